@@ -91,7 +91,7 @@ def test_a_job_that_is_stopped_goes_on_from_its_checkpoint(it: Product, launcher
     it.post(f"jobs/{job}/release/")
     it.succeeds(job, seconds=2 * START_SECONDS)
     wait_for("its last line", lambda: EXACT in all_of(it, job), 30)
-    assert b"goes on from step" in all_of(it, job)
+    assert b"Resumed from step" in all_of(it, job)
 
 
 def all_of(it: Product, job: int) -> bytes:

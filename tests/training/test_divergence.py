@@ -41,10 +41,10 @@ def test_a_parameter_of_the_loss_gets_the_updates_of_one_process(found: dict[str
 
 def test_a_rank_that_changes_a_weight_ends_all_ranks_and_is_named(found: dict[str, Any]) -> None:
     assert len(set(found["written"])) == 1
-    said = found["written"][0]
-    assert said.startswith("RanksDivergedError: The ranks have diverged: at step ")
-    assert "the parameters of rank 2 differ from those of rank 0 in " in said and "of 4: 0.weight by " in said
-    assert "check_divergence=False" in said
+    text = found["written"][0]
+    assert text.startswith("RanksDivergedError: The ranks have diverged: at step ")
+    assert "the parameters of rank 2 differ from those of rank 0 in " in text and "of 4: 0.weight by " in text
+    assert "check_divergence=False" in text
 
 
 def test_updates_that_each_rank_makes_for_itself_end_all_ranks(found: dict[str, Any]) -> None:
@@ -55,12 +55,12 @@ def test_updates_that_each_rank_makes_for_itself_end_all_ranks(found: dict[str, 
 def test_ranks_with_other_data_or_in_another_order_end_and_are_named(found: dict[str, Any]) -> None:
     named = {"order": "rank 1 has", "parts": "ranks 1 and 2 have"}
     for kind, who in named.items():
-        said = found["data"][kind]
-        assert len(set(said)) == 1
-        assert said[0].startswith(
+        text = found["data"][kind]
+        assert len(set(text)) == 1
+        assert text[0].startswith(
             f"RanksDivergedError: The ranks do not have the same data: {who} other data than rank 0"
         )
-        assert "check_divergence=False" in said[0]
+        assert "check_divergence=False" in text[0]
     assert found["data"]["same"] == found["data"]["rounding"] == ["", "", ""]
 
 
@@ -75,9 +75,9 @@ def test_ranks_that_differ_by_rounding_or_on_purpose_go_on(found: dict[str, Any]
     assert found["written, allowed"] == ["", "", ""]
 
 
-def test_a_ring_with_a_rank_of_an_earlier_release_trains_as_before(found: dict[str, Any]) -> None:
+def test_ranks_train_as_before_together_with_one_of_an_earlier_release(found: dict[str, Any]) -> None:
     assert max(found["earlier releases"]) < 1e-9
-    assert all("an earlier release" in said for said in found["earlier, unfrozen"])
+    assert all("an earlier release" in text for text in found["earlier, unfrozen"])
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def test_differences_are_parts_of_the_largest_value(sums: dict[str, Any]) -> Non
     assert sums["tolerances"] == [1e-3, 0.03125, 0.0]
 
 
-def test_a_divergence_is_told_with_its_ranks_and_first_parameters(sums: dict[str, Any]) -> None:
+def test_a_divergence_is_reported_with_its_ranks_and_first_parameters(sums: dict[str, Any]) -> None:
     assert sums["message"].startswith(
         "The ranks have diverged: at step 12 the parameters of ranks 1 and 3 differ from those of rank 0 in 2 of 9: "
         "a.weight by 3.1% of its largest value, b by more than 1000% of its largest value. Update parameters by run.step"

@@ -1,4 +1,4 @@
-"""Elastic groups of supervisors and a driver, training with the library: ranks come, go and fail, no sample is lost or doubled.
+"""Elastic rank groups of supervisors and a driver that train with the library: ranks join, leave and fail, and no sample is lost or counted twice.
 
 ``make test`` has the same with a portal and containers (tests/system/test_training.py).
 """
@@ -55,9 +55,10 @@ def test_each_sample_counts_once_per_epoch_while_a_group_grows_shrinks_and_loses
 
 
 def passes(log: str, steps: int) -> int:
-    """That the steps took, two where a rank was alone: of those that were undone the last try counts. Ranks tell how many
-    they are when they begin, and not at each step: the last of a group is done when they hear that others come, who may go on
-    at once to a group of one more."""
+    """Return the passes of all steps: two where a rank was alone. Of steps that were undone the last attempt counts.
+
+    Ranks report their number when they begin, not at each step: a step may end when ranks learn of others that join.
+    """
     ranks = [0] * steps
     for size, done in re.findall(r"^size (\d+) rank 0 step (\d+)", log, re.MULTILINE):
         ranks[int(done) :] = [int(size)] * (steps - int(done))
@@ -92,7 +93,7 @@ def steps(host: Container) -> list[int]:
 
 @pytest.mark.thorough
 def test_a_stopped_training_goes_on_where_it_was_on_another_number_of_ranks(tmp_path: Path, job_python: str) -> None:
-    """Two ranks of torchrun, then a plain command, then three ranks: each but the last is told to go, and saves in time."""
+    """Two ranks of torchrun, then a plain command, then three ranks: each but the last is stopped, and saves in time."""
     tries, done, log = Tries(tmp_path, job_python), list[int](), ""
     for launcher, slots in STOPPED:
         with tries.next(launcher, slots) as host:
@@ -105,7 +106,9 @@ def test_a_stopped_training_goes_on_where_it_was_on_another_number_of_ranks(tmp_
         done += steps(host)
         log += host.log()
         assert EXACT in log and f"normalised in {passes(log, 120)} passes" in log
-    assert done == sorted(set(done)) and done[-1] == 120  # the last step of a try is done, but no longer told of
+    assert (
+        done == sorted(set(done)) and done[-1] == 120
+    )  # the last step of an attempt is done, but not reported any more
 
 
 @pytest.mark.thorough
@@ -138,7 +141,9 @@ def test_a_rank_that_comes_after_a_layer_was_unfrozen_trains_it_too(tmp_path: Pa
         assert "have not joined" not in host.log("setup")
 
 
-def test_an_elastic_group_whose_ranks_diverged_ends_and_is_not_formed_anew(tmp_path: Path, job_python: str) -> None:
+def test_an_elastic_rank_group_whose_ranks_diverged_ends_and_is_not_formed_again(
+    tmp_path: Path, job_python: str
+) -> None:
     with attempt(tmp_path, job_python) as made:
         elastic = ElasticJob(made, code=DRIFTING, min_ranks=2)
         elastic.offer("h1", "h2")

@@ -24,11 +24,11 @@ def started(python: str, folder: Path, *arguments: str) -> subprocess.Popen[str]
     env = {
         **engine.rank_env(python),
         "SCHEDULEARN_CHECKPOINTS": str(folder / "checkpoints"),
-        "SCHEDULEARN_METRICS": str(folder / "told"),
+        "SCHEDULEARN_METRICS": str(folder / "reports"),
         "SCHEDULEARN_NOTICE": str(folder / "notice.json"),
     }
     command = ["horovodrun", "--gloo", "-np", "2", "python", str(SCRIPT), *arguments]
-    (folder / "told").touch()
+    (folder / "reports").touch()
     return subprocess.Popen(
         command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
@@ -36,35 +36,35 @@ def started(python: str, folder: Path, *arguments: str) -> subprocess.Popen[str]
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     try:
-        said, _ = process.communicate(timeout=300)
+        output, _ = process.communicate(timeout=300)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-    return process.returncode, said
+    return process.returncode, output
 
 
-def result(said: str) -> dict[str, Any]:
-    line = [line for line in said.splitlines() if '"rank"' in line][-1]
+def result(output: str) -> dict[str, Any]:
+    line = [line for line in output.splitlines() if '"rank"' in line][-1]
     found: dict[str, Any] = json.loads(line[line.index("{") :])
     return found
 
 
-def test_ranks_stay_equal_and_tell_how_it_goes(keras_python: str, tmp_path: Path) -> None:
-    code, said = ended(started(keras_python, tmp_path, "3"))
-    assert code == 0, said
-    found = result(said)
+def test_ranks_stay_equal_and_report_progress(keras_python: str, tmp_path: Path) -> None:
+    code, output = ended(started(keras_python, tmp_path, "3"))
+    assert code == 0, output
+    found = result(output)
     assert (found["ranks"], found["began_in"], found["steps"]) == (2, 0, 3 * STEPS)
     assert found["weights"][0] == pytest.approx(found["weights"][1], abs=1e-6)
     assert found["losses"][-1] < found["losses"][0]
-    told = [json.loads(line) for line in (tmp_path / "told").read_text().splitlines()]
-    curves = {line["name"] for line in told if line["kind"] == "metric"}
+    reported = [json.loads(line) for line in (tmp_path / "reports").read_text().splitlines()]
+    curves = {line["name"] for line in reported if line["kind"] == "metric"}
     assert curves == {"train/loss", "train/accuracy", "validation/loss", "validation/accuracy"}
-    assert [line["done"] for line in told if line["kind"] == "step"][-1] == pytest.approx(1.0)
-    last = [line for line in told if line["kind"] == "metric" and line["name"] == "train/loss"][-1]
+    assert [line["done"] for line in reported if line["kind"] == "step"][-1] == pytest.approx(1.0)
+    last = [line for line in reported if line["kind"] == "metric" and line["name"] == "train/loss"][-1]
     assert (last["step"], last["value"]) == (3 * STEPS, pytest.approx(found["losses"][-1], rel=1e-4))
 
 
-def test_a_training_that_is_told_to_go_saves_and_goes_on_in_the_same_epoch(keras_python: str, tmp_path: Path) -> None:
+def test_a_stopped_training_saves_and_resumes_in_the_same_epoch(keras_python: str, tmp_path: Path) -> None:
     first = started(keras_python, tmp_path, "4", "0.3")
     assert first.stdout is not None
     before = ""
@@ -79,29 +79,29 @@ def test_a_training_that_is_told_to_go_saves_and_goes_on_in_the_same_epoch(keras
     kept = sorted((tmp_path / "checkpoints").iterdir())
     steps = int(kept[-1].stem.removeprefix("step-"))
     assert STEPS < steps < 3 * STEPS and kept[-1].suffix == ".npz"
-    steps_told = [json.loads(line) for line in (tmp_path / "told").read_text().splitlines() if '"step"' in line]
-    assert any(line["kind"] == "step" and line["ranks"] == 2 and line["batch"] == 32 for line in steps_told)
+    reported = [json.loads(line) for line in (tmp_path / "reports").read_text().splitlines() if '"step"' in line]
+    assert any(line["kind"] == "step" and line["ranks"] == 2 and line["batch"] == 32 for line in reported)
 
     (tmp_path / "notice.json").unlink()
-    code, said = ended(started(keras_python, tmp_path, "4"))
-    assert code == 0, said
-    found = result(said)
+    code, output = ended(started(keras_python, tmp_path, "4"))
+    assert code == 0, output
+    found = result(output)
     began = found["began_in"]
-    assert began in (1, 2) and f"goes on from step {steps}, in epoch {began + 1}" in said
+    assert began in (1, 2) and f"Resumed from step {steps}, in epoch {began + 1}" in output
     assert found["steps"] == found["optimizer_steps"] == steps + (4 - began) * STEPS
 
 
-def test_who_is_told_to_go_at_the_end_of_an_epoch_still_tells_of_it(keras_python: str, tmp_path: Path) -> None:
-    code, said = ended(started(keras_python, tmp_path, "3", "0.2", "2"))
-    assert code == 0 and "in epoch 3 of 3" not in said, said
-    told = [json.loads(line) for line in (tmp_path / "told").read_text().splitlines()]
-    assert [line["step"] for line in told if line.get("name") == "validation/loss"] == [STEPS, 2 * STEPS]
+def test_a_training_stopped_at_the_end_of_an_epoch_still_reports_it(keras_python: str, tmp_path: Path) -> None:
+    code, output = ended(started(keras_python, tmp_path, "3", "0.2", "2"))
+    assert code == 0 and "in epoch 3 of 3" not in output, output
+    reported = [json.loads(line) for line in (tmp_path / "reports").read_text().splitlines()]
+    assert [line["step"] for line in reported if line.get("name") == "validation/loss"] == [STEPS, 2 * STEPS]
     (tmp_path / "notice.json").unlink()
-    code, said = ended(started(keras_python, tmp_path, "3"))
-    assert code == 0 and f"goes on from step {2 * STEPS}, in epoch 3" in said, said
+    code, output = ended(started(keras_python, tmp_path, "3"))
+    assert code == 0 and f"Resumed from step {2 * STEPS}, in epoch 3" in output, output
 
 
-def test_a_group_grows_and_shrinks_while_it_trains(keras_python: str, tmp_path: Path) -> None:
+def test_a_rank_group_grows_and_shrinks_while_it_trains(keras_python: str, tmp_path: Path) -> None:
     with attempt(tmp_path, keras_python) as made:
         elastic = ElasticJob(made, command=("python", "train.py", "20", "0.05"), code=SCRIPT, max_ranks=2)
         elastic.offer("h1")

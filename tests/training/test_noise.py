@@ -18,7 +18,7 @@ def gradient(samples: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("parts", [(16, 16), (8, 8, 8, 8), (20, 7, 5)])
-def test_ranks_with_samples_of_their_own_tell_it(parts: tuple[int, ...]) -> None:
+def test_it_follows_from_the_gradients_of_several_ranks(parts: tuple[int, ...]) -> None:
     noise, batch = Noise(), sum(parts)
     for _ in range(400):
         each = [gradient(samples) for samples in parts]
@@ -30,7 +30,7 @@ def test_ranks_with_samples_of_their_own_tell_it(parts: tuple[int, ...]) -> None
     assert noise.scale == pytest.approx(VAR / SQR, rel=0.3)
 
 
-def test_a_rank_alone_tells_it_from_two_steps() -> None:
+def test_it_follows_from_two_steps_of_a_single_rank() -> None:
     noise = Noise()
     for _ in range(400):
         one, other = gradient(32), gradient(32)
@@ -40,7 +40,7 @@ def test_a_rank_alone_tells_it_from_two_steps() -> None:
     assert noise.var == pytest.approx(VAR, rel=0.15)
 
 
-def test_nothing_is_known_at_first_and_a_single_part_tells_nothing() -> None:
+def test_nothing_is_known_at_first_and_a_single_part_shows_nothing() -> None:
     noise = Noise()
     noise.observe(5.0, 1 / 32, 5.0, 32)
     assert not noise.known and noise.scale is None

@@ -58,7 +58,7 @@ def test_the_better_predictor_counts_more() -> None:
     assert blend.one.error == pytest.approx(0.1)
 
 
-def test_nothing_seen_nothing_said() -> None:
+def test_nothing_is_predicted_before_a_value_was_seen() -> None:
     assert LastValue().predict() is None
     assert Smoothing().predict() is None
     assert Blend(Smoothing(), LastValue()).predict() is None

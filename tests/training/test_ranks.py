@@ -31,7 +31,7 @@ def alone(job_python: str) -> dict[str, Any]:
     return run([job_python, str(SCRIPTS / "alone.py")], job_python)
 
 
-def test_a_loop_that_forgets_a_step_or_a_batch_is_told(alone: dict[str, Any]) -> None:
+def test_a_loop_that_forgets_a_step_or_a_batch_gets_an_error(alone: dict[str, Any]) -> None:
     assert "once for each batch" in alone["a_step_without_a_batch"]
     assert "each batch needs its step" in alone["a_batch_without_a_step"]
 
@@ -40,7 +40,7 @@ def test_a_loss_for_each_sample_is_refused_with_what_to_do(alone: dict[str, Any]
     assert alone["a_loss_for_each_sample"].endswith("takes one number, not (8, 1): use loss.mean(), or loss.sum()")
 
 
-def test_a_mode_that_is_none_is_told_with_those_that_are(alone: dict[str, Any]) -> None:
+def test_an_unknown_mode_is_refused_with_the_known_ones(alone: dict[str, Any]) -> None:
     assert alone["a_mode_that_is_none"].endswith(
         "bsp, bsp_balanced, ksync, adaptive_ksync, kasync, adaptive_kasync, asp"
     )
@@ -51,7 +51,7 @@ def test_the_mode_of_the_jobs_form_counts_more_than_that_of_its_code(alone: dict
 
 
 def test_batch_normalisation_by_the_whole_batch_is_refused_where_ranks_are_apart(alone: dict[str, Any]) -> None:
-    assert "needs ranks that compute in step" in alone["a_whole_batch_of_ranks_apart"]
+    assert "needs ranks that compute in lockstep" in alone["a_whole_batch_of_ranks_apart"]
 
 
 def test_a_model_that_normalises_batches_is_copied_and_stored_as_ever(alone: dict[str, Any]) -> None:
@@ -80,9 +80,9 @@ def test_checkpoints_that_cannot_be_read_are_passed_over_and_old_ones_deleted(al
     assert alone["only_the_last_are_kept"] == [12, 5]
 
 
-def test_a_run_that_is_told_to_go_saves_and_ends_well(alone: dict[str, Any]) -> None:
-    assert alone["told_by_a_signal"] == [False, 0, True]
-    assert alone["told_by_a_notice"] == ["preempted", True]
+def test_a_run_that_has_to_stop_saves_and_ends_with_0(alone: dict[str, Any]) -> None:
+    assert alone["stopped_by_a_signal"] == [False, 0, True]
+    assert alone["stopped_by_a_notice"] == ["preempted", True]
 
 
 def test_the_network_predicts_a_rhythm_better_than_smoothing_and_always_the_same(alone: dict[str, Any]) -> None:

@@ -43,13 +43,13 @@ def test_losses_are_seen_as_they_were_reduced(found: dict[str, Any]) -> None:
 
 
 def test_what_cannot_be_seen_is_asked_for_and_what_cannot_be_right_is_refused(found: dict[str, Any]) -> None:
-    said = found["said"]
-    assert (said["a mean"], said["a sum"], said["one sample"]) == ("8", "1", "1")
-    assert "parts of it are means and others sums. Pass Run(..., reduction=" in said["both"]
-    assert "this could not be detected. Pass Run(" in said["hidden"]
-    assert (said["hidden, said"], said["both, said"]) == ("8", "8")
-    assert said["hidden, in a training that began when all were sums"] == "1"
-    assert said["a mean, said to be a sum"].startswith(
+    answers = found["answers"]
+    assert (answers["a mean"], answers["a sum"], answers["one sample"]) == ("8", "1", "1")
+    assert "parts of it are means and others sums. Pass Run(..., reduction=" in answers["both"]
+    assert "this could not be detected. Pass Run(" in answers["hidden"]
+    assert (answers["hidden, declared"], answers["both, declared"]) == ("8", "8")
+    assert answers["hidden, in a training that began when all were sums"] == "1"
+    assert answers["a mean, declared a sum"].startswith(
         'Run was created with reduction="sum", but the loss passed to run.step is a mean'
     )
 

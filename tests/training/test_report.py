@@ -1,4 +1,4 @@
-"""What a training tells of itself, and that it never waits for being heard."""
+"""The reports of a training, which never wait for a reader."""
 
 import json
 import math
@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from runners.training.schedulearn_train import report
-from runners.training.schedulearn_train.report import MOST_BYTES, RANKS_IN_A_LINE, RankReport, Reporter
+from runners.training.schedulearn_train.report import MAX_LINE_BYTES, RANKS_IN_A_LINE, RankReport, Reporter
 
-FACTS = {
+SPEED_FIELDS = {
     "epoch": 0,
     "done": 0.25,
     "total": 12800,
@@ -58,18 +58,18 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
 
 def test_steps_ranks_and_metrics_are_lines_of_json(pipe: Pipe) -> None:
     reporter = Reporter(str(pipe.path))
-    reporter.step(step=7, **FACTS)  # type: ignore[arg-type]
+    reporter.step(step=7, **SPEED_FIELDS)  # type: ignore[arg-type]
     reporter.ranks([RankReport(30.0, 0.1, 0.05, 0.11, 0.02), RankReport(34.0, 0.2, 0.0, 0.19, 0.01)])
     reporter.metric("accuracy", 0.5)
     step, ranks, metric = pipe.lines()
     assert step.pop("at") > 1e9
-    assert step == {"kind": "step", "step": 7, **FACTS}
+    assert step == {"kind": "step", "step": 7, **SPEED_FIELDS}
     assert (ranks["first"], ranks["computing"], ranks["expected"]) == (0, [0.1, 0.2], [0.11, 0.19])
     assert (metric["kind"], metric["step"], metric["name"], metric["value"]) == ("metric", 7, "accuracy", 0.5)
 
 
 def test_what_is_no_number_is_null(pipe: Pipe) -> None:
-    Reporter(str(pipe.path)).step(step=1, **{**FACTS, "loss": math.nan, "done": None})  # type: ignore[arg-type]
+    Reporter(str(pipe.path)).step(step=1, **{**SPEED_FIELDS, "loss": math.nan, "done": None})  # type: ignore[arg-type]
     (line,) = pipe.lines()
     assert line["loss"] is None and line["done"] is None
 
@@ -79,10 +79,10 @@ def test_many_ranks_take_several_lines_each_written_in_one_piece(pipe: Pipe) -> 
     lines = pipe.lines()
     assert [line["first"] for line in lines] == list(range(0, 100, RANKS_IN_A_LINE))
     assert sum(len(line["waiting"]) for line in lines) == 100
-    assert max(len(json.dumps(line)) for line in lines) < MOST_BYTES
+    assert max(len(json.dumps(line)) for line in lines) < MAX_LINE_BYTES
 
 
-def test_of_metrics_that_come_fast_the_mean_is_told(pipe: Pipe, clock: list[float]) -> None:
+def test_of_metrics_that_come_fast_the_mean_is_written(pipe: Pipe, clock: list[float]) -> None:
     reporter = Reporter(str(pipe.path))
     reporter.metric("loss", 9.0, step=1)
     clock[0] += 10_000
@@ -106,7 +106,7 @@ def test_each_metric_has_its_own_points_however_many_are_logged_together(pipe: P
 
 def test_a_value_without_a_step_is_at_the_step_that_was_reached(pipe: Pipe) -> None:
     reporter = Reporter(str(pipe.path))
-    reporter.step(step=7, **FACTS)  # type: ignore[arg-type]
+    reporter.step(step=7, **SPEED_FIELDS)  # type: ignore[arg-type]
     reporter.reached(12)
     reporter.metric("accuracy", 0.5)
     assert pipe.lines()[-1]["step"] == 12
@@ -115,7 +115,7 @@ def test_a_value_without_a_step_is_at_the_step_that_was_reached(pipe: Pipe) -> N
 def test_the_last_values_are_written_when_a_program_ends(pipe: Pipe) -> None:
     program = """
 from runners.training.schedulearn_train import log_metric, report
-report.MOST_POINTS = 1e-9
+report.MAX_POINTS = 1e-9
 for step in range(1, 6):
     log_metric("loss", 10 * step, step=step)
 """
@@ -125,15 +125,15 @@ for step in range(1, 6):
     assert [(line["step"], line["value"]) for line in pipe.lines()] == [(1, 10), (5, 35)]
 
 
-def test_the_older_a_training_is_the_more_rarely_it_tells(pipe: Pipe, clock: list[float]) -> None:
-    reporter, told = Reporter(str(pipe.path)), 0
+def test_an_older_training_reports_more_rarely(pipe: Pipe, clock: list[float]) -> None:
+    reporter, due = Reporter(str(pipe.path)), 0
     for _ in range(20_000):
-        told += reporter.due()
+        due += reporter.due()
         clock[0] += 1
-    assert 3_000 < told < 4_500  # a thousand in the first thousand seconds, then a thousand for each e times as many
+    assert 3_000 < due < 4_500  # a thousand in the first thousand seconds, then a thousand for each e times as many
 
 
-def test_steps_are_told_twice_a_second_at_most_but_for_the_last(pipe: Pipe, clock: list[float]) -> None:
+def test_steps_are_reported_at_most_twice_a_second_except_the_last(pipe: Pipe, clock: list[float]) -> None:
     reporter = Reporter(str(pipe.path))
     assert reporter.due()
     clock[0] += 0.4
@@ -142,12 +142,12 @@ def test_steps_are_told_twice_a_second_at_most_but_for_the_last(pipe: Pipe, cloc
     assert reporter.due()
 
 
-def test_nobody_who_listens_is_no_reason_to_wait_or_to_fail(tmp_path: Path, pipe: Pipe) -> None:
+def test_a_missing_reader_is_no_reason_to_wait_or_to_fail(tmp_path: Path, pipe: Pipe) -> None:
     for path in ("", str(tmp_path / "absent")):
-        Reporter(path).step(step=1, **FACTS)  # type: ignore[arg-type]
-    deaf = Reporter(str(pipe.path))
+        Reporter(path).step(step=1, **SPEED_FIELDS)  # type: ignore[arg-type]
+    unread = Reporter(str(pipe.path))
     for step in range(10_000):  # far more than a pipe holds
-        deaf.step(step=step, **FACTS)  # type: ignore[arg-type]
+        unread.step(step=step, **SPEED_FIELDS)  # type: ignore[arg-type]
     assert [line["step"] for line in pipe.lines()][:3] == [0, 1, 2]
     os.close(os.open(pipe.path, os.O_RDONLY | os.O_NONBLOCK))
 

@@ -26,7 +26,7 @@ def test_a_parameter_server_that_waits_for_all_does_what_one_process_does(
 
 @OPTIMISERS
 def test_a_parameter_server_in_several_shards_does_what_one_does(served: dict[str, Any], optimiser: str) -> None:
-    """Tensors are cut through, but for an optimiser that nobody knows; what it has learnt is put together again."""
+    """Tensors are cut through, but not for an unknown optimiser; the states of the parts are merged again."""
     found = served[optimiser]
     assert max(found["2 shards"], found["3 shards"]) < 1e-10  # gradients arrive in any order
 
@@ -40,7 +40,7 @@ def test_a_checkpoint_of_several_shards_is_gone_on_from_with_another_number(
 
 
 @pytest.mark.thorough
-def test_a_shard_that_breaks_off_on_another_rank_ends_the_training_and_says_why(job_python: str) -> None:
+def test_a_shard_that_fails_on_another_rank_ends_the_training_with_the_reason(job_python: str) -> None:
     done = finished([*LAUNCHERS["torchrun"], str(SCRIPTS / "broken.py")], job_python)
     assert done.returncode != 0
     assert "ValueError: this optimiser cannot" in done.stderr
@@ -58,10 +58,10 @@ def test_each_mode_learns_uses_each_sample_once_per_epoch_and_ends_the_same_ever
 
 
 @pytest.mark.parametrize("mode", ["ksync", "kasync", "asp"])
-def test_a_parameter_server_tells_how_long_a_whole_batch_takes_though_updates_have_less(
+def test_a_parameter_server_reports_the_time_of_a_whole_batch_though_updates_have_less(
     served: dict[str, Any], mode: str
 ) -> None:
-    assert served[mode]["time_told"] == pytest.approx(1.0, abs=0.25)
+    assert served[mode]["time_reported"] == pytest.approx(1.0, abs=0.25)
 
 
 def test_equal_ranks_that_may_leave_some_out_are_in_step_and_need_no_server(served: dict[str, Any]) -> None:
@@ -69,7 +69,7 @@ def test_equal_ranks_that_may_leave_some_out_are_in_step_and_need_no_server(serv
     assert served["equal"]["off"] < 1e-12
 
 
-def test_ranks_go_apart_when_one_is_slow_and_meet_again_when_it_is_not(served: dict[str, Any]) -> None:
+def test_ranks_leave_lockstep_when_one_is_slow_and_return_when_it_is_not(served: dict[str, Any]) -> None:
     """With nothing lost or done twice, and the same everywhere, what the optimiser has learnt included."""
     found = served["meeting"]
     assert found["ways"][:3] == [False, True, False]

@@ -1,4 +1,4 @@
-"""The parameter server in a virtual clock: whose gradients count, what is computed in vain, and that nothing is lost."""
+"""The parameter server in a virtual clock: whose gradients count, what is computed for nothing, and that no sample is lost."""
 
 import heapq
 from collections.abc import Callable
@@ -66,7 +66,7 @@ class World:
                 break
             self.now, worker, work = heapq.heappop(events)
             if work is None:
-                start(self.server.ask(worker))
+                start(self.server.register(worker))
                 continue
             start(self.server.receive(worker, self.gradient(work), self.now - started[worker]))
         return self
@@ -88,7 +88,7 @@ def test_every_sample_is_used_once_per_epoch_whatever_the_mode(
     assert world.server.counts.used == 2 * 70
 
 
-def test_who_waits_for_all_waits_for_those_that_have_not_come_yet() -> None:
+def test_a_server_that_waits_for_all_waits_for_those_that_have_not_registered_yet() -> None:
     """Ranks import their libraries, some longer than others compute their first part of a batch."""
     world = World([1.0, 1.0, 1.0], "ksync", samples=24, epochs=1, options={"k": 3}, come=[0.0, 0.0, 50.0]).run()
     assert world.steps == [58.0]
@@ -121,21 +121,21 @@ def test_adaptive_ksync_finds_out_that_one_is_slow_and_that_none_is() -> None:
 
 
 @given(st.integers(1, 6), st.integers(24, 400), st.integers(1, 30))
-def test_workers_that_are_all_waited_for_meet_in_the_middle_of_an_epoch(
+def test_workers_that_are_all_waited_for_return_to_lockstep_in_the_middle_of_an_epoch(
     workers: int, samples: int, rounds: int
 ) -> None:
-    options = {"rounds_to_meet": rounds}
+    options = {"rounds_until_lockstep": rounds}
     world = World([1.0] * workers, "adaptive_ksync", samples, batch=12, epochs=50, options=options).run()
     server = world.server
-    assert server.meets and not server.done and server.sampler.left
-    assert server.standing() == server.sampler.state_dict()  # nobody has anything any more
+    assert server.returns_to_lockstep and not server.done and server.sampler.left
+    assert server.sampler_state() == server.sampler.state_dict()  # no worker has any samples
     assert server.counts.updates >= rounds
     assert server.counts.used == server.sampler.epoch * samples + samples - server.sampler.left
 
 
-def test_workers_of_which_one_is_left_out_do_not_meet() -> None:
-    world = World([1, 1, 1, 4], "adaptive_ksync", samples=2400, options={"rounds_to_meet": 5}).run()
-    assert world.server.done and not world.server.meets
+def test_workers_of_which_one_is_left_out_do_not_return_to_lockstep() -> None:
+    world = World([1, 1, 1, 4], "adaptive_ksync", samples=2400, options={"rounds_until_lockstep": 5}).run()
+    assert world.server.done and not world.server.returns_to_lockstep
 
 
 @pytest.mark.parametrize("mode", ["ksync", "adaptive_ksync"])
@@ -170,7 +170,7 @@ def test_adaptive_kasync_keeps_the_slowest_about_as_old_as_wanted() -> None:
     assert world.server.k == 4
 
 
-def test_nobody_gets_further_ahead_than_he_may() -> None:
+def test_no_worker_gets_further_ahead_than_allowed() -> None:
     world = World([1, 1, 1, 4], "asp", samples=2400, options={"lead": 3})
     ahead = 0
     made = world.server._made

@@ -32,7 +32,7 @@ def test_a_thread_that_computes_is_waited_for() -> None:
 def test_a_thread_that_sleeps_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     over = threading.Event()
     thread = beside(over.wait)
-    monkeypatch.setattr(settling, "MOST_SECONDS", 3600.0)  # so that it ends for no other reason
+    monkeypatch.setattr(settling, "MAX_SECONDS", 3600.0)  # so that it ends for no other reason
     settling.settle()
     assert thread.is_alive()
     over.set()
@@ -40,7 +40,7 @@ def test_a_thread_that_sleeps_is_not_waited_for(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_thread_that_never_rests_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settling, "MOST_SECONDS", 0.2)
+    monkeypatch.setattr(settling, "MAX_SECONDS", 0.2)
     over = threading.Event()
 
     def computes() -> None:

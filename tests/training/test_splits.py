@@ -29,7 +29,7 @@ def test_ranks_that_wait_for_each_other_in_a_step_know_who_is_slow(split: dict[s
     assert slow <= 5 and min(others) >= 9
 
 
-def test_a_part_of_a_single_sample_says_nothing_to_batch_normalisation(split: dict[str, Any]) -> None:
+def test_a_part_of_a_single_sample_teaches_batch_normalisation_nothing(split: dict[str, Any]) -> None:
     assert split["learnt"] == 0
 
 

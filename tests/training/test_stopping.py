@@ -9,13 +9,15 @@ import pytest
 from runners.training.schedulearn_train import stopping
 
 
-@pytest.mark.parametrize(("set_by", "least", "most"), [(0, 8, 10), (3600, 0, 0), (-3600, 10, 10), (-86_400, 10, 10)])
+@pytest.mark.parametrize(
+    ("set_by", "minimum", "maximum"), [(0, 8, 10), (3600, 0, 0), (-3600, 10, 10), (-86_400, 10, 10)]
+)
 def test_no_clock_makes_the_grace_period_longer(
-    set_by: float, least: float, most: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    set_by: float, minimum: float, maximum: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, now = tmp_path / "notice.json", 1_790_000_000.0
     file.write_text(json.dumps({"reason": "drained", "grace_seconds": 10, "until": now + 10}))
     monkeypatch.setenv("SCHEDULEARN_NOTICE", str(file))
     monkeypatch.setattr(time, "time", lambda: now + set_by + 1)
-    said = stopping.notice()
-    assert said is not None and said.reason == "drained" and least <= said.grace_seconds <= most
+    notice = stopping.notice()
+    assert notice is not None and notice.reason == "drained" and minimum <= notice.grace_seconds <= maximum

@@ -37,9 +37,9 @@ def test_one_slow_worker_of_four_is_not_waited_for_and_an_equal_one_is() -> None
 @given(rounds, st.integers(1, 12), st.integers(1, 200))
 def test_k_changes_by_one_and_never_below_half(expected: list[Expected], current: int, number: int) -> None:
     workers = len(expected)
-    current = min(workers, max(synchrony.least_k(workers), current))
+    current = min(workers, max(synchrony.min_k(workers), current))
     k = next_k_sync(current, expected, number)
-    assert synchrony.least_k(workers) <= k <= workers
+    assert synchrony.min_k(workers) <= k <= workers
     if number % synchrony.FORCED_ROUNDS:
         assert abs(k - current) <= 1
     else:

@@ -1,8 +1,8 @@
-"""Which part of each batch a worker gets, so that all of them are ready at the same time.
+"""Splits each batch into parts so that all workers are ready at the same time.
 
-A worker takes ``fixed_seconds + sample_seconds * samples`` for its part. The whole batch never changes, so the learning
-rate and its schedule stay as they were; only its parts do. The idea is that of LB-BSP (Chen et al. 2020); the rounding
-and the rules of when to change are our own.
+A worker takes ``fixed_seconds + sample_seconds * samples`` for its part. The batch as a whole never changes, so the learning
+rate and its schedule stay valid. The idea is that of LB-BSP (Chen et al. 2020); the rounding and the rules of when to change
+the parts are our own.
 """
 
 from collections.abc import Sequence
@@ -18,69 +18,71 @@ UNLIMITED = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """What is known of one worker's speed, and how many samples it can take."""
+    """The speed of one worker, and the range of samples that it can take."""
 
     sample_seconds: float
     fixed_seconds: float = 0.0
-    """Of each iteration, however many samples it has."""
-    least: int = 1
-    """A GPU takes as long for fewer: below its knee there is nothing to win."""
-    most: int = UNLIMITED
-    """More do not fit into its memory."""
-    doubt: float = 0.0
-    """Standard error of its seconds, as a part of them."""
+    """The part of an iteration's time that does not depend on its samples."""
+    min_samples: int = 1
+    """A GPU takes equally long for fewer samples, so smaller parts gain nothing."""
+    max_samples: int = UNLIMITED
+    """More samples do not fit into its memory."""
+    standard_error: float = 0.0
+    """The relative standard error of its seconds."""
 
     def __post_init__(self) -> None:
         if not (self.sample_seconds > 0 and self.fixed_seconds >= 0):
             raise ValueError(
                 f"a worker takes some time for a sample, not {self.sample_seconds} s + {self.fixed_seconds} s"
             )
-        if not 0 <= self.least <= self.most:
-            raise ValueError(f"a worker takes {self.least} to {self.most} samples: the least is above the most")
+        if not 0 <= self.min_samples <= self.max_samples:
+            raise ValueError(
+                f"a worker takes {self.min_samples} to {self.max_samples} samples: the minimum is above the maximum"
+            )
 
     def seconds(self, samples: int) -> float:
-        """What an iteration with so many samples takes it."""
+        """Return the time of an iteration with so many samples."""
         return self.fixed_seconds + self.sample_seconds * samples
 
 
 def allocate(workers: Sequence[Worker], total: int) -> tuple[int, ...]:
-    """Samples for each worker, ``total`` together, such that the last one is ready as soon as possible.
+    """Return the samples of each worker, ``total`` together, such that the last worker is ready as soon as possible.
 
-    First in real numbers: at a level of ``t`` seconds each worker takes the ``(t - fixed) / sample`` samples it manages
-    by then, within its bounds, and the level at which that makes ``total`` is found exactly. Then whole numbers: each is
-    rounded down, and what is missing goes one by one to whoever would be ready first with one more.
+    First with real numbers: within ``t`` seconds each worker takes ``(t - fixed) / sample`` samples, within its bounds, and
+    the ``t`` at which these add up to ``total`` is found exactly. Then with whole numbers: each is rounded down, and the
+    missing samples go one by one to the worker that would be ready first with one more.
 
     Raises ``ValueError`` when the workers' bounds leave no way to split ``total``.
     """
     fixed = np.array([worker.fixed_seconds for worker in workers])
     each = np.array([worker.sample_seconds for worker in workers])
-    least = np.array([worker.least for worker in workers], float)
-    most = np.array([min(worker.most, total) for worker in workers], float)
-    if not least.sum() <= total <= most.sum():
-        bounds = f"{least.sum():.0f} to {sum(worker.most for worker in workers)}"
+    lower = np.array([worker.min_samples for worker in workers], float)
+    upper = np.array([min(worker.max_samples, total) for worker in workers], float)
+    if not lower.sum() <= total <= upper.sum():
+        bounds = f"{lower.sum():.0f} to {sum(worker.max_samples for worker in workers)}"
         raise ValueError(
             f"a batch of {total} cannot be split among {len(workers)} workers, which take {bounds} together"
         )
 
     def taken(level: float) -> np.ndarray:
-        return np.clip((level - fixed) / each, least, most)
+        return np.clip((level - fixed) / each, lower, upper)
 
-    bends = np.unique(np.concatenate([fixed + each * least, fixed + each * most]))
+    bends = np.unique(np.concatenate([fixed + each * lower, fixed + each * upper]))
     level = float(np.interp(total, [taken(bend).sum() for bend in bends], bends))
     counts = np.floor(taken(level) + 1e-9)
     for _ in range(total - int(counts.sum())):
-        ready = np.where(counts < most, fixed + each * (counts + 1), np.inf)
+        ready = np.where(counts < upper, fixed + each * (counts + 1), np.inf)
         counts[np.argmin(ready)] += 1
-    for _ in range(int(counts.sum()) - total):  # what floating point may have added
-        ready = np.where(counts > least, fixed + each * counts, -np.inf)
+    for _ in range(int(counts.sum()) - total):  # undo what floating point may have added
+        ready = np.where(counts > lower, fixed + each * counts, -np.inf)
         counts[np.argmax(ready)] -= 1
     return tuple(int(count) for count in counts)
 
 
 def shares(total: int, parts: Sequence[int]) -> tuple[int, ...]:
-    """A batch of another size in the same proportions, by largest remainder: the last one of an epoch, mostly.
+    """Split a batch of another size, usually the last of an epoch, in the same proportions, by largest remainder.
 
-    Some may get nothing. ``parts`` are samples per worker of a full batch, at least one of them above zero.
+    ``parts`` are the samples per worker of a full batch, at least one of them above zero. Some workers may get none.
     """
     whole = sum(parts)
     counts = [total * part // whole for part in parts]
@@ -91,20 +93,20 @@ def shares(total: int, parts: Sequence[int]) -> tuple[int, ...]:
 
 
 def even(total: int, workers: int) -> tuple[int, ...]:
-    """As equal as whole numbers allow, the first ones larger."""
+    """Split a batch as equally as whole numbers allow, with the larger parts first."""
     return shares(total, (1,) * workers)
 
 
-def passes(counts: Sequence[int], most: Sequence[int]) -> int:
-    """In how many all workers compute their parts, of which ``most`` fit into their memories at once."""
-    return max(1, *(-(-count // top) for count, top in zip(counts, most, strict=True)))
+def passes(counts: Sequence[int], limits: Sequence[int]) -> int:
+    """Return how many passes the workers need for their parts, with at most ``limits`` samples of each in a pass."""
+    return max(1, *(-(-count // limit) for count, limit in zip(counts, limits, strict=True)))
 
 
 @lru_cache  # most batches are like the one before
-def plan(total: int, parts: tuple[int, ...], most: tuple[int, ...], rank: int) -> tuple[tuple[slice, int], ...]:
-    """For each pass over a batch of ``total`` samples: the rank's piece of it, and how many samples all ranks have then."""
+def plan(total: int, parts: tuple[int, ...], limits: tuple[int, ...], rank: int) -> tuple[tuple[slice, int], ...]:
+    """Return, for each pass over a batch of ``total`` samples, the rank's piece and the samples of all ranks in this pass."""
     counts = shares(total, parts)
-    needed = passes(counts, most)
+    needed = passes(counts, limits)
     first, planned = sum(counts[:rank]), []
     for number in range(needed):
         now = [count // needed + (number < count % needed) for count in counts]
@@ -114,11 +116,11 @@ def plan(total: int, parts: tuple[int, ...], most: tuple[int, ...], rank: int) -
 
 
 def seconds(workers: Sequence[Worker], counts: Sequence[int]) -> float:
-    """When the last one is ready."""
+    """Return the seconds until the last worker is ready."""
     return max(worker.seconds(count) for worker, count in zip(workers, counts, strict=True))
 
 
 def gap(workers: Sequence[Worker], counts: Sequence[int]) -> float:
-    """How much longer the last one takes than the first, as a part of what the first takes. Infinite if that is nothing."""
+    """Return how much longer the last worker takes than the first, relative to the first; infinite if that takes no time."""
     times = [worker.seconds(count) for worker, count in zip(workers, counts, strict=True)]
     return max(times) / min(times) - 1 if min(times) else inf

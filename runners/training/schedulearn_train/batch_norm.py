@@ -1,11 +1,11 @@
 """Batch normalisation of a batch that is split over ranks.
 
-By itself each layer takes the mean and the variance of what its own rank has: of another number of samples as soon as parts
-are unequal or ranks come and go, so that a step is no longer what one process would do. Together they take those of the
-whole batch (Ioffe and Szegedy, 2015), combined from the parts' as Chan, Golub and LeVeque (1979) do, which loses no digits
-where a mean is large. In either case a part of which nothing can be said is normalised by what was learnt so far.
+Normally each layer uses mean and variance of its own rank's samples. Their number changes when parts are unequal or ranks
+join and leave, and a step is no longer that of a single process. Synchronised layers use mean and variance of the whole
+batch (Ioffe and Szegedy, 2015), combined from those of the parts as in Chan, Golub and LeVeque (1979), which loses no digits
+where a mean is large. In either case a part that has no variance is normalised by the running statistics.
 
-Torch's own layers stay in the model, which is stored and copied as ever: only their ``forward`` is another one meanwhile.
+Torch's own layers stay in the model, which is saved and copied as usual: only their ``forward`` is replaced meanwhile.
 """
 
 from collections.abc import Iterator
@@ -22,37 +22,37 @@ from .loading import Batch
 from .world import World
 
 HINT = (
-    "BatchNorm takes mean and variance of each rank's own part of a batch. Run(..., sync_batch_norm=True) takes those of the "
-    "whole batch, as one process would; False keeps it as it is, and says nothing"
+    "BatchNorm uses mean and variance of each rank's own part of a batch. Run(..., sync_batch_norm=True) uses those of the "
+    "whole batch, as one process would; False keeps the parts and hides this message"
 )
 
 
 class Statistics:
-    """What all layers of a model go by. ``batch`` is the one that a step is being made of; else they do as ever."""
+    """The batch statistics of all layers of a model. ``batch`` is set during a step; outside of steps layers work as usual."""
 
     def __init__(self, world: World | None = None, clock: StepClock | None = None, together: bool = False) -> None:
         self._world, self._clock, self._together = world, clock, together
         self.batch: Batch | None = None
 
     def __reduce__(self) -> Any:
-        return Statistics, ()  # a copy of a model has no part in the steps
+        return Statistics, ()  # a copy of a model takes no part in the steps
 
     @property
     def together(self) -> bool:
         return self._together and self._world is not None and self._world.size > 1
 
     def all_reduce(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
-        assert self._world is not None and self._clock is not None  # noqa: S101 - they are together
-        with self._clock.elsewhere():
+        assert self._world is not None and self._clock is not None  # noqa: S101 - there are other ranks
+        with self._clock.waiting():
             return self._world.all_reduce(tensor, name)
 
     def rows(self, own: torch.Tensor, name: str) -> torch.Tensor:
-        """(ranks, n): what each rank gave, (n,). A gradient goes back to whom it concerns."""
+        """Gather the (n,) tensors of all ranks as (ranks, n). Gradients flow back to the rank of each row."""
         rows: torch.Tensor = _Rows.apply(own, self, name)
         return rows
 
     def placed(self, own: torch.Tensor) -> tuple[torch.Tensor, int]:
-        """In a table of zeros, in the row of this rank."""
+        """Return a (ranks, n) table of zeros with the tensor in this rank's row, and the rank."""
         assert self._world is not None  # noqa: S101
         table = own.new_zeros(self._world.size, len(own))
         table[self._world.rank] = own
@@ -73,20 +73,20 @@ class _Rows(torch.autograd.Function):
 
 
 def layers(model: nn.Module) -> Iterator[_BatchNorm]:
-    """Torch's own: whoever has another ``forward`` knows what to do."""
+    """Yield torch's own layers. A subclass with another ``forward`` is left alone."""
     for layer in model.modules():
         if isinstance(layer, _BatchNorm) and type(layer).forward is _BatchNorm.forward:
             yield layer
 
 
 def follow(model: nn.Module, statistics: Statistics) -> None:
-    """From now on the layers of the model go by them."""
+    """Make the layers of the model use these statistics."""
     for number, layer in enumerate(layers(model)):
         layer.forward = partial(_forward, layer, statistics, f"slt.norm.{number}")
 
 
 def leave(model: nn.Module) -> None:
-    """The layers are as they were."""
+    """Undo ``follow``."""
     for layer in layers(model):
         layer.__dict__.pop("forward", None)
 
@@ -105,7 +105,10 @@ def _forward(layer: _BatchNorm, statistics: Statistics, name: str, x: torch.Tens
 
 
 def _by_all(layer: _BatchNorm, statistics: Statistics, name: str, x: torch.Tensor, count: int) -> torch.Tensor:
-    """``count`` values of each channel are this rank's own; without any it has some of another rank, which count there."""
+    """Normalise by the statistics of all ranks.
+
+    This rank's own samples have ``count`` values per channel: 0 if it only repeats samples of another rank.
+    """
     channels, others = x.shape[1], [dim for dim in range(x.dim()) if dim != 1]
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     var, mean = torch.var_mean(wide, others, correction=0)
@@ -122,7 +125,7 @@ def _by_all(layer: _BatchNorm, statistics: Statistics, name: str, x: torch.Tenso
 
 
 def _learn(layer: _BatchNorm, mean: torch.Tensor, var: torch.Tensor) -> None:
-    """What it goes by when it is not trained."""
+    """Update the running statistics."""
     if layer.running_mean is None or layer.running_var is None or layer.num_batches_tracked is None:
         return
     layer.num_batches_tracked.add_(1)

@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there at all: written beside, synced, renamed; the last few are kept."""
+"""Checkpoints that are never half written: each is written to another file, synced and then renamed. The last few are kept."""
 
 import json
 import os
@@ -12,19 +12,41 @@ KEPT = 2
 
 
 class Checkpoints:
-    """A folder of checkpoints by the number of their step, of tensors and plain values as torch writes them:
-    ``/checkpoints`` of the job, unless another one is named."""
+    """A folder of checkpoints, named by step, of tensors and plain values in torch's format.
+
+    Without a ``folder`` it is the job's ``/checkpoints``. The last ``keep`` are kept. ``Run`` saves one ``every_seconds``,
+    and before the program ends.
+
+    >>> import tempfile
+    >>> from schedulearn_train import Checkpoints
+    >>> checkpoints = Checkpoints(tempfile.mkdtemp(), keep=2)
+    >>> for step in (10, 20, 30):
+    ...     path = checkpoints.save(step, {"step": step})
+    >>> checkpoints.newest()
+    (30, {'step': 30})
+    """
 
     kind: ClassVar[str] = "pt"
+    every_seconds = 60.0
 
-    def __init__(self, folder: str | os.PathLike[str] | None = None, keep: int = KEPT) -> None:
+    def __init__(
+        self,
+        folder: str | os.PathLike[str] | None = None,
+        keep: int = KEPT,
+        *,
+        every_seconds: float = 60.0,
+    ) -> None:
         if keep < 1:
-            raise ValueError("at least one checkpoint is kept")
+            raise ValueError("keep must be at least 1: the last checkpoint is always kept")
         self.folder = Path(folder or os.environ.get("SCHEDULEARN_CHECKPOINTS") or "checkpoints")
-        self.keep = keep
+        self.keep, self.every_seconds = keep, every_seconds
 
     def steps(self) -> list[int]:
-        """Of all that are there, the newest first."""
+        """Return the steps of all checkpoints in the folder, newest first.
+
+        >>> checkpoints.steps()
+        [30, 20]
+        """
         if not self.folder.is_dir():
             return []
         name = re.compile(rf"step-(\d{{12}})\.{self.kind}")
@@ -32,31 +54,44 @@ class Checkpoints:
         return sorted((int(match[1]) for match in found if match), reverse=True)
 
     def path(self, step: int) -> Path:
+        """Return the file of a checkpoint.
+
+        >>> checkpoints.path(30).name
+        'step-000000000030.pt'
+        """
         return self.folder / f"step-{step:012}.{self.kind}"
 
     def save(self, step: int, state: dict[str, Any]) -> Path:
+        """Save a checkpoint, delete those beyond the last ``keep``, and return its file.
+
+        >>> checkpoints.save(40, {"step": 40}).exists()
+        True
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.path(step)
-        beside = path.with_suffix(f".{os.getpid()}.new")
-        with beside.open("wb") as file:
+        temporary = path.with_suffix(f".{os.getpid()}.new")
+        with temporary.open("wb") as file:
             self._write(file, state)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        temporary.replace(path)
         for old in self.steps()[self.keep :]:
             self.path(old).unlink(missing_ok=True)
         return path
 
     def newest(self) -> tuple[int, dict[str, Any]] | None:
-        """Step and state; an older one where the newest cannot be read. None without any.
+        """Return step and state of the newest checkpoint that can be read, or None without any.
 
-        It is read without running what it contains.
+        Reading runs no code that a checkpoint contains.
+
+        >>> checkpoints.newest()
+        (30, {'step': 30})
         """
         for step in self.steps():
             try:
                 return step, self._read(self.path(step))
-            except Exception as error:  # noqa: BLE001  many kinds are raised for a file that is no checkpoint
-                print(f"{self.path(step)} cannot be read ({error!r}); trying the one before.")  # noqa: T201
+            except Exception as error:  # noqa: BLE001  a file that is no checkpoint raises errors of many types
+                print(f"{self.path(step)} cannot be read ({error!r}); trying the previous checkpoint.")  # noqa: T201
         return None
 
     def _write(self, file: IO[bytes], state: dict[str, Any]) -> None:
@@ -72,7 +107,7 @@ class Checkpoints:
 
 
 class ArrayCheckpoints(Checkpoints):
-    """Of ``arrays``, a list of NumPy's, and ``facts``, plain values that JSON knows."""
+    """Checkpoints of ``arrays``, a list of NumPy arrays, and ``facts``, plain values that JSON can express."""
 
     kind = "npz"
 

@@ -1,4 +1,4 @@
-"""How the parameters of a model are cut into shards: parts of all of them, laid end to end."""
+"""Cuts the parameters of a model, laid end to end, into shards."""
 
 import itertools
 import math
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 SHARD_BYTES = 4 * 1024 * 1024
-"""Of parameters that one shard holds by default: with fewer, what a message costs by itself outweighs what it carries."""
+"""The parameters of one shard by default: with fewer, the fixed cost of a message outweighs its content."""
 
 
 class Piece(NamedTuple):
@@ -18,13 +18,15 @@ class Piece(NamedTuple):
 
 
 def count_of(size: int, places: int, ranks: int, asked: int | None = None) -> int:
-    """Shards of ``size`` bytes: as many as asked for, or one for each ``SHARD_BYTES``; at most one for each rank, and for
-    each of the ``places`` that one may begin at."""
+    """Return the number of shards for ``size`` bytes: as ``asked``, or one per ``SHARD_BYTES``.
+
+    There is at most one per rank, and per each of the ``places`` where a shard may begin.
+    """
     return max(1, min(asked or math.ceil(size / SHARD_BYTES), ranks, places))
 
 
 def cut(lengths: Sequence[int], count: int) -> list[slice]:
-    """The elements of each of ``count`` shards, about as many in each; tensors are cut, too."""
+    """Return the elements of each of ``count`` shards, about equally many in each. Tensors are cut."""
     whole = sum(lengths)
     if not 0 < count <= whole:
         raise ValueError(f"{whole} elements cannot be cut into {count} shards")
@@ -32,7 +34,7 @@ def cut(lengths: Sequence[int], count: int) -> list[slice]:
 
 
 def cut_between(lengths: Sequence[int], count: int) -> list[slice]:
-    """The same, with no tensor in two shards, and at least one in each: they are as equal as that allows."""
+    """Return the same without cutting tensors: at least one in each shard, and shards as equal as that allows."""
     if not 0 < count <= len(lengths):
         raise ValueError(f"{len(lengths)} tensors cannot be cut into {count} shards")
     ends = list(itertools.accumulate(lengths))
@@ -49,9 +51,11 @@ def _slices(bounds: Sequence[int]) -> list[slice]:
 
 
 def pieces(lengths: Sequence[int], part: slice) -> Iterator[Piece]:
-    """What a shard has of the tensors, in order."""
+    """Yield the pieces of tensors in a shard, in order."""
     begins = itertools.accumulate(lengths, initial=0)
-    for tensor, (length, begin) in enumerate(zip(lengths, begins, strict=False)):  # the last begin is the end of all
+    for tensor, (length, begin) in enumerate(
+        zip(lengths, begins, strict=False)
+    ):  # the last begin has no length: it is the end
         start, stop = max(0, part.start - begin), min(length, part.stop - begin)
         if start < stop:
             yield Piece(tensor, start, stop)

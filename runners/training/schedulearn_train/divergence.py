@@ -1,8 +1,8 @@
-"""Detects ranks whose parameters are no longer the same: the updates of such a training are those of no one model.
+"""Detects ranks whose parameters are no longer the same: they do not train one model any more.
 
-At a look, every ten seconds at most, each rank computes a checksum of the bits of its parameters. Only where checksums
-differ are the values compared, with a tolerance: processors of different kinds may round the last digit differently. What is
-known of each rank's data is compared, too.
+At a sync point, at most every ten seconds, each rank computes a checksum of the bits of its parameters. Only where checksums
+differ are the values compared, with a tolerance: processors of different kinds may round the last digit differently. The
+data of the ranks are compared, too (``samedata.py``).
 """
 
 import time
@@ -18,13 +18,13 @@ from . import samedata
 from .world import World
 
 EVERY_SECONDS = 10.0
-MOST_OF_THE_TIME = 1e-3
-"""Comparisons take at most this part of a training: those of a large model are less frequent."""
+MAX_TIME_SHARE = 1e-3
+"""Comparisons take at most this share of the time: those of a large model are less frequent."""
 TOLERANCE = 1e-3
-"""Two parameters that differ by less, as a part of their largest value, are taken to differ by rounding;"""
+"""Parameters that differ by less, relative to their largest value, are considered equal but for rounding;"""
 ROUNDINGS = 4
 """so are those that differ by so many units in the last place, which is more for types of 16 bits."""
-MOST_NAMES = 3
+MAX_NAMES = 3
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -33,16 +33,18 @@ class RanksDivergedError(RuntimeError):
 
 
 class Difference(NamedTuple):
+    """A parameter that differs between ranks."""
+
     name: str
     part: float
-    """Of the largest value, by which the parameter differs; infinite where only one of the two is a number."""
+    """The difference relative to the largest value; infinite where only one of the two is a number."""
     tolerance: float
 
 
 class Comparison:
-    """When the ranks' parameters are to be compared next, and how.
+    """Compares the parameters of all ranks at times.
 
-    Rank 0 decides when, if this is ``wanted``; all ranks call ``compare`` together then.
+    Rank 0 decides when, if comparisons are ``wanted``; then all ranks call ``compare`` together.
     """
 
     def __init__(
@@ -54,18 +56,18 @@ class Comparison:
         self._is_first = True
         self._has_reported_rounding = self._has_reported_values = False
         self.seconds = 0.0
-        """That the last comparison took."""
+        """The time of the last comparison."""
 
     def restart(self) -> None:
-        """Compare at the next look: the ranks have changed."""
+        """Compare at the next sync point, because the ranks have changed."""
         self._due_at, self._is_first = 0.0, True
 
     def is_due(self, now: float, is_last: bool) -> bool:
-        """Whether to compare at this look, as at the last one of a training. ``now`` is in seconds, monotonic."""
+        """Return whether to compare at this sync point, as always at the last one. ``now`` is in seconds, monotonic."""
         return self._wanted and self._world.size > 1 and (is_last or now >= self._due_at)
 
     def compare(self, step: int) -> None:
-        """Raise ``RanksDivergedError``, on all ranks alike, when they have diverged or divide the data differently."""
+        """Raise ``RanksDivergedError``, on all ranks, when they have diverged or have different data."""
         began = time.monotonic()
         named = dict(self._named())
         sums = checksums(list(named.values()))
@@ -77,8 +79,8 @@ class Comparison:
             self._explain(step, named, sums)
         now = time.monotonic()
         self.seconds = now - began
-        # The first one loads what the others find loaded.
-        pause = 0.0 if self._is_first else self.seconds / MOST_OF_THE_TIME
+        # The first comparison also loads code that later ones find loaded.
+        pause = 0.0 if self._is_first else self.seconds / MAX_TIME_SHARE
         self._due_at, self._is_first = now + max(EVERY_SECONDS, pause), False
 
     def _compare_data(self, data: Sequence[samedata.Facts]) -> None:
@@ -119,7 +121,7 @@ class Comparison:
             self._has_reported_rounding = True
             largest = max(each.part for found in differences for each in found)
             print(  # noqa: T201
-                f"The ranks' parameters differ by rounding, by {largest:.0e} of their largest values at most: "
+                f"The ranks' parameters differ by rounding, by at most {largest:.0e} of their largest values, as is "
                 "usual between processors of different kinds"
             )
 
@@ -128,14 +130,14 @@ UNCHECKED = "Run(..., check_divergence=False) switches this check off."
 ADVICE = (
     "Update parameters by run.step alone: a second optimizer, or code that writes weights or initialises a layer on each "
     "rank with its own random numbers, makes ranks differ, and so does code that depends on the rank. Where parameters "
-    "are meant to differ, pass Run(..., check_divergence=False)."
+    "should differ, pass Run(..., check_divergence=False)."
 )
 
 
 def message(step: int, apart: dict[int, list[Difference]], root: int, count: int) -> str:
-    """Name the ranks that differ from the ``root``, and the first parameters by which they do, of ``count``."""
+    """Return the text of the error, with the ranks that differ from the ``root`` and the first parameters, of ``count``."""
     found = list({each.name: each for rank in apart.values() for each in rank}.values())
-    parts = [f"{each.name} by {_percent(each.part)} of its largest value" for each in found[:MOST_NAMES]]
+    parts = [f"{each.name} by {_percent(each.part)} of its largest value" for each in found[:MAX_NAMES]]
     more = len(found) - len(parts)
     rest = f" and {more} more" if more else ""
     ranks = [str(rank) for rank in apart]
@@ -151,7 +153,7 @@ def _percent(part: float) -> str:
 
 
 def checksums(parameters: Sequence[torch.Tensor]) -> list[int]:
-    """Return a number for the bits of each, the same on processors of all kinds."""
+    """Return a checksum of the bits of each parameter, which is the same on all kinds of processors."""
     if not parameters:
         return []
     sums = [_as_integers(each.detach()).sum(dtype=torch.int64) for each in parameters]
@@ -162,12 +164,12 @@ def _as_integers(tensor: torch.Tensor) -> torch.Tensor:
     values = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).reshape(-1)
     size = values.element_size()
     if values.numel() * size % 8 == 0 and values.storage_offset() * size % 8 == 0:
-        return values.view(torch.int64)  # the fewest to add
+        return values.view(torch.int64)  # the fewest numbers to add up
     return values.view(INTEGERS[size])
 
 
 def distance(one: torch.Tensor, other: torch.Tensor) -> float:
-    """Return the largest difference as a part of the largest value of ``other``."""
+    """Return the largest difference, relative to the largest value of ``other``."""
     a, b = (_as_numbers(each.detach()) for each in (one, other))
     same = (a == b) | (a.isnan() & b.isnan())
     apart = float(torch.where(same, 0.0, (a - b).abs()).max())

@@ -1,7 +1,7 @@
-"""A small recurrent network that predicts a worker's speed: sees rhythms in a load that smoothing only smears.
+"""Predicts a worker's speed with a small recurrent network, which learns periodic loads that smoothing only averages.
 
-It predicts the difference to the last value from the last 24, and learns from its own worker's past while it goes: one
-step of Adam for every five iterations. It takes part only once it has seen enough to have learnt anything.
+It predicts the next value's difference to the last one from the last 24, and learns from its own worker's past: one step of
+Adam for every five iterations. It makes no predictions before it has seen enough to learn from.
 """
 
 from collections import deque
@@ -12,17 +12,17 @@ from torch import nn
 WINDOW = 24
 HIDDEN = 16
 ENOUGH = 64
-"""So many values before it says anything."""
+"""Values before the first prediction."""
 EVERY = 5
-"""Iterations for each step of learning."""
+"""Iterations per step of learning."""
 EXAMPLES = 32
-"""Windows in one step of learning."""
+"""Windows per step of learning."""
 KEPT = 512
 RATE = 5e-3
 
 
 class Gru:
-    """A ``Predictor``. Deterministic by ``seed``; on the processor, in milliseconds."""
+    """A ``Predictor``. It is deterministic for a ``seed``, and takes milliseconds on the CPU."""
 
     def __init__(self, seed: int = 0) -> None:
         self._chance = torch.Generator().manual_seed(seed)
@@ -30,7 +30,7 @@ class Gru:
             torch.manual_seed(seed)
             self._memory = nn.GRU(1, HIDDEN, batch_first=True)
             self._head = nn.Linear(HIDDEN, 1)
-        nn.init.zeros_(self._head.weight)  # begins as "the last value"
+        nn.init.zeros_(self._head.weight)  # at first it predicts the last value
         nn.init.zeros_(self._head.bias)
         self._adam = torch.optim.Adam([*self._memory.parameters(), *self._head.parameters()], lr=RATE)
         self._past: deque[float] = deque(maxlen=KEPT)
@@ -53,7 +53,7 @@ class Gru:
         self._past = deque((value + by for value in self._past), maxlen=KEPT)
 
     def _difference(self, windows: torch.Tensor) -> torch.Tensor:
-        """(n, WINDOW) values -> (n,) differences to the last of each."""
+        """Predict from (n, WINDOW) values the (n,) differences to the last value of each window."""
         past = torch.tensor(list(self._past))
         scale = past.std().clamp_min(1e-3)
         inner, _ = self._memory(((windows - windows[:, -1:]) / scale)[..., None])
@@ -63,8 +63,8 @@ class Gru:
         past = torch.tensor(list(self._past))
         windows = past.unfold(0, WINDOW + 1, 1)
         chosen = windows[torch.randint(len(windows), (EXAMPLES,), generator=self._chance)]
-        meant = self._difference(chosen[:, :-1])
-        loss = nn.functional.huber_loss(meant, chosen[:, -1] - chosen[:, -2], delta=0.2)
+        predicted = self._difference(chosen[:, :-1])
+        loss = nn.functional.huber_loss(predicted, chosen[:, -1] - chosen[:, -2], delta=0.2)
         self._adam.zero_grad()
         loss.backward()
         self._adam.step()

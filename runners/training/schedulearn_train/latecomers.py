@@ -1,8 +1,8 @@
-"""Sums the gradients of parameters that the ranks' own reduction leaves out, so that every update is that of the whole batch.
+"""Sums the gradients of parameters that DistributedDataParallel and Horovod leave out, so that each update uses the whole batch.
 
-DistributedDataParallel and Horovod sum those that required gradients when ``Run`` was created. A layer that is unfrozen
-later, a parameter that is no part of the model, or all of them where the loss does not come from ``run.model``, would
-otherwise be updated by each rank for itself.
+They sum the gradients of parameters that required some when ``Run`` was created. Without this module each rank would update
+by itself a layer that is unfrozen later, a parameter that is no part of the model, or, where the loss does not come from
+``run.model``, all parameters.
 """
 
 import numpy as np
@@ -11,32 +11,34 @@ import torch
 from .world import World
 
 LACKS_SUM = (
-    "Parameters begin to train that did not when Run was created, and a rank of this ring has an earlier release of "
+    "Parameters begin to train that did not when Run was created, and another rank runs an earlier release of "
     "schedulearn_train, which does not sum their gradients. Bring all nodes to the same release, or let parameters "
     "require gradients before Run is created and compute the loss with run.model."
 )
 
 
 class Latecomers:
+    """The parameters that began to require gradients after ``Run`` was created, and others that ``backward`` does not sum."""
+
     def __init__(self, world: World, optimizer: torch.optim.Optimizer) -> None:
         self._world, self._optimizer = world, optimizer
         self._has_reported = False
         self.all_can = False
-        """Every rank is of a release that sums such gradients and compares parameters; known after ``gather``."""
+        """Every rank runs a release that sums such gradients and compares parameters; set by ``gather``."""
 
     def gather(self, number: int) -> list[int]:
-        """Return what each rank gives, and find out of which releases they are.
+        """Return the number that each rank passes, and find out whether a rank runs an earlier release.
 
-        A ring may have ranks of several releases while nodes are upgraded. Earlier ones send a number of Python's, and take
-        NumPy's for one.
+        While nodes are upgraded, ranks of several releases may train together. Earlier ones send a Python integer, this one
+        a NumPy integer, which they accept.
         """
         numbers = self._world.gather(np.int64(number))
         self.all_can = all(isinstance(each, np.int64) for each in numbers)
         return [int(each) for each in numbers]
 
     def add_up(self) -> None:
-        """After the last ``backward`` of a step. Raises ``RuntimeError`` where another rank would not take part."""
-        parameters = self._world.unsummed(self._optimizer)
+        """Sum such gradients, after the last ``backward`` of a step. Raises ``RuntimeError`` if another rank cannot."""
+        parameters = self._world.unreduced(self._optimizer)
         if not parameters:
             return
         if not self.all_can:
@@ -47,4 +49,4 @@ class Latecomers:
                 "it: they did not require gradients when Run was created, or the loss does not come from run.model"
             )
         self._has_reported = True
-        self._world.add_up(parameters)
+        self._world.reduce(parameters)

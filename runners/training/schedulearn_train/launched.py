@@ -1,4 +1,4 @@
-"""What has started this rank, by the variables that launchers set."""
+"""Finds out which launcher started this rank, by the environment variables that launchers set."""
 
 import os
 
@@ -8,7 +8,7 @@ def by_horovod() -> bool:
 
 
 def by_elastic_horovod() -> bool:
-    """Ranks come and go while it runs."""
+    """Whether ranks may join and leave while the program runs."""
     return "HOROVOD_ELASTIC" in os.environ
 
 

@@ -1,4 +1,4 @@
-"""Batches for one rank: its own part of each, loaded ahead by other processes if wanted."""
+"""Loads one rank's part of each batch, ahead of its use in other processes if wanted."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,19 +14,19 @@ from .settling import settle
 
 
 class Batch(NamedTuple):
-    """What a rank computes at once: its part of a batch, or a piece of that where more does not fit into its memory."""
+    """What a rank computes in one pass: its part of a batch, or a piece of that where the part does not fit into its memory."""
 
     content: Any
     own: int
-    """Samples of this rank that count."""
+    """Samples of this rank in this pass."""
     together: int
-    """Of all ranks in this pass."""
+    """Samples of all ranks in this pass."""
     total: int
-    """Of all ranks in all passes. With a parameter server a rank counts for itself here."""
+    """Samples of all ranks in all passes; with a parameter server, of this rank only."""
     number: int = 0
-    """Of this pass; the first is 0."""
+    """The number of this pass, from 0."""
     passes: int = 1
-    """That the batch takes, the same on all ranks; gradients are summed in the last one."""
+    """The number of passes over the batch, equal on all ranks. Gradients are summed in the last one."""
 
     @property
     def is_last(self) -> bool:
@@ -34,22 +34,24 @@ class Batch(NamedTuple):
 
     @property
     def weight(self) -> float:
-        """0 for a rank without samples of its own, which computes with one of another rank's: gradients must come."""
+        """Return the weight of the loss: 0 for a rank without samples, which computes one of another rank to have gradients."""
         return 1.0 if self.own else 0.0
 
 
 class Loader:
+    """Loads the batches of one rank."""
+
     def __init__(self, data: Any, workers: int, device: torch.device) -> None:
         self._data, self._workers, self._device = data, workers, device
 
     def batches(
-        self, sampler: Sampler, split: Callable[[], tuple[int, ...]], most: Sequence[int], rank: int
+        self, sampler: Sampler, split: Callable[[], tuple[int, ...]], limits: Sequence[int], rank: int
     ) -> Iterator[Batch]:
-        """What is left of the sampler's epoch; the sampler itself is only moved by who uses the batches.
+        """Yield the batches that are left of the sampler's epoch. The caller moves the sampler as it uses them.
 
-        ``split`` says the parts of each batch at the moment it is drawn, which is ahead of its use where other processes
-        load. All ranks draw equally far ahead, so they agree on the parts of every batch; for that all of them need as many
-        passes as the one that needs ``most``, though some have no samples left for the last.
+        ``split`` returns the parts of a batch when it is drawn, which is ahead of its use where other processes load it. All
+        ranks draw equally far ahead, so they agree on the parts of every batch. ``limits`` are the samples that each rank
+        can compute at once. All ranks make as many passes as the rank that needs the most, some without samples in the last.
         """
         drawn: deque[tuple[int, ...]] = deque()
 
@@ -58,7 +60,7 @@ class Loader:
             while ahead.left:
                 parts = split()
                 batch = ahead.take(sum(parts))
-                planned = plan(len(batch), parts, tuple(most), rank)
+                planned = plan(len(batch), parts, tuple(limits), rank)
                 for number, (place, together) in enumerate(planned):
                     own = batch[place]
                     drawn.append((len(own), together, len(batch), number, len(planned)))
@@ -69,13 +71,13 @@ class Loader:
 
 
 def loaded(data: Any, indices: Indices, device: torch.device) -> Any:
-    """These samples as a batch, on the device."""
+    """Return these samples as a batch, on the device."""
     return next(_loaded(data, [indices], 0, device))
 
 
 def _loaded(data: Any, batches: Iterable[Indices], workers: int, device: torch.device) -> Iterator[Any]:
-    if type(data) is TensorDataset and not workers:  # a class made of it may do otherwise with a sample
-        for batch in batches:  # all samples at once: one by one took a twentieth of a small network's step
+    if type(data) is TensorDataset and not workers:  # a subclass may return other samples
+        for batch in batches:  # all samples at once: one by one took a twentieth of the time of a small network's step
             rows = torch.from_numpy(batch)
             yield [_rows(tensor, rows, device) for tensor in data.tensors]
         return
@@ -87,8 +89,11 @@ def _loaded(data: Any, batches: Iterable[Indices], workers: int, device: torch.d
 
 
 def _rows(tensor: torch.Tensor, rows: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """These of a tensor, on the device. For a GPU they are gathered where it can fetch them by itself: from memory of any
-    other kind the processor would copy, and wait until the GPU has done all it was given before."""
+    """Return these rows of a tensor, on the device.
+
+    For a GPU they are gathered in pinned memory, from which it copies them by itself. From other memory the processor would
+    copy them, and wait until the GPU has finished all earlier work.
+    """
     if device.type == "cuda" and not tensor.is_cuda:
         pinned = torch.empty((len(rows), *tensor.shape[1:]), dtype=tensor.dtype, pin_memory=True)
         return torch.index_select(tensor.detach(), 0, rows, out=pinned).to(device, non_blocking=True)
@@ -96,7 +101,7 @@ def _rows(tensor: torch.Tensor, rows: torch.Tensor, device: torch.device) -> tor
 
 
 def moved(content: Any, device: torch.device) -> Any:
-    """Tensors on the device, in the lists, tuples and dictionaries they came in."""
+    """Return the content with its tensors on the device, in the same lists, tuples and dictionaries."""
     if isinstance(content, torch.Tensor):
         return content.to(device, non_blocking=True)
     if isinstance(content, dict):

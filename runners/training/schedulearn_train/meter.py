@@ -9,33 +9,35 @@ from torch import nn
 
 
 class Reading(NamedTuple):
+    """Measurements of one step."""
+
     own: float
-    """The squared length of this rank's own gradient, 0 if it had no samples."""
+    """The squared norm of this rank's own gradient, 0 if it had no samples."""
     inverse: float
-    """1 / its samples, or 0."""
+    """1 / the number of its samples, or 0."""
     difference: float
-    """The squared length of that between the gradients of two steps, where a rank is alone; else 0."""
+    """The squared norm of the difference of two steps' gradients, measured where there is one rank; else 0."""
     whole: float
-    """The squared length of the whole batch's gradient."""
+    """The squared norm of the whole batch's gradient."""
 
 
 NOTHING = Reading(0.0, 0.0, 0.0, 0.0)
 
 
 class Meter:
-    """Measures one rank's gradients in the steps that it is told to."""
+    """Measures one rank's gradients, in the steps for which ``own`` and ``whole`` are called."""
 
     def __init__(self, parameters: Iterator[nn.Parameter]) -> None:
         self._all, self._parameters = list(parameters), list[nn.Parameter]()
-        """Those of the second list require gradients in the step that is measured."""
+        """All parameters, and those that require gradients in the step that is measured."""
         self._own: torch.Tensor | None = None
         self._before: tuple[int, list[torch.Tensor]] = (-1, [])
-        """The number of a step, and its gradients."""
+        """The number of the last measured step, and its gradients."""
         self._reading = NOTHING
 
     @contextmanager
     def own(self) -> Iterator[None]:
-        """Around ``backward``: gradients as this rank alone has them, before anybody sums."""
+        """Measure, in a context around ``backward``, this rank's own gradients before they are summed."""
         lengths: list[torch.Tensor] = []
         self._parameters = [each for each in self._all if each.requires_grad]
 
@@ -51,8 +53,11 @@ class Meter:
         self._own = torch.stack(lengths).sum() if lengths else None
 
     def whole(self, step: int, samples: int, total: int, alone: bool, scale: float) -> None:
-        """After the sum, before the update with this number. The loss was divided by ``total`` and multiplied by
-        ``scale``; ``samples`` are this rank's."""
+        """Measure the summed gradients, before the update of this ``step``.
+
+        The loss was divided by ``total`` and multiplied by ``scale``. ``samples`` are those of this rank; ``alone`` is set
+        where there is one rank.
+        """
         own, self._own = self._own, None
         if own is None:
             return
@@ -70,6 +75,6 @@ class Meter:
         return float(sum((new - old).float().square().sum() for old, new in pairs))
 
     def read(self) -> Reading:
-        """Of the last such step since the last reading; zeros without one."""
+        """Return the reading of the last measured step since the last call, or zeros."""
         reading, self._reading = self._reading, NOTHING
         return reading

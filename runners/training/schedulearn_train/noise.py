@@ -1,17 +1,17 @@
-"""How noisy the gradients are: what tells how much a larger batch is worth (Pollux, AdaScale; McCandlish et al. 2018).
+"""Measures the noise of gradients, which decides how much a larger batch is worth (Pollux, AdaScale; McCandlish et al. 2018).
 
-The mean gradient of n samples has the expected squared length ``sqr + var / n``, where ``sqr`` belongs to the gradient of
-all data and ``var`` to a single sample. Ranks have different samples, so their own gradients and that of the whole batch
-tell both. A rank that is alone compares the gradients of two steps, whose difference has ``2 var / n``: parameters
-hardly change between them (as AdaptDL does). A step in a second is looked at, not each.
+The mean gradient of n samples has the expected squared norm ``sqr + var / n``, where ``sqr`` is that of the gradient of all
+data and ``var`` the variance of a single sample's. Ranks have different samples, so both follow from their own gradients and
+that of the whole batch. A single rank compares the gradients of two steps, whose difference has ``2 var / n``: parameters
+hardly change between them (as in AdaptDL). One step per second is measured.
 """
 
 KEPT = 0.95
-"""What the mean so far counts beside a new value."""
+"""The weight of the mean so far beside a new value."""
 
 
 class Noise:
-    """Means of what was measured; the same on all ranks that were told the same."""
+    """Running means of measurements; equal on all ranks that observe the same values."""
 
     def __init__(self) -> None:
         self.sqr_sum = self.var_sum = self.weight = 0.0
@@ -26,24 +26,27 @@ class Noise:
 
     @property
     def var(self) -> float:
-        """Of a single sample."""
+        """The variance of a single sample's gradient."""
         return max(0.0, self.var_sum / self.weight)
 
     @property
     def scale(self) -> float | None:
-        """In samples: the batch at which half of a gradient is noise. None while it is not known."""
+        """The batch size, in samples, at which half of a gradient is noise; None while unknown."""
         return self.var / self.sqr if self.known and self.sqr > 0 else None
 
     def observe(self, own: float, inverse: float, whole: float, batch: int) -> None:
-        """``own``: the mean over ranks of their gradients' squared lengths, ``inverse``: of 1 / their samples, ``whole``:
-        the squared length of the batch's gradient."""
+        """Add a measurement of several ranks.
+
+        ``own`` is the mean over ranks of the squared norms of their gradients, ``inverse`` the mean of 1 / their samples,
+        ``whole`` the squared norm of the whole batch's gradient.
+        """
         apart = inverse - 1 / batch
         if apart > 0:
             var = (own - whole) / apart
             self._keep(whole - var / batch, var)
 
     def observe_alone(self, difference: float, whole: float, batch: int) -> None:
-        """``difference``: the squared length of that between the gradients of two steps."""
+        """Add a measurement of a single rank: ``difference`` is the squared norm of the difference of two steps' gradients."""
         self._keep(whole - difference / 2, difference * batch / 2)
 
     def _keep(self, sqr: float, var: float) -> None:

@@ -1,36 +1,38 @@
-"""How fast a worker will be in its next iteration, from how fast it was in the last ones.
+"""Predicts a worker's speed in its next iteration from its speed in the last ones.
 
-What is predicted is the logarithm of the seconds it computes for a sample, without waiting for others: errors are then
-parts of a speed, and a worker that is now and then four times slower does not drown the rest.
+Predictions are logarithms of the seconds of computing per sample, without waiting for others. So errors are relative, and a
+worker that is four times slower at times does not dominate.
 """
 
 import math
 from typing import Protocol
 
 SMOOTHING = 0.1
-"""Of exponential smoothing: what the newest value counts at least; fewer values than ten count alike."""
+"""The smallest weight of the newest value in exponential smoothing; fewer than ten values count alike."""
 SPREAD = 0.1
-"""What the newest deviation counts, for the standard deviation that says what is unusual."""
+"""The weight of the newest deviation in the standard deviation that decides what is an outlier."""
 UNUSUAL = 3.0
-"""Twice in a row further away than so many standard deviations: the load has changed, what was before is forgotten."""
-LEAST_SPREAD, FIRST_SPREAD = 0.02, 0.1
-"""Standard deviations: none is thought to be smaller; and what is thought before anything is known."""
+"""After two values in a row that are more standard deviations away, the load has changed and earlier values are forgotten."""
+MIN_SPREAD, FIRST_SPREAD = 0.02, 0.1
+"""The smallest standard deviation, and the initial one."""
 ERROR = 0.05
-"""What the newest error counts for the running mean by which predictors are compared."""
+"""The weight of the newest error in the running mean by which predictors are compared."""
 
 
 class Predictor(Protocol):
+    """Predicts the next value of a series."""
+
     def observe(self, value: float) -> None: ...
 
     def predict(self) -> float | None:
-        """The next value; None while it cannot tell yet."""
+        """Return the next value; None while unknown."""
 
     def shift(self, by: float) -> None:
-        """What it has seen would be so much more in the terms of today."""
+        """Add a number to all observed values, because they are measured differently from now on."""
 
 
 class LastValue:
-    """The yardstick: tomorrow is as today."""
+    """Predicts the last value: the baseline for other predictors."""
 
     def __init__(self) -> None:
         self._last: float | None = None
@@ -47,13 +49,13 @@ class LastValue:
 
 
 class Smoothing:
-    """Exponential smoothing that begins anew after a step change, and that a single outlier does not move."""
+    """Exponential smoothing that restarts after a step change and ignores single outliers."""
 
     def __init__(self, newest: float = SMOOTHING) -> None:
         self.newest = newest
         self._mean: float | None = None
         self._seen = 0
-        """Values since it began anew."""
+        """Values since the last restart."""
         self._variance = FIRST_SPREAD**2
         self._outlier: float | None = None
 
@@ -61,7 +63,7 @@ class Smoothing:
         if self._mean is None:
             self._mean, self._seen = value, 1
             return
-        away, bound = value - self._mean, UNUSUAL * max(LEAST_SPREAD, math.sqrt(self._variance))
+        away, bound = value - self._mean, UNUSUAL * max(MIN_SPREAD, math.sqrt(self._variance))
         before, self._outlier = self._outlier, None
         if abs(away) <= bound:
             self._variance += SPREAD * (away * away - self._variance)
@@ -71,7 +73,7 @@ class Smoothing:
             self._mean, self._seen = (before + value) / 2, 2
         else:
             self._outlier = value
-            self._variance += SPREAD * (bound * bound - self._variance)  # it may be the noise that has grown
+            self._variance += SPREAD * (bound * bound - self._variance)  # perhaps the noise has grown
 
     def predict(self) -> float | None:
         return self._mean
@@ -84,30 +86,30 @@ class Smoothing:
 
 
 class Scored:
-    """A predictor, and its running mean absolute error one step ahead."""
+    """A predictor with the running mean of its absolute errors one step ahead."""
 
     def __init__(self, predictor: Predictor) -> None:
         self.predictor = predictor
         self.error: float | None = None
-        self._meant: float | None = None
+        self._predicted: float | None = None
 
     def observe(self, value: float) -> None:
-        if self._meant is not None:
-            wrong = abs(value - self._meant)
+        if self._predicted is not None:
+            wrong = abs(value - self._predicted)
             self.error = wrong if self.error is None else self.error + ERROR * (wrong - self.error)
         self.predictor.observe(value)
-        self._meant = self.predictor.predict()
+        self._predicted = self.predictor.predict()
 
     def predict(self) -> float | None:
-        return self._meant
+        return self._predicted
 
     def shift(self, by: float) -> None:
         self.predictor.shift(by)
-        self._meant = self.predictor.predict()
+        self._predicted = self.predictor.predict()
 
 
 class Blend:
-    """Two predictors, each counting as much as the other one errs: (a * err_b + b * err_a) / (err_a + err_b)."""
+    """A mean of two predictors, each weighted by the error of the other: (a * err_b + b * err_a) / (err_a + err_b)."""
 
     def __init__(self, one: Predictor, other: Predictor) -> None:
         self.one, self.other = Scored(one), Scored(other)
@@ -120,8 +122,8 @@ class Blend:
         one, other = self.one.predict(), self.other.predict()
         if one is None or other is None or self.one.error is None or self.other.error is None:
             return one if other is None else other if one is None else one
-        together = self.one.error + self.other.error
-        return (one * self.other.error + other * self.one.error) / together if together else one
+        errors = self.one.error + self.other.error
+        return (one * self.other.error + other * self.one.error) / errors if errors else one
 
     def shift(self, by: float) -> None:
         self.one.shift(by)
@@ -129,5 +131,5 @@ class Blend:
 
 
 def log_seconds(seconds: float, samples: float) -> float:
-    """What predictors are told of an iteration. Never below a nanosecond for a sample."""
+    """Return the value of an iteration for predictors, with at least a nanosecond per sample."""
     return math.log(max(1e-9, seconds / samples))

@@ -1,4 +1,4 @@
-"""How the learning rate follows when the batch changes."""
+"""Scales the learning rate when the batch size changes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,12 +9,12 @@ Rule = Literal["none", "linear", "sqrt", "adascale"]
 
 
 def factor(rule: Rule, batch: int, base_batch: int, noise_scale: float | None = None) -> float:
-    """What to multiply the learning rate by that was chosen for ``base_batch`` samples.
+    """Return the factor for a learning rate that was chosen for ``base_batch`` samples.
 
-    ``linear``: for SGD (Goyal et al. 2017). ``sqrt``: for Adam and its kin (Krizhevsky 2014, Malladi et al. 2022).
+    ``linear``: for SGD (Goyal et al. 2017). ``sqrt``: for Adam and similar (Krizhevsky 2014, Malladi et al. 2022).
     ``adascale``: the gain of AdaScale SGD (Johnson et al. 2020), which is linear while gradients are noisy and 1 when
     they are not: ``(noise + base) / (noise + batch) * batch / base``, with the gradient noise scale in samples
-    (the gradients' variance by their mean's square); ``linear`` while that is not known.
+    (the gradients' variance divided by the square of their mean); ``linear`` while that is unknown.
     """
     if batch <= 0 or base_batch <= 0:
         raise ValueError(f"a batch has at least one sample, not {min(batch, base_batch)}")
@@ -30,7 +30,7 @@ def factor(rule: Rule, batch: int, base_batch: int, noise_scale: float | None = 
 
 @contextmanager
 def scaled(optimizer: Any, times: float) -> Iterator[None]:
-    """Meanwhile its learning rates are so many times what they are."""
+    """Multiply the optimizer's learning rates within this context."""
     usual = [group["lr"] for group in optimizer.param_groups]
     for group in optimizer.param_groups:
         group["lr"] = group["lr"] * times

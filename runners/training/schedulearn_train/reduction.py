@@ -1,11 +1,10 @@
 """Detects whether a loss is a mean over the samples or their sum, from the graph that computed it.
 
-A step needs the sum over all ranks' samples; a mean contributes its value times the number of samples it was taken over.
-Which of the two a script passes is recorded in the autograd graph: torch's own losses keep their ``reduction``, and
-``mean()`` and ``sum()`` the shape of what they reduced. What comes after the reduction (a factor, a sum of several losses,
-another type) is passed through, and what depends on the parameters alone (weight decay in the loss) is passed over. Samples are
-taken to be the first dimension. Where several reductions follow one another and do not say which of them takes the samples
-together, or losses are multiplied, nothing is detected.
+A step needs the sum over all ranks' samples; a mean contributes its value times its number of samples. The autograd graph
+records which of the two a script passes: torch's own losses keep their ``reduction``, and ``mean()`` and ``sum()`` the shape of
+their input. Operations after the reduction (a factor, a sum of several losses, another type) are followed, and terms of the
+parameters alone (weight decay in the loss) are skipped. Samples are assumed to be the first dimension. Nothing is detected
+where it is not clear which of several reductions combines the samples, or where losses are multiplied.
 """
 
 from collections import deque
@@ -16,43 +15,43 @@ import torch
 
 Reduction = Literal["mean", "sum"]
 TORCHS = {1: "mean", 2: "sum"}
-"""``_saved_reduction`` of torch's losses; 0 is none of the two."""
+"""``_saved_reduction`` of torch's losses; 0 is neither of the two."""
 PASS_THROUGH = {"Add", "Sub", "Neg", "Mul", "Div", "ToCopy", "Clone", "Alias", "View", "Reshape", "Squeeze"}
 PASS_THROUGH |= {"Unsqueeze", "Expand", "Stack", "Cat", "Select", "_DDPSink"}
-"""Operations after which a mean is still a mean, and a sum a sum."""
+"""Operations after which a mean is still a mean and a sum still a sum."""
 OF_PARAMETERS = PASS_THROUGH | {"Pow", "Abs", "Sqrt", "Sum", "Mean", "Norm", "LinalgVectorNorm", "T", "Transpose"}
 OF_THE_WHOLE = {"Var", "Std", "VarMean", "StdMean"}
-"""Of parts they are not those of the batch."""
+"""Deviations of the parts of a batch do not add up to that of the batch."""
 LEAF = "torch::autograd::AccumulateGrad"
-MOST_WEIGHT = 4
+MAX_SMALL_DIVISOR = 4
 """A loss that is divided by a larger whole number may be divided by a number of samples."""
 MAX_NODES = 400
-"""Of the graph are looked at; a loss is reduced near its end."""
+"""The nodes of the graph that are examined: a loss is reduced near its end."""
 
 
 NEAR = 12
-"""Nodes before a reduction, within which it shows that it reduces a single sample."""
+"""The nodes before a reduction that show whether it reduces a single sample."""
 UNEQUAL = (
-    "The loss is a mean over targets that do not count alike: classes have weights, or targets are ignored. Such a mean "
+    "The loss is a mean over targets with unequal weights: classes have weights, or targets are ignored. Such a mean "
     "depends on how a batch is split over ranks, and a step is not exactly that of one process. For the same step with every "
-    'split give the loss reduction="sum"; to keep the mean without this message, Run(..., reduction="mean")'
+    'split, use reduction="sum" in the loss; to keep the mean without this message, pass Run(..., reduction="mean")'
 )
 
 
 class _Divisor(NamedTuple):
     value: float
     counts: bool
-    """It may be a number of samples, or of tokens: it was computed, or is not small."""
+    """Whether it may be a number of samples or of tokens, because it was computed or is not small."""
 
 
 class _Way(NamedTuple):
-    """From the loss to a node of its graph."""
+    """A path from the loss to a node of its graph."""
 
     node: Any
     output: int
-    """Of the node's."""
+    """The output of the node."""
     divisors: tuple[_Divisor, ...]
-    """What was divided by on the way."""
+    """The divisors on the path."""
 
 
 def reduction_of(loss: torch.Tensor, samples: int) -> set[Reduction]:
@@ -82,7 +81,7 @@ def reduction_of(loss: torch.Tensor, samples: int) -> set[Reduction]:
                 return set()
             kind = _divided(way, kinds.pop(), samples)
             if kind is None:
-                divided = True  # by the tokens that count, say: beside a mean it is one
+                divided = True  # for example by the number of unmasked tokens; together with a mean it is one
             else:
                 found.add(kind)
         elif _passes(way.node, samples):
@@ -93,7 +92,7 @@ def reduction_of(loss: torch.Tensor, samples: int) -> set[Reduction]:
 
 
 def _divided(way: _Way, kind: Reduction, samples: int) -> "Reduction | None":
-    """Return what a reduction is after the divisions on the way; None where a sum is divided by another number."""
+    """Return the kind of a reduction after the divisions on the path; None where a sum is divided by another number."""
     values = [divisor.value for divisor in way.divisors]
     if kind == "sum" and samples in values:
         return "mean"
@@ -103,20 +102,20 @@ def _divided(way: _Way, kind: Reduction, samples: int) -> "Reduction | None":
 
 
 def _reduction(node: Any, samples: int) -> Reduction | None:
-    """Of the node that takes the samples together; None for any other."""
-    said = _saved(node, "reduction")
-    if said is not None:
-        return TORCHS.get(said)  # type: ignore[return-value]
+    """Return the kind of reduction of a node that combines samples; None for any other node."""
+    code = _saved(node, "reduction")
+    if code is not None:
+        return TORCHS.get(code)  # type: ignore[return-value]
     if _name(node) in ("Mean", "Sum") and not _reduces_others(node, samples):
         return "mean" if _name(node) == "Mean" else "sum"
     return None
 
 
 def _kinds(node: Any, kind: Reduction, samples: int) -> set[Reduction]:
-    """Return what a reduction may be, given those that come before it: ``mean(0).sum()`` is a mean, ``sum(1).mean()`` too.
+    """Return the kinds that a reduction may be, given those before it: ``mean(0).sum()`` is a mean, ``sum(1).mean()`` too.
 
-    Empty for a loss of torch's that does not seem to be taken over all samples, for what is taken over some elements only, and
-    for deviations within the batch.
+    Empty for a loss of torch that does not seem to cover all samples, for a reduction of some elements only, and for
+    deviations within the batch.
     """
     shape = _shape_of_input(node)
     if shape is not None and not (shape and shape[0] != 1 and any(size % samples == 0 for size in shape[:2])):
@@ -142,7 +141,7 @@ def _kinds(node: Any, kind: Reduction, samples: int) -> set[Reduction]:
 
 
 def _shape_of_input(node: Any) -> tuple[int, ...] | None:
-    """Of a loss of torch's; None for what keeps no input."""
+    """Return the shape of the input of a torch loss; None for a node that keeps no input."""
     if not _saved(node, "reduction"):
         return None
     input = _saved(node, "self")
@@ -150,7 +149,7 @@ def _shape_of_input(node: Any) -> tuple[int, ...] | None:
 
 
 def _takes_first(node: Any, samples: int) -> bool:
-    """A sum or a mean takes the first dimension, which has the samples, together."""
+    """Return whether a sum or a mean reduces the first dimension, which has the samples."""
     shape, dims = _saved(node, "self_sym_sizes") or getattr(_saved(node, "self"), "shape", None), _saved(node, "dim")
     if not shape or shape[0] % samples:
         return False
@@ -158,14 +157,14 @@ def _takes_first(node: Any, samples: int) -> bool:
 
 
 def _takes_one(node: Any, samples: int) -> bool:
-    """A reduction of something that was picked out of the first dimension, as a loop over the samples does."""
+    """Return whether a reduction's input was picked out of the first dimension, as in a loop over the samples."""
     picks = (each for each in _near(node) if _name(each) in ("Select", "Unbind") and not _saved(each, "dim"))
     shapes = (_saved(each, "self_sym_sizes") for each in picks)
     return any(shape and shape[0] % samples == 0 for shape in shapes)
 
 
 def _is_of_chosen(node: Any, samples: int) -> bool:
-    """A reduction of the elements under a mask: how many there are differs from part to part."""
+    """Return whether a reduction's input are the elements under a mask, whose number differs between parts."""
     count = (_saved(node, "self_sym_sizes") or (samples,))[0]
     masks = (each for each in _near(node) if _name(each) in ("Index", "MaskedSelect"))
     shapes = (_saved(each, "self_sym_sizes") or getattr(_saved(each, "self"), "shape", None) for each in masks)
@@ -173,7 +172,7 @@ def _is_of_chosen(node: Any, samples: int) -> bool:
 
 
 def _near(node: Any) -> Iterator[Any]:
-    """The nodes that come before it, nearest first."""
+    """Yield the nodes before a node, nearest first."""
     todo = deque(input for input, _ in node.next_functions if input is not None)
     for _ in range(NEAR):
         if not todo:
@@ -184,7 +183,7 @@ def _near(node: Any) -> Iterator[Any]:
 
 
 def _passes(node: Any, samples: int) -> bool:
-    """After it a mean is still a mean, and a sum a sum. Products and quotients of two values of samples are neither."""
+    """Return whether a mean is still a mean and a sum still a sum after a node: not after products of two values of samples."""
     if _name(node) in ("Mul", "Div"):
         inputs = [input for input, _ in node.next_functions if input is not None]
         return sum(not _is_of_parameters(each, samples) for each in inputs) < 2
@@ -192,7 +191,7 @@ def _passes(node: Any, samples: int) -> bool:
 
 
 def counts_unequally(loss: torch.Tensor) -> bool:
-    """Whether a mean of torch's over classes gives some targets more weight than others, or none."""
+    """Return whether a torch loss that is a mean weights some targets more than others, or ignores some."""
     todo = [loss.grad_fn]
     for _ in range(MAX_NODES):
         if not todo:
@@ -214,19 +213,21 @@ def counts_unequally(loss: torch.Tensor) -> bool:
 
 
 def _reduces_others(node: Any, samples: int) -> bool:
-    """It takes together what is not samples: the features of a mean over them, say, or the losses of several heads."""
+    """Return whether a node reduces another dimension than samples, such as features or the losses of several heads."""
     shape = _saved(node, "self_sym_sizes")
     return _name(node) in ("Mean", "Sum") and (not shape or shape[0] % samples != 0)
 
 
 def _is_of_parameters(node: Any, samples: int) -> bool:
-    """Nothing but parameters and plain numbers went into it."""
+    """Return whether a node depends on parameters and plain numbers only."""
     shapes: list[Any] = []
     reduced: list[Any] = []
     todo = [node]
     for _ in range(MAX_NODES):
         if not todo:
-            return all(shape in shapes for shape in reduced)  # else data made it larger: a parameter less the samples
+            return all(
+                shape in shapes for shape in reduced
+            )  # a larger shape comes from data, as in parameter - samples
         each = todo.pop()
         if each.name() == LEAF:
             shapes.append(each.variable.shape)
@@ -249,13 +250,13 @@ def _saved(node: Any, name: str) -> Any:
 
 
 def _name(node: Any) -> str:
-    """Without the number of its variant: ``Mul`` for ``MulBackward0``."""
+    """Return the name of a node's operation: ``Mul`` for ``MulBackward0``."""
     return str(node.name()).rstrip("0123456789").removesuffix("Backward")
 
 
 def _inputs(way: _Way, samples: int) -> Iterator[_Way]:
     inputs = way.node.next_functions
-    if _name(way.node) == "_DDPSink":  # all that the model gave, in its order
+    if _name(way.node) == "_DDPSink":  # has all outputs of the model, in their order
         inputs = inputs[way.output : way.output + 1]
     divisor = _divisor(way.node, samples)
     divisors = way.divisors if divisor is None else (*way.divisors, divisor)
@@ -263,7 +264,7 @@ def _inputs(way: _Way, samples: int) -> Iterator[_Way]:
 
 
 def _divisor(node: Any, samples: int) -> "_Divisor | None":
-    """The one number by which it divides. Of factors only those that undo a reduction count: others are weights."""
+    """Return the number by which a node divides. Factors are weights, unless they undo a reduction over the samples."""
     other = _saved(node, "other")
     is_plain = not isinstance(other, torch.Tensor) or _was_plain(other)
     if isinstance(other, torch.Tensor):
@@ -271,18 +272,18 @@ def _divisor(node: Any, samples: int) -> "_Divisor | None":
     if not isinstance(other, int | float) or not other:
         return None
     if _name(node) == "Div":
-        return _Divisor(float(other), not is_plain or (other > MOST_WEIGHT and float(other).is_integer()))
+        return _Divisor(float(other), not is_plain or (other > MAX_SMALL_DIVISOR and float(other).is_integer()))
     return _Divisor(1 / other, False) if _name(node) == "Mul" and other in (samples, 1 / samples) else None
 
 
 def _was_plain(number: torch.Tensor) -> bool:
-    """A number of Python's, which does not decide what type comes out, and not a tensor that was computed."""
+    """Return whether a tensor stands for a Python number, which does not affect the type of the result."""
     small = torch.tensor(1, dtype=torch.float16 if number.is_floating_point() else torch.int8)
     return torch.result_type(small, number.cpu() if number.is_cuda else number) == small.dtype
 
 
 class Losses:
-    """The reduction of a script's losses: as ``declared``, else detected from the first one."""
+    """The reduction of a script's losses: ``declared``, or else detected from the first loss."""
 
     def __init__(self, declared: Reduction | None, hints: bool = False) -> None:
         """With ``hints``, print what the reduction of the first loss means for several ranks."""

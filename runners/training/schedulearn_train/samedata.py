@@ -1,7 +1,7 @@
-"""Whether all ranks have the same data, in the same order.
+"""Checks that all ranks have the same data, in the same order.
 
-Each rank takes its part of a batch by position. Where a script gives every rank a part of its own, or splits and shuffles
-with other random numbers on each, some samples count several times in an epoch and others never, and no parameter shows it.
+Each rank takes its part of a batch by position. If a script gives each rank a part of the data, or splits and shuffles it
+with other random numbers on each, some samples count several times per epoch and others never, which no parameter shows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,19 +14,22 @@ from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 ROWS = 3
 MAX_VALUES = 32
-"""Of each tensor of a row, for the comparison."""
+"""So many values of each row of a tensor are compared."""
 TOLERANCE = 1e-3
 """Values may have been computed on processors of different kinds."""
 
 
 class Facts(NamedTuple):
+    """What is compared of one rank's data."""
+
     structure: str
-    """A digest of kinds, lengths and positions, which are exact."""
+    """A digest of types, lengths and positions, which must be equal."""
     values: list[float]
+    """Some values of its tensors, which may differ by rounding."""
 
 
 def facts_of(data: Any) -> Facts:
-    """Return what is known of the data without loading a sample, which may take long or be random."""
+    """Describe the data without loading a sample, which may take long or be random."""
     structure = blake2b(digest_size=16)
     values: list[float] = []
     for exact, numbers in _parts(data):
@@ -52,12 +55,12 @@ def _parts(data: Any) -> Iterator[tuple[str, list[float]]]:
 
 
 def of_other_structure(facts: Sequence[Facts]) -> list[int]:
-    """Return the ranks whose data differ from those of rank 0 in kind, length or positions: they train on other samples."""
+    """Return the ranks that train on other samples than rank 0: their data differ in type, length or positions."""
     return [rank for rank, each in enumerate(facts) if each.structure != facts[0].structure]
 
 
 def of_other_values(facts: Sequence[Facts]) -> list[int]:
-    """Return the ranks whose samples differ from those of rank 0, which may be on purpose where they are made up."""
+    """Return the ranks whose values differ from those of rank 0, which is on purpose for some randomly generated data."""
     return [rank for rank, each in enumerate(facts) if not _alike(facts[0].values, each.values)]
 
 
@@ -72,6 +75,6 @@ def message(ranks: Sequence[int]) -> str:
     who = f"ranks {', '.join(some)} and {last} have" if some else f"rank {last} has"
     return (
         f"The ranks do not have the same data: {who} other data than rank 0, or another order. Every rank takes its part of "
-        "each batch by position, so give Run the whole data set on each rank: do not split it by rank, and give what splits "
-        "or shuffles it a generator with a fixed seed"
+        "each batch by position, so pass the whole data set to Run on each rank: do not split it by rank, and use a "
+        "generator with a fixed seed to split or shuffle it"
     )

@@ -1,4 +1,4 @@
-"""Which samples come next: each of an epoch exactly once, however many workers there are and however unequal."""
+"""The order of samples: each exactly once per epoch, for any number of workers, however unequal."""
 
 from collections import deque
 from collections.abc import Sequence, Sized
@@ -13,11 +13,18 @@ Indices = np.ndarray
 class Sampler:
     """One order of all samples per epoch, and a cursor in it that all ranks share.
 
-    Every rank has one, in the same state: all take the whole batch of a step, and each computes with its own part of it.
-    So nothing is said between them, and a rank that comes or goes changes nothing: only the parts do. In the modes with
-    a server it is the server's alone, and what a worker was given and did not compute is given back.
+    Every rank has a sampler in the same state: all take the whole batch of a step, and each computes its own part of it. So
+    samplers need no communication, and only the parts change when a rank joins or leaves. In the modes with a server only
+    the server has a sampler, and the samples of thrown away gradients are given back to it.
 
     The order is that of ``numpy.random.default_rng((seed, epoch))``.
+
+    >>> from schedulearn_train import Sampler
+    >>> sampler = Sampler(5, shuffle=False)
+    >>> sampler.take(3).tolist()
+    [0, 1, 2]
+    >>> sampler.take(3).tolist()
+    [3, 4]
     """
 
     def __init__(self, samples: int | Sized, *, seed: int = 0, shuffle: bool = True) -> None:
@@ -28,7 +35,7 @@ class Sampler:
         self.epoch = 0
         self._cursor = 0
         self._back: deque[int] = deque()
-        """Given back, to be taken again before the rest."""
+        """Samples that were given back, taken again before the rest."""
         self._order = self._shuffled()
 
     def _shuffled(self) -> Indices:
@@ -38,42 +45,75 @@ class Sampler:
 
     @property
     def left(self) -> int:
-        """Samples of this epoch that nobody has taken, or that were given back."""
+        """The number of samples of this epoch that were not taken yet, or were given back.
+
+        >>> sampler.left
+        5
+        """
         return self.length - self._cursor + len(self._back)
 
     def take(self, count: int) -> Indices:
-        """The next samples of this epoch: ``count`` of them, fewer at its end, none after it."""
+        """Return the next ``count`` samples of this epoch: fewer at its end, none after it.
+
+        >>> sampler.take(2).tolist()
+        [0, 1]
+        """
         again = [self._back.popleft() for _ in range(min(count, len(self._back)))]
         fresh = self._order[self._cursor : self._cursor + count - len(again)]
         self._cursor += len(fresh)
         return np.concatenate([np.array(again, dtype=np.int64), fresh]) if again else fresh
 
     def give_back(self, indices: Sequence[int] | Indices) -> None:
-        """Samples of this epoch that were taken and not computed."""
+        """Give back samples of this epoch that were taken and not computed.
+
+        >>> sampler.give_back(sampler.take(2))
+        >>> sampler.take(3).tolist()
+        [0, 1, 2]
+        """
         self._back.extend(int(index) for index in indices)
 
     def next_epoch(self) -> None:
-        """Raises ``RuntimeError`` while samples of this one are left: nothing is lost silently."""
+        """Start the next epoch. Raises ``RuntimeError`` while samples of this one are left.
+
+        >>> sampler.next_epoch()
+        Traceback (most recent call last):
+        RuntimeError: 5 samples of epoch 0 are left
+        """
         if self.left:
             raise RuntimeError(f"{self.left} samples of epoch {self.epoch} are left")
         self.start(self.epoch + 1)
 
     def start(self, epoch: int) -> None:
-        """From the beginning of an epoch."""
+        """Start at the beginning of an epoch.
+
+        >>> sampler.start(3)
+        >>> sampler.epoch
+        3
+        """
         self.epoch, self._cursor = epoch, 0
         self._back.clear()
         self._order = self._shuffled()
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the position in the data.
+
+        >>> sampler.state_dict()
+        {'epoch': 0, 'cursor': 0, 'back': [], 'seed': 0, 'length': 5}
+        """
         back = list(self._back)
         return {"epoch": self.epoch, "cursor": self._cursor, "back": back, "seed": self.seed, "length": self.length}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises ``ValueError`` for that of another data set: its cursor means nothing here."""
+        """Restore a state. Raises ``ValueError`` if it belongs to a data set of another length.
+
+        >>> sampler.load_state_dict({**sampler.state_dict(), "cursor": 4})
+        >>> sampler.left
+        1
+        """
         if state["length"] != self.length:
             raise ValueError(
                 f"the checkpoint is of a data set with {state['length']} samples, this one has {self.length}. "
-                "Begin anew, or give back the data it was made with."
+                "Start without the checkpoint, or use the data that it was made with."
             )
         self.seed = state["seed"]
         self.start(state["epoch"])

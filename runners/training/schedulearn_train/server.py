@@ -1,19 +1,20 @@
 """The decisions of a parameter server: who computes what, and whose gradients make the next update.
 
-Nothing here knows of processes or tensors: a gradient is whatever can be added and multiplied by a number. ``served.py``
-carries it over torch.distributed. Modes, after Dutta et al. (2018) and Yu (2020), the concrete rules a reconstruction:
+This module knows no processes or tensors: a gradient is anything that can be added and multiplied by a number.
+``served.py`` runs it over torch.distributed. The modes follow Dutta et al. (2018) and Yu (2020); their concrete rules are
+a reconstruction:
 
 ==================  ===============================================================================================
-``ksync``           the first k gradients of a version; the others of it are cancelled, their samples come again
-``adaptive_ksync``  the same with the k that uses most samples in a second, changed by one a round; now and then all.
-                    Whoever waits for all for long needs no server: see ``meets``
+``ksync``           the first k gradients of a version; the others are cancelled and their samples computed again
+``adaptive_ksync``  the same, with the k that uses the most samples per second, changed by one a round; at times all.
+                    A server that always waits for all is not needed: see ``returns_to_lockstep``
 ``kasync``          any k gradients; older ones count less, much older ones are dropped
-``adaptive_kasync`` the same with the k at which a gradient of the slowest worker is about six updates old
+``adaptive_kasync`` the same, with the k at which a gradient of the slowest worker is about six updates old
 ``asp``             each gradient at once
 ==================  ===============================================================================================
 
-Every sample counts exactly once per epoch: what is cancelled or dropped goes back to the pool, and an epoch ends when
-nothing is left of it and nobody still computes.
+Every sample counts exactly once per epoch: samples of cancelled or dropped gradients return to the pool, and an epoch ends
+when none of its samples is left and no worker computes any.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,21 +23,21 @@ from typing import Any, Literal
 
 from . import synchrony
 from .allocation import Worker, even, shares
-from .balance import Kind, Speed, better, is_whole
+from .balance import PredictorKind, Speed, better, is_whole
 from .sampler import Indices, Sampler
 
 Mode = Literal["ksync", "adaptive_ksync", "kasync", "adaptive_kasync", "asp"]
 SYNCHRONOUS = ("ksync", "adaptive_ksync")
 REBALANCED_EVERY = 10
-"""Updates between two looks at the parts of the batch."""
+"""Updates after which the parts of the batch are checked again."""
 Gradient = Any
 Apply = Callable[[Gradient, float], None]
-"""Makes an update with a mean gradient; the second is what to multiply the learning rate by."""
+"""Makes an update with a mean gradient and a factor for the learning rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """For one worker: compute the mean gradient of these samples, with the parameters of this version."""
+    """The task of one worker: to compute the mean gradient of these samples with the parameters of this version."""
 
     version: int
     epoch: int
@@ -51,18 +52,18 @@ class _Task:
 
 @dataclass(slots=True)
 class Counts:
-    """What became of gradients and samples."""
+    """Counters of updates and samples."""
 
     updates: int = 0
     used: int = 0
     wasted: int = 0
-    """Samples that were computed for nothing, and came again."""
+    """Samples whose gradients were thrown away; they are computed again."""
     staleness: list[int] = field(default_factory=list)
-    """Of the gradients that were used: how many updates were made while they were computed."""
+    """For each gradient that was used: how many updates were made while it was computed."""
 
 
 class Server:
-    """``batch`` samples are what all workers together compute at once. After ``epochs`` nobody gets work any more."""
+    """Gives out the samples of ``epochs`` epochs and makes updates. ``batch`` samples are computed at once by all workers."""
 
     def __init__(
         self,
@@ -76,60 +77,64 @@ class Server:
         version: int = 0,
         k: int | None = None,
         balanced: bool = False,
-        predict: Kind = "smoothing",
+        predict: PredictorKind = "smoothing",
         staleness: float = synchrony.STALENESS,
         power: float = 1.0,
         lead: int | None = None,
-        most_samples: Sequence[int] | None = None,
+        max_samples: Sequence[int] | None = None,
         parts: Sequence[int] | None = None,
-        rounds_to_meet: int | None = None,
+        rounds_until_lockstep: int | None = None,
     ) -> None:
         if batch < workers:
             raise ValueError(f"a batch of {batch} leaves nothing for some of {workers} workers")
         self.sampler, self.mode = sampler, mode
         self.apply: Apply = apply or (lambda gradient, rate: None)
         self.batch, self.workers, self.epochs = batch, workers, epochs
-        first = workers if mode == "adaptive_ksync" else synchrony.least_k(workers)
+        first = workers if mode == "adaptive_ksync" else synchrony.min_k(workers)
         self.k = 1 if mode == "asp" else min(workers, k or first)
         self.staleness, self.power, self.lead = staleness, power, lead
         self.parts = tuple(parts or even(batch, workers))
         self.version = version
         self.counts = Counts()
         self.speeds = [Speed(predict, seed) for seed in range(workers)]
-        self._balanced, self._most = balanced, most_samples
+        self._balanced, self._max_samples = balanced, max_samples
         self._tasks: dict[int, _Task] = {}
         self._idle: set[int] = set()
         """Workers that wait for work."""
         self._expected = set(range(workers))
-        """Workers that have not asked yet."""
+        """Workers that have not registered yet."""
         self._buffer: list[tuple[int, Gradient, Work]] = []
-        """By whom, and of what."""
+        """Gradients for the next update, each with its worker and work."""
         self._made = [0] * workers
-        """Gradients that each has sent."""
-        self._rounds_to_meet = rounds_to_meet
+        """How many gradients each worker has sent."""
+        self._rounds_until_lockstep = rounds_until_lockstep
         self._whole_rounds = self._last_round = 0
-        """Rounds in which all were waited for, up to the last one; the gradients that made that."""
+        """The latest rounds in a row that waited for all workers; the number of gradients of the last round."""
 
     @property
     def done(self) -> bool:
         return self.sampler.epoch >= self.epochs
 
     @property
-    def meets(self) -> bool:
-        """For ``rounds_to_meet`` rounds all workers were worth waiting for, and all wait now, in the middle of an epoch, which
-        is the same for all: they get no more work."""
-        enough = self._rounds_to_meet is not None and self._whole_rounds >= self._rounds_to_meet
+    def returns_to_lockstep(self) -> bool:
+        """Whether workers get no more work from the server, because waiting for all of them pays.
+
+        It paid for ``rounds_until_lockstep`` rounds in a row, and now all of them wait in the middle of the same epoch.
+        """
+        enough = self._rounds_until_lockstep is not None and self._whole_rounds >= self._rounds_until_lockstep
         return enough and self._last_round == len(self._idle) == self.workers and self.sampler.left > 0
 
-    def ask(self, worker: int) -> Mapping[int, Work]:
-        """A worker is ready for the first time."""
+    def register(self, worker: int) -> Mapping[int, Work]:
+        """Register a worker that is ready for the first time, and return the work to send out, by worker."""
         self._expected.discard(worker)
         self._idle.add(worker)
-        return self._hand_out()
+        return self._assign_work()
 
     def receive(self, worker: int, gradient: Gradient, seconds: float) -> Mapping[int, Work]:
-        """A gradient has come, after so many seconds of computing. The work that is to be sent out now, by worker; who is
-        not in it waits. When ``done``, all that still wait are to be told so."""
+        """Take a gradient that took so many seconds to compute, and return the work to send out now, by worker.
+
+        Workers without work in it wait. When ``done``, the caller ends all workers that wait.
+        """
         task = self._tasks.pop(worker)
         samples = len(task.work.indices)
         if is_whole(samples, self.parts[worker]):
@@ -146,15 +151,15 @@ class Server:
             if self.mode not in SYNCHRONOUS:
                 self._idle.discard(worker)  # until its gradient has been used
         self._fire()
-        return self._hand_out()
+        return self._assign_work()
 
     def _too_old(self, work: Work) -> bool:
         if self.mode in SYNCHRONOUS or self.mode == "asp":
             return False
-        return self.version - work.version > synchrony.most_staleness(self.staleness)
+        return self.version - work.version > synchrony.max_staleness(self.staleness)
 
-    def standing(self) -> dict[str, Any]:
-        """Where the sampler would be if nobody computed: what has made no update yet is still to be done."""
+    def sampler_state(self) -> dict[str, Any]:
+        """Return the state of the sampler with all samples that have made no update yet given back."""
         sampler = Sampler(self.sampler.length)
         sampler.load_state_dict(self.sampler.state_dict())
         for task in self._tasks.values():
@@ -167,7 +172,7 @@ class Server:
     # --- updates
 
     def _fire(self) -> None:
-        """Makes an update if there are gradients enough, or if no more can come."""
+        """Make an update if there are enough gradients, or if no more can come."""
         more = self._computing() or any(self._may_work(worker) for worker in self._idle | self._expected)
         if not self._buffer or (len(self._buffer) < self.k and more):
             return
@@ -191,7 +196,7 @@ class Server:
         self._adapt()
 
     def _cancel(self) -> None:
-        """Those that were too late compute on in vain, but their samples can be given to others at once."""
+        """Cancel the work of late workers: they compute on, but their samples can be given to others at once."""
         for task in self._tasks.values():
             if not task.cancelled:
                 task.cancelled = True
@@ -210,35 +215,38 @@ class Server:
         elif self.mode == "adaptive_kasync":
             self.k = synchrony.k_async(times, self.staleness)
         if self._balanced and self.version % REBALANCED_EVERY == 0:
-            most = self._most or [self.batch] * self.workers
-            them = zip(known, self.speeds, most, strict=True)
-            workers = [Worker(each, speed.fixed_seconds(), 1, top, speed.doubt()) for each, speed, top in them]
+            limits = self._max_samples or [self.batch] * self.workers
+            each_worker = zip(known, self.speeds, limits, strict=True)
+            workers = [
+                Worker(sample_seconds, speed.fixed_seconds(), 1, limit, speed.standard_error())
+                for sample_seconds, speed, limit in each_worker
+            ]
             self.parts = better(workers, self.parts)
 
     # --- work
 
-    def _hand_out(self) -> dict[int, Work]:
-        """Work for those who wait, as far as there is any and it makes sense."""
-        given: dict[int, Work] = {}
-        if self.meets:
-            return given
+    def _assign_work(self) -> dict[int, Work]:
+        """Return work for the workers that wait and may work now, as long as samples are left."""
+        assigned: dict[int, Work] = {}
+        if self.returns_to_lockstep:
+            return assigned
         if not (self.sampler.left or self._computing() or self._buffer or self.done):
             self.sampler.next_epoch()
         if self.done:
-            return given
+            return assigned
         ready = [worker for worker in sorted(self._idle) if self._may_work(worker)]
         parts = [self.parts[worker] for worker in ready]
-        # The rest of an epoch takes less time if all have some of it.
+        # The rest of an epoch takes less time if all workers share it.
         counts = shares(min(sum(parts), self.sampler.left), parts)
         for worker, part in zip(ready, counts, strict=True):
             if part:
-                given[worker] = Work(self.version, self.sampler.epoch, self.sampler.take(part))
-                self._tasks[worker] = _Task(given[worker])
-        self._idle -= given.keys()
-        return given
+                assigned[worker] = Work(self.version, self.sampler.epoch, self.sampler.take(part))
+                self._tasks[worker] = _Task(assigned[worker])
+        self._idle -= assigned.keys()
+        return assigned
 
     def _may_work(self, worker: int) -> bool:
-        """In a round of k-sync not before its end when it has given its gradient, and never too far ahead."""
+        """Whether a worker may get work: in k-sync once a round, and in other modes unless it is too far ahead."""
         if not self.sampler.left:
             return False
         if self.mode in SYNCHRONOUS:
@@ -246,5 +254,5 @@ class Server:
         return not synchrony.too_far_ahead(self._made[worker] - min(self._made), self.lead)
 
     def _computing(self) -> bool:
-        """Somebody computes what will count."""
+        """Whether a worker computes a gradient that is not cancelled."""
         return any(not task.cancelled for task in self._tasks.values())

@@ -1,15 +1,15 @@
-"""The parameters behind a parameter server, cut into parts that lie on several ranks: shards.
+"""Shards: the parameters of a parameter server, cut into parts that are on several ranks.
 
-All gradients would have to pass through one machine, and its rank would have the work of the others to do beside its own.
-Here each worker sends every shard its part of a gradient and gets its part of the parameters back; who computes what, and
-which gradients make an update, is decided in one place (``served.py``), which tells all shards the same commands in the same
-order, so that what a worker gets from them is of one version. Tensors are cut where the optimiser looks at each element by
-itself; else shards are cut between them, so that any optimiser works that looks at one tensor at a time. After Li et al.
-(OSDI'14, the parameter server) in outline; the protocol is ours:
+With a single server all gradients would pass through one machine, whose rank would do that work in addition to its own.
+With shards each worker sends every shard its part of a gradient and receives its part of the parameters. The server
+endpoint (``served.py``) alone decides who computes what and which gradients make an update. It sends all shards the same
+commands in the same order, so all parts that a worker receives are of one version. Where the optimiser treats each element
+by itself, tensors are cut; otherwise shards are cut between tensors, for any optimiser that treats one tensor at a time. The
+outline follows Li et al. (OSDI'14, the parameter server); the protocol is our own:
 
 gradients     worker to shard       int64[2]: kind, number; float[part]
-commands      desk to shard         int64[1]: bytes; that much JSON: a list of commands
-              shard to desk         float64[1]: a squared length; or int64[1]: bytes; that much of a state
+commands      endpoint to shard     int64[1]: bytes; that much JSON: a list of commands
+              shard to endpoint     float64[1]: a squared norm; or int64[1]: bytes; that much of a state
 parameters    shard to worker       float[part]
 """
 
@@ -29,16 +29,16 @@ from torch import nn
 from .cuts import count_of, cut, cut_between, pieces
 from .rates import scaled
 from .vectors import fill_gradients, flat, vector_type
-from .world import Post
+from .world import Channel
 
 if TYPE_CHECKING:
-    from .run import Run
+    from .training_state import TrainingState
 
 Parameters = Sequence[nn.Parameter]
 State = dict[str, Any]
-"""What an optimiser knows of one tensor."""
-Given = Sequence[tuple[int, int]]
-"""Workers, each with the number of the last of its gradients that will be asked for."""
+"""The state of an optimiser for one tensor."""
+LastGradients = Sequence[tuple[int, int]]
+"""Workers, each with the number of its last gradient that is not needed any more."""
 
 BY_ELEMENT = frozenset(
     {
@@ -53,26 +53,26 @@ BY_ELEMENT = frozenset(
         torch.optim.Adadelta,
     }
 )
-"""Optimisers that do to an element what they would do if it were alone. What is made of one of them may not."""
+"""Optimisers that treat each element by itself. A subclass of one of them may not."""
 
 
-class Posts(NamedTuple):
-    """Lines between the same ranks, so that each thread hears only what is meant for it."""
+class Channels(NamedTuple):
+    """Separate channels between the same ranks, so that each thread receives only its own messages."""
 
-    desk: Post
-    gradients: Post
-    commands: Post
-    parameters: Post
+    requests: Channel
+    gradients: Channel
+    commands: Channel
+    parameters: Channel
 
 
-class Kind(IntEnum):
+class GradientMessage(IntEnum):
     GRADIENT = 0
     BYE = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """Gradients that lie with the shards, in a sum: worker, number of its gradient, weight."""
+    """A weighted sum of gradients that the shards store: worker, number of its gradient, weight."""
 
     terms: tuple[tuple[int, int, float], ...]
 
@@ -83,39 +83,39 @@ class Gradients:
         return Gradients((*self.terms, *other.terms))
 
     def __radd__(self, nothing: int) -> "Gradients":
-        return self  # where a sum begins
+        return self  # sum() starts with 0
 
 
 class Shard(Protocol):
-    """As the desk sees it. Commands are carried out in order."""
+    """A shard, as the server endpoint sees it. Commands are executed in order."""
 
-    def add_up(self, gradients: Gradients) -> None:
-        """Makes their sum what the next ``step`` goes by."""
+    def accumulate(self, gradients: Gradients) -> None:
+        """Add up these gradients for the next ``step``."""
 
-    def squared(self) -> float:
-        """The squared length of that sum."""
+    def squared_norm(self) -> float:
+        """Return the squared norm of that sum."""
 
     def step(self, groups: Sequence[Mapping[str, Any]], rate: float, factor: float) -> None:
-        """An update, with the optimiser's options as they are now, ``rate`` times the learning rate, and ``factor`` times
-        the sum."""
+        """Make an update with these options of the optimiser, ``rate`` times the learning rate and ``factor`` times the sum."""
 
-    def give(self, workers: Given) -> None:
-        """Sends the parameters to workers, one after the other, of whom no gradient up to that number will be asked for any
-        more."""
+    def send_parameters(self, workers: LastGradients) -> None:
+        """Send the parameters to each worker in turn, and forget its gradients up to the given number."""
 
     def state(self) -> dict[str, Any]:
-        """``parameters``: the part as one vector; ``optimizer``: what the optimiser knows, by the tensor's place in it."""
+        """Return ``parameters``, one vector, and ``optimizer``, the optimiser's state by the tensor's place in it."""
 
     def end(self) -> None: ...
 
 
-class Here:
-    """The shard of this rank: a thread takes what workers send; commands come from the desk, or over ``serve``."""
+class LocalShard:
+    """The shard of this rank. A thread receives gradients of workers; commands are called directly, or come in ``serve``."""
 
-    def __init__(self, run: "Run", posts: Posts, part: slice, failed: Callable[[Exception], None]) -> None:
-        self._rank, self._size, self._posts, self._failed = run.rank, run.size, posts, failed
-        # The worker here computes with the user's own model meanwhile, so updates are made to a copy.
-        model, self.optimizer = deepcopy((run.inner, run.optimizer))
+    def __init__(
+        self, training: "TrainingState", channels: Channels, part: slice, failed: Callable[[Exception], None]
+    ) -> None:
+        self._rank, self._size, self._channels, self._failed = training.rank, training.size, channels, failed
+        # The worker of this rank computes with the user's own model meanwhile, so the shard updates a copy.
+        model, self.optimizer = deepcopy((training.module, training.optimizer))
         tensors = [each for each in model.parameters() if each.requires_grad]
         mine = list(pieces([each.numel() for each in tensors], part))
         self._parameters = [
@@ -125,35 +125,35 @@ class Here:
         self._places = [places[id(each)] for each in self._parameters if id(each) in places]
         self.flat = flat(self._parameters)
         self._sum = torch.zeros_like(self.flat)
-        """Of the gradients that the next step goes by."""
+        """The gradients of the next step, added up."""
         self._gradients: dict[tuple[int, int], torch.Tensor] = {}
         """By worker and number."""
         self._changed = threading.Condition()
-        self._given: torch.Tensor | None = None
-        """For the worker here."""
+        self._sent: torch.Tensor | None = None
+        """Parameters for the worker of this rank, until it takes them."""
         self._broken = False
-        self._thread = threading.Thread(target=self._guarded, args=(self._take,), daemon=True)
+        self._thread = threading.Thread(target=self._guarded, args=(self._receive_gradients,), daemon=True)
         self._thread.start()
 
-    # what workers do
+    # For workers
 
-    def hold(self, worker: int, number: int, gradient: torch.Tensor) -> None:
+    def store(self, worker: int, number: int, gradient: torch.Tensor) -> None:
         with self._changed:
             self._gradients[worker, number] = gradient
             self._changed.notify_all()
 
-    def take(self) -> torch.Tensor:
-        """For the worker here: waits for what it was given."""
+    def wait_for_parameters(self) -> torch.Tensor:
+        """Wait for the parameters that ``send_parameters`` sends to the worker of this rank."""
         with self._changed:
-            self._changed.wait_for(lambda: self._given is not None or self._broken)
-            given, self._given = self._given, None
-        if given is None:
-            raise RuntimeError("the shard of this rank has broken off")
-        return given
+            self._changed.wait_for(lambda: self._sent is not None or self._broken)
+            sent, self._sent = self._sent, None
+        if sent is None:
+            raise RuntimeError("the shard of this rank has failed")
+        return sent
 
-    # what the desk asks
+    # Commands of the server endpoint
 
-    def add_up(self, gradients: Gradients) -> None:
+    def accumulate(self, gradients: Gradients) -> None:
         self._sum = torch.zeros_like(self.flat)
         for worker, number, weight in gradients.terms:
             with self._changed:
@@ -161,7 +161,7 @@ class Here:
                 self._sum.add_(self._gradients[worker, number], alpha=weight)
         fill_gradients(self._parameters, self._sum)
 
-    def squared(self) -> float:
+    def squared_norm(self) -> float:
         return float(self._sum.double().square().sum())
 
     def step(self, groups: Sequence[Mapping[str, Any]], rate: float, factor: float) -> None:
@@ -173,66 +173,67 @@ class Here:
             self.optimizer.step()
         self.flat = flat(self._parameters)
 
-    def give(self, workers: Given) -> None:
+    def send_parameters(self, workers: LastGradients) -> None:
         for worker, number in workers:
             with self._changed:
                 for old in [key for key in self._gradients if key[0] == worker and key[1] <= number]:
                     del self._gradients[old]
                 if worker == self._rank:
-                    self._given = self.flat
+                    self._sent = self.flat
                     self._changed.notify_all()
                     continue
-            self._posts.parameters.send(self.flat, worker)
+            self._channels.parameters.send(self.flat, worker)
 
     def state(self) -> dict[str, Any]:
-        known = self.optimizer.state_dict()["state"]
-        return {"parameters": self.flat, "optimizer": {place: known[place] for place in self._places if place in known}}
+        state = self.optimizer.state_dict()["state"]
+        return {"parameters": self.flat, "optimizer": {place: state[place] for place in self._places if place in state}}
 
     def end(self) -> None:
         self._thread.join()
 
-    # on another rank than the desk's
+    # On other ranks than that of the server endpoint
 
     def serve(self) -> None:
-        """Carries out what the desk sends, until the end."""
+        """Execute the commands of the server endpoint until the last one."""
         self._guarded(self._serve)
 
     def _serve(self) -> None:
-        post = self._posts.commands
+        channel = self._channels.commands
         while True:
-            for told in json.loads(_receive_bytes(post, 0)):
-                match told["do"]:
+            for command in json.loads(_receive_bytes(channel, 0)):
+                match command["do"]:
                     case "add up":
-                        self.add_up(Gradients(tuple(map(tuple, told["terms"]))))
+                        self.accumulate(Gradients(tuple(map(tuple, command["terms"]))))
                     case "squared":
-                        post.send(torch.tensor([self.squared()], dtype=torch.float64), 0)
+                        channel.send(torch.tensor([self.squared_norm()], dtype=torch.float64), 0)
                     case "step":
-                        self.step([_options_of(group) for group in told["groups"]], told["rate"], told["factor"])
+                        groups = [_options_of(group) for group in command["groups"]]
+                        self.step(groups, command["rate"], command["factor"])
                     case "give":
-                        self.give(told["workers"])
+                        self.send_parameters(command["workers"])
                     case "state":
                         content = io.BytesIO()
                         torch.save(self.state(), content)
-                        _send_bytes(post, content.getvalue(), 0)
+                        _send_bytes(channel, content.getvalue(), 0)
                     case "end":
                         return self.end()
 
-    def _take(self) -> None:
+    def _receive_gradients(self) -> None:
         header, gone = torch.empty(2, dtype=torch.int64), 0
         while gone < self._size - 1:
-            worker = self._posts.gradients.receive(header)
+            worker = self._channels.gradients.receive(header)
             kind, number = header.tolist()
-            if kind == Kind.BYE:
+            if kind == GradientMessage.BYE:
                 gone += 1
                 continue
             gradient = torch.empty_like(self.flat)
-            self._posts.gradients.receive(gradient, worker)
-            self.hold(worker, number, gradient)
+            self._channels.gradients.receive(gradient, worker)
+            self.store(worker, number, gradient)
 
-    def _guarded(self, work: Callable[[], None]) -> None:
-        """Whatever goes wrong in a thread ends the worker here, and with it the ring."""
+    def _guarded(self, loop: Callable[[], None]) -> None:
+        """Pass any error of a thread on to the worker of this rank, which ends and with it the rank group."""
         try:
-            work()
+            loop()
         except Exception as error:  # noqa: BLE001
             with self._changed:
                 self._broken = True
@@ -240,81 +241,90 @@ class Here:
             self._failed(error)
 
 
-class There:
-    """A shard on another rank, for the desk."""
+class RemoteShard:
+    """Sends the commands of the server endpoint to a shard on another rank."""
 
-    def __init__(self, rank: int, post: Post) -> None:
-        self._rank, self._post = rank, post
-        self._unsaid: list[dict[str, Any]] = []
+    def __init__(self, rank: int, channel: Channel) -> None:
+        self._rank, self._channel = rank, channel
+        self._deferred: list[dict[str, Any]] = []
 
-    def _tell(self, do: str, **more: Any) -> None:
-        content = json.dumps([*self._unsaid, {"do": do, **more}]).encode()
-        self._unsaid.clear()
-        _send_bytes(self._post, content, self._rank)
+    def _command(self, do: str, **more: Any) -> None:
+        content = json.dumps([*self._deferred, {"do": do, **more}]).encode()
+        self._deferred.clear()
+        _send_bytes(self._channel, content, self._rank)
 
-    def add_up(self, gradients: Gradients) -> None:
-        self._unsaid.append({"do": "add up", "terms": gradients.terms})  # with what always follows
+    def accumulate(self, gradients: Gradients) -> None:
+        self._deferred.append(
+            {"do": "add up", "terms": gradients.terms}
+        )  # sent with the next command, which always follows
 
-    def squared(self) -> float:
-        self._tell("squared")
+    def squared_norm(self) -> float:
+        self._command("squared")
         found = torch.empty(1, dtype=torch.float64)
-        self._post.receive(found, self._rank)
+        self._channel.receive(found, self._rank)
         return float(found)
 
     def step(self, groups: Sequence[Mapping[str, Any]], rate: float, factor: float) -> None:
-        self._tell("step", groups=[dict(group) for group in groups], rate=rate, factor=factor)
+        self._command("step", groups=[dict(group) for group in groups], rate=rate, factor=factor)
 
-    def give(self, workers: Given) -> None:
-        self._tell("give", workers=workers)
+    def send_parameters(self, workers: LastGradients) -> None:
+        self._command("give", workers=workers)
 
     def state(self) -> dict[str, Any]:
-        self._tell("state")
-        content = io.BytesIO(_receive_bytes(self._post, self._rank))
-        # Which runs nothing of it. The other rank's GPU is not this one's.
+        self._command("state")
+        content = io.BytesIO(_receive_bytes(self._channel, self._rank))
+        # weights_only runs no code of the state. The GPU of the other rank is not on this one.
         state: dict[str, Any] = torch.load(content, weights_only=True, map_location="cpu")
         return state
 
     def end(self) -> None:
-        self._tell("end")
+        self._command("end")
 
 
-class Parts:
-    """What a worker has to do with the shards."""
+class ShardClient:
+    """A worker's access to the shards."""
 
-    def __init__(self, rank: int, posts: Posts, dtype: torch.dtype, parts: Sequence[slice], here: Here | None) -> None:
-        self._rank, self._posts, self._dtype, self._here = rank, posts, dtype, here
+    def __init__(
+        self,
+        rank: int,
+        channels: Channels,
+        dtype: torch.dtype,
+        parts: Sequence[slice],
+        local_shard: LocalShard | None,
+    ) -> None:
+        self._rank, self._channels, self._dtype, self._local_shard = rank, channels, dtype, local_shard
         self._lengths = [part.stop - part.start for part in parts]
 
     def send(self, number: int, gradient: torch.Tensor) -> None:
         parts = list(enumerate(gradient.split(self._lengths)))
-        first = self._rank % len(parts)  # not all at one shard first
+        first = self._rank % len(parts)  # workers start with different shards
         for shard, part in (*parts[first:], *parts[:first]):
-            if shard == self._rank and self._here is not None:
-                self._here.hold(self._rank, number, part)
+            if shard == self._rank and self._local_shard is not None:
+                self._local_shard.store(self._rank, number, part)
                 continue
-            self._posts.gradients.send(torch.tensor([Kind.GRADIENT, number]), shard)
-            self._posts.gradients.send(part, shard)
+            self._channels.gradients.send(torch.tensor([GradientMessage.GRADIENT, number]), shard)
+            self._channels.gradients.send(part, shard)
 
     def receive(self) -> torch.Tensor:
-        """All parameters."""
+        """Wait for all parameters."""
         parts = [self._part(shard, length) for shard, length in enumerate(self._lengths)]
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def _part(self, shard: int, length: int) -> torch.Tensor:
-        if shard == self._rank and self._here is not None:
-            return self._here.take()
+        if shard == self._rank and self._local_shard is not None:
+            return self._local_shard.wait_for_parameters()
         part = torch.empty(length, dtype=self._dtype)
-        self._posts.parameters.receive(part, shard)
+        self._channels.parameters.receive(part, shard)
         return part
 
     def close(self) -> None:
         for shard in range(len(self._lengths)):
             if shard != self._rank:
-                self._posts.gradients.send(torch.tensor([Kind.BYE, 0]), shard)
+                self._channels.gradients.send(torch.tensor([GradientMessage.BYE, 0]), shard)
 
 
 def parts_of(optimizer: torch.optim.Optimizer, parameters: Parameters, ranks: int, asked: int | None) -> list[slice]:
-    """The elements of each shard; the first ranks have one each."""
+    """Return the elements of each shard. The first ranks have one shard each."""
     lengths = [each.numel() for each in parameters]
     size = sum(lengths) * vector_type(parameters).itemsize
     if type(optimizer) in BY_ELEMENT:
@@ -322,22 +332,22 @@ def parts_of(optimizer: torch.optim.Optimizer, parameters: Parameters, ranks: in
     return cut_between(lengths, count_of(size, len(lengths), ranks, asked))
 
 
-def joined(optimizer: torch.optim.Optimizer, states: Iterable[Mapping[int, State]]) -> dict[int, State]:
-    """What the shards' optimisers know, by place, as the ``optimizer`` of the whole model would know it."""
+def merged_state(optimizer: torch.optim.Optimizer, states: Iterable[Mapping[int, State]]) -> dict[int, State]:
+    """Merge the states of the shards' optimisers, by place, into that of the ``optimizer`` of the whole model."""
     found: dict[int, list[State]] = defaultdict(list)
     for state in states:
-        for place, known in state.items():
-            found[place].append(known)
+        for place, part in state.items():
+            found[place].append(part)
     tensors = list(_tensors(optimizer))
-    return {place: known[0] if len(known) == 1 else _whole(tensors[place], known) for place, known in found.items()}
+    return {place: parts[0] if len(parts) == 1 else _whole(tensors[place], parts) for place, parts in found.items()}
 
 
 def _whole(tensor: torch.Tensor, parts: Sequence[State]) -> State:
-    """Of each element something else, or the same of all."""
-    together = {name: [part[name] for part in parts] for name in parts[0]}
+    """Merge the states of the parts of a tensor: values by element are joined, others are the same in all parts."""
+    merged = {name: [part[name] for part in parts] for name in parts[0]}
     return {
         name: torch.cat([each.cpu() for each in values]).view_as(tensor) if _is_by_element(values[0]) else values[0]
-        for name, values in together.items()
+        for name, values in merged.items()
     }
 
 
@@ -346,21 +356,21 @@ def _is_by_element(value: Any) -> bool:
 
 
 def _cut_out(optimizer: torch.optim.Optimizer, whole: nn.Parameter, part: slice) -> nn.Parameter:
-    """Those elements, in place of the whole in the optimiser, which goes on knowing of them what it did."""
+    """Replace a tensor in the optimiser by a part of its elements, which keeps its optimiser state."""
     if part == slice(0, whole.numel()):
         return whole
     own = nn.Parameter(whole.detach().reshape(-1)[part].clone())
     for group in optimizer.param_groups:
         group["params"] = [own if each is whole else each for each in group["params"]]
-    if known := optimizer.state.pop(whole, None):
+    if state := optimizer.state.pop(whole, None):
         optimizer.state[own] = {
-            name: value.reshape(-1)[part].clone() if _is_by_element(value) else value for name, value in known.items()
+            name: value.reshape(-1)[part].clone() if _is_by_element(value) else value for name, value in state.items()
         }
     return own
 
 
 def options(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """Of each group of parameters: learning rate and the like, as plain values."""
+    """Return the options of each group of parameters, such as the learning rate, as plain values."""
     return [
         {name: _plain(value) for name, value in group.items() if name != "params"} for group in optimizer.param_groups
     ]
@@ -371,24 +381,24 @@ def _plain(value: Any) -> Any:
 
 
 def _options_of(group: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON knows no tuples, which optimisers want."""
+    """Turn lists into tuples again, which optimisers need and JSON does not have."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in group.items()}
 
 
 def _tensors(optimizer: torch.optim.Optimizer) -> Iterable[torch.Tensor]:
-    """In the order of its state."""
+    """Yield the optimiser's tensors in the order of its state."""
     for group in optimizer.param_groups:
         yield from group["params"]
 
 
-def _send_bytes(post: Post, content: bytes, to: int) -> None:
-    post.send(torch.tensor([len(content)]), to)
-    post.send(torch.frombuffer(bytearray(content), dtype=torch.uint8), to)
+def _send_bytes(channel: Channel, content: bytes, to: int) -> None:
+    channel.send(torch.tensor([len(content)]), to)
+    channel.send(torch.frombuffer(bytearray(content), dtype=torch.uint8), to)
 
 
-def _receive_bytes(post: Post, source: int) -> bytes:
+def _receive_bytes(channel: Channel, source: int) -> bytes:
     length = torch.empty(1, dtype=torch.int64)
-    post.receive(length, source)
+    channel.receive(length, source)
     content = torch.empty(int(length), dtype=torch.uint8)
-    post.receive(content, source)
+    channel.receive(content, source)
     return content.numpy().tobytes()

@@ -1,7 +1,7 @@
-"""States of models and optimisers from one rank to the others, tensor by tensor, without a pickle of gigabytes.
+"""Sends states of models and optimisers from one rank to the others, tensor by tensor, without a pickle of gigabytes.
 
-Horovod has functions for this. They make a step with a rank's optimiser when it has no state yet, which lets the weights
-of a rank that has just come decay once more than those of the others, and counts a step that Adam never made.
+Horovod's functions for this make a step with an optimiser that has no state yet. So the weights of a rank that has just
+joined would decay once more than those of the others, and Adam would count a step that it never made.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from .world import World
 
 @dataclass(frozen=True)
 class Outline:
-    """Where a tensor was."""
+    """Stands for a tensor in a state that is sent without its tensors."""
 
     shape: torch.Size
     dtype: torch.dtype
@@ -24,8 +24,8 @@ class Outline:
 def shared(world: World, state: Any, root: int = 0, through_cpu: bool = False) -> Any:
     """Return the ``root``'s state on every rank; what the others pass is ignored.
 
-    ``through_cpu`` sends tensors of GPUs through the machine's memory, where they stay: ranks that share a GPU cannot
-    send each other anything by NCCL.
+    ``through_cpu`` moves tensors of GPUs into the machine's memory, where they stay: ranks that share a GPU cannot
+    exchange anything by NCCL.
     """
     tensors: list[torch.Tensor] = []
     outline = world.share(_outlined(state, tensors, through_cpu) if world.rank == root else None, root)

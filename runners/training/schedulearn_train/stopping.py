@@ -1,4 +1,4 @@
-"""Has this rank been told to go? By the portal's notice, or by SIGTERM as anywhere else."""
+"""Stop requests of this rank: the portal's notice, or SIGTERM."""
 
 import json
 import os
@@ -10,24 +10,39 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-_told = threading.Event()
+_signalled = threading.Event()
 _before: Any = None
 
 
 class Stopped(SystemExit):  # noqa: N818
-    """This job has to go. Its checkpoint is written; the program ends with 0."""
+    """Raised to end the program, with exit status 0, after a checkpoint was written because the job has to stop.
+
+    >>> from schedulearn_train import Stopped
+    >>> try:
+    ...     raise Stopped(0)
+    ... except Stopped as stopped:
+    ...     print(stopped.code, isinstance(stopped, SystemExit))
+    0 True
+    """
 
 
 @dataclass(frozen=True)
 class Notice:
+    """A request to stop.
+
+    >>> from schedulearn_train import Notice
+    >>> Notice("preempted", grace_seconds=30.0).reason
+    'preempted'
+    """
+
     reason: str
     """``preempted``, ``drained``, ``held``, ``cancelled``, ``timed_out``, ``resized``, ...; ``signal`` without a portal."""
     grace_seconds: float
-    """From now until this process is killed."""
+    """The time from now until this process is killed."""
 
 
 def listen() -> None:
-    """From now on SIGTERM only sets a flag, after which a handler that was there before is called. In the main thread."""
+    """Make SIGTERM set a flag and then call the handler that was there before. Works in the main thread only."""
     global _before
     before = signal.getsignal(signal.SIGTERM)
     if before is _on_signal or threading.current_thread() is not threading.main_thread():
@@ -37,25 +52,38 @@ def listen() -> None:
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
-    _told.set()
+    _signalled.set()
     if callable(_before):
         _before(number, frame)
 
 
 def notice() -> Notice | None:
-    """Why this rank has to go and how long it may still take; None while it may stay."""
+    """Return why this rank has to stop and how much time is left, or None while it may go on.
+
+    >>> from schedulearn_train import notice
+    >>> notice() is None
+    True
+    """
     path = os.environ.get("SCHEDULEARN_NOTICE")
     try:
-        said = json.loads(Path(path).read_text()) if path else None
+        content = json.loads(Path(path).read_text()) if path else None
     except (OSError, ValueError):
-        said = None
-    if isinstance(said, dict):
-        left = float(said.get("until", 0.0)) - time.time()
-        # A clock that was set since makes nothing longer than the whole grace period.
-        return Notice(str(said.get("reason", "")), max(0.0, min(left, float(said.get("grace_seconds", left)))))
-    return Notice("signal", 0.0) if _told.is_set() else None
+        content = None
+    if isinstance(content, dict):
+        left = float(content.get("until", 0.0)) - time.time()
+        # If the clock was set meanwhile, the time left still never exceeds the whole grace period.
+        return Notice(str(content.get("reason", "")), max(0.0, min(left, float(content.get("grace_seconds", left)))))
+    return Notice("signal", 0.0) if _signalled.is_set() else None
 
 
 def should_stop() -> bool:
-    """For a loop of one's own: save and leave when this says so. All ranks together must agree on it."""
+    """Return whether a training loop without ``Run`` has to save and end. Such a loop's ranks must agree on it themselves.
+
+    >>> from schedulearn_train import should_stop
+    >>> for step in range(100):
+    ...     if should_stop():
+    ...         break
+    >>> step
+    99
+    """
     return notice() is not None

@@ -1,4 +1,4 @@
-"""Parameters and gradients of a model as one vector on the CPU, in the order of the parameters."""
+"""Converts parameters and gradients of a model to one vector on the CPU, in the order of the parameters, and back."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,13 +11,13 @@ def vector_type(parameters: Sequence[nn.Parameter]) -> torch.dtype:
 
 
 def flat(parameters: Sequence[nn.Parameter]) -> torch.Tensor:
-    """A copy."""
+    """Return a copy of the parameters as one vector."""
     dtype = vector_type(parameters)
     return torch.cat([each.detach().reshape(-1).to("cpu", dtype) for each in parameters])
 
 
 def flat_gradients(parameters: Sequence[nn.Parameter]) -> torch.Tensor:
-    """Zeros for what the loss does not depend on."""
+    """Return the gradients as one vector, with zeros for parameters that the loss does not depend on."""
     dtype = vector_type(parameters)
     gradients = (torch.zeros_like(each) if each.grad is None else each.grad for each in parameters)
     return torch.cat([each.reshape(-1).to("cpu", dtype) for each in gradients])
@@ -35,7 +35,7 @@ def fill_gradients(parameters: Sequence[nn.Parameter], vector: torch.Tensor) -> 
 
 
 def alike(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Group by type and device those that can be parts of one vector, in an order that does not depend on the rank."""
+    """Group tensors that can be parts of one vector, by type and device, in an order that does not depend on the rank."""
     groups: dict[tuple[torch.dtype, str], list[torch.Tensor]] = {}
     for each in tensors:
         groups.setdefault((each.dtype, each.device.type), []).append(each)
@@ -43,22 +43,22 @@ def alike(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
 
 
 def flat_with_presence(parameters: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return a copy of their gradients, zeros where there is none, and behind them for each a 1 if there is one, else a 0."""
+    """Return one vector of all gradients, with zeros where there is none, followed by a 1 or 0 for each: present or not."""
     gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters]
     present = parameters[0].new_tensor([each.grad is not None for each in parameters])
     return torch.cat([*(each.reshape(-1) for each in gradients), present])
 
 
 def fill_present(parameters: Sequence[torch.Tensor], vector: torch.Tensor) -> None:
-    """Set the gradients to those of such a vector, or of the sum of several; none where none of them had one."""
+    """Set the gradients from such a vector, or from the sum of several; None where no rank had a gradient."""
     *gradients, present = vector.split([*(each.numel() for each in parameters), len(parameters)])
     for parameter, gradient, count in zip(parameters, gradients, present, strict=True):
-        if parameter.grad is not None or bool(count):  # to look at a number waits for the GPU, so others know it
+        if parameter.grad is not None or bool(count):  # reading the count waits for the GPU, so it comes second
             parameter.grad = gradient.view_as(parameter)
 
 
 def views_of(parameters: Sequence[nn.Parameter], vector: torch.Tensor) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
-    """Each parameter with its values in the vector."""
+    """Yield each parameter with its values in the vector."""
     pieces = vector.split([each.numel() for each in parameters])
     for parameter, piece in zip(parameters, pieces, strict=True):
         yield parameter, piece.view_as(parameter)

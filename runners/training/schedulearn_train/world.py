@@ -1,6 +1,6 @@
-"""The ranks of a training, whoever started them: Horovod, torchrun, or nobody (then there is one).
+"""The ranks that train together, started by Horovod, by torchrun, or as a single process.
 
-All of them sum. Every rank calls the same methods in the same order.
+All reductions are sums. Every rank calls the same methods in the same order.
 """
 
 import os
@@ -20,20 +20,22 @@ if TYPE_CHECKING:
     from .run import Run
 
 Result = TypeVar("Result")
-Joined = tuple[nn.Module, Any]
-"""What to call instead of model and optimiser."""
+Wrapped = tuple[nn.Module, Any]
+"""The model and the optimiser to use in place of the user's, so that gradients are summed over the ranks."""
 
 
-class Post(Protocol):
-    """Tensors on CPUs from one rank to another, in order."""
+class Channel(Protocol):
+    """Sends CPU tensors from one rank to another, in order."""
 
     def send(self, tensor: torch.Tensor, to: int) -> None: ...
 
     def receive(self, tensor: torch.Tensor, source: int | None = None) -> int:
-        """Waits for the next one of this rank, or of any. Whose it was."""
+        """Wait for the next tensor of the ``source``, or of any rank, and return the rank that sent it."""
 
 
 class World(Protocol):
+    """The rank group of this process, and the collective operations of the launcher that started it."""
+
     @property
     def rank(self) -> int: ...
 
@@ -45,60 +47,67 @@ class World(Protocol):
 
     @property
     def elastic(self) -> bool:
-        """Ranks come and go while it runs."""
+        """Whether ranks may join and leave while the program runs."""
 
     @property
     def writes(self) -> bool:
-        """This rank writes checkpoints: one in each folder that may differ from the others'."""
+        """Whether this rank writes checkpoints: one rank does for each checkpoint folder."""
 
     def sum(self, values: list[float]) -> list[float]:
-        """The sums over all ranks, the same to the last bit on each."""
+        """Return the sums over all ranks, equal to the last bit on each."""
 
     def all_reduce(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
-        """The sum over all ranks, of that name where names count. What was given may be overwritten."""
+        """Return the sum over all ranks. Horovod matches tensors by ``name``. The tensor may be overwritten."""
 
     def gather(self, fact: Any) -> list[Any]:
-        """What each rank gave, by rank. Anything that can be pickled."""
+        """Return what each rank passed, by rank: anything that can be pickled."""
 
     def share(self, fact: Any, root: int = 0) -> Any:
-        """What the ``root`` gave."""
+        """Return what the ``root`` passed: anything that can be pickled."""
 
     def broadcast(self, tensor: torch.Tensor, root: int = 0) -> torch.Tensor:
-        """The ``root``'s; the others give one of its kind, which is overwritten."""
+        """Return the tensor of the ``root``. The other ranks pass one of the same shape, which is overwritten."""
 
-    def post(self) -> Post:
-        """Raises ``ValueError`` where ranks can only compute in step."""
+    def open_channel(self) -> Channel:
+        """Open a channel, on all ranks at once. Raises ``ValueError`` where ranks can only compute in lockstep."""
 
-    def joined(self, model: nn.Module, optimizer: torch.optim.Optimizer, ready: Callable[[], None]) -> Joined:
-        """With these, gradients are those of all ranks, summed. ``ready`` is called when this rank's own are there, if
-        ``backward`` waits for the others."""
+    def wrap(self, model: nn.Module, optimizer: torch.optim.Optimizer, ready: Callable[[], None]) -> Wrapped:
+        """Wrap model and optimiser so that gradients are summed over the ranks.
 
-    def passes(self, number: int, count: int) -> None:
-        """The next ``backward`` is that of pass ``number``, the first being 0. The ranks' gradients are summed in the last one
-        of ``count``; in those before it they are added to those that this rank has."""
+        If ``backward`` waits for other ranks, ``ready`` is called when this rank's own gradients are computed.
+        """
 
-    def unsummed(self, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-        """Return the parameters to update of which, after ``backward``, only this rank's own gradients are known: those
-        that did not require any when ``joined`` was called, for example. The same on all ranks of the same program."""
+    def begin_pass(self, number: int, count: int) -> None:
+        """Announce that the next ``backward`` is pass ``number``, from 0, of ``count``.
 
-    def add_up(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Sum the gradients of those parameters too, before ``summed`` or ``optimizer.step()``."""
+        Only the last pass sums the gradients over the ranks; the others accumulate them on this rank.
+        """
 
-    def summed(self, optimizer: Any) -> Any:
-        """A context in which ``optimizer.step()`` takes the gradients as they are: on entry they have been summed."""
+    def unreduced(self, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+        """Return the parameters to update whose gradients ``backward`` did not sum over the ranks.
 
-    def keep_going(self, run: "Run", train: Callable[[], Result]) -> Result:
-        """Calls ``train``, again whenever ranks have come or gone where that is no new start."""
+        These are, for example, parameters that did not require gradients when ``wrap`` was called. The list is the same
+        on all ranks of the same program.
+        """
+
+    def reduce(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Sum the gradients of those parameters over the ranks, before ``reduced`` or ``optimizer.step()``."""
+
+    def reduced(self, optimizer: Any) -> Any:
+        """Wait for the sums of the gradients. In this context ``optimizer.step()`` does not sum them again."""
+
+    def run_elastic(self, run: "Run", train: Callable[[], Result]) -> Result:
+        """Call ``train``, and call it again when ranks have joined or left, unless that restarts the program."""
 
     def commit(self) -> None:
-        """This is where to go on from. Here ranks may come and go: then it does not return."""
+        """Mark the state to continue from. Ranks may join or leave here, and then this does not return."""
 
     def close(self) -> None:
-        """All ranks are done."""
+        """Leave the rank group, when all ranks are done."""
 
 
 def find_world() -> World:
-    """By the variables that the launcher set."""
+    """Return the world of the launcher that started this rank, found by its environment variables."""
     if launched.by_horovod():
         return HorovodWorld()
     if launched.by_torchrun():
@@ -106,23 +115,25 @@ def find_world() -> World:
     return Alone()
 
 
-class _Fixed:
-    """Ranks that stay the same while they run, and gradients that ``backward`` has summed."""
+class _FixedWorld:
+    """Ranks that stay the same while they run, with gradients that ``backward`` has summed."""
 
     elastic = False
 
     @contextmanager
-    def summed(self, optimizer: Any) -> Iterator[None]:
+    def reduced(self, optimizer: Any) -> Iterator[None]:
         yield
 
-    def keep_going(self, run: "Run", train: Callable[[], Result]) -> Result:
+    def run_elastic(self, run: "Run", train: Callable[[], Result]) -> Result:
         return train()
 
     def commit(self) -> None:
         pass
 
 
-class Alone(_Fixed):
+class Alone(_FixedWorld):
+    """A single process."""
+
     rank, size, local_rank, writes = 0, 1, 0, True
 
     def sum(self, values: list[float]) -> list[float]:
@@ -140,19 +151,19 @@ class Alone(_Fixed):
     def broadcast(self, tensor: torch.Tensor, root: int = 0) -> torch.Tensor:
         return tensor
 
-    def post(self) -> Post:
-        return Nobody()
+    def open_channel(self) -> Channel:
+        return NoChannel()
 
-    def joined(self, model: nn.Module, optimizer: torch.optim.Optimizer, ready: Callable[[], None]) -> Joined:
+    def wrap(self, model: nn.Module, optimizer: torch.optim.Optimizer, ready: Callable[[], None]) -> Wrapped:
         return model, optimizer
 
-    def passes(self, number: int, count: int) -> None:
+    def begin_pass(self, number: int, count: int) -> None:
         pass
 
-    def unsummed(self, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    def unreduced(self, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
         return []
 
-    def add_up(self, parameters: Sequence[torch.Tensor]) -> None:
+    def reduce(self, parameters: Sequence[torch.Tensor]) -> None:
         pass
 
     def close(self) -> None:
@@ -160,7 +171,7 @@ class Alone(_Fixed):
 
 
 class HorovodWorld:
-    """Gradients are summed beside ``backward``, and waited for by ``step`` (or ``summed``)."""
+    """Ranks of Horovod. Gradients are summed during ``backward``; ``step``, or ``reduced``, waits for them."""
 
     def __init__(self) -> None:
         import horovod.torch as hvd
@@ -171,7 +182,7 @@ class HorovodWorld:
             torch.cuda.set_device(hvd.local_rank())
         self.elastic = launched.by_elastic_horovod()
         self._optimizer: Any = None
-        self._rest = _Rest()
+        self._unreduced = _Unreduced()
         self._state: Any = None
 
     @property
@@ -206,41 +217,44 @@ class HorovodWorld:
     def broadcast(self, tensor: torch.Tensor, root: int = 0) -> torch.Tensor:
         return self._hvd.broadcast_(tensor, root_rank=root, name="slt.broadcast")
 
-    def post(self) -> Post:
+    def open_channel(self) -> Channel:
         raise ValueError("Horovod's ranks can only compute in step: choose the launcher torchrun for this mode")
 
-    def joined(self, model: nn.Module, optimizer: torch.optim.Optimizer, ready: Callable[[], None]) -> Joined:
+    def wrap(self, model: nn.Module, optimizer: torch.optim.Optimizer, ready: Callable[[], None]) -> Wrapped:
         hvd = self._hvd
         self._optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), op=hvd.Sum)
-        self._rest = _Rest()
+        self._unreduced = _Unreduced()
         return model, self._optimizer
 
-    def passes(self, number: int, count: int) -> None:
+    def begin_pass(self, number: int, count: int) -> None:
         if number == 0 and count != self._optimizer.backward_passes_per_step:
             self._optimizer.set_backward_passes_per_step(count)
 
-    def unsummed(self, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-        return [] if self.size == 1 else self._rest.of(optimizer, self._optimizer._requires_update)
+    def unreduced(self, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+        return [] if self.size == 1 else self._unreduced.of(optimizer, self._optimizer._requires_update)
 
-    def add_up(self, parameters: Sequence[torch.Tensor]) -> None:
-        """From now on: Horovod's optimizer sums what its hooks did not see in ``synchronize``, under the parameter's name, as
-        that of a rank does which was started after the parameter began to require gradients."""
+    def reduce(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Sum the gradients of those parameters in this step and all later ones.
+
+        In ``synchronize``, Horovod's optimizer sums what its hooks did not see, under the parameter's name. A rank that was
+        started after the parameter began to require gradients does the same.
+        """
         for parameter in parameters:
             names = self._optimizer._parameter_names
             names.setdefault(parameter, f"slt.parameter.{len(names)}")
             self._optimizer._requires_update.add(parameter)
-        self._rest = _Rest()
+        self._unreduced = _Unreduced()
 
     @contextmanager
-    def summed(self, optimizer: Any) -> Iterator[None]:
+    def reduced(self, optimizer: Any) -> Iterator[None]:
         optimizer.synchronize()
         for parameter in optimizer._requires_update:
-            if not parameter.requires_grad:  # it was frozen: of zeros an optimizer would still make updates
+            if not parameter.requires_grad:  # it was frozen, and an optimizer makes updates with zeros, too
                 parameter.grad = None
         with optimizer.skip_synchronize():
             yield
 
-    def keep_going(self, run: "Run", train: Callable[[], Result]) -> Result:
+    def run_elastic(self, run: "Run", train: Callable[[], Result]) -> Result:
         if not self.elastic:
             return train()
         from .horovod_state import RunState
@@ -257,8 +271,11 @@ class HorovodWorld:
         pass  # Horovod ends with the process
 
 
-class TorchWorld(_Fixed):
-    """DistributedDataParallel, made to sum instead of to average. When ranks come or go, all of them begin anew."""
+class TorchWorld(_FixedWorld):
+    """Ranks of torchrun, with a DistributedDataParallel that sums instead of averaging.
+
+    When ranks join or leave, torchrun restarts all of them.
+    """
 
     def __init__(self) -> None:
         self.local_rank = int(os.environ.get("LOCAL_RANK", 0))
@@ -269,11 +286,11 @@ class TorchWorld(_Fixed):
             dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-        self._together: Any = None
-        self._joined: set[torch.Tensor] = set()
-        self._rest = _Rest()
-        self._has_summed = False
-        """Since the first pass of this step."""
+        self._wrapped: Any = None
+        self._reduced_by_backward: set[torch.Tensor] = set()
+        self._unreduced = _Unreduced()
+        self._has_reduced = False
+        """``backward`` has summed gradients over the ranks since the first pass of this step."""
 
     @property
     def writes(self) -> bool:
@@ -302,52 +319,59 @@ class TorchWorld(_Fixed):
         dist.broadcast(tensor, src=root)
         return tensor
 
-    def post(self) -> Post:
-        return GlooPost()
+    def open_channel(self) -> Channel:
+        return GlooChannel()
 
-    def joined(self, model: nn.Module, optimizer: torch.optim.Optimizer, ready: Callable[[], None]) -> Joined:
+    def wrap(self, model: nn.Module, optimizer: torch.optim.Optimizer, ready: Callable[[], None]) -> Wrapped:
         def summing(_: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
             ready()
-            self._has_summed = True
+            self._has_reduced = True
             done = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
             return done.then(lambda future: future.value()[0])
 
-        together = nn.parallel.DistributedDataParallel(model)
-        together.register_comm_hook(None, summing)
-        self._together = together
-        self._joined, self._rest = {each for each in model.parameters() if each.requires_grad}, _Rest()
-        return together, optimizer
+        wrapped = nn.parallel.DistributedDataParallel(model)
+        wrapped.register_comm_hook(None, summing)
+        self._wrapped = wrapped
+        self._reduced_by_backward = {each for each in model.parameters() if each.requires_grad}
+        self._unreduced = _Unreduced()
+        return wrapped, optimizer
 
-    def passes(self, number: int, count: int) -> None:
-        self._has_summed = self._has_summed and number > 0
-        self._together.require_backward_grad_sync = number == count - 1  # which is what its no_sync() does
+    def begin_pass(self, number: int, count: int) -> None:
+        self._has_reduced = self._has_reduced and number > 0
+        self._wrapped.require_backward_grad_sync = number == count - 1  # which is what its no_sync() does
 
-    def unsummed(self, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-        """All of them where the loss does not come from the model that ``joined`` returned."""
-        return self._rest.of(optimizer, self._joined) if self._has_summed else _Rest().of(optimizer, set())
+    def unreduced(self, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+        """Return all parameters where the loss does not come from the model that ``wrap`` returned."""
+        return (
+            self._unreduced.of(optimizer, self._reduced_by_backward)
+            if self._has_reduced
+            else _Unreduced().of(optimizer, set())
+        )
 
-    def add_up(self, parameters: Sequence[torch.Tensor]) -> None:
+    def reduce(self, parameters: Sequence[torch.Tensor]) -> None:
         for some in alike(parameters):
             vector = flat_with_presence(some)
             dist.all_reduce(vector)
             fill_present(some, vector)
 
     def close(self) -> None:
-        dist.barrier()  # nobody leaves while another rank still needs it
+        dist.barrier()  # no rank leaves while another one still needs it
         dist.destroy_process_group()
         settle()  # DistributedDataParallel keeps the group's threads
 
 
-class _Rest:
-    """An optimizer's parameters that are not among those that are summed anyway. Usually there are none, and to look at all
-    of them in each step would cost a small network's."""
+class _Unreduced:
+    """Finds an optimizer's parameters that ``backward`` does not sum.
+
+    Usually there are none. Checking all parameters in each step would cost as much as a step of a small network.
+    """
 
     def __init__(self) -> None:
         self._count = -1
         self._parameters: list[torch.Tensor] = []
 
     def of(self, optimizer: torch.optim.Optimizer, summed: set[torch.Tensor]) -> list[torch.Tensor]:
-        """Return those that require gradients now."""
+        """Return the optimizer's parameters that require gradients now and are not in ``summed``."""
         count = sum(len(group["params"]) for group in optimizer.param_groups)
         if count != self._count:
             parameters = (each for group in optimizer.param_groups for each in group["params"])
@@ -355,8 +379,8 @@ class _Rest:
         return [each for each in self._parameters if each.requires_grad]
 
 
-class Nobody:
-    """Of a rank that is alone."""
+class NoChannel:
+    """The channel of a single process, which has no other rank."""
 
     def send(self, tensor: torch.Tensor, to: int) -> None:
         raise ValueError("there is no other rank")
@@ -365,8 +389,8 @@ class Nobody:
         raise ValueError("there is no other rank")
 
 
-class GlooPost:
-    """All ranks make one together."""
+class GlooChannel:
+    """A channel over a gloo group of its own, which all ranks create together."""
 
     def __init__(self) -> None:
         self._group = dist.new_group(backend="gloo")

@@ -28,11 +28,13 @@ def losses(world: World, mixed: bool) -> list[float]:
     model = nn.Sequential(nn.Linear(20, 64), nn.Tanh(), nn.Linear(64, 1)).to(DEVICE)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     scaler = torch.amp.GradScaler(DEVICE) if mixed and MODE == "bsp" else None
-    also = {"scaler": scaler} if scaler else {}
+    extra_state = {"scaler": scaler} if scaler else {}
     found = []
     with tempfile.TemporaryDirectory() as empty:
         data, kept = TensorDataset(given, wanted), Checkpoints(empty)
-        run = Run(model, optimizer, data, batch=64, clip_norm=1.0, checkpoints=kept, also=also, world=world)
+        run = Run(
+            model, optimizer, data, batch_size=64, clip_norm=1.0, checkpoints=kept, extra_state=extra_state, world=world
+        )
         for _ in run.epochs(4):
             total = torch.zeros((), device=DEVICE)
             for x, y in run.batches():

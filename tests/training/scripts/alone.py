@@ -28,8 +28,8 @@ def new_run(folder: str, **options: Any) -> Run:
     model = nn.Linear(4, 1)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     if options.pop("schedule", False):
-        options["also"] = {"schedule": torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)}
-    return Run(model, optimizer, DATA, batch=8, checkpoints=Checkpoints(folder), world=Alone(), **options)
+        options["extra_state"] = {"schedule": torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)}
+    return Run(model, optimizer, DATA, batch_size=8, checkpoints=Checkpoints(folder), world=Alone(), **options)
 
 
 def train(run: Run, epochs: int, scaler: Any = None, stop_at: int = 0) -> list[float]:
@@ -39,13 +39,13 @@ def train(run: Run, epochs: int, scaler: Any = None, stop_at: int = 0) -> list[f
             if run.steps == stop_at:
                 run.save()
                 return weights(run)
-        for item in run.also.values():
+        for item in run._training.extra_state.values():
             item.step()
     return weights(run)
 
 
 def weights(run: Run) -> list[float]:
-    return [float(each) for weight in run.inner.parameters() for each in weight.detach().flatten()]
+    return [float(each) for weight in run.module.parameters() for each in weight.detach().flatten()]
 
 
 def complaint(work: Any) -> str:
@@ -76,7 +76,9 @@ def a_model_that_normalises(folder: str) -> list[bool]:
     """In the middle of a step a copy and what was stored compute by themselves; in the end nothing of us is left in it."""
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
     before = {*model[1].__dict__}
-    run = Run(model, sgd(model), DATA, batch=8, sync_batch_norm=True, checkpoints=Checkpoints(folder), world=Alone())
+    run = Run(
+        model, sgd(model), DATA, batch_size=8, sync_batch_norm=True, checkpoints=Checkpoints(folder), world=Alone()
+    )
     found: list[bool] = []
 
     @run.elastic
@@ -108,8 +110,8 @@ def a_batch_without_a_step(folder: str) -> str:
 
 def a_batch_of_tensors_is_what_a_data_loader_gives(folder: str) -> bool:
     run = new_run(folder)
-    batches = [run.sampler.take(8).tolist() for _ in range(5)]
-    run.sampler.start(0)
+    batches = [run._training.sampler.take(8).tolist() for _ in range(5)]
+    run._training.sampler.start(0)
     found: list[Any] = []
     for own in run.batches():
         found.append(own)
@@ -126,7 +128,7 @@ def a_class_made_of_a_tensor_data_set_has_its_own_samples(folder: str) -> bool:
             return tuple(2 * each for each in super().__getitem__(index))
 
     (x, y), (other, _) = (
-        next(iter(Run(model, sgd(model), data, batch=8, checkpoints=Checkpoints(folder), world=Alone()).batches()))
+        next(iter(Run(model, sgd(model), data, batch_size=8, checkpoints=Checkpoints(folder), world=Alone()).batches()))
         for data in (DATA, Doubled(*DATA.tensors))
         for model in (nn.Linear(4, 1),)
     )
@@ -138,7 +140,7 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def loaded_ahead_is_the_same(folder: str) -> bool:
-    return train(new_run(f"{folder}/a", workers=2), 2) == train(new_run(f"{folder}/b"), 2)
+    return train(new_run(f"{folder}/a", num_workers=2), 2) == train(new_run(f"{folder}/b"), 2)
 
 
 def goes_on_as_if_never_stopped(folder: str) -> bool:
@@ -171,7 +173,7 @@ def only_the_last_are_kept(folder: str) -> list[int]:
     return run.checkpoints.steps()
 
 
-def told_by_a_signal(folder: str) -> list[Any]:
+def stopped_by_a_signal(folder: str) -> list[Any]:
     """It stops at the next look, with a checkpoint."""
     run = new_run(folder)
     before = should_stop()
@@ -184,12 +186,12 @@ def told_by_a_signal(folder: str) -> list[Any]:
     return []
 
 
-def told_by_a_notice(folder: str) -> list[Any]:
+def stopped_by_a_notice(folder: str) -> list[Any]:
     path = Path(folder, "notice.json")
     os.environ["SCHEDULEARN_NOTICE"] = str(path)
     path.write_text(json.dumps({"reason": "preempted", "grace_seconds": 10, "until": time.time() + 10}))
-    told = notice()
-    return [told.reason, 8 < told.grace_seconds <= 10] if told else []
+    found = notice()
+    return [found.reason, 8 < found.grace_seconds <= 10] if found else []
 
 
 def error_of(predictor: Predictor, trace: list[float]) -> float:
@@ -212,7 +214,7 @@ CASES = (
     a_batch_of_tensors_is_what_a_data_loader_gives, a_class_made_of_a_tensor_data_set_has_its_own_samples,
     a_step_without_a_batch, a_loss_for_each_sample, a_batch_without_a_step, loaded_ahead_is_the_same, goes_on_as_if_never_stopped,
     a_scaler_changes_nothing, a_broken_checkpoint_is_passed_over, only_the_last_are_kept, a_network_sees_a_rhythm,
-    a_model_that_normalises, told_by_a_signal, told_by_a_notice, a_mode_that_is_none, the_form_chooses_the_mode, a_whole_batch_of_ranks_apart,
+    a_model_that_normalises, stopped_by_a_signal, stopped_by_a_notice, a_mode_that_is_none, the_form_chooses_the_mode, a_whole_batch_of_ranks_apart,
 )  # fmt: skip
 
 if __name__ == "__main__":

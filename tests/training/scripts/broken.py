@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from schedulearn_train import Run
+from schedulearn_train import Run, SyncMode
 from schedulearn_train.world import find_world
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -18,7 +18,7 @@ class Breaks(torch.optim.SGD):
 
 data = TensorDataset(torch.randn(64, 6), torch.randn(64, 1))
 model = nn.Linear(6, 1)
-run = Run(model, Breaks(model.parameters(), lr=0.1), data, batch=12, mode="asp", shards=2)
+run = Run(model, Breaks(model.parameters(), lr=0.1), data, batch_size=12, mode=SyncMode("asp", shards=2))
 
 
 @run.elastic

@@ -1,4 +1,4 @@
-"""Checksums and differences of parameters in one process, and what a parameter server says to a layer that is unfrozen."""
+"""Checksums and differences of parameters in one process, and the error of a parameter server for a layer that is unfrozen."""
 
 import json
 import tempfile
@@ -41,7 +41,7 @@ def unfreezes(mode: str) -> str:
     data = TensorDataset(torch.ones(8, 3), torch.ones(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with tempfile.TemporaryDirectory() as empty:
-        run = Run(model, optimizer, data, batch=4, mode=mode, checkpoints=Checkpoints(empty), world=Alone())
+        run = Run(model, optimizer, data, batch_size=4, mode=mode, checkpoints=Checkpoints(empty), world=Alone())
         try:
             for _ in run.epochs(4):
                 for inputs, wanted in run.batches():

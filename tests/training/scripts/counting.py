@@ -1,6 +1,6 @@
 """A training that counts: each sample's weight falls by the same amount whenever it is used, and by nothing else.
 
-So the model itself tells in the end how often each sample has counted, whatever ranks came, went or were killed on the way.
+So the model itself shows in the end how often each sample has counted, whatever ranks joined, left or were killed meanwhile.
 A rank that is alone has not the memory for a batch, and needs two passes. Where ranks are in step it also normalises, for
 which they wait for each other, and knows how many passes there were.
 
@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import torch
-from schedulearn_train import Run
+from schedulearn_train import Checkpoints, Run
 from torch import nn
 
 SAMPLES, BATCH, MOST = 480, 12, 8
@@ -38,10 +38,10 @@ run = Run(
     model,
     optimizer,
     range(SAMPLES),
-    batch=BATCH,
-    most_samples=MOST,
+    batch_size=BATCH,
+    micro_batch_size=MOST,
     mode=MODE,
-    checkpoint_seconds=2,
+    checkpoints=Checkpoints(every_seconds=2),
     sync_batch_norm=together,
 )
 

@@ -69,7 +69,7 @@ def trained(
     divergence.EVERY_SECONDS = 0.0
     with tempfile.TemporaryDirectory() as empty:
         folder = Checkpoints(empty)
-        run = Run(model, optimizer, TensorDataset(x, y), batch=BATCH, checkpoints=folder, world=world, **options)
+        run = Run(model, optimizer, TensorDataset(x, y), batch_size=BATCH, checkpoints=folder, world=world, **options)
         for _ in run.epochs(EPOCHS):
             run.parts = PARTS[run.steps % len(PARTS)]
             last = -1
@@ -235,7 +235,7 @@ def other_data_on_each_rank(kind: str) -> list[str]:
 
     def train() -> None:
         with tempfile.TemporaryDirectory() as empty:
-            run = Run(model, sgd(model), data, batch=9, checkpoints=Checkpoints(empty))
+            run = Run(model, sgd(model), data, batch_size=9, checkpoints=Checkpoints(empty))
             for _ in run.epochs(1):
                 for a, b in run.batches():
                     run.step(mse_loss(run.model(a), b))
@@ -266,10 +266,10 @@ answers = {
     "beginning": a_beginning_of_its_own_on_each_rank(),
     "order": another_order_of_samples_on_each_rank(),
     "unfrozen": a_layer_that_is_unfrozen(),
-    "unfrozen, in passes": a_layer_that_is_unfrozen(most_samples=4),
+    "unfrozen, in passes": a_layer_that_is_unfrozen(micro_batch_size=4),
     "given later": a_layer_that_is_given_to_the_optimizer_later(),
     "own model": a_loss_of_the_own_model(),
-    "own model, in passes": a_loss_of_the_own_model(most_samples=4),
+    "own model, in passes": a_loss_of_the_own_model(micro_batch_size=4),
     "written": changed_by(written),
     "written, allowed": changed_by(written, check_divergence=False),
     "rounded": changed_by(rounded),

@@ -7,7 +7,7 @@ from schedulearn_train import Run
 from torch import nn
 
 model = nn.Linear(3, 1)
-run = Run(model, torch.optim.SGD(model.parameters(), lr=0.01), torch.ones(60, 3), batch=6)
+run = Run(model, torch.optim.SGD(model.parameters(), lr=0.01), torch.ones(60, 3), batch_size=6)
 
 
 @run.elastic

@@ -2,7 +2,7 @@
 
 horovodrun -np 2 python keras_digits.py EPOCHS [SECONDS_A_STEP [NOTICE_IN]]
 
-NOTICE_IN: the epoch before whose last step it is told to go.
+NOTICE_IN: the epoch before whose last step it gets a notice to stop.
 """
 
 import json
@@ -34,7 +34,7 @@ model.compile(
     loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     metrics=["accuracy"],
 )
-training = Training(model, epochs=epochs, batch=BATCH)
+training = Training(model, epochs=epochs, batch_size=BATCH)
 began_in = training.epoch
 
 

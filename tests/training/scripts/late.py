@@ -28,7 +28,7 @@ dist.destroy_process_group = destroy_process_group
 torch.manual_seed(3)
 model = nn.Linear(3, 1)
 data = TensorDataset(torch.randn(96, 3), torch.randn(96, 1))
-run = Run(model, torch.optim.SGD(model.parameters(), lr=0.1), data, batch=12)
+run = Run(model, torch.optim.SGD(model.parameters(), lr=0.1), data, batch_size=12)
 
 
 @run.elastic

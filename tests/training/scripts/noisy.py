@@ -3,7 +3,7 @@
 import time
 
 import torch
-from schedulearn_train import Run
+from schedulearn_train import AdaptiveBatch, Run
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -14,19 +14,19 @@ noise = 40 * torch.randn(SAMPLES, 1, generator=generator)
 data = TensorDataset(inputs, inputs.sum(dim=1, keepdim=True) + noise)
 model = nn.Linear(8, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
-run = Run(model, optimizer, data, batch=16, batch_range=(16, 256), rate_rule="linear")
+run = Run(model, optimizer, data, batch_size=AdaptiveBatch(16, minimum=16, maximum=256, lr_scaling="linear"))
 
 
 @run.elastic
 def train() -> None:
-    batch = run.batch
+    batch = run.batch_size
     for _ in run.epochs(1000):
         for x, y in run.batches():
             time.sleep(0.05 + 0.0005 * len(x))
             run.step(nn.functional.mse_loss(run.model(x), y, reduction="sum"))
             if len(x) != batch:
                 batch = len(x)
-                print(f"batch {run.batch} at step {run.steps} {batch} samples", flush=True)
+                print(f"batch {run.batch_size} at step {run.steps} {batch} samples", flush=True)
 
 
 train()

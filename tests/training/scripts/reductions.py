@@ -1,4 +1,4 @@
-"""What is found out about losses as they are written; prints JSON: the kinds of each, and what ``Losses`` says to some."""
+"""Detects the reduction of losses as scripts write them; prints JSON: the kinds of each, and what ``Losses`` does with some."""
 
 import json
 from typing import Any
@@ -94,9 +94,9 @@ losses = {
 }
 
 
-def refused(loss: torch.Tensor, said: Reduction | None = None, assume_sum: bool = False) -> str:
+def refused(loss: torch.Tensor, declared: Reduction | None = None, assume_sum: bool = False) -> str:
     """Why, or how often the loss counts."""
-    given = Losses(said)
+    given = Losses(declared)
     given.assume_sum = assume_sum
     try:
         return str(given.weight(loss, SAMPLES))
@@ -104,15 +104,15 @@ def refused(loss: torch.Tensor, said: Reduction | None = None, assume_sum: bool 
         return str(error)
 
 
-said = {
+answers = {
     "a mean": refused(losses["mse"]),
     "a sum": refused(losses["mse, sum"]),
     "both": refused(losses["mean and sum"]),
     "hidden": refused(losses["a function of its own"]),
     "hidden, in a training that began when all were sums": refused(losses["a function of its own"], assume_sum=True),
-    "hidden, said": refused(losses["a function of its own"], "mean"),
-    "both, said": refused(losses["mean and sum"], "mean"),
-    "a mean, said to be a sum": refused(losses["mse"], "sum"),
+    "hidden, declared": refused(losses["a function of its own"], "mean"),
+    "both, declared": refused(losses["mean and sum"], "mean"),
+    "a mean, declared a sum": refused(losses["mse"], "sum"),
     "one sample": str(Losses(None).weight(losses["a function of its own"], 1)),
 }
 hinted = {
@@ -123,4 +123,4 @@ hinted = {
     "a sum": counts_unequally(f.cross_entropy(out, y.where(mask, -100), reduction="sum")),
 }
 kinds = {name: sorted(reduction_of(loss, SAMPLES)) for name, loss in losses.items()}
-print(json.dumps({"kinds": kinds, "said": said, "hinted": hinted}))
+print(json.dumps({"kinds": kinds, "answers": answers, "hinted": hinted}))

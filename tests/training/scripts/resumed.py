@@ -31,9 +31,9 @@ def trained(world: World, folder: str, until: int) -> list[float]:
         model,
         optimizer,
         data,
-        batch=BATCH,
+        batch_size=BATCH,
         clip_norm=0.2,
-        also={"schedule": schedule},
+        extra_state={"schedule": schedule},
         checkpoints=Checkpoints(folder),
         world=world,
     )

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from schedulearn_train import Checkpoints, Run
+from schedulearn_train import Checkpoints, Run, SyncMode
 from schedulearn_train.server import Server
 from schedulearn_train.world import Alone, World, find_world
 from torch import nn
@@ -18,14 +18,14 @@ torch.set_num_threads(1)
 torch.set_default_dtype(torch.float64)
 SAMPLES, BATCH = 101, 12
 MODES = ("ksync", "adaptive_ksync", "kasync", "adaptive_kasync", "asp")
-told: list[dict[str, Any]] = []
+reported: list[dict[str, Any]] = []
 """What rank 0 reported of steps."""
 ways: list[bool] = []
-"""Whether the ranks went apart, as it changed."""
+"""Whether the ranks used the server, each time that it changed."""
 together: list[int] = []
 """Samples of this rank in each step that all ranks made together."""
 servers: list[Server] = []
-"""One for each time that they went apart; on rank 0."""
+"""One for each time that they left lockstep; on rank 0."""
 generator = torch.Generator().manual_seed(5)
 inputs = torch.randn(SAMPLES, 6, generator=generator)
 data = TensorDataset(inputs, inputs @ torch.randn(6, 1, generator=generator) + 0.5)
@@ -48,28 +48,39 @@ def adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
 
 
 def trained(
-    world: World, epochs: int, seconds: float = 0.0, slow: int = 99, folder: str = "", made: Any = sgd, **options: Any
+    world: World,
+    epochs: int,
+    seconds: float = 0.0,
+    slow: int = 99,
+    folder: str = "",
+    made: Any = sgd,
+    mode: Any = "bsp",
+    every_seconds: float = 60.0,
+    **options: Any,
 ) -> tuple[Run, torch.Tensor]:
     """The run, and all weights in one row. ``seconds`` are those of a sample, of which the last rank needs four times as many
     in the first ``slow`` epochs."""
-    for each in (told, ways, together, servers):
+    for each in (reported, ways, together, servers):
         each.clear()
     torch.manual_seed(1)
     model = nn.Linear(6, 1)
     optimizer = made(model.parameters())
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
     with tempfile.TemporaryDirectory() as empty:
-        run = Run(model, optimizer, data, batch=BATCH, checkpoints=Checkpoints(folder or empty), world=world, **options)
-        run.reporter.step = lambda **facts: told.append({**facts, "at": time.monotonic()})
+        kept = Checkpoints(folder or empty, every_seconds=every_seconds)
+        run = Run(model, optimizer, data, batch_size=BATCH, mode=mode, checkpoints=kept, world=world, **options)
+        training = run._training
+        training.reporter.step = lambda **facts: reported.append({**facts, "at": time.monotonic()})
         net = run.model  # which a loop may keep
         for epoch in run.epochs(epochs):
             for x, y in run.batches():
                 time.sleep(seconds * len(x) * (4 if world.rank == world.size - 1 and epoch < slow else 1))
-                if ways[-1:] != [run.apart]:
-                    ways.append(run.apart)
-                together.append(0 if run.apart else len(x))
-                if run.served and run.served.server and run.served.server not in servers:
-                    servers.append(run.served.server)
+                if ways[-1:] != [training.uses_server]:
+                    ways.append(training.uses_server)
+                together.append(0 if training.uses_server else len(x))
+                client = training.server_client
+                if client and client.server and client.server not in servers:
+                    servers.append(client.server)
                 run.step(nn.functional.mse_loss(net(x), y, reduction="sum"))
             schedule.step()
     return run, torch.cat([weight.detach().flatten() for weight in model.parameters()])
@@ -92,11 +103,11 @@ def used() -> float:
     return float(sum(world.gather(sum(together) + sum(each.counts.used for each in servers)))) / SAMPLES
 
 
-def time_told() -> float:
-    """What the samples between the first report and the last one took, as the reports say, over what they did."""
-    parts = [(now["done"] - before["done"]) * now["total"] / now["batch"] for before, now in pairwise(told)]
-    seconds = sum(part * now["seconds"] for part, now in zip(parts, told[1:], strict=True))
-    return seconds / (told[-1]["at"] - told[0]["at"])
+def time_reported() -> float:
+    """Return the reported time of the samples between the first report and the last one, over the real time."""
+    parts = [(now["done"] - before["done"]) * now["total"] / now["batch"] for before, now in pairwise(reported)]
+    seconds = sum(part * now["seconds"] for part, now in zip(parts, reported[1:], strict=True))
+    return seconds / (reported[-1]["at"] - reported[0]["at"])
 
 
 def loss_of(weights: torch.Tensor) -> float:
@@ -105,45 +116,54 @@ def loss_of(weights: torch.Tensor) -> float:
 
 world = find_world()
 found: dict[str, Any] = {"ranks": world.size}
-in_step: dict[str, Any] = {"mode": "ksync", "k": world.size, "clip_norm": 2.0}
+in_step: dict[str, Any] = {"clip_norm": 2.0}
+
+
+def waiting(shards: int) -> SyncMode:
+    """Wait for the gradients of all ranks."""
+    return SyncMode("ksync", k=world.size, shards=shards)
+
+
 for name, made in {"SGD": sgd, "Adam": adam, "own": own}.items():
     (whole, ours), one = (
-        trained(world, 3, made=made, shards=1, **in_step),
+        trained(world, 3, made=made, mode=waiting(1), **in_step),
         trained(Alone(), 3, made=made, clip_norm=2.0)[1],
     )
     several: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
-        folder = world.share(folder)  # rank 0's, which has the desk
+        folder = world.share(folder)  # rank 0's, which has the server
         for count in (2, 3):
-            fits: dict[str, Any] = {"most_samples": 3} if count == 3 else {}  # of four: it takes two passes
-            sharded, weights = trained(world, 3, made=made, shards=count, **fits, **in_step)
+            fits: dict[str, Any] = {"micro_batch_size": 3} if count == 3 else {}  # of four: it takes two passes
+            sharded, weights = trained(world, 3, made=made, mode=waiting(count), **fits, **in_step)
             several[f"{count} shards"] = max(apart(weights, ours), apart(learnt(sharded), learnt(whole)))
-        trained(world, 2, made=made, folder=folder, shards=3, checkpoint_seconds=0.0, **in_step)
+        trained(world, 2, made=made, folder=folder, mode=waiting(3), every_seconds=0.0, **in_step)
         kept = Checkpoints(folder)
         newest, begun = world.share(kept.steps())
         if world.rank == 0:
             for step in kept.steps()[:-1]:
                 kept.path(step).unlink()  # the one left is from the middle of an epoch
         world.gather(None)
-        again, weights = trained(world, 3, made=made, folder=folder, shards=2, **in_step)
+        again, weights = trained(world, 3, made=made, folder=folder, mode=waiting(2), **in_step)
     goes_on = max(apart(weights, ours), apart(learnt(again), learnt(whole)))
     steps = [newest, begun, again.steps, whole.steps]
     found[name] = {"waiting_for_all_is_bsp": apart(ours, one), **several, "goes_on": goes_on, "steps": steps}
 for mode in MODES:
-    split: dict[str, Any] = {"balanced": True, "predict": "blend", "most_samples": 5} if mode == "ksync" else {}
-    run, weights = trained(world, 12, seconds=0.002, mode=mode, **split)
+    fits = {"micro_batch_size": 5} if mode == "ksync" else {}
+    sync_mode = SyncMode("ksync", balanced=True, predictor="blend") if mode == "ksync" else mode
+    run, weights = trained(world, 12, seconds=0.002, mode=sync_mode, **fits)
     everywhere, all_used = world.gather(weights.tolist()), used()
-    if run.served is not None and run.served.server is not None:
-        counts = run.served.server.counts
+    client = run._training.server_client
+    if client is not None and client.server is not None:
+        counts = client.server.counts
         found[mode] = {
             "used": all_used,
             "wasted": counts.wasted,
             "updates": counts.updates,
             "staleness": max(counts.staleness),
             "loss": loss_of(weights),
-            "time_told": time_told(),
+            "time_reported": time_reported(),
             "same_everywhere": all(other == everywhere[0] for other in everywhere),
-            "parts": run.served.server.parts,
+            "parts": client.server.parts,
             "momentum": any("momentum_buffer" in state for state in run.optimizer.state.values()),
         }
 equal, weights = trained(world, 2, seconds=0.025, slow=0, mode="adaptive_ksync")

@@ -17,7 +17,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
-import schedulearn_train.looks as looks
+import schedulearn_train.sync_points as sync_points
 import torch
 from schedulearn_train import Checkpoints, Run
 from schedulearn_train.allocation import UNLIMITED, shares
@@ -72,18 +72,18 @@ def model_of(case: Case) -> nn.Module:
 
 
 def trained(world: World, parts: list[tuple[int, ...]], case: Case) -> torch.Tensor:
-    """Each step is split as the next of ``parts`` says."""
+    """Train with each step split by the next of ``parts``, and return all weights."""
     model, optimizer, scaler = beginning(case)
     with tempfile.TemporaryDirectory() as empty:
         run = Run(
             model,
             optimizer,
             case.data,
-            batch=BATCH,
+            batch_size=BATCH,
             clip_norm=case.clip_norm,
-            most_samples=case.most(world.size)[world.rank],
+            micro_batch_size=case.most(world.size)[world.rank],
             sync_batch_norm=True,
-            workers=0 if case.normalises or case.scales else 2,
+            num_workers=0 if case.normalises or case.scales else 2,
             checkpoints=Checkpoints(empty),
             world=world,
         )
@@ -152,7 +152,7 @@ def random_parts(ranks: int) -> tuple[int, ...]:
 
 def noise_found(world: World, most: int = UNLIMITED) -> tuple[float, float]:
     """Squared length and variance, where the loss of a sample x is half of the square of (weight - x) and nothing is learnt."""
-    looks.LOOK_SECONDS = 0.0  # at each step
+    sync_points.SYNC_SECONDS = 0.0  # at each step
     chances = torch.Generator().manual_seed(3)
     points = 2.0 + 3.0 * torch.randn(4096, 10, generator=chances)
     points -= points.mean(dim=0) - 2.0
@@ -163,8 +163,8 @@ def noise_found(world: World, most: int = UNLIMITED) -> tuple[float, float]:
             Distance(weight),
             optimizer,
             TensorDataset(points),
-            batch=64,
-            most_samples=most,
+            batch_size=64,
+            micro_batch_size=most,
             checkpoints=Checkpoints(empty),
             world=world,
         )
@@ -182,7 +182,7 @@ def parts_found(world: World) -> list[tuple[int, ...]]:
             time.sleep((0.016 if world.rank == 0 else 0.004) * len(x))
             return x
 
-    looks.LOOK_SECONDS = 0.1
+    sync_points.SYNC_SECONDS = 0.1
     model = nn.Sequential(Slow(), nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with tempfile.TemporaryDirectory() as empty:
@@ -190,7 +190,7 @@ def parts_found(world: World) -> list[tuple[int, ...]]:
             model,
             optimizer,
             TensorDataset(x[:48], y[:48]),
-            batch=24,
+            batch_size=24,
             mode="bsp_balanced",
             sync_batch_norm=True,
             checkpoints=Checkpoints(empty),
@@ -209,7 +209,7 @@ def batches_learnt(world: World) -> int:
             model,
             optimizer,
             TensorDataset(x[:48], y[:48]),
-            batch=16,
+            batch_size=16,
             sync_batch_norm=False,
             checkpoints=Checkpoints(empty),
             world=world,

@@ -1,6 +1,6 @@
 """A training that counts, of which a part is frozen until an epoch that ranks which come later never see begin.
 
-As in counting.py the model itself tells in the end how often each sample has counted in each of its two parts.
+As in counting.py the model itself shows in the end how often each sample has counted in each of its two parts.
 
     python thawing.py EPOCHS SECONDS        with so many seconds for a step
 """
@@ -27,7 +27,7 @@ class Counter(nn.Module):
 
 
 model = Counter()
-run = Run(model, torch.optim.SGD(model.parameters(), lr=1.0), range(SAMPLES), batch=BATCH)
+run = Run(model, torch.optim.SGD(model.parameters(), lr=1.0), range(SAMPLES), batch_size=BATCH)
 
 
 @run.elastic

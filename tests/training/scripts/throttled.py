@@ -18,7 +18,7 @@ inputs = torch.randn(SAMPLES, 8, generator=generator)
 targets = inputs @ torch.randn(8, 1, generator=generator)
 model = nn.Linear(8, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-run = Run(model, optimizer, TensorDataset(inputs, targets), batch=BATCH, mode=sys.argv[1])
+run = Run(model, optimizer, TensorDataset(inputs, targets), batch_size=BATCH, mode=sys.argv[1])
 slow = 5 if run.rank == run.size - 1 else 1
 computed = 0
 

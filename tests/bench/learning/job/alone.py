@@ -47,7 +47,7 @@ def compare(model: nn.Module, batch: int, home: torch.device) -> tuple[float, fl
     samples = BATCHES * batch
     images = torch.randn(samples, 3, 32, 32, device=home)
     labels = torch.randint(10, (samples,), device=home)
-    run = Run(model, torch.optim.SGD(model.parameters(), lr=0.001), TensorDataset(images, labels), batch=batch)
+    run = Run(model, torch.optim.SGD(model.parameters(), lr=0.001), TensorDataset(images, labels), batch_size=batch)
 
     plain, library = by_hand(run, images, labels), with_library(run)
     blocks = []

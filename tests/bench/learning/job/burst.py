@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from schedulearn_train import Run
+from schedulearn_train import AdaptiveBatch, Run
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -38,7 +38,8 @@ class Summing(torch.optim.SGD):
 
 
 optimizer = Summing(model.parameters(), lr=0.0001)
-run = Run(model, optimizer, data, batch=BATCH, batch_range=(BATCH, LARGEST), rate_rule="linear")
+batch_size = AdaptiveBatch(BATCH, minimum=BATCH, maximum=LARGEST, lr_scaling="linear")
+run = Run(model, optimizer, data, batch_size=batch_size)
 
 
 @run.elastic

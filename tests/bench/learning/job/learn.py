@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import torch
-from schedulearn_train import Checkpoints, Run
+from schedulearn_train import Checkpoints, Run, SyncMode
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -117,16 +117,16 @@ def learn(name: str, mode: str, balanced: bool, seed: int, epochs: int = 0) -> d
     """Train; return the report of rank 0: the total seconds, and [[seconds, loss on held-out data]] over time."""
     it = lesson(name, seed)
     options: dict[str, Any] = {} if mode in ("bsp", "bsp_balanced") else {"balanced": balanced}
+    sync_mode = SyncMode(mode, **options)
     with tempfile.TemporaryDirectory() as folder:
         run = Run(
             it.model,
             it.optimizer,
             it.data,
-            batch=it.batch,
-            mode=mode,
+            batch_size=it.batch,
+            mode=sync_mode,
             seed=seed,
             checkpoints=Checkpoints(folder),
-            **options,
         )
         run.world.gather(None)
         copies: list[tuple[float, list[torch.Tensor]]] = []
@@ -140,13 +140,13 @@ def learn(name: str, mode: str, balanced: bool, seed: int, epochs: int = 0) -> d
                     run.step(nn.functional.cross_entropy(run.model(x), y.flatten()))
                     if run.rank == 0 and run.steps - last >= COPY_STEPS:
                         last = run.steps
-                        copies.append((time.monotonic() - began, _copied(run.inner)))
+                        copies.append((time.monotonic() - began, _copied(run.module)))
 
         train()
         took = time.monotonic() - began
     if run.rank:
         return {}
-    copies.append((took, _copied(run.inner)))
+    copies.append((took, _copied(run.module)))
     return {"seconds": took, "curve": [[at, _loss(it, parameters)] for at, parameters in copies]}
 
 

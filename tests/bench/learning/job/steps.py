@@ -42,11 +42,11 @@ def network() -> nn.Module:
 
 model = network()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
-run = Run(model, optimizer, TensorDataset(images, labels), batch=BATCH)
+run = Run(model, optimizer, TensorDataset(images, labels), batch_size=BATCH)
 
 
 reporting = 0.0
-report = run._report
+report = run._coordinator._report
 
 
 def timed(*facts: Any) -> None:
@@ -56,7 +56,7 @@ def timed(*facts: Any) -> None:
     reporting += time.perf_counter() - begun
 
 
-run._report = timed
+run._coordinator._report = timed
 
 
 @run.elastic

@@ -5,21 +5,21 @@ import time
 from collections.abc import Callable, Iterator
 
 import torch
-from schedulearn_train import Run, looks
+from schedulearn_train import Run, sync_points
 from torch import nn
 
 EPOCHS = 1_000_000
 """Trainings end when no more steps are requested."""
-looks.LOOK_SECONDS *= 2  # half of the seconds are not the library's
+sync_points.SYNC_SECONDS *= 2  # half of the seconds are not the library's
 
 
 def by_hand(run: Run, images: torch.Tensor, labels: torch.Tensor, rank: int = 0, ranks: int = 1) -> Iterator[None]:
     """Train like usual scripts: a permutation for each epoch, every rank its part of each batch. Yield after each step."""
-    samples, part = len(images), run.batch // ranks
+    samples, part = len(images), run.batch_size // ranks
     device = next(run.model.parameters()).device
     for epoch in range(EPOCHS):
         order = torch.randperm(samples, generator=torch.Generator().manual_seed(epoch)).to(images.device)
-        for start in range(0, samples, run.batch):
+        for start in range(0, samples, run.batch_size):
             mine = order[start + rank * part : start + (rank + 1) * part]
             x, y = images[mine].to(device), labels[mine].to(device)
             run.optimizer.zero_grad()
