@@ -51,9 +51,8 @@ def upward_relations(level: int) -> frozenset[str]:
         if above is None or above >= level:
             continue
         for field in model._meta.get_fields():
-            related = getattr(field, "remote_field", None)
-            if isinstance(field, models.ForeignKey | models.ManyToManyField) and not related.hidden:
-                target = level_of(field.related_model.__module__)  # type: ignore[union-attr]
+            if isinstance(field, models.ForeignKey | models.ManyToManyField) and not field.remote_field.hidden:
+                target = level_of(field.related_model.__module__)
                 if target is None or target >= level:
                     found.add(field.related_query_name())
     return frozenset(found)
