@@ -110,7 +110,7 @@ def _lengths(job: Job, draws: int) -> list[float]:
     return [even[place] for place in np.random.default_rng(crc32(job.id.encode())).permutation(draws)]
 
 
-class _Enough(Exception):  # noqa: N818
+class _StopSimulation(Exception):  # noqa: N818
     """All that was asked is known, or the time is up."""
 
 
@@ -134,10 +134,10 @@ def _one(
             starts[job] = seen.now
             waiting.discard(job)
         if not waiting:
-            raise _Enough
+            raise _StopSimulation
         if time.perf_counter() > deadline:
             reached = seen.now
-            raise _Enough
+            raise _StopSimulation
 
     try:
         simulate(
@@ -158,6 +158,6 @@ def _one(
             ),
             on_turn=look,
         )
-    except _Enough:
+    except _StopSimulation:
         pass
     return starts, reached, turns

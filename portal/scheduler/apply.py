@@ -45,7 +45,7 @@ class Applied:
     """By job, the sentence that says what was gone."""
 
 
-class Gone(Exception):  # noqa: N818
+class PlanStaleError(Exception):
     """The premise of a line is gone; the message is a clause that says which."""
 
 
@@ -86,7 +86,7 @@ def apply(snapshot: Snapshot, plan: Plan, policy: str, now: datetime | None = No
         try:
             with transaction.atomic():
                 world.carry_out(line)
-        except (Gone, lifecycle.Stale) as gone:
+        except (PlanStaleError, lifecycle.Stale) as gone:
             done.dropped[line.job] = f"{str(gone)[:1].upper()}{str(gone)[1:]}."
         except IntegrityError:
             # The last guard has spoken: somebody without the lock holds one of these GPUs, or has started this job.
@@ -99,7 +99,7 @@ def apply(snapshot: Snapshot, plan: Plan, policy: str, now: datetime | None = No
 
 
 def grow(job: Job, before: Placement, add: Mapping[int, int], now: datetime) -> None:
-    """Gives one running job more GPUs, as a plan would, inside the caller's transaction. Raises Gone or Stale."""
+    """Gives one running job more GPUs, as a plan would, inside the caller's transaction. Raises PlanStaleError or Stale."""
     line = Line(job.pk, "resize", before, add, {})
     _World([line], "", now).carry_out(line)
 
@@ -131,7 +131,7 @@ class _World:
     def carry_out(self, line: Line) -> None:
         job = self.jobs.get(line.job)
         if job is None:
-            raise Gone("the job is gone")
+            raise PlanStaleError("the job is gone")
         if line.kind == "start":
             self._start(job, line)
             return
@@ -176,7 +176,7 @@ class _World:
         ranks = sum(line.before.values()) + sum(line.add.values())
         for part in self._pick(line.add):
             if part.node.pk not in here and (attempt.ring is None or not overlay_networks.reaches_others(part.node)):
-                raise Gone(f"containers on node {part.node.name} cannot reach the job's others")
+                raise PlanStaleError(f"containers on node {part.node.name} cannot reach the job's others")
             for gpu in part.gpus:
                 index = overlay_networks.next_index(used, taken)
                 used.append(index)
@@ -193,9 +193,9 @@ class _World:
         for node_id, count in sorted(where.items()):
             node = self.nodes.get(node_id)
             if node is None or not is_open(node, self.now):
-                raise Gone(f"node {node.name if node else node_id} no longer takes new work")
+                raise PlanStaleError(f"node {node.name if node else node_id} no longer takes new work")
             if len(self.free[node_id]) < count:
-                raise Gone(f"node {node.name} no longer has {count} free")
+                raise PlanStaleError(f"node {node.name} no longer has {count} free")
             yield Part(node, tuple(self.free[node_id][:count]))
 
     def _add(self, attempt: Attempt, index: int, role: Container.Role, part: Part, spec: RunSpec) -> None:
@@ -215,11 +215,11 @@ class _World:
     def _running_as_seen(self, job: Job, line: Line) -> Attempt:
         attempt = job.attempts.filter(ended_at__isnull=True, wanted=Attempt.Wanted.RUN).first()
         if attempt is None or job.intent != Job.Intent.RUN:
-            raise Gone("the job no longer runs")
+            raise PlanStaleError("the job no longer runs")
         attempt.job = job
         held = attempt.allocations.filter(released_at__isnull=True, requested_back_at__isnull=True)
         if Counter(map(str, held.values_list("gpu__node", flat=True))) != Counter(line.before):
-            raise Gone("the job's GPUs have changed meanwhile")
+            raise PlanStaleError("the job's GPUs have changed meanwhile")
         return attempt
 
     def _require_driver(self, attempt: Attempt) -> None:
@@ -229,7 +229,7 @@ class _World:
         drivers = attempt.containers.filter(role=Container.Role.DRIVER).exclude(state=ContainerState.EXITED)
         last = drivers.order_by("index").values_list("index", "state").last()
         if last is None or (last[0] > 0 and last[1] != ContainerState.RUNNING):
-            raise Gone("the job's driver is being moved")
+            raise PlanStaleError("the job's driver is being moved")
 
     def _ask_back(self, attempt: Attempt, node: int, count: int) -> None:
         """Whole single-GPU containers of that node, the youngest first."""
@@ -237,7 +237,7 @@ class _World:
         live = list(hosts.exclude(state=ContainerState.EXITED).order_by("index"))
         spare = [part for part in live[1:] if part.node_id == node]
         if len(spare) < count:
-            raise Gone("the job has nothing left to give back there")
+            raise PlanStaleError("the job has nothing left to give back there")
         for part in spare[-count:]:
             lifecycle.stop_container(part, StopReason.PREEMPTED)
 
@@ -249,7 +249,7 @@ def _ring_for(job: Job, nodes: Sequence[Node]) -> int | None:
         return None
     ring = overlay_networks.free() if all(map(overlay_networks.reaches_others, nodes)) else None
     if several and ring is None:
-        raise Gone("its nodes do not reach each other, or no network between them is free")
+        raise PlanStaleError("its nodes do not reach each other, or no network between them is free")
     return ring
 
 

@@ -56,11 +56,11 @@ CYCLES_KEPT = 100_000
 CANNOT_DECIDE = "The scheduler cannot decide at the moment. Admins see why on the policy page."
 
 
-class Deposed(Exception):  # noqa: N818
+class LeadershipLostError(Exception):
     """Another scheduler leads now: nothing was written."""
 
 
-class Undecided(Exception):  # noqa: N818
+class NoPlanError(Exception):
     """The policy gave no plan that may be applied; the message says why."""
 
 
@@ -93,7 +93,7 @@ def collected_later() -> Iterator[None]:
 
 @collected_later()
 def run(epoch: int, now: datetime | None = None, history: History | None = None) -> Turn:
-    """Turns once as the leader of ``epoch``. Raises Deposed when that is not the leader any more.
+    """Turns once as the leader of ``epoch``. Raises LeadershipLostError when that is not the leader any more.
 
     ``history`` is the leader's own of the turns before; without it each turn reads all anew.
     """
@@ -111,7 +111,7 @@ def run(epoch: int, now: datetime | None = None, history: History | None = None)
                 return Turn(busy=True)
             lead(epoch)
             turn = _decide_and_do(epoch, now or timezone.now(), began, history)
-    except (DatabaseTrouble, Deposed):
+    except (DatabaseTrouble, LeadershipLostError):
         raise
     except Exception as error:
         # Nothing of the turn is kept but the trace that it failed.
@@ -126,7 +126,7 @@ def run(epoch: int, now: datetime | None = None, history: History | None = None)
             with transaction.atomic():
                 lead(epoch)
                 recording.keep(turn.recorded, turn.text, turn.plan)
-        except Deposed:
+        except LeadershipLostError:
             logger.info("turn %s is not kept whole: another scheduler leads now", turn.recorded)
     return turn
 
@@ -141,13 +141,13 @@ def take_lock() -> bool:
 
 
 def lead(epoch: int) -> None:
-    """Keeps the epoch from changing until the transaction ends; raises Deposed when it has changed."""
+    """Keeps the epoch from changing until the transaction ends; raises LeadershipLostError when it has changed."""
     share = " FOR SHARE" if connection.vendor == "postgresql" else ""
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT epoch FROM {Leader._meta.db_table} WHERE id = 1{share}")  # noqa: S608
         row = cursor.fetchone()
     if row is None or row[0] != epoch:
-        raise Deposed(f"epoch {epoch} is over; the leader's is {row[0] if row else 'unknown'}")
+        raise LeadershipLostError(f"epoch {epoch} is over; the leader's is {row[0] if row else 'unknown'}")
 
 
 def _decide_and_do(epoch: int, now: datetime, began: float, history: History | None) -> Turn:
@@ -161,8 +161,8 @@ def _decide_and_do(epoch: int, now: datetime, began: float, history: History | N
         plan = plan_within(policy, turn.seen, POLICY_SECONDS)
         turn.plan_ms = (time.monotonic() - asked) * 1000
         if wrong := violations(turn.seen, plan):
-            raise Undecided(f"The plan was refused: {' '.join(wrong[:10])}")
-    except (ValueError, Undecided) as error:
+            raise NoPlanError(f"The plan was refused: {' '.join(wrong[:10])}")
+    except (ValueError, NoPlanError) as error:
         turn.error = str(error)
         reasons = {int(job.id): CANNOT_DECIDE for job in turn.seen.jobs if job.waiting}
     else:
@@ -183,9 +183,11 @@ def _decide_and_do(epoch: int, now: datetime, began: float, history: History | N
 
 
 def plan_within(policy: Policy, snapshot: Snapshot, seconds: float) -> Plan:
-    """The policy's plan. Raises Undecided when it fails or takes longer; a thread cannot be ended, but left behind."""
+    """The policy's plan. Raises NoPlanError when it fails or takes longer; a thread cannot be ended, but left behind."""
     if any(thread.is_alive() for thread in _left_behind):
-        raise Undecided("The policy still thinks about an earlier turn. Switch to another, then restart the scheduler.")
+        raise NoPlanError(
+            "The policy still thinks about an earlier turn. Switch to another, then restart the scheduler."
+        )
     answer: list[Plan] = []
     trouble: list[Exception] = []
 
@@ -200,10 +202,10 @@ def plan_within(policy: Policy, snapshot: Snapshot, seconds: float) -> Plan:
     thread.start()
     thread.join(seconds)
     if trouble:
-        raise Undecided(f"The policy failed: {type(trouble[0]).__name__}: {trouble[0]}")
+        raise NoPlanError(f"The policy failed: {type(trouble[0]).__name__}: {trouble[0]}")
     if not answer:
         _left_behind.append(thread)
-        raise Undecided(f"The policy did not decide within {seconds:g} seconds.")
+        raise NoPlanError(f"The policy did not decide within {seconds:g} seconds.")
     return answer[0]
 
 

@@ -104,7 +104,7 @@ def _begin(job: Job, attempt: Attempt, live: Sequence[Container], lacking: int, 
                 _check_limits(job, lacking)
                 before = Counter(held.values_list("gpu__node", flat=True))
                 applying.grow(job, {str(node): gpus for node, gpus in before.items()}, _room(job, lacking, now), now)
-    except (applying.Gone, lifecycle.Stale, IntegrityError):
+    except (applying.PlanStaleError, lifecycle.Stale, IntegrityError):
         return False
     lifecycle.ask_back(attempt, now)
     names = ", ".join(sorted({part.node.name for part in live if part.node.draining}))
@@ -113,7 +113,7 @@ def _begin(job: Job, attempt: Attempt, live: Sequence[Container], lacking: int, 
 
 
 def _check_limits(job: Job, count: int) -> None:
-    """Raises Gone when so many GPUs more, beside those it has yet to leave, would be too many for a limit of its owner."""
+    """Raises PlanStaleError when so many GPUs more, beside those it has yet to leave, would be too many for a limit of its owner."""
     for limit in limits_for(job.submitted_by):
         if limit.max_gpus is None or limit.soft:
             continue
@@ -121,11 +121,11 @@ def _check_limits(job: Job, count: int) -> None:
             released_at__isnull=True, attempt__job__submitted_by__in=limit.user_ids
         ).count()
         if held + count > limit.max_gpus:
-            raise applying.Gone(f"the limit of {limit.name} is reached")
+            raise applying.PlanStaleError(f"the limit of {limit.name} is reached")
 
 
 def _room(job: Job, count: int, now: datetime) -> dict[int, int]:
-    """Free GPUs for it on nodes that others reach. Raises Gone when there are too few."""
+    """Free GPUs for it on nodes that others reach. Raises PlanStaleError when there are too few."""
     nodes = read_nodes(now)
     taken = Allocation.objects.filter(released_at__isnull=True).values("gpu")
     usable = Gpu.objects.filter(USABLE_GPU, node__in=nodes.open - nodes.out_of_reach).exclude(pk__in=taken)
@@ -138,5 +138,5 @@ def _room(job: Job, count: int, now: datetime) -> dict[int, int]:
     allowed = places_of(nodes, job.environment_id).ids - reserved
     found = place({node: free[node] for node in sorted(free)}, count, spread=True, allowed=allowed)
     if found is None:
-        raise applying.Gone("there is no room elsewhere")
+        raise applying.PlanStaleError("there is no room elsewhere")
     return {int(node): gpus for node, gpus in found.items()}

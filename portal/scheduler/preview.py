@@ -100,13 +100,13 @@ def look(key: str, params: Mapping[str, Any], *, etas: bool = True) -> Preview:
     fresh = replace(seen, state={})  # a switch starts afresh
     try:
         plan, rest = within(THINK_SECONDS, lambda: _at_rest(policy, fresh))
-    except Unable as error:
+    except PolicyFailedError as error:
         return replace(preview, wrong=str(error))
     preview = replace(preview, changes=changes(seen, _placed(rest), plan.reasons))
     try:
         present = registry.build(config.policy, config.params)
         plan, rest = within(THINK_SECONDS, lambda: _at_rest(present, seen))
-    except (ValueError, Unable):
+    except (ValueError, PolicyFailedError):
         return replace(preview, after=_etas(policy, fresh)) if etas else preview
     now = {change.job: change.kind for change in changes(seen, _placed(rest), plan.reasons)}
     preview = replace(preview, present=now)
@@ -135,12 +135,12 @@ def confirm(actor: User | None, key: str, params: Mapping[str, Any], ticket: str
     return services.switch_policy(actor, key, params, expected=now.config, snapshot_sha256=shown["sha256"])
 
 
-class Unable(Exception):  # noqa: N818
+class PolicyFailedError(Exception):
     """The policy could not decide; the message says why."""
 
 
 def within(seconds: float, work: Callable[[], T]) -> T:
-    """What ``work`` gives. Raises Unable when it fails or takes longer: a thread cannot be ended, but left behind."""
+    """What ``work`` gives. Raises PolicyFailedError when it fails or takes longer: a thread cannot be ended, but left behind."""
     answer: list[T] = []
     trouble: list[Exception] = []
 
@@ -156,10 +156,10 @@ def within(seconds: float, work: Callable[[], T]) -> T:
     if answer:
         return answer[0]
     if not trouble:
-        raise Unable(f"This policy did not decide on the lab as it is within {seconds:g} seconds.")
+        raise PolicyFailedError(f"This policy did not decide on the lab as it is within {seconds:g} seconds.")
     if isinstance(trouble[0], NotAllowed):
-        raise Unable(f"Its plan for the lab as it is is not allowed: {trouble[0]}")
-    raise Unable(f"It failed on the lab as it is: {type(trouble[0]).__name__}: {trouble[0]}")
+        raise PolicyFailedError(f"Its plan for the lab as it is is not allowed: {trouble[0]}")
+    raise PolicyFailedError(f"It failed on the lab as it is: {type(trouble[0]).__name__}: {trouble[0]}")
 
 
 def _at_rest(policy: Policy, snapshot: Snapshot) -> tuple[Plan, Snapshot]:
@@ -181,7 +181,7 @@ def _placed(rest: Snapshot) -> dict[JobId, Mapping[str, int]]:
     return {job.id: job.now_on for job in rest.jobs}
 
 
-class _Enough(Exception):  # noqa: N818
+class _StopSimulation(Exception):  # noqa: N818
     """The time for looking ahead is over."""
 
 
@@ -196,7 +196,7 @@ def _etas(policy: Policy, snapshot: Snapshot) -> dict[JobId, Eta]:
             if job in waiting and any(where.values()):
                 starts.setdefault(job, world.now)
         if time.monotonic() > until:
-            raise _Enough
+            raise _StopSimulation
 
     try:
         result = simulate(
@@ -215,7 +215,7 @@ def _etas(policy: Policy, snapshot: Snapshot) -> dict[JobId, Eta]:
             ),
             on_turn=watch,
         )
-    except _Enough:
+    except _StopSimulation:
         ends: dict[JobId, float | None] = {}
     except NotAllowed:
         return {}

@@ -84,11 +84,11 @@ def ahead_of(simulation: Simulation) -> int:
 # --- carrying out ------------------------------------------------------------------------------------------------
 
 
-class Cancelled(Exception):  # noqa: N818
+class SimulationCancelledError(Exception):
     pass
 
 
-class TooLong(Exception):  # noqa: N818
+class SimulationTimeoutError(Exception):
     pass
 
 
@@ -99,11 +99,11 @@ def carry_on() -> int:
         count += 1
         try:
             _finish(simulation, status=State.DONE, result=_carry_out(simulation), progress=1.0)
-        except Cancelled:
+        except SimulationCancelledError:
             logger.info("simulation %s was cancelled", simulation.pk)
         except Refused as refusal:
             _finish(simulation, status=State.FAILED, error=str(refusal))
-        except TooLong:
+        except SimulationTimeoutError:
             said = f"It took longer than {MOST_SECONDS / 60:.0f} minutes. Choose fewer days or fewer policies."
             _finish(simulation, status=State.FAILED, error=said)
         except Exception as error:
@@ -163,7 +163,7 @@ class _Speaker:
     def turned(self, snapshot: Snapshot, plan: Plan) -> None:
         now = time.monotonic()
         if now - self.began > MOST_SECONDS:
-            raise TooLong
+            raise SimulationTimeoutError
         if now - self.spoke >= SPEAK_SECONDS:
             self._note(min(0.999, progress.part(self.coming, snapshot)))
             self.speak()
@@ -186,7 +186,7 @@ class _Speaker:
         self.progress = max(self.progress, progress.done(progress.steps(self.simulation, self.titles)))
         rows = Simulation.objects.filter(pk=self.simulation.pk, status=State.RUNNING)
         if not rows.update(progress=self.progress, parts=self.parts, seen_at=timezone.now()):
-            raise Cancelled
+            raise SimulationCancelledError
 
 
 def _carry_out(simulation: Simulation) -> dict[str, Any]:
@@ -199,7 +199,7 @@ def _carry_out(simulation: Simulation) -> dict[str, Any]:
         try:
             result = simulation_runs.live(world, policy, on_turn=speaker.turned)
             worlds.append(figures.told(world, figures.simulated(world, result)))
-        except (Cancelled, TooLong):
+        except (SimulationCancelledError, SimulationTimeoutError):
             raise
         except NotAllowed as error:
             worlds.append({"wrong": f"Its plan was not allowed: {error}"[:500]})

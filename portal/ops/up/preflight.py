@@ -15,7 +15,7 @@ ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 """Where to reach a server that listens on all addresses."""
 
 
-class AlreadyRunning(Exception):  # noqa: N818
+class AlreadyRunningError(Exception):
     """Another ``up`` holds this home."""
 
 
@@ -26,7 +26,7 @@ def lock_home(home: Path) -> IO[str]:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         file.close()
-        raise AlreadyRunning from error
+        raise AlreadyRunningError from error
     return file
 
 

@@ -20,7 +20,7 @@ from portal.ops.management.commands.demo import Command as DemoCommand
 from portal.ops.management.commands.up import Command
 from portal.ops.prerequisites import port_findings
 from portal.ops.up import preflight
-from portal.ops.up.preflight import AlreadyRunning, lock_home
+from portal.ops.up.preflight import AlreadyRunningError, lock_home
 from portal.ops.up.processes import Keeper, Program
 from runners.agent.settings import Identity
 from tests.portal import jobs_world as world
@@ -131,7 +131,7 @@ def test_a_web_process_that_is_still_loading_is_waited_for(monkeypatch: pytest.M
 
 
 def test_a_second_start_with_the_same_home_is_refused(tmp_path: Path) -> None:
-    with lock_home(tmp_path), pytest.raises(AlreadyRunning):
+    with lock_home(tmp_path), pytest.raises(AlreadyRunningError):
         lock_home(tmp_path)
 
 

@@ -120,7 +120,7 @@ def test_nobody_can_take_over_in_the_middle_of_a_turn(monkeypatch: pytest.Monkey
     assert turn(epoch).applied.started
     successor.join(60)
     assert order == ["applied", "took over"]
-    with pytest.raises(cycle.Deposed):
+    with pytest.raises(cycle.LeadershipLostError):
         turn(epoch)
 
 

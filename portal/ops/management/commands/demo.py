@@ -23,7 +23,7 @@ from portal.jobs.models import Progress
 from portal.ops.demo import month, people, traffic
 from portal.ops.demo.workload import Size
 from portal.ops.management.commands import up
-from portal.ops.up.preflight import AlreadyRunning, lock_home
+from portal.ops.up.preflight import AlreadyRunningError, lock_home
 from portal.ops.up.processes import Keeper, Program
 from portal.ops.up.welcome import Story
 from portal.refused import Refused
@@ -82,7 +82,7 @@ class Command(up.Command):
             return
         try:
             lock_home(home).close()
-        except AlreadyRunning:
+        except AlreadyRunningError:
             raise CommandError("The demo lab is running. Stop it first (Ctrl-C where it was started).") from None
         shutil.rmtree(home)
         self.say("The demo lab and everything in it are removed.")

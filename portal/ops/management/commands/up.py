@@ -24,7 +24,7 @@ from portal.celery import app
 from portal.cluster.services import issue_join_token
 from portal.jobs.models import Container
 from portal.ops.up.logs import quiet_logging
-from portal.ops.up.preflight import AlreadyRunning, answers, findings, listen, lock_home
+from portal.ops.up.preflight import AlreadyRunningError, answers, findings, listen, lock_home
 from portal.ops.up.processes import Keeper, Program
 from portal.ops.up.terminal import Terminal
 from portal.ops.up.welcome import Story, submit_examples, unfinished_examples
@@ -97,7 +97,7 @@ class Command(BaseCommand):
     def _preflight(self) -> None:
         try:
             self.lock = lock_home(settings.HOME)
-        except AlreadyRunning:
+        except AlreadyRunningError:
             raise CommandError(
                 f"Schedulearn is already running with {settings.HOME}. Stop it there, or choose another SCHEDULEARN_HOME."
             ) from None

@@ -65,7 +65,7 @@ class Command(BaseCommand):
                 self.history = History()
             if leadership.epoch is not None:
                 cycle.run(leadership.epoch, history=self.history)
-        except cycle.Deposed as deposed:
+        except cycle.LeadershipLostError as deposed:
             logger.warning("deposed: %s", deposed)
             leadership.let_go()
         except DatabaseTrouble:
