@@ -74,7 +74,7 @@ class PolicyPreview(APIView):
         asked = AskedSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
         try:
-            found = preview.look(asked.validated_data["policy"], asked.validated_data.get("params", {}))
+            found = preview.compute(asked.validated_data["policy"], asked.validated_data.get("params", {}))
         except ValueError as error:
             raise Refused(str(error)) from error
         pages = Pages()

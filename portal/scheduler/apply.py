@@ -1,6 +1,6 @@
-"""Plan to rows, re-checking every line: what the policy saw may be gone by now.
+"""Plan to rows, re-checking every step: what the policy saw may be gone by now.
 
-Locks are taken in one order, jobs before GPUs, each by id. A line is done whole or, with a sentence saying why,
+Locks are taken in one order, jobs before GPUs, each by id. A step is done whole or, with a sentence saying why,
 not at all; the next turn decides afresh.
 """
 
@@ -19,14 +19,14 @@ from portal.jobs import lifecycle
 from portal.jobs.models import Allocation, Attempt, Container, ContainerState, Job, StopReason
 from portal.scheduler import overlay_networks, run_specs
 from portal.scheduler.availability import USABLE_GPU, is_open
-from portal.scheduler.run_specs import Part
+from portal.scheduler.run_specs import ContainerPlacement
 from portal.wake import wake_node
 from runners.spec import RunSpec
 from scheduling.types import Placement, Plan, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PlanStep:
     """One job's part of a plan, as a difference to what the policy saw."""
 
     job: int
@@ -37,7 +37,7 @@ class Line:
 
 
 @dataclass
-class Applied:
+class ApplyResult:
     started: list[int] = field(default_factory=list)
     resized: list[int] = field(default_factory=list)
     stopped: list[int] = field(default_factory=list)
@@ -46,10 +46,10 @@ class Applied:
 
 
 class PlanStaleError(Exception):
-    """The premise of a line is gone; the message is a clause that says which."""
+    """The premise of a step is gone; the message is a clause that says which."""
 
 
-def differences(snapshot: Snapshot, plan: Plan) -> list[Line]:
+def plan_steps(snapshot: Snapshot, plan: Plan) -> list[PlanStep]:
     """What the plan changes, in the order it is carried out: stops, then shrinking, starts, growing."""
     found = []
     for job in snapshot.jobs:
@@ -61,13 +61,13 @@ def differences(snapshot: Snapshot, plan: Plan) -> list[Line]:
         if job.stopping or not (add or drop):
             continue
         kind: Literal["stop", "start", "resize"] = "stop" if not target else "resize" if job.now_on else "start"
-        found.append((job.turn, Line(int(job.id), kind, job.now_on, add, drop)))
+        found.append((job.turn, PlanStep(int(job.id), kind, job.now_on, add, drop)))
     # In the order of the queue; check.violations has made sure that all can be done.
-    return [line for _, line in sorted(found, key=lambda each: (_rank(each[1]), each[0]))]
+    return [step for _, step in sorted(found, key=lambda each: (_rank(each[1]), each[0]))]
 
 
-def _rank(line: Line) -> int:
-    return {"stop": 0, "start": 2}.get(line.kind, 1 if line.drop else 3)
+def _rank(step: PlanStep) -> int:
+    return {"stop": 0, "start": 2}.get(step.kind, 1 if step.drop else 3)
 
 
 def _minus(one: Placement, other: Placement) -> dict[int, int]:
@@ -75,51 +75,51 @@ def _minus(one: Placement, other: Placement) -> dict[int, int]:
     return {node: gpus for node, gpus in more.items() if gpus > 0}
 
 
-def apply(snapshot: Snapshot, plan: Plan, policy: str, now: datetime | None = None) -> Applied:
+def apply(snapshot: Snapshot, plan: Plan, policy: str, now: datetime | None = None) -> ApplyResult:
     """Carries the plan out, inside the caller's transaction. ``policy`` names it, e.g. ``elastic_fifo v3``."""
-    lines = differences(snapshot, plan)
-    done = Applied()
-    if not lines:
+    steps = plan_steps(snapshot, plan)
+    done = ApplyResult()
+    if not steps:
         return done
-    world = _World(lines, policy, now or timezone.now())
-    for line in lines:
+    applier = _PlanApplier(steps, policy, now or timezone.now())
+    for step in steps:
         try:
             with transaction.atomic():
-                world.carry_out(line)
+                applier.carry_out(step)
         except (PlanStaleError, lifecycle.Stale) as gone:
-            done.dropped[line.job] = f"{str(gone)[:1].upper()}{str(gone)[1:]}."
+            done.dropped[step.job] = f"{str(gone)[:1].upper()}{str(gone)[1:]}."
         except IntegrityError:
             # The last guard has spoken: somebody without the lock holds one of these GPUs, or has started this job.
-            done.dropped[line.job] = "Another scheduler was quicker."
+            done.dropped[step.job] = "Another scheduler was quicker."
         else:
-            {"start": done.started, "resize": done.resized, "stop": done.stopped}[line.kind].append(line.job)
+            {"start": done.started, "resize": done.resized, "stop": done.stopped}[step.kind].append(step.job)
             continue
-        world.look_again()
+        applier.reload_free_gpus()
     return done
 
 
 def grow(job: Job, before: Placement, add: Mapping[int, int], now: datetime) -> None:
     """Gives one running job more GPUs, as a plan would, inside the caller's transaction. Raises PlanStaleError or Stale."""
-    line = Line(job.pk, "resize", before, add, {})
-    _World([line], "", now).carry_out(line)
+    step = PlanStep(job.pk, "resize", before, add, {})
+    _PlanApplier([step], "", now).carry_out(step)
 
 
-class _World:
-    """The rows that a plan is about, locked, and what is free of them while its lines are carried out."""
+class _PlanApplier:
+    """The rows that a plan is about, locked, and what is free of them while its steps are carried out."""
 
-    def __init__(self, lines: list[Line], policy: str, now: datetime) -> None:
+    def __init__(self, steps: list[PlanStep], policy: str, now: datetime) -> None:
         self.policy = policy
         self.now = now
-        wanted = sorted({line.job for line in lines})
+        wanted = sorted({step.job for step in steps})
         jobs = Job.objects.select_for_update(no_key=True, of=("self",)).select_related("environment", "code")
         self.jobs = {job.pk: job for job in jobs.filter(pk__in=wanted).order_by("pk")}
-        self.node_ids = sorted({node for line in lines for node in (*line.add, *line.drop, *map(int, line.before))})
+        self.node_ids = sorted({node for step in steps for node in (*step.add, *step.drop, *map(int, step.before))})
         gpus = Gpu.objects.select_for_update(no_key=True).filter(USABLE_GPU, node__in=self.node_ids)
         self.gpus = list(gpus.order_by("pk"))
         self.nodes = {node.pk: node for node in Node.objects.filter(pk__in=self.node_ids)}
-        self.look_again()
+        self.reload_free_gpus()
 
-    def look_again(self) -> None:
+    def reload_free_gpus(self) -> None:
         """Reads who holds what, with our locks held."""
         ours = [gpu.pk for gpu in self.gpus]
         taken = set(Allocation.objects.filter(gpu__in=ours, released_at__isnull=True).values_list("gpu", flat=True))
@@ -128,67 +128,73 @@ class _World:
             if gpu.pk not in taken:
                 self.free[gpu.node_id].append(gpu)
 
-    def carry_out(self, line: Line) -> None:
-        job = self.jobs.get(line.job)
+    def carry_out(self, step: PlanStep) -> None:
+        job = self.jobs.get(step.job)
         if job is None:
             raise PlanStaleError("the job is gone")
-        if line.kind == "start":
-            self._start(job, line)
+        if step.kind == "start":
+            self._start(job, step)
             return
-        attempt = self._running_as_seen(job, line)
-        if line.kind == "stop":
+        attempt = self._running_as_seen(job, step)
+        if step.kind == "stop":
             lifecycle.stop_attempt(attempt, StopReason.PREEMPTED)
             return
         self._require_driver(attempt)
-        for node, count in line.drop.items():
+        for node, count in step.drop.items():
             self._ask_back(attempt, node, count)
-        if line.add:
-            self._grow(attempt, line)
-        size = sum(line.before.values())
-        size_after = size + sum(line.add.values()) - sum(line.drop.values())
+        if step.add:
+            self._grow(attempt, step)
+        size = sum(step.before.values())
+        size_after = size + sum(step.add.values()) - sum(step.drop.values())
         what = counted(size_after, noun(gpu.kind for gpu in self.gpus))
         lifecycle.record(job, "resized", f"{size} → {what}", before=size, after=size_after)
 
     # Starting
 
-    def _start(self, job: Job, line: Line) -> None:
-        chosen = list(self._pick(line.add))
-        hosts = run_specs.parts_of(job, job.elastic, chosen)
-        ring = _ring_for(job, [part.node for part in hosts])
+    def _start(self, job: Job, step: PlanStep) -> None:
+        chosen = list(self._pick(step.add))
+        hosts = run_specs.host_placements(job, job.elastic, chosen)
+        ring = _network_number_for(job, [part.node for part in hosts])
         attempt = lifecycle.start_attempt(job, self.policy, _where(chosen), ring)
         attempt.job = job  # the one with its environment and code
         home, ranks = hosts[0].node, sum(len(part.gpus) for part in hosts)
         first = 0
         if run_specs.has_driver(job):
-            self._add(attempt, 0, Container.Role.DRIVER, Part(home, ()), run_specs.driver_spec(attempt, 0, home, ranks))
+            self._add(
+                attempt,
+                0,
+                Container.Role.DRIVER,
+                ContainerPlacement(home, ()),
+                run_specs.driver_spec(attempt, 0, home, ranks),
+            )
             first = 1
         for index, part in enumerate(hosts, start=first):
             spec = run_specs.host_spec(attempt, index, part, ranks, self._gpus_of(part.node), len(hosts))
             self._add(attempt, index, Container.Role.HOST, part, spec)
 
-    def _grow(self, attempt: Attempt, line: Line) -> None:
+    def _grow(self, attempt: Attempt, step: PlanStep) -> None:
         """One container for each further GPU."""
         parts = list(attempt.containers.select_related("node").order_by("index"))
         live = [part for part in parts if part.state != ContainerState.EXITED]
         drivers = [part.index for part in live if part.role == Container.Role.DRIVER]
         here = {part.node_id for part in live}
         used, taken = [part.index for part in parts], [part.index for part in live]
-        ranks = sum(line.before.values()) + sum(line.add.values())
-        for part in self._pick(line.add):
+        ranks = sum(step.before.values()) + sum(step.add.values())
+        for part in self._pick(step.add):
             if part.node.pk not in here and (attempt.ring is None or not overlay_networks.reaches_others(part.node)):
                 raise PlanStaleError(f"containers on node {part.node.name} cannot reach the job's others")
             for gpu in part.gpus:
                 index = overlay_networks.next_index(used, taken)
                 used.append(index)
                 taken.append(index)
-                single = Part(part.node, (gpu,))
+                single = ContainerPlacement(part.node, (gpu,))
                 gpus = self._gpus_of(part.node)
                 spec = run_specs.host_spec(attempt, index, single, ranks, gpus, ranks, drivers[-1])
                 self._add(attempt, index, Container.Role.HOST, single, spec)
         for node in here:
             wake_node(node)  # the driver has a new host, and all have a new peer
 
-    def _pick(self, where: Mapping[int, int]) -> Iterator[Part]:
+    def _pick(self, where: Mapping[int, int]) -> Iterator[ContainerPlacement]:
         """The GPUs with the lowest indexes of each node, all of them or none."""
         for node_id, count in sorted(where.items()):
             node = self.nodes.get(node_id)
@@ -196,9 +202,9 @@ class _World:
                 raise PlanStaleError(f"node {node.name if node else node_id} no longer takes new work")
             if len(self.free[node_id]) < count:
                 raise PlanStaleError(f"node {node.name} no longer has {count} free")
-            yield Part(node, tuple(self.free[node_id][:count]))
+            yield ContainerPlacement(node, tuple(self.free[node_id][:count]))
 
-    def _add(self, attempt: Attempt, index: int, role: Container.Role, part: Part, spec: RunSpec) -> None:
+    def _add(self, attempt: Attempt, index: int, role: Container.Role, part: ContainerPlacement, spec: RunSpec) -> None:
         container = lifecycle.add_container(attempt, part.node, index, role, spec.name, spec.to_json())
         # Held since now, not since the turn began: a GPU given back meanwhile must not seem to be held twice.
         held_since = container.assigned_at
@@ -212,13 +218,13 @@ class _World:
 
     # Changing what runs
 
-    def _running_as_seen(self, job: Job, line: Line) -> Attempt:
+    def _running_as_seen(self, job: Job, step: PlanStep) -> Attempt:
         attempt = job.attempts.filter(ended_at__isnull=True, wanted=Attempt.Wanted.RUN).first()
         if attempt is None or job.intent != Job.Intent.RUN:
             raise PlanStaleError("the job no longer runs")
         attempt.job = job
         held = attempt.allocations.filter(released_at__isnull=True, requested_back_at__isnull=True)
-        if Counter(map(str, held.values_list("gpu__node", flat=True))) != Counter(line.before):
+        if Counter(map(str, held.values_list("gpu__node", flat=True))) != Counter(step.before):
             raise PlanStaleError("the job's GPUs have changed meanwhile")
         return attempt
 
@@ -242,7 +248,7 @@ class _World:
             lifecycle.stop_container(part, StopReason.PREEMPTED)
 
 
-def _ring_for(job: Job, nodes: Sequence[Node]) -> int | None:
+def _network_number_for(job: Job, nodes: Sequence[Node]) -> int | None:
     """The number of its network over several nodes, if it is on several or may come to be."""
     several = len({node.pk for node in nodes}) > 1
     if not (several or (job.elastic and run_specs.has_driver(job))):
@@ -253,7 +259,7 @@ def _ring_for(job: Job, nodes: Sequence[Node]) -> int | None:
     return ring
 
 
-def _where(parts: Sequence[Part]) -> str:
+def _where(parts: Sequence[ContainerPlacement]) -> str:
     """For the job's history: ``a (2 GPUs) and b (1 CPU slot)``."""
     return " and ".join(
         f"{part.node.name} ({counted(len(part.gpus), noun(gpu.kind for gpu in part.gpus))})" for part in parts

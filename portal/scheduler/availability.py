@@ -47,7 +47,7 @@ class Nodes:
 
 
 @dataclass(frozen=True)
-class Places:
+class Availability:
     """Where jobs of one environment can run."""
 
     ready: frozenset[int]
@@ -112,12 +112,12 @@ def largest_node() -> int:
     return max(usable.values_list("n", flat=True), default=1)
 
 
-def places_of(nodes: Nodes, environment: int) -> Places:
+def availability_of(nodes: Nodes, environment: int) -> Availability:
     prepared = nodes.environments.get(environment, {})
     ready = frozenset(
         node for node, row in prepared.items() if node in nodes.open and row.state == NodeEnvironment.State.READY
     )
-    return Places(ready, frozenset(map(str, ready)), frozenset(map(str, ready - nodes.out_of_reach)))
+    return Availability(ready, frozenset(map(str, ready)), frozenset(map(str, ready - nodes.out_of_reach)))
 
 
 def why_nowhere(min_gpus: int, environment: int, title: str, nodes: Nodes, ready: frozenset[int]) -> str:

@@ -7,7 +7,7 @@
 4. Ask the policy, within a time limit. An exception or a timeout keeps everything as it is.
 5. Check the plan. One violation, and none of it is applied.
 6. Apply it, line by line; tell each waiting job why it waits.
-7. Record the turn if it did, found or said anything new. On commit, nodes and browsers are woken.
+7. Record the turn if it did, found or reasons_changed anything new. On commit, nodes and browsers are woken.
 8. In a third transaction, keep what a recorded turn saw and planned, so that it can be decided again.
 
 The lock is for quiet, the re-check in ``apply`` for correctness, the unique indexes for bugs.
@@ -33,10 +33,10 @@ from portal.jobs import gpu_failures, lifecycle
 from portal.jobs.models import Job, JobState
 from portal.scheduler import batch_sizes, drain_migration, driver_failover, recording
 from portal.scheduler import snapshot as snapshots
-from portal.scheduler.apply import Applied, apply
+from portal.scheduler.apply import ApplyResult, apply
 from portal.scheduler.job_history import History
 from portal.scheduler.models import Cycle, Leader, PolicyState, SchedulerConfig
-from portal.scheduler.queue_order import standings
+from portal.scheduler.queue_order import queue_entries
 from portal.scheduler.services import config_in_force, policy_name
 from scheduling import registry
 from scheduling.check import violations
@@ -65,11 +65,11 @@ class NoPlanError(Exception):
 
 
 @dataclass
-class Turn:
+class CycleResult:
     """What a turn did."""
 
     busy: bool = False
-    applied: Applied = field(default_factory=Applied)
+    applied: ApplyResult = field(default_factory=ApplyResult)
     waiting: int = 0
     error: str = ""
     seen: Snapshot | None = None
@@ -82,8 +82,8 @@ class Turn:
 
 
 @contextmanager
-def collected_later() -> Iterator[None]:
-    """The garbage collector waits: in the middle of a turn it would look through the whole process several times."""
+def garbage_collection_paused() -> Iterator[None]:
+    """The garbage collector waits: in the middle of a turn it would queryset through the whole process several times."""
     gc.disable()
     try:
         yield
@@ -91,8 +91,8 @@ def collected_later() -> Iterator[None]:
         gc.enable()
 
 
-@collected_later()
-def run(epoch: int, now: datetime | None = None, history: History | None = None) -> Turn:
+@garbage_collection_paused()
+def run(epoch: int, now: datetime | None = None, history: History | None = None) -> CycleResult:
     """Turns once as the leader of ``epoch``. Raises LeadershipLostError when that is not the leader any more.
 
     ``history`` is the leader's own of the turns before; without it each turn reads all anew.
@@ -100,26 +100,26 @@ def run(epoch: int, now: datetime | None = None, history: History | None = None)
     began = time.monotonic()
     with transaction.atomic():
         if not take_lock():
-            return Turn(busy=True)
+            return CycleResult(busy=True)
         lead(epoch)
-        lifecycle.sweep(now, drain_migration.turn(now))
+        lifecycle.sweep(now, drain_migration.migrate(now))
         gpu_failures.leave()
         driver_failover.replace(now)
     try:
         with transaction.atomic():
             if not take_lock():
-                return Turn(busy=True)
+                return CycleResult(busy=True)
             lead(epoch)
-            turn = _decide_and_do(epoch, now or timezone.now(), began, history)
+            turn = _decide_and_apply(epoch, now or timezone.now(), began, history)
     except (DatabaseTrouble, LeadershipLostError):
         raise
     except Exception as error:
         # Nothing of the turn is kept but the trace that it failed.
         logger.exception("the turn failed")
-        turn = Turn(error=f"The turn failed: {type(error).__name__}: {error}")
+        turn = CycleResult(error=f"The turn failed: {type(error).__name__}: {error}")
         with transaction.atomic():
             lead(epoch)
-            _record(turn, config_in_force(), epoch, began, said=False)
+            _record(turn, config_in_force(), epoch, began, reasons_changed=False)
         return turn
     if turn.recorded is not None and turn.seen is not None:
         try:
@@ -150,8 +150,8 @@ def lead(epoch: int) -> None:
         raise LeadershipLostError(f"epoch {epoch} is over; the leader's is {row[0] if row else 'unknown'}")
 
 
-def _decide_and_do(epoch: int, now: datetime, began: float, history: History | None) -> Turn:
-    turn = Turn()
+def _decide_and_apply(epoch: int, now: datetime, began: float, history: History | None) -> CycleResult:
+    turn = CycleResult()
     config = config_in_force()
     kept = PolicyState.objects.filter(config=config.pk).first()
     turn.seen = snapshots.take(now, kept.state if kept else {}, history)
@@ -176,70 +176,70 @@ def _decide_and_do(epoch: int, now: datetime, began: float, history: History | N
             reasons.setdefault(job, f"It was about to start, but then: {why} The scheduler tries again.")
     if {node.kind for node in turn.seen.nodes} - {""} == {CPU_SLOT_MODEL}:
         reasons = {job: in_cpu_slots(reason) for job, reason in reasons.items()}
-    said = _tell(turn.seen, reasons)
+    reasons_changed = _update_reasons(turn.seen, reasons)
     turn.waiting = len(reasons)
-    _record(turn, config, epoch, began, said)
+    _record(turn, config, epoch, began, reasons_changed)
     return turn
 
 
 def plan_within(policy: Policy, snapshot: Snapshot, seconds: float) -> Plan:
     """The policy's plan. Raises NoPlanError when it fails or takes longer; a thread cannot be ended, but left behind."""
-    if any(thread.is_alive() for thread in _left_behind):
+    if any(thread.is_alive() for thread in _abandoned):
         raise NoPlanError(
             "The policy still thinks about an earlier turn. Switch to another, then restart the scheduler."
         )
     answer: list[Plan] = []
-    trouble: list[Exception] = []
+    failures: list[Exception] = []
 
-    def think() -> None:
+    def run_policy() -> None:
         try:
             answer.append(decide(policy, snapshot))
         except Exception as error:
             logger.exception("the policy failed")
-            trouble.append(error)
+            failures.append(error)
 
-    thread = threading.Thread(target=think, name="policy", daemon=True)
+    thread = threading.Thread(target=run_policy, name="policy", daemon=True)
     thread.start()
     thread.join(seconds)
-    if trouble:
-        raise NoPlanError(f"The policy failed: {type(trouble[0]).__name__}: {trouble[0]}")
+    if failures:
+        raise NoPlanError(f"The policy failed: {type(failures[0]).__name__}: {failures[0]}")
     if not answer:
-        _left_behind.append(thread)
+        _abandoned.append(thread)
         raise NoPlanError(f"The policy did not decide within {seconds:g} seconds.")
     return answer[0]
 
 
-_left_behind: list[threading.Thread] = []
+_abandoned: list[threading.Thread] = []
 """Planners that ran out of time: while one still thinks, no other is started."""
 
 
-def _tell(seen: Snapshot, reasons: Mapping[int, str]) -> bool:
+def _update_reasons(seen: Snapshot, reasons: Mapping[int, str]) -> bool:
     """Keeps each waiting job's reason and place in the queue; True when any reason is another now."""
-    standing_of = standings(seen.jobs, reasons)
+    standing_of = queue_entries(seen.jobs, reasons)
 
-    def news(rows: QuerySet[Job]) -> Iterator[_News]:
-        told = rows.values_list("pk", "state", "intent", "waiting_reason", "queue_position")
-        for job, state, intent, before, number in told:
+    def news(rows: QuerySet[Job]) -> Iterator[_ReasonUpdate]:
+        updates = rows.values_list("pk", "state", "intent", "waiting_reason", "queue_position")
+        for job, state, intent, before, number in updates:
             standing = standing_of.get(job) if state == JobState.QUEUED and intent == Job.Intent.RUN else None
             truth = (standing.reason, standing.place) if standing else ("", None)
             if (before, number) != truth:
-                yield _News(job, state, intent, before, *truth)
+                yield _ReasonUpdate(job, state, intent, before, *truth)
 
     # Three questions, each with an index: all who ever failed are more and more.
     left = Job.objects.filter(queue_position__isnull=False)
-    looks = (
+    querysets = (
         Job.objects.filter(state=JobState.QUEUED),
         left.filter(state__in=(JobState.HELD, JobState.RUNNING)),
         left.filter(state__in=(JobState.CANCELLED, JobState.FAILED), finished_at__gt=timezone.now() - LEFT_QUEUE),
     )
-    outdated = [each for look in looks for each in news(look.order_by())]
+    outdated = [each for queryset in querysets for each in news(queryset.order_by())]
     if outdated:
-        _write(outdated)
+        _write_reasons(outdated)
     return any(each.before != each.reason for each in outdated)
 
 
-class _News(NamedTuple):
-    """What a job should be told, and what it was told; true as long as its state and intent are these."""
+class _ReasonUpdate(NamedTuple):
+    """What a job should be updates, and what it was updates; true as long as its state and intent are these."""
 
     job: int
     state: str
@@ -249,7 +249,7 @@ class _News(NamedTuple):
     place: int | None
 
 
-def _write(told: Sequence[_News]) -> None:
+def _write_reasons(updates: Sequence[_ReasonUpdate]) -> None:
     """One start moves everybody behind it up: too many small updates for ``bulk_update``.
 
     Somebody else's lock is not waited for: it is only a sentence, and the next turn comes soon.
@@ -257,12 +257,14 @@ def _write(told: Sequence[_News]) -> None:
     table = Job._meta.db_table
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
-            columns = [[getattr(each, name) for each in told] for name in ("job", "state", "intent", "reason", "place")]
+            columns = [
+                [getattr(each, name) for each in updates] for name in ("job", "state", "intent", "reason", "place")
+            ]
             cursor.execute(
-                "WITH told AS (SELECT * FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::text[], %s::integer[])"  # noqa: S608
-                " AS told(job, state, intent, reason, place)), "
-                f"ours AS (SELECT told.* FROM told JOIN {table} AS job ON job.id = told.job"
-                " AND job.state = told.state AND job.intent = told.intent FOR NO KEY UPDATE OF job SKIP LOCKED) "
+                "WITH updates AS (SELECT * FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::text[], %s::integer[])"  # noqa: S608
+                " AS updates(job, state, intent, reason, place)), "
+                f"ours AS (SELECT updates.* FROM updates JOIN {table} AS job ON job.id = updates.job"
+                " AND job.state = updates.state AND job.intent = updates.intent FOR NO KEY UPDATE OF job SKIP LOCKED) "
                 f"UPDATE {table} SET waiting_reason = ours.reason, queue_position = ours.place"
                 f" FROM ours WHERE {table}.id = ours.job",
                 columns,
@@ -271,7 +273,7 @@ def _write(told: Sequence[_News]) -> None:
             cursor.executemany(
                 f"UPDATE {table} SET waiting_reason = %s, queue_position = %s"  # noqa: S608
                 " WHERE id = %s AND state = %s AND intent = %s",
-                [(each.reason, each.place, each.job, each.state, each.intent) for each in told],
+                [(each.reason, each.place, each.job, each.state, each.intent) for each in updates],
             )
 
 
@@ -279,13 +281,13 @@ LEFT_QUEUE = timedelta(days=7)
 """A job that ended in the queue carries its place there until the next turn; no scheduler is away for longer."""
 
 
-def _record(turn: Turn, config: SchedulerConfig, epoch: int, began: float, said: bool) -> None:
+def _record(turn: CycleResult, config: SchedulerConfig, epoch: int, began: float, reasons_changed: bool) -> None:
     """A row for a turn worth looking at: one every few seconds would bury those."""
     done = turn.applied
     last = Cycle.objects.order_by("-id").values("error", "config").first() or {"error": "", "config": None}
     news = turn.error and (turn.error, config.pk) != (last["error"], last["config"])
     recovered = last["error"] and not turn.error and last["config"] == config.pk
-    if not (done.started or done.resized or done.stopped or done.dropped or said or news or recovered):
+    if not (done.started or done.resized or done.stopped or done.dropped or reasons_changed or news or recovered):
         return
     if turn.seen is not None:
         turn.text = snapshot_to_text(turn.seen)

@@ -21,7 +21,7 @@ from portal.jobs import lifecycle
 from portal.jobs.models import Allocation, Attempt, Container, ContainerState, Job, StopReason
 from portal.jobs.resize_timeline.models import RankGroup
 from portal.scheduler import apply as applying
-from portal.scheduler.availability import USABLE_GPU, places_of, read_nodes
+from portal.scheduler.availability import USABLE_GPU, availability_of, read_nodes
 from scheduling.toolkit.placement import place
 
 PATIENCE = timedelta(minutes=3)
@@ -30,10 +30,10 @@ RESERVED_AHEAD = timedelta(hours=1)
 """A node that others have reserved within this time is nowhere to move to."""
 
 
-def turn(now: datetime | None = None) -> frozenset[int]:
-    """The attempts that a drain has to leave alone until the next turn. Two queries when no node is being drained."""
+def migrate(now: datetime | None = None) -> frozenset[int]:
+    """The attempts that a drain has to leave alone until the next migrate. Two queries when no node is being drained."""
     now = now or timezone.now()
-    _stay_after_all()
+    _cancel_migrations()
     draining = Container.objects.filter(node__draining=True).exclude(state=ContainerState.EXITED)
     leaving = Attempt.objects.filter(
         ended_at__isnull=True,
@@ -43,10 +43,10 @@ def turn(now: datetime | None = None) -> frozenset[int]:
         job__intent=Job.Intent.RUN,
         pk__in=draining.values("attempt"),
     )
-    return frozenset(pk for pk in leaving.order_by("job_id").values_list("pk", flat=True) if _moves(pk, now))
+    return frozenset(pk for pk in leaving.order_by("job_id").values_list("pk", flat=True) if _migrate(pk, now))
 
 
-def _stay_after_all() -> None:
+def _cancel_migrations() -> None:
     """Whoever was about to leave a node that is no longer drained keeps what it has there, and nothing else."""
     asked = Allocation.objects.filter(
         released_at__isnull=True,
@@ -64,7 +64,7 @@ def _stay_after_all() -> None:
 
 
 @transaction.atomic
-def _moves(pk: int, now: datetime) -> bool:
+def _migrate(pk: int, now: datetime) -> bool:
     job = lifecycle.locked(Attempt.objects.values_list("job", flat=True).get(pk=pk))
     attempt = Attempt.objects.select_related("job").get(pk=pk)
     if attempt.ended_at or attempt.wanted != Attempt.Wanted.RUN or job.intent != Job.Intent.RUN:
@@ -135,7 +135,7 @@ def _room(job: Job, count: int, now: datetime) -> dict[int, int]:
         for row in reservations.in_force(now)
         if row.start <= now + RESERVED_AHEAD and job.submitted_by_id not in reservations.owners(row)
     }
-    allowed = places_of(nodes, job.environment_id).ids - reserved
+    allowed = availability_of(nodes, job.environment_id).ids - reserved
     found = place({node: free[node] for node in sorted(free)}, count, spread=True, allowed=allowed)
     if found is None:
         raise applying.PlanStaleError("there is no room elsewhere")

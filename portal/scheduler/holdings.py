@@ -33,7 +33,7 @@ class Holding:
 
 
 @dataclass
-class Past:
+class PastUse:
     """What a job's attempts have had so far."""
 
     attempts: int = 0
@@ -96,11 +96,11 @@ def read_holdings(intents: Mapping[int, str]) -> tuple[dict[int, Holding], Count
             holding.base[str(node)] += count
     for job, holding in holdings.items():
         if not holding.stopping and (not holding.kept or intents.get(job) != Job.Intent.RUN):
-            _give_up(holding, leaving)
+            _mark_stopping(holding, leaving)
     return holdings, held, leaving
 
 
-def _give_up(holding: Holding, leaving: Counter[int]) -> None:
+def _mark_stopping(holding: Holding, leaving: Counter[int]) -> None:
     """It ends without having been told to: its last part has exited, or a person wants it stopped."""
     holding.stopping = True
     for node, gpus in holding.kept.items():
@@ -124,7 +124,7 @@ def _bases() -> dict[int, int]:
     return first
 
 
-def read_past(now: datetime) -> dict[int, Past]:
+def read_past(now: datetime) -> dict[int, PastUse]:
     """What the attempts of active jobs have had, by job."""
     until = Coalesce(F("released_at"), now)
     saved = When(
@@ -154,7 +154,7 @@ def read_past(now: datetime) -> dict[int, Past]:
         )
         .order_by("attempt__job", "attempt__number")
     )
-    found: dict[int, Past] = defaultdict(Past)
+    found: dict[int, PastUse] = defaultdict(PastUse)
     for job, number, resumable, outcome, started, ended, held, unsaved, first, last, given, asked_back in rows:
         past = found[job]
         lives = ended is None

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from portal.jobs.models import Allocation, Attempt, JobState, LogStream, Outcome, StepStat
 from portal.jobs.resize_timeline.models import RankGroup
 from portal.jobs.rules import GOES_ON
-from portal.scheduler.throughput import LEAST_REPORTS, ROWS_KEPT, Speeds, Steps, measured_speeds
+from portal.scheduler.throughput import MIN_REPORTS, ROWS_KEPT, Speeds, Steps, measured_speeds
 from scheduling.toolkit import performance
 from scheduling.toolkit.estimates import DEFAULT_EXPONENT
 from scheduling.types import Curve, Estimate, Job
@@ -44,7 +44,7 @@ Script = tuple[int, str, str]
 """Project, launcher and entry: the same program across code versions."""
 
 
-class Run(NamedTuple):
+class PastRun(NamedTuple):
     """A job that succeeded."""
 
     finished: datetime
@@ -53,7 +53,7 @@ class Run(NamedTuple):
     seconds: float
 
 
-class Holding(NamedTuple):
+class HeldGpus(NamedTuple):
     """GPUs held now by the jobs of one person, for one group (0: none), since a moment."""
 
     user: int
@@ -69,17 +69,17 @@ class History:
     settled_until: datetime | None = None
     _held: NDArray[np.float64] = field(default_factory=lambda: np.empty((5, 0)))
     """Rows: user, group, GPUs, from, to."""
-    _held_lately: NDArray[np.float64] = field(default_factory=lambda: np.empty((5, 0)))
-    _runs: "_Kept[Run]" = field(default_factory=lambda: _Kept())
-    _begins: "_Kept[tuple[datetime, float]]" = field(default_factory=lambda: _Kept())
+    _held_recently: NDArray[np.float64] = field(default_factory=lambda: np.empty((5, 0)))
+    _runs: "RecentItems[PastRun]" = field(default_factory=lambda: RecentItems())
+    _begins: "RecentItems[tuple[datetime, float]]" = field(default_factory=lambda: RecentItems())
     _begun: set[int] = field(default_factory=set)
     """Attempts whose first line is among the settled."""
-    _changes: "_Kept[tuple[datetime, float]]" = field(default_factory=lambda: _Kept())
+    _changes: "RecentItems[tuple[datetime, float]]" = field(default_factory=lambda: RecentItems())
     _groups: dict[Script, set[str]] = field(default_factory=lambda: defaultdict(set))
     """The arguments that each program was run with."""
     _steps: dict[Script, dict[int, Steps]] = field(default_factory=lambda: defaultdict(dict))
     """By their rows' numbers."""
-    newcomers: dict[int, tuple[Hashable, Job]] = field(default_factory=dict)
+    new_jobs: dict[int, tuple[Hashable, Job]] = field(default_factory=dict)
     """Jobs that had no GPU yet in the last snapshot, and what they follow from: most of a long queue stays as it is."""
 
     def refresh(self, now: datetime) -> None:
@@ -116,12 +116,12 @@ class History:
         )
         old = read[4] < still.timestamp()
         kept = self._held[:, self._held[4] >= now.timestamp() - USAGE_DAYS * DAY]
-        self._held, self._held_lately = np.concatenate([kept, read[:, old]], axis=1), read[:, ~old]
+        self._held, self._held_recently = np.concatenate([kept, read[:, old]], axis=1), read[:, ~old]
 
-    def used(self, holdings: Iterable[Holding], now: float) -> dict[tuple[int, int], tuple[float, ...]]:
+    def used(self, holdings: Iterable[HeldGpus], now: float) -> dict[tuple[int, int], tuple[float, ...]]:
         """By (user, group): GPU-seconds held in the last 24 hours, in the 24 before, and so on for 30 days."""
         live = np.array([(user, group, gpus, since, now) for user, group, since, gpus in holdings]).reshape(-1, 5).T
-        user, group, gpus, start, end = np.concatenate([self._held, self._held_lately, live], axis=1)
+        user, group, gpus, start, end = np.concatenate([self._held, self._held_recently, live], axis=1)
         if not len(user):
             return {}
         # Each pair as one complex number: ``unique`` sorts those ten times as fast as rows.
@@ -163,13 +163,13 @@ class History:
             )
             .order_by("job__finished_at", "job", "number")
         )
-        self._runs.begin_again()
+        self._runs.clear_recent()
         for finished, script, arguments, people, run in _runs_of(rows):
             self._groups[script].add(arguments)
             for key in ((script, arguments), script, people):
                 self._runs.add(key, run, settled=finished < still)
 
-    def _runs_like(self, key: Hashable) -> tuple[Run, ...]:
+    def _runs_like(self, key: Hashable) -> tuple[PastRun, ...]:
         known = self._runs.newest(key)
         if known and known[0].finished < self._oldest:  # they are in order
             known = [run for run in known if run.finished >= self._oldest]
@@ -183,25 +183,25 @@ class History:
         by_arguments = (self._runs_like((script, arguments)) for arguments in sorted(self._groups.get(script, ())))
         return Speeds(_curve(tuple(by_arguments), max_gpus))
 
-    def most_gpus(self, script: Script) -> int:
+    def max_gpus_used(self, script: Script) -> int:
         """Of its runs that are known; 1 when there are none."""
         return ceil(max((run.gpus for run in self._runs_like(script)), default=1.0))
 
-    def like(self, script: Script, arguments: str, people: tuple[int, int], curve: Curve | None) -> "Like":
+    def like(self, script: Script, arguments: str, people: tuple[int, int], curve: Curve | None) -> "RuntimeSample":
         """The most similar runs there are: with equal arguments, of the program, of the same person and project.
 
-        ``curve`` says what those runs made of their GPUs, so it reaches as far as they did (``most_gpus``).
+        ``curve`` says what those runs made of their GPUs, so it reaches as far as they did (``max_gpus_used``).
         """
         for key in ((script, arguments), script, people):
             if runs := self._runs_like(key):
                 return _like(runs, curve.speeds if curve and key != people else ())
-        return Like.of(())
+        return RuntimeSample.of(())
 
     # How long steps took
 
     def _refresh_steps(self, since: datetime) -> None:
         job = ("attempt__job__project", "attempt__job__launcher", "attempt__job__entry")
-        rows = StepStat.objects.filter(at__gte=since, reports__gte=LEAST_REPORTS)
+        rows = StepStat.objects.filter(at__gte=since, reports__gte=MIN_REPORTS)
         for number, project, launcher, entry, *values in rows.values_list("pk", *job, *Steps._fields):
             self._steps[project, launcher, entry][number] = Steps(*values)
         for script, some in self._steps.items():
@@ -225,7 +225,7 @@ class History:
             .annotate(first=Min("first_at"))
             .order_by("first", "container__attempt")
         )
-        self._begins.begin_again()
+        self._begins.clear_recent()
         for attempt, project, launcher, entry, placed, first in rows:
             if attempt in self._begun:
                 continue
@@ -244,7 +244,7 @@ class History:
     def _refresh_changes(self, since: datetime, still: datetime) -> None:
         job = ("driver__attempt__job__project", "driver__attempt__job__launcher", "driver__attempt__job__entry")
         rows = RankGroup.objects.filter(at__gte=since, cost_seconds__isnull=False).order_by("at", "pk")
-        self._changes.begin_again()
+        self._changes.clear_recent()
         for at, seconds, project, launcher, entry in rows.values_list("at", "cost_seconds", *job):
             for key in ((project, launcher, entry), launcher):
                 self._changes.add(key, (at, seconds), settled=at < still)
@@ -253,31 +253,31 @@ class History:
         """The median of the program, else of all with its launcher; None when nobody knows."""
         return self._median(self._changes, script, script[1])
 
-    def _median(self, kept: "_Kept[tuple[datetime, float]]", *keys: Hashable) -> float | None:
+    def _median(self, kept: "RecentItems[tuple[datetime, float]]", *keys: Hashable) -> float | None:
         for key in keys:
             if known := [seconds for at, seconds in kept.newest(key) if at >= self._oldest]:
                 return round(median(known), 1)
         return None
 
 
-class _Kept(Generic[Item]):
+class RecentItems(Generic[Item]):
     """The newest items by key, those that may still change apart from the others."""
 
     def __init__(self) -> None:
         self._settled: dict[Hashable, deque[Item]] = defaultdict(lambda: deque(maxlen=RUNS_KEPT))
-        self._lately: dict[Hashable, list[Item]] = {}
+        self._recent: dict[Hashable, list[Item]] = {}
 
-    def begin_again(self) -> None:
-        self._lately = defaultdict(list)
+    def clear_recent(self) -> None:
+        self._recent = defaultdict(list)
 
     def add(self, key: Hashable, item: Item, *, settled: bool) -> None:
-        (self._settled if settled else self._lately)[key].append(item)
+        (self._settled if settled else self._recent)[key].append(item)
 
     def newest(self, key: Hashable) -> list[Item]:
-        return [*self._settled.get(key, ()), *self._lately.get(key, ())][-RUNS_KEPT:]
+        return [*self._settled.get(key, ()), *self._recent.get(key, ())][-RUNS_KEPT:]
 
 
-def _runs_of(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[datetime, Script, str, tuple[int, int], Run]]:
+def _runs_of(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[datetime, Script, str, tuple[int, int], PastRun]]:
     """One for each job of (job, finished, project, ..., outcome, GPU time, from, to) of its attempts in their order.
 
     What an attempt did counts if the next one went on from it.
@@ -291,7 +291,7 @@ def _runs_of(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[datetime, Script
                 seconds += (end - start).total_seconds()
                 gpu_seconds += held.total_seconds()
         if seconds > 0 and gpu_seconds > 0:
-            run = Run(finished, max(1.0, gpu_seconds / seconds), seconds)
+            run = PastRun(finished, max(1.0, gpu_seconds / seconds), seconds)
             yield finished, (project, launcher, entry), json.dumps(arguments), (owner, project), run
 
 
@@ -305,18 +305,18 @@ def _speeds(gpus: NDArray[np.float64], speeds: Sequence[float]) -> NDArray[np.fl
 
 
 @lru_cache(PROGRAMS_REMEMBERED)
-def _curve(groups: tuple[tuple[Run, ...], ...], max_gpus: int) -> Curve | None:
+def _curve(groups: tuple[tuple[PastRun, ...], ...], max_gpus: int) -> Curve | None:
     return performance.from_runs([[(run.gpus, run.seconds) for run in runs] for runs in groups], max_gpus)
 
 
 @lru_cache(PROGRAMS_REMEMBERED)
-def _like(runs: tuple[Run, ...], speeds: tuple[float, ...]) -> "Like":
+def _like(runs: tuple[PastRun, ...], speeds: tuple[float, ...]) -> "RuntimeSample":
     gpus, seconds = np.array([(run.gpus, run.seconds) for run in runs]).T
-    return Like.of((seconds * _speeds(gpus, speeds)).tolist())
+    return RuntimeSample.of((seconds * _speeds(gpus, speeds)).tolist())
 
 
 @dataclass(frozen=True)
-class Like:
+class RuntimeSample:
     """How much work runs were that a job is like."""
 
     lengths: tuple[float, ...]
@@ -325,7 +325,7 @@ class Like:
     """Relative, of taking their median for another one."""
 
     @classmethod
-    def of(cls, lengths: Iterable[float]) -> "Like":
+    def of(cls, lengths: Iterable[float]) -> "RuntimeSample":
         known = tuple(sorted(lengths))
         spread = UNKNOWN_SPREAD
         if len(known) > 1:

@@ -36,7 +36,7 @@ class Leadership:
             self.epoch = self._next_epoch()
         return self.epoch is not None
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Lets another take over at once. Harmless when we do not lead, or the connection is gone."""
         self.epoch = None
         if self._file is not None:

@@ -55,7 +55,7 @@ class Preview:
     policy: str
     params: Mapping[str, Any]
     config: int
-    """``services.standing`` of the one in force that it was made beside."""
+    """``services.config_identity`` of the one in force that it was made beside."""
     snapshot: Snapshot
     sha256: str
     changes: tuple[Change, ...] = ()
@@ -89,14 +89,14 @@ class Preview:
         return signing.dumps(shown, salt=SALT, compress=True)
 
 
-def look(key: str, params: Mapping[str, Any], *, etas: bool = True) -> Preview:
+def compute(key: str, params: Mapping[str, Any], *, etas: bool = True) -> Preview:
     """Raises ValueError with plain sentences when there is no such policy or a parameter is wrong."""
     values = registry.complete(key, params)
     policy = registry.build(key, values)
     config = services.current_config()
     kept = services.state_of(config)
     seen = snapshots.take(state=kept)
-    preview = Preview(key, values, services.standing(config), seen, sha256_of(snapshot_to_text(seen)))
+    preview = Preview(key, values, services.config_identity(config), seen, sha256_of(snapshot_to_text(seen)))
     fresh = replace(seen, state={})  # a switch starts afresh
     try:
         plan, rest = within(THINK_SECONDS, lambda: _at_rest(policy, fresh))
@@ -121,7 +121,7 @@ def confirm(actor: User | None, key: str, params: Mapping[str, Any], ticket: str
         raise Refused(f"What you were shown is more than an hour old. {LOOK_AGAIN}", "conflict") from None
     except signing.BadSignature:
         raise Refused(f"This does not say what you were shown. {LOOK_AGAIN}", "conflict") from None
-    now = look(key, params, etas=False)
+    now = compute(key, params, etas=False)
     if now.wrong:
         raise Refused(now.wrong, "conflict")
     if (shown["policy"], shown["params"]) != (key, dict(now.params)):

@@ -18,7 +18,7 @@ TIERS = ("premium", "standard", "basic")
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class QueueEntry:
     """What a waiting job is shown."""
 
     reason: str
@@ -26,7 +26,7 @@ class Standing:
     """1 for the first of the queue."""
 
 
-def standings(jobs: Iterable[Job], why: Mapping[int, str]) -> dict[int, Standing]:
+def queue_entries(jobs: Iterable[Job], why: Mapping[int, str]) -> dict[int, QueueEntry]:
     """The place of each job in ``why``, and its reason with as many jobs ahead as there are before that place.
 
     Jobs stand by tier, priority and submission, but each behind at least as many others as its policy counted.
@@ -35,14 +35,14 @@ def standings(jobs: Iterable[Job], why: Mapping[int, str]) -> dict[int, Standing
     counts = [_counted(why[int(job.id)]) for job in waiting]
     coming = sorted(range(len(waiting)), key=counts.__getitem__, reverse=True)
     ready: list[int] = []
-    found: dict[int, Standing] = {}
+    found: dict[int, QueueEntry] = {}
     for position in range(len(waiting)):
         while coming and (counts[coming[-1]] <= position or not ready):
             heapq.heappush(ready, coming.pop())
         index = heapq.heappop(ready)
         ahead, job = max(position, counts[index]), int(waiting[index].id)
         text = f"{reasons.jobs(ahead)} ahead of it"
-        found[job] = Standing(AHEAD.sub(text, why[job], count=1) if counts[index] else why[job], ahead + 1)
+        found[job] = QueueEntry(AHEAD.sub(text, why[job], count=1) if counts[index] else why[job], ahead + 1)
     return found
 
 

@@ -24,7 +24,7 @@ READ_AT_ONCE = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedCycle:
     """A turn as it was. ``plan`` is None when the policy gave none that could be applied; the cycle says why."""
 
     cycle: Cycle
@@ -44,7 +44,7 @@ def keep(cycle: Cycle, snapshot: str, plan: Plan | None) -> None:
     Recording.objects.create(cycle=cycle, at=cycle.at, content=content)
 
 
-def recorded(since: datetime | None = None) -> Iterator[Recorded]:
+def recorded(since: datetime | None = None) -> Iterator[RecordedCycle]:
     """Oldest first, read piece by piece."""
     # By the column: "cycle" would be ordered as its table is, newest first.
     rows = Recording.objects.select_related("cycle__config").order_by("cycle_id")
@@ -53,7 +53,7 @@ def recorded(since: datetime | None = None) -> Iterator[Recorded]:
     for row in rows.iterator(chunk_size=READ_AT_ONCE):
         content = json.loads(zlib.decompress(row.content))
         plan = content["plan"]
-        yield Recorded(
+        yield RecordedCycle(
             row.cycle, wire.snapshot_from_json(content["snapshot"]), None if plan is None else wire.plan_from_json(plan)
         )
 

@@ -15,7 +15,7 @@ from scheduling.version import version_of
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayedCycle:
     """One recorded turn. ``again`` is None when it cannot be judged; ``why_not`` then says why."""
 
     cycle: Cycle
@@ -33,7 +33,7 @@ class Summary:
     why_not: Counter[str] = field(default_factory=Counter)
     jobs: Counter[str] = field(default_factory=Counter)
     """By job, in how many turns it would have been told something else."""
-    lots: Counter[tuple[str, str]] = field(default_factory=Counter)
+    outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
     """What was, what would have been, and for how many jobs of all turns that is another lot."""
 
     @property
@@ -45,7 +45,7 @@ class Summary:
         """The share of the judged turns that were decided equally; 1 when there were none."""
         return self.same / self.judged if self.judged else 1.0
 
-    def add(self, one: Replayed) -> None:
+    def add(self, one: ReplayedCycle) -> None:
         self.turns += 1
         self.edited += one.edited
         if one.again is None:
@@ -53,32 +53,32 @@ class Summary:
             return
         self.same += one.again.same
         self.jobs.update({each.job: 1 for each in one.again.differences})
-        self.lots.update((each.was, each.would) for each in one.again.differences if each.was != each.would)
+        self.outcomes.update((each.was, each.would) for each in one.again.differences if each.was != each.would)
 
 
 NO_PLAN = "no plan could be applied then"
 GONE = "its policy or its parameters are no longer in the code"
 
 
-def replay(since: datetime | None = None) -> Iterator[Replayed]:
+def replay(since: datetime | None = None) -> Iterator[ReplayedCycle]:
     """Every recorded turn by the policy, parameters and memory of then."""
     policies: dict[int, Policy | None] = {}
     for one in recorded(since):
         config = one.cycle.config
         if one.plan is None or config is None:
-            yield Replayed(one.cycle, None, NO_PLAN)
+            yield ReplayedCycle(one.cycle, None, NO_PLAN)
             continue
         if config.pk not in policies:
             policies[config.pk] = _built(config.policy, config.params)
         policy = policies[config.pk]
         if policy is None:
-            yield Replayed(one.cycle, None, GONE)
+            yield ReplayedCycle(one.cycle, None, GONE)
             continue
         edited = one.cycle.version != version_of(type(policy))
-        yield Replayed(one.cycle, again(policy, one.snapshot, one.plan), edited=edited)
+        yield ReplayedCycle(one.cycle, again(policy, one.snapshot, one.plan), edited=edited)
 
 
-def replay_as(policy: Policy, since: datetime | None = None) -> Iterator[Replayed]:
+def replay_as(policy: Policy, since: datetime | None = None) -> Iterator[ReplayedCycle]:
     """Every recorded turn as ``policy`` would have decided it on the same world, with its own memory from turn to turn.
 
     The worlds are those that the policy in force then led to: what another one would have made of a month is for the
@@ -87,11 +87,11 @@ def replay_as(policy: Policy, since: datetime | None = None) -> Iterator[Replaye
     memory: Mapping[str, Any] = {}
     for one in recorded(since):
         if one.plan is None:
-            yield Replayed(one.cycle, None, NO_PLAN)
+            yield ReplayedCycle(one.cycle, None, NO_PLAN)
             continue
         found = again(policy, one.snapshot, one.plan, state=memory)
         memory = found.plan.state if found.plan else {}
-        yield Replayed(one.cycle, found)
+        yield ReplayedCycle(one.cycle, found)
 
 
 def _built(key: str, params: Mapping[str, Any]) -> Policy | None:

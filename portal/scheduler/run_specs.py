@@ -24,26 +24,30 @@ UID_DIGITS, OWN_DIGITS = 12, 6
 DRIVER = Resources(cpus=1.0, memory_mib=1024, shm_mib=64, tmp_mib=256, pids=512, disk_mib=1024)
 SYSTEM_MEMORY_MIB = 1024
 """What a node keeps for itself: engine, agent, kernel."""
-LEAST_MEMORY_MIB = 512
+MIN_MEMORY_MIB = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ContainerPlacement:
     """One container to be made: on which node, with which GPUs."""
 
     node: Node
     gpus: tuple[Gpu, ...]
 
 
-def parts_of(job: Job, elastic: bool, chosen: Sequence[Part]) -> list[Part]:
+def host_placements(job: Job, elastic: bool, chosen: Sequence[ContainerPlacement]) -> list[ContainerPlacement]:
     """The hosts of a new attempt, the base first, from the GPUs chosen on each node."""
     most_first = sorted(chosen, key=lambda part: (-len(part.gpus), part.node.pk))
     if not elastic:
         return most_first
     home, *others = most_first
     size = min(job.min_gpus, len(home.gpus))
-    singles = [Part(part.node, (gpu,)) for part in (Part(home.node, home.gpus[size:]), *others) for gpu in part.gpus]
-    return [Part(home.node, home.gpus[:size]), *singles]
+    singles = [
+        ContainerPlacement(part.node, (gpu,))
+        for part in (ContainerPlacement(home.node, home.gpus[size:]), *others)
+        for gpu in part.gpus
+    ]
+    return [ContainerPlacement(home.node, home.gpus[:size]), *singles]
 
 
 def has_driver(job: Job) -> bool:
@@ -61,18 +65,18 @@ def new_name(attempt: Attempt, index: int) -> str:
 
 
 def driver_spec(attempt: Attempt, index: int, node: Node, ranks: int) -> RunSpec:
-    group = _collective_group(attempt, index, index, node, ranks)
-    return _spec(attempt, Container.Role.DRIVER, index, group, Part(node, ()), DRIVER)
+    ring = _collective_group(attempt, index, index, node, ranks)
+    return _spec(attempt, Container.Role.DRIVER, index, ring, ContainerPlacement(node, ()), DRIVER)
 
 
 def host_spec(
-    attempt: Attempt, index: int, part: Part, ranks: int, node_gpus: int, hosts: int, driver: int = 0
+    attempt: Attempt, index: int, part: ContainerPlacement, ranks: int, node_gpus: int, hosts: int, driver: int = 0
 ) -> RunSpec:
     """``ranks`` is how many start together, ``hosts`` in how many containers, ``driver`` the index of the driver or
     first host. ``node_gpus`` is how many GPUs share the node's processors and memory."""
     alone = hosts == 1 and not has_driver(attempt.job)
-    group = None if alone else _collective_group(attempt, index, driver, part.node, ranks)
-    return _spec(attempt, Container.Role.HOST, index, group, part, share_of(part.node, len(part.gpus), node_gpus))
+    ring = None if alone else _collective_group(attempt, index, driver, part.node, ranks)
+    return _spec(attempt, Container.Role.HOST, index, ring, part, share_of(part.node, len(part.gpus), node_gpus))
 
 
 def share_of(node: Node, gpus: int, node_gpus: int) -> Resources:
@@ -84,7 +88,7 @@ def share_of(node: Node, gpus: int, node_gpus: int) -> Resources:
         cpus, memory = plain.cpus * gpus, plain.memory_mib * gpus
     else:
         cpus, memory = cpus * share, int(max(memory - SYSTEM_MEMORY_MIB, memory // 2) * share)
-    memory = max(LEAST_MEMORY_MIB, memory)
+    memory = max(MIN_MEMORY_MIB, memory)
     return Resources(
         cpus=round(max(0.1, cpus), 2), memory_mib=memory, shm_mib=max(64, memory // 4), pids=1024 + 256 * gpus
     )
@@ -104,7 +108,7 @@ def _collective_group(attempt: Attempt, index: int, driver: int, node: Node, ran
         port=FIRST_PORT + attempt.pk % PORTS,
         secret=attempt.secret,
         min_ranks=job.min_gpus if job.elastic else ranks,
-        # The scheduler keeps to the job's most; while a group moves to other nodes (``outlives_driver``), it has both.
+        # The scheduler keeps to the job's most; while a ring moves to other nodes (``moves``), it has both.
         max_ranks=job.max_gpus + job.min_gpus if job.elastic else ranks,
     )
     if number is None:
@@ -126,7 +130,12 @@ def _driver_host(job: Job, node: Node) -> str:
 
 
 def _spec(
-    attempt: Attempt, role: Container.Role, index: int, group: CollectiveGroup | None, part: Part, resources: Resources
+    attempt: Attempt,
+    role: Container.Role,
+    index: int,
+    ring: CollectiveGroup | None,
+    part: ContainerPlacement,
+    resources: Resources,
 ) -> RunSpec:
     job = attempt.job
     launcher: Launcher = job.launcher  # type: ignore[assignment]  # the same words, by the model's choices
@@ -152,6 +161,6 @@ def _spec(
         gpu_kind="cuda" if any(gpu.kind == Gpu.Kind.CUDA for gpu in part.gpus) else "cpu",
         elastic=job.elastic,
         env=tuple(sorted((str(key), str(value)) for key, value in env.items())),
-        collective=group,
+        collective=ring,
         resources=resources,
     )

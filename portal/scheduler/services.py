@@ -29,7 +29,7 @@ def config_in_force() -> SchedulerConfig:
     return config
 
 
-def standing(config: SchedulerConfig) -> int:
+def config_identity(config: SchedulerConfig) -> int:
     """Its id, to know it again; 0 for the default before anybody chose, whether it has been stored by then or not."""
     if config.pk is None:
         return 0
@@ -39,7 +39,7 @@ def standing(config: SchedulerConfig) -> int:
 
 def has_former_default(config: SchedulerConfig) -> bool:
     """Whether the lab still runs a default that new labs no longer get, and no admin has ever chosen a policy."""
-    return config.pk is not None and config.policy != registry.DEFAULT and standing(config) == 0
+    return config.pk is not None and config.policy != registry.DEFAULT and config_identity(config) == 0
 
 
 def keep_policy(actor: User) -> SchedulerConfig:
@@ -49,7 +49,7 @@ def keep_policy(actor: User) -> SchedulerConfig:
         raise Refused(
             f"An admin has chosen “{title_of(config.policy)}” already, so there is nothing to keep.", "conflict"
         )
-    return switch_policy(actor, config.policy, config.params, expected=standing(config))
+    return switch_policy(actor, config.policy, config.params, expected=config_identity(config))
 
 
 def policy_name(config: SchedulerConfig) -> str:
@@ -86,14 +86,14 @@ def switch_policy(
 ) -> SchedulerConfig:
     """From the next turn on the scheduler decides by this policy; what runs goes on.
 
-    ``expected`` is the ``standing`` of the configuration that must still be in force, else Refused is raised. Raises ValueError with plain sentences when there is no such policy or a parameter is wrong.
+    ``expected`` is the ``config_identity`` of the configuration that must still be in force, else Refused is raised. Raises ValueError with plain sentences when there is no such policy or a parameter is wrong.
     """
     values = registry.complete(key, params)
     with transaction.atomic():
         # Two who switch at once queue here, on the newest row; on SQLite only one writes at a time anyway.
         SchedulerConfig.objects.select_for_update(no_key=True).order_by("-id").first()
         before = config_in_force()
-        if expected is not None and standing(before) != expected:
+        if expected is not None and config_identity(before) != expected:
             raise Refused(f"{who_switched()} Nothing was switched. Look again.", "conflict")
         config = SchedulerConfig.objects.create(
             policy=key,
@@ -131,7 +131,7 @@ def undo_switch(actor: User, config: int | None = None) -> SchedulerConfig:
     if previous is None:
         raise Refused("There was no switch that could be undone.", "conflict")
     try:
-        return switch_policy(actor, previous.policy, previous.params, expected=standing(last), undoes=last)
+        return switch_policy(actor, previous.policy, previous.params, expected=config_identity(last), undoes=last)
     except ValueError as error:
         raise Refused(
             f"“{title_of(previous.policy)}” can no longer be chosen as it was: {error}", "conflict"

@@ -19,10 +19,9 @@ from portal.cluster import reservations
 from portal.cluster.models import Environment
 from portal.jobs.metrics import seconds_left
 from portal.jobs.models import Job, Progress
-from portal.scheduler.availability import Places, largest_node, places_of, read_nodes, why_nowhere
-from portal.scheduler.holdings import Holding, Past, active_jobs, read_holdings, read_past
-from portal.scheduler.job_history import USAGE_DAYS, History, Like, Script, speed_on
-from portal.scheduler.job_history import Holding as Held
+from portal.scheduler.availability import Availability, availability_of, largest_node, read_nodes, why_nowhere
+from portal.scheduler.holdings import Holding, PastUse, active_jobs, read_holdings, read_past
+from portal.scheduler.job_history import USAGE_DAYS, HeldGpus, History, RuntimeSample, Script, speed_on
 from portal.scheduler.throughput import Speeds
 from scheduling import types
 
@@ -42,29 +41,29 @@ def take(
     holdings, held, leaving = read_holdings({row.id: row.intent for row in rows})
     past = read_past(now)
     names = _Names.read(rows)
-    places = {key: places_of(nodes, key) for key in {row.environment_id for row in rows}}
-    titles = dict(Environment.objects.filter(pk__in=places).values_list("pk", "title"))
+    available = {key: availability_of(nodes, key) for key in {row.environment_id for row in rows}}
+    titles = dict(Environment.objects.filter(pk__in=available).values_list("pk", "title"))
     limits = limits_in_force()
-    expert = _Expert(history, max(nodes.gpus.values(), default=1))
+    programs = _ProgramCatalogue(history, max(nodes.gpus.values(), default=1))
     goals = _read_goals({*holdings, *past})
     blocked = {
-        (size, key): why_nowhere(size, key, titles.get(key, "?"), nodes, places[key].ready)
+        (size, key): why_nowhere(size, key, titles.get(key, "?"), nodes, available[key].ready)
         for size, key in {(row.min_gpus, row.environment_id) for row in rows}
     }
     free = {str(pk): nodes.gpus.get(pk, 0) - held[pk] for pk in nodes.open}
-    jobs, newcomers = [], dict[int, tuple[Hashable, types.Job]]()
+    jobs, new_jobs = [], dict[int, tuple[Hashable, types.Job]]()
     for row in rows:
         holding, had = holdings.get(row.id), past.get(row.id)
-        reach = _reach(row, holding, places[row.environment_id], free)
+        reach = _reach(row, holding, available[row.environment_id], free)
         why = blocked[row.min_gpus, row.environment_id]
-        known = Known(row, reach, why, names.group_of(row), expert.program(row))
+        facts = JobFacts(row, reach, why, names.group_of(row), programs.program(row))
         if holding is None and had is None:
-            before = history.newcomers.get(row.id)
-            newcomers[row.id] = before if before and before[0] == known else (known, _job(known))
-            jobs.append(newcomers[row.id][1])
+            before = history.new_jobs.get(row.id)
+            new_jobs[row.id] = before if before and before[0] == facts else (facts, _job(facts))
+            jobs.append(new_jobs[row.id][1])
         else:
-            jobs.append(_job(known, holding, had or Past(), goals.get(row.id)))
-    history.newcomers = newcomers
+            jobs.append(_job(facts, holding, had or PastUse(), goals.get(row.id)))
+    history.new_jobs = new_jobs
     return types.Snapshot(
         now=now.timestamp(),
         nodes=tuple(
@@ -96,12 +95,13 @@ def of_the_past(rows: list["Row"], since: datetime, history: History) -> types.S
     what accounts have used is as of then. There are no nodes, and no job is tied to any.
     """
     history.refresh(since)
-    names, limits, expert = _Names.read(rows), limits_in_force(), _Expert(history, largest_node())
+    names, limits, programs = _Names.read(rows), limits_in_force(), _ProgramCatalogue(history, largest_node())
     return types.Snapshot(
         now=since.timestamp(),
         nodes=(),
         jobs=tuple(
-            _job(Known(row, Reach(None, _is_ring(row)), "", names.group_of(row), expert.program(row))) for row in rows
+            _job(JobFacts(row, NodeReachability(None, _is_ring(row)), "", names.group_of(row), programs.program(row)))
+            for row in rows
         ),
         limits=tuple(_limits(rows, {}, limits)),
         accounts=tuple(_accounts(rows, {}, limits, names, history, since.timestamp())),
@@ -137,7 +137,7 @@ class Row(NamedTuple):
         return cls(values[0], tuple(values[1]), *values[2:])
 
 
-class Reach(NamedTuple):
+class NodeReachability(NamedTuple):
     """Where a job may get GPUs: of these nodes (None: of all), and whether of several at once."""
 
     nodes: frozenset[str] | None
@@ -145,21 +145,21 @@ class Reach(NamedTuple):
 
 
 class Program(NamedTuple):
-    """What is known of a job's program."""
+    """What is facts of a job's program."""
 
     name: str
     """For policies: equal for equal ones."""
     speeds: Speeds
-    like: Like
+    like: RuntimeSample
     restart_seconds: float
     resize_seconds: float
 
 
-class Known(NamedTuple):
+class JobFacts(NamedTuple):
     """What a policy knows of a job that never had a GPU follows from this alone."""
 
     row: Row
-    reach: Reach
+    reach: NodeReachability
     blocked: str
     group: str
     program: Program
@@ -190,13 +190,13 @@ class _Names:
 RESTART_SECONDS = 30.0
 """Until anything was measured; Pollux and Sia suppose so too."""
 RESIZE_SECONDS = 10.0
-LEAST_RESIZE_SECONDS = 1.0
+MIN_RESIZE_SECONDS = 1.0
 """However little the ranks stand still: those that come hold their GPUs while they load their libraries."""
-LEAST_GOAL_ERROR, EARLY_ERROR = 0.05, 0.01
+MIN_GOAL_ERROR, EARLY_ERROR = 0.05, 0.01
 """Relative, of what is left by a training's own account: in its first hundredth nobody knows."""
 
 
-class _Expert:
+class _ProgramCatalogue:
     """What history says of a program, looked up once for all its jobs."""
 
     def __init__(self, history: History, gpus_per_node: int) -> None:
@@ -208,7 +208,7 @@ class _Expert:
         key = (script, row.arguments, row.submitted_by_id, row.max_gpus)
         if key not in self._programs:
             speeds = self.history.speeds(script, row.max_gpus, self.gpus_per_node)
-            of_runs = self.history.speeds(script, self.history.most_gpus(script), self.gpus_per_node)
+            of_runs = self.history.speeds(script, self.history.max_gpus_used(script), self.gpus_per_node)
             begins = self.history.begin_seconds(script)
             restart_seconds = RESTART_SECONDS if begins is None else begins
             self._programs[key] = Program(
@@ -245,12 +245,12 @@ def script_of(row: Row) -> Script:
 
 
 def _job(
-    known: Known,
+    facts: JobFacts,
     holding: Holding | None = None,
-    past: Past = Past(),  # noqa: B008 - never changed
+    past: PastUse = PastUse(),  # noqa: B008 - never changed
     goal: "Goal | None" = None,
 ) -> types.Job:
-    row, reach, blocked, group, program = known
+    row, reach, blocked, group, program = facts
     stopping = holding is not None and holding.stopping
     now_on = _sorted(holding.kept) if holding and not stopping else {}
     elastic = row.elastic and row.launcher != Job.Launcher.COMMAND
@@ -308,7 +308,7 @@ class Goal(NamedTuple):
     def remaining(self, speed: types.Curve | None) -> types.Estimate:
         """At its pace, were it on one GPU; ``speed`` is with the batch it has. Beginnings tell less than ends."""
         seconds = seconds_left(self.done, self.step, self.batch, self.total, self.step_seconds)
-        error = min(1.0, LEAST_GOAL_ERROR + EARLY_ERROR / self.done)
+        error = min(1.0, MIN_GOAL_ERROR + EARLY_ERROR / self.done)
         return types.Estimate(round(seconds * speed_on(self.ranks, speed), 1), "measured", round(error, 3))
 
 
@@ -323,7 +323,7 @@ def _read_goals(begun: Set[int]) -> dict[int, Goal]:
 def _resize_seconds(launcher: str, measured: float | None, restart_seconds: float) -> float:
     """Never longer than beginning anew, which is what the ranks of torchrun do."""
     if measured is not None:
-        return min(max(LEAST_RESIZE_SECONDS, measured), restart_seconds)
+        return min(max(MIN_RESIZE_SECONDS, measured), restart_seconds)
     return min(RESIZE_SECONDS, restart_seconds) if launcher == Job.Launcher.HOROVOD else restart_seconds
 
 
@@ -336,22 +336,22 @@ def _is_ring(row: Row) -> bool:
     return row.launcher != Job.Launcher.COMMAND
 
 
-def _reach(row: Row, holding: Holding | None, places: Places, free: Mapping[str, int]) -> Reach:
+def _reach(row: Row, holding: Holding | None, available: Availability, free: Mapping[str, int]) -> NodeReachability:
     """Only rings spread, and only over nodes that say where containers of other nodes reach theirs.
 
     What runs needs to have begun in a network over several nodes. What waits gives up the nodes that nobody reaches,
     unless one of them has room for it and the others together do not.
     """
-    alone, linked = Reach(places.ids, spread=False), Reach(places.linked, spread=True)
+    alone, linked = NodeReachability(available.ids, spread=False), NodeReachability(available.linked, spread=True)
     now_on = holding.kept if holding is not None and not holding.stopping else {}
     if holding is not None and now_on:
         return linked if holding.joined else alone
-    if not _is_ring(row) or len(places.linked) < min(2, len(places.ids)):
+    if not _is_ring(row) or len(available.linked) < min(2, len(available.ids)):
         return alone
-    if places.linked == places.ids:
+    if available.linked == available.ids:
         return linked
-    room = sum(free.get(node, 0) for node in places.linked)
-    elsewhere = max(free.get(node, 0) for node in places.ids - places.linked)
+    room = sum(free.get(node, 0) for node in available.linked)
+    elsewhere = max(free.get(node, 0) for node in available.ids - available.linked)
     return alone if elsewhere >= row.min_gpus > room else linked
 
 
@@ -394,7 +394,7 @@ def _accounts(
     for row in rows:
         jobs[row.submitted_by_id, row.group_id or 0].append(str(row.id))
         if row.id in holdings:
-            live += [Held(row.submitted_by_id, row.group_id or 0, *each) for each in holdings[row.id].since]
+            live += [HeldGpus(row.submitted_by_id, row.group_id or 0, *each) for each in holdings[row.id].since]
     weights = {("user", limit.user_id): limit.weight for limit in limits}
     weights |= {("group", limit.group_id): limit.weight for limit in limits}
     used = history.used(live, now)

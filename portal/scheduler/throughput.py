@@ -11,7 +11,7 @@ from scheduling.toolkit import performance
 from scheduling.toolkit.performance import Batches, Measurement, Stats
 from scheduling.types import Curve
 
-LEAST_REPORTS = 2
+MIN_REPORTS = 2
 """A single report is of the first steps, which are slow."""
 ROWS_KEPT = 200
 """Of a program: the newest tell how it is now."""

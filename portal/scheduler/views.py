@@ -134,7 +134,7 @@ def policy_preview(request: HttpRequest) -> HttpResponse:
                 title = services.title_of(key)
                 messages.success(request, f"From the next turn on, “{title}” decides. You can undo it below.")
                 return redirect("scheduler:policy")
-        found = preview.look(key, params)
+        found = preview.compute(key, params)
     except ValueError as error:
         if not form.is_bound:
             raise Http404 from error  # what is in force no longer fits its policy

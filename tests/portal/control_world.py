@@ -40,7 +40,7 @@ def lead() -> int:
     return Leadership()._next_epoch()
 
 
-def turn(epoch: int | None = None, **options: Any) -> cycle.Turn:
+def turn(epoch: int | None = None, **options: Any) -> cycle.CycleResult:
     if epoch is None:
         leader = Leader.objects.filter(pk=1).first()
         epoch = leader.epoch if leader else lead()

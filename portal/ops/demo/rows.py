@@ -278,7 +278,7 @@ def _containers(
         whole = Piece(first.node, 0, tried.placed, None, tried.ended)
         drivers.append(_container(made, attempt, tried, whole, 0, spec, began, story.ask.fate, at, base=False))
     for index, piece in enumerate(tried.pieces, start=len(drivers)):
-        part = run_specs.Part(made.nodes[piece.node], written.gpus_of[id(piece)])
+        part = run_specs.ContainerPlacement(made.nodes[piece.node], written.gpus_of[id(piece)])
         node_gpus = len(made.gpus[piece.node])
         spec = run_specs.host_spec(attempt, index, part, ranks, node_gpus, at_first)
         runs = began if piece.since == tried.placed else piece.since + GROWS_SECONDS

@@ -243,9 +243,9 @@ def test_shrinking_stops_the_youngest_parts_and_never_the_first_host() -> None:
     seen = snapshot.take()
     node = seen.nodes[0].id
     first, *others = Container.objects.filter(role="host").order_by("index")
-    everything = applying.Line(job.pk, "resize", {node: 3}, {}, {int(node): 3})
+    everything = applying.PlanStep(job.pk, "resize", {node: 3}, {}, {int(node): 3})
     with pytest.raises(applying.PlanStaleError, match="nothing left to give back"):
-        applying._World([everything], "t", timezone.now()).carry_out(everything)
+        applying._PlanApplier([everything], "t", timezone.now()).carry_out(everything)
     assert applying.apply(seen, Plan({str(job.pk): {node: 2}}), "t").resized == [job.pk]
     assert list(Container.objects.filter(wanted="stop")) == others[-1:] and first not in others
 
@@ -258,7 +258,7 @@ def test_a_plan_gives_back_before_it_takes() -> None:
         running("4", {"7": 2}, preemptible=True),
     ]
     plan = Plan({"1": {"7": 2}, "2": {"7": 1}, "3": {"7": 2}, "4": {"7": 0}})
-    lines = applying.differences(draw({"7": 8}, *jobs), plan)
+    lines = applying.plan_steps(draw({"7": 8}, *jobs), plan)
     assert [(line.job, line.kind) for line in lines] == [(4, "stop"), (3, "resize"), (2, "start"), (1, "resize")]
 
 
@@ -267,7 +267,7 @@ def test_the_last_guard_drops_a_line_and_the_rest_goes_on(monkeypatch: pytest.Mo
     ready_node("a", 3)
     first, second, third = queue(priority=1), queue(), queue()
     turn_of = snapshot.take()
-    real = applying._World.look_again
+    real = applying._PlanApplier.reload_free_gpus
     calls = []
 
     def blind(self: Any) -> None:
@@ -280,7 +280,7 @@ def test_the_last_guard_drops_a_line_and_the_rest_goes_on(monkeypatch: pytest.Mo
             )
             Allocation.objects.create(gpu=self.free[self.gpus[0].node_id][0], attempt=thief, container=part)
 
-    monkeypatch.setattr(applying._World, "look_again", blind)
+    monkeypatch.setattr(applying._PlanApplier, "reload_free_gpus", blind)
     done = applying.apply(turn_of, plan_for(turn_of), "t")
     assert done.dropped[first.pk] == "Another scheduler was quicker."
     assert done.started == [second.pk]
@@ -364,7 +364,7 @@ def test_a_bug_of_ours_keeps_nothing_but_its_trace(monkeypatch: pytest.MonkeyPat
     def broken(*args: Any) -> None:
         raise TypeError("ours")
 
-    monkeypatch.setattr(cycle, "_tell", broken)
+    monkeypatch.setattr(cycle, "_update_reasons", broken)
     assert turn().error == "The turn failed: TypeError: ours"
     assert not Attempt.objects.exists()
     assert Cycle.objects.get().error == "The turn failed: TypeError: ours"

@@ -13,7 +13,7 @@ from portal.cluster.models import Node
 from portal.jobs.models import Job
 from portal.scheduler import job_history as module
 from portal.scheduler import snapshot
-from portal.scheduler.job_history import USAGE_DAYS, History, Holding, Like, speed_on
+from portal.scheduler.job_history import USAGE_DAYS, HeldGpus, History, RuntimeSample, speed_on
 from scheduling.types import Curve
 from tests.portal.control_world import queue, ready_node
 from tests.portal.past import attempt, changed, ran
@@ -47,7 +47,7 @@ def like(job: Job, arguments: str = "[]") -> tuple[float, ...]:
 def test_use_falls_into_the_days_it_was_in(node: Node) -> None:
     job = ran(node, 2, 3 * 3600, NOW - timedelta(hours=23))
     ran(node, 1, 3600, NOW - timedelta(days=31))
-    used = read().used([Holding(job.submitted_by_id, 0, NOW.timestamp() - 60, 4)], NOW.timestamp())
+    used = read().used([HeldGpus(job.submitted_by_id, 0, NOW.timestamp() - 60, 4)], NOW.timestamp())
     [days] = used.values()
     assert days[:3] == pytest.approx([2 * 3600 + 240, 4 * 3600, 0], abs=1)
     assert len(days) == USAGE_DAYS
@@ -190,7 +190,7 @@ def test_how_long_ranks_stood_still_tells_what_a_change_costs(node: Node) -> Non
 def test_what_is_left_is_what_those_that_were_longer_had_left(
     lengths: tuple[float, ...], done: float, value: float | None
 ) -> None:
-    left = Like.of(lengths).remaining(done)
+    left = RuntimeSample.of(lengths).remaining(done)
     assert (left is None) == (value is None)
     if left is not None:
         assert left.value == pytest.approx(value, rel=0.01)
@@ -198,7 +198,10 @@ def test_what_is_left_is_what_those_that_were_longer_had_left(
 
 
 def test_the_error_is_the_spread() -> None:
-    alike, mixed = Like.of((100, 101, 99, 100)).remaining(0), Like.of((10, 100, 1000, 10_000)).remaining(0)
+    alike, mixed = (
+        RuntimeSample.of((100, 101, 99, 100)).remaining(0),
+        RuntimeSample.of((10, 100, 1000, 10_000)).remaining(0),
+    )
     assert alike is not None and mixed is not None
     assert alike.error == 0.05 and mixed.error > 1.5
 

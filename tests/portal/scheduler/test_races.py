@@ -135,7 +135,7 @@ def test_one_scheduler_leads_and_the_other_takes_over_when_it_is_gone(tmp_path: 
             answers.append(second.take() and second.epoch)
         finally:
             if release:
-                second.let_go()
+                second.release()
             connections.close_all()
 
     thread = threading.Thread(target=other, kwargs={"release": False})
@@ -143,7 +143,7 @@ def test_one_scheduler_leads_and_the_other_takes_over_when_it_is_gone(tmp_path: 
     thread.join(60)
     before = first.epoch
     assert before is not None
-    first.let_go()
+    first.release()
     thread = threading.Thread(target=other, kwargs={"release": True})
     thread.start()
     thread.join(60)
@@ -159,14 +159,14 @@ def test_the_loop_stands_by_leads_and_gives_up_the_lead_when_deposed(
     job = queue()
     mine, command = Leadership(tmp_path / "lock"), Command()
     monkeypatch.setattr(leader_election.Leadership, "_lock", lambda self: False)
-    command.turn(mine)
+    command.run_cycle(mine)
     assert mine.epoch is None and not job.attempts.exists()
     monkeypatch.setattr(leader_election.Leadership, "_lock", lambda self: True)
-    command.turn(mine)
+    command.run_cycle(mine)
     assert job.attempts.count() == 1
     lead()
     other = queue()
-    command.turn(mine)
+    command.run_cycle(mine)
     assert mine.epoch is None and not other.attempts.exists()
-    command.turn(mine)
+    command.run_cycle(mine)
     assert other.attempts.count() == 1

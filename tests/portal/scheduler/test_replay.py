@@ -1,4 +1,4 @@
-"""Recorded turns: what is kept, for how long, and deciding them again."""
+"""RecordedCycle turns: what is kept, for how long, and deciding them again."""
 
 import json
 import zlib

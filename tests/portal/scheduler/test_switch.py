@@ -86,7 +86,7 @@ def a_lab_at_work() -> tuple[Job, Job]:
 def test_a_preview_tells_what_happens_to_each_job() -> None:
     runs, waits = a_lab_at_work()
     services.switch_policy(None, "fifo", {})
-    found = preview.look("elastic_fifo", {})
+    found = preview.compute("elastic_fifo", {})
     assert [(change.job, change.kind) for change in found.changes] == [
         (str(runs.pk), "shrinks"),
         (str(waits.pk), "starts"),
@@ -99,7 +99,7 @@ def test_a_preview_tells_what_happens_to_each_job() -> None:
 def test_it_tells_when_jobs_would_start_and_end_under_both() -> None:
     runs, waits = a_lab_at_work()
     services.switch_policy(None, "fifo", {})
-    found = preview.look("elastic_fifo", {})
+    found = preview.compute("elastic_fifo", {})
     before, after = found.before[str(waits.pk)], found.after[str(waits.pk)]
     assert before.starts is not None and after.starts is not None and before.ends is not None and after.ends is not None
     assert found.snapshot.now < after.starts < before.starts < before.ends and after.ends < before.ends
@@ -128,7 +128,7 @@ def test_a_policy_that_cannot_decide_cannot_be_confirmed(client: Client, policy:
     assert "It failed on the lab as it is: KeyError" in page and "Confirm" not in page
     policy(lambda seen: Plan({job.id: {"9999": 1} for job in seen.jobs}))
     assert "is not allowed" in client.get("/admin/policy/preview/?policy=made").content.decode()
-    ticket = preview.look("made", {}).ticket
+    ticket = preview.compute("made", {}).ticket
     with pytest.raises(Refused, match="not allowed"):
         preview.confirm(None, "made", {}, ticket)
 
@@ -143,7 +143,7 @@ def test_a_policy_that_thinks_too_long_is_not_waited_for(policy: Any, monkeypatc
         return Plan(keep(seen))
 
     policy(ponder)
-    assert preview.look("made", {}).wrong == "This policy did not decide on the lab as it is within 0.05 seconds."
+    assert preview.compute("made", {}).wrong == "This policy did not decide on the lab as it is within 0.05 seconds."
     assert not decides.is_set()
     decides.set()
 
@@ -198,7 +198,7 @@ def test_a_running_job_that_was_not_shown_as_touched_goes_on() -> None:
     turn()
     agents_do_as_told()
     before = list(Attempt.objects.get().allocations.values_list("pk", "requested_back_at", "released_at"))
-    ticket = preview.look("fifo", {}).ticket
+    ticket = preview.compute("fifo", {}).ticket
     preview.confirm(None, "fifo", {}, ticket)
     turn()
     turn()
@@ -226,25 +226,25 @@ def test_it_is_shown_again_when_other_running_jobs_would_be_resized(policy: Any)
     queue(1, 2)
     turn()
     agents_do_as_told()
-    ticket = preview.look("made", {}).ticket
+    ticket = preview.compute("made", {}).ticket
     queue(1, 2)
     turn()
     with pytest.raises(Refused, match="other running jobs would be stopped or resized") as refused:
         preview.confirm(None, "made", {}, ticket)
     assert refused.value.code == "conflict"
-    assert preview.confirm(None, "made", {}, preview.look("made", {}).ticket).policy == "made"
+    assert preview.confirm(None, "made", {}, preview.compute("made", {}).ticket).policy == "made"
 
 
 def test_jobs_that_come_and_wait_are_no_reason_to_look_again() -> None:
     _, waits = a_lab_at_work()
-    ticket = preview.look("fifo", {}).ticket
+    ticket = preview.compute("fifo", {}).ticket
     queue(1, elastic=False)
     jobs.cancel(waits.submitted_by, waits)
     assert preview.confirm(None, "fifo", {}, ticket).policy == "fifo"
 
 
 def test_a_ticket_is_for_what_was_shown_and_for_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
-    ticket = preview.look("fifo", {"strict": False}).ticket
+    ticket = preview.compute("fifo", {"strict": False}).ticket
     for params, given, why in (
         ({"strict": True}, ticket, "not the parameters"),
         ({"strict": False}, ticket + "x", "does not say what you were shown"),
@@ -259,7 +259,7 @@ def test_a_ticket_is_for_what_was_shown_and_for_an_hour(monkeypatch: pytest.Monk
 
 
 def test_the_default_is_the_same_before_and_after_it_was_stored() -> None:
-    ticket = preview.look("fifo", {}).ticket
+    ticket = preview.compute("fifo", {}).ticket
     assert not SchedulerConfig.objects.exists(), "looking stores nothing"
     services.config_in_force()
     assert preview.confirm(None, "fifo", {}, ticket).policy == "fifo"

@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
-from portal.scheduler.replay import Replayed, Summary, replay, replay_as
+from portal.scheduler.replay import ReplayedCycle, Summary, replay, replay_as
 from scheduling import registry
 from scheduling.replay import Again
 
@@ -51,7 +51,7 @@ class Command(BaseCommand):
         if not options["policy"] and summary.same < summary.judged:
             raise CommandError("Not every turn was decided as it had been.")
 
-    def _show(self, one: Replayed, again: Again) -> None:
+    def _show(self, one: ReplayedCycle, again: Again) -> None:
         code = " (its code was changed since)" if one.edited else ""
         by = one.cycle.config.policy if one.cycle.config else "nobody"
         self.stdout.write(f"turn {one.cycle.pk} at {one.cycle.at:%Y-%m-%d %H:%M:%S} by {by}{code}:")
@@ -75,7 +75,7 @@ class Command(BaseCommand):
         self.stdout.write(f"{summary.same} of {summary.judged} {what}: {100 * summary.fidelity:.2f} %.")
         if not other:
             return
-        for (was, would), count in summary.lots.most_common():
+        for (was, would), count in summary.outcomes.most_common():
             self.stdout.write(f"  {count} times a job that {_said(was)} would have been one that {_said(would)}")
         for job, count in summary.jobs.most_common(most):
             self.stdout.write(f"  job {job}: another decision in {count} turns")

@@ -49,15 +49,15 @@ class Command(BaseCommand):
         leadership, bell = Leadership(), Bell(SCHEDULER)
         try:
             while not self.ending:
-                self.turn(leadership)
+                self.run_cycle(leadership)
                 if once:
                     return
                 self._wait(bell)
         finally:
-            leadership.let_go()
+            leadership.release()
             bell.close()
 
-    def turn(self, leadership: Leadership) -> None:
+    def run_cycle(self, leadership: Leadership) -> None:
         """One unit of work."""
         try:
             if leadership.epoch is None and leadership.take():
@@ -67,10 +67,10 @@ class Command(BaseCommand):
                 cycle.run(leadership.epoch, history=self.history)
         except cycle.LeadershipLostError as deposed:
             logger.warning("deposed: %s", deposed)
-            leadership.let_go()
+            leadership.release()
         except DatabaseTrouble:
             logger.exception("the database did not do as told; trying again with a new connection")
-            leadership.let_go()
+            leadership.release()
             connections.close_all()
             time.sleep(REST_SECONDS)
 
