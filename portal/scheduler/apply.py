@@ -1,7 +1,7 @@
-"""Plan to rows, re-checking every step: what the policy saw may be gone by now.
+"""Apply a plan to the database, checking each step again: what the policy saw may have changed since.
 
-Locks are taken in one order, jobs before GPUs, each by id. A step is done whole or, with a sentence saying why,
-not at all; the next turn decides afresh.
+Locks are taken in one order, jobs before GPUs, each by id. A step is applied whole or dropped with a sentence that
+gives the reason; the next scheduling cycle decides again.
 """
 
 from collections import Counter, defaultdict
@@ -27,7 +27,7 @@ from scheduling.types import Placement, Plan, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class PlanStep:
-    """One job's part of a plan, as a difference to what the policy saw."""
+    """What a plan changes for one job, as a difference to the snapshot that the policy saw."""
 
     job: int
     kind: Literal["stop", "start", "resize"]
@@ -42,27 +42,27 @@ class ApplyResult:
     resized: list[int] = field(default_factory=list)
     stopped: list[int] = field(default_factory=list)
     dropped: dict[int, str] = field(default_factory=dict)
-    """By job, the sentence that says what was gone."""
+    """By job, the sentence with the reason why its step was dropped."""
 
 
 class PlanStaleError(Exception):
-    """The premise of a step is gone; the message is a clause that says which."""
+    """A step no longer fits the state of the lab; the message is a clause with the reason."""
 
 
 def plan_steps(snapshot: Snapshot, plan: Plan) -> list[PlanStep]:
-    """What the plan changes, in the order it is carried out: stops, then shrinking, starts, growing."""
+    """Return the steps of a plan in the order in which they are applied: stops, then shrinking, starts, growing."""
     found = []
     for job in snapshot.jobs:
         wanted = plan.target.get(job.id, {})
         if wanted == job.now_on:
-            continue  # as for most jobs of most plans
+            continue  # true for most jobs of most plans
         target = {node: gpus for node, gpus in wanted.items() if gpus}
         add, drop = _minus(target, job.now_on), _minus(job.now_on, target)
         if job.stopping or not (add or drop):
             continue
         kind: Literal["stop", "start", "resize"] = "stop" if not target else "resize" if job.now_on else "start"
         found.append((job.turn, PlanStep(int(job.id), kind, job.now_on, add, drop)))
-    # In the order of the queue; check.violations has made sure that all can be done.
+    # In queue order; check.violations has made sure that all steps are possible.
     return [step for _, step in sorted(found, key=lambda each: (_rank(each[1]), each[0]))]
 
 
@@ -76,7 +76,7 @@ def _minus(one: Placement, other: Placement) -> dict[int, int]:
 
 
 def apply(snapshot: Snapshot, plan: Plan, policy: str, now: datetime | None = None) -> ApplyResult:
-    """Carries the plan out, inside the caller's transaction. ``policy`` names it, e.g. ``elastic_fifo v3``."""
+    """Apply the plan inside the caller's transaction. ``policy`` is the name to record, e.g. ``elastic_fifo v3``."""
     steps = plan_steps(snapshot, plan)
     done = ApplyResult()
     if not steps:
@@ -89,7 +89,7 @@ def apply(snapshot: Snapshot, plan: Plan, policy: str, now: datetime | None = No
         except (PlanStaleError, lifecycle.Stale) as gone:
             done.dropped[step.job] = f"{str(gone)[:1].upper()}{str(gone)[1:]}."
         except IntegrityError:
-            # The last guard has spoken: somebody without the lock holds one of these GPUs, or has started this job.
+            # A unique index refused it: a process without the lock holds one of these GPUs or has started this job.
             done.dropped[step.job] = "Another scheduler was quicker."
         else:
             {"start": done.started, "resize": done.resized, "stop": done.stopped}[step.kind].append(step.job)
@@ -99,13 +99,16 @@ def apply(snapshot: Snapshot, plan: Plan, policy: str, now: datetime | None = No
 
 
 def grow(job: Job, before: Placement, add: Mapping[int, int], now: datetime) -> None:
-    """Gives one running job more GPUs, as a plan would, inside the caller's transaction. Raises PlanStaleError or Stale."""
+    """Give a running job more GPUs, as a plan would, inside the caller's transaction.
+
+    Raises PlanStaleError or Stale.
+    """
     step = PlanStep(job.pk, "resize", before, add, {})
     _PlanApplier([step], "", now).carry_out(step)
 
 
 class _PlanApplier:
-    """The rows that a plan is about, locked, and what is free of them while its steps are carried out."""
+    """Applies the steps of a plan: holds the rows that they concern locked, and knows which GPUs are still free."""
 
     def __init__(self, steps: list[PlanStep], policy: str, now: datetime) -> None:
         self.policy = policy
@@ -120,7 +123,7 @@ class _PlanApplier:
         self.reload_free_gpus()
 
     def reload_free_gpus(self) -> None:
-        """Reads who holds what, with our locks held."""
+        """Read which of the locked GPUs are free."""
         ours = [gpu.pk for gpu in self.gpus]
         taken = set(Allocation.objects.filter(gpu__in=ours, released_at__isnull=True).values_list("gpu", flat=True))
         self.free: dict[int, list[Gpu]] = defaultdict(list)
@@ -154,8 +157,8 @@ class _PlanApplier:
     def _start(self, job: Job, step: PlanStep) -> None:
         chosen = list(self._pick(step.add))
         hosts = run_specs.host_placements(job, job.elastic, chosen)
-        ring = _network_number_for(job, [part.node for part in hosts])
-        attempt = lifecycle.start_attempt(job, self.policy, _where(chosen), ring)
+        network = _network_number_for(job, [part.node for part in hosts])
+        attempt = lifecycle.start_attempt(job, self.policy, _where(chosen), network)
         attempt.job = job  # the one with its environment and code
         home, ranks = hosts[0].node, sum(len(part.gpus) for part in hosts)
         first = 0
@@ -173,7 +176,7 @@ class _PlanApplier:
             self._add(attempt, index, Container.Role.HOST, part, spec)
 
     def _grow(self, attempt: Attempt, step: PlanStep) -> None:
-        """One container for each further GPU."""
+        """Add one container for each additional GPU."""
         parts = list(attempt.containers.select_related("node").order_by("index"))
         live = [part for part in parts if part.state != ContainerState.EXITED]
         drivers = [part.index for part in live if part.role == Container.Role.DRIVER]
@@ -192,21 +195,21 @@ class _PlanApplier:
                 spec = run_specs.host_spec(attempt, index, single, ranks, gpus, ranks, drivers[-1])
                 self._add(attempt, index, Container.Role.HOST, single, spec)
         for node in here:
-            wake_node(node)  # the driver has a new host, and all have a new peer
+            wake_node(node)  # the driver has a new host, and all containers have a new peer
 
     def _pick(self, where: Mapping[int, int]) -> Iterator[ContainerPlacement]:
-        """The GPUs with the lowest indexes of each node, all of them or none."""
+        """Choose the free GPUs with the lowest indexes on each node. Raises PlanStaleError if a node lacks some."""
         for node_id, count in sorted(where.items()):
             node = self.nodes.get(node_id)
             if node is None or not is_open(node, self.now):
-                raise PlanStaleError(f"node {node.name if node else node_id} no longer takes new work")
+                raise PlanStaleError(f"node {node.name if node else node_id} no longer accepts new jobs")
             if len(self.free[node_id]) < count:
                 raise PlanStaleError(f"node {node.name} no longer has {count} free")
             yield ContainerPlacement(node, tuple(self.free[node_id][:count]))
 
     def _add(self, attempt: Attempt, index: int, role: Container.Role, part: ContainerPlacement, spec: RunSpec) -> None:
         container = lifecycle.add_container(attempt, part.node, index, role, spec.name, spec.to_json())
-        # Held since now, not since the turn began: a GPU given back meanwhile must not seem to be held twice.
+        # Held from now, not from the start of the cycle: a GPU released meanwhile must not seem to be held twice.
         held_since = container.assigned_at
         Allocation.objects.bulk_create(
             Allocation(gpu=gpu, attempt=attempt, container=container, allocated_at=held_since) for gpu in part.gpus
@@ -225,11 +228,11 @@ class _PlanApplier:
         attempt.job = job
         held = attempt.allocations.filter(released_at__isnull=True, requested_back_at__isnull=True)
         if Counter(map(str, held.values_list("gpu__node", flat=True))) != Counter(step.before):
-            raise PlanStaleError("the job's GPUs have changed meanwhile")
+            raise PlanStaleError("the job's GPUs have changed in the meantime")
         return attempt
 
     def _require_driver(self, attempt: Attempt) -> None:
-        """A ring that is changed needs somebody who leads the change; while a new driver comes up, it would break."""
+        """Raise PlanStaleError while a rank group has no running driver: without one, a resize would break it."""
         if attempt.ring is None:
             return
         drivers = attempt.containers.filter(role=Container.Role.DRIVER).exclude(state=ContainerState.EXITED)
@@ -238,29 +241,29 @@ class _PlanApplier:
             raise PlanStaleError("the job's driver is being moved")
 
     def _ask_back(self, attempt: Attempt, node: int, count: int) -> None:
-        """Whole single-GPU containers of that node, the youngest first."""
+        """Request GPUs on a node back by stopping whole single-GPU containers, the youngest first."""
         hosts = attempt.containers.filter(role=Container.Role.HOST, wanted=Container.Wanted.RUN)
         live = list(hosts.exclude(state=ContainerState.EXITED).order_by("index"))
         spare = [part for part in live[1:] if part.node_id == node]
         if len(spare) < count:
-            raise PlanStaleError("the job has nothing left to give back there")
+            raise PlanStaleError("the job has nothing left to release there")
         for part in spare[-count:]:
             lifecycle.stop_container(part, StopReason.PREEMPTED)
 
 
 def _network_number_for(job: Job, nodes: Sequence[Node]) -> int | None:
-    """The number of its network over several nodes, if it is on several or may come to be."""
+    """Return the number of the overlay network of a job that is on several nodes or may grow onto others."""
     several = len({node.pk for node in nodes}) > 1
     if not (several or (job.elastic and run_specs.has_driver(job))):
         return None
-    ring = overlay_networks.free() if all(map(overlay_networks.reaches_others, nodes)) else None
-    if several and ring is None:
+    network = overlay_networks.free() if all(map(overlay_networks.reaches_others, nodes)) else None
+    if several and network is None:
         raise PlanStaleError("its nodes do not reach each other, or no network between them is free")
-    return ring
+    return network
 
 
 def _where(parts: Sequence[ContainerPlacement]) -> str:
-    """For the job's history: ``a (2 GPUs) and b (1 CPU slot)``."""
+    """Describe a placement for the job's history: ``a (2 GPUs) and b (1 CPU slot)``."""
     return " and ".join(
         f"{part.node.name} ({counted(len(part.gpus), noun(gpu.kind for gpu in part.gpus))})" for part in parts
     )

@@ -1,16 +1,16 @@
-"""One turn of the scheduler's loop.
+"""One scheduling cycle.
 
-1. In a transaction, take the lock (busy means: somebody else turns) and check that we still lead.
-2. Do what time alone demands (``moves.turn``, ``lifecycle.sweep``, ``drivers.replace``) and what GPUs
-   that failed do (``suspects.leave``), whatever the policy does afterwards.
+1. In a transaction, take the lock (if it is taken, another cycle is running) and check that we still lead.
+2. Do what time alone requires (``drain_migration.migrate``, ``lifecycle.sweep``, ``driver_failover.replace``), and
+   leave GPUs that failed (``gpu_failures.leave``), whatever the policy does afterwards.
 3. In a second transaction, lock and check again, and take the snapshot.
-4. Ask the policy, within a time limit. An exception or a timeout keeps everything as it is.
-5. Check the plan. One violation, and none of it is applied.
-6. Apply it, line by line; tell each waiting job why it waits.
-7. Record the turn if it did, found or reasons_changed anything new. On commit, nodes and browsers are woken.
-8. In a third transaction, keep what a recorded turn saw and planned, so that it can be decided again.
+4. Run the policy within a time limit. After an exception or a timeout everything stays as it is.
+5. Check the plan. A single violation rejects all of it.
+6. Apply it step by step; store with each waiting job why it waits.
+7. Record the cycle if it changed something, failed or changed a reason. On commit, nodes and browsers are notified.
+8. In a third transaction, store the snapshot and the plan of a recorded cycle, so that it can be replayed.
 
-The lock is for quiet, the re-check in ``apply`` for correctness, the unique indexes for bugs.
+The lock avoids useless work, the second check in ``apply`` makes it correct, the unique indexes catch bugs.
 """
 
 import gc
@@ -48,25 +48,25 @@ from scheduling.wire import snapshot_to_text
 logger = logging.getLogger(__name__)
 
 LOCK = 0x5C4ED_1EA4
-"""PostgreSQL's advisory lock of a turn; any number that nobody else uses."""
+"""PostgreSQL's advisory lock of a cycle: a number that nothing else uses."""
 POLICY_SECONDS = 5.0
-"""Policies decide in milliseconds; one that thinks longer holds up everybody."""
+"""Policies decide in milliseconds; one that takes longer delays every job."""
 CYCLES_KEPT = 100_000
-"""Without what they saw; that is kept for ``settings.RECORDED_TURNS`` of them."""
+"""Rows without their snapshots, of which ``settings.RECORDED_TURNS`` are kept."""
 CANNOT_DECIDE = "The scheduler cannot decide at the moment. Admins see why on the policy page."
 
 
 class LeadershipLostError(Exception):
-    """Another scheduler leads now: nothing was written."""
+    """Another scheduler leads now; this one has written nothing."""
 
 
 class NoPlanError(Exception):
-    """The policy gave no plan that may be applied; the message says why."""
+    """The policy made no plan that may be applied; the message has the reason."""
 
 
 @dataclass
 class CycleResult:
-    """What a turn did."""
+    """What a scheduling cycle did."""
 
     busy: bool = False
     applied: ApplyResult = field(default_factory=ApplyResult)
@@ -74,16 +74,16 @@ class CycleResult:
     error: str = ""
     seen: Snapshot | None = None
     plan: Plan | None = None
-    """None when there was none that may be applied."""
+    """None when there was no plan that may be applied."""
     plan_ms: float = 0.0
     text: str = ""
-    """Of the snapshot, when the turn was recorded."""
+    """The snapshot as text, when the cycle was recorded."""
     recorded: Cycle | None = None
 
 
 @contextmanager
 def garbage_collection_paused() -> Iterator[None]:
-    """The garbage collector waits: in the middle of a turn it would queryset through the whole process several times."""
+    """Pause garbage collection: in the middle of a cycle it would search the whole process several times."""
     gc.disable()
     try:
         yield
@@ -93,9 +93,9 @@ def garbage_collection_paused() -> Iterator[None]:
 
 @garbage_collection_paused()
 def run(epoch: int, now: datetime | None = None, history: History | None = None) -> CycleResult:
-    """Turns once as the leader of ``epoch``. Raises LeadershipLostError when that is not the leader any more.
+    """Run one cycle as the leader of ``epoch``. Raises LeadershipLostError when another scheduler leads.
 
-    ``history`` is the leader's own of the turns before; without it each turn reads all anew.
+    ``history`` is kept by the leader from cycle to cycle; without it the whole history is read each time.
     """
     began = time.monotonic()
     with transaction.atomic():
@@ -110,29 +110,29 @@ def run(epoch: int, now: datetime | None = None, history: History | None = None)
             if not take_lock():
                 return CycleResult(busy=True)
             lead(epoch)
-            turn = _decide_and_apply(epoch, now or timezone.now(), began, history)
+            result = _decide_and_apply(epoch, now or timezone.now(), began, history)
     except (DatabaseTrouble, LeadershipLostError):
         raise
     except Exception as error:
-        # Nothing of the turn is kept but the trace that it failed.
-        logger.exception("the turn failed")
-        turn = CycleResult(error=f"The turn failed: {type(error).__name__}: {error}")
+        # Nothing of the cycle is kept except the record that it failed.
+        logger.exception("the scheduling cycle failed")
+        result = CycleResult(error=f"The scheduling cycle failed: {type(error).__name__}: {error}")
         with transaction.atomic():
             lead(epoch)
-            _record(turn, config_in_force(), epoch, began, reasons_changed=False)
-        return turn
-    if turn.recorded is not None and turn.seen is not None:
+            _record(result, config_in_force(), epoch, began, reasons_changed=False)
+        return result
+    if result.recorded is not None and result.seen is not None:
         try:
             with transaction.atomic():
                 lead(epoch)
-                recording.keep(turn.recorded, turn.text, turn.plan)
+                recording.keep(result.recorded, result.text, result.plan)
         except LeadershipLostError:
-            logger.info("turn %s is not kept whole: another scheduler leads now", turn.recorded)
-    return turn
+            logger.info("the snapshot of cycle %s is not stored: another scheduler leads now", result.recorded)
+    return result
 
 
 def take_lock() -> bool:
-    """Held until the transaction ends. SQLite lets only one transaction write anyway."""
+    """Try to take the cycle's lock until the transaction ends. SQLite lets only one transaction write anyway."""
     if connection.vendor != "postgresql":
         return True
     with connection.cursor() as cursor:
@@ -141,7 +141,7 @@ def take_lock() -> bool:
 
 
 def lead(epoch: int) -> None:
-    """Keeps the epoch from changing until the transaction ends; raises LeadershipLostError when it has changed."""
+    """Keep the epoch from changing until the transaction ends. Raises LeadershipLostError when it has changed."""
     share = " FOR SHARE" if connection.vendor == "postgresql" else ""
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT epoch FROM {Leader._meta.db_table} WHERE id = 1{share}")  # noqa: S608
@@ -151,42 +151,43 @@ def lead(epoch: int) -> None:
 
 
 def _decide_and_apply(epoch: int, now: datetime, began: float, history: History | None) -> CycleResult:
-    turn = CycleResult()
+    result = CycleResult()
     config = config_in_force()
     kept = PolicyState.objects.filter(config=config.pk).first()
-    turn.seen = snapshots.take(now, kept.state if kept else {}, history)
+    result.seen = snapshots.take(now, kept.state if kept else {}, history)
     try:
         policy = registry.build(config.policy, config.params)
         asked = time.monotonic()
-        plan = plan_within(policy, turn.seen, POLICY_SECONDS)
-        turn.plan_ms = (time.monotonic() - asked) * 1000
-        if wrong := violations(turn.seen, plan):
+        plan = plan_within(policy, result.seen, POLICY_SECONDS)
+        result.plan_ms = (time.monotonic() - asked) * 1000
+        if wrong := violations(result.seen, plan):
             raise NoPlanError(f"The plan was refused: {' '.join(wrong[:10])}")
     except (ValueError, NoPlanError) as error:
-        turn.error = str(error)
-        reasons = {int(job.id): CANNOT_DECIDE for job in turn.seen.jobs if job.waiting}
+        result.error = str(error)
+        reasons = {int(job.id): CANNOT_DECIDE for job in result.seen.jobs if job.waiting}
     else:
-        turn.plan = plan
-        turn.applied = apply(turn.seen, plan, policy_name(config), now)
+        result.plan = plan
+        result.applied = apply(result.seen, plan, policy_name(config), now)
         batch_sizes.keep(plan.batches)
-        if plan.state != turn.seen.state:
+        if plan.state != result.seen.state:
             PolicyState.objects.update_or_create(config=config, defaults={"state": dict(plan.state)})
         reasons = {int(job): reason for job, reason in plan.reasons.items()}
-        for job, why in turn.applied.dropped.items():
+        for job, why in result.applied.dropped.items():
             reasons.setdefault(job, f"It was about to start, but then: {why} The scheduler tries again.")
-    if {node.kind for node in turn.seen.nodes} - {""} == {CPU_SLOT_MODEL}:
+    if {node.kind for node in result.seen.nodes} - {""} == {CPU_SLOT_MODEL}:
         reasons = {job: in_cpu_slots(reason) for job, reason in reasons.items()}
-    reasons_changed = _update_reasons(turn.seen, reasons)
-    turn.waiting = len(reasons)
-    _record(turn, config, epoch, began, reasons_changed)
-    return turn
+    reasons_changed = _update_reasons(result.seen, reasons)
+    result.waiting = len(reasons)
+    _record(result, config, epoch, began, reasons_changed)
+    return result
 
 
 def plan_within(policy: Policy, snapshot: Snapshot, seconds: float) -> Plan:
-    """The policy's plan. Raises NoPlanError when it fails or takes longer; a thread cannot be ended, but left behind."""
+    """Return the policy's plan. Raises NoPlanError when it fails or takes longer: its thread cannot be ended and is
+    abandoned."""
     if any(thread.is_alive() for thread in _abandoned):
         raise NoPlanError(
-            "The policy still thinks about an earlier turn. Switch to another, then restart the scheduler."
+            "The policy is still busy with an earlier scheduling cycle. Switch to another, then restart the scheduler."
         )
     answer: list[Plan] = []
     failures: list[Exception] = []
@@ -210,36 +211,36 @@ def plan_within(policy: Policy, snapshot: Snapshot, seconds: float) -> Plan:
 
 
 _abandoned: list[threading.Thread] = []
-"""Planners that ran out of time: while one still thinks, no other is started."""
+"""Threads of policies that ran out of time: while one still runs, no other is started."""
 
 
 def _update_reasons(seen: Snapshot, reasons: Mapping[int, str]) -> bool:
-    """Keeps each waiting job's reason and place in the queue; True when any reason is another now."""
-    standing_of = queue_entries(seen.jobs, reasons)
+    """Store each waiting job's reason and place in the queue; return whether any reason changed."""
+    entries = queue_entries(seen.jobs, reasons)
 
-    def news(rows: QuerySet[Job]) -> Iterator[_ReasonUpdate]:
-        updates = rows.values_list("pk", "state", "intent", "waiting_reason", "queue_position")
-        for job, state, intent, before, number in updates:
-            standing = standing_of.get(job) if state == JobState.QUEUED and intent == Job.Intent.RUN else None
-            truth = (standing.reason, standing.place) if standing else ("", None)
-            if (before, number) != truth:
-                yield _ReasonUpdate(job, state, intent, before, *truth)
+    def changed(rows: QuerySet[Job]) -> Iterator[_ReasonUpdate]:
+        stored = rows.values_list("pk", "state", "intent", "waiting_reason", "queue_position")
+        for job, state, intent, before, number in stored:
+            entry = entries.get(job) if state == JobState.QUEUED and intent == Job.Intent.RUN else None
+            current = (entry.reason, entry.place) if entry else ("", None)
+            if (before, number) != current:
+                yield _ReasonUpdate(job, state, intent, before, *current)
 
-    # Three questions, each with an index: all who ever failed are more and more.
+    # Three queries, each with an index: the jobs that ever failed become more and more.
     left = Job.objects.filter(queue_position__isnull=False)
     querysets = (
         Job.objects.filter(state=JobState.QUEUED),
         left.filter(state__in=(JobState.HELD, JobState.RUNNING)),
         left.filter(state__in=(JobState.CANCELLED, JobState.FAILED), finished_at__gt=timezone.now() - LEFT_QUEUE),
     )
-    outdated = [each for queryset in querysets for each in news(queryset.order_by())]
+    outdated = [each for queryset in querysets for each in changed(queryset.order_by())]
     if outdated:
         _write_reasons(outdated)
     return any(each.before != each.reason for each in outdated)
 
 
 class _ReasonUpdate(NamedTuple):
-    """What a job should be updates, and what it was updates; true as long as its state and intent are these."""
+    """The new and the previous reason of a job, valid as long as its state and intent are these."""
 
     job: int
     state: str
@@ -250,9 +251,9 @@ class _ReasonUpdate(NamedTuple):
 
 
 def _write_reasons(updates: Sequence[_ReasonUpdate]) -> None:
-    """One start moves everybody behind it up: too many small updates for ``bulk_update``.
+    """Write the reasons and places. One start moves up every job behind it: too many small updates for ``bulk_update``.
 
-    Somebody else's lock is not waited for: it is only a sentence, and the next turn comes soon.
+    A row that another transaction has locked is skipped: it is only a sentence, and the next cycle comes soon.
     """
     table = Job._meta.db_table
     with connection.cursor() as cursor:
@@ -278,33 +279,33 @@ def _write_reasons(updates: Sequence[_ReasonUpdate]) -> None:
 
 
 LEFT_QUEUE = timedelta(days=7)
-"""A job that ended in the queue carries its place there until the next turn; no scheduler is away for longer."""
+"""A job that ended in the queue keeps its place until the next cycle; no scheduler is away for longer."""
 
 
-def _record(turn: CycleResult, config: SchedulerConfig, epoch: int, began: float, reasons_changed: bool) -> None:
-    """A row for a turn worth looking at: one every few seconds would bury those."""
-    done = turn.applied
+def _record(result: CycleResult, config: SchedulerConfig, epoch: int, began: float, reasons_changed: bool) -> None:
+    """Add a row for a cycle that changed something: one every few seconds would bury those."""
+    done = result.applied
     last = Cycle.objects.order_by("-id").values("error", "config").first() or {"error": "", "config": None}
-    news = turn.error and (turn.error, config.pk) != (last["error"], last["config"])
-    recovered = last["error"] and not turn.error and last["config"] == config.pk
-    if not (done.started or done.resized or done.stopped or done.dropped or reasons_changed or news or recovered):
+    new_error = result.error and (result.error, config.pk) != (last["error"], last["config"])
+    recovered = last["error"] and not result.error and last["config"] == config.pk
+    if not (done.started or done.resized or done.stopped or done.dropped or reasons_changed or new_error or recovered):
         return
-    if turn.seen is not None:
-        turn.text = snapshot_to_text(turn.seen)
-    row = turn.recorded = Cycle.objects.create(
+    if result.seen is not None:
+        result.text = snapshot_to_text(result.seen)
+    row = result.recorded = Cycle.objects.create(
         config=config,
         epoch=epoch,
         version=version_of(registry.POLICIES[config.policy]) if config.policy in registry.POLICIES else "",
-        snapshot_sha256=recording.sha256_of(turn.text) if turn.text else "",
+        snapshot_sha256=recording.sha256_of(result.text) if result.text else "",
         duration_ms=(time.monotonic() - began) * 1000,
-        plan_ms=turn.plan_ms,
-        jobs_seen=len(turn.seen.jobs) if turn.seen else 0,
+        plan_ms=result.plan_ms,
+        jobs_seen=len(result.seen.jobs) if result.seen else 0,
         started=len(done.started),
         resized=len(done.resized),
         stopped=len(done.stopped),
-        waiting=turn.waiting,
+        waiting=result.waiting,
         dropped=[{"job": job, "why": why} for job, why in done.dropped.items()],
-        error=turn.error,
+        error=result.error,
     )
     if row.pk % 100 == 0:
         Cycle.objects.filter(pk__lte=row.pk - CYCLES_KEPT).delete()

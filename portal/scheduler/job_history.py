@@ -1,7 +1,7 @@
-"""What the lab has seen of late: who held GPUs, how long programs ran, how long they took to begin and to change.
+"""The lab's recent history: who held GPUs, how long programs ran, and how long they took to start and to resize.
 
-A scheduler keeps one ``History`` as long as it leads, and reads only what came since. A fresh one reads everything and
-says the same. What is older than ``STILL`` before now is taken as settled: nothing commits so much later than it says.
+A scheduler keeps one ``History`` as long as it leads, and reads only what is new. A fresh one reads everything and gives
+the same answers. What is older than ``STILL`` counts as settled: no transaction commits so long after its timestamps.
 """
 
 import json
@@ -33,11 +33,11 @@ LEARNT_DAYS = 90
 DAY = 86_400.0
 STILL = timedelta(minutes=10)
 RUNS_KEPT = 50
-"""Of one kind: the newest tell how the program is now."""
+"""Runs kept by key: the newest show how the program behaves now."""
 PROGRAMS_REMEMBERED = 4096
-"""What follows from runs follows from these alone: equal ones are not reckoned with again in each turn."""
+"""Cached results: they depend on the runs alone, so equal runs are not evaluated again in each cycle."""
 UNKNOWN_SPREAD = 0.5
-"""Relative, of a program's lengths when it ran once."""
+"""The relative spread of a program's run lengths that is assumed after a single run."""
 
 Item = TypeVar("Item")
 Script = tuple[int, str, str]
@@ -49,12 +49,12 @@ class PastRun(NamedTuple):
 
     finished: datetime
     gpus: float
-    """On average."""
+    """The mean number of GPUs."""
     seconds: float
 
 
 class HeldGpus(NamedTuple):
-    """GPUs held now by the jobs of one person, for one group (0: none), since a moment."""
+    """GPUs held now by the jobs of one user, for one group (0: none), since a moment."""
 
     user: int
     group: int
@@ -64,7 +64,7 @@ class HeldGpus(NamedTuple):
 
 @dataclass
 class History:
-    """See above. Ask after ``refresh``."""
+    """The lab's recent history (see above). Call ``refresh`` before reading it."""
 
     settled_until: datetime | None = None
     _held: NDArray[np.float64] = field(default_factory=lambda: np.empty((5, 0)))
@@ -73,17 +73,17 @@ class History:
     _runs: "RecentItems[PastRun]" = field(default_factory=lambda: RecentItems())
     _begins: "RecentItems[tuple[datetime, float]]" = field(default_factory=lambda: RecentItems())
     _begun: set[int] = field(default_factory=set)
-    """Attempts whose first line is among the settled."""
+    """Attempts whose first line of output is settled."""
     _changes: "RecentItems[tuple[datetime, float]]" = field(default_factory=lambda: RecentItems())
     _groups: dict[Script, set[str]] = field(default_factory=lambda: defaultdict(set))
     """The arguments that each program was run with."""
     _steps: dict[Script, dict[int, Steps]] = field(default_factory=lambda: defaultdict(dict))
-    """By their rows' numbers."""
+    """By program, then by primary key."""
     new_jobs: dict[int, tuple[Hashable, Job]] = field(default_factory=dict)
-    """Jobs that had no GPU yet in the last snapshot, and what they follow from: most of a long queue stays as it is."""
+    """Jobs that had no GPU yet in the last snapshot, with the facts they were made from: most of a long queue does not change."""
 
     def refresh(self, now: datetime) -> None:
-        """Reads what came since, in five queries."""
+        """Read what is new, in five queries."""
         since, still = self.settled_until or now - timedelta(days=LEARNT_DAYS), now - STILL
         self._oldest = now - timedelta(days=LEARNT_DAYS)
         try:
@@ -93,7 +93,7 @@ class History:
             self._refresh_changes(since, still)
             self._refresh_steps(since)
         except BaseException:
-            self.__dict__.update(History().__dict__)  # half read, it would count things twice
+            self.__dict__.update(History().__dict__)  # a history that was read by half would count things twice
             raise
         self.settled_until = max(since, still)
 
@@ -119,12 +119,12 @@ class History:
         self._held, self._held_recently = np.concatenate([kept, read[:, old]], axis=1), read[:, ~old]
 
     def used(self, holdings: Iterable[HeldGpus], now: float) -> dict[tuple[int, int], tuple[float, ...]]:
-        """By (user, group): GPU-seconds held in the last 24 hours, in the 24 before, and so on for 30 days."""
+        """Return by (user, group) the GPU-seconds held in the last 24 hours, in the 24 before, and so on for 30 days."""
         live = np.array([(user, group, gpus, since, now) for user, group, since, gpus in holdings]).reshape(-1, 5).T
         user, group, gpus, start, end = np.concatenate([self._held, self._held_recently, live], axis=1)
         if not len(user):
             return {}
-        # Each pair as one complex number: ``unique`` sorts those ten times as fast as rows.
+        # Each pair as one complex number: ``unique`` sorts these ten times as fast as rows.
         pairs, place = np.unique(user + 1j * group, return_inverse=True)
         youngest, oldest = (np.clip((now - moment) / DAY, 0, USAGE_DAYS) for moment in (end, start))
         first = np.floor(youngest)
@@ -176,7 +176,7 @@ class History:
         return tuple(known)
 
     def speeds(self, script: Script, max_gpus: int, gpus_per_node: int) -> Speeds:
-        """From measured steps, else from runs of the program with equal arguments on different numbers of GPUs."""
+        """Return the speeds of a program: from measured steps, else from runs with equal arguments on other GPU counts."""
         steps = [each for each in self._steps.get(script, {}).values() if each.at >= self._oldest]
         if measured := measured_speeds(steps, max_gpus, gpus_per_node):
             return measured
@@ -184,13 +184,15 @@ class History:
         return Speeds(_curve(tuple(by_arguments), max_gpus))
 
     def max_gpus_used(self, script: Script) -> int:
-        """Of its runs that are known; 1 when there are none."""
+        """Return the largest GPU count of the program's known runs; 1 when there are none."""
         return ceil(max((run.gpus for run in self._runs_like(script)), default=1.0))
 
-    def like(self, script: Script, arguments: str, people: tuple[int, int], curve: Curve | None) -> "RuntimeSample":
-        """The most similar runs there are: with equal arguments, of the program, of the same person and project.
+    def similar_runs(
+        self, script: Script, arguments: str, people: tuple[int, int], curve: Curve | None
+    ) -> "RuntimeSample":
+        """Return the most similar runs: with equal arguments, else of the program, else of the same user and project.
 
-        ``curve`` says what those runs made of their GPUs, so it reaches as far as they did (``max_gpus_used``).
+        ``curve`` has the speeds of those runs, up to as many GPUs as they used (``max_gpus_used``).
         """
         for key in ((script, arguments), script, people):
             if runs := self._runs_like(key):
@@ -236,10 +238,13 @@ class History:
                 self._begins.add(key, (first, (first - placed).total_seconds()), settled=settled)
 
     def begin_seconds(self, script: Script) -> float | None:
-        """From being placed to its first line: the median of the program, else of all; None when nobody knows."""
+        """Return the seconds from placement to the first line of output: the program's median, else that of all programs.
+
+        None when nothing is known.
+        """
         return self._median(self._begins, script, None)
 
-    # How long it stands still when its GPUs change
+    # How long training pauses when a job's GPUs change
 
     def _refresh_changes(self, since: datetime, still: datetime) -> None:
         job = ("driver__attempt__job__project", "driver__attempt__job__launcher", "driver__attempt__job__entry")
@@ -250,7 +255,7 @@ class History:
                 self._changes.add(key, (at, seconds), settled=at < still)
 
     def change_seconds(self, script: Script) -> float | None:
-        """The median of the program, else of all with its launcher; None when nobody knows."""
+        """Return the seconds that a resize takes: the program's median, else that of its launcher; None when unknown."""
         return self._median(self._changes, script, script[1])
 
     def _median(self, kept: "RecentItems[tuple[datetime, float]]", *keys: Hashable) -> float | None:
@@ -261,7 +266,7 @@ class History:
 
 
 class RecentItems(Generic[Item]):
-    """The newest items by key, those that may still change apart from the others."""
+    """The newest items by key; those that may still change are kept apart from the settled ones."""
 
     def __init__(self) -> None:
         self._settled: dict[Hashable, deque[Item]] = defaultdict(lambda: deque(maxlen=RUNS_KEPT))
@@ -278,9 +283,9 @@ class RecentItems(Generic[Item]):
 
 
 def _runs_of(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[datetime, Script, str, tuple[int, int], PastRun]]:
-    """One for each job of (job, finished, project, ..., outcome, GPU time, from, to) of its attempts in their order.
+    """Yield one run for each job from rows (job, finished, project, ..., outcome, GPU time, from, to) of its attempts.
 
-    What an attempt did counts if the next one went on from it.
+    The rows are in the order of the attempts. The work of an attempt counts if the next one continued from it.
     """
     for _, group in groupby(rows, key=lambda row: row[0]):
         attempts = list(group)
@@ -296,7 +301,7 @@ def _runs_of(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[datetime, Script
 
 
 def speed_on(gpus: float, curve: Curve | None) -> float:
-    """Between whole numbers of GPUs as a straight line."""
+    """Return the speed on so many GPUs, interpolated linearly between whole numbers."""
     return float(_speeds(np.array([gpus]), curve.speeds if curve else ())[0])
 
 
@@ -317,12 +322,12 @@ def _like(runs: tuple[PastRun, ...], speeds: tuple[float, ...]) -> "RuntimeSampl
 
 @dataclass(frozen=True)
 class RuntimeSample:
-    """How much work runs were that a job is like."""
+    """The lengths of the runs that a job resembles."""
 
     lengths: tuple[float, ...]
     """Seconds on one GPU, the shortest first."""
     error: float
-    """Relative, of taking their median for another one."""
+    """The relative error of their median as an estimate for another run."""
 
     @classmethod
     def of(cls, lengths: Iterable[float]) -> "RuntimeSample":
@@ -335,9 +340,9 @@ class RuntimeSample:
         return cls(known, max(0.05, spread * sqrt(1 + 1 / len(known))) if known else 0.0)
 
     def remaining(self, done: float) -> Estimate | None:
-        """What is left after ``done`` seconds of work; None when there are no such runs.
+        """Estimate the work left after ``done`` seconds of it; None when there are no similar runs.
 
-        Of those that were longer, the median of what they had left then; if none was, the usual difference of two.
+        It is the median of what the longer runs had left at that point; if none was longer, the usual spread.
         """
         if not self.lengths:
             return None

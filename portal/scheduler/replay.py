@@ -1,4 +1,4 @@
-"""Decides recorded turns again: by the policy that was in force, or as another one would have."""
+"""Replay of recorded scheduling cycles: by the policy that was in force, or by another one."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -16,37 +16,39 @@ from scheduling.version import version_of
 
 @dataclass(frozen=True, slots=True)
 class ReplayedCycle:
-    """One recorded turn. ``again`` is None when it cannot be judged; ``why_not`` then says why."""
+    """The replay of one cycle. ``again`` is None when it cannot be compared; ``why_not`` has the reason then."""
 
     cycle: Cycle
     again: Again | None
     why_not: str = ""
     edited: bool = False
-    """The policy's code is not the one that decided then."""
+    """The policy's code has changed since the cycle."""
 
 
 @dataclass
 class Summary:
-    turns: int = 0
+    """The result of a replay."""
+
+    cycles: int = 0
     same: int = 0
     edited: int = 0
     why_not: Counter[str] = field(default_factory=Counter)
     jobs: Counter[str] = field(default_factory=Counter)
-    """By job, in how many turns it would have been told something else."""
+    """By job, in how many cycles the decision about it differs."""
     outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """What was, what would have been, and for how many jobs of all turns that is another lot."""
+    """(What happened to a job, what would have happened), with the number of jobs in all cycles where these differ."""
 
     @property
     def judged(self) -> int:
-        return self.turns - sum(self.why_not.values())
+        return self.cycles - sum(self.why_not.values())
 
     @property
     def fidelity(self) -> float:
-        """The share of the judged turns that were decided equally; 1 when there were none."""
+        """The share of the compared cycles that were decided equally; 1 when there were none."""
         return self.same / self.judged if self.judged else 1.0
 
     def add(self, one: ReplayedCycle) -> None:
-        self.turns += 1
+        self.cycles += 1
         self.edited += one.edited
         if one.again is None:
             self.why_not[one.why_not] += 1
@@ -61,7 +63,7 @@ GONE = "its policy or its parameters are no longer in the code"
 
 
 def replay(since: datetime | None = None) -> Iterator[ReplayedCycle]:
-    """Every recorded turn by the policy, parameters and memory of then."""
+    """Decide every recorded cycle again, with the policy, parameters and state of that time."""
     policies: dict[int, Policy | None] = {}
     for one in recorded(since):
         config = one.cycle.config
@@ -79,10 +81,10 @@ def replay(since: datetime | None = None) -> Iterator[ReplayedCycle]:
 
 
 def replay_as(policy: Policy, since: datetime | None = None) -> Iterator[ReplayedCycle]:
-    """Every recorded turn as ``policy`` would have decided it on the same world, with its own memory from turn to turn.
+    """Decide every recorded cycle by ``policy`` on the same snapshot, with its own state from cycle to cycle.
 
-    The worlds are those that the policy in force then led to: what another one would have made of a month is for the
-    simulator to tell.
+    The snapshots are those that the policy in force led to; the simulator shows what another one would have made of
+    a month.
     """
     memory: Mapping[str, Any] = {}
     for one in recorded(since):

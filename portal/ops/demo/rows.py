@@ -144,7 +144,7 @@ def write_jobs(made: Made, stories: list[Story], configs: Sequence[SchedulerConf
         for story, job in zip(stories, written.jobs, strict=True)
         for number, tried in enumerate(story.tries, start=1)
     ]
-    numbers = iter(range(overlay_networks.how_many() * 1000))
+    numbers = iter(range(overlay_networks.network_count() * 1000))
     attempts = Attempt.objects.bulk_create(
         _attempt(job, number, tried, story, configs, _network(len(made.nodes), story, tried, numbers), at)
         for story, job, number, tried in tries
@@ -216,7 +216,7 @@ def _began(story: Story, number: int, tried: Try) -> float | None:
 def _network(nodes: int, story: Story, tried: Try, numbers: Iterator[int]) -> int | None:
     """The number of its network over several nodes, as ``apply`` gives it."""
     several = len({piece.node for piece in tried.pieces}) > 1
-    return next(numbers) % overlay_networks.how_many() if several or (story.ask.habit.elastic and nodes > 1) else None
+    return next(numbers) % overlay_networks.network_count() if several or (story.ask.habit.elastic and nodes > 1) else None
 
 
 def _attempt(

@@ -219,7 +219,7 @@ def test_a_line_is_dropped_when_its_node_was_closed() -> None:
     job = queue()
     seen = snapshot.take()
     Node.objects.update(draining=True)
-    assert applying.apply(seen, plan_for(seen), "t").dropped == {job.pk: "Node a no longer takes new work."}
+    assert applying.apply(seen, plan_for(seen), "t").dropped == {job.pk: "Node a no longer accepts new jobs."}
 
 
 def test_a_resize_is_dropped_when_the_job_changed_meanwhile() -> None:
@@ -230,7 +230,7 @@ def test_a_resize_is_dropped_when_the_job_changed_meanwhile() -> None:
     seen = snapshot.take()
     lifecycle.stop_container(Container.objects.order_by("-index")[0], "drained")
     shrunk = Plan({str(job.pk): {seen.nodes[0].id: 1}})
-    assert applying.apply(seen, shrunk, "t").dropped == {job.pk: "The job's GPUs have changed meanwhile."}
+    assert applying.apply(seen, shrunk, "t").dropped == {job.pk: "The job's GPUs have changed in the meantime."}
     services.cancel(job.submitted_by, job)
     assert applying.apply(seen, shrunk, "t").dropped == {job.pk: "The job no longer runs."}
 
@@ -244,7 +244,7 @@ def test_shrinking_stops_the_youngest_parts_and_never_the_first_host() -> None:
     node = seen.nodes[0].id
     first, *others = Container.objects.filter(role="host").order_by("index")
     everything = applying.PlanStep(job.pk, "resize", {node: 3}, {}, {int(node): 3})
-    with pytest.raises(applying.PlanStaleError, match="nothing left to give back"):
+    with pytest.raises(applying.PlanStaleError, match="nothing left to release"):
         applying._PlanApplier([everything], "t", timezone.now()).carry_out(everything)
     assert applying.apply(seen, Plan({str(job.pk): {node: 2}}), "t").resized == [job.pk]
     assert list(Container.objects.filter(wanted="stop")) == others[-1:] and first not in others
@@ -321,7 +321,7 @@ def test_a_policy_that_thinks_too_long_is_left_behind(policy: Any, monkeypatch: 
 
     policy(ponder)
     assert turn().error == "The policy did not decide within 0.05 seconds."
-    assert turn().error.startswith("The policy still thinks about an earlier turn.")
+    assert turn().error.startswith("The policy is still busy with an earlier scheduling cycle.")
     enough.set()
     for thread in cycle._left_behind:
         thread.join(60)
@@ -365,9 +365,9 @@ def test_a_bug_of_ours_keeps_nothing_but_its_trace(monkeypatch: pytest.MonkeyPat
         raise TypeError("ours")
 
     monkeypatch.setattr(cycle, "_update_reasons", broken)
-    assert turn().error == "The turn failed: TypeError: ours"
+    assert turn().error == "The scheduling cycle failed: TypeError: ours"
     assert not Attempt.objects.exists()
-    assert Cycle.objects.get().error == "The turn failed: TypeError: ours"
+    assert Cycle.objects.get().error == "The scheduling cycle failed: TypeError: ours"
 
 
 def test_a_deposed_scheduler_writes_nothing() -> None:

@@ -41,7 +41,7 @@ def script(job: Job) -> tuple[int, str, str]:
 def like(job: Job, arguments: str = "[]") -> tuple[float, ...]:
     history = read()
     people = (job.submitted_by_id, job.project_id)
-    return history.like(script(job), arguments, people, history.speeds(script(job), 8, 8).fixed).lengths
+    return history.similar_runs(script(job), arguments, people, history.speeds(script(job), 8, 8).fixed).lengths
 
 
 def test_use_falls_into_the_days_it_was_in(node: Node) -> None:
@@ -102,7 +102,7 @@ def test_reading_bit_by_bit_says_the_same_as_reading_at_once(node: Node) -> None
         for arguments in ('["0"]', '["1"]', "[]"):
             speeds = [each.speeds(script(job), 8, 8).fixed for each in (kept, fresh)]
             assert speeds[0] == speeds[1]
-            assert kept.like(script(job), arguments, people, speeds[0]) == fresh.like(
+            assert kept.similar_runs(script(job), arguments, people, speeds[0]) == fresh.similar_runs(
                 script(job), arguments, people, speeds[1]
             )
         assert kept.begin_seconds(script(job)) == fresh.begin_seconds(script(job))
@@ -114,7 +114,7 @@ def test_what_is_written_a_little_late_is_not_missed(node: Node) -> None:
     job = ran(node, 1, 60, NOW - timedelta(seconds=90))
     history.refresh(NOW + timedelta(minutes=1))
     history.refresh(NOW + timedelta(minutes=2))
-    assert history.like(script(job), "[]", (0, 0), None).lengths == pytest.approx((60,))
+    assert history.similar_runs(script(job), "[]", (0, 0), None).lengths == pytest.approx((60,))
     assert sum(map(sum, history.used([], NOW.timestamp()).values())) == pytest.approx(60, abs=0.2)
 
 
@@ -127,7 +127,7 @@ def test_after_a_failed_read_it_begins_anew(node: Node, monkeypatch: pytest.Monk
             history.refresh(NOW)
     history.refresh(NOW)
     assert sum(map(sum, history.used([], NOW.timestamp()).values())) == pytest.approx(60, abs=0.2)
-    assert len(history.like(script(job), "[]", (0, 0), None).lengths) == 1
+    assert len(history.similar_runs(script(job), "[]", (0, 0), None).lengths) == 1
 
 
 def test_the_most_similar_runs_tell_how_long_a_job_is(node: Node) -> None:

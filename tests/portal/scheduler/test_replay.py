@@ -1,4 +1,4 @@
-"""RecordedCycle turns: what is kept, for how long, and deciding them again."""
+"""Recorded scheduling cycles: what is kept and for how long, and replaying them."""
 
 import json
 import zlib
@@ -58,7 +58,7 @@ def test_every_turn_is_decided_again_as_it_was(key: str) -> None:
     switch_policy(None, key, {})
     live_a_little()
     summary = fidelity()
-    assert summary.turns == Recording.objects.count() >= 5
+    assert summary.cycles == Recording.objects.count() >= 5
     assert (summary.same, summary.edited, summary.fidelity) == (summary.judged, 0, 1.0)
 
 
@@ -115,7 +115,7 @@ def test_a_turn_that_comes_out_otherwise_is_shown_with_its_difference(capsys: py
         call_command("replay")
     told = capsys.readouterr().out
     assert f"job {job.pk}: no GPUs -> 2 on a; It waits. -> none" in told
-    assert "0 of 1 came out as they were (fidelity): 0.00 %." in told
+    assert "0 of 1 gave the same plan (fidelity): 0.00 %." in told
 
 
 def test_another_memory_is_a_difference_too() -> None:
@@ -130,9 +130,9 @@ def test_the_command_tells_the_fidelity_of_the_last_days(capsys: pytest.CaptureF
     ready_node("a", 2)
     queue(2)
     turn()
-    assert "1 of 1 came out as they were (fidelity): 100.00 %." in spoken(capsys)
+    assert "1 of 1 gave the same plan (fidelity): 100.00 %." in spoken(capsys)
     Recording.objects.update(at=timezone.now() - timedelta(days=3))
-    assert "No turn is recorded" in spoken(capsys, "--since", "2")
+    assert "No cycle is recorded" in spoken(capsys, "--since", "2")
     assert "100.00 %" in spoken(capsys, "--since", "4")
 
 
@@ -143,9 +143,9 @@ def test_another_policy_is_compared_job_by_job(capsys: pytest.CaptureFixture[str
     large, small = queue(2, elastic=False), queue(1, elastic=False)
     turn()
     told = spoken(capsys, "--policy", "fifo", "--set", "strict=true")
-    assert "1 of 2 fifo would have decided equally: 50.00 %." in told
+    assert "1 of 2 would have been decided equally by fifo: 50.00 %." in told
     assert "1 times a job that starts would have been one that waits" in told
-    assert f"job {small.pk}: another decision in 1 turns" in told and f"job {large.pk}:" not in told
+    assert f"job {small.pk}: another decision in 1 cycles" in told and f"job {large.pk}:" not in told
 
 
 @pytest.mark.parametrize("args", [("--policy", "lottery"), ("--policy", "fifo", "--set", "strict"), ("--set", "a=1")])
@@ -160,7 +160,7 @@ def test_turns_that_made_no_plan_are_counted_apart(monkeypatch: pytest.MonkeyPat
     SchedulerConfig.objects.create(policy="gone", params={})
     turn()
     summary = fidelity()
-    assert (summary.turns, summary.judged, summary.fidelity) == (1, 0, 1.0)
+    assert (summary.cycles, summary.judged, summary.fidelity) == (1, 0, 1.0)
     assert summary.why_not["no plan could be applied then"] == 1
 
 

@@ -198,14 +198,14 @@ def test_more_than_the_lab_has_is_said_at_once() -> None:
     [
         ({"ready": False}, "a is still starting"),
         ({"draining": True}, "a is being drained"),
-        ({"cordoned": True}, "a takes no new work by an admin's decision"),
-        ({"last_seen_at": None}, "a has not been heard of for a while"),
+        ({"cordoned": True}, "a is cordoned by an admin"),
+        ({"last_seen_at": None}, "a has not reported for a while"),
         ({"problems": [{"text": "No space.", "mend": "", "blocking": True}]}, "a is unfit: No space"),
     ],
 )
 def test_a_lab_with_no_open_node_says_what_is_the_matter(facts: dict[str, Any], clause: str) -> None:
     ready_node("a", **facts)
-    assert view(queue()).blocked == f"No node takes new work now: {clause}."
+    assert view(queue()).blocked == f"No node accepts new jobs now: {clause}."
 
 
 def test_an_environment_that_is_being_prepared_shows_how_far_it_is() -> None:

@@ -125,7 +125,7 @@ def test_a_policy_that_cannot_decide_cannot_be_confirmed(client: Client, policy:
 
     policy(fail)
     page = client.get("/admin/policy/preview/?policy=made").content.decode()
-    assert "It failed on the lab as it is: KeyError" in page and "Confirm" not in page
+    assert "It failed on the present state of the lab: KeyError" in page and "Confirm" not in page
     policy(lambda seen: Plan({job.id: {"9999": 1} for job in seen.jobs}))
     assert "is not allowed" in client.get("/admin/policy/preview/?policy=made").content.decode()
     ticket = preview.compute("made", {}).ticket
@@ -143,7 +143,10 @@ def test_a_policy_that_thinks_too_long_is_not_waited_for(policy: Any, monkeypatc
         return Plan(keep(seen))
 
     policy(ponder)
-    assert preview.compute("made", {}).wrong == "This policy did not decide on the lab as it is within 0.05 seconds."
+    assert (
+        preview.compute("made", {}).wrong
+        == "The policy did not decide on the present state of the lab within 0.05 seconds."
+    )
     assert not decides.is_set()
     decides.set()
 
@@ -229,7 +232,7 @@ def test_it_is_shown_again_when_other_running_jobs_would_be_resized(policy: Any)
     ticket = preview.compute("made", {}).ticket
     queue(1, 2)
     turn()
-    with pytest.raises(Refused, match="other running jobs would be stopped or resized") as refused:
+    with pytest.raises(Refused, match="Other running jobs would now be stopped or resized") as refused:
         preview.confirm(None, "made", {}, ticket)
     assert refused.value.code == "conflict"
     assert preview.confirm(None, "made", {}, preview.compute("made", {}).ticket).policy == "made"
@@ -247,8 +250,8 @@ def test_a_ticket_is_for_what_was_shown_and_for_an_hour(monkeypatch: pytest.Monk
     ticket = preview.compute("fifo", {"strict": False}).ticket
     for params, given, why in (
         ({"strict": True}, ticket, "not the parameters"),
-        ({"strict": False}, ticket + "x", "does not say what you were shown"),
-        ({"strict": False}, "", "does not say what you were shown"),
+        ({"strict": False}, ticket + "x", "no valid preview ticket"),
+        ({"strict": False}, "", "no valid preview ticket"),
     ):
         with pytest.raises(Refused, match=why):
             preview.confirm(None, "fifo", params, given)
@@ -289,7 +292,7 @@ def test_undo_returns_to_the_one_before_as_a_new_row(client: Client, ada: User) 
     assert (config.undoes, config.created_by) == (taken_back, ada)
     assert SchedulerConfig.objects.count() == 4, "the default, two switches and the undo"
     assert AuditEntry.objects.latest("pk").action == "scheduler.switch_undone"
-    assert f"undoes v{taken_back.pk}" in page and "Undone: from the next turn on" in page
+    assert f"undoes v{taken_back.pk}" in page and "decides again from the next scheduling cycle on" in page
     assert services.undo_switch(ada).policy == "fifo", "undoing twice is doing it again"
 
 
@@ -305,8 +308,8 @@ def test_an_undo_starts_with_an_empty_memory(ada: User) -> None:
     assert services.state_of(services.undo_switch(ada)) == {}
 
 
-def test_what_cannot_be_undone_is_said(client: Client, ada: User) -> None:
-    with pytest.raises(Refused, match="no switch that could be undone"):
+def test_a_refused_undo_gives_the_reason(client: Client, ada: User) -> None:
+    with pytest.raises(Refused, match="There is no switch to undo"):
         services.undo_switch(ada)
     SchedulerConfig.objects.create(policy="old_one", params={})
     last = services.switch_policy(ada, "fifo", {})
