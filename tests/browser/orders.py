@@ -194,7 +194,7 @@ def turn() -> dict[str, int]:
     from tests.portal import control_world as lab
 
     done = lab.turn()
-    lab.agents_do_as_told()
+    lab.run_agents()
     return {"started": len(done.applied.started), "resized": len(done.applied.resized), "errors": bool(done.error)}
 
 

@@ -41,7 +41,7 @@ def storm(
     from portal.jobs.models import FINISHED_STATES, Job
     from portal.scheduler import cycle
     from portal.scheduler.services import switch_policy
-    from tests.portal.control_world import agents_do_as_told, heartbeat, lead, queue, ready_node
+    from tests.portal.control_world import heartbeat, lead, queue, ready_node, run_agents
 
     chance = random.Random(7)
     nodes = (("a", 8), ("b", 8), ("c", 4))
@@ -83,7 +83,7 @@ def storm(
 
     def work() -> None:
         heartbeat()
-        agents_do_as_told(finish=True, hasty=True)
+        run_agents(finish=True, hasty=True)
 
     policies = itertools.cycle([("fifo", {"strict": False}), ("round_robin", {}), ("elastic_fifo", {}), ("fifo", {})])
 

@@ -21,7 +21,7 @@ from portal.refused import Refused
 from portal.scheduler.services import switch_policy
 from scheduling import registry
 from tests.examples import examples
-from tests.portal.control_world import agents_do_as_told, gpus_of, heartbeat, project_of, queue, ready_node, turn
+from tests.portal.control_world import gpus_of, heartbeat, project_of, queue, ready_node, run_agents, turn
 from tests.portal.jobs_world import make_environment, make_user
 
 pytestmark = pytest.mark.django_db
@@ -48,7 +48,7 @@ def half_free(gpus: int = 4, held: int = 2) -> Job:
     ready_node("a", gpus)
     job = queue(held, launcher="command", name="holder")
     turn()
-    agents_do_as_told()
+    run_agents()
     assert gpus_of(job) == held
     return job
 
@@ -127,7 +127,7 @@ class TestWhateverThePolicy:
                     least, most, rng.choice(people), launcher=launcher, elastic=elastic, priority=rng.choice((0, 0, 1))
                 )
             turn()
-            agents_do_as_told()
+            run_agents()
             waiting = list(Job.objects.filter(state=JobState.QUEUED, attempts=None).order_by("pk"))
             for job in rng.sample(waiting, min(2, len(waiting))):
                 promises = [each for each in helping.counsel(job, job.submitted_by).advice if each.starts_now]
@@ -137,7 +137,7 @@ class TestWhateverThePolicy:
                 assert gpus_of(changed), (changed.pk, promises)
                 kept += 1
                 break  # the world has changed; ask the others again
-            agents_do_as_told(finish=rng.random() < 0.3)
+            run_agents(finish=rng.random() < 0.3)
             clock[0] += timedelta(seconds=20)
             heartbeat()
         assert kept >= 1
@@ -209,7 +209,7 @@ class TestWhichChanges:
         ready_node("b", 4)
         first, second = queue(2, launcher="command"), queue(4, launcher="command", time_limit_seconds=3600)
         turn()
-        agents_do_as_told()
+        run_agents()
         assert (gpus_of(first), gpus_of(second)) == (2, 4)
         Job.objects.filter(pk=second.pk).update(time_limit_seconds=86400)
         job = queue(6)
@@ -286,7 +286,7 @@ class TestChanging:
 
     def test_what_has_started_meanwhile_is_left_alone(self) -> None:
         job = self.waiting()
-        agents_do_as_told(finish=True)
+        run_agents(finish=True)
         turn()
         with pytest.raises(Refused, match="no longer waits"):
             helping.change(alice(), job, "gpus-2")

@@ -19,7 +19,7 @@ from portal.jobs.models import Attempt, Job
 from portal.projects.models import Membership
 from portal.scheduler.job_history import History
 from portal.scheduler.services import switch_policy
-from tests.portal.control_world import agents_do_as_told, project_of, queue, ready_node, turn
+from tests.portal.control_world import project_of, queue, ready_node, run_agents, turn
 from tests.portal.jobs_world import make_user
 
 pytestmark = pytest.mark.django_db
@@ -35,7 +35,7 @@ def busy_lab(gpus: int = 4) -> Job:
     ready_node("a", gpus)
     job = queue(gpus, name="the-big-one")
     turn()
-    agents_do_as_told()
+    run_agents()
     return job
 
 
@@ -160,7 +160,7 @@ class TestMaking:
 class TestScoring:
     def start(self, job: Job) -> datetime:
         """It is given GPUs, by the real turn, in place of what ran."""
-        agents_do_as_told(finish=True)
+        run_agents(finish=True)
         turn()
         return Attempt.objects.get(job=job).created_at
 
@@ -346,7 +346,7 @@ def test_the_forecast_is_kept_by_the_real_loop() -> None:
     services.refresh()
     low = Forecast.objects.get(job=job).low
     Node.objects.update(last_seen_at=timezone.now())
-    agents_do_as_told(finish=True)  # far sooner than anybody thought
+    run_agents(finish=True)  # far sooner than anybody thought
     turn()
     services.refresh()
     score = Score.objects.get(job=job)

@@ -1,4 +1,4 @@
-"""What is learnt from the lab's past, and that reading it bit by bit says the same as reading it at once."""
+"""What is learnt from the lab's past, and that reading it step by step gives the same as reading it at once."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -67,7 +67,7 @@ def test_use_adds_up_to_what_was_held_in_the_last_thirty_days(node: Node) -> Non
     assert all(0 <= second <= 8 * 86_400 * 40 for days in used.values() for second in days)
 
 
-def test_people_and_groups_are_told_apart(node: Node) -> None:
+def test_people_and_groups_are_distinguished(node: Node) -> None:
     from django.contrib.auth.models import Group
 
     group = Group.objects.create(name="vision")
@@ -80,7 +80,7 @@ def test_people_and_groups_are_told_apart(node: Node) -> None:
     )
 
 
-def test_reading_bit_by_bit_says_the_same_as_reading_at_once(node: Node) -> None:
+def test_reading_step_by_step_gives_the_same_as_reading_at_once(node: Node) -> None:
     dice = np.random.default_rng(2)
     kept, begin = History(), NOW - timedelta(days=95)
     job = queue(entry="train0.py")
@@ -118,7 +118,7 @@ def test_what_is_written_a_little_late_is_not_missed(node: Node) -> None:
     assert sum(map(sum, history.used([], NOW.timestamp()).values())) == pytest.approx(60, abs=0.2)
 
 
-def test_after_a_failed_read_it_begins_anew(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_failed_read_it_reads_everything_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     job = ran(node, 1, 60)
     history = History()
     with monkeypatch.context() as broken:
@@ -130,7 +130,7 @@ def test_after_a_failed_read_it_begins_anew(node: Node, monkeypatch: pytest.Monk
     assert len(history.similar_runs(script(job), "[]", (0, 0), None).lengths) == 1
 
 
-def test_the_most_similar_runs_tell_how_long_a_job_is(node: Node) -> None:
+def test_the_most_similar_runs_show_how_long_a_job_is(node: Node) -> None:
     job = ran(node, 1, 100, arguments=["--epochs", "1"])
     ran(node, 1, 900, arguments=["--epochs", "9"])
     ran(node, 1, 5000, entry="other.py")
@@ -155,7 +155,7 @@ def test_only_what_the_job_went_on_from_counts(node: Node) -> None:
         assert like(job) == pytest.approx((7200 if resumable else 3600,))
 
 
-def test_runs_on_several_sizes_tell_how_a_program_scales(node: Node) -> None:
+def test_runs_on_several_sizes_show_how_a_program_scales(node: Node) -> None:
     for number in range(30):
         gpus = (1, 2, 4)[number % 3]
         job = ran(node, gpus, 1000 / gpus**0.5, NOW - HOUR - timedelta(minutes=number))
@@ -174,7 +174,7 @@ def test_the_first_line_of_a_rank_ends_the_beginning(node: Node) -> None:
     assert History().begin_seconds(script(job)) is None
 
 
-def test_how_long_ranks_stood_still_tells_what_a_change_costs(node: Node) -> None:
+def test_the_pause_of_the_ranks_is_the_cost_of_a_resize(node: Node) -> None:
     job = ran(node, 1, 600)
     changed(job, None, 0.5, 3.0, 2.0)
     changed(ran(node, 1, 600, entry="other.py"), None, 9.0)

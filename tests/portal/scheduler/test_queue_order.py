@@ -87,7 +87,7 @@ def test_the_number_is_found_in_every_sentence_that_names_one(count: int) -> Non
 
 
 @pytest.mark.django_db
-def test_a_standard_job_behind_premium_ones_is_told_so() -> None:
+def test_a_standard_job_behind_premium_ones_shows_so() -> None:
     ready_node("a", 1)
     queue(tier="premium")
     first, second, premium = queue(), queue(), queue(tier="premium")

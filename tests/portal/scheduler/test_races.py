@@ -95,8 +95,8 @@ def test_a_turn_returns_at_once_while_another_has_the_lock() -> None:
 
 @pytest.mark.postgres
 @pytest.mark.django_db(transaction=True)
-def test_nobody_can_take_over_in_the_middle_of_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next leader's epoch waits until the turn in hand is written, so no turn is half the old leader's."""
+def test_no_scheduler_takes_over_in_the_middle_of_a_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next leader's epoch waits until the current cycle is written, so no cycle is half the old leader's."""
     ready_node("a", 1)
     queue()
     epoch = lead()

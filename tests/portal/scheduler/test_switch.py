@@ -1,4 +1,4 @@
-"""Switching with eyes open: the preview, the ticket that binds a confirmation to it, the history and its undo."""
+"""Switching the policy: the preview, the ticket that binds a confirmation to it, the history and its undo."""
 
 import dataclasses
 import threading
@@ -27,7 +27,7 @@ from scheduling.types import Plan, Snapshot
 from scheduling.version import version_of
 from tests.portal import jobs_world as world
 from tests.portal.api_client import Script
-from tests.portal.control_world import agents_do_as_told, queue, ready_node, turn
+from tests.portal.control_world import queue, ready_node, run_agents, turn
 
 pytestmark = pytest.mark.django_db
 
@@ -46,12 +46,12 @@ def client(ada: User) -> Client:
 
 @pytest.fixture
 def policy(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Snapshot], Plan]], None]:
-    """Registers a policy called ``made`` that plans with any function."""
+    """Register a policy called ``made`` that plans with any function."""
 
     def install(plan: Callable[[Snapshot], Plan]) -> None:
         class Made:
             title: ClassVar[str] = "Made for a test"
-            explanation: ClassVar[str] = "It does. What the test says."
+            explanation: ClassVar[str] = "It does what the test sets."
             experimental: ClassVar[bool] = True
 
             def plan(self, snapshot: Snapshot) -> Plan:
@@ -67,7 +67,7 @@ def keep(seen: Snapshot) -> dict[str, Any]:
 
 
 def shrunk(seen: Snapshot) -> Plan:
-    """Every elastic job back to its base."""
+    """Shrink every elastic job to its base."""
     return Plan({job.id: job.base for job in seen.jobs if job.now_on})
 
 
@@ -76,14 +76,14 @@ def a_lab_at_work() -> tuple[Job, Job]:
     ready_node("alpha", 3)
     runs = queue(1, 3)
     turn()
-    agents_do_as_told()
+    run_agents()
     return runs, queue(2, elastic=False)
 
 
 # What is shown
 
 
-def test_a_preview_tells_what_happens_to_each_job() -> None:
+def test_a_preview_shows_what_happens_to_each_job() -> None:
     runs, waits = a_lab_at_work()
     services.switch_policy(None, "fifo", {})
     found = preview.compute("elastic_fifo", {})
@@ -96,7 +96,7 @@ def test_a_preview_tells_what_happens_to_each_job() -> None:
     assert Attempt.objects.count() == 1 and services.current_config().policy == "fifo"
 
 
-def test_it_tells_when_jobs_would_start_and_end_under_both() -> None:
+def test_it_shows_when_jobs_would_start_and_end_under_both() -> None:
     runs, waits = a_lab_at_work()
     services.switch_policy(None, "fifo", {})
     found = preview.compute("elastic_fifo", {})
@@ -199,7 +199,7 @@ def test_a_running_job_that_was_not_shown_as_touched_goes_on() -> None:
     ready_node("alpha", 3)
     runs = queue(1, 3)
     turn()
-    agents_do_as_told()
+    run_agents()
     before = list(Attempt.objects.get().allocations.values_list("pk", "requested_back_at", "released_at"))
     ticket = preview.compute("fifo", {}).ticket
     preview.confirm(None, "fifo", {}, ticket)
@@ -211,7 +211,7 @@ def test_a_running_job_that_was_not_shown_as_touched_goes_on() -> None:
 
 
 @pytest.mark.both_databases
-def test_it_is_shown_again_when_somebody_else_has_switched(client: Client) -> None:
+def test_it_is_shown_again_when_another_admin_has_switched(client: Client) -> None:
     a_lab_at_work()
     path = "/admin/policy/preview/?policy=fifo"
     ticket = client.get(path).context["found"].ticket
@@ -228,7 +228,7 @@ def test_it_is_shown_again_when_other_running_jobs_would_be_resized(policy: Any)
     policy(shrunk)
     queue(1, 2)
     turn()
-    agents_do_as_told()
+    run_agents()
     ticket = preview.compute("made", {}).ticket
     queue(1, 2)
     turn()
