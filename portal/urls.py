@@ -1,4 +1,4 @@
-"""The URL map. A new route needs a row in the stranger's tour (tests/laws)."""
+"""The URL map. A new route needs a row in tests/laws/route_matrix.py."""
 
 from django.urls import include, path
 
