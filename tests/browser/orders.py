@@ -107,7 +107,7 @@ def month_simulated() -> dict[str, Any]:
 
     made = month()
     asked = services.ask(User.objects.get(username="alice"), 14, [("elastic_fifo", {}), ("srjf", {})])
-    services.carry_on()
+    services.run_queued()
     return made | {"simulation": asked.pk}
 
 
@@ -128,7 +128,7 @@ def simulate() -> int:
     """Carries out the simulations that were asked for; how many."""
     from portal.whatif import services
 
-    return services.carry_on()
+    return services.run_queued()
 
 
 def running_job() -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""An admin asks what the last days would have been, switches with the difference in view, and undoes it."""
+"""An admin simulates recent history, switches with the difference in view, and undoes it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -49,11 +49,11 @@ def test_an_admin_compares_switches_and_undoes(portal: Portal, lab: dict[str, An
     held = portal.ask("holds", job=lab["runs"])
     assert len(held) == 4
     ask(page, portal, "First come, first served", "Shortest remaining job first")
-    expect(page.get_by_role("heading", level=1)).to_have_text("What if: the last 14 days")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Simulation of the last 14 days")
     expect(page.get_by_text("It starts within seconds.")).to_be_visible()
 
     assert portal.ask("simulate") == 1
-    off = page.get_by_role("region", name="How far off the simulation is")
+    off = page.get_by_role("region", name="How accurate the simulation is")
     expect(off).to_contain_text("Simulated under the policy in force, a job took ", timeout=20_000)
     total = page.get_by_role("region", name="In total", exact=True)
     for name in ("What really happened", "Elastic first come, first served", "First come, first served knows: nothing"):

@@ -178,7 +178,7 @@ def test_the_policy_remembers_what_groups_used(lab: Written) -> None:
 
 def test_the_simulation_of_the_past_sees_the_jobs_as_they_were(lab: Written) -> None:
     world = history.read(NOW - timedelta(days=14), NOW)
-    found = figures.told(world, figures.really(world))
+    found = figures.summarise(world, figures.actual_outcomes(world))
     assert 0.7 <= found["total"]["utilisation"] <= 1.0 and found["total"]["waiting"]["mean"] > WAITS_SECONDS
 
 
