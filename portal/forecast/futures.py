@@ -77,10 +77,10 @@ def simulate_futures(
             break
         longer = {id: row[draw] for id, row in lengths.items()}
         if not seen:
-            starts, reached, turns = _one(policy, snapshot, jobs, longer, until, seconds / draws, 0.0)
+            starts, reached, decisions = _one(policy, snapshot, jobs, longer, until, seconds / draws, 0.0)
             spent = time.perf_counter() - began
             if reached < until:
-                part = _coarse(turns * (seconds - spent) / spent / min_draws, until - snapshot.now)
+                part = _coarse(decisions * (seconds - spent) / spent / min_draws, until - snapshot.now)
         if seen or part:
             share = max(0.0, seconds - spent) / max(1, min_draws - len(seen))
             starts, reached, _ = _one(policy, snapshot, jobs, longer, until, share, part)
@@ -91,14 +91,14 @@ def simulate_futures(
     return Futures(until, known, len(seen))
 
 
-def _coarse(turns: float, horizon: float) -> float:
+def _coarse(decisions: float, horizon: float) -> float:
     """Return the finest window part with which so many decisions are likely to reach the horizon."""
 
     def needed(part: float) -> float:
         growing = math.log(max(1.0, min(horizon, WIDEST_AFTER) / 60)) / part
         return growing + max(0.0, horizon - WIDEST_AFTER) / (part * WIDEST_AFTER)
 
-    return next((part for part in WINDOW_PARTS if needed(part) <= turns), WINDOW_PARTS[-1])
+    return next((part for part in WINDOW_PARTS if needed(part) <= decisions), WINDOW_PARTS[-1])
 
 
 def _spread_out(draws: int) -> list[int]:
@@ -130,11 +130,11 @@ def _one(
 ) -> tuple[dict[JobId, float], float, int]:
     """Simulate one future; return when each job starts, how far it was simulated, and in how many decisions."""
     deadline = time.perf_counter() + seconds
-    waiting, starts, reached, turns = set(jobs), dict[JobId, float](), until, 0
+    waiting, starts, reached, decisions = set(jobs), dict[JobId, float](), until, 0
 
     def look(seen: Snapshot, plan: Plan) -> None:
-        nonlocal reached, turns
-        turns += 1
+        nonlocal reached, decisions
+        decisions += 1
         for job in [job for job in waiting if any(plan.target.get(job, {}).values())]:
             starts[job] = seen.now
             waiting.discard(job)
@@ -165,4 +165,4 @@ def _one(
         )
     except _StopSimulation:
         pass
-    return starts, reached, turns
+    return starts, reached, decisions

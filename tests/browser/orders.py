@@ -120,7 +120,7 @@ def demo_lab() -> dict[str, int]:
     written = month.fill(now, Size(4, 4), "http://127.0.0.1:1")
     User.objects.create_user("alice", "alice@demo.invalid", PASSWORD, is_staff=True)
     Node.objects.update(last_seen_at=now + timedelta(hours=1), ready=True)
-    resized = max(written.ran, key=lambda ran: len(ran.tried.resizes))
+    resized = max(written.ran, key=lambda ran: len(ran.simulated.resizes))
     return {"node": Node.objects.order_by("pk")[0].pk, "resized": resized.job.pk}
 
 

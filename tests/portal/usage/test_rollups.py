@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 NOW = datetime(2026, 11, 20, 15, 30, tzinfo=UTC)
 HOUR = 3_600_000_000
 JOBS = examples(1_200, 300)
-"""Of a month."""
+"""The number of jobs in a month."""
 
 
 @pytest.fixture(autouse=True)
