@@ -265,7 +265,7 @@ class TestChanging:
         bob, ada = make_user("bob"), make_user("ada", is_staff=True)
         Membership.objects.create(project=job.project, user=bob, role=Membership.Role.MEMBER)
         for user in (bob, ada):
-            with pytest.raises(Refused, match="Only who submitted"):
+            with pytest.raises(Refused, match="Only the user who submitted"):
                 helping.change(user, job, "gpus-2")
             assert not helping.may_change(user, job)
         assert Job.objects.filter(state=JobState.QUEUED).get() == job

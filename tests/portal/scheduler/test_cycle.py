@@ -309,7 +309,7 @@ def test_a_policy_that_fails_changes_nothing_and_is_reported_once(policy: Any) -
     assert not Attempt.objects.exists()
 
 
-def test_a_policy_that_thinks_too_long_is_left_behind(policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_policy_that_takes_too_long_is_abandoned(policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     ready_node("a", 1)
     queue()
     monkeypatch.setattr(cycle, "POLICY_SECONDS", 0.05)
@@ -323,7 +323,7 @@ def test_a_policy_that_thinks_too_long_is_left_behind(policy: Any, monkeypatch: 
     assert turn().error == "The policy did not decide within 0.05 seconds."
     assert turn().error.startswith("The policy is still busy with an earlier scheduling cycle.")
     enough.set()
-    for thread in cycle._left_behind:
+    for thread in cycle._abandoned:
         thread.join(60)
     monkeypatch.setattr(cycle, "POLICY_SECONDS", 60)
     assert turn().error == ""

@@ -249,7 +249,7 @@ def test_jobs_that_come_and_wait_are_no_reason_to_look_again() -> None:
 def test_a_ticket_is_for_what_was_shown_and_for_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     ticket = preview.compute("fifo", {"strict": False}).ticket
     for params, given, why in (
-        ({"strict": True}, ticket, "not the parameters"),
+        ({"strict": True}, ticket, "for other parameters"),
         ({"strict": False}, ticket + "x", "no valid preview ticket"),
         ({"strict": False}, "", "no valid preview ticket"),
     ):
