@@ -48,7 +48,7 @@ class ProposedChange:
     phrase: str
     """A clause: ``with 2 GPUs instead of 4``."""
     spec: Mapping[str, Any]
-    """What differs in the ``Submission``."""
+    """The fields of the ``Submission`` that differ, with their values."""
     job: types.Job
     """The changed job, as the policy would see it."""
     condition: str = ""
@@ -69,7 +69,7 @@ class HelpfulChange:
     """Seconds until the changed job starts; both are 0 when the next scheduling cycle starts it."""
     now_low: float = NEVER
     now_high: float = NEVER
-    """The same for the job as it is."""
+    """Seconds until the job starts as it is."""
 
     @property
     def starts_now(self) -> bool:

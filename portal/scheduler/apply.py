@@ -159,7 +159,7 @@ class _PlanApplier:
         hosts = run_specs.host_placements(job, job.elastic, chosen)
         network = _network_number_for(job, [part.node for part in hosts])
         attempt = lifecycle.start_attempt(job, self.policy, _where(chosen), network)
-        attempt.job = job  # the one with its environment and code
+        attempt.job = job  # the instance that has its environment and code loaded
         home, ranks = hosts[0].node, sum(len(part.gpus) for part in hosts)
         first = 0
         if run_specs.has_driver(job):

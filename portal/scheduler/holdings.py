@@ -64,11 +64,11 @@ def read_holdings(intents: Mapping[int, str]) -> tuple[dict[int, Holding], Count
     """
     holdings = {
         job: Holding(
-            attempt, wanted == Attempt.Wanted.STOP, placed_at=placed_at, batch=batch or 0, joined=ring is not None
+            attempt, wanted == Attempt.Wanted.STOP, placed_at=placed_at, batch=batch or 0, joined=network is not None
         )
-        for attempt, job, wanted, placed_at, batch, ring in Attempt.objects.filter(ended_at__isnull=True).values_list(
-            "pk", "job", "wanted", "created_at", "chosen__batch", "ring"
-        )
+        for attempt, job, wanted, placed_at, batch, network in Attempt.objects.filter(
+            ended_at__isnull=True
+        ).values_list("pk", "job", "wanted", "created_at", "chosen__batch", "ring")
     }
     bases = _bases()
     held: Counter[int] = Counter()

@@ -37,7 +37,7 @@ ETA_SECONDS = 3.0
 """Time limit for the simulation of the future under each policy; times that are not known by then stay open."""
 HORIZON_SECONDS = 30 * 86_400.0
 TICKET_SECONDS = 3600
-SALT = "portal.control.preview"  # as before the module moved: previews that are open outlive an upgrade
+SALT = "portal.control.preview"  # from before the module moved: open previews stay valid during an upgrade
 LOOK_AGAIN = "Nothing was switched. Check the new preview, then confirm."
 T = TypeVar("T")
 

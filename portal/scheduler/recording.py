@@ -46,7 +46,7 @@ def keep(cycle: Cycle, snapshot: str, plan: Plan | None) -> None:
 
 def recorded(since: datetime | None = None) -> Iterator[RecordedCycle]:
     """Yield recorded cycles, the oldest first, read in batches."""
-    # By the column: "cycle" would be ordered as its table is, newest first.
+    # Ordered by the column: "cycle" would use the order of its table, the newest first.
     rows = Recording.objects.select_related("cycle__config").order_by("cycle_id")
     if since is not None:
         rows = rows.filter(at__gte=since)

@@ -43,7 +43,7 @@ def has_former_default(config: SchedulerConfig) -> bool:
 
 
 def keep_policy(actor: User) -> SchedulerConfig:
-    """Choose the former default that is in force. Raises Refused when the policy was chosen already."""
+    """Choose the former default that is in force. Raises Refused when a policy was chosen already."""
     config = current_config()
     if not has_former_default(config):
         raise Refused(

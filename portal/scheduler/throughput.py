@@ -21,7 +21,7 @@ PROGRAMS_REMEMBERED = 4096
 
 
 class Steps(NamedTuple):
-    """How long steps took on GPUs of one kind with one batch: a row of ``StepStat``."""
+    """How long steps took on GPUs of one kind with one batch size: a row of ``StepStat``."""
 
     at: datetime
     kind: str

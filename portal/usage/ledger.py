@@ -30,9 +30,9 @@ from itertools import groupby
 from typing import TypeVar
 
 Account = tuple[int | None, int]
-"""Group, or None, and user."""
+"""(Group or None, user)."""
 Key = tuple[Account, int]
-"""Account and project."""
+"""(Account, project)."""
 K = TypeVar("K", bound=Hashable)
 
 
@@ -138,7 +138,7 @@ class Facts:
     """What happened. Times may reach beyond the requested days."""
 
     offers: Sequence[tuple[int, int, int]]
-    """GPU, from, to."""
+    """(GPU, from, to)."""
     jobs: Sequence[JobSpan]
     held: Sequence[HeldSpan]
     weights: Sequence[tuple[int, Account | int, float]] = ()

@@ -53,11 +53,11 @@ class Statement:
 
     name: str
     kind: str
-    """user, group, or others."""
+    """``user``, ``group`` or ``others``."""
     id: int | None
     line: LedgerLine = field(default_factory=LedgerLine)
     balances: dict[int, int] = field(default_factory=dict)
-    """By age in days."""
+    """Balances by age in days."""
 
     @property
     def balance(self) -> float:

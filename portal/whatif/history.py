@@ -38,7 +38,7 @@ MIN_WORK = 60.0
 
 @dataclass(frozen=True, slots=True)
 class HeldGpu:
-    """A GPU that an attempt held. Times in seconds since the epoch."""
+    """A GPU that an attempt held. Times are in seconds since the epoch."""
 
     node: str
     part: int
@@ -49,7 +49,7 @@ class HeldGpu:
 
 @dataclass(slots=True)
 class PastAttempt:
-    """An attempt."""
+    """An attempt of a past job."""
 
     created: float
     started: float | None

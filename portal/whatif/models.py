@@ -29,7 +29,7 @@ class Simulation(models.Model):
     """A list of {"policy", "params"}."""
     status = models.CharField(max_length=9, choices=State.choices, default=State.QUEUED)
     progress = models.FloatField(default=0.0)
-    """From 0 to 1, over all policies."""
+    """The part that is done, from 0 to 1, over all policies."""
     parts = models.JSONField(default=list)
     """By policy {"part", "seconds", "jobs", "usual"}: the part that is done, the seconds so far, the number of jobs, and
     the seconds that the last similar simulation took (or null). Empty until it begins."""

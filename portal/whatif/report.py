@@ -16,7 +16,7 @@ from scheduling.params import Param
 
 REALLY = "What really happened"
 CHANGED = 0.05
-"""A person gains or loses when the mean turnaround differs by more."""
+"""Differences up to this part count as no change."""
 MAX_BARS = 12
 
 

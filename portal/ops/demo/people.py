@@ -52,10 +52,10 @@ class Made:
     groups: dict[str, Group]
     projects: dict[str, Project]
     codes: dict[str, CodeVersion]
-    """By the name of the project."""
+    """Code versions by the name of the project."""
     nodes: tuple[Node, ...]
     gpus: dict[int, list[Gpu]]
-    """By the number of the node, counted from 0, in the order of their indexes."""
+    """GPUs in the order of their indexes, by the number of the node from 0."""
     environment: Environment
 
 

@@ -74,7 +74,7 @@ class Story:
 
     ask: Ask
     starts_after: float
-    """Seconds from being placed to its first line."""
+    """Seconds from its placement to its first line of output."""
     simulated_attempts: list[SimulatedAttempt] = field(default_factory=list)
     finished: float | None = None
     status: str = "QUEUED"

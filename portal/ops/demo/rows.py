@@ -23,7 +23,7 @@ from scheduling import registry
 from scheduling.version import version_of
 
 GROWS_SECONDS = 12.0
-"""From getting a GPU to training on it, for a job that runs."""
+"""How long a running job takes from getting a GPU to training on it."""
 SHRINKS_SECONDS = 3.0
 RESTARTS_SECONDS = 30.0
 STOPPED = 143
@@ -229,7 +229,7 @@ def _attempt(
     simulated: SimulatedAttempt,
     story: Story,
     configs: Sequence[SchedulerConfig],
-    ring: int | None,
+    network: int | None,
     at: Clock,
 ) -> Attempt:
     config, began = configs[simulated.policy], _began(story, number, simulated)
@@ -249,7 +249,7 @@ def _attempt(
         outcome=simulated.ended_as if simulated.ended is not None else "",
         secret=f"{job.pk:032x}{number:032x}",
         policy=f"{config.policy} v{config.pk}",
-        ring=ring,
+        ring=network,
     )
 
 

@@ -34,7 +34,7 @@ WEIGHTS: dict[str, tuple[float, ...]] = {
     "evening": (*[0.1] * 15, 0.5, 2, 6, 8, 6, 3, 1.5, 0.8, 0.4),
     "any": (*[0.6] * 8, *[1.2] * 12, *[0.9] * 4),
 }
-"""By hour of the day, how likely a submission is."""
+"""The likelihood of a submission, by hour of the day."""
 WEEKEND = {"day": 0.3, "evening": 0.6, "any": 0.8}
 
 
@@ -151,9 +151,9 @@ class Ask:
     min_gpus: int
     max_gpus: int
     seconds: float
-    """On ``min_gpus``, until its end: for one that fails, until it fails."""
+    """Its length on ``min_gpus``: until its end, or until it fails."""
     whole_seconds: float
-    """Until its end if it did not fail."""
+    """Its length on ``min_gpus`` if it did not fail."""
     limit_seconds: int
     fate: Fate = ""
     cancelled: float | None = None
@@ -172,14 +172,14 @@ class Size:
 
     nodes: int
     gpus: int
-    """Of each node."""
+    """The GPUs of each node."""
 
     @property
     def total(self) -> int:
         return self.nodes * self.gpus
 
     def of(self, part: float) -> int:
-        """GPUs for a part of a node."""
+        """The number of GPUs that is a part of a node."""
         return max(1, min(self.total, round(part * self.gpus)))
 
 

@@ -11,7 +11,7 @@ CONNECT_SECONDS = 0.5
 ANSWER_SECONDS = 5.0
 """Connections are accepted before the web process is ready, and it warns about each request that is aborted then."""
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
-"""Where to reach a server that listens on all addresses."""
+"""The address at which to reach a server that listens on all addresses."""
 
 
 class AlreadyRunningError(Exception):

@@ -175,7 +175,7 @@ def test_when_lengths_are_as_uncertain_as_stated_about_eight_of_ten_ranges_hold(
         (30, 30_000, "within 9 hours"),
     ],
 )
-def test_spans_are_told_in_words_with_units(low: float, high: float, text: str) -> None:
+def test_spans_are_given_in_words_with_units(low: float, high: float, text: str) -> None:
     assert words.span(low, high) == text
 
 

@@ -249,7 +249,7 @@ def test_people_sign_in_with_the_password_of_the_lab(lab: Written) -> None:
     assert [user.username for user in User.objects.filter(is_staff=True)] == ["ada"]
 
 
-def test_every_page_says_that_it_is_a_demo(lab: Written) -> None:
+def test_every_page_is_marked_as_a_demo(lab: Written) -> None:
     client = Client()
     client.force_login(User.objects.get(username="ada"))
     failed = Job.objects.filter(state=JobState.FAILED).latest("pk")

@@ -237,7 +237,7 @@ def test_a_file_in_the_place_of_a_folder_is_reported(plan: Plan) -> None:
     assert finding.fatal and "is a file" in finding.text
 
 
-def test_without_a_compiler_it_says_what_to_install_unless_an_engine_brings_one(
+def test_without_a_compiler_it_reports_what_to_install_unless_an_engine_brings_one(
     plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prerequisites, "missing_tools", lambda: ["a C++ compiler", "make"])

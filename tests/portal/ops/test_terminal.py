@@ -90,7 +90,7 @@ def test_letters_that_a_terminal_does_not_have_are_replaced() -> None:
         ("", None),
     ],
 )
-def test_it_tells_warnings_from_other_lines(line: str, text: str | None) -> None:
+def test_it_distinguishes_warnings_from_other_lines(line: str, text: str | None) -> None:
     assert grave(line) == text
 
 

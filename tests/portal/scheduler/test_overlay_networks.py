@@ -61,7 +61,7 @@ def test_what_stays_on_one_node_takes_no_number() -> None:
     assert list(Attempt.objects.values_list("ring", flat=True)) == [None, None]
 
 
-def test_rings_that_live_at_once_have_different_numbers_and_a_number_rests_after_its_end() -> None:
+def test_live_rank_groups_have_different_numbers_and_a_number_is_not_reused_at_once() -> None:
     two_nodes()
     first, second = queue(1, 2), queue(1, 2)
     turn()

@@ -68,7 +68,7 @@ def test_a_held_gpu_that_breaks_is_neither_free_nor_taken_from_another() -> None
         {"ready": False},
         {"last_seen_at": timezone.now() - timedelta(seconds=60)},
         {"last_seen_at": None},
-        {"problems": [{"text": "No space.", "mend": "Make some.", "blocking": True}]},
+        {"problems": [{"text": "No space.", "fix": "Make some.", "blocking": True}]},
     ],
 )
 def test_a_node_that_may_not_or_cannot_work_is_closed(facts: dict[str, Any]) -> None:
@@ -76,7 +76,7 @@ def test_a_node_that_may_not_or_cannot_work_is_closed(facts: dict[str, Any]) -> 
 
 
 def test_a_node_with_small_problems_is_open() -> None:
-    assert node_view(ready_node("a", problems=[{"text": "Old engine.", "mend": "Update."}])).open
+    assert node_view(ready_node("a", problems=[{"text": "Old engine.", "fix": "Update."}])).open
 
 
 def test_unapproved_and_removed_nodes_are_not_there() -> None:
@@ -150,7 +150,7 @@ def test_limits_of_users_and_groups_count_what_is_leaving() -> None:
     assert all(str(mine.pk) in limit.jobs for limit in limits)
 
 
-def test_only_rings_spread_and_only_between_nodes_that_reach_each_other() -> None:
+def test_only_rank_groups_spread_and_only_between_nodes_that_reach_each_other() -> None:
     a, b = ready_node("a"), ready_node("b")
     group, command = queue(), queue(launcher="command", entry="python train.py")
     torchrun = queue(2, launcher="torchrun")
@@ -200,7 +200,7 @@ def test_more_than_the_lab_has_is_reported_at_once() -> None:
         ({"draining": True}, "a is being drained"),
         ({"cordoned": True}, "a is cordoned by an admin"),
         ({"last_seen_at": None}, "a has not reported for a while"),
-        ({"problems": [{"text": "No space.", "mend": "", "blocking": True}]}, "a is unfit: No space"),
+        ({"problems": [{"text": "No space.", "fix": "", "blocking": True}]}, "a is unfit: No space"),
     ],
 )
 def test_a_lab_with_no_open_node_gives_the_reason(facts: dict[str, Any], clause: str) -> None:

@@ -87,7 +87,7 @@ def test_a_gpu_held_while_off_offer_counts_as_capacity() -> None:
     assert day.capacity == 10 and day.lines[ALICE].used == 8
 
 
-def test_waste_is_what_ran_in_vain_or_did_not_run_yet() -> None:
+def test_waste_is_lost_work_and_time_before_the_start() -> None:
     day = lab(1, 100, [job(1, ALICE, 1, 0, 90)], [held(1, range(1), 10, 90, ran=15, lost="failed")])
     spent = day.spent[ALICE, 1]
     assert (spent.allocated, spent.starting, spent.failed, spent.useful) == (80, 5, 75, 0)

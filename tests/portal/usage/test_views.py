@@ -155,7 +155,7 @@ def test_nonsense_in_the_dates_is_answered_with_a_sentence(lab: month.Month, bro
         assert browse(lab.users["bob"], f"/api/v1/ledger/?{query}").json()["error"]["code"] == "invalid"
 
 
-def test_a_newcomer_finds_an_empty_page_that_says_so(lab: month.Month, browse: Callable[..., Any]) -> None:
+def test_a_new_user_finds_a_page_without_usage(lab: month.Month, browse: Callable[..., Any]) -> None:
     new = make_user("zoe")
     assert b"No usage in these days" in browse(new, f"/usage/?{WINDOW}").content
     assert b"zoe" in browse(new, f"/usage/ledger/?{WINDOW}").content

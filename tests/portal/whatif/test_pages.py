@@ -153,7 +153,9 @@ class TestCarryingOut:
         with pytest.raises(Refused, match="over"):
             services.cancel(row)
 
-    def test_what_takes_too_long_says_so(self, ada: User, lab: month.Month, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_what_takes_too_long_fails_with_the_reason(
+        self, ada: User, lab: month.Month, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         row = queued(ada)
         monkeypatch.setattr(services, "MAX_SECONDS", 0.0)
         services.run_queued()

@@ -79,7 +79,7 @@ def test_its_figures_are_those_of_the_page(lab: month.Month) -> None:
         assert sum(job["gpu_seconds"] for job in written["jobs"]) / 3600 == pytest.approx(mine["gpu_hours"])
 
 
-def test_it_says_how_far_the_policy_in_force_is_from_what_happened(lab: month.Month) -> None:
+def test_it_reports_how_far_the_policy_in_force_is_from_what_happened(lab: month.Month) -> None:
     output = simulate("--history", "7", "--policy", "fifo").splitlines()
     assert output[-1].startswith("fifo is in force: in the simulation a job took ")
     output = simulate("--history", "7", "--policy", "fifo", "--set", "strict=no").splitlines()
