@@ -371,7 +371,9 @@ def _rank_groups(written: Written) -> Iterator[RankGroup]:
                 if piece.since <= when and (piece.asked_back or piece.until or END + 1) > when
             ]
             cost_seconds = round(cost, 2) if number > 1 else None
-            yield RankGroup(driver=ran.driver, number=number, at=written.at(when), hosts=hosts, cost_seconds=cost_seconds)
+            yield RankGroup(
+                driver=ran.driver, number=number, at=written.at(when), hosts=hosts, cost_seconds=cost_seconds
+            )
 
 
 # --- causes and history ----------------------------------------------------------------------------------------------

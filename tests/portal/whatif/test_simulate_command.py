@@ -117,7 +117,7 @@ def test_decide_answers_line_by_line_while_its_input_stays_open_and_survives_non
             return json.loads(process.stdout.readline())
 
         assert ask(json.dumps(snapshot(0, x={}, y={}, z={}))) == {"alloc": {"x": {"0": 2}, "y": {"0": 2}}}
-        assert "no JSON" in ask("{")["error"]
+        assert "not JSON" in ask("{")["error"]
         assert "must be a list" in ask('{"v": 1, "now": 1, "nodes": 3, "jobs": []}')["error"]
         held = {"now_on": {"0": 2}, "served_gpu_s": 200}
         assert ask(json.dumps(snapshot(100, x=held, y={**held, "served_gpu_s": 20}, z={}))) == {
