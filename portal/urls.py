@@ -1,4 +1,4 @@
-"""The routes of the portal. A new one needs rows in the route matrix (tests/laws)."""
+"""The URL map. A new route needs a row in tests/laws/route_matrix.py."""
 
 from django.urls import include, path
 

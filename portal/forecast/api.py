@@ -1,4 +1,4 @@
-"""Forecasts over REST: when a job starts, what would help, and doing it."""
+"""Forecasts over REST: when a job starts, which changes would start it sooner, and making one of them."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from portal.accounts.permissions import signed_in
 from portal.forecast import helping
 from portal.forecast.models import Forecast
 from portal.forecast.serializers import ChosenChangeSerializer, CounselSerializer, ForecastSerializer
-from portal.forecast.services import measured, said
+from portal.forecast.services import describe, measured
 from portal.jobs import services
 from portal.jobs.api import OfJob
 from portal.jobs.models import JobState
@@ -25,7 +25,7 @@ class Forecasts(OfJob):
 
     @extend_schema(operation_id="jobs_forecast", responses={200: ForecastSerializer, **refusals(404)})
     def retrieve(self, request: Request, job_pk: int) -> Response:
-        """When a waiting job starts: a range from simulated futures, and how good such ranges have been."""
+        """Return when a waiting job starts: a range from simulated futures, and how reliable such ranges have been."""
         job = self.job
         waits = job.state == JobState.QUEUED
         row = Forecast.objects.filter(job=job).first() if waits else None
@@ -33,7 +33,7 @@ class Forecasts(OfJob):
             "state": job.state,
             "waiting_reason": job.waiting_reason,
             "queue_position": job.queue_position,
-            "sentence": said(row).sentence if waits else helping.NO_LONGER,
+            "sentence": describe(row).sentence if waits else helping.NO_LONGER,
             "futures": row.draws if row and not row.note else 0,
             "measured": measured(),
         }
@@ -43,7 +43,7 @@ class Forecasts(OfJob):
 
     @extend_schema(operation_id="jobs_changes", responses={200: CounselSerializer, **refusals(404)})
     def changes(self, request: Request, job_pk: int) -> Response:
-        """Changes that would start it now, or clearly sooner: each was tried in the present state of the lab."""
+        """Return changes that would start the job now or clearly sooner; each was tried in the lab's present state."""
         return Response(CounselSerializer(helping.counsel(self.job, signed_in(request))).data)
 
     @extend_schema(
@@ -52,7 +52,7 @@ class Forecasts(OfJob):
         responses={201: JobDetailSerializer, **refusals(400, 403, 404, 409, 429)},
     )
     def change(self, request: Request, job_pk: int) -> Response:
-        """Cancels the job and submits it again, changed, in its place in the queue. The answer is the new job."""
+        """Cancel the job and submit it again with a change, in its place in the queue. Returns the new job."""
         asked = ChosenChangeSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
         user = signed_in(request)

@@ -1,8 +1,8 @@
-"""What would help a waiting job: changes of what it asks for, each tried in the present snapshot.
+"""Changes that would start a waiting job sooner, each tried in the present snapshot.
 
-A change is tried as it would be made: the job is gone, and in its place in the queue there is another with a new number
-and nothing to its name. "Starts now" means that the policy in force gives it GPUs in this very turn; "sooner", that it
-does in nearly every future (``futures``) by a clear margin, the same lengths drawn for all other jobs.
+A change is tried as it would be made: the job is gone, and in its place in the queue is another one with a new number
+and no past. "Starts now" means that the policy in force gives it GPUs in this scheduling cycle; "sooner", that it starts
+earlier by a clear margin in nearly every simulated future (``futures``), with the same lengths drawn for all other jobs.
 """
 
 import time
@@ -12,7 +12,7 @@ from typing import Any
 
 from portal.cluster.models import Environment, Node, NodeEnvironment
 from portal.forecast import words
-from portal.forecast.futures import HORIZON_SECONDS, NEVER, live_on
+from portal.forecast.futures import HORIZON_SECONDS, NEVER, simulate_futures
 from portal.jobs.models import Job
 from portal.projects import inspection
 from portal.scheduler.snapshot import with_at_most
@@ -25,32 +25,34 @@ from scheduling.types import Policy, Snapshot
 
 TIME_LIMITS = (8 * 3600, 4 * 3600, 2 * 3600, 3600, 1800, 900)
 ROOM = 1.2
-"""A shorter limit is proposed only where the job is expected to need clearly less."""
-MOST_SHOWN = 3
+"""A shorter limit is proposed only if it is at least this factor above the expected length."""
+MAX_SHOWN = 3
 DRAWS = 5
 SECONDS = 2.5
 FUTURE_SECONDS = 0.5
-"""For one change; and so much for the job as it is."""
+"""Time for the simulation of one change, and of the job as it is."""
 SOONER_SECONDS = 120.0
 SOONER_PART = 0.7
-"""Clearly sooner: by two minutes at least, and after at most this part of the wait."""
+"""A start is clearly sooner if it is at least two minutes earlier and after at most this part of the wait."""
 NEARLY_ALL = 0.8
 ALL_SIZES_UP_TO = 16
 ELASTIC, OPPORTUNISTIC, RESUMABLE = "elastic", "opportunistic", "resumable"
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ProposedChange:
+    """A change of what a job asks for."""
+
     key: str
-    """How forms and scripts name it: ``gpus-2``."""
-    said: str
+    """Its name in forms and scripts: ``gpus-2``."""
+    phrase: str
     """A clause: ``with 2 GPUs instead of 4``."""
     spec: Mapping[str, Any]
-    """What differs in the ``Submission``."""
+    """The fields of the ``Submission`` that differ, with their values."""
     job: types.Job
     """The changed job, as the policy would see it."""
     condition: str = ""
-    """What only its owner knows."""
+    """A sentence about what only the owner knows or must accept."""
 
     @property
     def kind(self) -> str:
@@ -58,16 +60,16 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Help:
+class HelpfulChange:
     """A change that helps."""
 
-    change: Change
+    change: ProposedChange
     low: float = 0.0
     high: float = 0.0
-    """Seconds until it starts; both 0: the next turn starts it."""
+    """Seconds until the changed job starts; both are 0 when the next scheduling cycle starts it."""
     now_low: float = NEVER
     now_high: float = NEVER
-    """The same for the job as it is."""
+    """Seconds until the job starts as it is."""
 
     @property
     def starts_now(self) -> bool:
@@ -75,21 +77,24 @@ class Help:
 
     @property
     def sentence(self) -> str:
-        said = f"{self.change.said[0].upper()}{self.change.said[1:]}"
+        phrase = f"{self.change.phrase[0].upper()}{self.change.phrase[1:]}"
         condition = f" {self.change.condition}" if self.change.condition else ""
         if self.starts_now:
-            return f"{said} it starts now.{condition}"
+            return f"{phrase} it starts now.{condition}"
         instead = ""
         if self.now_high != NEVER:
             instead = f" instead of {words.span(self.now_low, self.now_high)}"
-        return f"{said} it probably starts {words.span(self.low, self.high)}{instead}.{condition}"
+        return f"{phrase} it probably starts {words.span(self.low, self.high)}{instead}.{condition}"
 
 
 # --- which changes there are -------------------------------------------------------------------------------------
 
 
-def candidates(row: Job, job: types.Job, snapshot: Snapshot) -> list[Change]:
-    """``job`` is how the snapshot sees ``row``. Of one kind, the smallest change comes first."""
+def candidates(row: Job, job: types.Job, snapshot: Snapshot) -> list[ProposedChange]:
+    """Return the changes that are possible for a job; ``job`` is ``row`` in the snapshot.
+
+    Of one kind, the smallest change comes first.
+    """
     fresh = replace(job, id=_new_id(snapshot))
     return [
         *_fewer_gpus(fresh),
@@ -104,33 +109,33 @@ def _new_id(snapshot: Snapshot) -> str:
     return str(max(int(job.id) for job in snapshot.jobs) + 1)
 
 
-def _fewer_gpus(job: types.Job) -> Iterator[Change]:
+def _fewer_gpus(job: types.Job) -> Iterator[ProposedChange]:
     for gpus in _sizes(job.min_gpus):
         if job.min_gpus == job.max_gpus:
-            said = f"with {_gpus(gpus)} instead of {job.min_gpus}"
-            yield Change(f"gpus-{gpus}", said, {"min_gpus": gpus, "max_gpus": gpus}, with_at_most(job, gpus))
+            phrase = f"with {_gpus(gpus)} instead of {job.min_gpus}"
+            yield ProposedChange(f"gpus-{gpus}", phrase, {"min_gpus": gpus, "max_gpus": gpus}, with_at_most(job, gpus))
         else:
-            said = f"with {_gpus(gpus)} as its least instead of {job.min_gpus}"
-            yield Change(f"gpus-{gpus}", said, {"min_gpus": gpus}, replace(job, min_gpus=gpus))
+            phrase = f"with a minimum of {_gpus(gpus)} instead of {job.min_gpus}"
+            yield ProposedChange(f"gpus-{gpus}", phrase, {"min_gpus": gpus}, replace(job, min_gpus=gpus))
 
 
 def _sizes(gpus: int) -> Iterator[int]:
-    """Fewer, largest first; of many only about every eighth part."""
+    """Yield smaller numbers of GPUs, the largest first; of large ones only about every eighth part."""
     size = gpus - 1
     while size >= 1:
         yield size
         size -= 1 if size <= ALL_SIZES_UP_TO else max(1, size // 8)
 
 
-def _elastic(row: Job, job: types.Job) -> Iterator[Change]:
-    """Only for code that was found to use ``hvd.elastic``: other code fails when its GPUs change."""
+def _elastic(row: Job, job: types.Job) -> Iterator[ProposedChange]:
+    """Yield the elastic variant, only for code that uses ``hvd.elastic``: other code fails when its GPUs change."""
     if row.launcher == Job.Launcher.HOROVOD and not row.elastic and row.max_gpus > 1 and row.code.guess.get("elastic"):
-        said = f"as an elastic job with 1 to {_gpus(row.max_gpus)}"
-        yield Change(ELASTIC, said, {"elastic": True, "min_gpus": 1}, replace(job, elastic=True, min_gpus=1))
+        phrase = f"as an elastic job with 1 to {_gpus(row.max_gpus)}"
+        yield ProposedChange(ELASTIC, phrase, {"elastic": True, "min_gpus": 1}, replace(job, elastic=True, min_gpus=1))
 
 
-def _environments(row: Job, job: types.Job, snapshot: Snapshot) -> Iterator[Change]:
-    """Others that have all its code imports, and are ready where its own is not."""
+def _environments(row: Job, job: types.Job, snapshot: Snapshot) -> Iterator[ProposedChange]:
+    """Yield environments that have all modules its code imports, and are ready where its own is not."""
     opened = {node.id for node in snapshot.nodes if node.open}
     here = job.nodes if job.nodes is not None else opened
     ready: dict[int, set[str]] = {}
@@ -145,8 +150,8 @@ def _environments(row: Job, job: types.Job, snapshot: Snapshot) -> Iterator[Chan
         more = len(nodes - here)
         where = f"which is ready on {more} {'other ' if here else ''}node{'s' * (more != 1)}"
         changed = replace(job, nodes=frozenset(nodes), blocked="", spread=_may_spread(row, nodes))
-        said = f"in the environment {environment.title}, {where},"
-        yield Change(f"environment-{environment.key}", said, {"environment": environment}, changed)
+        phrase = f"in the environment {environment.title}, {where},"
+        yield ProposedChange(f"environment-{environment.key}", phrase, {"environment": environment}, changed)
 
 
 def _may_spread(row: Job, nodes: set[str]) -> bool:
@@ -156,27 +161,28 @@ def _may_spread(row: Job, nodes: set[str]) -> bool:
     return all(each.get("ring_address") for each in facts)
 
 
-def _shorter(row: Job, job: types.Job) -> Iterator[Change]:
+def _shorter(row: Job, job: types.Job) -> Iterator[ProposedChange]:
     expected = None if job.work is None else estimates.remaining_seconds(job, job.asked)
     for seconds in TIME_LIMITS:
         if seconds >= row.time_limit_seconds or (expected is not None and seconds < ROOM * expected):
             continue
-        said = f"with at most {words.length(seconds)} instead of {words.length(row.time_limit_seconds)}"
+        phrase = f"with at most {words.length(seconds)} instead of {words.length(row.time_limit_seconds)}"
         changed = replace(job, longest_seconds=float(seconds))
-        condition = "" if expected is not None else "It is stopped after that."
-        yield Change(f"time-{seconds}", said, {"time_limit_seconds": seconds}, changed, condition)
+        condition = "" if expected is not None else "It is stopped after that time."
+        yield ProposedChange(f"time-{seconds}", phrase, {"time_limit_seconds": seconds}, changed, condition)
 
 
-def _willing(row: Job, job: types.Job) -> Iterator[Change]:
+def _willing(row: Job, job: types.Job) -> Iterator[ProposedChange]:
     if not row.resumable:
-        condition = "Only if its code goes on from /checkpoints after a stop."
+        condition = "Only if its code resumes from /checkpoints after a stop."
         changed = replace(job, preemptible=True)
-        yield Change(RESUMABLE, "as a job that can go on after a stop", {"resumable": True}, changed, condition)
+        phrase = "as a job that can restart from its checkpoint"
+        yield ProposedChange(RESUMABLE, phrase, {"resumable": True}, changed, condition)
     if not row.opportunistic and row.tier != Job.Tier.PREMIUM:
-        condition = "It is the first to go when others want them."
+        condition = "It is the first to be stopped when others need these GPUs."
         changed = replace(job, opportunistic=True, preemptible=True)
-        said = "on GPUs that nobody else wants"
-        yield Change(OPPORTUNISTIC, said, {"opportunistic": True}, changed, condition)
+        phrase = "as a preemptible job on idle GPUs"
+        yield ProposedChange(OPPORTUNISTIC, phrase, {"opportunistic": True}, changed, condition)
 
 
 def _gpus(count: int) -> str:
@@ -187,42 +193,52 @@ def _gpus(count: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    helps: tuple[Help, ...] = ()
+class HelpResult:
+    """The changes that help a job."""
+
+    helps: tuple[HelpfulChange, ...] = ()
     tried: tuple[str, ...] = ()
-    """Kinds of changes that there are for this job."""
+    """The kinds of changes that are possible for this job."""
     about_to_start: bool = False
 
 
 def what_helps(
-    policy: Policy, snapshot: Snapshot, job: types.Job, changes: Sequence[Change], *, seconds: float = SECONDS
-) -> Answer:
-    """At most three, one of a kind; those that start it now first. As many as there is time to try."""
+    policy: Policy, snapshot: Snapshot, job: types.Job, changes: Sequence[ProposedChange], *, seconds: float = SECONDS
+) -> HelpResult:
+    """Return at most three changes that help, one of each kind, those that start the job now first.
+
+    Tries as many as there is time for.
+    """
     deadline = time.perf_counter() + seconds
     tried = tuple(dict.fromkeys(change.kind for change in changes))
     if starts_now(policy, snapshot, job.id):
-        return Answer(about_to_start=True)
+        return HelpResult(about_to_start=True)
 
-    def helps(change: Change) -> bool:
+    def helps(change: ProposedChange) -> bool:
         return starts_now(policy, with_change(snapshot, job, change), change.job.id)
 
-    found: dict[str, Help] = {}
+    found: dict[str, HelpfulChange] = {}
     sizes = [change for change in changes if change.kind == "gpus"]
     if best := _first_that(helps, sizes, deadline):
-        found[best.kind] = Help(best)
+        found[best.kind] = HelpfulChange(best)
     for change in changes:
-        if len(found) == MOST_SHOWN or time.perf_counter() > deadline:
+        if len(found) == MAX_SHOWN or time.perf_counter() > deadline:
             break
         if change not in sizes and change.kind not in found and helps(change):
-            found[change.kind] = Help(change)
-    rest = [change for change in _worth_simulating(changes) if change.kind not in found]
-    if rest and len(found) < MOST_SHOWN and time.perf_counter() < deadline:
+            found[change.kind] = HelpfulChange(change)
+    rest = [change for change in _candidates_to_simulate(changes) if change.kind not in found]
+    if rest and len(found) < MAX_SHOWN and time.perf_counter() < deadline:
         _simulate(policy, snapshot, job, rest, found, deadline)
-    return Answer(tuple(found.values()), tried)
+    return HelpResult(tuple(found.values()), tried)
 
 
-def _first_that(helps: Callable[[Change], bool], sizes: Sequence[Change], deadline: float) -> Change | None:
-    """By halving: where a size helps, smaller ones nearly always do. What is found has been tried."""
+def _first_that(
+    helps: Callable[[ProposedChange], bool], sizes: Sequence[ProposedChange], deadline: float
+) -> ProposedChange | None:
+    """Find the largest size that helps by bisection: if a size helps, smaller ones nearly always do.
+
+    The size that is returned has been tried.
+    """
     if not sizes or not helps(sizes[-1]):
         return None
     first, last = 0, len(sizes) - 1
@@ -235,8 +251,8 @@ def _first_that(helps: Callable[[Change], bool], sizes: Sequence[Change], deadli
     return sizes[last]
 
 
-def with_change(snapshot: Snapshot, job: types.Job, change: Change) -> Snapshot:
-    """The same world with the changed job in its place."""
+def with_change(snapshot: Snapshot, job: types.Job, change: ProposedChange) -> Snapshot:
+    """Return the snapshot with the changed job in place of the job."""
     old, new = job.id, change.job.id
 
     def renamed(ids: frozenset[str]) -> frozenset[str]:
@@ -251,12 +267,13 @@ def with_change(snapshot: Snapshot, job: types.Job, change: Change) -> Snapshot:
 
 
 def starts_now(policy: Policy, snapshot: Snapshot, job: str) -> bool:
+    """Return whether the policy gives the job GPUs in this scheduling cycle."""
     plan = decide(policy, snapshot)
     return any(plan.target.get(job, {}).values()) and not violations(snapshot, plan)
 
 
-def _worth_simulating(changes: Sequence[Change]) -> list[Change]:
-    """Sizes by halves and every other kind whole: each takes several futures."""
+def _candidates_to_simulate(changes: Sequence[ProposedChange]) -> list[ProposedChange]:
+    """Return the changes to simulate: of the sizes only the halves, since each change takes several futures."""
     sizes = [change for change in changes if change.kind == "gpus"]
     first = sizes[0].job.min_gpus + 1 if sizes else 0
     halves = {first >> shift for shift in range(1, first.bit_length())}
@@ -267,14 +284,16 @@ def _simulate(
     policy: Policy,
     snapshot: Snapshot,
     job: types.Job,
-    changes: Sequence[Change],
-    found: dict[str, Help],
+    changes: Sequence[ProposedChange],
+    found: dict[str, HelpfulChange],
     deadline: float,
 ) -> None:
-    """Adds those that start it clearly sooner. What lies beyond the horizon counts as starting there."""
+    """Add the changes that start the job clearly sooner. A start beyond the horizon counts as one at the horizon."""
 
     def starts(world: Snapshot, id: str, horizon: float) -> tuple[tuple[float, ...], float]:
-        futures = live_on(policy, world, [id], draws=DRAWS, least_draws=DRAWS, horizon=horizon, seconds=FUTURE_SECONDS)
+        futures = simulate_futures(
+            policy, world, [id], draws=DRAWS, min_draws=DRAWS, horizon=horizon, seconds=FUTURE_SECONDS
+        )
         return tuple(at - snapshot.now for at in futures.starts[id]), futures.until - snapshot.now
 
     try:
@@ -283,19 +302,19 @@ def _simulate(
         if bounded[-1] < SOONER_SECONDS:
             return
         for change in changes:
-            if len(found) == MOST_SHOWN or time.perf_counter() > deadline:
+            if len(found) == MAX_SHOWN or time.perf_counter() > deadline:
                 return
             if change.kind in found:
                 continue
             changed, _ = starts(with_change(snapshot, job, change), change.job.id, bounded[-1])
             if clearly_sooner(changed, bounded):
-                found[change.kind] = Help(change, changed[0], changed[-1], as_is[0], as_is[-1])
+                found[change.kind] = HelpfulChange(change, changed[0], changed[-1], as_is[0], as_is[-1])
     except InvalidPlanError:
         return
 
 
 def clearly_sooner(changed: Sequence[float], as_is: Sequence[float]) -> bool:
-    """Both sorted, of equally many futures."""
+    """Return whether the changed job starts clearly sooner; both lists are sorted and of equally many futures."""
     if changed[-1] == NEVER:
         return False
     better = sum(

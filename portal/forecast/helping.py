@@ -1,4 +1,4 @@
-"""What would help a waiting job, asked by a page or a script; and doing it."""
+"""Advice for waiting jobs, for pages and scripts, and making the changes that it proposes."""
 
 import threading
 import time
@@ -13,7 +13,7 @@ from django.db.models import Max
 from django.utils import timezone
 
 from portal.accounts.models import User
-from portal.forecast.changes import Change, Help, candidates, what_helps
+from portal.forecast.changes import HelpfulChange, ProposedChange, candidates, what_helps
 from portal.forecast.services import present
 from portal.jobs import lifecycle, services
 from portal.jobs.forms import UNITS
@@ -34,16 +34,16 @@ KINDS = {
     "elastic": "running elastically",
     "environment": "another environment",
     "time": "a shorter time limit",
-    "resumable": "going on after a stop",
-    "opportunistic": "taking only idle GPUs",
+    "resumable": "restarting from a checkpoint",
+    "opportunistic": "using idle GPUs only",
 }
-NO_LONGER = "This job no longer waits."
-BUSY = "Another question of this kind is being worked out. Ask again in a few seconds."
+NO_LONGER = "This job is no longer waiting."
+BUSY = "Another request of this kind is being computed. Try again in a few seconds."
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A change that helps, as it is told."""
+    """A change that helps, as it is shown."""
 
     change: str
     sentence: str
@@ -51,22 +51,26 @@ class Advice:
     low_seconds: float
     high_seconds: float
     differs: dict[str, Any]
-    """By name in the API what the changed job asks for instead."""
+    """What the changed job asks for instead, by the names of the API."""
     form: str
     """The query that fills the form of a new job accordingly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counsel:
+    """The advice for one job."""
+
     advice: tuple[Advice, ...] = ()
     about_to_start: bool = False
     sentence: str = ""
-    """When there is nothing to advise: why."""
+    """Why there is no advice; empty when there is some."""
 
 
 def counsel(job: Job, user: User) -> Counsel:
-    """What would help now. The answer is kept until the scheduler has news, a minute at most; each user has one worked
-    out at a time."""
+    """Return what would help the job now.
+
+    The result is cached until the next recorded scheduling cycle, at most a minute; each user has one computed at a time.
+    """
     cycle = f"{current_config().pk}-{Cycle.objects.aggregate(last=Max('pk'))['last']}"
     key = f"forecast-help-{job.pk}-{cycle}"
     kept = cache.get(key)
@@ -81,22 +85,22 @@ def counsel(job: Job, user: User) -> Counsel:
 
 
 MAX_ANSWERS = 2
-"""Worked out at once, in this process: one takes seconds of a processor while a thousand jobs wait."""
+"""Computed at once in this process: one takes seconds of processor time while a thousand jobs wait."""
 _answers = Turns(MAX_ANSWERS)
 
 
 class _Present:
-    """The lab as the next cycle would see it: read once for all jobs that are asked about before then."""
+    """The lab as the next cycle would see it, read once for all requests before that cycle."""
 
     def __init__(self) -> None:
         self._reading = threading.Lock()
-        """For the history, which only the first of several that read at once may read on; no one waits for it."""
+        """Guards the history: only the first of several simultaneous readers uses it, and the others do not wait."""
         self._history = History()
         self._kept: tuple[str, float, Policy, Snapshot] | None = None
-        """Of which cycle, until when it is good, and what was read."""
+        """The cycle, until when it is valid, and what was read."""
 
     def of(self, cycle: str, job: Job) -> tuple[Policy, Snapshot, types.Job | None]:
-        """``job`` in it is None when it does not wait. Raises ValueError."""
+        """Return the policy, the snapshot and the job in it, None when it does not wait. Raises ValueError."""
         if (kept := self._kept) is not None:
             of_cycle, until, policy, seen = kept
             if of_cycle == cycle and time.monotonic() < until and (view := _view(seen, job)) is not None:
@@ -125,8 +129,8 @@ def _ask(job: Job, cycle: str) -> Counsel:
     if view is None:
         return Counsel(sentence=NO_LONGER)
     answer = what_helps(policy, seen, view, candidates(job, view, seen))
-    said = "" if answer.helps else _nothing(answer.about_to_start, answer.tried)
-    return Counsel(tuple(_advice(each) for each in answer.helps), answer.about_to_start, said)
+    sentence = "" if answer.helps else _nothing(answer.about_to_start, answer.tried)
+    return Counsel(tuple(_advice(each) for each in answer.helps), answer.about_to_start, sentence)
 
 
 def _view(seen: Snapshot, job: Job) -> types.Job | None:
@@ -138,34 +142,37 @@ def _nothing(about_to_start: bool, tried: tuple[str, ...]) -> str:
         return "It is about to start as it is."
     words = [KINDS[kind] for kind in tried]
     listed = " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
-    return f"Nothing that was tried starts it clearly sooner: {listed}." if words else "There is nothing to try."
+    return f"None of these starts it clearly sooner: {listed}." if words else "There is no change to try."
 
 
-def _advice(found: Help) -> Advice:
+def _advice(found: HelpfulChange) -> Advice:
     return Advice(
         found.change.key, found.sentence, found.starts_now, found.low, found.high,
         _differs(found.change), urlencode(_form(found.change)),
     )  # fmt: skip
 
 
-def _differs(change: Change) -> dict[str, Any]:
+def _differs(change: ProposedChange) -> dict[str, Any]:
     return {name: getattr(value, "key", value) for name, value in change.spec.items()}
 
 
-def _form(change: Change) -> Mapping[str, Any]:
-    said = _differs(change)
-    if "time_limit_seconds" in said:
-        seconds = said.pop("time_limit_seconds")
+def _form(change: ProposedChange) -> Mapping[str, Any]:
+    fields = _differs(change)
+    if "time_limit_seconds" in fields:
+        seconds = fields.pop("time_limit_seconds")
         unit = next(unit for unit, _ in reversed(UNITS) if seconds % unit == 0)
-        said |= {"time_amount": seconds // unit, "time_unit": unit}
-    return {name: "on" if value is True else value for name, value in said.items()}
+        fields |= {"time_amount": seconds // unit, "time_unit": unit}
+    return {name: "on" if value is True else value for name, value in fields.items()}
 
 
-# --- doing it ----------------------------------------------------------------------------------------------------
+# --- making a change ---------------------------------------------------------------------------------------------
 
 
 def may_change(user: User, job: Job) -> bool:
-    """Only its owner, while a member, and only before it has run: a new job would not have its checkpoints."""
+    """Return whether the user may change the job: only its owner as a project member, and only before it has run.
+
+    A job that has run has checkpoints, which the new job would not have.
+    """
     return (
         job.submitted_by_id == user.pk
         and job.state == JobState.QUEUED
@@ -175,13 +182,13 @@ def may_change(user: User, job: Job) -> bool:
 
 
 def change(user: User, job: Job, key: str) -> Job:
-    """Cancels the job and submits it again, changed, in one transaction.
+    """Cancel the job and submit it again with a change, in one transaction.
 
-    The new one keeps when the old one was submitted, and with it its place wherever the policy goes by that. No place
-    can be won this way: all changes offered ask for less.
+    The new job has the old one's time of submission, and with it the same place where the policy orders jobs by that.
+    This cannot be used to get ahead: all changes that are proposed ask for less.
     """
     if job.submitted_by_id != user.pk:
-        raise Refused("Only who submitted this job may change it. Duplicate it instead.", "forbidden")
+        raise Refused("Only the user who submitted this job may change it. Duplicate it instead.", "forbidden")
     try:
         _, seen = present()
     except ValueError as error:
@@ -191,12 +198,12 @@ def change(user: User, job: Job, key: str) -> Job:
         raise Refused(NO_LONGER, "conflict")
     found = next((each for each in candidates(job, view, seen) if each.key == key), None)
     if found is None:
-        raise Refused("There is no such change for this job. Ask again what would help.", field="change")
+        raise Refused("This change is not available for the job. Request the list of changes again.", field="change")
     with transaction.atomic():
         return _requeue(user, lifecycle.locked(job.pk), found)
 
 
-def _requeue(user: User, job: Job, found: Change) -> Job:
+def _requeue(user: User, job: Job, found: ProposedChange) -> Job:
     if job.state != JobState.QUEUED or job.intent != Job.Intent.RUN:
         raise Refused(NO_LONGER, "conflict")
     if job.attempts.exists():
@@ -211,6 +218,6 @@ def _requeue(user: User, job: Job, found: Change) -> Job:
     changed = services.submit(user, job.project, asked, copied_from=job)
     changed.submitted_at = job.submitted_at
     changed.save(update_fields=["submitted_at"])
-    said = found.said.rstrip(",")
-    lifecycle.record(changed, "requeued", f"It has the place of job {job.pk} in the queue, {said}.", actor=user)
+    text = f"It has the place of job {job.pk} in the queue, {found.phrase.rstrip(',')}."
+    lifecycle.record(changed, "requeued", text, actor=user)
     return changed

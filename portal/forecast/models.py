@@ -1,4 +1,4 @@
-"""What was forecast, and how good it was."""
+"""Forecasts of waiting jobs, and scores of earlier ones."""
 
 from django.db import models
 
@@ -10,14 +10,14 @@ class Forecast(models.Model):
 
     job = models.OneToOneField(Job, primary_key=True, on_delete=models.CASCADE, related_name="forecast")
     snapshot_at = models.DateTimeField()
-    """The world it is made from."""
+    """When the snapshot was taken from which it is made."""
     made_at = models.DateTimeField()
     low = models.DateTimeField(null=True)
-    """None: not before ``until``."""
+    """None when the job does not start before ``until``."""
     high = models.DateTimeField(null=True)
-    """None: perhaps not before ``until``."""
+    """None when the job may not start before ``until``."""
     until = models.DateTimeField()
-    """As far as was looked."""
+    """How far the future was simulated."""
     draws = models.PositiveSmallIntegerField(default=0)
     note = models.CharField(max_length=300, blank=True)
     """Why there is no range; empty when there is one."""
@@ -29,7 +29,7 @@ class Forecast(models.Model):
 
 
 class Score(models.Model):
-    """One forecast after its job has started: did it hold."""
+    """The score of a forecast whose job has started: whether it held."""
 
     class Made(models.TextChoices):
         FIRST = "first", "the first one shown"
@@ -41,7 +41,7 @@ class Score(models.Model):
     made_at = models.DateTimeField()
     low = models.DateTimeField()
     high = models.DateTimeField(null=True)
-    """None: it said only that the job would not start before ``low``."""
+    """None when the forecast was only that the job would not start before ``low``."""
     placed_at = models.DateTimeField()
     """When the job was given its GPUs."""
     held = models.BooleanField()

@@ -1,4 +1,4 @@
-"""What the API says of forecasts."""
+"""Responses of the API about forecasts."""
 
 from typing import Any
 
@@ -6,44 +6,49 @@ from rest_framework import serializers
 
 
 class MeasuredSerializer(serializers.Serializer[Any]):
-    """How good the first ranges shown were, over all jobs of the lab."""
+    """How reliable the first ranges shown were, over all jobs of the lab."""
 
     days = serializers.IntegerField()
     ranges = serializers.IntegerField(help_text="Jobs that started in these days after a range was shown for them.")
     held = serializers.IntegerField(help_text="Of those, the ones that started within it.")
-    percent = serializers.IntegerField(allow_null=True, help_text="Null while there are too few to say.")
+    percent = serializers.IntegerField(allow_null=True, help_text="Null while there are too few ranges.")
     sentence = serializers.CharField()
 
 
 class ForecastSerializer(serializers.Serializer[Any]):
     state = serializers.CharField()
-    waiting_reason = serializers.CharField(allow_blank=True, help_text="Why it waits, from the decision itself.")
+    waiting_reason = serializers.CharField(allow_blank=True, help_text="Why the job waits, as the scheduler decided.")
     queue_position = serializers.IntegerField(allow_null=True)
-    sentence = serializers.CharField(help_text="When it starts, in words. Clock times are of the portal's time zone.")
+    sentence = serializers.CharField(
+        help_text="When the job starts, in words. Clock times are in the portal's time zone."
+    )
     low = serializers.DateTimeField(
-        allow_null=True, help_text="It starts between low and high in 80 % of the futures. Null: not before until."
+        allow_null=True,
+        help_text="The job starts between low and high in 80 % of the simulated futures. Null: not before until.",
     )
     high = serializers.DateTimeField(allow_null=True, help_text="Null: perhaps not before until.")
-    until = serializers.DateTimeField(allow_null=True, help_text="As far as was looked.")
-    snapshot_at = serializers.DateTimeField(allow_null=True, help_text="When the world was as the forecast supposes.")
+    until = serializers.DateTimeField(allow_null=True, help_text="How far the future was simulated.")
+    snapshot_at = serializers.DateTimeField(
+        allow_null=True, help_text="The time of the snapshot that the forecast starts from."
+    )
     made_at = serializers.DateTimeField(allow_null=True)
-    futures = serializers.IntegerField(help_text="How many were lived through; 0 when there is no range.")
+    futures = serializers.IntegerField(help_text="How many futures were simulated; 0 when there is no range.")
     measured = MeasuredSerializer()
 
 
 class AdviceSerializer(serializers.Serializer[Any]):
-    change = serializers.CharField(help_text='Its name, to do it: POST {"change": ...} to this address.')
+    change = serializers.CharField(help_text='Its name. To make it: POST {"change": ...} to this address.')
     sentence = serializers.CharField()
-    starts_now = serializers.BooleanField(help_text="The scheduler's next turn would start it.")
-    low_seconds = serializers.FloatField(help_text="Until it starts, in the futures tried: at least,")
-    high_seconds = serializers.FloatField(help_text="and at most.")
-    differs = serializers.DictField(help_text="What it asks for instead, in the words of POST /jobs/.")
+    starts_now = serializers.BooleanField(help_text="The next scheduling cycle would start the job.")
+    low_seconds = serializers.FloatField(help_text="The least seconds until the job starts, in the simulated futures.")
+    high_seconds = serializers.FloatField(help_text="The most seconds until the job starts.")
+    differs = serializers.DictField(help_text="What the job asks for instead, with the fields of POST /jobs/.")
 
 
 class CounselSerializer(serializers.Serializer[Any]):
     advice = AdviceSerializer(many=True)
     about_to_start = serializers.BooleanField()
-    sentence = serializers.CharField(allow_blank=True, help_text="When there is nothing to advise: why.")
+    sentence = serializers.CharField(allow_blank=True, help_text="Why there is no advice; empty when there is some.")
 
 
 class ChosenChangeSerializer(serializers.Serializer[Any]):

@@ -1,4 +1,4 @@
-"""Makes forecasts of all waiting jobs, keeps them, and scores them when the jobs start."""
+"""Makes and stores forecasts of all waiting jobs, and scores them when the jobs start."""
 
 import logging
 from collections import defaultdict
@@ -12,7 +12,7 @@ from django.db.models import Count, Q
 from django.utils import timezone
 
 from portal.forecast import words
-from portal.forecast.futures import NEVER, Futures, live_on
+from portal.forecast.futures import NEVER, Futures, simulate_futures
 from portal.forecast.models import Forecast, Score
 from portal.jobs.models import Attempt, Job, JobState
 from portal.scheduler import snapshot as snapshots
@@ -27,16 +27,16 @@ from scheduling.types import JobId, Policy, Snapshot
 
 logger = logging.getLogger(__name__)
 
-THOUGHT_SECONDS = 20.0 if settings.LAB else 6.0
-"""Of every half minute. The lab size has a worker for it; the small one shares its machine with the jobs."""
-MOST_JOBS = 500
-"""So many of those who wait are looked at, the first in the queue."""
-NOT_BY_ITSELF = "Nobody can tell when: what it waits for does not pass with time alone."
-TOO_FAR_BACK = "It is too far back in the queue to tell: forecasts are made for the first {most} jobs."
+SIMULATION_SECONDS = 20.0 if settings.LAB else 6.0
+"""Seconds of every half minute. The lab size has a worker for it; the small size shares its machine with the jobs."""
+MAX_JOBS = 500
+"""Forecasts are made for so many waiting jobs, the first in the queue."""
+NOT_BY_ITSELF = "There is no forecast: what the job waits for does not change with time alone."
+TOO_FAR_BACK = "It is too far back in the queue for a forecast: these are made for the first {count} jobs."
 SCORED_DAYS = 30
 SCORES_KEPT = timedelta(days=90)
-FEWEST_SCORES = 20
-"""Below this a share means nothing."""
+MIN_SCORES = 20
+"""Below this number a percentage means nothing."""
 TRAIL_EVERY = timedelta(minutes=4)
 TRAIL_KEPT = timedelta(minutes=75)
 LEADS = {Score.Made.HOUR: timedelta(hours=1), Score.Made.TEN_MINUTES: timedelta(minutes=10)}
@@ -46,9 +46,10 @@ STALE = timedelta(minutes=5)
 
 
 def present(now: datetime | None = None, history: History | None = None) -> tuple[Policy, Snapshot]:
-    """The policy in force and the world as its next turn would see it. Raises ValueError when that policy is gone.
+    """Return the policy in force and the lab as its next cycle would see it.
 
-    ``history`` is the caller's of the times before; without it all is read anew.
+    ``history`` is one that the caller has used before; without it everything is read. Raises ValueError when the policy
+    is no longer in the code.
     """
     config = current_config()
     policy = registry.build(config.policy, config.params)
@@ -60,12 +61,12 @@ def present(now: datetime | None = None, history: History | None = None) -> tupl
 
 
 def refresh(now: datetime | None = None, history: History | None = None) -> int:
-    """Scores what has started, forecasts what waits; how many got a forecast. May be repeated."""
+    """Score the jobs that have started, forecast those that wait; return how many got a forecast. May be repeated."""
     now = now or timezone.now()
     settle(now)
     try:
         policy, seen = present(now, history)
-        ranges, notes, futures = foresee(policy, seen)
+        ranges, notes, futures = forecast_ranges(policy, seen)
     except (ValueError, InvalidPlanError) as error:
         logger.warning("no forecast: the policy does not decide: %s", error)
         return 0
@@ -73,16 +74,18 @@ def refresh(now: datetime | None = None, history: History | None = None) -> int:
     return len(ranges)
 
 
-def foresee(policy: Policy, seen: Snapshot) -> tuple[Mapping[JobId, tuple[float, float]], Mapping[JobId, str], Futures]:
-    """By waiting job its range, or why there is none."""
+def forecast_ranges(
+    policy: Policy, seen: Snapshot
+) -> tuple[Mapping[JobId, tuple[float, float]], Mapping[JobId, str], Futures]:
+    """Return by waiting job its range, or why there is none, and the futures."""
     waiting = in_queue_order(job for job in seen.jobs if job.waiting)
     capacity = Capacity(seen)
     notes = {job.id: NOT_BY_ITSELF for job in waiting if reasons.impossible(job, capacity)}
     line = [job.id for job in waiting if job.id not in notes]
-    notes |= dict.fromkeys(line[MOST_JOBS:], TOO_FAR_BACK.format(most=MOST_JOBS))
-    looked_at = replace(seen, jobs=tuple(job for job in seen.jobs if job.id not in notes))
-    futures = live_on(policy, looked_at, line[:MOST_JOBS], seconds=THOUGHT_SECONDS)
-    return {job: futures.range_of(job) for job in line[:MOST_JOBS]}, notes, futures
+    notes |= dict.fromkeys(line[MAX_JOBS:], TOO_FAR_BACK.format(count=MAX_JOBS))
+    simulated = replace(seen, jobs=tuple(job for job in seen.jobs if job.id not in notes))
+    futures = simulate_futures(policy, simulated, line[:MAX_JOBS], seconds=SIMULATION_SECONDS)
+    return {job: futures.range_of(job) for job in line[:MAX_JOBS]}, notes, futures
 
 
 def _keep(
@@ -116,7 +119,7 @@ def _shown(found: tuple[float, float] | None, until: datetime) -> tuple[datetime
 
 
 def _longer(trail: list[list[float | None]], row: Forecast) -> list[list[float | None]]:
-    """With this range, unless the last one kept is young; the first stays for ever, the others for the last hour."""
+    """Add this range to the trail, unless its last one is young. The first range stays; others are kept for an hour."""
     made, least = row.made_at.timestamp(), (row.low or row.until).timestamp()
     entry = [made, least, row.high.timestamp() if row.high else None]
     if not trail:
@@ -135,7 +138,7 @@ def _moment(seconds: float) -> datetime:
 
 
 def settle(now: datetime) -> None:
-    """Scores the forecasts of jobs that have been given GPUs; forgets those of jobs that no longer wait."""
+    """Score the forecasts of jobs that have got GPUs; delete those of jobs that no longer wait."""
     with transaction.atomic():
         rows = list(Forecast.objects.select_for_update(of=("self",)).select_related("job").order_by("job"))
         placed: dict[int, list[datetime]] = defaultdict(list)
@@ -161,7 +164,7 @@ def _first(row: Forecast) -> datetime:
 
 
 def scored(row: Forecast, placed_at: datetime) -> Iterable[Score]:
-    """The first forecast shown, and those an hour and ten minutes before, against what happened."""
+    """Yield scores of the first forecast shown, and of those an hour and ten minutes before the start."""
     chosen = {Score.Made.FIRST: row.trail[0]} if row.trail else {}
     for made, lead in LEADS.items():
         wanted = placed_at - lead
@@ -179,7 +182,7 @@ def scored(row: Forecast, placed_at: datetime) -> Iterable[Score]:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """How many of the first ranges shown held, of jobs that started in the last days."""
+    """How many of the first ranges shown have held, for jobs that started recently."""
 
     ranges: int
     held: int
@@ -187,18 +190,19 @@ class Measured:
 
     @property
     def percent(self) -> int | None:
-        """None while there are too few to say."""
-        return round(100 * self.held / self.ranges) if self.ranges >= FEWEST_SCORES else None
+        """None while there are too few ranges."""
+        return round(100 * self.held / self.ranges) if self.ranges >= MIN_SCORES else None
 
     @property
     def sentence(self) -> str:
         if self.percent is not None:
-            return f"Last {self.days} days: ranges held in {self.percent} % (of {self.ranges:,})."
+            return f"In the last {self.days} days, {self.percent} % of {self.ranges:,} ranges were right."
         seen = f"only {self.ranges} were" if self.ranges > 1 else "only one was" if self.ranges else "none was"
-        return f"How good these ranges are is not known yet: {seen} put to the test in the last {self.days} days."
+        return f"How reliable these ranges are is not known yet: {seen} tested in the last {self.days} days."
 
 
 def measured(now: datetime | None = None, made: str = Score.Made.FIRST) -> Measured:
+    """Return how reliable recent forecasts were."""
     since = (now or timezone.now()) - timedelta(days=SCORED_DAYS)
     rows = Score.objects.filter(made=made, placed_at__gte=since)
     found = rows.aggregate(ranges=Count("pk"), held=Count("pk", filter=Q(held=True)))
@@ -209,47 +213,48 @@ def measured(now: datetime | None = None, made: str = Score.Made.FIRST) -> Measu
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ForecastText:
     """A forecast in words, as of now."""
 
     row: Forecast | None
     sentence: str
     short: str = ""
-    """For a row of a list; empty when there is nothing short to say."""
+    """A short text for a list; empty when there is none."""
     span: str = ""
-    """``in 20 to 100 minutes``, where there is a range that is not over."""
+    """``in 20 to 100 minutes``, when there is a range that is not over."""
     stale: bool = False
 
 
-def said(row: Forecast | None, now: datetime | None = None) -> Said:
+def describe(row: Forecast | None, now: datetime | None = None) -> ForecastText:
+    """Put a forecast into words."""
     now = now or timezone.now()
     if row is None:
-        return Said(None, "The first forecast comes within a minute.")
+        return ForecastText(None, "The first forecast comes within a minute.")
     stale = now - row.made_at > STALE
     if row.note:
-        return Said(row, row.note, stale=stale)
+        return ForecastText(row, row.note, stale=stale)
     if row.low is None:
         within = words.length((row.until - row.snapshot_at).total_seconds())
-        return Said(row, f"Not within {within}.", f"not within {words.short(within)}", stale=stale)
+        return ForecastText(row, f"Not within {within}.", f"not within {words.short(within)}", stale=stale)
     low = (row.low - now).total_seconds()
     if row.high is None:
         before = words.clock(row.low, now, zone=True)
         within = words.length((row.until - row.snapshot_at).total_seconds())
         text = f"Not before {before}, perhaps not within {within}."
-        return Said(row, text, f"not before {before}", stale=stale)
+        return ForecastText(row, text, f"not before {before}", stale=stale)
     high = (row.high - now).total_seconds()
     if high < 0:
         text = f"It was expected until {words.clock(row.high, now, zone=True)}. The next forecast is under way."
-        return Said(row, text, "expected by now", stale=stale)
+        return ForecastText(row, text, "expected by now", stale=stale)
     span = words.span(low, high)
     until = words.clock(row.high, now, zone=True)
     between = f"between {words.clock(row.low, now)} and {until}" if low > 0 else f"by {until}"
-    return Said(row, f"Probably {between} ({span}).", f"starts {words.short(span)}", span, stale)
+    return ForecastText(row, f"Probably {between} ({span}).", f"starts {words.short(span)}", span, stale)
 
 
-def forecasts_of(jobs: Iterable[Job]) -> Mapping[int, Said]:
-    """For a list, in one query, and none when nobody waits."""
+def forecasts_of(jobs: Iterable[Job]) -> Mapping[int, ForecastText]:
+    """Return the forecasts of a list of jobs, in one query, or none when no job waits."""
     waiting = [job.pk for job in jobs if job.state == JobState.QUEUED]
     now = timezone.now()
     found = Forecast.objects.defer("trail").in_bulk(waiting) if waiting else {}
-    return {pk: said(row, now) for pk, row in found.items()}
+    return {pk: describe(row, now) for pk, row in found.items()}

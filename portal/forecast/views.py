@@ -1,4 +1,4 @@
-"""What would help a waiting job: asked when its page is open, or on a page of its own; and doing it."""
+"""Advice for a waiting job, on the job's page or on its own page, and making a change."""
 
 import hashlib
 
@@ -26,7 +26,7 @@ def visible(user: User) -> QuerySet[Job]:
 @require_safe
 @vary_on_headers("HX-Request")
 def what_helps(request: HttpRequest, pk: int) -> HttpResponse:
-    """A page; for htmx the part of it that the job's page shows, or nothing when that is what one has (``edition``)."""
+    """Show the page; for htmx the part that the job's page shows, or nothing when it has not changed (``edition``)."""
     user = signed_in(request)
     job = get_object_or_404(visible(user), pk=pk)
     about = {
@@ -54,5 +54,5 @@ def change(request: HttpRequest, pk: int) -> HttpResponse:
     except Refused as refusal:
         messages.error(request, refusal.message)
         return redirect("jobs:detail", job.pk)
-    messages.success(request, f"Job {job.pk} is cancelled, and this one has its place in the queue.")
+    messages.success(request, f"Job {job.pk} is cancelled; this job has its place in the queue.")
     return redirect("jobs:detail", changed.pk)

@@ -1,4 +1,4 @@
-"""Ranges in words: what the card, the list and the API say of a forecast."""
+"""Forecast ranges in words, for the card, the list and the API."""
 
 import math
 from datetime import datetime, timedelta
@@ -6,29 +6,29 @@ from datetime import datetime, timedelta
 from django.utils import timezone
 
 MINUTES_UP_TO = 120
-"""Two hours and more are told in hours."""
+"""Above this, spans are given in hours."""
 
 
 def span(low: float, high: float) -> str:
-    """Seconds from now, rounded outwards: ``in 20 to 100 minutes``, ``within 5 minutes``, ``in 3 to 7 hours``."""
-    least, most = max(0, math.floor(low / 60)), max(1, math.ceil(high / 60))
-    if most <= MINUTES_UP_TO:
-        return f"within {_count(most, 'minute')}" if not least else f"in {_between(least, most, 'minute')}"
-    hours = math.ceil(most / 60)
-    if not least:
+    """Describe seconds from now, rounded outwards: ``in 20 to 100 minutes``, ``within 5 minutes``, ``in 3 to 7 hours``."""
+    first, last = max(0, math.floor(low / 60)), max(1, math.ceil(high / 60))
+    if last <= MINUTES_UP_TO:
+        return f"within {_count(last, 'minute')}" if not first else f"in {_between(first, last, 'minute')}"
+    hours = math.ceil(last / 60)
+    if not first:
         return f"within {_count(hours, 'hour')}"
-    if least < MINUTES_UP_TO:
-        return f"in {_count(least, 'minute')} to {_count(hours, 'hour')}"
-    return f"in {_between(least // 60, hours, 'hour')}"
+    if first < MINUTES_UP_TO:
+        return f"in {_count(first, 'minute')} to {_count(hours, 'hour')}"
+    return f"in {_between(first // 60, hours, 'hour')}"
 
 
 def short(text: str) -> str:
-    """For a row of a list."""
+    """Abbreviate the units, for a list."""
     return text.replace("minutes", "min").replace("minute", "min").replace("hours", "h").replace("hour", "h")
 
 
-def _between(least: int, most: int, unit: str) -> str:
-    return _count(most, unit) if least == most else f"{least} to {_count(most, unit)}"
+def _between(first: int, last: int, unit: str) -> str:
+    return _count(last, unit) if first == last else f"{first} to {_count(last, unit)}"
 
 
 def _count(number: int, unit: str) -> str:
@@ -36,13 +36,13 @@ def _count(number: int, unit: str) -> str:
 
 
 def length(seconds: float) -> str:
-    """How far was looked: ``24 hours``, ``50 minutes``."""
+    """Describe a length of time: ``24 hours``, ``50 minutes``."""
     minutes = max(1, round(seconds / 60))
     return _count(minutes, "minute") if minutes < MINUTES_UP_TO else _count(minutes // 60, "hour")
 
 
 def clock(moment: datetime, now: datetime, *, zone: bool = False) -> str:
-    """``14:10``, with its day when that is not today's, and on demand with its time zone."""
+    """Return a time of day such as ``14:10``, with the day if it is not today, and on request with the time zone."""
     here, today = timezone.localtime(moment), timezone.localtime(now).date()
     text = here.strftime("%H:%M %Z" if zone else "%H:%M")
     if here.date() == today:
@@ -52,7 +52,7 @@ def clock(moment: datetime, now: datetime, *, zone: bool = False) -> str:
 
 
 def outwards(low: datetime, high: datetime | None) -> tuple[datetime, datetime | None]:
-    """To whole minutes, so that what is shown is what is scored."""
+    """Round a range outwards to whole minutes, so that the range that is shown is the one that is scored."""
     floor = low.replace(second=0, microsecond=0)
     if high is None:
         return floor, None

@@ -1,1 +1,1 @@
-"""What an operator runs from the command line, and what those commands are made of."""
+"""The commands that an operator runs, and their parts."""

@@ -1,8 +1,8 @@
 """Locks the versions and the hashes of all packages, direct and transitive (``make lock``).
 
-People edit ``requirements.txt`` and ``requirements-dev.txt``; installations read the lock files made from them. A lock file
-holds for Python 3.11 and newer on every platform, and names no package index: hashes identify the files wherever they come
-from. Versions that are locked already stay unless a source asks for another one, or ``--upgrade`` is given.
+Developers edit ``requirements.txt`` and ``requirements-dev.txt``; installations read the lock files made from them. A lock
+file is valid for Python 3.11 and newer on every platform, and names no package index: hashes identify the files wherever
+they come from. Versions that are locked already stay unless a source requires another one or ``--upgrade`` is given.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from runners.environments.preparing import ProgramError, tail
 ROOT = Path(__file__).resolve().parents[2]
 OLDEST_PYTHON = "3.11"
 LOCAL_ONLY = frozenset({"find-links", "constraint", "no-index", "no-binary", "only-binary", "pre", "require-hashes"})
-"""Options of this machine's pip that would lock what other machines cannot fetch, or do not want."""
+"""Options of the local pip that would lock files which other machines cannot fetch or do not want."""
 HEADER = "# Made by `make lock` from {source}. Edit that file instead.\n"
 PORTAL_LOCK = "requirements.lock"
 
@@ -37,7 +37,7 @@ class Lock:
 
 
 def locks(root: Path) -> tuple[Lock, ...]:
-    """Every lock file; the portal's is first, because the versions of the others follow it."""
+    """Return every lock file; the portal's is first, because the versions of the others follow it."""
     portal = (root / "requirements.txt").read_text()
     tests = (root / "requirements-dev.txt").read_text().replace("-r requirements.txt\n", portal)
     agent = agent_package.requirements(root)
@@ -49,7 +49,7 @@ def locks(root: Path) -> tuple[Lock, ...]:
 
 
 def find_locking_uv() -> Uv:
-    """uv with the package indexes that pip is configured with, and nothing else of that configuration."""
+    """Return uv with the package indexes that pip is configured with, and nothing else of that configuration."""
     program = uv_program()
     if program is None:
         raise ProgramError("error: uv is not installed beside this Python; make lock needs it")

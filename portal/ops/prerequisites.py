@@ -1,7 +1,7 @@
 """Checks what ``make run`` and ``make demo`` need before anything is installed, and prints how to fix what is missing.
 
-``python3 portal/ops/prerequisites.py VENV run|demo`` is run with the system's Python: only the standard library is used, and
-nothing else of this project is imported. It ends with 1 when Schedulearn cannot start.
+``python3 portal/ops/prerequisites.py VENV run|demo`` runs with the system's Python: it uses only the standard library and
+imports nothing else of this project. It exits with 1 when Schedulearn cannot start.
 """
 
 import errno
@@ -24,24 +24,24 @@ ROOT = Path(__file__).resolve().parents[2]
 DEFAULT_PORT = 8000
 UNPRIVILEGED_PORT, MAX_PORT = 1024, 65535
 HOME_MIB = 512
-"""With less free space even the database could not grow."""
+"""The minimum of free space: with less, even the database could not grow."""
 VENV_MIB = 600
-"""The portal's own packages."""
+"""Space for the portal's packages."""
 ENVIRONMENTS_MIB = 6 * 1024
-"""PyTorch twice (without and with Horovod), the packages as downloaded, and compiling Horovod."""
+"""Space for PyTorch twice (without and with Horovod), the downloaded packages, and compiling Horovod."""
 CONNECT_SECONDS = 1
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A known fault of Python's archive modules, which read what people upload."""
+    """A known fault of Python's archive modules, which read uploads."""
 
     name: str
     effect: str
     fixed_in: Mapping[tuple[int, int], int]
     """The first patch release without it, by minor version; later minor versions never had it."""
     is_fixed: Callable[[], bool]
-    """Whether the module at hand has the fix: distributions apply it without a new version number."""
+    """Returns whether the installed module has the fix: distributions apply it without a new version number."""
 
 
 def refuses_negative_offsets() -> bool:
@@ -85,7 +85,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Plan:
-    """What ``make run`` is about to use, from its environment variables."""
+    """The folders and the address that ``make run`` will use, from its environment variables."""
 
     home: Path
     cache: Path
@@ -108,7 +108,7 @@ class Plan:
 
 
 def findings(plan: Plan, docker_host: str | None = None) -> Iterator[Finding]:
-    """Whatever is missing for a lab, fatal or not."""
+    """Yield what is missing for a lab, fatal or not."""
     yield from folder_findings(plan.cache, "packages for jobs", "SCHEDULEARN_CACHE=FOLDER")
     yield from cache_findings(plan.cache)
     yield from demo_findings(plan)
@@ -117,7 +117,7 @@ def findings(plan: Plan, docker_host: str | None = None) -> Iterator[Finding]:
 
 
 def demo_findings(plan: Plan) -> Iterator[Finding]:
-    """What a demo lab needs, which runs no jobs, and any other lab as well."""
+    """Yield what is missing for a demo lab, which runs no jobs; other labs need it too."""
     yield from python_findings(sys.version_info[:3])
     yield from venv_findings(plan.venv)
     yield from folder_findings(plan.home, "Schedulearn's data", "SCHEDULEARN_HOME=FOLDER")
@@ -136,13 +136,13 @@ def demo_findings(plan: Plan) -> Iterator[Finding]:
 
 
 def faults_of(version: tuple[int, int, int]) -> list[Fault]:
-    """The faults that this Python has, if it calls itself ``version``."""
+    """Return the faults of this Python, whose version is ``version``."""
     minor, patch = version[:2], version[2]
     return [fault for fault in FAULTS if patch < fault.fixed_in.get(minor, 0) and not fault.is_fixed()]
 
 
 def python_findings(version: tuple[int, int, int]) -> Iterator[Finding]:
-    """Only a note: uploads are unpacked in a process with limits, so that such a fault costs a person's own upload."""
+    """Yield a note about known faults: uploads are unpacked in a process with limits, so only the upload itself fails."""
     if faults := faults_of(version):
         effects = "; ".join(f"{fault.effect} ({fault.name})" for fault in faults)
         patch = max(fault.fixed_in[version[:2]] for fault in faults)
@@ -154,7 +154,10 @@ def python_findings(version: tuple[int, int, int]) -> Iterator[Finding]:
 
 
 def venv_findings(venv: Path) -> Iterator[Finding]:
-    """Debian and Ubuntu have Python's venv in a package of its own. One that another Python has made cannot be used."""
+    """Check the virtual environment and Python's venv module, which is a separate package on Debian and Ubuntu.
+
+    A virtual environment that was made by another Python cannot be used.
+    """
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     if exists(venv / "installed") and not exists(venv / "lib" / f"python{version}" / "site-packages" / "django"):
         yield Finding(
@@ -175,7 +178,7 @@ def venv_findings(venv: Path) -> Iterator[Finding]:
 
 
 def folder_findings(folder: Path, what: str, choose: str) -> Iterator[Finding]:
-    """Whether files can be made in a folder, or the folder itself."""
+    """Check whether files can be created in a folder, or the folder itself."""
     existing = nearest(folder)
     try:
         if not existing.is_dir():
@@ -191,14 +194,14 @@ def folder_findings(folder: Path, what: str, choose: str) -> Iterator[Finding]:
 
 
 def nearest(folder: Path) -> Path:
-    """The folder, or the nearest one above it that exists."""
+    """Return the folder, or its nearest parent that exists."""
     while not exists(folder) and folder != folder.parent:
         folder = folder.parent
     return folder
 
 
 def exists(path: Path) -> bool:
-    """Also False where a folder above it may not be entered."""
+    """Return whether the path exists; False too where a parent folder may not be entered."""
     try:
         return path.exists()
     except OSError:
@@ -221,7 +224,7 @@ def space_findings(folder: Path, needed_mib: int, what: str, choose: str) -> Ite
 
 
 def cache_findings(cache: Path) -> Iterator[Finding]:
-    """Only a note: environments that are prepared already need nothing more."""
+    """Yield a note when there is little space for environments, unless one is already prepared."""
     free = free_mib(cache)
     if free < ENVIRONMENTS_MIB and not list(cache.glob("envs/*/.complete")):
         yield Finding(
@@ -232,7 +235,7 @@ def cache_findings(cache: Path) -> Iterator[Finding]:
 
 
 def is_running(home: Path) -> bool:
-    """Whether ``manage.py up`` holds this home's lock."""
+    """Return whether ``manage.py up`` holds this home's lock."""
     try:
         with (home / "up.lock").open("r+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -261,7 +264,7 @@ def port_findings(host: str, port: str) -> Iterator[Finding]:
 
 
 def compiler_findings(docker_host: str | None) -> Iterator[Finding]:
-    """Horovod is compiled once. With Docker Engine an image brings the compiler; without, this machine must have one."""
+    """Check for a compiler: Horovod is compiled once, in an image with Docker Engine, else on this machine."""
     missing = missing_tools()
     if missing and not docker_answers(docker_host):
         yield Finding(
@@ -272,7 +275,7 @@ def compiler_findings(docker_host: str | None) -> Iterator[Finding]:
 
 
 def confinement_findings(docker_host: str | None) -> Iterator[Finding]:
-    """Without containers, bubblewrap keeps jobs from the files and processes of this user."""
+    """Check for confinement: without containers, bubblewrap keeps jobs from this user's files and processes."""
     if sys.platform == "linux" and not has_bubblewrap() and not docker_answers(docker_host):
         yield Finding(
             "Jobs will run as ordinary processes, which can read and change all of your files.",

@@ -1,4 +1,4 @@
-"""The scheduling policy over REST: everybody may know it, admins look at what a switch would change, switch and undo."""
+"""The scheduling policy over REST: every user may read it; admins preview a switch, switch and undo."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ class Policy(APIView):
 
     @extend_schema(operation_id="policy", tags=["policy"], responses={200: ConfigSerializer, **refusals()})
     def get(self, request: Request) -> Response:
-        """The policy in force with its parameters."""
+        """Return the policy in force with its parameters."""
         return Response(ConfigSerializer(services.current_config()).data)
 
     @extend_schema(
@@ -45,7 +45,7 @@ class Policy(APIView):
         responses={200: ConfigSerializer, **refusals(400, 404, 409)},
     )
     def put(self, request: Request) -> Response:
-        """Decide by another policy from the next turn on. What runs goes on, but for what its preview shows."""
+        """Switch to another policy from the next scheduling cycle on. The preview shows what changes for running jobs."""
         asked = SwitchSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
         data, actor = asked.validated_data, signed_in(request)
@@ -70,11 +70,11 @@ class PolicyPreview(APIView):
         responses={200: PreviewAnswerSerializer, **refusals(400, 404)},
     )
     def post(self, request: Request) -> Response:
-        """What a switch would change now, job by job, what may hurt first. Switches nothing."""
+        """Return what a switch would change now, job by job, disruptive changes first. Switches nothing."""
         asked = AskedSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
         try:
-            found = preview.look(asked.validated_data["policy"], asked.validated_data.get("params", {}))
+            found = preview.compute(asked.validated_data["policy"], asked.validated_data.get("params", {}))
         except ValueError as error:
             raise Refused(str(error)) from error
         pages = Pages()
@@ -94,7 +94,7 @@ class PolicyUndo(APIView):
         responses={200: ConfigSerializer, **refusals(400, 404, 409)},
     )
     def post(self, request: Request) -> Response:
-        """Return to the configuration before the one in force, as a new one. Undoing twice is doing it again."""
+        """Restore the previous configuration as a new one. A second undo reverts the first."""
         asked = UndoSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
         config = services.undo_switch(signed_in(request), asked.validated_data.get("config"))
@@ -103,7 +103,7 @@ class PolicyUndo(APIView):
 
 @extend_schema(tags=["policy"])
 class PolicyHistory(mixins.ListModelMixin, viewsets.GenericViewSet[SchedulerConfig]):
-    """Every configuration there was, the one in force first."""
+    """All configurations, the one in force first."""
 
     permission_classes = [IsAdmin]
     serializer_class = ConfigSerializer
@@ -112,7 +112,7 @@ class PolicyHistory(mixins.ListModelMixin, viewsets.GenericViewSet[SchedulerConf
 
 @extend_schema(tags=["policy"])
 class Cycles(mixins.ListModelMixin, viewsets.GenericViewSet[Cycle]):
-    """Turns of the scheduler that decided something or found something wrong, the last first."""
+    """Scheduling cycles that changed something or failed, the newest first."""
 
     permission_classes = [IsAdmin]
     serializer_class = CycleSerializer
@@ -126,5 +126,5 @@ class Policies(APIView):
         operation_id="policies_list", tags=["policy"], responses={200: PolicySerializer(many=True), **refusals()}
     )
     def get(self, request: Request) -> Response:
-        """The policies there are, with their parameters explained."""
+        """Return the available policies with their parameters explained."""
         return Response(PolicySerializer(list(registry.describe_all()), many=True).data)

@@ -1,7 +1,7 @@
-"""Plan to rows, re-checking every line: what the policy saw may be gone by now.
+"""Apply a plan to the database, checking each step again: what the policy saw may have changed since.
 
-Locks are taken in one order, jobs before GPUs, each by id. A line is done whole or, with a sentence saying why,
-not at all; the next turn decides afresh.
+Locks are taken in one order, jobs before GPUs, each by id. A step is applied whole or dropped with a sentence that
+gives the reason; the next scheduling cycle decides again.
 """
 
 from collections import Counter, defaultdict
@@ -19,15 +19,15 @@ from portal.jobs import lifecycle
 from portal.jobs.models import Allocation, Attempt, Container, ContainerState, Job, StopReason
 from portal.scheduler import overlay_networks, run_specs
 from portal.scheduler.availability import USABLE_GPU, is_open
-from portal.scheduler.run_specs import Part
+from portal.scheduler.run_specs import ContainerPlacement
 from portal.wake import wake_node
 from runners.spec import RunSpec
 from scheduling.types import Placement, Plan, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One job's part of a plan, as a difference to what the policy saw."""
+class PlanStep:
+    """What a plan changes for one job, as a difference to the snapshot that the policy saw."""
 
     job: int
     kind: Literal["stop", "start", "resize"]
@@ -37,37 +37,37 @@ class Line:
 
 
 @dataclass
-class Applied:
+class ApplyResult:
     started: list[int] = field(default_factory=list)
     resized: list[int] = field(default_factory=list)
     stopped: list[int] = field(default_factory=list)
     dropped: dict[int, str] = field(default_factory=dict)
-    """By job, the sentence that says what was gone."""
+    """By job, the sentence with the reason why its step was dropped."""
 
 
-class Gone(Exception):  # noqa: N818
-    """The premise of a line is gone; the message is a clause that says which."""
+class PlanStaleError(Exception):
+    """A step no longer fits the state of the lab; the message is a clause with the reason."""
 
 
-def differences(snapshot: Snapshot, plan: Plan) -> list[Line]:
-    """What the plan changes, in the order it is carried out: stops, then shrinking, starts, growing."""
+def plan_steps(snapshot: Snapshot, plan: Plan) -> list[PlanStep]:
+    """Return the steps of a plan in the order in which they are applied: stops, then shrinking, starts, growing."""
     found = []
     for job in snapshot.jobs:
         wanted = plan.target.get(job.id, {})
         if wanted == job.now_on:
-            continue  # as for most jobs of most plans
+            continue  # true for most jobs of most plans
         target = {node: gpus for node, gpus in wanted.items() if gpus}
         add, drop = _minus(target, job.now_on), _minus(job.now_on, target)
         if job.stopping or not (add or drop):
             continue
         kind: Literal["stop", "start", "resize"] = "stop" if not target else "resize" if job.now_on else "start"
-        found.append((job.queue_key, Line(int(job.id), kind, job.now_on, add, drop)))
-    # In the order of the queue; check.violations has made sure that all can be done.
-    return [line for _, line in sorted(found, key=lambda each: (_rank(each[1]), each[0]))]
+        found.append((job.queue_key, PlanStep(int(job.id), kind, job.now_on, add, drop)))
+    # In queue order; check.violations has made sure that all steps are possible.
+    return [step for _, step in sorted(found, key=lambda each: (_rank(each[1]), each[0]))]
 
 
-def _rank(line: Line) -> int:
-    return {"stop": 0, "start": 2}.get(line.kind, 1 if line.drop else 3)
+def _rank(step: PlanStep) -> int:
+    return {"stop": 0, "start": 2}.get(step.kind, 1 if step.drop else 3)
 
 
 def _minus(one: Placement, other: Placement) -> dict[int, int]:
@@ -75,52 +75,55 @@ def _minus(one: Placement, other: Placement) -> dict[int, int]:
     return {node: gpus for node, gpus in more.items() if gpus > 0}
 
 
-def apply(snapshot: Snapshot, plan: Plan, policy: str, now: datetime | None = None) -> Applied:
-    """Carries the plan out, inside the caller's transaction. ``policy`` names it, e.g. ``elastic_fifo v3``."""
-    lines = differences(snapshot, plan)
-    done = Applied()
-    if not lines:
+def apply(snapshot: Snapshot, plan: Plan, policy: str, now: datetime | None = None) -> ApplyResult:
+    """Apply the plan inside the caller's transaction. ``policy`` is the name to record, e.g. ``elastic_fifo v3``."""
+    steps = plan_steps(snapshot, plan)
+    done = ApplyResult()
+    if not steps:
         return done
-    world = _World(lines, policy, now or timezone.now())
-    for line in lines:
+    applier = _PlanApplier(steps, policy, now or timezone.now())
+    for step in steps:
         try:
             with transaction.atomic():
-                world.carry_out(line)
-        except (Gone, lifecycle.Stale) as gone:
-            done.dropped[line.job] = f"{str(gone)[:1].upper()}{str(gone)[1:]}."
+                applier.carry_out(step)
+        except (PlanStaleError, lifecycle.Stale) as gone:
+            done.dropped[step.job] = f"{str(gone)[:1].upper()}{str(gone)[1:]}."
         except IntegrityError:
-            # The last guard has spoken: somebody without the lock holds one of these GPUs, or has started this job.
-            done.dropped[line.job] = "Another scheduler was quicker."
+            # A unique index refused it: a process without the lock holds one of these GPUs or has started this job.
+            done.dropped[step.job] = "Another scheduler was quicker."
         else:
-            {"start": done.started, "resize": done.resized, "stop": done.stopped}[line.kind].append(line.job)
+            {"start": done.started, "resize": done.resized, "stop": done.stopped}[step.kind].append(step.job)
             continue
-        world.look_again()
+        applier.reload_free_gpus()
     return done
 
 
 def grow(job: Job, before: Placement, add: Mapping[int, int], now: datetime) -> None:
-    """Gives one running job more GPUs, as a plan would, inside the caller's transaction. Raises Gone or Stale."""
-    line = Line(job.pk, "resize", before, add, {})
-    _World([line], "", now).carry_out(line)
+    """Give a running job more GPUs, as a plan would, inside the caller's transaction.
+
+    Raises PlanStaleError or Stale.
+    """
+    step = PlanStep(job.pk, "resize", before, add, {})
+    _PlanApplier([step], "", now).carry_out(step)
 
 
-class _World:
-    """The rows that a plan is about, locked, and what is free of them while its lines are carried out."""
+class _PlanApplier:
+    """Applies the steps of a plan: holds the rows that they concern locked, and knows which GPUs are still free."""
 
-    def __init__(self, lines: list[Line], policy: str, now: datetime) -> None:
+    def __init__(self, steps: list[PlanStep], policy: str, now: datetime) -> None:
         self.policy = policy
         self.now = now
-        wanted = sorted({line.job for line in lines})
+        wanted = sorted({step.job for step in steps})
         jobs = Job.objects.select_for_update(no_key=True, of=("self",)).select_related("environment", "code")
         self.jobs = {job.pk: job for job in jobs.filter(pk__in=wanted).order_by("pk")}
-        self.node_ids = sorted({node for line in lines for node in (*line.add, *line.drop, *map(int, line.before))})
+        self.node_ids = sorted({node for step in steps for node in (*step.add, *step.drop, *map(int, step.before))})
         gpus = Gpu.objects.select_for_update(no_key=True).filter(USABLE_GPU, node__in=self.node_ids)
         self.gpus = list(gpus.order_by("pk"))
         self.nodes = {node.pk: node for node in Node.objects.filter(pk__in=self.node_ids)}
-        self.look_again()
+        self.reload_free_gpus()
 
-    def look_again(self) -> None:
-        """Reads who holds what, with our locks held."""
+    def reload_free_gpus(self) -> None:
+        """Read which of the locked GPUs are free."""
         ours = [gpu.pk for gpu in self.gpus]
         taken = set(Allocation.objects.filter(gpu__in=ours, released_at__isnull=True).values_list("gpu", flat=True))
         self.free: dict[int, list[Gpu]] = defaultdict(list)
@@ -128,79 +131,85 @@ class _World:
             if gpu.pk not in taken:
                 self.free[gpu.node_id].append(gpu)
 
-    def carry_out(self, line: Line) -> None:
-        job = self.jobs.get(line.job)
+    def carry_out(self, step: PlanStep) -> None:
+        job = self.jobs.get(step.job)
         if job is None:
-            raise Gone("the job is gone")
-        if line.kind == "start":
-            self._start(job, line)
+            raise PlanStaleError("the job is gone")
+        if step.kind == "start":
+            self._start(job, step)
             return
-        attempt = self._running_as_seen(job, line)
-        if line.kind == "stop":
+        attempt = self._running_as_seen(job, step)
+        if step.kind == "stop":
             lifecycle.stop_attempt(attempt, StopReason.PREEMPTED)
             return
         self._require_driver(attempt)
-        for node, count in line.drop.items():
+        for node, count in step.drop.items():
             self._ask_back(attempt, node, count)
-        if line.add:
-            self._grow(attempt, line)
-        size = sum(line.before.values())
-        size_after = size + sum(line.add.values()) - sum(line.drop.values())
+        if step.add:
+            self._grow(attempt, step)
+        size = sum(step.before.values())
+        size_after = size + sum(step.add.values()) - sum(step.drop.values())
         what = counted(size_after, noun(gpu.kind for gpu in self.gpus))
         lifecycle.record(job, "resized", f"{size} → {what}", before=size, after=size_after)
 
     # Starting
 
-    def _start(self, job: Job, line: Line) -> None:
-        chosen = list(self._pick(line.add))
-        hosts = run_specs.parts_of(job, job.elastic, chosen)
-        ring = _ring_for(job, [part.node for part in hosts])
-        attempt = lifecycle.start_attempt(job, self.policy, _where(chosen), ring)
-        attempt.job = job  # the one with its environment and code
+    def _start(self, job: Job, step: PlanStep) -> None:
+        chosen = list(self._pick(step.add))
+        hosts = run_specs.host_placements(job, job.elastic, chosen)
+        network = _network_number_for(job, [part.node for part in hosts])
+        attempt = lifecycle.start_attempt(job, self.policy, _where(chosen), network)
+        attempt.job = job  # the instance that has its environment and code loaded
         home, ranks = hosts[0].node, sum(len(part.gpus) for part in hosts)
         first = 0
         if run_specs.has_driver(job):
-            self._add(attempt, 0, Container.Role.DRIVER, Part(home, ()), run_specs.driver_spec(attempt, 0, home, ranks))
+            self._add(
+                attempt,
+                0,
+                Container.Role.DRIVER,
+                ContainerPlacement(home, ()),
+                run_specs.driver_spec(attempt, 0, home, ranks),
+            )
             first = 1
         for index, part in enumerate(hosts, start=first):
             spec = run_specs.host_spec(attempt, index, part, ranks, self._gpus_of(part.node), len(hosts))
             self._add(attempt, index, Container.Role.HOST, part, spec)
 
-    def _grow(self, attempt: Attempt, line: Line) -> None:
-        """One container for each further GPU."""
+    def _grow(self, attempt: Attempt, step: PlanStep) -> None:
+        """Add one container for each additional GPU."""
         parts = list(attempt.containers.select_related("node").order_by("index"))
         live = [part for part in parts if part.state != ContainerState.EXITED]
         drivers = [part.index for part in live if part.role == Container.Role.DRIVER]
         here = {part.node_id for part in live}
         used, taken = [part.index for part in parts], [part.index for part in live]
-        ranks = sum(line.before.values()) + sum(line.add.values())
-        for part in self._pick(line.add):
+        ranks = sum(step.before.values()) + sum(step.add.values())
+        for part in self._pick(step.add):
             if part.node.pk not in here and (attempt.ring is None or not overlay_networks.reaches_others(part.node)):
-                raise Gone(f"containers on node {part.node.name} cannot reach the job's others")
+                raise PlanStaleError(f"containers on node {part.node.name} cannot reach the job's others")
             for gpu in part.gpus:
                 index = overlay_networks.next_index(used, taken)
                 used.append(index)
                 taken.append(index)
-                single = Part(part.node, (gpu,))
+                single = ContainerPlacement(part.node, (gpu,))
                 gpus = self._gpus_of(part.node)
                 spec = run_specs.host_spec(attempt, index, single, ranks, gpus, ranks, drivers[-1])
                 self._add(attempt, index, Container.Role.HOST, single, spec)
         for node in here:
-            wake_node(node)  # the driver has a new host, and all have a new peer
+            wake_node(node)  # the driver has a new host, and all containers have a new peer
 
-    def _pick(self, where: Mapping[int, int]) -> Iterator[Part]:
-        """The GPUs with the lowest indexes of each node, all of them or none."""
+    def _pick(self, where: Mapping[int, int]) -> Iterator[ContainerPlacement]:
+        """Choose the free GPUs with the lowest indexes on each node. Raises PlanStaleError if a node lacks some."""
         for node_id, count in sorted(where.items()):
             node = self.nodes.get(node_id)
             if node is None or not is_open(node, self.now):
-                raise Gone(f"node {node.name if node else node_id} no longer takes new work")
+                raise PlanStaleError(f"node {node.name if node else node_id} no longer accepts new jobs")
             if len(self.free[node_id]) < count:
-                raise Gone(f"node {node.name} no longer has {count} free")
-            yield Part(node, tuple(self.free[node_id][:count]))
+                raise PlanStaleError(f"node {node.name} no longer has {count} free")
+            yield ContainerPlacement(node, tuple(self.free[node_id][:count]))
 
-    def _add(self, attempt: Attempt, index: int, role: Container.Role, part: Part, spec: RunSpec) -> None:
+    def _add(self, attempt: Attempt, index: int, role: Container.Role, part: ContainerPlacement, spec: RunSpec) -> None:
         container = lifecycle.add_container(attempt, part.node, index, role, spec.name, spec.to_json())
-        # Held since now, not since the turn began: a GPU given back meanwhile must not seem to be held twice.
+        # Held from now, not from the start of the cycle: a GPU released meanwhile must not seem to be held twice.
         held_since = container.assigned_at
         Allocation.objects.bulk_create(
             Allocation(gpu=gpu, attempt=attempt, container=container, allocated_at=held_since) for gpu in part.gpus
@@ -212,49 +221,49 @@ class _World:
 
     # Changing what runs
 
-    def _running_as_seen(self, job: Job, line: Line) -> Attempt:
+    def _running_as_seen(self, job: Job, step: PlanStep) -> Attempt:
         attempt = job.attempts.filter(ended_at__isnull=True, wanted=Attempt.Wanted.RUN).first()
         if attempt is None or job.intent != Job.Intent.RUN:
-            raise Gone("the job no longer runs")
+            raise PlanStaleError("the job no longer runs")
         attempt.job = job
         held = attempt.allocations.filter(released_at__isnull=True, requested_back_at__isnull=True)
-        if Counter(map(str, held.values_list("gpu__node", flat=True))) != Counter(line.before):
-            raise Gone("the job's GPUs have changed meanwhile")
+        if Counter(map(str, held.values_list("gpu__node", flat=True))) != Counter(step.before):
+            raise PlanStaleError("the job's GPUs have changed in the meantime")
         return attempt
 
     def _require_driver(self, attempt: Attempt) -> None:
-        """A ring that is changed needs somebody who leads the change; while a new driver comes up, it would break."""
+        """Raise PlanStaleError while a rank group has no running driver: without one, a resize would break it."""
         if attempt.ring is None:
             return
         drivers = attempt.containers.filter(role=Container.Role.DRIVER).exclude(state=ContainerState.EXITED)
         last = drivers.order_by("index").values_list("index", "state").last()
         if last is None or (last[0] > 0 and last[1] != ContainerState.RUNNING):
-            raise Gone("the job's driver is being moved")
+            raise PlanStaleError("the job's driver is being moved")
 
     def _ask_back(self, attempt: Attempt, node: int, count: int) -> None:
-        """Whole single-GPU containers of that node, the youngest first."""
+        """Request GPUs on a node back by stopping whole single-GPU containers, the youngest first."""
         hosts = attempt.containers.filter(role=Container.Role.HOST, wanted=Container.Wanted.RUN)
         live = list(hosts.exclude(state=ContainerState.EXITED).order_by("index"))
         spare = [part for part in live[1:] if part.node_id == node]
         if len(spare) < count:
-            raise Gone("the job has nothing left to give back there")
+            raise PlanStaleError("the job has nothing left to release there")
         for part in spare[-count:]:
             lifecycle.stop_container(part, StopReason.PREEMPTED)
 
 
-def _ring_for(job: Job, nodes: Sequence[Node]) -> int | None:
-    """The number of its network over several nodes, if it is on several or may come to be."""
+def _network_number_for(job: Job, nodes: Sequence[Node]) -> int | None:
+    """Return the number of the overlay network of a job that is on several nodes or may grow onto others."""
     several = len({node.pk for node in nodes}) > 1
     if not (several or (job.elastic and run_specs.has_driver(job))):
         return None
-    ring = overlay_networks.free() if all(map(overlay_networks.reaches_others, nodes)) else None
-    if several and ring is None:
-        raise Gone("its nodes do not reach each other, or no network between them is free")
-    return ring
+    network = overlay_networks.free() if all(map(overlay_networks.reaches_others, nodes)) else None
+    if several and network is None:
+        raise PlanStaleError("its nodes do not reach each other, or no network between them is free")
+    return network
 
 
-def _where(parts: Sequence[Part]) -> str:
-    """For the job's history: ``a (2 GPUs) and b (1 CPU slot)``."""
+def _where(parts: Sequence[ContainerPlacement]) -> str:
+    """Describe a placement for the job's history: ``a (2 GPUs) and b (1 CPU slot)``."""
     return " and ".join(
         f"{part.node.name} ({counted(len(part.gpus), noun(gpu.kind for gpu in part.gpus))})" for part in parts
     )

@@ -6,14 +6,14 @@ from django.db.models.signals import post_migrate
 
 class SchedulerConfig(AppConfig):
     name = "portal.scheduler"
-    label = "control"  # of the tables and migrations, from before the app was called scheduler
+    label = "control"  # tables and migrations bear it, from before the app was called scheduler
 
     def ready(self) -> None:
         post_migrate.connect(offer_environments, sender=self)
 
 
 def offer_environments(using: str = "default", **kwargs: Any) -> None:
-    """Rows for the curated environments: new ones appear, changed ones follow their recipe, dropped ones retire."""
+    """Update the rows of the curated environments: add new ones, update changed ones, retire those that were dropped."""
     from portal.cluster.models import Environment
     from runners.environments.images import catalogue
 

@@ -1,4 +1,4 @@
-"""Where jobs can run: the lab's nodes, what is ready on them, and why a job can start on none."""
+"""Where jobs can run: the lab's nodes, which environments are ready on them, and why a job can start on none."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ USABLE_GPU = usable_gpu()
 
 
 class Prepared(NamedTuple):
-    """How far a node is with an environment: what is read of ``NodeEnvironment``."""
+    """The state of an environment on a node, from ``NodeEnvironment``."""
 
     node_id: int
     environment_id: int
@@ -29,50 +29,50 @@ class Prepared(NamedTuple):
 
 @dataclass
 class Nodes:
-    """The lab's machines, with what they can run."""
+    """The lab's nodes and what they can run."""
 
     rows: Sequence[Node]
     gpus: Mapping[int, int]
-    """Healthy and present ones, by node."""
+    """The number of usable GPUs, by node."""
     kinds: Mapping[int, str]
-    """The model of most of them."""
+    """The most frequent GPU model, by node."""
     environments: Mapping[int, Mapping[int, Prepared]]
-    """By environment, then node."""
+    """By environment, then by node."""
     open: frozenset[int]
     names: Mapping[int, str]
     closed: Mapping[int, str]
-    """Why not, by node: name and clause."""
+    """The node's name and a clause with the reason why it is not open, by node."""
     out_of_reach: frozenset[int]
-    """They do not say where containers of other nodes reach theirs."""
+    """Nodes that report no address at which containers of other nodes reach theirs."""
 
 
 @dataclass(frozen=True)
-class Places:
+class Availability:
     """Where jobs of one environment can run."""
 
     ready: frozenset[int]
-    """Open nodes on which it is ready."""
+    """Open nodes on which the environment is ready."""
     ids: frozenset[str]
-    """The same, as a policy names them."""
+    """The same nodes, by the ids that policies use."""
     linked: frozenset[str]
-    """Those of them that say where containers of other nodes reach theirs."""
+    """Those of them that containers of other nodes can reach."""
 
 
 def is_open(node: Node, now: datetime) -> bool:
-    """May it be given new work."""
+    """Return whether the node accepts new jobs."""
     return not why_closed(node, now)
 
 
 def why_closed(node: Node, now: datetime) -> str:
-    """What keeps new work from it, after its name in a sentence; empty when nothing does."""
+    """Return why the node accepts no new jobs, as a clause that follows its name; empty when it does accept them."""
     if node.removed_at is not None or node.approved_at is None:
         return "is not part of the lab"
     if node.draining:
         return "is being drained"
     if node.cordoned:
-        return "takes no new work by an admin's decision"
+        return "is cordoned by an admin"
     if not is_online(node, now):
-        return "has not been heard of for a while"
+        return "has not reported for a while"
     if not node.ready:
         return "is still starting"
     if unconfined.is_refused(node.runtime):
@@ -81,8 +81,9 @@ def why_closed(node: Node, now: datetime) -> str:
 
 
 def read_nodes(now: datetime) -> Nodes:
+    """Read the nodes of the lab, their usable GPUs and their environments."""
     ours = Node.objects.filter(LIVE_NODE, approved_at__isnull=False)
-    # What a node says of itself is long; of all that only its address for others is asked here.
+    # The facts that a node reports are long; only its overlay address is read here.
     rows = list(ours.defer("facts").annotate(address=KT("facts__ring_address")).order_by("name"))
     usable = Gpu.objects.filter(USABLE_GPU, node__in=ours).values_list("node", "model").annotate(n=Count("pk"))
     gpus: Counter[int] = Counter()
@@ -107,36 +108,37 @@ def read_nodes(now: datetime) -> Nodes:
 
 
 def largest_node() -> int:
-    """How many usable GPUs one has."""
+    """Return the number of usable GPUs of the node that has most; 1 when there are none."""
     usable = Gpu.objects.filter(USABLE_GPU).values("node").annotate(n=Count("pk"))
     return max(usable.values_list("n", flat=True), default=1)
 
 
-def places_of(nodes: Nodes, environment: int) -> Places:
+def availability_of(nodes: Nodes, environment: int) -> Availability:
+    """Return the nodes on which jobs of an environment can run."""
     prepared = nodes.environments.get(environment, {})
     ready = frozenset(
         node for node, row in prepared.items() if node in nodes.open and row.state == NodeEnvironment.State.READY
     )
-    return Places(ready, frozenset(map(str, ready)), frozenset(map(str, ready - nodes.out_of_reach)))
+    return Availability(ready, frozenset(map(str, ready)), frozenset(map(str, ready - nodes.out_of_reach)))
 
 
 def why_nowhere(min_gpus: int, environment: int, title: str, nodes: Nodes, ready: frozenset[int]) -> str:
-    """Why it can start nowhere now, whatever the policy; empty when it can."""
+    """Return why a job cannot start on any node now, whatever the policy; empty when it can."""
     if not nodes.rows:
         return "No node has joined the lab yet. An admin can add one under Nodes."
     lab = sum(nodes.gpus.values())
     if min_gpus > lab:
-        needed = counted(min_gpus, "GPU")  # the turn writes CPU slot where the lab has only these
+        needed = counted(min_gpus, "GPU")  # the cycle replaces it with CPU slot where the lab has no GPUs
         return f"It needs {needed} at once, but the lab has {lab}. Submit it with fewer, or ask an admin."
     if not nodes.open:
-        return f"No node takes new work now: {'; '.join(list(nodes.closed.values())[:3]).rstrip('.')}."
+        return f"No node accepts new jobs now: {'; '.join(list(nodes.closed.values())[:3]).rstrip('.')}."
     if not ready:
         return _not_ready(nodes, environment, title)
     return ""
 
 
 def _not_ready(nodes: Nodes, environment: int, title: str) -> str:
-    """How far the node is that will have the environment first."""
+    """Describe the preparation of the environment on the node that will have it first."""
     State = NodeEnvironment.State  # noqa: N806
     here = [row for node, row in nodes.environments.get(environment, {}).items() if node in nodes.open]
     preparing = max(

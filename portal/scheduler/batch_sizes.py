@@ -1,4 +1,4 @@
-"""The batch that a policy chose for a job: kept beside its live attempt, from where its nodes are told."""
+"""The batch size that a policy chose for a job: stored with its live attempt, and sent from there to its nodes."""
 
 from collections.abc import Iterable, Mapping
 
@@ -9,7 +9,7 @@ from scheduling.types import JobId
 
 
 def keep(batches: Mapping[JobId, int]) -> None:
-    """Inside the turn's transaction, after its lines. A job that the plan leaves out keeps what it has."""
+    """Store the batch sizes of a plan, in the transaction that applies it. A job that it leaves out keeps its own."""
     if not batches:
         return
     live = Attempt.objects.filter(job__in=[int(job) for job in batches], ended_at__isnull=True)
@@ -24,4 +24,5 @@ def keep(batches: Mapping[JobId, int]) -> None:
 
 
 def of(attempts: Iterable[int]) -> dict[int, int]:
+    """Return the chosen batch sizes by attempt."""
     return dict(ChosenBatch.objects.filter(attempt__in=attempts).values_list("attempt", "batch"))

@@ -1,16 +1,16 @@
-"""One turn of the scheduler's loop.
+"""One scheduling cycle.
 
-1. In a transaction, take the lock (busy means: somebody else turns) and check that we still lead.
-2. Do what time alone demands (``moves.turn``, ``lifecycle.sweep``, ``drivers.replace``) and what GPUs
-   that failed do (``suspects.leave``), whatever the policy does afterwards.
+1. In a transaction, take the lock (if it is taken, another cycle is running) and check that we still lead.
+2. Do what time alone requires (``drain_migration.migrate``, ``lifecycle.sweep``, ``driver_failover.replace``), and
+   leave GPUs that failed (``gpu_failures.leave``), whatever the policy does afterwards.
 3. In a second transaction, lock and check again, and take the snapshot.
-4. Ask the policy, within a time limit. An exception or a timeout keeps everything as it is.
-5. Check the plan. One violation, and none of it is applied.
-6. Apply it, line by line; tell each waiting job why it waits.
-7. Record the turn if it did, found or said anything new. On commit, nodes and browsers are woken.
-8. In a third transaction, keep what a recorded turn saw and planned, so that it can be decided again.
+4. Run the policy within a time limit. After an exception or a timeout everything stays as it is.
+5. Check the plan. A single violation rejects all of it.
+6. Apply it step by step; store with each waiting job why it waits.
+7. Record the cycle if it changed something, failed or changed a reason. On commit, nodes and browsers are notified.
+8. In a third transaction, store the snapshot and the plan of a recorded cycle, so that it can be replayed.
 
-The lock is for quiet, the re-check in ``apply`` for correctness, the unique indexes for bugs.
+The lock avoids useless work, the second check in ``apply`` makes it correct, the unique indexes catch bugs.
 """
 
 import gc
@@ -33,10 +33,10 @@ from portal.jobs import gpu_failures, lifecycle
 from portal.jobs.models import Job, JobState
 from portal.scheduler import batch_sizes, drain_migration, driver_failover, recording
 from portal.scheduler import snapshot as snapshots
-from portal.scheduler.apply import Applied, apply
+from portal.scheduler.apply import ApplyResult, apply
 from portal.scheduler.job_history import History
 from portal.scheduler.models import Cycle, Leader, PolicyState, SchedulerConfig
-from portal.scheduler.queue_order import standings
+from portal.scheduler.queue_order import queue_entries
 from portal.scheduler.services import config_in_force, policy_name
 from scheduling import registry
 from scheduling.check import violations
@@ -48,42 +48,42 @@ from scheduling.wire import snapshot_to_text
 logger = logging.getLogger(__name__)
 
 LOCK = 0x5C4ED_1EA4
-"""PostgreSQL's advisory lock of a turn; any number that nobody else uses."""
+"""PostgreSQL's advisory lock of a cycle: a number that nothing else uses."""
 POLICY_SECONDS = 5.0
-"""Policies decide in milliseconds; one that thinks longer holds up everybody."""
+"""Policies decide in milliseconds; one that takes longer delays every job."""
 CYCLES_KEPT = 100_000
-"""Without what they saw; that is kept for ``settings.RECORDED_TURNS`` of them."""
+"""Rows without their snapshots, of which ``settings.RECORDED_TURNS`` are kept."""
 CANNOT_DECIDE = "The scheduler cannot decide at the moment. Admins see why on the policy page."
 
 
-class Deposed(Exception):  # noqa: N818
-    """Another scheduler leads now: nothing was written."""
+class LeadershipLostError(Exception):
+    """Another scheduler leads now; this one has written nothing."""
 
 
-class Undecided(Exception):  # noqa: N818
-    """The policy gave no plan that may be applied; the message says why."""
+class NoPlanError(Exception):
+    """The policy made no plan that may be applied; the message has the reason."""
 
 
 @dataclass
-class Turn:
-    """What a turn did."""
+class CycleResult:
+    """What a scheduling cycle did."""
 
     busy: bool = False
-    applied: Applied = field(default_factory=Applied)
+    applied: ApplyResult = field(default_factory=ApplyResult)
     waiting: int = 0
     error: str = ""
     seen: Snapshot | None = None
     plan: Plan | None = None
-    """None when there was none that may be applied."""
+    """None when there was no plan that may be applied."""
     plan_ms: float = 0.0
     text: str = ""
-    """Of the snapshot, when the turn was recorded."""
+    """The snapshot as text, when the cycle was recorded."""
     recorded: Cycle | None = None
 
 
 @contextmanager
-def collected_later() -> Iterator[None]:
-    """The garbage collector waits: in the middle of a turn it would look through the whole process several times."""
+def garbage_collection_paused() -> Iterator[None]:
+    """Pause garbage collection: in the middle of a cycle it would search the whole process several times."""
     gc.disable()
     try:
         yield
@@ -91,48 +91,48 @@ def collected_later() -> Iterator[None]:
         gc.enable()
 
 
-@collected_later()
-def run(epoch: int, now: datetime | None = None, history: History | None = None) -> Turn:
-    """Turns once as the leader of ``epoch``. Raises Deposed when that is not the leader any more.
+@garbage_collection_paused()
+def run(epoch: int, now: datetime | None = None, history: History | None = None) -> CycleResult:
+    """Run one cycle as the leader of ``epoch``. Raises LeadershipLostError when another scheduler leads.
 
-    ``history`` is the leader's own of the turns before; without it each turn reads all anew.
+    ``history`` is kept by the leader from cycle to cycle; without it the whole history is read each time.
     """
     began = time.monotonic()
     with transaction.atomic():
         if not take_lock():
-            return Turn(busy=True)
+            return CycleResult(busy=True)
         lead(epoch)
-        lifecycle.sweep(now, drain_migration.turn(now))
+        lifecycle.sweep(now, drain_migration.migrate(now))
         gpu_failures.leave()
         driver_failover.replace(now)
     try:
         with transaction.atomic():
             if not take_lock():
-                return Turn(busy=True)
+                return CycleResult(busy=True)
             lead(epoch)
-            turn = _decide_and_do(epoch, now or timezone.now(), began, history)
-    except (DatabaseTrouble, Deposed):
+            result = _decide_and_apply(epoch, now or timezone.now(), began, history)
+    except (DatabaseTrouble, LeadershipLostError):
         raise
     except Exception as error:
-        # Nothing of the turn is kept but the trace that it failed.
-        logger.exception("the turn failed")
-        turn = Turn(error=f"The turn failed: {type(error).__name__}: {error}")
+        # Nothing of the cycle is kept except the record that it failed.
+        logger.exception("the scheduling cycle failed")
+        result = CycleResult(error=f"The scheduling cycle failed: {type(error).__name__}: {error}")
         with transaction.atomic():
             lead(epoch)
-            _record(turn, config_in_force(), epoch, began, said=False)
-        return turn
-    if turn.recorded is not None and turn.seen is not None:
+            _record(result, config_in_force(), epoch, began, reasons_changed=False)
+        return result
+    if result.recorded is not None and result.seen is not None:
         try:
             with transaction.atomic():
                 lead(epoch)
-                recording.keep(turn.recorded, turn.text, turn.plan)
-        except Deposed:
-            logger.info("turn %s is not kept whole: another scheduler leads now", turn.recorded)
-    return turn
+                recording.keep(result.recorded, result.text, result.plan)
+        except LeadershipLostError:
+            logger.info("the snapshot of cycle %s is not stored: another scheduler leads now", result.recorded)
+    return result
 
 
 def take_lock() -> bool:
-    """Held until the transaction ends. SQLite lets only one transaction write anyway."""
+    """Try to take the cycle's lock until the transaction ends. SQLite lets only one transaction write anyway."""
     if connection.vendor != "postgresql":
         return True
     with connection.cursor() as cursor:
@@ -141,103 +141,106 @@ def take_lock() -> bool:
 
 
 def lead(epoch: int) -> None:
-    """Keeps the epoch from changing until the transaction ends; raises Deposed when it has changed."""
+    """Keep the epoch from changing until the transaction ends. Raises LeadershipLostError when it has changed."""
     share = " FOR SHARE" if connection.vendor == "postgresql" else ""
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT epoch FROM {Leader._meta.db_table} WHERE id = 1{share}")  # noqa: S608
         row = cursor.fetchone()
     if row is None or row[0] != epoch:
-        raise Deposed(f"epoch {epoch} is over; the leader's is {row[0] if row else 'unknown'}")
+        raise LeadershipLostError(f"epoch {epoch} is over; the leader's is {row[0] if row else 'unknown'}")
 
 
-def _decide_and_do(epoch: int, now: datetime, began: float, history: History | None) -> Turn:
-    turn = Turn()
+def _decide_and_apply(epoch: int, now: datetime, began: float, history: History | None) -> CycleResult:
+    result = CycleResult()
     config = config_in_force()
     kept = PolicyState.objects.filter(config=config.pk).first()
-    turn.seen = snapshots.take(now, kept.state if kept else {}, history)
+    result.seen = snapshots.take(now, kept.state if kept else {}, history)
     try:
         policy = registry.build(config.policy, config.params)
         asked = time.monotonic()
-        plan = plan_within(policy, turn.seen, POLICY_SECONDS)
-        turn.plan_ms = (time.monotonic() - asked) * 1000
-        if wrong := violations(turn.seen, plan):
-            raise Undecided(f"The plan was refused: {' '.join(wrong[:10])}")
-    except (ValueError, Undecided) as error:
-        turn.error = str(error)
-        reasons = {int(job.id): CANNOT_DECIDE for job in turn.seen.jobs if job.waiting}
+        plan = plan_within(policy, result.seen, POLICY_SECONDS)
+        result.plan_ms = (time.monotonic() - asked) * 1000
+        if wrong := violations(result.seen, plan):
+            raise NoPlanError(f"The plan was refused: {' '.join(wrong[:10])}")
+    except (ValueError, NoPlanError) as error:
+        result.error = str(error)
+        reasons = {int(job.id): CANNOT_DECIDE for job in result.seen.jobs if job.waiting}
     else:
-        turn.plan = plan
-        turn.applied = apply(turn.seen, plan, policy_name(config), now)
+        result.plan = plan
+        result.applied = apply(result.seen, plan, policy_name(config), now)
         batch_sizes.keep(plan.batches)
-        if plan.state != turn.seen.state:
+        if plan.state != result.seen.state:
             PolicyState.objects.update_or_create(config=config, defaults={"state": dict(plan.state)})
         reasons = {int(job): reason for job, reason in plan.reasons.items()}
-        for job, why in turn.applied.dropped.items():
+        for job, why in result.applied.dropped.items():
             reasons.setdefault(job, f"It was about to start, but then: {why} The scheduler tries again.")
-    if {node.kind for node in turn.seen.nodes} - {""} == {CPU_SLOT_MODEL}:
+    if {node.kind for node in result.seen.nodes} - {""} == {CPU_SLOT_MODEL}:
         reasons = {job: in_cpu_slots(reason) for job, reason in reasons.items()}
-    said = _tell(turn.seen, reasons)
-    turn.waiting = len(reasons)
-    _record(turn, config, epoch, began, said)
-    return turn
+    reasons_changed = _update_reasons(result.seen, reasons)
+    result.waiting = len(reasons)
+    _record(result, config, epoch, began, reasons_changed)
+    return result
 
 
 def plan_within(policy: Policy, snapshot: Snapshot, seconds: float) -> Plan:
-    """The policy's plan. Raises Undecided when it fails or takes longer; a thread cannot be ended, but left behind."""
-    if any(thread.is_alive() for thread in _left_behind):
-        raise Undecided("The policy still thinks about an earlier turn. Switch to another, then restart the scheduler.")
+    """Return the policy's plan. Raises NoPlanError when it fails or takes longer: its thread cannot be ended and is
+    abandoned."""
+    if any(thread.is_alive() for thread in _abandoned):
+        raise NoPlanError(
+            "The policy is still busy with an earlier scheduling cycle. Switch to another, then restart the scheduler."
+        )
     answer: list[Plan] = []
-    trouble: list[Exception] = []
+    failures: list[Exception] = []
 
-    def think() -> None:
+    def run_policy() -> None:
         try:
             answer.append(decide(policy, snapshot))
         except Exception as error:
             logger.exception("the policy failed")
-            trouble.append(error)
+            failures.append(error)
 
-    thread = threading.Thread(target=think, name="policy", daemon=True)
+    thread = threading.Thread(target=run_policy, name="policy", daemon=True)
     thread.start()
     thread.join(seconds)
-    if trouble:
-        raise Undecided(f"The policy failed: {type(trouble[0]).__name__}: {trouble[0]}")
+    if failures:
+        raise NoPlanError(f"The policy failed: {type(failures[0]).__name__}: {failures[0]}")
     if not answer:
-        _left_behind.append(thread)
-        raise Undecided(f"The policy did not decide within {seconds:g} seconds.")
+        _abandoned.append(thread)
+        raise NoPlanError(f"The policy did not decide within {seconds:g} seconds.")
     return answer[0]
 
 
-_left_behind: list[threading.Thread] = []
-"""Planners that ran out of time: while one still thinks, no other is started."""
+_abandoned: list[threading.Thread] = []
+"""Threads of policies that ran out of time: while one still runs, no other is started."""
 
 
-def _tell(seen: Snapshot, reasons: Mapping[int, str]) -> bool:
-    """Keeps each waiting job's reason and place in the queue; True when any reason is another now."""
-    standing_of = standings(seen.jobs, reasons)
+def _update_reasons(seen: Snapshot, reasons: Mapping[int, str]) -> bool:
+    """Store each waiting job's reason and place in the queue; return whether any reason changed."""
+    entries = queue_entries(seen.jobs, reasons)
 
-    def news(rows: QuerySet[Job]) -> Iterator[_News]:
-        told = rows.values_list("pk", "state", "intent", "waiting_reason", "queue_position")
-        for job, state, intent, before, number in told:
-            standing = standing_of.get(job) if state == JobState.QUEUED and intent == Job.Intent.RUN else None
-            truth = (standing.reason, standing.place) if standing else ("", None)
-            if (before, number) != truth:
-                yield _News(job, state, intent, before, *truth)
+    def changed(rows: QuerySet[Job]) -> Iterator[_ReasonUpdate]:
+        stored = rows.values_list("pk", "state", "intent", "waiting_reason", "queue_position")
+        for job, state, intent, before, number in stored:
+            entry = entries.get(job) if state == JobState.QUEUED and intent == Job.Intent.RUN else None
+            current = (entry.reason, entry.place) if entry else ("", None)
+            if (before, number) != current:
+                yield _ReasonUpdate(job, state, intent, before, *current)
 
-    # Three questions, each with an index: all who ever failed are more and more.
+    # Three queries, each with an index: the jobs that ever failed become more and more.
     left = Job.objects.filter(queue_position__isnull=False)
-    looks = (
+    querysets = (
         Job.objects.filter(state=JobState.QUEUED),
         left.filter(state__in=(JobState.HELD, JobState.RUNNING)),
         left.filter(state__in=(JobState.CANCELLED, JobState.FAILED), finished_at__gt=timezone.now() - LEFT_QUEUE),
     )
-    outdated = [each for look in looks for each in news(look.order_by())]
+    outdated = [each for queryset in querysets for each in changed(queryset.order_by())]
     if outdated:
-        _write(outdated)
+        _write_reasons(outdated)
     return any(each.before != each.reason for each in outdated)
 
 
-class _News(NamedTuple):
-    """What a job should be told, and what it was told; true as long as its state and intent are these."""
+class _ReasonUpdate(NamedTuple):
+    """The new and the previous reason of a job, valid as long as its state and intent are these."""
 
     job: int
     state: str
@@ -247,20 +250,22 @@ class _News(NamedTuple):
     place: int | None
 
 
-def _write(told: Sequence[_News]) -> None:
-    """One start moves everybody behind it up: too many small updates for ``bulk_update``.
+def _write_reasons(updates: Sequence[_ReasonUpdate]) -> None:
+    """Write the reasons and places. One start moves up every job behind it: too many small updates for ``bulk_update``.
 
-    Somebody else's lock is not waited for: it is only a sentence, and the next turn comes soon.
+    A row that another transaction has locked is skipped: it is only a sentence, and the next cycle comes soon.
     """
     table = Job._meta.db_table
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
-            columns = [[getattr(each, name) for each in told] for name in ("job", "state", "intent", "reason", "place")]
+            columns = [
+                [getattr(each, name) for each in updates] for name in ("job", "state", "intent", "reason", "place")
+            ]
             cursor.execute(
-                "WITH told AS (SELECT * FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::text[], %s::integer[])"  # noqa: S608
-                " AS told(job, state, intent, reason, place)), "
-                f"ours AS (SELECT told.* FROM told JOIN {table} AS job ON job.id = told.job"
-                " AND job.state = told.state AND job.intent = told.intent FOR NO KEY UPDATE OF job SKIP LOCKED) "
+                "WITH updates AS (SELECT * FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::text[], %s::integer[])"  # noqa: S608
+                " AS updates(job, state, intent, reason, place)), "
+                f"ours AS (SELECT updates.* FROM updates JOIN {table} AS job ON job.id = updates.job"
+                " AND job.state = updates.state AND job.intent = updates.intent FOR NO KEY UPDATE OF job SKIP LOCKED) "
                 f"UPDATE {table} SET waiting_reason = ours.reason, queue_position = ours.place"
                 f" FROM ours WHERE {table}.id = ours.job",
                 columns,
@@ -269,38 +274,38 @@ def _write(told: Sequence[_News]) -> None:
             cursor.executemany(
                 f"UPDATE {table} SET waiting_reason = %s, queue_position = %s"  # noqa: S608
                 " WHERE id = %s AND state = %s AND intent = %s",
-                [(each.reason, each.place, each.job, each.state, each.intent) for each in told],
+                [(each.reason, each.place, each.job, each.state, each.intent) for each in updates],
             )
 
 
 LEFT_QUEUE = timedelta(days=7)
-"""A job that ended in the queue carries its place there until the next turn; no scheduler is away for longer."""
+"""A job that ended in the queue keeps its place until the next cycle; no scheduler is away for longer."""
 
 
-def _record(turn: Turn, config: SchedulerConfig, epoch: int, began: float, said: bool) -> None:
-    """A row for a turn worth looking at: one every few seconds would bury those."""
-    done = turn.applied
+def _record(result: CycleResult, config: SchedulerConfig, epoch: int, began: float, reasons_changed: bool) -> None:
+    """Add a row for a cycle that changed something: one every few seconds would bury those."""
+    done = result.applied
     last = Cycle.objects.order_by("-id").values("error", "config").first() or {"error": "", "config": None}
-    news = turn.error and (turn.error, config.pk) != (last["error"], last["config"])
-    recovered = last["error"] and not turn.error and last["config"] == config.pk
-    if not (done.started or done.resized or done.stopped or done.dropped or said or news or recovered):
+    new_error = result.error and (result.error, config.pk) != (last["error"], last["config"])
+    recovered = last["error"] and not result.error and last["config"] == config.pk
+    if not (done.started or done.resized or done.stopped or done.dropped or reasons_changed or new_error or recovered):
         return
-    if turn.seen is not None:
-        turn.text = snapshot_to_text(turn.seen)
-    row = turn.recorded = Cycle.objects.create(
+    if result.seen is not None:
+        result.text = snapshot_to_text(result.seen)
+    row = result.recorded = Cycle.objects.create(
         config=config,
         epoch=epoch,
         version=version_of(registry.POLICIES[config.policy]) if config.policy in registry.POLICIES else "",
-        snapshot_sha256=recording.sha256_of(turn.text) if turn.text else "",
+        snapshot_sha256=recording.sha256_of(result.text) if result.text else "",
         duration_ms=(time.monotonic() - began) * 1000,
-        plan_ms=turn.plan_ms,
-        jobs_seen=len(turn.seen.jobs) if turn.seen else 0,
+        plan_ms=result.plan_ms,
+        jobs_seen=len(result.seen.jobs) if result.seen else 0,
         started=len(done.started),
         resized=len(done.resized),
         stopped=len(done.stopped),
-        waiting=turn.waiting,
+        waiting=result.waiting,
         dropped=[{"job": job, "why": why} for job, why in done.dropped.items()],
-        error=turn.error,
+        error=result.error,
     )
     if row.pk % 100 == 0:
         Cycle.objects.filter(pk__lte=row.pk - CYCLES_KEPT).delete()

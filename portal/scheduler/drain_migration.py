@@ -1,9 +1,9 @@
-"""Elastic rings whose nodes are being drained leave them without a restart, if there is room elsewhere.
+"""Migration of elastic jobs off nodes that are being drained, without a restart, if there is room elsewhere.
 
-A ring that could not go on without the nodes it has to leave is given as many GPUs as it needs at least on others, and
-those it has are asked back. While the new hosts are on their way into the ring it is left alone; then its old hosts are
-stopped one by one, as in any drain (``lifecycle.sweep``). For a moment it may have more GPUs than its maximum, but never
-more than its owner's limits allow. Without room under these it restarts from its checkpoint.
+A job that could not continue without the nodes it has to leave gets as many GPUs on other nodes as its minimum requires,
+and those it has to leave are requested back. The drain leaves it alone while the new hosts join its rank group; then its
+old hosts are stopped one by one, as in any drain (``lifecycle.sweep``). For a moment the job may have more GPUs than its
+maximum, but never more than its owner's limits allow. Without room under these it restarts from its checkpoint.
 """
 
 from collections import Counter
@@ -21,19 +21,22 @@ from portal.jobs import lifecycle
 from portal.jobs.models import Allocation, Attempt, Container, ContainerState, Job, StopReason
 from portal.jobs.resize_timeline.models import RankGroup
 from portal.scheduler import apply as applying
-from portal.scheduler.availability import USABLE_GPU, places_of, read_nodes
+from portal.scheduler.availability import USABLE_GPU, availability_of, read_nodes
 from scheduling.toolkit.placement import place
 
 PATIENCE = timedelta(minutes=3)
-"""For containers to start elsewhere, import what they need, and join. After it, the checkpoint has to do."""
+"""How long new containers may take to start, import what they need, and join; then the job restarts from its checkpoint."""
 RESERVED_AHEAD = timedelta(hours=1)
-"""A node that others have reserved within this time is nowhere to move to."""
+"""No job moves to a node that others have reserved within this time."""
 
 
-def turn(now: datetime | None = None) -> frozenset[int]:
-    """The attempts that a drain has to leave alone until the next turn. Two queries when no node is being drained."""
+def migrate(now: datetime | None = None) -> frozenset[int]:
+    """Begin and continue migrations; return the attempts that a drain must leave alone until the next cycle.
+
+    Takes two queries when no node is being drained.
+    """
     now = now or timezone.now()
-    _stay_after_all()
+    _cancel_migrations()
     draining = Container.objects.filter(node__draining=True).exclude(state=ContainerState.EXITED)
     leaving = Attempt.objects.filter(
         ended_at__isnull=True,
@@ -43,11 +46,11 @@ def turn(now: datetime | None = None) -> frozenset[int]:
         job__intent=Job.Intent.RUN,
         pk__in=draining.values("attempt"),
     )
-    return frozenset(pk for pk in leaving.order_by("job_id").values_list("pk", flat=True) if _moves(pk, now))
+    return frozenset(pk for pk in leaving.order_by("job_id").values_list("pk", flat=True) if _migrate(pk, now))
 
 
-def _stay_after_all() -> None:
-    """Whoever was about to leave a node that is no longer drained keeps what it has there, and nothing else."""
+def _cancel_migrations() -> None:
+    """Cancel the migrations off nodes that are no longer drained: the jobs keep their GPUs there, and only these."""
     asked = Allocation.objects.filter(
         released_at__isnull=True,
         requested_back_at__isnull=False,
@@ -64,7 +67,8 @@ def _stay_after_all() -> None:
 
 
 @transaction.atomic
-def _moves(pk: int, now: datetime) -> bool:
+def _migrate(pk: int, now: datetime) -> bool:
+    """Begin or continue the migration of an attempt; return whether a drain must leave it alone."""
     job = lifecycle.locked(Attempt.objects.values_list("job", flat=True).get(pk=pk))
     attempt = Attempt.objects.select_related("job").get(pk=pk)
     if attempt.ended_at or attempt.wanted != Attempt.Wanted.RUN or job.intent != Job.Intent.RUN:
@@ -82,21 +86,21 @@ def _moves(pk: int, now: datetime) -> bool:
             return False
         return _begin(job, attempt, live, max(0, lacking), now)
     if lacking > 0 or (ranks is not None and ranks >= job.min_gpus):
-        return False  # it cannot move any more, or it is there: the drain takes its course
+        return False  # it can no longer move, or it has moved: the drain may stop its old hosts
     if now - began > PATIENCE:
         lifecycle.stop_attempt(attempt, StopReason.DRAINED)
     return True
 
 
 def _ranks_on(attempt: Attempt, hosts: Sequence[Container]) -> int | None:
-    """How many ranks the last ring had on these; None when nobody has told."""
+    """Return how many ranks the latest rank group had on these hosts; None when no rank group was reported."""
     last = RankGroup.objects.filter(driver__attempt=attempt).order_by("driver__index", "number").last()
     names = {part.spec["hostname"] for part in hosts}
     return None if last is None else sum(host in names for host in last.hosts)
 
 
 def _begin(job: Job, attempt: Attempt, live: Sequence[Container], lacking: int, now: datetime) -> bool:
-    """Takes GPUs elsewhere and asks back those it has to leave; False when there is no room."""
+    """Give the job GPUs elsewhere and request back those it has to leave; return False when there is no room."""
     held = attempt.allocations.filter(released_at__isnull=True, requested_back_at__isnull=True)
     try:
         with transaction.atomic():
@@ -104,7 +108,7 @@ def _begin(job: Job, attempt: Attempt, live: Sequence[Container], lacking: int, 
                 _check_limits(job, lacking)
                 before = Counter(held.values_list("gpu__node", flat=True))
                 applying.grow(job, {str(node): gpus for node, gpus in before.items()}, _room(job, lacking, now), now)
-    except (applying.Gone, lifecycle.Stale, IntegrityError):
+    except (applying.PlanStaleError, lifecycle.Stale, IntegrityError):
         return False
     lifecycle.ask_back(attempt, now)
     names = ", ".join(sorted({part.node.name for part in live if part.node.draining}))
@@ -113,7 +117,7 @@ def _begin(job: Job, attempt: Attempt, live: Sequence[Container], lacking: int, 
 
 
 def _check_limits(job: Job, count: int) -> None:
-    """Raises Gone when so many GPUs more, beside those it has yet to leave, would be too many for a limit of its owner."""
+    """Raise PlanStaleError when ``count`` more GPUs, in addition to those it has yet to leave, exceed an owner's limit."""
     for limit in limits_for(job.submitted_by):
         if limit.max_gpus is None or limit.soft:
             continue
@@ -121,11 +125,11 @@ def _check_limits(job: Job, count: int) -> None:
             released_at__isnull=True, attempt__job__submitted_by__in=limit.user_ids
         ).count()
         if held + count > limit.max_gpus:
-            raise applying.Gone(f"the limit of {limit.name} is reached")
+            raise applying.PlanStaleError(f"the limit of {limit.name} is reached")
 
 
 def _room(job: Job, count: int, now: datetime) -> dict[int, int]:
-    """Free GPUs for it on nodes that others reach. Raises Gone when there are too few."""
+    """Choose free GPUs for the job on nodes that others can reach. Raises PlanStaleError when there are too few."""
     nodes = read_nodes(now)
     taken = Allocation.objects.filter(released_at__isnull=True).values("gpu")
     usable = Gpu.objects.filter(USABLE_GPU, node__in=nodes.open - nodes.out_of_reach).exclude(pk__in=taken)
@@ -135,8 +139,8 @@ def _room(job: Job, count: int, now: datetime) -> dict[int, int]:
         for row in reservations.in_force(now)
         if row.start <= now + RESERVED_AHEAD and job.submitted_by_id not in reservations.owners(row)
     }
-    allowed = places_of(nodes, job.environment_id).ids - reserved
+    allowed = availability_of(nodes, job.environment_id).ids - reserved
     found = place({node: free[node] for node in sorted(free)}, count, spread=True, allowed=allowed)
     if found is None:
-        raise applying.Gone("there is no room elsewhere")
+        raise applying.PlanStaleError("there is no room elsewhere")
     return {int(node): gpus for node, gpus in found.items()}

@@ -1,7 +1,7 @@
-"""Gives a ring that outlived its driver another one, on the node of its first host that is left.
+"""Replacement of drivers: a rank group whose driver is gone gets another one, on the node of its first remaining host.
 
-The ranks go on meanwhile: they need a driver only when the ring changes. Their supervisors are told where it is by
-their agents (``portal.agents.sync``), and it takes the ranks over that they have.
+The ranks keep training in the meantime: they need a driver only when their group changes. Their agents report the new
+driver's address to their supervisors (``portal.agents.sync``), and the driver takes over the ranks that are there.
 """
 
 from datetime import datetime, timedelta
@@ -17,11 +17,11 @@ from portal.scheduler import overlay_networks, run_specs
 from portal.wake import wake_node
 
 REST = timedelta(seconds=3)
-"""A driver whose ring has just ended ends a moment before its hosts."""
+"""How long a driver must be gone before it is replaced: at the end of a job it ends a moment before its hosts."""
 
 
 def replace(now: datetime | None = None) -> None:
-    """May be repeated. One query when every ring has its driver."""
+    """Replace the drivers that are gone. Takes one query when every rank group has its driver; may be repeated."""
     live = Container.objects.filter(attempt=OuterRef("pk"), role=Container.Role.DRIVER)
     without = Attempt.objects.filter(
         ~Exists(live.exclude(state=ContainerState.EXITED)),
@@ -53,6 +53,6 @@ def _replace(pk: int, now: datetime) -> None:
     index = overlay_networks.next_index([part.index for part in parts], [part.index for part in live])
     spec = run_specs.driver_spec(attempt, index, home, len(hosts))
     lifecycle.add_container(attempt, home, index, Container.Role.DRIVER, spec.name, spec.to_json())
-    lifecycle.record(job, "driver", f"The ring's driver moved to {home.name}; the ranks go on.", container=spec.name)
+    lifecycle.record(job, "driver", f"The driver moved to {home.name}; the ranks keep training.", container=spec.name)
     for node in {part.node_id for part in live}:
         wake_node(node)

@@ -1,4 +1,4 @@
-"""A policy's parameters as a form, built from what the policy says of itself."""
+"""A policy's parameters as a form, built from the policy's own description."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from scheduling.registry import Description
 
 
 def field_for(param: Param) -> forms.Field:
-    """Its bounds are the policy's own, so that the browser, the form and the registry refuse the same."""
+    """Return the form field of a parameter. It has the parameter's bounds, so browser, form and registry agree."""
     about: dict[str, Any] = {"label": param.label, "help_text": param.help}
     if param.kind is bool:
         return forms.BooleanField(required=False, **about)
@@ -24,7 +24,7 @@ def field_for(param: Param) -> forms.Field:
 
 
 class PolicyForm(forms.Form):
-    """The parameters of one policy, filled with those in force or with its defaults."""
+    """The parameters of one policy, filled with the values in force or with its defaults."""
 
     def __init__(self, policy: Description, data: Any = None, in_force: Mapping[str, Any] | None = None) -> None:
         super().__init__(
@@ -34,7 +34,7 @@ class PolicyForm(forms.Form):
         self.policy = policy
 
     def groups(self) -> Iterator[tuple[str, list[forms.BoundField]]]:
-        """Parameters under the headings their policy gives them, the nameless group first."""
+        """Yield the parameters by heading, those without a heading first."""
         headings = dict.fromkeys(["", *(item.group for item in self.policy.params)])
         for heading in headings:
             if fields := [self[item.name] for item in self.policy.params if item.group == heading]:
@@ -42,8 +42,8 @@ class PolicyForm(forms.Form):
 
 
 def query_of(policy: str, params: Mapping[str, Any]) -> str:
-    """A link's query that fills the form with these: a box that is not ticked is left out, as browsers do."""
-    said = {
+    """Return the query of a link that fills the form with these; an unticked box is left out, as browsers do."""
+    values = {
         f"p-{name}": "on" if value is True else value for name, value in sorted(params.items()) if value is not False
     }
-    return urlencode({"policy": policy, "set": 1, **said})
+    return urlencode({"policy": policy, "set": 1, **values})

@@ -1,4 +1,4 @@
-"""What jobs hold of the lab's GPUs, and what they have had of them before."""
+"""Which GPUs jobs hold now, and how much GPU time they have used before."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from portal.jobs.models import Allocation, Attempt, Container, ContainerState, J
 
 @dataclass
 class Holding:
-    """What a job's live attempt holds."""
+    """The GPUs that a job's live attempt holds."""
 
     attempt: int
     stopping: bool
@@ -25,16 +25,16 @@ class Holding:
     leaving: int = 0
     placed_at: datetime | None = None
     batch: int = 0
-    """Chosen for it by the policy; 0 when it chooses for itself."""
+    """The batch size that the policy chose for it; 0 when the job chooses its own."""
     joined: bool = False
-    """It has a network over several nodes."""
+    """It has an overlay network over several nodes."""
     since: list[tuple[float, int]] = field(default_factory=list)
-    """When GPUs that it holds, leaving or not, were given, and how many then."""
+    """(since when, how many) of all GPUs that it holds, leaving or not."""
 
 
 @dataclass
-class Past:
-    """What a job's attempts have had so far."""
+class PastUse:
+    """What a job's attempts have used so far."""
 
     attempts: int = 0
     gpu_seconds: float = 0.0
@@ -42,38 +42,38 @@ class Past:
     first_started_at: float | None = None
     since: float | None = None
     done: list[tuple[float, float]] = field(default_factory=list)
-    """(GPUs, seconds) of what it can go on from."""
+    """(GPUs, seconds) of the work that it can continue from."""
     unsaved_gpu_seconds: float = 0.0
-    """Of the attempt that lives, since its job's newest checkpoint; all of it when it cannot go on from one."""
+    """GPU-seconds of the live attempt since the job's newest checkpoint; all of them when it cannot resume from one."""
     counted_seconds: int = 0
-    """What earlier attempts ran that counts against its time limit."""
+    """Seconds of earlier attempts that count against its time limit."""
 
 
 def active_jobs() -> QuerySet[Job]:
-    """Jobs that want or hold GPUs: those waiting to run, and those with a live attempt."""
+    """Return the jobs that want or hold GPUs: those waiting to run, and those with a live attempt."""
     live = Attempt.objects.filter(ended_at__isnull=True).values("job")
-    # The state says so already, but only it has an index: without, all jobs that ever were are gone through.
+    # This filter adds nothing but an index: without it every job that ever was would be read.
     ours = Job.objects.filter(state__in=(JobState.QUEUED, JobState.RUNNING))
     return ours.filter(Q(state=JobState.QUEUED, intent=Job.Intent.RUN) | Q(pk__in=live)).order_by("pk")
 
 
 def read_holdings(intents: Mapping[int, str]) -> tuple[dict[int, Holding], Counter[int], Counter[int]]:
-    """By job what its live attempt holds; by node how many usable GPUs are held, and how many of those are leaving.
+    """Return by job what its live attempt holds; by node how many usable GPUs are held, and how many of these leave.
 
-    ``intents``: of the active jobs.
+    ``intents`` has the intents of the active jobs.
     """
     holdings = {
         job: Holding(
-            attempt, wanted == Attempt.Wanted.STOP, placed_at=placed_at, batch=batch or 0, joined=ring is not None
+            attempt, wanted == Attempt.Wanted.STOP, placed_at=placed_at, batch=batch or 0, joined=network is not None
         )
-        for attempt, job, wanted, placed_at, batch, ring in Attempt.objects.filter(ended_at__isnull=True).values_list(
-            "pk", "job", "wanted", "created_at", "chosen__batch", "ring"
-        )
+        for attempt, job, wanted, placed_at, batch, network in Attempt.objects.filter(
+            ended_at__isnull=True
+        ).values_list("pk", "job", "wanted", "created_at", "chosen__batch", "ring")
     }
     bases = _bases()
     held: Counter[int] = Counter()
     leaving: Counter[int] = Counter()
-    # A container's GPUs were given at once: a row for all of them.
+    # A container got all its GPUs at once: one row for all of them.
     usable_ones = Count("pk", filter=usable_gpu("gpu__"))
     live = (
         Allocation.objects.filter(released_at__isnull=True)
@@ -96,12 +96,12 @@ def read_holdings(intents: Mapping[int, str]) -> tuple[dict[int, Holding], Count
             holding.base[str(node)] += count
     for job, holding in holdings.items():
         if not holding.stopping and (not holding.kept or intents.get(job) != Job.Intent.RUN):
-            _give_up(holding, leaving)
+            _mark_stopping(holding, leaving)
     return holdings, held, leaving
 
 
-def _give_up(holding: Holding, leaving: Counter[int]) -> None:
-    """It ends without having been told to: its last part has exited, or a person wants it stopped."""
+def _mark_stopping(holding: Holding, leaving: Counter[int]) -> None:
+    """Count a job as stopping that ends without a preemption: its last container exited, or a user wants it stopped."""
     holding.stopping = True
     for node, gpus in holding.kept.items():
         leaving[int(node)] += gpus
@@ -111,9 +111,9 @@ def _give_up(holding: Holding, leaving: Counter[int]) -> None:
 
 
 def _bases() -> dict[int, int]:
-    """The first host of each live attempt; its GPUs are the ones it cannot give back without a restart.
+    """Return the first host of each live attempt; the attempt cannot release its GPUs without a restart.
 
-    An attempt that goes on without its first host has another one then.
+    When an attempt continues without its first host, the next one takes its place.
     """
     hosts = Container.objects.filter(
         attempt__ended_at__isnull=True, role=Container.Role.HOST, wanted=Container.Wanted.RUN
@@ -124,8 +124,8 @@ def _bases() -> dict[int, int]:
     return first
 
 
-def read_past(now: datetime) -> dict[int, Past]:
-    """What the attempts of active jobs have had, by job."""
+def read_past(now: datetime) -> dict[int, PastUse]:
+    """Return what the attempts of active jobs have used, by job."""
     until = Coalesce(F("released_at"), now)
     saved = When(
         attempt__job__resumable=True,
@@ -154,7 +154,7 @@ def read_past(now: datetime) -> dict[int, Past]:
         )
         .order_by("attempt__job", "attempt__number")
     )
-    found: dict[int, Past] = defaultdict(Past)
+    found: dict[int, PastUse] = defaultdict(PastUse)
     for job, number, resumable, outcome, started, ended, held, unsaved, first, last, given, asked_back in rows:
         past = found[job]
         lives = ended is None

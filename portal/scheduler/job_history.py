@@ -1,7 +1,7 @@
-"""What the lab has seen of late: who held GPUs, how long programs ran, how long they took to begin and to change.
+"""The lab's recent history: who held GPUs, how long programs ran, and how long they took to start and to resize.
 
-A scheduler keeps one ``History`` as long as it leads, and reads only what came since. A fresh one reads everything and
-says the same. What is older than ``STILL`` before now is taken as settled: nothing commits so much later than it says.
+A scheduler keeps one ``History`` as long as it leads, and reads only what is new. A fresh one reads everything and gives
+the same answers. What is older than ``STILL`` counts as settled: no transaction commits so long after its timestamps.
 """
 
 import json
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from portal.jobs.models import Allocation, Attempt, JobState, LogStream, Outcome, StepStat
 from portal.jobs.resize_timeline.models import RankGroup
 from portal.jobs.rules import GOES_ON
-from portal.scheduler.throughput import LEAST_REPORTS, ROWS_KEPT, Speeds, Steps, measured_speeds
+from portal.scheduler.throughput import MIN_REPORTS, ROWS_KEPT, Speeds, Steps, measured_speeds
 from scheduling.toolkit import performance
 from scheduling.toolkit.estimates import DEFAULT_EXPONENT
 from scheduling.types import Curve, Estimate, Job
@@ -33,28 +33,28 @@ LEARNT_DAYS = 90
 DAY = 86_400.0
 STILL = timedelta(minutes=10)
 RUNS_KEPT = 50
-"""Of one kind: the newest tell how the program is now."""
+"""Runs kept by key: the newest show how the program behaves now."""
 PROGRAMS_REMEMBERED = 4096
-"""What follows from runs follows from these alone: equal ones are not reckoned with again in each turn."""
+"""Cached results: they depend on the runs alone, so equal runs are not evaluated again in each cycle."""
 UNKNOWN_SPREAD = 0.5
-"""Relative, of a program's lengths when it ran once."""
+"""The relative spread of a program's run lengths that is assumed after a single run."""
 
 Item = TypeVar("Item")
 Script = tuple[int, str, str]
 """Project, launcher and entry: the same program across code versions."""
 
 
-class Run(NamedTuple):
+class PastRun(NamedTuple):
     """A job that succeeded."""
 
     finished: datetime
     gpus: float
-    """On average."""
+    """The mean number of GPUs."""
     seconds: float
 
 
-class Holding(NamedTuple):
-    """GPUs held now by the jobs of one person, for one group (0: none), since a moment."""
+class HeldGpus(NamedTuple):
+    """GPUs held now by the jobs of one user, for one group (0: none), since a moment."""
 
     user: int
     group: int
@@ -64,26 +64,26 @@ class Holding(NamedTuple):
 
 @dataclass
 class History:
-    """See above. Ask after ``refresh``."""
+    """The lab's recent history (see above). Call ``refresh`` before reading it."""
 
     settled_until: datetime | None = None
     _held: NDArray[np.float64] = field(default_factory=lambda: np.empty((5, 0)))
     """Rows: user, group, GPUs, from, to."""
-    _held_lately: NDArray[np.float64] = field(default_factory=lambda: np.empty((5, 0)))
-    _runs: "_Kept[Run]" = field(default_factory=lambda: _Kept())
-    _begins: "_Kept[tuple[datetime, float]]" = field(default_factory=lambda: _Kept())
+    _held_recently: NDArray[np.float64] = field(default_factory=lambda: np.empty((5, 0)))
+    _runs: "RecentItems[PastRun]" = field(default_factory=lambda: RecentItems())
+    _begins: "RecentItems[tuple[datetime, float]]" = field(default_factory=lambda: RecentItems())
     _begun: set[int] = field(default_factory=set)
-    """Attempts whose first line is among the settled."""
-    _changes: "_Kept[tuple[datetime, float]]" = field(default_factory=lambda: _Kept())
+    """Attempts whose first line of output is settled."""
+    _changes: "RecentItems[tuple[datetime, float]]" = field(default_factory=lambda: RecentItems())
     _groups: dict[Script, set[str]] = field(default_factory=lambda: defaultdict(set))
     """The arguments that each program was run with."""
     _steps: dict[Script, dict[int, Steps]] = field(default_factory=lambda: defaultdict(dict))
-    """By their rows' numbers."""
-    newcomers: dict[int, tuple[Hashable, Job]] = field(default_factory=dict)
-    """Jobs that had no GPU yet in the last snapshot, and what they follow from: most of a long queue stays as it is."""
+    """By program, then by primary key."""
+    new_jobs: dict[int, tuple[Hashable, Job]] = field(default_factory=dict)
+    """Jobs that had no GPU yet in the last snapshot, with the facts they were made from: most of a long queue does not change."""
 
     def refresh(self, now: datetime) -> None:
-        """Reads what came since, in five queries."""
+        """Read what is new, in five queries."""
         since, still = self.settled_until or now - timedelta(days=LEARNT_DAYS), now - STILL
         self._oldest = now - timedelta(days=LEARNT_DAYS)
         try:
@@ -93,7 +93,7 @@ class History:
             self._refresh_changes(since, still)
             self._refresh_steps(since)
         except BaseException:
-            self.__dict__.update(History().__dict__)  # half read, it would count things twice
+            self.__dict__.update(History().__dict__)  # a history that was read by half would count things twice
             raise
         self.settled_until = max(since, still)
 
@@ -116,15 +116,15 @@ class History:
         )
         old = read[4] < still.timestamp()
         kept = self._held[:, self._held[4] >= now.timestamp() - USAGE_DAYS * DAY]
-        self._held, self._held_lately = np.concatenate([kept, read[:, old]], axis=1), read[:, ~old]
+        self._held, self._held_recently = np.concatenate([kept, read[:, old]], axis=1), read[:, ~old]
 
-    def used(self, holdings: Iterable[Holding], now: float) -> dict[tuple[int, int], tuple[float, ...]]:
-        """By (user, group): GPU-seconds held in the last 24 hours, in the 24 before, and so on for 30 days."""
+    def used(self, holdings: Iterable[HeldGpus], now: float) -> dict[tuple[int, int], tuple[float, ...]]:
+        """Return by (user, group) the GPU-seconds held in the last 24 hours, in the 24 before, and so on for 30 days."""
         live = np.array([(user, group, gpus, since, now) for user, group, since, gpus in holdings]).reshape(-1, 5).T
-        user, group, gpus, start, end = np.concatenate([self._held, self._held_lately, live], axis=1)
+        user, group, gpus, start, end = np.concatenate([self._held, self._held_recently, live], axis=1)
         if not len(user):
             return {}
-        # Each pair as one complex number: ``unique`` sorts those ten times as fast as rows.
+        # Each pair as one complex number: ``unique`` sorts these ten times as fast as rows.
         pairs, place = np.unique(user + 1j * group, return_inverse=True)
         youngest, oldest = (np.clip((now - moment) / DAY, 0, USAGE_DAYS) for moment in (end, start))
         first = np.floor(youngest)
@@ -163,45 +163,47 @@ class History:
             )
             .order_by("job__finished_at", "job", "number")
         )
-        self._runs.begin_again()
+        self._runs.clear_recent()
         for finished, script, arguments, people, run in _runs_of(rows):
             self._groups[script].add(arguments)
             for key in ((script, arguments), script, people):
                 self._runs.add(key, run, settled=finished < still)
 
-    def _runs_like(self, key: Hashable) -> tuple[Run, ...]:
+    def _runs_like(self, key: Hashable) -> tuple[PastRun, ...]:
         known = self._runs.newest(key)
         if known and known[0].finished < self._oldest:  # they are in order
             known = [run for run in known if run.finished >= self._oldest]
         return tuple(known)
 
     def speeds(self, script: Script, max_gpus: int, gpus_per_node: int) -> Speeds:
-        """From measured steps, else from runs of the program with equal arguments on different numbers of GPUs."""
+        """Return the speeds of a program: from measured steps, else from runs with equal arguments on other GPU counts."""
         steps = [each for each in self._steps.get(script, {}).values() if each.at >= self._oldest]
         if measured := measured_speeds(steps, max_gpus, gpus_per_node):
             return measured
         by_arguments = (self._runs_like((script, arguments)) for arguments in sorted(self._groups.get(script, ())))
         return Speeds(_curve(tuple(by_arguments), max_gpus))
 
-    def most_gpus(self, script: Script) -> int:
-        """Of its runs that are known; 1 when there are none."""
+    def max_gpus_used(self, script: Script) -> int:
+        """Return the largest GPU count of the program's known runs; 1 when there are none."""
         return ceil(max((run.gpus for run in self._runs_like(script)), default=1.0))
 
-    def like(self, script: Script, arguments: str, people: tuple[int, int], curve: Curve | None) -> "Like":
-        """The most similar runs there are: with equal arguments, of the program, of the same person and project.
+    def similar_runs(
+        self, script: Script, arguments: str, people: tuple[int, int], curve: Curve | None
+    ) -> "RuntimeSample":
+        """Return the most similar runs: with equal arguments, else of the program, else of the same user and project.
 
-        ``curve`` says what those runs made of their GPUs, so it reaches as far as they did (``most_gpus``).
+        ``curve`` has the speeds of those runs, up to as many GPUs as they used (``max_gpus_used``).
         """
         for key in ((script, arguments), script, people):
             if runs := self._runs_like(key):
                 return _like(runs, curve.speeds if curve and key != people else ())
-        return Like.of(())
+        return RuntimeSample.of(())
 
     # How long steps took
 
     def _refresh_steps(self, since: datetime) -> None:
         job = ("attempt__job__project", "attempt__job__launcher", "attempt__job__entry")
-        rows = StepStat.objects.filter(at__gte=since, reports__gte=LEAST_REPORTS)
+        rows = StepStat.objects.filter(at__gte=since, reports__gte=MIN_REPORTS)
         for number, project, launcher, entry, *values in rows.values_list("pk", *job, *Steps._fields):
             self._steps[project, launcher, entry][number] = Steps(*values)
         for script, some in self._steps.items():
@@ -225,7 +227,7 @@ class History:
             .annotate(first=Min("first_at"))
             .order_by("first", "container__attempt")
         )
-        self._begins.begin_again()
+        self._begins.clear_recent()
         for attempt, project, launcher, entry, placed, first in rows:
             if attempt in self._begun:
                 continue
@@ -236,51 +238,54 @@ class History:
                 self._begins.add(key, (first, (first - placed).total_seconds()), settled=settled)
 
     def begin_seconds(self, script: Script) -> float | None:
-        """From being placed to its first line: the median of the program, else of all; None when nobody knows."""
+        """Return the seconds from placement to the first line of output: the program's median, else that of all programs.
+
+        None when nothing is known.
+        """
         return self._median(self._begins, script, None)
 
-    # How long it stands still when its GPUs change
+    # How long training pauses when a job's GPUs change
 
     def _refresh_changes(self, since: datetime, still: datetime) -> None:
         job = ("driver__attempt__job__project", "driver__attempt__job__launcher", "driver__attempt__job__entry")
         rows = RankGroup.objects.filter(at__gte=since, cost_seconds__isnull=False).order_by("at", "pk")
-        self._changes.begin_again()
+        self._changes.clear_recent()
         for at, seconds, project, launcher, entry in rows.values_list("at", "cost_seconds", *job):
             for key in ((project, launcher, entry), launcher):
                 self._changes.add(key, (at, seconds), settled=at < still)
 
     def change_seconds(self, script: Script) -> float | None:
-        """The median of the program, else of all with its launcher; None when nobody knows."""
+        """Return the seconds that a resize takes: the program's median, else that of its launcher; None when unknown."""
         return self._median(self._changes, script, script[1])
 
-    def _median(self, kept: "_Kept[tuple[datetime, float]]", *keys: Hashable) -> float | None:
+    def _median(self, kept: "RecentItems[tuple[datetime, float]]", *keys: Hashable) -> float | None:
         for key in keys:
             if known := [seconds for at, seconds in kept.newest(key) if at >= self._oldest]:
                 return round(median(known), 1)
         return None
 
 
-class _Kept(Generic[Item]):
-    """The newest items by key, those that may still change apart from the others."""
+class RecentItems(Generic[Item]):
+    """The newest items by key; those that may still change are kept apart from the settled ones."""
 
     def __init__(self) -> None:
         self._settled: dict[Hashable, deque[Item]] = defaultdict(lambda: deque(maxlen=RUNS_KEPT))
-        self._lately: dict[Hashable, list[Item]] = {}
+        self._recent: dict[Hashable, list[Item]] = {}
 
-    def begin_again(self) -> None:
-        self._lately = defaultdict(list)
+    def clear_recent(self) -> None:
+        self._recent = defaultdict(list)
 
     def add(self, key: Hashable, item: Item, *, settled: bool) -> None:
-        (self._settled if settled else self._lately)[key].append(item)
+        (self._settled if settled else self._recent)[key].append(item)
 
     def newest(self, key: Hashable) -> list[Item]:
-        return [*self._settled.get(key, ()), *self._lately.get(key, ())][-RUNS_KEPT:]
+        return [*self._settled.get(key, ()), *self._recent.get(key, ())][-RUNS_KEPT:]
 
 
-def _runs_of(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[datetime, Script, str, tuple[int, int], Run]]:
-    """One for each job of (job, finished, project, ..., outcome, GPU time, from, to) of its attempts in their order.
+def _runs_of(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[datetime, Script, str, tuple[int, int], PastRun]]:
+    """Yield one run for each job from rows (job, finished, project, ..., outcome, GPU time, from, to) of its attempts.
 
-    What an attempt did counts if the next one went on from it.
+    The rows are in the order of the attempts. The work of an attempt counts if the next one continued from it.
     """
     for _, group in groupby(rows, key=lambda row: row[0]):
         attempts = list(group)
@@ -291,12 +296,12 @@ def _runs_of(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[datetime, Script
                 seconds += (end - start).total_seconds()
                 gpu_seconds += held.total_seconds()
         if seconds > 0 and gpu_seconds > 0:
-            run = Run(finished, max(1.0, gpu_seconds / seconds), seconds)
+            run = PastRun(finished, max(1.0, gpu_seconds / seconds), seconds)
             yield finished, (project, launcher, entry), json.dumps(arguments), (owner, project), run
 
 
 def speed_on(gpus: float, curve: Curve | None) -> float:
-    """Between whole numbers of GPUs as a straight line."""
+    """Return the speed on so many GPUs, interpolated linearly between whole numbers."""
     return float(_speeds(np.array([gpus]), curve.speeds if curve else ())[0])
 
 
@@ -305,27 +310,27 @@ def _speeds(gpus: NDArray[np.float64], speeds: Sequence[float]) -> NDArray[np.fl
 
 
 @lru_cache(PROGRAMS_REMEMBERED)
-def _curve(groups: tuple[tuple[Run, ...], ...], max_gpus: int) -> Curve | None:
+def _curve(groups: tuple[tuple[PastRun, ...], ...], max_gpus: int) -> Curve | None:
     return performance.from_runs([[(run.gpus, run.seconds) for run in runs] for runs in groups], max_gpus)
 
 
 @lru_cache(PROGRAMS_REMEMBERED)
-def _like(runs: tuple[Run, ...], speeds: tuple[float, ...]) -> "Like":
+def _like(runs: tuple[PastRun, ...], speeds: tuple[float, ...]) -> "RuntimeSample":
     gpus, seconds = np.array([(run.gpus, run.seconds) for run in runs]).T
-    return Like.of((seconds * _speeds(gpus, speeds)).tolist())
+    return RuntimeSample.of((seconds * _speeds(gpus, speeds)).tolist())
 
 
 @dataclass(frozen=True)
-class Like:
-    """How much work runs were that a job is like."""
+class RuntimeSample:
+    """The lengths of the runs that a job resembles."""
 
     lengths: tuple[float, ...]
     """Seconds on one GPU, the shortest first."""
     error: float
-    """Relative, of taking their median for another one."""
+    """The relative error of their median as an estimate for another run."""
 
     @classmethod
-    def of(cls, lengths: Iterable[float]) -> "Like":
+    def of(cls, lengths: Iterable[float]) -> "RuntimeSample":
         known = tuple(sorted(lengths))
         spread = UNKNOWN_SPREAD
         if len(known) > 1:
@@ -335,9 +340,9 @@ class Like:
         return cls(known, max(0.05, spread * sqrt(1 + 1 / len(known))) if known else 0.0)
 
     def remaining(self, done: float) -> Estimate | None:
-        """What is left after ``done`` seconds of work; None when there are no such runs.
+        """Estimate the work left after ``done`` seconds of it; None when there are no similar runs.
 
-        Of those that were longer, the median of what they had left then; if none was, the usual difference of two.
+        It is the median of what the longer runs had left at that point; if none was longer, the usual spread.
         """
         if not self.lengths:
             return None

@@ -1,7 +1,7 @@
-"""Who leads, when several schedulers run: one does, the others stand by and take over when it is gone.
+"""Leader election when several schedulers run: one leads, the others stand by and take over when it is gone.
 
 The lock only keeps two from working against each other. What makes it safe is the epoch: taking the lead raises
-it, and every transaction of a turn checks it, so that one who slept through its succession writes nothing.
+it, and every transaction of a cycle checks it, so that a scheduler that was replaced while it slept writes nothing.
 """
 
 import fcntl
@@ -23,7 +23,7 @@ LOCK = 0x5C4ED_1EAD
 
 
 class Leadership:
-    """A try at leading. ``epoch`` is None while standing by."""
+    """A scheduler's claim to lead. ``epoch`` is None while it stands by."""
 
     def __init__(self, lock_file: Path | None = None) -> None:
         self.epoch: int | None = None
@@ -31,20 +31,20 @@ class Leadership:
         self._file: IO[str] | None = None
 
     def take(self) -> bool:
-        """True when we lead now. Never waits for the one who does."""
+        """Try to take the lead and return whether we lead now. Never waits for the present leader."""
         if self.epoch is None and self._lock():
             self.epoch = self._next_epoch()
         return self.epoch is not None
 
-    def let_go(self) -> None:
-        """Lets another take over at once. Harmless when we do not lead, or the connection is gone."""
+    def release(self) -> None:
+        """Give up the lead, so that another scheduler takes over at once. Harmless without the lead or a connection."""
         self.epoch = None
         if self._file is not None:
             self._file.close()
             self._file = None
         if connection.vendor == "postgresql" and connection.connection is not None:
             with suppress(DatabaseError), connection.cursor() as cursor:
-                # The server frees the lock of a closed connection too, but in its own time.
+                # The server frees the lock of a closed connection too, but later.
                 cursor.execute("SELECT pg_advisory_unlock(%s)", [LOCK])
             connection.close()
 

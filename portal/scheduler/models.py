@@ -1,4 +1,4 @@
-"""What decides, and what was decided."""
+"""Scheduler configurations, and the record of what the scheduler decided."""
 
 from django.conf import settings
 from django.db import models
@@ -15,9 +15,9 @@ class SchedulerConfig(models.Model):
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+")
     created_at = models.DateTimeField(default=timezone.now)
     version = models.CharField(max_length=12, blank=True)
-    """Of the policy's code when it was chosen (``scheduling.version``)."""
+    """The version of the policy's code when it was chosen (``scheduling.version``)."""
     snapshot_sha256 = models.CharField(max_length=64, blank=True)
-    """The snapshot on which its effects were shown before it was confirmed; empty when nobody looked."""
+    """The snapshot of the preview that was confirmed; empty when it was chosen without a preview."""
     undoes = models.ForeignKey("self", null=True, blank=True, on_delete=models.PROTECT, related_name="+")
 
     class Meta:
@@ -25,7 +25,7 @@ class SchedulerConfig(models.Model):
 
 
 class Leader(models.Model):
-    """The one row whose epoch every write of the scheduler must carry."""
+    """The single row with the current leader; every transaction of the scheduler checks its epoch."""
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=1)
     epoch = models.PositiveBigIntegerField(default=0)
@@ -37,9 +37,9 @@ class Leader(models.Model):
 
 
 class PolicyState(models.Model):
-    """A policy's own JSON between cycles. It belongs to one configuration: a switch starts afresh.
+    """A policy's own JSON between cycles. It belongs to one configuration: a switch starts without state.
 
-    Not a column of ``Leader``: each cycle holds that row shared, and two that then wrote it would wait for each other.
+    It is not a column of ``Leader``: each cycle locks that row in shared mode, and two that wrote it would deadlock.
     """
 
     config = models.OneToOneField(SchedulerConfig, primary_key=True, on_delete=models.CASCADE, related_name="state")
@@ -47,13 +47,13 @@ class PolicyState(models.Model):
 
 
 class Cycle(models.Model):
-    """One turn of the scheduler's loop that decided something or found something wrong."""
+    """One scheduling cycle that changed something or failed."""
 
     at = models.DateTimeField(default=timezone.now)
     config = models.ForeignKey(SchedulerConfig, null=True, on_delete=models.PROTECT, related_name="cycles")
     epoch = models.PositiveBigIntegerField()
     version = models.CharField(max_length=12, blank=True)
-    """Of the code that decided: it may be edited without a switch."""
+    """The version of the code that decided: it may be edited without a switch."""
     snapshot_sha256 = models.CharField(max_length=64)
     duration_ms = models.FloatField()
     plan_ms = models.FloatField(default=0)
@@ -63,7 +63,7 @@ class Cycle(models.Model):
     stopped = models.PositiveIntegerField(default=0)
     waiting = models.PositiveIntegerField(default=0)
     dropped = models.JSONField(default=list)
-    """Lines whose premise was gone when they were applied, with why."""
+    """The steps of the plan that no longer fitted when they were applied, each with the reason."""
     error = models.TextField(blank=True)
 
     class Meta:
@@ -71,9 +71,9 @@ class Cycle(models.Model):
 
 
 class Recording(models.Model):
-    """What a turn saw and planned, to decide it again: compressed JSON of ``portal.scheduler.recording``.
+    """The snapshot and the plan of a cycle, to replay it: compressed JSON of ``portal.scheduler.recording``.
 
-    A table of its own, so that lists of turns do not carry it.
+    It has its own table, so that lists of cycles do not load it.
     """
 
     cycle = models.OneToOneField(Cycle, primary_key=True, on_delete=models.CASCADE, related_name="recording")
@@ -85,7 +85,7 @@ class Recording(models.Model):
 
 
 class ChosenBatch(models.Model):
-    """The total batch that the policy chose for an attempt; its nodes are told (``control.json``)."""
+    """The total batch size that the policy chose for an attempt; its nodes receive it (``control.json``)."""
 
     attempt = models.OneToOneField(Attempt, primary_key=True, on_delete=models.CASCADE, related_name="chosen")
     batch = models.PositiveIntegerField()

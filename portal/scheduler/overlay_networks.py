@@ -1,7 +1,7 @@
-"""The networks of attempts over several nodes: a number that no other live attempt has, and what follows from it.
+"""Overlay networks of attempts over several nodes: each has a number of its own, which gives subnet and addresses.
 
-Every container of such an attempt has a fixed address, so nothing has to ask for a name. An attempt that stays on one
-node has no number: its engine chooses the addresses.
+Every container of such an attempt has a fixed address, so no name has to be resolved. An attempt that stays on one node
+has no number: the container engine chooses the addresses.
 """
 
 from collections.abc import Iterable
@@ -12,58 +12,61 @@ from portal.cluster.models import Node
 from portal.jobs.models import Attempt
 
 PREFIX = 22
-"""Of one attempt's network: some thousand containers in its whole life, and as many networks as a lab has GPUs."""
+"""The prefix length of one network: about a thousand containers in all, and as many networks as a lab has GPUs."""
 FIRST = 2
-"""The first address is the network's own name, the second the engine's."""
+"""The first address is that of the network, the second that of the engine."""
 ADDRESSES = 2 ** (32 - PREFIX) - FIRST - 1
-"""The last one means everybody."""
+"""Addresses for containers; the last one of the network is for broadcasts."""
 
 
-def how_many() -> int:
+def network_count() -> int:
+    """Return how many networks there can be at once."""
     return 2 ** (PREFIX - int(settings.RING_NETWORK.prefixlen))
 
 
 def free() -> int | None:
-    """A number for a new attempt; None when all are in use.
+    """Return a number for a new attempt; None when all are in use.
 
-    The one after the last: a node may still be clearing away the network of an attempt that has just ended.
+    It is the next after the last one: a node may still be removing the network of an attempt that has just ended.
     """
     numbered = Attempt.objects.filter(ring__isnull=False)
     taken = set(numbered.filter(ended_at__isnull=True).values_list("ring", flat=True))
     last = numbered.order_by("-pk").values_list("ring", flat=True).first()
     start = 0 if last is None else last + 1
-    most = how_many()
-    return next((number for each in range(most) if (number := (start + each) % most) not in taken), None)
+    count = network_count()
+    return next((number for each in range(count) if (number := (start + each) % count) not in taken), None)
 
 
-def network_number(ring: int) -> int:
-    """As the nodes know it."""
-    return int(settings.RING_VNI_BASE) + ring
+def network_number(number: int) -> int:
+    """Return the number that nodes use for a network."""
+    return int(settings.RING_VNI_BASE) + number
 
 
-def subnet_of(ring: int) -> str:
-    base = settings.RING_NETWORK.network_address + ring * 2 ** (32 - PREFIX)
+def subnet_of(number: int) -> str:
+    """Return the subnet of a network, ``10.77.0.0/22`` for example."""
+    base = settings.RING_NETWORK.network_address + number * 2 ** (32 - PREFIX)
     return f"{base}/{PREFIX}"
 
 
-def place_of(index: int) -> int:
-    """Containers whose places are the same have the same address: only one of them may live."""
+def slot_of(index: int) -> int:
+    """Return a container's slot: containers with the same slot have the same address, and only one may be live."""
     return index % ADDRESSES
 
 
-def address_of(ring: int, index: int) -> str:
-    return str(settings.RING_NETWORK.network_address + ring * 2 ** (32 - PREFIX) + FIRST + place_of(index))
+def address_of(number: int, index: int) -> str:
+    """Return the address of a container in a network."""
+    return str(settings.RING_NETWORK.network_address + number * 2 ** (32 - PREFIX) + FIRST + slot_of(index))
 
 
 def next_index(used: Iterable[int], live: Iterable[int]) -> int:
-    """The next container's: above all that were ever used, at an address of none that lives."""
-    places = {place_of(index) for index in live}
+    """Return the next container's index: above all that were ever used, with an address that no live container has."""
+    taken = {slot_of(index) for index in live}
     index = max(used, default=-1) + 1
-    while place_of(index) in places:
+    while slot_of(index) in taken:
         index += 1
     return index
 
 
 def reaches_others(node: Node) -> bool:
-    """It says where containers of other nodes reach its own."""
+    """Return whether the node has reported an address at which containers of other nodes reach its own."""
     return bool(node.facts.get("ring_address"))

@@ -11,7 +11,7 @@ WORDS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0":
 
 
 class PolicyAction(argparse.Action):
-    """``--policy`` begins a choice, each ``--set`` after it adds to it."""
+    """``--policy`` begins a choice, each ``--set`` after it adds a parameter."""
 
     def __call__(
         self,
@@ -35,10 +35,10 @@ class PolicyAction(argparse.Action):
 
 
 def add_arguments(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
-    many = " Several are compared side by side." if several else ""
+    comparison = " Several are compared side by side." if several else ""
     parser.add_argument(
         "--policy", action=PolicyAction, dest="policies", required=True, metavar="NAME",
-        help=f"One of {', '.join(registry.POLICIES)}.{many}",
+        help=f"One of {', '.join(registry.POLICIES)}.{comparison}",
     )  # fmt: skip
     parser.add_argument(
         "--set", action=PolicyAction, dest="policies", metavar="NAME=VALUE", help="A parameter of the policy before it."
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, several: bool = False) -> 
 
 
 def build(key: str, given: dict[str, str]) -> tuple[Policy, dict[str, Any]]:
-    """The policy, and all its parameters. Raises ValueError with plain sentences."""
+    """Return the policy and all its parameters. Raises ValueError with a plain sentence."""
     kinds = {item.name: item.kind for item in registry.describe(key).params}
     params = {name: _value(name, text, kinds.get(name, str)) for name, text in given.items()}
     return registry.build(key, params), registry.complete(key, params)

@@ -1,9 +1,9 @@
-"""What a switch to another policy would change now, shown before it is confirmed; and the confirming.
+"""Preview of a switch to another policy, shown before it is confirmed, and the confirmation.
 
-A preview is of one snapshot and one configuration in force. It gives out a ``ticket``, a signed note of what was shown.
-A switch with a ticket is refused, to be looked at again, when what it stood on is *materially* different: another
-configuration is in force, or other running jobs would be stopped or resized than were shown. Jobs that came or ended
-meanwhile, and others that start or wait, are no reason: that is what a scheduler does all day.
+A preview is of one snapshot and one configuration in force. Its ``ticket`` is a signed record of what was shown. A
+switch with a ticket is refused when its basis has changed *materially*: another configuration is in force, or other
+running jobs would be stopped or resized than were shown. Jobs that were submitted or ended meanwhile, and others that
+start or wait, are no reason to refuse: a scheduler handles these all day.
 """
 
 import hashlib
@@ -31,19 +31,19 @@ from scheduling.types import JobId, Plan, Policy, Snapshot
 from scheduling.wire import snapshot_to_text
 
 THINK_SECONDS = 15.0
-"""For bringing the world to rest under a policy: a few decisions."""
+"""Time limit for a policy's decisions until nothing changes any more: a few of them."""
 ETA_SECONDS = 3.0
-"""For simulating on under each policy; what is not known by then stays open."""
+"""Time limit for the simulation of the future under each policy; times that are not known by then stay open."""
 HORIZON_SECONDS = 30 * 86_400.0
 TICKET_SECONDS = 3600
-SALT = "portal.control.preview"  # as before the module moved: previews that are open outlive an upgrade
-LOOK_AGAIN = "Nothing was switched. Look again, then confirm."
+SALT = "portal.control.preview"  # from before the module moved: open previews stay valid during an upgrade
+LOOK_AGAIN = "Nothing was switched. Check the new preview, then confirm."
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Eta:
-    """When a job is expected to start and to end, in seconds since the epoch; None where the simulation cannot tell."""
+    """When a job is expected to start and to end, in seconds since the epoch; None where unknown."""
 
     starts: float | None = None
     ends: float | None = None
@@ -54,16 +54,16 @@ class Preview:
     policy: str
     params: Mapping[str, Any]
     config: int
-    """``services.standing`` of the one in force that it was made beside."""
+    """``services.config_identity`` of the configuration that was in force."""
     snapshot: Snapshot
     sha256: str
     changes: tuple[JobChange, ...] = ()
     present: Mapping[JobId, Kind] = field(default_factory=dict)
-    """What the policy in force would do now; empty when it cannot decide."""
+    """By job, what the policy in force would do now; empty when it cannot decide."""
     before: Mapping[JobId, Eta] = field(default_factory=dict)
     after: Mapping[JobId, Eta] = field(default_factory=dict)
     wrong: str = ""
-    """Why the new policy could not decide; then there is nothing to confirm."""
+    """Why the new policy could not decide; the switch cannot be confirmed then."""
 
     @property
     def counts(self) -> dict[Kind, int]:
@@ -72,7 +72,7 @@ class Preview:
 
     @property
     def material(self) -> str:
-        """A digest of which running jobs are stopped or resized, and how."""
+        """A digest of the running jobs that are stopped or resized, and how."""
         touched = sorted((change.job, change.kind) for change in self.changes if change.kind in DISTURBED)
         return hashlib.sha256(json.dumps(touched).encode()).hexdigest()[:16]
 
@@ -88,24 +88,23 @@ class Preview:
         return signing.dumps(shown, salt=SALT, compress=True)
 
 
-def look(key: str, params: Mapping[str, Any], *, etas: bool = True) -> Preview:
-    """Raises ValueError with plain sentences when there is no such policy or a parameter is wrong."""
+def compute(key: str, params: Mapping[str, Any], *, etas: bool = True) -> Preview:
+    """Compute the preview. Raises ValueError with a plain sentence for an unknown policy or a wrong parameter."""
     values = registry.complete(key, params)
     policy = registry.build(key, values)
     config = services.current_config()
-    kept = services.state_of(config)
-    seen = snapshots.take(state=kept)
-    preview = Preview(key, values, services.standing(config), seen, sha256_of(snapshot_to_text(seen)))
-    fresh = replace(seen, state={})  # a switch starts afresh
+    seen = snapshots.take(state=services.state_of(config))
+    preview = Preview(key, values, services.config_identity(config), seen, sha256_of(snapshot_to_text(seen)))
+    fresh = replace(seen, state={})  # a switch starts without state
     try:
         plan, rest = within(THINK_SECONDS, lambda: _at_rest(policy, fresh))
-    except Unable as error:
+    except PolicyFailedError as error:
         return replace(preview, wrong=str(error))
     preview = replace(preview, changes=changes(seen, _placed(rest), plan.reasons))
     try:
         present = registry.build(config.policy, config.params)
         plan, rest = within(THINK_SECONDS, lambda: _at_rest(present, seen))
-    except (ValueError, Unable):
+    except (ValueError, PolicyFailedError):
         return replace(preview, after=_etas(policy, fresh)) if etas else preview
     now = {change.job: change.kind for change in changes(seen, _placed(rest), plan.reasons)}
     preview = replace(preview, present=now)
@@ -113,56 +112,58 @@ def look(key: str, params: Mapping[str, Any], *, etas: bool = True) -> Preview:
 
 
 def confirm(actor: User | None, key: str, params: Mapping[str, Any], ticket: str) -> SchedulerConfig:
-    """Switches as it was shown. Raises Refused with code ``conflict`` when it has to be looked at again."""
+    """Switch as it was shown. Raises Refused with code ``conflict`` when the preview no longer holds."""
     try:
         shown = signing.loads(ticket, salt=SALT, max_age=TICKET_SECONDS)
     except signing.SignatureExpired:
-        raise Refused(f"What you were shown is more than an hour old. {LOOK_AGAIN}", "conflict") from None
+        raise Refused(f"The preview is more than an hour old. {LOOK_AGAIN}", "conflict") from None
     except signing.BadSignature:
-        raise Refused(f"This does not say what you were shown. {LOOK_AGAIN}", "conflict") from None
-    now = look(key, params, etas=False)
+        raise Refused(f"The request has no valid preview ticket. {LOOK_AGAIN}", "conflict") from None
+    now = compute(key, params, etas=False)
     if now.wrong:
         raise Refused(now.wrong, "conflict")
     if (shown["policy"], shown["params"]) != (key, dict(now.params)):
-        raise Refused(f"These are not the parameters whose effects you were shown. {LOOK_AGAIN}", "conflict")
+        raise Refused(f"The preview was for other parameters. {LOOK_AGAIN}", "conflict")
     if shown["config"] != now.config:
         raise Refused(f"{services.who_switched()} {LOOK_AGAIN}", "conflict")
     if shown["material"] != now.material:
         raise Refused(
-            f"Meanwhile other running jobs would be stopped or resized than you were shown. {LOOK_AGAIN}", "conflict"
+            f"Other running jobs would now be stopped or resized than the preview showed. {LOOK_AGAIN}", "conflict"
         )
     return services.switch_policy(actor, key, params, expected=now.config, snapshot_sha256=shown["sha256"])
 
 
-class Unable(Exception):  # noqa: N818
-    """The policy could not decide; the message says why."""
+class PolicyFailedError(Exception):
+    """The policy could not decide; the message has the reason."""
 
 
 def within(seconds: float, work: Callable[[], T]) -> T:
-    """What ``work`` gives. Raises Unable when it fails or takes longer: a thread cannot be ended, but left behind."""
+    """Return the result of ``work``. Raises PolicyFailedError when it fails or takes longer: its thread is abandoned."""
     answer: list[T] = []
-    trouble: list[Exception] = []
+    failures: list[Exception] = []
 
-    def think() -> None:
+    def run() -> None:
         try:
             answer.append(work())
         except Exception as error:
-            trouble.append(error)
+            failures.append(error)
 
-    thread = threading.Thread(target=think, name="preview", daemon=True)
+    thread = threading.Thread(target=run, name="preview", daemon=True)
     thread.start()
     thread.join(seconds)
     if answer:
         return answer[0]
-    if not trouble:
-        raise Unable(f"This policy did not decide on the lab as it is within {seconds:g} seconds.")
-    if isinstance(trouble[0], InvalidPlanError):
-        raise Unable(f"Its plan for the lab as it is is not allowed: {trouble[0]}")
-    raise Unable(f"It failed on the lab as it is: {type(trouble[0]).__name__}: {trouble[0]}")
+    if not failures:
+        raise PolicyFailedError(
+            f"The policy did not decide on the present state of the lab within {seconds:g} seconds."
+        )
+    if isinstance(failures[0], InvalidPlanError):
+        raise PolicyFailedError(f"Its plan for the present state of the lab is not allowed: {failures[0]}")
+    raise PolicyFailedError(f"It failed on the present state of the lab: {type(failures[0]).__name__}: {failures[0]}")
 
 
 def _at_rest(policy: Policy, snapshot: Snapshot) -> tuple[Plan, Snapshot]:
-    """Where the next turns lead, with GPUs asked back given back at once.
+    """Return where the next cycles lead, with GPUs that are requested back released at once.
 
     Damping only delays this, so it is left out: the preview shows the jobs that are stopped as soon as they may be.
     """
@@ -170,7 +171,7 @@ def _at_rest(policy: Policy, snapshot: Snapshot) -> tuple[Plan, Snapshot]:
 
     def ask(world: Snapshot) -> Plan:
         if time.monotonic() > until:
-            raise TimeoutError("it takes too many turns")
+            raise TimeoutError("it takes too many scheduling cycles")
         return decide(policy, world)
 
     return settle(policy, replace(snapshot, damping_seconds=0.0), ask=ask)
@@ -180,12 +181,12 @@ def _placed(rest: Snapshot) -> dict[JobId, Mapping[str, int]]:
     return {job.id: job.now_on for job in rest.jobs}
 
 
-class _Enough(Exception):  # noqa: N818
-    """The time for looking ahead is over."""
+class _StopSimulation(Exception):  # noqa: N818
+    """Ends a simulation whose time is up."""
 
 
 def _etas(policy: Policy, snapshot: Snapshot) -> dict[JobId, Eta]:
-    """From simulating on, with each job's estimates taken for the truth. None for jobs that already run starts."""
+    """Simulate the future, with each job's estimates taken as true. Jobs that already run have no time of start."""
     waiting = {job.id for job in snapshot.jobs if not job.now_on}
     starts: dict[JobId, float] = {}
     until = time.monotonic() + ETA_SECONDS
@@ -195,7 +196,7 @@ def _etas(policy: Policy, snapshot: Snapshot) -> dict[JobId, Eta]:
             if job in waiting and any(where.values()):
                 starts.setdefault(job, world.now)
         if time.monotonic() > until:
-            raise _Enough
+            raise _StopSimulation
 
     try:
         result = simulate(
@@ -214,7 +215,7 @@ def _etas(policy: Policy, snapshot: Snapshot) -> dict[JobId, Eta]:
             ),
             on_turn=watch,
         )
-    except _Enough:
+    except _StopSimulation:
         ends: dict[JobId, float | None] = {}
     except InvalidPlanError:
         return {}

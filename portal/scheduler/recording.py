@@ -1,6 +1,6 @@
-"""Keeps what turns saw and planned, so that they can be decided again: ``replay`` and the "what if" pages read it.
+"""Recordings of scheduling cycles: the snapshots and the plans, so that ``manage.py replay`` can decide them again.
 
-Only turns worth a row in ``Cycle`` are kept. At most ``settings.RECORDED_TURNS`` of them, and none older than
+Only cycles with a row in ``Cycle`` are recorded; at most ``settings.RECORDED_TURNS`` are kept, and none for longer than
 ``settings.RECORDED_DAYS``.
 """
 
@@ -19,13 +19,13 @@ from scheduling import wire
 from scheduling.types import Plan, Snapshot
 
 LEVEL = 1
-"""A snapshot of a thousand jobs is 700 KiB of JSON. Level 3 makes it 5 % smaller than this, in five times the time."""
+"""The zlib level. A snapshot of 1,000 jobs is 700 KiB of JSON; level 3 makes it 5 % smaller in five times the time."""
 READ_AT_ONCE = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
-    """A turn as it was. ``plan`` is None when the policy gave none that could be applied; the cycle says why."""
+class RecordedCycle:
+    """A recorded cycle. ``plan`` is None when the policy made none that could be applied; ``cycle.error`` has the reason."""
 
     cycle: Cycle
     snapshot: Snapshot
@@ -33,33 +33,33 @@ class Recorded:
 
 
 def sha256_of(text: str) -> str:
-    """Tells one snapshot from another."""
+    """Return the digest that identifies a snapshot by its text."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def keep(cycle: Cycle, snapshot: str, plan: Plan | None) -> None:
-    """``snapshot`` is its text."""
+    """Store the snapshot, given as text, and the plan of a cycle."""
     planned = json.dumps(wire.plan_to_json(plan), separators=(",", ":")) if plan else "null"
     content = zlib.compress(f'{{"snapshot":{snapshot},"plan":{planned}}}'.encode(), LEVEL)
     Recording.objects.create(cycle=cycle, at=cycle.at, content=content)
 
 
-def recorded(since: datetime | None = None) -> Iterator[Recorded]:
-    """Oldest first, read piece by piece."""
-    # By the column: "cycle" would be ordered as its table is, newest first.
+def recorded(since: datetime | None = None) -> Iterator[RecordedCycle]:
+    """Yield recorded cycles, the oldest first, read in batches."""
+    # Ordered by the column: "cycle" would use the order of its table, the newest first.
     rows = Recording.objects.select_related("cycle__config").order_by("cycle_id")
     if since is not None:
         rows = rows.filter(at__gte=since)
     for row in rows.iterator(chunk_size=READ_AT_ONCE):
         content = json.loads(zlib.decompress(row.content))
         plan = content["plan"]
-        yield Recorded(
+        yield RecordedCycle(
             row.cycle, wire.snapshot_from_json(content["snapshot"]), None if plan is None else wire.plan_from_json(plan)
         )
 
 
 def forget(now: datetime | None = None) -> int:
-    """Deletes what is too old or too much; how many went."""
+    """Delete the recordings that are too old or too many; return how many were deleted."""
     oldest = (now or timezone.now()) - timedelta(days=settings.RECORDED_DAYS)
     gone = Recording.objects.filter(at__lt=oldest).delete()[0]
     last = Recording.objects.order_by("-cycle").values_list("cycle", flat=True)[settings.RECORDED_TURNS :].first()

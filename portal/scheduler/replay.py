@@ -1,4 +1,4 @@
-"""Decides recorded turns again: by the policy that was in force, or as another one would have."""
+"""Replay of recorded scheduling cycles: by the policy that was in force, or by another one."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -15,83 +15,85 @@ from scheduling.version import version_of
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
-    """One recorded turn. ``again`` is None when it cannot be judged; ``why_not`` then says why."""
+class ReplayedCycle:
+    """The replay of one cycle. ``again`` is None when it cannot be compared; ``why_not`` has the reason then."""
 
     cycle: Cycle
     again: ReplayOutcome | None
     why_not: str = ""
     edited: bool = False
-    """The policy's code is not the one that decided then."""
+    """The policy's code has changed since the cycle."""
 
 
 @dataclass
 class Summary:
-    turns: int = 0
+    """The result of a replay."""
+
+    cycles: int = 0
     same: int = 0
     edited: int = 0
     why_not: Counter[str] = field(default_factory=Counter)
     jobs: Counter[str] = field(default_factory=Counter)
-    """By job, in how many turns it would have been told something else."""
-    lots: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """What was, what would have been, and for how many jobs of all turns that is another lot."""
+    """By job, in how many cycles the decision about it differs."""
+    outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """(What happened to a job, what would have happened), with the number of jobs in all cycles where these differ."""
 
     @property
     def judged(self) -> int:
-        return self.turns - sum(self.why_not.values())
+        return self.cycles - sum(self.why_not.values())
 
     @property
     def fidelity(self) -> float:
-        """The share of the judged turns that were decided equally; 1 when there were none."""
+        """The share of the compared cycles that were decided equally; 1 when there were none."""
         return self.same / self.judged if self.judged else 1.0
 
-    def add(self, one: Replayed) -> None:
-        self.turns += 1
+    def add(self, one: ReplayedCycle) -> None:
+        self.cycles += 1
         self.edited += one.edited
         if one.again is None:
             self.why_not[one.why_not] += 1
             return
         self.same += one.again.same
         self.jobs.update({each.job: 1 for each in one.again.differences})
-        self.lots.update((each.was, each.would) for each in one.again.differences if each.was != each.would)
+        self.outcomes.update((each.was, each.would) for each in one.again.differences if each.was != each.would)
 
 
 NO_PLAN = "no plan could be applied then"
 GONE = "its policy or its parameters are no longer in the code"
 
 
-def replay(since: datetime | None = None) -> Iterator[Replayed]:
-    """Every recorded turn by the policy, parameters and memory of then."""
+def replay(since: datetime | None = None) -> Iterator[ReplayedCycle]:
+    """Decide every recorded cycle again, with the policy, parameters and state of that time."""
     policies: dict[int, Policy | None] = {}
     for one in recorded(since):
         config = one.cycle.config
         if one.plan is None or config is None:
-            yield Replayed(one.cycle, None, NO_PLAN)
+            yield ReplayedCycle(one.cycle, None, NO_PLAN)
             continue
         if config.pk not in policies:
             policies[config.pk] = _built(config.policy, config.params)
         policy = policies[config.pk]
         if policy is None:
-            yield Replayed(one.cycle, None, GONE)
+            yield ReplayedCycle(one.cycle, None, GONE)
             continue
         edited = one.cycle.version != version_of(type(policy))
-        yield Replayed(one.cycle, decide_again(policy, one.snapshot, one.plan), edited=edited)
+        yield ReplayedCycle(one.cycle, decide_again(policy, one.snapshot, one.plan), edited=edited)
 
 
-def replay_as(policy: Policy, since: datetime | None = None) -> Iterator[Replayed]:
-    """Every recorded turn as ``policy`` would have decided it on the same world, with its own memory from turn to turn.
+def replay_as(policy: Policy, since: datetime | None = None) -> Iterator[ReplayedCycle]:
+    """Decide every recorded cycle by ``policy`` on the same snapshot, with its own state from cycle to cycle.
 
-    The worlds are those that the policy in force then led to: what another one would have made of a month is for the
-    simulator to tell.
+    The snapshots are those that the policy in force led to; the simulator shows what another one would have made of
+    a month.
     """
     memory: Mapping[str, Any] = {}
     for one in recorded(since):
         if one.plan is None:
-            yield Replayed(one.cycle, None, NO_PLAN)
+            yield ReplayedCycle(one.cycle, None, NO_PLAN)
             continue
         found = decide_again(policy, one.snapshot, one.plan, state=memory)
         memory = found.plan.state if found.plan else {}
-        yield Replayed(one.cycle, found)
+        yield ReplayedCycle(one.cycle, found)
 
 
 def _built(key: str, params: Mapping[str, Any]) -> Policy | None:

@@ -1,8 +1,7 @@
-"""Rows to ``RunSpec``: what each container of an attempt shall be.
+"""The ``RunSpec`` of each container of an attempt, made from its rows.
 
-An attempt whose ring somebody leads has a driver (index 0) and hosts from 1; any other has hosts from 0. The first
-host of an elastic one is its *base*; each further one has a single GPU, so that any size is reached by adding and
-removing containers.
+An attempt with a driver has it at index 0 and hosts from 1; any other has hosts from 0. The first host of an elastic
+attempt is its *base*; each further host has a single GPU, so that any size is reached by adding and removing containers.
 """
 
 import secrets
@@ -19,64 +18,72 @@ FIRST_PORT, PORTS = 21_000, 8_000
 """Attempts that share a machine's network (the process runtime) get different ports."""
 
 UID_DIGITS, OWN_DIGITS = 12, 6
-"""In the name of a container: of its attempt's uid, and random ones."""
+"""Hexadecimal digits in a container's name: of its attempt's uid, and random ones."""
 
 DRIVER = Resources(cpus=1.0, memory_mib=1024, shm_mib=64, tmp_mib=256, pids=512, disk_mib=1024)
 SYSTEM_MEMORY_MIB = 1024
-"""What a node keeps for itself: engine, agent, kernel."""
-LEAST_MEMORY_MIB = 512
+"""Memory that a node keeps for itself: engine, agent, kernel."""
+MIN_MEMORY_MIB = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One container to be made: on which node, with which GPUs."""
+class ContainerPlacement:
+    """The node and the GPUs of a container that is to be created."""
 
     node: Node
     gpus: tuple[Gpu, ...]
 
 
-def parts_of(job: Job, elastic: bool, chosen: Sequence[Part]) -> list[Part]:
-    """The hosts of a new attempt, the base first, from the GPUs chosen on each node."""
+def host_placements(job: Job, elastic: bool, chosen: Sequence[ContainerPlacement]) -> list[ContainerPlacement]:
+    """Divide the GPUs chosen on each node among the hosts of a new attempt, the base first."""
     most_first = sorted(chosen, key=lambda part: (-len(part.gpus), part.node.pk))
     if not elastic:
         return most_first
     home, *others = most_first
     size = min(job.min_gpus, len(home.gpus))
-    singles = [Part(part.node, (gpu,)) for part in (Part(home.node, home.gpus[size:]), *others) for gpu in part.gpus]
-    return [Part(home.node, home.gpus[:size]), *singles]
+    singles = [
+        ContainerPlacement(part.node, (gpu,))
+        for part in (ContainerPlacement(home.node, home.gpus[size:]), *others)
+        for gpu in part.gpus
+    ]
+    return [ContainerPlacement(home.node, home.gpus[:size]), *singles]
 
 
 def has_driver(job: Job) -> bool:
-    """Somebody leads its ring. Hosts of a torchrun job that keeps its size meet by themselves."""
+    """Return whether a driver leads the job's ranks. Hosts of a torchrun job of fixed size find each other without one."""
     return job.launcher == Job.Launcher.HOROVOD or job.elastic
 
 
 def new_name(attempt: Attempt, index: int) -> str:
-    """Unlike the numbers in it, it is never given twice, whatever backup is restored.
+    """Return a name for a container that is never used twice, even after a backup was restored.
 
-    An attempt that was in the backup may get another container of the same index: hence the digits of its own.
+    An attempt that was in the backup may get another container with the same index, so the name has random digits too.
     """
     of_attempt = f"-{attempt.uid.hex[:UID_DIGITS]}" if attempt.uid else ""
     return f"sl-{attempt.job_id}-a{attempt.number}{of_attempt}-{secrets.token_hex(OWN_DIGITS // 2)}-{index}"
 
 
 def driver_spec(attempt: Attempt, index: int, node: Node, ranks: int) -> RunSpec:
+    """Return the spec of a driver on ``node`` that starts with so many ranks."""
     group = _collective_group(attempt, index, index, node, ranks)
-    return _spec(attempt, Container.Role.DRIVER, index, group, Part(node, ()), DRIVER)
+    return _spec(attempt, Container.Role.DRIVER, index, group, ContainerPlacement(node, ()), DRIVER)
 
 
 def host_spec(
-    attempt: Attempt, index: int, part: Part, ranks: int, node_gpus: int, hosts: int, driver: int = 0
+    attempt: Attempt, index: int, part: ContainerPlacement, ranks: int, node_gpus: int, hosts: int, driver: int = 0
 ) -> RunSpec:
-    """``ranks`` is how many start together, ``hosts`` in how many containers, ``driver`` the index of the driver or
-    first host. ``node_gpus`` is how many GPUs share the node's processors and memory."""
+    """Return the spec of a host.
+
+    ``ranks`` is how many ranks start together, ``hosts`` in how many containers, ``driver`` the index of the driver or
+    first host. ``node_gpus`` is how many GPUs share the node's processors and memory.
+    """
     alone = hosts == 1 and not has_driver(attempt.job)
     group = None if alone else _collective_group(attempt, index, driver, part.node, ranks)
     return _spec(attempt, Container.Role.HOST, index, group, part, share_of(part.node, len(part.gpus), node_gpus))
 
 
 def share_of(node: Node, gpus: int, node_gpus: int) -> Resources:
-    """A container's part of its node's processors and memory is its part of the node's GPUs."""
+    """Return a container's share of its node's processors and memory: the same as its share of the node's GPUs."""
     share = gpus / max(gpus, node_gpus, 1)
     cpus, memory = node.facts.get("cpus") or 0, node.facts.get("memory_mib") or 0
     if not (isinstance(cpus, int | float) and isinstance(memory, int) and cpus > 0 and memory > 0):
@@ -84,27 +91,28 @@ def share_of(node: Node, gpus: int, node_gpus: int) -> Resources:
         cpus, memory = plain.cpus * gpus, plain.memory_mib * gpus
     else:
         cpus, memory = cpus * share, int(max(memory - SYSTEM_MEMORY_MIB, memory // 2) * share)
-    memory = max(LEAST_MEMORY_MIB, memory)
+    memory = max(MIN_MEMORY_MIB, memory)
     return Resources(
         cpus=round(max(0.1, cpus), 2), memory_mib=memory, shm_mib=max(64, memory // 4), pids=1024 + 256 * gpus
     )
 
 
 def command_of(job: Job) -> tuple[str, ...]:
+    """Return the command that each rank runs."""
     if job.launcher == Job.Launcher.COMMAND:
         return (*shlex.split(job.entry), *job.arguments)
     return ("python", job.entry, *job.arguments)
 
 
 def _collective_group(attempt: Attempt, index: int, driver: int, node: Node, ranks: int) -> CollectiveGroup:
-    """As the container ``index`` on ``node`` knows it, ``driver`` being that of the driver or torchrun's first host."""
+    """Return how the container ``index`` on ``node`` finds its peers; ``driver`` is the index of the driver or first host."""
     job, number = attempt.job, attempt.ring
     plain = CollectiveGroup(
         driver_host=_driver_host(job, node),
         port=FIRST_PORT + attempt.pk % PORTS,
         secret=attempt.secret,
         min_ranks=job.min_gpus if job.elastic else ranks,
-        # The scheduler keeps to the job's most; while a group moves to other nodes (``outlives_driver``), it has both.
+        # The scheduler keeps to the job's maximum; while the ranks migrate (``drain_migration``), old and new ones count.
         max_ranks=job.max_gpus + job.min_gpus if job.elastic else ranks,
     )
     if number is None:
@@ -119,21 +127,26 @@ def _collective_group(attempt: Attempt, index: int, driver: int, node: Node, ran
 
 
 def _driver_host(job: Job, node: Node) -> str:
-    """The name under which containers of one node find the driver, or torchrun's first host."""
+    """Return the name under which containers of one node find the driver, or torchrun's first host."""
     if node.runtime == Node.Runtime.PROCESS:
         return "127.0.0.1"
     return "driver" if has_driver(job) else "h0"
 
 
 def _spec(
-    attempt: Attempt, role: Container.Role, index: int, group: CollectiveGroup | None, part: Part, resources: Resources
+    attempt: Attempt,
+    role: Container.Role,
+    index: int,
+    group: CollectiveGroup | None,
+    part: ContainerPlacement,
+    resources: Resources,
 ) -> RunSpec:
     job = attempt.job
     launcher: Launcher = job.launcher  # type: ignore[assignment]  # the same words, by the model's choices
     driver = role == Container.Role.DRIVER
     env = {**job.env_vars, **({"SCHEDULEARN_MODE": job.mode} if job.mode else {})}
     if driver:
-        # A variable, because an agent of an earlier release accepts no field of a spec that it does not know.
+        # A variable, because an agent of an earlier release rejects a spec with a field that it does not know.
         env[RESTART_LIMIT_VARIABLE] = str(job.restart_limit)
     ranks = len(part.gpus) if launcher != "command" else 1
     return RunSpec(

@@ -1,4 +1,4 @@
-"""What the API says and hears about scheduling policies."""
+"""Requests and responses of the API about scheduling policies."""
 
 from typing import Any, get_args
 
@@ -19,8 +19,8 @@ class ParamSerializer(serializers.Serializer[Param]):
     help = serializers.CharField()
     least = serializers.FloatField(source="minimum", allow_null=True)
     most = serializers.FloatField(source="maximum", allow_null=True)
-    choices = serializers.SerializerMethodField(help_text="Values it may have; empty: any.")
-    group = serializers.CharField(help_text="The heading it stands under; empty for none.")
+    choices = serializers.SerializerMethodField(help_text="The values it may have; empty for any.")
+    group = serializers.CharField(help_text="The heading of its group; empty for none.")
 
     def get_kind(self, param: Param) -> str:
         return KINDS[param.kind]
@@ -34,10 +34,10 @@ class PolicySerializer(serializers.Serializer[Any]):
     title = serializers.CharField()
     explanation = serializers.CharField()
     good_for = serializers.CharField()
-    needs = serializers.CharField(help_text="What it needs to know of the jobs.")
+    needs = serializers.CharField(help_text="What it needs to know about the jobs.")
     knows = serializers.ChoiceField(
         choices=get_args(Knows),
-        help_text="What it is made to know: nothing, speeds of jobs on more GPUs, or also job lengths.",
+        help_text="What it uses about jobs: nothing, their speeds on more GPUs, or also their lengths.",
     )
     experimental = serializers.BooleanField()
     params = ParamSerializer(many=True)
@@ -45,7 +45,7 @@ class PolicySerializer(serializers.Serializer[Any]):
 
 class ConfigSerializer(serializers.ModelSerializer[SchedulerConfig]):
     id = serializers.IntegerField(
-        read_only=True, allow_null=True, help_text="Null before anybody chose: the default decides."
+        read_only=True, allow_null=True, help_text="Null until a policy was chosen: the default decides."
     )
     created_by = serializers.SlugRelatedField[Any](slug_field="username", read_only=True, allow_null=True)
 
@@ -54,45 +54,45 @@ class ConfigSerializer(serializers.ModelSerializer[SchedulerConfig]):
         fields = ("id", "policy", "params", "version", "undoes", "created_by", "created_at")
         read_only_fields = fields
         extra_kwargs = {
-            "version": {"help_text": "Of the policy's code when it was chosen."},
-            "undoes": {"help_text": "The configuration that this one took back."},
+            "version": {"help_text": "The version of the policy's code when it was chosen."},
+            "undoes": {"help_text": "The configuration that this one undid."},
         }
 
 
 class AskedSerializer(serializers.Serializer[Any]):
     policy = serializers.CharField(max_length=40)
-    params = serializers.DictField(required=False, help_text="Those left out get their defaults.")
+    params = serializers.DictField(required=False, help_text="Parameters that are left out get their defaults.")
 
 
 class SwitchSerializer(AskedSerializer):
     ticket = serializers.CharField(
         required=False,
         max_length=4000,
-        help_text="Of a preview: the switch is refused with 409 when other running jobs would be stopped or resized "
-        "than that showed, or another configuration is in force. Left out: switch whatever happens.",
+        help_text="The ticket of a preview: the switch is refused with 409 when other running jobs would be stopped or "
+        "resized than it showed, or another configuration is in force. Without a ticket nothing is checked.",
     )
 
 
 class UndoSerializer(serializers.Serializer[Any]):
     config = serializers.IntegerField(
-        required=False, help_text="The configuration to take back; refused with 409 when it is not in force."
+        required=False, help_text="The configuration to undo; refused with 409 when it is not in force."
     )
 
 
 class EtaSerializer(serializers.Serializer[Any]):
-    starts = serializers.FloatField(allow_null=True, help_text="Seconds since 1970; null where nobody can tell.")
+    starts = serializers.FloatField(allow_null=True, help_text="Seconds since 1970; null when unknown.")
     ends = serializers.FloatField(allow_null=True)
 
 
 class PlannedChangeSerializer(serializers.Serializer[Any]):
-    """``preview`` in the context is the one it is a part of."""
+    """A planned change. The context has the preview that it belongs to, as ``preview``."""
 
     job = serializers.IntegerField()
     kind = serializers.ChoiceField(choices=changes.KINDS)
-    present = serializers.SerializerMethodField(help_text="What the policy in force would do with it now.")
+    present = serializers.SerializerMethodField(help_text="What the policy in force would do with the job now.")
     before = serializers.DictField(child=serializers.IntegerField(), help_text="GPUs it holds now, by node.")
     after = serializers.DictField(child=serializers.IntegerField())
-    reason = serializers.CharField(help_text="Why it waits, for one that does.")
+    reason = serializers.CharField(help_text="Why the job waits; empty when it does not.")
     eta_before = serializers.SerializerMethodField()
     eta_after = serializers.SerializerMethodField()
 
@@ -113,15 +113,17 @@ def _eta(eta: Any) -> Any:
 
 
 class PreviewSerializer(serializers.Serializer[Any]):
-    """Without ``changes``, which are paged beside it."""
+    """A preview without its changes, which are paged beside it."""
 
     policy = serializers.CharField()
     params = serializers.DictField()
     config = serializers.IntegerField(help_text="The configuration in force.")
     snapshot_sha256 = serializers.CharField(source="sha256")
-    counts = serializers.DictField(child=serializers.IntegerField(), help_text="Jobs by what happens to them.")
+    counts = serializers.DictField(
+        child=serializers.IntegerField(), help_text="The number of jobs by what happens to them."
+    )
     wrong = serializers.CharField(help_text="Why the policy cannot decide; empty when it can.")
-    ticket = serializers.CharField(help_text="For PUT policy/, within an hour.")
+    ticket = serializers.CharField(help_text="For PUT policy/, valid for an hour.")
 
 
 class PreviewAnswerSerializer(serializers.Serializer[Any]):
@@ -134,7 +136,9 @@ class PreviewAnswerSerializer(serializers.Serializer[Any]):
 
 class CycleSerializer(serializers.ModelSerializer[Cycle]):
     policy = serializers.CharField(source="config.policy", allow_null=True, default=None)
-    recorded = serializers.BooleanField(help_text="What it saw and planned is kept: manage.py replay decides it again.")
+    recorded = serializers.BooleanField(
+        help_text="Its snapshot and plan are kept: manage.py replay can decide it again."
+    )
 
     class Meta:
         model = Cycle

@@ -1,4 +1,4 @@
-"""Rows to ``Snapshot``: what a policy may know, read in a handful of queries whatever the number of jobs."""
+"""Makes a ``Snapshot`` from the database: what a policy may know, in a constant number of queries."""
 
 import json
 from collections import defaultdict
@@ -19,10 +19,9 @@ from portal.cluster import reservations
 from portal.cluster.models import Environment
 from portal.jobs.metrics import seconds_left
 from portal.jobs.models import Job, Progress
-from portal.scheduler.availability import Places, largest_node, places_of, read_nodes, why_nowhere
-from portal.scheduler.holdings import Holding, Past, active_jobs, read_holdings, read_past
-from portal.scheduler.job_history import USAGE_DAYS, History, Like, Script, speed_on
-from portal.scheduler.job_history import Holding as Held
+from portal.scheduler.availability import Availability, availability_of, largest_node, read_nodes, why_nowhere
+from portal.scheduler.holdings import Holding, PastUse, active_jobs, read_holdings, read_past
+from portal.scheduler.job_history import USAGE_DAYS, HeldGpus, History, RuntimeSample, Script, speed_on
 from portal.scheduler.throughput import Speeds
 from scheduling import types
 
@@ -30,9 +29,9 @@ from scheduling import types
 def take(
     now: datetime | None = None, state: Mapping[str, Any] | None = None, history: History | None = None
 ) -> types.Snapshot:
-    """The world at ``now``. ``state`` is what the policy kept of its last plan.
+    """Return the snapshot of the lab at ``now``. ``state`` is what the policy stored with its last plan.
 
-    ``history`` is one that was used before: with it, only what came since is read.
+    With a ``history`` that was used before, only what is new is read.
     """
     now = now or timezone.now()
     history = history or History()
@@ -42,29 +41,29 @@ def take(
     holdings, held, leaving = read_holdings({row.id: row.intent for row in rows})
     past = read_past(now)
     names = _Names.read(rows)
-    places = {key: places_of(nodes, key) for key in {row.environment_id for row in rows}}
-    titles = dict(Environment.objects.filter(pk__in=places).values_list("pk", "title"))
+    available = {key: availability_of(nodes, key) for key in {row.environment_id for row in rows}}
+    titles = dict(Environment.objects.filter(pk__in=available).values_list("pk", "title"))
     limits = limits_in_force()
-    expert = _Expert(history, max(nodes.gpus.values(), default=1))
+    programs = _ProgramCatalogue(history, max(nodes.gpus.values(), default=1))
     goals = _read_goals({*holdings, *past})
     blocked = {
-        (size, key): why_nowhere(size, key, titles.get(key, "?"), nodes, places[key].ready)
+        (size, key): why_nowhere(size, key, titles.get(key, "?"), nodes, available[key].ready)
         for size, key in {(row.min_gpus, row.environment_id) for row in rows}
     }
     free = {str(pk): nodes.gpus.get(pk, 0) - held[pk] for pk in nodes.open}
-    jobs, newcomers = [], dict[int, tuple[Hashable, types.Job]]()
+    jobs, new_jobs = [], dict[int, tuple[Hashable, types.Job]]()
     for row in rows:
         holding, had = holdings.get(row.id), past.get(row.id)
-        reach = _reach(row, holding, places[row.environment_id], free)
+        reach = _reach(row, holding, available[row.environment_id], free)
         why = blocked[row.min_gpus, row.environment_id]
-        known = Known(row, reach, why, names.group_of(row), expert.program(row))
+        facts = JobFacts(row, reach, why, names.group_of(row), programs.program(row))
         if holding is None and had is None:
-            before = history.newcomers.get(row.id)
-            newcomers[row.id] = before if before and before[0] == known else (known, _job(known))
-            jobs.append(newcomers[row.id][1])
+            before = history.new_jobs.get(row.id)
+            new_jobs[row.id] = before if before and before[0] == facts else (facts, _job(facts))
+            jobs.append(new_jobs[row.id][1])
         else:
-            jobs.append(_job(known, holding, had or Past(), goals.get(row.id)))
-    history.newcomers = newcomers
+            jobs.append(_job(facts, holding, had or PastUse(), goals.get(row.id)))
+    history.new_jobs = new_jobs
     return types.Snapshot(
         now=now.timestamp(),
         nodes=tuple(
@@ -90,18 +89,23 @@ def take(
 
 
 def of_the_past(rows: list["Row"], since: datetime, history: History) -> types.Snapshot:
-    """Jobs of any time as a policy sees them when they come, before anything of them has run: for simulations.
+    """Return a snapshot for simulations: past jobs as a policy sees them on submission, before any of them has run.
 
-    Limits, weights and what is known of programs are those of now, reservations all that were on since ``since``,
-    what accounts have used is as of then. There are no nodes, and no job is tied to any.
+    Limits, weights and the knowledge of programs are those of now; reservations are all since ``since``; the use of
+    accounts is as of then. There are no nodes, and no job is tied to any.
     """
     history.refresh(since)
-    names, limits, expert = _Names.read(rows), limits_in_force(), _Expert(history, largest_node())
+    names, limits, programs = _Names.read(rows), limits_in_force(), _ProgramCatalogue(history, largest_node())
     return types.Snapshot(
         now=since.timestamp(),
         nodes=(),
         jobs=tuple(
-            _job(Known(row, Reach(None, _is_ring(row)), "", names.group_of(row), expert.program(row))) for row in rows
+            _job(
+                JobFacts(
+                    row, NodeReachability(None, _has_rank_group(row)), "", names.group_of(row), programs.program(row)
+                )
+            )
+            for row in rows
         ),
         limits=tuple(_limits(rows, {}, limits)),
         accounts=tuple(_accounts(rows, {}, limits, names, history, since.timestamp())),
@@ -110,7 +114,7 @@ def of_the_past(rows: list["Row"], since: datetime, history: History) -> types.S
 
 
 class Row(NamedTuple):
-    """What is read of a job. Model instances of a thousand jobs would take longer than all the queries."""
+    """The columns of a job that are read. Model instances of a thousand jobs would take longer than all the queries."""
 
     id: int
     arguments: tuple[str, ...]
@@ -137,29 +141,29 @@ class Row(NamedTuple):
         return cls(values[0], tuple(values[1]), *values[2:])
 
 
-class Reach(NamedTuple):
-    """Where a job may get GPUs: of these nodes (None: of all), and whether of several at once."""
+class NodeReachability(NamedTuple):
+    """The nodes on which a job may get GPUs (None: all), and whether on several of them at once."""
 
     nodes: frozenset[str] | None
     spread: bool
 
 
 class Program(NamedTuple):
-    """What is known of a job's program."""
+    """What is known about a job's program."""
 
     name: str
-    """For policies: equal for equal ones."""
+    """A name for policies: the same for the same program."""
     speeds: Speeds
-    like: Like
+    similar_runs: RuntimeSample
     restart_seconds: float
     resize_seconds: float
 
 
-class Known(NamedTuple):
-    """What a policy knows of a job that never had a GPU follows from this alone."""
+class JobFacts(NamedTuple):
+    """The facts about a job; they determine all that a policy knows about one that never had a GPU."""
 
     row: Row
-    reach: Reach
+    reach: NodeReachability
     blocked: str
     group: str
     program: Program
@@ -172,7 +176,7 @@ class Known(NamedTuple):
 class _Names:
     people: Mapping[int, str]
     groups: Mapping[int, str]
-    """As a limit's name has it: ``group vision``."""
+    """The names as limits show them: ``group vision``."""
 
     @classmethod
     def read(cls, rows: Iterable[Row]) -> Self:
@@ -188,16 +192,16 @@ class _Names:
 
 
 RESTART_SECONDS = 30.0
-"""Until anything was measured; Pollux and Sia suppose so too."""
+"""Assumed until it was measured; Pollux and Sia assume the same."""
 RESIZE_SECONDS = 10.0
-LEAST_RESIZE_SECONDS = 1.0
-"""However little the ranks stand still: those that come hold their GPUs while they load their libraries."""
-LEAST_GOAL_ERROR, EARLY_ERROR = 0.05, 0.01
-"""Relative, of what is left by a training's own account: in its first hundredth nobody knows."""
+MIN_RESIZE_SECONDS = 1.0
+"""The minimum, however short the pause of the ranks: new ranks hold their GPUs while they load their libraries."""
+MIN_GOAL_ERROR, EARLY_ERROR = 0.05, 0.01
+"""Relative errors of the remaining time that a training reports: in its first hundredth it is unknown."""
 
 
-class _Expert:
-    """What history says of a program, looked up once for all its jobs."""
+class _ProgramCatalogue:
+    """What the history shows about each program, looked up once for all its jobs."""
 
     def __init__(self, history: History, gpus_per_node: int) -> None:
         self.history, self.gpus_per_node = history, gpus_per_node
@@ -208,13 +212,13 @@ class _Expert:
         key = (script, row.arguments, row.submitted_by_id, row.max_gpus)
         if key not in self._programs:
             speeds = self.history.speeds(script, row.max_gpus, self.gpus_per_node)
-            of_runs = self.history.speeds(script, self.history.most_gpus(script), self.gpus_per_node)
+            of_runs = self.history.speeds(script, self.history.max_gpus_used(script), self.gpus_per_node)
             begins = self.history.begin_seconds(script)
             restart_seconds = RESTART_SECONDS if begins is None else begins
             self._programs[key] = Program(
                 sha256(repr(script).encode()).hexdigest()[:16],
                 speeds,
-                self.history.like(script, json.dumps(row.arguments), people, of_runs.fixed),
+                self.history.similar_runs(script, json.dumps(row.arguments), people, of_runs.fixed),
                 restart_seconds,
                 _resize_seconds(row.launcher, self.history.change_seconds(script), restart_seconds),
             )
@@ -222,9 +226,9 @@ class _Expert:
 
 
 def with_at_most(job: types.Job, gpus: int) -> types.Job:
-    """As a snapshot sees the same job when its owner asks for so many GPUs at most, and fewer than now.
+    """Return the job as a snapshot shows it when its owner asks for at most ``gpus`` GPUs, fewer than now.
 
-    Only ``Curve.apart`` stays what it is on average over the more GPUs of before.
+    Only ``Curve.apart`` keeps its value, a mean over the larger number of GPUs.
     """
     speed, free = (
         curve and replace(curve, speeds=curve.speeds[:gpus], batches=curve.batches[:gpus])
@@ -245,12 +249,12 @@ def script_of(row: Row) -> Script:
 
 
 def _job(
-    known: Known,
+    facts: JobFacts,
     holding: Holding | None = None,
-    past: Past = Past(),  # noqa: B008 - never changed
+    past: PastUse = PastUse(),  # noqa: B008 - never changed
     goal: "Goal | None" = None,
 ) -> types.Job:
-    row, reach, blocked, group, program = known
+    row, reach, blocked, group, program = facts
     stopping = holding is not None and holding.stopping
     now_on = _sorted(holding.kept) if holding and not stopping else {}
     elastic = row.elastic and row.launcher != Job.Launcher.COMMAND
@@ -289,14 +293,14 @@ def _job(
         batch=batch,
         speed=speed,
         free_speed=program.speeds.free,
-        work=goal.remaining(in_force) if goal else program.like.remaining(done),
+        work=goal.remaining(in_force) if goal else program.similar_runs.remaining(done),
         deadline=row.deadline.timestamp() if row.deadline else None,
         longest_seconds=float(max(0, row.time_limit_seconds - past.counted_seconds)),
     )
 
 
 class Goal(NamedTuple):
-    """What a training told of how far it is."""
+    """The progress that a training has reported."""
 
     done: float
     step: int
@@ -306,52 +310,55 @@ class Goal(NamedTuple):
     total: int | None
 
     def remaining(self, speed: types.Curve | None) -> types.Estimate:
-        """At its pace, were it on one GPU; ``speed`` is with the batch it has. Beginnings tell less than ends."""
+        """Estimate the remaining seconds on one GPU from its pace; ``speed`` is that with its present batch size.
+
+        The estimate is less certain at the beginning than at the end.
+        """
         seconds = seconds_left(self.done, self.step, self.batch, self.total, self.step_seconds)
-        error = min(1.0, LEAST_GOAL_ERROR + EARLY_ERROR / self.done)
+        error = min(1.0, MIN_GOAL_ERROR + EARLY_ERROR / self.done)
         return types.Estimate(round(seconds * speed_on(self.ranks, speed), 1), "measured", round(error, 3))
 
 
 def _read_goals(begun: Set[int]) -> dict[int, Goal]:
-    """By job, as its last attempt told that counts: the present one, or one that the next goes on from."""
+    """Return by job the progress of its last attempt that counts: the present one, or one that the next resumes."""
     goes_on = Q(attempt__ended_at__isnull=True) | Q(attempt__job__resumable=True)
-    told = Progress.objects.filter(goes_on, attempt__job__in=begun, done__gt=0, step_seconds__gt=0, ranks__gt=0)
+    rows = Progress.objects.filter(goes_on, attempt__job__in=begun, done__gt=0, step_seconds__gt=0, ranks__gt=0)
     facts = "done", "step", "step_seconds", "ranks", "batch", "total"
-    return {job: Goal(*goal) for job, *goal in told.order_by("attempt__number").values_list("attempt__job", *facts)}
+    return {job: Goal(*goal) for job, *goal in rows.order_by("attempt__number").values_list("attempt__job", *facts)}
 
 
 def _resize_seconds(launcher: str, measured: float | None, restart_seconds: float) -> float:
-    """Never longer than beginning anew, which is what the ranks of torchrun do."""
+    """Return the seconds that a resize takes: at most those of a restart, which is what the ranks of torchrun do."""
     if measured is not None:
-        return min(max(LEAST_RESIZE_SECONDS, measured), restart_seconds)
+        return min(max(MIN_RESIZE_SECONDS, measured), restart_seconds)
     return min(RESIZE_SECONDS, restart_seconds) if launcher == Job.Launcher.HOROVOD else restart_seconds
 
 
 def _sorted(placement: Mapping[str, int]) -> dict[str, int]:
-    """As recordings keep it: what is decided again sees the same, to the order of nodes."""
+    """Sort a placement by node, as recordings do, so that a replay sees the same order of nodes."""
     return dict(sorted(placement.items()))
 
 
-def _is_ring(row: Row) -> bool:
+def _has_rank_group(row: Row) -> bool:
     return row.launcher != Job.Launcher.COMMAND
 
 
-def _reach(row: Row, holding: Holding | None, places: Places, free: Mapping[str, int]) -> Reach:
-    """Only rings spread, and only over nodes that say where containers of other nodes reach theirs.
+def _reach(row: Row, holding: Holding | None, available: Availability, free: Mapping[str, int]) -> NodeReachability:
+    """Return where a job may get GPUs. Only ranks that train together spread, and only over nodes that others can reach.
 
-    What runs needs to have begun in a network over several nodes. What waits gives up the nodes that nobody reaches,
-    unless one of them has room for it and the others together do not.
+    A running job spreads only if it started in an overlay network. A waiting job forgoes the nodes that others cannot
+    reach, unless one of them has room for it and the others together do not.
     """
-    alone, linked = Reach(places.ids, spread=False), Reach(places.linked, spread=True)
+    alone, linked = NodeReachability(available.ids, spread=False), NodeReachability(available.linked, spread=True)
     now_on = holding.kept if holding is not None and not holding.stopping else {}
     if holding is not None and now_on:
         return linked if holding.joined else alone
-    if not _is_ring(row) or len(places.linked) < min(2, len(places.ids)):
+    if not _has_rank_group(row) or len(available.linked) < min(2, len(available.ids)):
         return alone
-    if places.linked == places.ids:
+    if available.linked == available.ids:
         return linked
-    room = sum(free.get(node, 0) for node in places.linked)
-    elsewhere = max(free.get(node, 0) for node in places.ids - places.linked)
+    room = sum(free.get(node, 0) for node in available.linked)
+    elsewhere = max(free.get(node, 0) for node in available.ids - available.linked)
     return alone if elsewhere >= row.min_gpus > room else linked
 
 
@@ -388,13 +395,13 @@ def _accounts(
     history: History,
     now: float,
 ) -> Iterator[types.Account]:
-    """Those with jobs now: people, within the groups that their jobs count for, and these groups."""
+    """Yield the accounts with jobs now: users, within the groups that their jobs count for, and these groups."""
     jobs: dict[tuple[int, int], list[str]] = defaultdict(list)
     live = []
     for row in rows:
         jobs[row.submitted_by_id, row.group_id or 0].append(str(row.id))
         if row.id in holdings:
-            live += [Held(row.submitted_by_id, row.group_id or 0, *each) for each in holdings[row.id].since]
+            live += [HeldGpus(row.submitted_by_id, row.group_id or 0, *each) for each in holdings[row.id].since]
     weights = {("user", limit.user_id): limit.weight for limit in limits}
     weights |= {("group", limit.group_id): limit.weight for limit in limits}
     used = history.used(live, now)

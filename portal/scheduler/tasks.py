@@ -1,4 +1,4 @@
-"""Housekeeping: once an hour what is no longer needed is deleted; once a minute idle GPUs and silent jobs are looked for."""
+"""Housekeeping: deletes what is no longer needed once an hour; looks for idle GPUs and silent jobs once a minute."""
 
 import time
 from datetime import timedelta
@@ -15,10 +15,10 @@ from portal.monitoring import idle_check
 from portal.scheduler import recording
 
 KEY_LIFE = timedelta(days=7)
-"""A script that repeats a submit does so within minutes."""
+"""A script that repeats a submission does so within minutes."""
 UNUSED_CHANNEL_SECONDS = 24 * 3600
 INCOMING_LIFE_SECONDS = 24 * 3600
-"""A file still coming in after a day is what a killed process left."""
+"""A file that is still incomplete after a day was left by a killed process."""
 
 
 @shared_task(ignore_result=True)
@@ -33,7 +33,7 @@ def silent_jobs() -> None:
 
 @shared_task(ignore_result=True)
 def tidy() -> None:
-    """May be repeated and may run twice at once."""
+    """Delete what is no longer needed. May be repeated and may run twice at once."""
     IdempotencyKey.objects.filter(created_at__lt=timezone.now() - KEY_LIFE).delete()
     call_command("clearsessions", verbosity=0)
     remove_stale_files()
@@ -44,11 +44,11 @@ def tidy() -> None:
 
 for task in (idle_gpus, silent_jobs, tidy):
     shared_task(task.run, name=f"portal.control.tasks.{task.__name__}", ignore_result=True)
-"""The names of the release before, which its scheduler may have queued."""
+"""The names in the previous release, whose scheduler may have queued tasks."""
 
 
 def remove_stale_files() -> int:
-    """How many files of uploads and outputs that never got their name were deleted."""
+    """Delete the files of uploads and outputs that never got their name; return how many."""
     before, removed = time.time() - INCOMING_LIFE_SECONDS, 0
     for folder in (settings.HOME / "code", settings.HOME / "outputs"):
         for path in folder.rglob(".incoming-*"):

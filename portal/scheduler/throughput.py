@@ -1,4 +1,4 @@
-"""How fast a program is on how many GPUs, and with what batch, from the steps that its trainings told of."""
+"""How fast a program runs on how many GPUs and with which batch size, from the steps that its jobs reported."""
 
 from collections import defaultdict
 from collections.abc import Collection
@@ -11,17 +11,17 @@ from scheduling.toolkit import performance
 from scheduling.toolkit.performance import Batches, Measurement, Stats
 from scheduling.types import Curve
 
-LEAST_REPORTS = 2
+MIN_REPORTS = 2
 """A single report is of the first steps, which are slow."""
 ROWS_KEPT = 200
-"""Of a program: the newest tell how it is now."""
+"""Rows kept of a program: the newest show how fast it is now."""
 ALIKE = 0.05
-"""Steps that differ by less than this part are taken as equal: the same curve is not reckoned anew in each turn."""
+"""Steps that differ by less than this part count as equal, so that a curve is not computed again in each cycle."""
 PROGRAMS_REMEMBERED = 4096
 
 
 class Steps(NamedTuple):
-    """How long steps took on GPUs of one kind with one batch: a row of ``StepStat``."""
+    """How long steps took on GPUs of one kind with one batch size: a row of ``StepStat``."""
 
     at: datetime
     kind: str
@@ -38,14 +38,14 @@ class Steps(NamedTuple):
 
 
 class Speeds(NamedTuple):
-    """Of a program: with the batch its owner chose, and with the best one within what the owner allows."""
+    """The speeds of a program: with the batch size its owner chose, and with the best one that the owner allows."""
 
     fixed: Curve | None
     free: Curve | None = None
 
 
 class _Alike(NamedTuple):
-    """What is left of a row when small differences are none."""
+    """A row of steps, rounded so that small differences vanish."""
 
     kind: str
     nodes: int
@@ -57,7 +57,10 @@ class _Alike(NamedTuple):
 
 
 def measured_speeds(rows: Collection[Steps], max_gpus: int, gpus_per_node: int) -> Speeds | None:
-    """None without any steps. Batch and noise are those of the newest row."""
+    """Return the speeds that follow from measured steps; None without any.
+
+    Batch size and gradient noise are those of the newest row.
+    """
     newest = sorted(rows, key=lambda row: row.at)[-ROWS_KEPT:]
     if not newest:
         return None
@@ -96,7 +99,7 @@ def _speeds(
 
 @lru_cache(PROGRAMS_REMEMBERED)
 def _fit(rows: tuple[_Alike, ...], batches: Batches) -> tuple[performance.Model, dict[str, float]] | None:
-    """The model of the GPUs with the most reports, and the factor of each kind.
+    """Return the model of the GPU kind with the most reports, and the factor of each kind.
 
     Fitting takes long, so curves of different lengths share one fit.
     """

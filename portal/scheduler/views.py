@@ -1,4 +1,4 @@
-"""The admin's entrance, and the pages where the scheduling policy is chosen, previewed, switched and undone."""
+"""The admin overview, and the pages where the scheduling policy is chosen, previewed, switched and undone."""
 
 import json
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ SWITCHES_SHOWN = 10
 CYCLES_SHOWN = 15
 CHANGES_SHOWN = 50
 NOW_SECONDS = 5.0
-"""What is to happen within so many seconds happens now."""
+"""Times within so many seconds are shown as "now"."""
 LABELS: dict[Kind, tuple[str, str, str]] = {
     "preempted": ("preempted", "is preempted", "are preempted"),
     "restarts": ("preempted", "restarts elsewhere", "restart elsewhere"),
@@ -41,9 +41,9 @@ LABELS: dict[Kind, tuple[str, str, str]] = {
     "grows": ("running", "grows", "grow"),
     "starts": ("ready", "starts", "start"),
     "waits": ("waiting", "waits", "wait"),
-    "goes on": ("busy", "goes on", "go on"),
+    "goes on": ("busy", "keeps running", "keep running"),
 }
-"""A badge's look, and words for what happens to one job or to several."""
+"""By kind of change: the look of the badge, the words for one job and for several."""
 
 
 @admin_required
@@ -71,9 +71,9 @@ def admin(request: HttpRequest) -> HttpResponse:
 @admin_required
 @require_safe
 def policy(request: HttpRequest) -> HttpResponse:
-    """``?policy=key`` shows another policy's parameters; sending them leads to the preview."""
+    """Show the policy in force. ``?policy=key`` shows another one's parameters; sending them leads to the preview."""
     config = services.current_config()
-    # one that has left the code cannot be shown, but another can be chosen instead
+    # a policy that is no longer in the code cannot be shown, but another can be chosen instead
     key = request.GET.get("policy") or (config.policy if config.policy in registry.POLICIES else registry.DEFAULT)
     return _choose(request, _form(request.GET, key, config), config)
 
@@ -104,7 +104,7 @@ def _choose(request: HttpRequest, form: PolicyForm, config: SchedulerConfig, sta
 
 
 def _form(data: QueryDict, key: str, config: SchedulerConfig) -> PolicyForm:
-    """Filled with what ``data`` says when it says anything, else with what is in force or the defaults."""
+    """Return the form with the values in ``data`` if it has any, else with those in force or the defaults."""
     if key not in registry.POLICIES:
         raise Http404
     in_force = config.params if key == config.policy else None
@@ -117,7 +117,7 @@ def _form(data: QueryDict, key: str, config: SchedulerConfig) -> PolicyForm:
 @admin_required
 @require_http_methods(["GET", "HEAD", "POST"])
 def policy_preview(request: HttpRequest) -> HttpResponse:
-    """GET shows what a switch to the policy of its query would change now; POST with the ticket of that switches."""
+    """GET shows what a switch to the policy in the query would change now; POST with the preview's ticket switches."""
     config = services.current_config()
     form = _form(request.GET, request.GET.get("policy", ""), config)
     key, params, again = form.policy.key, {item.name: item.default for item in form.policy.params}, ""
@@ -132,22 +132,24 @@ def policy_preview(request: HttpRequest) -> HttpResponse:
                 again = str(refusal)
             else:
                 title = services.title_of(key)
-                messages.success(request, f"From the next turn on, “{title}” decides. You can undo it below.")
+                messages.success(
+                    request, f"“{title}” decides from the next scheduling cycle on. You can undo the switch below."
+                )
                 return redirect("scheduler:policy")
-        found = preview.look(key, params)
+        found = preview.compute(key, params)
     except ValueError as error:
         if not form.is_bound:
-            raise Http404 from error  # what is in force no longer fits its policy
+            raise Http404 from error  # the parameters in force no longer fit their policy
         form.add_error(None, str(error))
         return _choose(request, form, config, 400)
-    page = Paginator(_news(found), CHANGES_SHOWN).get_page(request.GET.get("page"))
+    page = Paginator(_without_unchanged(found), CHANGES_SHOWN).get_page(request.GET.get("page"))
     about = {
         "found": found,
         "chosen": form.policy,
         "same_policy": key == config.policy,
         "now_title": services.title_of(config.policy),
         "again": again,
-        "said": _words(key, found.params),
+        "params": _words(key, found.params),
         "counts": [(LABELS[kind][1 if count == 1 else 2], count) for kind, count in found.counts.items() if count],
         "as_now": found.present and all(found.present.get(each.job) == each.kind for each in found.changes),
         "disturbed": sum(found.counts[kind] for kind in ("preempted", "restarts", "shrinks", "moves", "grows")),
@@ -164,13 +166,14 @@ def policy_preview(request: HttpRequest) -> HttpResponse:
 @admin_required
 @require_POST
 def policy_undo(request: HttpRequest) -> HttpResponse:
-    """Takes back the switch that the page showed as the last one."""
+    """Undo the switch that the page showed as the last one."""
     last = request.POST.get("config", "")
     try:
         if not (last.isascii() and last.isdecimal() and len(last) < 19):
-            raise Refused("This does not say which switch to undo. Look again.", "conflict")
+            raise Refused("The request does not name the switch to undo. Reload the page.", "conflict")
         config = services.undo_switch(signed_in(request), int(last))
-        messages.success(request, f"Undone: from the next turn on, “{services.title_of(config.policy)}” decides again.")
+        title = services.title_of(config.policy)
+        messages.success(request, f"Undone: “{title}” decides again from the next scheduling cycle on.")
     except Refused as refusal:
         messages.error(request, str(refusal))
     return redirect("scheduler:policy")
@@ -179,7 +182,7 @@ def policy_undo(request: HttpRequest) -> HttpResponse:
 @admin_required
 @require_POST
 def policy_keep(request: HttpRequest) -> HttpResponse:
-    """Choose the former default that is in force, which ends the notice about it."""
+    """Keep the former default that is in force, which ends the notice about it."""
     try:
         config = services.keep_policy(signed_in(request))
         messages.success(request, f"“{services.title_of(config.policy)}” stays in force.")
@@ -193,7 +196,7 @@ def policy_keep(request: HttpRequest) -> HttpResponse:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line of the preview's table."""
+    """A row of the preview's table."""
 
     number: str
     name: str
@@ -201,17 +204,17 @@ class Row:
     look: str
     words: str
     anyway: bool
-    """The policy in force would do the same to it now."""
+    """Whether the policy in force would do the same to the job now."""
     before: str
     after: str
     reason: str
     starts: list[tuple[datetime | None, bool]]
-    """Under the policy in force and under the new one, and whether that is now; one entry where both say the same."""
+    """Under the policy in force and under the new one: the time, and whether it is now. One entry if both are equal."""
     ends: list[tuple[datetime | None, bool]]
 
 
-def _news(found: preview.Preview) -> list[JobChange]:
-    """All but those who just go on."""
+def _without_unchanged(found: preview.Preview) -> list[JobChange]:
+    """Return all changes but those of jobs that keep running as they are."""
     return [change for change in found.changes if change.kind != "goes on"]
 
 
@@ -254,7 +257,7 @@ def _times(now: float, *seconds: float | None) -> list[tuple[datetime | None, bo
 
 
 def _whatif(key: str, params: Mapping[str, Any]) -> str:
-    """Where the last days are simulated under this policy; empty while there is no such page."""
+    """Return the address for simulating the lab's recent history under this policy; empty if there is no such page."""
     try:
         return f"{reverse('whatif:new')}?{urlencode({'policy': key, 'params': json.dumps(dict(params))})}"
     except NoReverseMatch:
@@ -262,7 +265,7 @@ def _whatif(key: str, params: Mapping[str, Any]) -> str:
 
 
 def _described(row: SchedulerConfig) -> dict[str, Any]:
-    """A switch in words."""
+    """Describe a switch for the list of switches."""
     known = row.policy in registry.POLICIES
     return {
         "row": row,
@@ -286,8 +289,10 @@ def _plain(value: object, param: Any) -> object:
 
 
 def _trouble() -> Cycle | None:
-    """The last turn, when it went wrong and nobody has switched since. However long ago: what goes on being wrong
-    is recorded once, and so is its end (``cycle._record``)."""
+    """Return the last recorded cycle if it failed and the policy was not switched since.
+
+    It may be long ago: a failure that persists is recorded once, and so is its end (``cycle._record``).
+    """
     last = Cycle.objects.select_related("config").first()
     if last is None or not last.error or last.config_id != services.current_config().pk:
         return None

@@ -1,4 +1,4 @@
-"""Usage and the fairness ledger over REST: what the pages show, in exact numbers."""
+"""Usage and the fairness ledger over REST: the numbers of the pages, unrounded."""
 
 from datetime import date
 from typing import Any
@@ -18,7 +18,7 @@ from portal.usage.forms import UsageForm, WindowForm
 
 
 class GpuSeconds(serializers.DecimalField):
-    """Whole microseconds inside; a decimal with all its digits outside."""
+    """GPU time: whole microseconds inside, decimal seconds with all digits in the response."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(max_digits=20, decimal_places=6, read_only=True, **options)
@@ -28,15 +28,17 @@ class GpuSeconds(serializers.DecimalField):
 
 
 class UsageSerializer(serializers.Serializer[Any]):
-    """One person, group, project, month or day."""
+    """The usage of one person, group, project, month or day."""
 
-    id = serializers.CharField(allow_null=True, help_text="Number, or for times 2026-11 or 2026-11-30.")
+    id = serializers.CharField(allow_null=True, help_text="A number; for months and days 2026-11 and 2026-11-30.")
     name = serializers.CharField()
-    allocated_gpu_seconds = GpuSeconds(source="spent.allocated", help_text="Held by jobs.")
-    useful_gpu_seconds = GpuSeconds(source="spent.useful", help_text="Held, less the three kinds of waste.")
+    allocated_gpu_seconds = GpuSeconds(source="spent.allocated", help_text="GPU time held by jobs.")
+    useful_gpu_seconds = GpuSeconds(source="spent.useful", help_text="Held, minus the three kinds of waste.")
     starting_gpu_seconds = GpuSeconds(source="spent.starting", help_text="Held before the program ran.")
-    failed_gpu_seconds = GpuSeconds(source="spent.failed", help_text="Of attempts that failed.")
-    interrupted_gpu_seconds = GpuSeconds(source="spent.interrupted", help_text="Stopped or lost without a checkpoint.")
+    failed_gpu_seconds = GpuSeconds(source="spent.failed", help_text="Held by attempts that failed.")
+    interrupted_gpu_seconds = GpuSeconds(
+        source="spent.interrupted", help_text="Held by attempts that were stopped or lost without a checkpoint."
+    )
     jobs_submitted = serializers.IntegerField(source="spent.submitted")
     jobs_started = serializers.SerializerMethodField()
     waiting_mean_seconds = serializers.FloatField(source="mean", allow_null=True)
@@ -48,7 +50,7 @@ class UsageSerializer(serializers.Serializer[Any]):
 
 
 class StatementSerializer(serializers.Serializer[Any]):
-    """One line of the ledger."""
+    """One line of the ledger: of a user, of a group, or of all others."""
 
     kind = serializers.ChoiceField(choices=["user", "group", "others"])
     id = serializers.IntegerField(allow_null=True)
@@ -57,15 +59,15 @@ class StatementSerializer(serializers.Serializer[Any]):
     used_gpu_seconds = GpuSeconds(source="line.used")
     lent_gpu_seconds = GpuSeconds(source="line.lent")
     borrowed_gpu_seconds = GpuSeconds(source="line.borrowed")
-    spare_gpu_seconds = GpuSeconds(source="line.spare", help_text="Entitled, wanted, and used by nobody.")
-    balance_gpu_seconds = serializers.SerializerMethodField(help_text="Lent less borrowed; half after seven days.")
+    spare_gpu_seconds = GpuSeconds(source="line.spare", help_text="Entitled and requested, but not used by anyone.")
+    balance_gpu_seconds = serializers.SerializerMethodField(help_text="Lent minus borrowed; halved every seven days.")
 
     def get_balance_gpu_seconds(self, statement: reports.Statement) -> float:
         return round(statement.balance / 1e6, 1)
 
 
 class LedgerTotalSerializer(serializers.Serializer[Any]):
-    """Used of all people and idle make up capacity; entitled of all people and unclaimed do, too."""
+    """The totals: the used time of all people plus idle is the capacity, and so is their entitled time plus unclaimed."""
 
     capacity_gpu_seconds = GpuSeconds(source="capacity")
     used_gpu_seconds = GpuSeconds(source="total.used")
@@ -94,8 +96,8 @@ class LedgerAnswerSerializer(_Answer):
 
 
 WINDOW = [
-    OpenApiParameter("since", date, description="First day; without it thirty days up to the last."),
-    OpenApiParameter("until", date, description="Last day; without it today."),
+    OpenApiParameter("since", date, description="The first day; the default is 30 days up to the last one."),
+    OpenApiParameter("until", date, description="The last day; the default is today."),
     OpenApiParameter("page", int),
     OpenApiParameter("page_size", int),
 ]
@@ -107,7 +109,7 @@ def _valid(form: WindowForm) -> None:
 
 
 class UsageReport(ViewSet):
-    """GPU time held, of use and wasted, and waiting times."""
+    """GPU time held, useful and wasted, and waiting times."""
 
     @extend_schema(
         operation_id="usage",
@@ -122,11 +124,11 @@ class UsageReport(ViewSet):
         responses={200: UsageAnswerSerializer, **refusals(400)},
     )
     def report(self, request: Request) -> Response:
-        """Members see their own usage, and the totals of their groups and projects."""
+        """Return usage; members see their own, and the totals of their groups and projects."""
         now, user = timezone.now(), signed_in(request)
         form = UsageForm(request.query_params, user=user, today=rollups.today(now))
         _valid(form)
-        report = reports.usage(reports.sight_of(user), *form.window, now, form.grouping, form.only)
+        report = reports.usage(reports.visibility_of(user), *form.window, now, form.grouping, form.only)
         pages = Pages()
         rows = pages.paginate_queryset(report.rows, request, view=self)
         answer = pages.get_paginated_response(UsageSerializer(rows, many=True).data)
@@ -137,7 +139,7 @@ class UsageReport(ViewSet):
 
 
 class LedgerReport(ViewSet):
-    """Who was entitled to how much, used, lent and borrowed."""
+    """How much GPU time each was entitled to, used, lent and borrowed."""
 
     @extend_schema(
         operation_id="ledger",
@@ -146,11 +148,11 @@ class LedgerReport(ViewSet):
         responses={200: LedgerAnswerSerializer, **refusals(400)},
     )
     def report(self, request: Request) -> Response:
-        """First people, then groups. Members see themselves, their groups, and all others as one line."""
+        """Return people, then groups; members see themselves, their groups, and all others as one line."""
         now, user = timezone.now(), signed_in(request)
         form = WindowForm(request.query_params, user=user, today=rollups.today(now))
         _valid(form)
-        report = reports.ledger(reports.sight_of(user), *form.window, now)
+        report = reports.ledger(reports.visibility_of(user), *form.window, now)
         pages = Pages()
         rows = pages.paginate_queryset(report.statements, request, view=self)
         answer = pages.get_paginated_response(StatementSerializer(rows, many=True).data)

@@ -1,4 +1,4 @@
-"""Keeps when which GPU was part of the lab, and which weights were in force: rows of other apps say only how it is now."""
+"""Records when each GPU was part of the lab, and which weights were in force: other apps store only the present state."""
 
 from collections.abc import Collection
 from datetime import datetime, timedelta
@@ -11,14 +11,14 @@ from portal.cluster.models import Gpu, Node
 from portal.usage.models import CapacitySpell, ShareWeight
 
 AWAY = timedelta(minutes=2)
-"""A node that is silent for longer no longer offers its GPUs, from its last word on."""
+"""A node that is silent for longer no longer offers its GPUs, from its last report on."""
 
 
 @transaction.atomic
 def record(now: datetime | None = None, nodes: Collection[int] | None = None) -> int:
-    """Notes what has changed since the last look, of all nodes or of some; returns how many spells began or ended.
+    """Record what has changed since the last call, for all nodes or for some; return how many spells began or ended.
 
-    May be repeated and may run twice at once. A node that was there before the first look counts from its approval on.
+    May be repeated and may run twice at once. A node that was there before the first call counts from its approval on.
     """
     now = now or timezone.now()
     machines = Node.objects.filter(approved_at__isnull=False)
@@ -28,7 +28,7 @@ def record(now: datetime | None = None, nodes: Collection[int] | None = None) ->
     known = set(CapacitySpell.objects.filter(gpu__in=gpus).values_list("gpu__node", flat=True).distinct())
     live = {
         spell.gpu_id: spell
-        # Its own rows only, in one order: a report of a node holds those of its GPUs.
+        # Locks its own rows only, in one order: a node's report locks those of its GPUs.
         for spell in CapacitySpell.objects.filter(gpu__node__in=machines, until__isnull=True)
         .order_by("pk")
         .select_for_update(of=("self",))
@@ -51,7 +51,7 @@ def record(now: datetime | None = None, nodes: Collection[int] | None = None) ->
 
 
 def _ended(gpu: Gpu, now: datetime) -> datetime | None:
-    """Since when it is not on offer; None when it is."""
+    """Return since when a GPU is not offered; None when it is offered."""
     node = gpu.node
     if node.removed_at is not None:
         return min(node.removed_at, now)
@@ -62,14 +62,14 @@ def _ended(gpu: Gpu, now: datetime) -> datetime | None:
 
 @transaction.atomic
 def record_weights(now: datetime | None = None) -> int:
-    """Notes weights that differ from the last ones noted; returns how many."""
+    """Record weights that differ from the last recorded ones; return how many."""
     now = now or timezone.now()
-    noted = {(row.user_id, row.group_id): row.weight for row in ShareWeight.objects.order_by("since", "id")}
+    recorded = {(row.user_id, row.group_id): row.weight for row in ShareWeight.objects.order_by("since", "id")}
     current = {(row.user_id, row.group_id): row.weight for row in Limit.objects.all()}
     changed = [
         ShareWeight(user_id=key[0], group_id=key[1], weight=current.get(key, 1.0), since=now)
-        for key in sorted(noted.keys() | current.keys(), key=str)
-        if current.get(key, 1.0) != noted.get(key, 1.0)
+        for key in sorted(recorded.keys() | current.keys(), key=str)
+        if current.get(key, 1.0) != recorded.get(key, 1.0)
     ]
     ShareWeight.objects.bulk_create(changed)
     return len(changed)

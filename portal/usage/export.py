@@ -1,4 +1,4 @@
-"""Reports as CSV. Amounts are GPU-seconds with all their digits, so that sums in a spreadsheet are exact, too."""
+"""Reports as CSV. Amounts are GPU-seconds with all digits, so that sums in a spreadsheet are exact too."""
 
 from collections.abc import Iterable, Sequence
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""Rows to ``ledger.Facts``: what happened between two moments, in six queries whatever the number of jobs."""
+"""Reads ``ledger.Facts`` from the database: what happened between two moments, in six queries for any number of jobs."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -8,7 +8,7 @@ from typing import Any
 from django.db.models import Q
 
 from portal.jobs.models import Allocation, Job, JobEvent, Outcome
-from portal.usage.ledger import Asked, Facts, Held
+from portal.usage.ledger import Facts, HeldSpan, JobSpan
 from portal.usage.models import CapacitySpell, ShareWeight
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -28,7 +28,7 @@ def micros(moment: datetime) -> int:
 
 
 def read(since: datetime, until: datetime, now: datetime) -> Facts:
-    """What happened from ``since`` to ``until``, seen from ``now``: what goes on then ends there."""
+    """Read what happened from ``since`` to ``until``; what has not ended is cut off at ``now``."""
     end = micros(now)
 
     def to(moment: datetime | None) -> int:
@@ -65,18 +65,18 @@ def read(since: datetime, until: datetime, now: datetime) -> Facts:
     return Facts(
         offers=[(gpu, micros(first), to(last)) for gpu, first, last in offers.values_list("gpu", "since", "until")],
         jobs=[
-            Asked(
+            JobSpan(
                 id=id,
                 account=(group, user),
                 project=project,
-                most=most,
+                max_gpus=max_gpus,
                 elastic=elastic,
                 since=micros(submitted),
                 until=max(micros(submitted), to(finished)),
                 paused=tuple(paused.get(id, ())),
                 started=micros(started) if started else None,
             )
-            for id, user, group, project, most, elastic, submitted, finished, started in (
+            for id, user, group, project, max_gpus, elastic, submitted, finished, started in (
                 jobs[id] for id in sorted(jobs)
             )
         ],
@@ -101,15 +101,15 @@ JOB = (
 )
 
 
-def _held(lines: Iterable[tuple[Any, ...]], to: Callable[[datetime | None], int]) -> Iterator[Held]:
-    """Each GPU at most once at a time: clocks of two processes may differ by a little."""
+def _held(lines: Iterable[tuple[Any, ...]], to: Callable[[datetime | None], int]) -> Iterator[HeldSpan]:
+    """Yield the spans of each GPU without overlap: the clocks of two processes may differ slightly."""
     free: dict[int, int] = {}
     for gpu, job, since, until, ran, outcome, resumable in lines:
         first, last = max(to(since), free.get(gpu, 0)), to(until)
         free[gpu] = max(first, last)
         lost = LOST.get(outcome, "")
         if last > first:
-            yield Held(
+            yield HeldSpan(
                 gpu=gpu,
                 job=job,
                 since=first,
@@ -120,7 +120,7 @@ def _held(lines: Iterable[tuple[Any, ...]], to: Callable[[datetime | None], int]
 
 
 def _pauses(events: Iterable[tuple[int, str, datetime]], ends: dict[int, int]) -> dict[int, list[tuple[int, int]]]:
-    """By job: from when to when it was on hold."""
+    """Return by job the times (from, to) at which it was on hold."""
     paused: dict[int, list[tuple[int, int]]] = defaultdict(list)
     began: dict[int, int] = {}
     for job, kind, at in events:

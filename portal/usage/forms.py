@@ -1,4 +1,4 @@
-"""What one may ask of ledger and usage: from which day to which, by what, of whom."""
+"""Filters of ledger and usage: the days, the grouping, and whose usage."""
 
 from datetime import date, timedelta
 from typing import Any
@@ -11,11 +11,11 @@ from portal.projects.models import Project
 from portal.usage.reports import BY, Only
 
 USUAL_DAYS = 30
-MOST_DAYS = 3660
+MAX_DAYS = 3660
 
 
 class WindowForm(forms.Form):
-    """Whole days, both included. Left empty: the last thirty days."""
+    """Whole days, both included. The default is the last thirty days."""
 
     since = forms.DateField(
         required=False, label="From", widget=forms.DateInput(attrs={"type": "date"}, format="%Y-%m-%d")
@@ -36,13 +36,13 @@ class WindowForm(forms.Form):
         data["since"] = data.get("since") or data["until"] - timedelta(days=USUAL_DAYS - 1)
         if data["since"] > data["until"]:
             self.add_error("since", "The first day must not be after the last one, and not after today.")
-        elif (data["until"] - data["since"]).days > MOST_DAYS:
-            self.add_error("since", f"Ask for at most {MOST_DAYS} days at once.")
+        elif (data["until"] - data["since"]).days > MAX_DAYS:
+            self.add_error("since", f"Choose at most {MAX_DAYS} days at once.")
         return data
 
     @property
     def window(self) -> tuple[date, date]:
-        """The days asked for; the usual ones when what was asked makes no sense."""
+        """The chosen days, or the default when they are invalid."""
         if self.is_valid():
             return self.cleaned_data["since"], self.cleaned_data["until"]
         return self.today - timedelta(days=USUAL_DAYS - 1), self.today

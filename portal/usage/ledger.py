@@ -1,15 +1,15 @@
-"""The fairness ledger: who was entitled to how much, who used it, who lent, who borrowed. Pure.
+"""The fairness ledger: how much each was entitled to, used, lent and borrowed. Pure functions.
 
 **The rule.** At each moment the lab's GPUs are divided among those who have jobs running or waiting then: by weight
-among groups (a person without a group stands beside the groups), and within a group by weight among its people. Nobody
-is entitled to more than their jobs ask for; what is over goes to the others, by weight again. So a share counts only
-while its owner wants it, and
+among groups (a person without a group counts as a group), and within a group by weight among its people. No one is
+entitled to more than their jobs ask for; the rest goes to the others, by weight again. So a share counts only while its
+owner asks for it, and
 
-* *used*: what their jobs held;
-* *borrowed*: what they used beyond their entitlement;
-* *lent*: what of their entitlement others used while their own jobs waited or ran with less than they asked for;
-* *spare*: what of their entitlement nobody used, because no job that waited could be placed on it;
-* *unclaimed*: what no job asked for.
+* *used* is what their jobs held;
+* *borrowed* is what they used beyond their entitlement;
+* *lent* is the part of their entitlement that others used while their own jobs waited or ran with less than requested;
+* *spare* is the part of their entitlement that no one used, because no waiting job could be placed on it;
+* *unclaimed* is what no job asked for.
 
 **The law**, exact because amounts are whole GPU-microseconds and each moment is divided without remainder::
 
@@ -18,9 +18,9 @@ while its owner wants it, and
     lent of all             = borrowed of all
     used                    = entitled + borrowed - lent - spare      for everyone
 
-Capacity are the GPUs on offer (``CapacitySpell``) and those held though not on offer, each once. An elastic job asks
-for its most; any other that runs, for what it holds; one that waits, for its most; one on hold, for nothing.
-Weighted max-min fairness ("water filling", Bertsekas and Gallager 1987, 6.5.2), applied to every moment.
+The capacity is that of the GPUs on offer (``CapacitySpell``) and of those held though not on offer, each once. An elastic
+job asks for its maximum; any other running job for what it holds; a waiting job for its maximum; one on hold for nothing.
+This is weighted max-min fairness ("water filling", Bertsekas and Gallager 1987, 6.5.2), applied to every moment.
 """
 
 from bisect import bisect_right
@@ -30,14 +30,14 @@ from itertools import groupby
 from typing import TypeVar
 
 Account = tuple[int | None, int]
-"""Group, or None, and user."""
+"""(Group or None, user)."""
 Key = tuple[Account, int]
-"""Account and project."""
+"""(Account, project)."""
 K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(slots=True)
-class Line:
+class LedgerLine:
     """What became of one account's share."""
 
     entitled: int = 0
@@ -48,22 +48,22 @@ class Line:
 
     @property
     def balance(self) -> int:
-        """What others owe it."""
+        """What others owe the account."""
         return self.lent - self.borrowed
 
-    def add(self, other: "Line") -> None:
+    def add(self, other: "LedgerLine") -> None:
         for each in fields(self):
             setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
 
 @dataclass(slots=True)
 class Spent:
-    """What held GPUs were good for, and what jobs waited.
+    """What held GPUs were used for, and how long jobs waited.
 
-    *starting*: held before the program ran. *failed*: of attempts that failed, ran into their time limit or broke by
-    our fault. *interrupted*: of attempts that were stopped by the scheduler, put on hold or lost with their node, and
-    whose job cannot go on from a checkpoint. The rest was of use, so far as anybody can tell: work of a job that goes on
-    from a checkpoint counts as useful, and so does what a person cancelled.
+    *starting* is time before the program ran. *failed* is the time of attempts that failed, reached their time limit or
+    broke by our fault. *interrupted* is the time of attempts that were stopped by the scheduler, put on hold or lost with
+    their node, and whose job cannot restart from a checkpoint. The rest counts as useful, including the work of a job that
+    restarts from a checkpoint, and of one that a user cancelled.
     """
 
     allocated: int = 0
@@ -88,11 +88,11 @@ class Spent:
 
 @dataclass(slots=True)
 class Day:
-    """Everything of one day, or of a part of it."""
+    """The sums of one day, or of a part of it."""
 
     capacity: int = 0
     unclaimed: int = 0
-    lines: dict[Account, Line] = field(default_factory=dict)
+    lines: dict[Account, LedgerLine] = field(default_factory=dict)
     spent: dict[Key, Spent] = field(default_factory=dict)
 
     @property
@@ -104,13 +104,13 @@ class Day:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A job: from when to when it wanted GPUs, apart from ``held`` times."""
+class JobSpan:
+    """The time during which a job asked for GPUs, apart from the times when it was on hold (``paused``)."""
 
     id: int
     account: Account
     project: int
-    most: int
+    max_gpus: int
     elastic: bool
     since: int
     until: int
@@ -120,8 +120,8 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A GPU given to a job."""
+class HeldSpan:
+    """The time during which a job held a GPU."""
 
     gpu: int
     job: int
@@ -130,47 +130,47 @@ class Held:
     ran: int | None
     """When its container began to run."""
     lost: str = ""
-    """``failed`` or ``interrupted``: which waste its work was in the end; empty for useful or not yet known."""
+    """``failed`` or ``interrupted`` when its work was wasted; empty when it was useful or this is not known yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What happened. Times may reach beyond the days asked for."""
+    """What happened. Times may reach beyond the requested days."""
 
     offers: Sequence[tuple[int, int, int]]
-    """GPU, from, to."""
-    jobs: Sequence[Asked]
-    held: Sequence[Held]
+    """(GPU, from, to)."""
+    jobs: Sequence[JobSpan]
+    held: Sequence[HeldSpan]
     weights: Sequence[tuple[int, Account | int, float]] = ()
-    """From when on, whose (an account is a person's, a number a group's), how much; ascending."""
+    """(Since when, whose, weight), ascending; an account stands for a person, a number for a group."""
 
 
 # --- the sums ------------------------------------------------------------------------------------------------------
 
 
 def share_out(total: int, claims: Iterable[tuple[K, int, int]]) -> dict[K, int]:
-    """``total`` by weight among claims ``(key, weight, most)``, nobody beyond their most, without remainder.
+    """Divide ``total`` by weight among claims ``(key, weight, maximum)``, none beyond its maximum, without remainder.
 
-    The result sums to ``total``, or to all claims where these are less.
+    The result sums to ``total``, or to all claims if these are less.
     """
     order = sorted(claims, key=lambda claim: claim[2] / claim[1])
     weights = sum(weight for _, weight, _ in order)
     given: dict[K, int] = {}
-    for key, weight, most in order:
-        given[key] = min(most, total * weight // weights)
+    for key, weight, maximum in order:
+        given[key] = min(maximum, total * weight // weights)
         total -= given[key]
         weights -= weight
-    for key, _, most in reversed(order):
+    for key, _, maximum in reversed(order):
         if not total:
             break
-        more = min(total, most - given[key])
+        more = min(total, maximum - given[key])
         given[key] += more
         total -= more
     return given
 
 
 def account_days(facts: Facts, bounds: Sequence[int]) -> list[Day]:
-    """Sums for each span between two of ``bounds``."""
+    """Return the sums for each span between two of ``bounds``."""
     days = [Day() for _ in bounds[1:]]
     _Sweep(facts, bounds).run(days)
     by_id = {job.id: job for job in facts.jobs}
@@ -195,7 +195,7 @@ def account_days(facts: Facts, bounds: Sequence[int]) -> list[Day]:
 
 
 def _pieces(since: int, until: int, bounds: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """The parts of a time in each span, with the span's number."""
+    """Yield the parts of a time that lie in each span, with the span's number."""
     day = max(0, bisect_right(bounds, since) - 1)
     while day < len(bounds) - 1 and bounds[day] < until:
         if bounds[day + 1] > since:
@@ -204,21 +204,21 @@ def _pieces(since: int, until: int, bounds: Sequence[int]) -> Iterator[tuple[int
 
 
 class _Sweep:
-    """Walks from change to change; between two of them nothing moves."""
+    """Walks from event to event; between two of them nothing changes."""
 
     def __init__(self, facts: Facts, bounds: Sequence[int]) -> None:
         self.bounds = bounds
         self.jobs = {job.id: job for job in facts.jobs}
         self.users: dict[int, int] = {}
-        """By GPU: on offer or held how many times over; those with any count as capacity."""
+        """By GPU, how many times it is on offer or held; GPUs with any count as capacity."""
         self.holding: dict[int, int] = {}
-        """By job: GPUs."""
+        """By job, the GPUs that it holds."""
         self.used: dict[Account, int] = {}
-        # In one order, so that what cannot be divided goes to the same people whenever a day is summed up.
+        # In one order, so that remainders go to the same people whenever a day is summed up.
         accounts = sorted({job.account for job in facts.jobs}, key=lambda account: (account[0] or 0, account[1]))
         self.wants: dict[Account, int] = dict.fromkeys(accounts, 0)
         self.asking: dict[int, int] = {}
-        """By job: what it asks for now."""
+        """By job, how many GPUs it asks for now."""
         self.active: set[int] = set()
         self.weights: dict[Account | int, int] = {}
         self.capacity = 0
@@ -280,11 +280,11 @@ class _Sweep:
         self._ask(job)
 
     def _ask(self, job: int) -> None:
-        """What it asks for now, in its account's sum."""
+        """Update what a job asks for, and the sum of its account."""
         about, holds = self.jobs[job], self.holding.get(job, 0)
         asks = holds
         if job in self.active and (about.elastic or not holds):
-            asks = max(about.most, holds)
+            asks = max(about.max_gpus, holds)
         self.wants[about.account] += asks - self.asking.get(job, 0)
         self.asking[job] = asks
 
@@ -295,7 +295,7 @@ class _Sweep:
         unused: list[tuple[Account, int, int]] = []
         borrowed = 0
         for account, right in entitled.items():
-            line = day.lines.setdefault(account, Line())
+            line = day.lines.setdefault(account, LedgerLine())
             used = self.used.get(account, 0) * length
             line.entitled += right
             line.used += used
@@ -315,15 +315,15 @@ class _Sweep:
         if sum(everything.values()) <= total:
             return everything
         top: dict[Account | int, list[tuple[Account, int, int]]] = {}
-        for account, most in everything.items():
+        for account, maximum in everything.items():
             group, user = account
-            claim = (account, self.weights.get((None, user), 1000), most)
+            claim = (account, self.weights.get((None, user), 1000), maximum)
             top.setdefault(account if group is None else group, []).append(claim)
         claims = [
             (
                 key,
                 self.weights.get(key, 1000) if isinstance(key, int) else people[0][1],
-                sum(most for *_, most in people),
+                sum(maximum for *_, maximum in people),
             )
             for key, people in top.items()
         ]
@@ -334,5 +334,5 @@ class _Sweep:
 
 
 def decayed(lines: Mapping[int, int], half_life_days: float) -> float:
-    """A sum of balances by age in days, each worth half after ``half_life_days``."""
+    """Sum balances by age in days; each is worth half after ``half_life_days``."""
     return sum(balance * 0.5 ** (age / half_life_days) for age, balance in lines.items())

@@ -1,7 +1,7 @@
-"""What was offered, and what became of it: facts that other apps do not keep, and daily sums of those they do.
+"""Offered GPUs and their use: facts that other apps do not keep, and daily sums of those that they keep.
 
-Amounts are whole GPU-microseconds: one GPU held for one microsecond, the finest time the database keeps, so that sums
-are exact. Days are those of ``settings.TIME_ZONE``. Only ``rollups`` writes the sums, from facts alone.
+Amounts are whole GPU-microseconds, one GPU held for one microsecond: this is the resolution of the database, so sums are
+exact. Days are those of ``settings.TIME_ZONE``. Only ``rollups`` writes the sums, from facts alone.
 """
 
 from django.conf import settings
@@ -14,7 +14,7 @@ from portal.projects.models import Project
 
 
 class CapacitySpell(models.Model):
-    """A time in which a GPU was part of the lab: of an approved node that was heard of, present and healthy."""
+    """A time during which a GPU was part of the lab: present and healthy, on an approved node that reported."""
 
     gpu = models.ForeignKey(Gpu, on_delete=models.CASCADE, related_name="spells")
     since = models.DateTimeField()
@@ -30,7 +30,7 @@ class CapacitySpell(models.Model):
 
 
 class ShareWeight(models.Model):
-    """The weight of a user or a group from ``since`` on, until the next row. Without a row it is 1. Only added."""
+    """The weight of a user or a group from ``since`` until the next row. Without a row it is 1. Rows are only added."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.CASCADE, related_name="+")
     group = models.ForeignKey(Group, null=True, on_delete=models.CASCADE, related_name="+")
@@ -48,22 +48,22 @@ class ShareWeight(models.Model):
 
 
 class LabDay(models.Model):
-    """A day of the whole lab; the row also says that the day's other sums are there."""
+    """A day of the whole lab; the row also shows that the day's other sums exist."""
 
     day = models.DateField(primary_key=True)
     capacity = models.BigIntegerField(default=0)
     unclaimed = models.BigIntegerField(default=0)
-    """What nobody had a job for."""
+    """The time that no job asked for."""
     rolled_at = models.DateTimeField()
     stale = models.BooleanField(default=False)
-    """Something that belongs to it has become known since."""
+    """Whether something that belongs to the day became known after it was summed up."""
 
     class Meta:
         ordering = ["day"]
 
 
 class LedgerDay(models.Model):
-    """A day of one person, apart for each group whose share they used. ``ledger.Line`` says what each amount means."""
+    """A day of one person, one row for each group whose share they used. ``ledger.LedgerLine`` defines the amounts."""
 
     day = models.DateField(db_index=True)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
@@ -79,7 +79,7 @@ class LedgerDay(models.Model):
 
 
 class UsageDay(models.Model):
-    """A day of one person's jobs in one project. ``ledger.Spent`` says what each amount means."""
+    """A day of one person's jobs in one project. ``ledger.Spent`` defines the amounts."""
 
     day = models.DateField(db_index=True)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
@@ -91,7 +91,7 @@ class UsageDay(models.Model):
     interrupted = models.BigIntegerField(default=0)
     submitted = models.PositiveIntegerField(default=0)
     waits = models.JSONField(default=list)
-    """Seconds that each job waited which first started on this day."""
+    """The seconds waited by each job that first started on this day."""
 
     class Meta:
         ordering = ["day", "id"]

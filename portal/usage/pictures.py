@@ -9,9 +9,9 @@ from portal.usage.ledger import Spent
 from portal.usage.reports import Ledger, Row, Statement, Usage
 
 HOUR = 3_600_000_000
-MOST_BARS = 12
+MAX_BARS = 12
 DAILY = 62
-"""Longer windows are drawn by month."""
+"""Windows of more days are drawn by month."""
 WASTE: tuple[tuple[str, str, Callable[[Spent], int]], ...] = (
     ("useful", "teal", lambda spent: spent.useful),
     ("starting", "amber", lambda spent: spent.starting),
@@ -21,7 +21,7 @@ WASTE: tuple[tuple[str, str, Callable[[Spent], int]], ...] = (
 
 
 def over_time(report: Usage) -> Chart | None:
-    """What was held each day or month, and what of the lab was idle."""
+    """Draw how much GPU time was held each day or month, and how much was idle."""
     if not report.days:
         return None
     monthly = len(report.days) > DAILY
@@ -37,20 +37,25 @@ def over_time(report: Usage) -> Chart | None:
         series.append(Series("idle", [idle[span] / HOUR for span in spans], "idle"))
     labels: Sequence[date | str] = [f"{span:%b %Y}" for span in spans] if monthly else list(spans)
     return charts.bars(
-        f"GPU-hours by {'month' if monthly else 'day'}", labels, series, "GPU-hours", stacked=True, desc=_most(report)
+        f"GPU-hours by {'month' if monthly else 'day'}",
+        labels,
+        series,
+        "GPU-hours",
+        stacked=True,
+        desc=_share_wasted(report),
     )
 
 
-def _most(report: Usage) -> str:
+def _share_wasted(report: Usage) -> str:
     spent = report.total.spent
     if not spent.allocated:
         return "No GPU was held."
     used = charts.format_value(spent.allocated / HOUR, "GPU-hours")
-    return f"{used} were held, {round(100 * spent.wasted / spent.allocated)} % of them in vain."
+    return f"{used} were held; {round(100 * spent.wasted / spent.allocated)} % of them were wasted."
 
 
 def by_row(report: Usage) -> Chart | None:
-    rows = [row for row in report.rows if row.spent.allocated][:MOST_BARS]
+    rows = [row for row in report.rows if row.spent.allocated][:MAX_BARS]
     if len(rows) < 2 or report.by in ("day", "month"):
         return None
     series = [Series(name, [of(row.spent) / HOUR for row in rows], tone) for name, tone, of in WASTE]
@@ -61,13 +66,13 @@ def by_row(report: Usage) -> Chart | None:
 
 def waiting(report: Usage) -> Chart | None:
     rows = [row for row in report.rows if row.spent.waits]
-    rows = rows[-MOST_BARS:] if report.by in ("day", "month") else rows[:MOST_BARS]
+    rows = rows[-MAX_BARS:] if report.by in ("day", "month") else rows[:MAX_BARS]
     if not rows or report.by == "day":
         return None
     return charts.bars(
         f"Waiting times by {_WORDS[report.by]}",
         [row.name for row in rows],
-        [_waits("median", rows, lambda row: row.median), _waits("95 of 100 waited less", rows, lambda row: row.p95)],
+        [_waits("median", rows, lambda row: row.median), _waits("95th percentile", rows, lambda row: row.p95)],
         charts.SECONDS,
         across=True,
     )
@@ -78,8 +83,8 @@ def _waits(name: str, rows: Sequence[Row], of: Callable[[Row], float | None]) ->
 
 
 def statements(title: str, rows: Sequence[Statement]) -> Chart | None:
-    """Entitled beside used."""
-    shown = [row for row in rows if row.line.entitled or row.line.used][:MOST_BARS]
+    """Draw entitled and used GPU time side by side."""
+    shown = [row for row in rows if row.line.entitled or row.line.used][:MAX_BARS]
     if not shown:
         return None
     return charts.bars(

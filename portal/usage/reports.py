@@ -1,7 +1,7 @@
-"""What pages, files and endpoints show: the same numbers for everybody, as much of them as one may see.
+"""The reports of pages, files and endpoints: the same numbers for all, limited to what the user may see.
 
-A member sees their own lines, the totals of groups they belong to and of projects they are a member of, and of the lab
-what it offered and how much of it was used. Admins see everything.
+A member sees their own lines, the totals of their groups and projects, and how much the lab offered and used in total.
+Admins see everything.
 """
 
 from collections import defaultdict
@@ -16,18 +16,18 @@ from django.contrib.auth.models import Group
 from portal.accounts.models import User
 from portal.projects.models import Project
 from portal.usage import rollups
-from portal.usage.ledger import Account, Day, Line, Spent, decayed
+from portal.usage.ledger import Account, Day, LedgerLine, Spent, decayed
 
 HALF_LIFE_DAYS = 7.0
-"""Of a balance; the fair share's own default."""
+"""The half-life of a balance; it is the default of fair share too."""
 REMEMBERED_DAYS = 70
-"""After ten half-lives a thousandth is left."""
+"""How far back balances reach: after ten half-lives a thousandth is left."""
 BY = {"user": "Person", "group": "Group", "project": "Project", "month": "Month", "day": "Day"}
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """What somebody may see."""
+class Visibility:
+    """What a user may see."""
 
     user: int
     everything: bool
@@ -35,8 +35,8 @@ class Sight:
     projects: frozenset[int]
 
 
-def sight_of(user: User) -> Sight:
-    return Sight(
+def visibility_of(user: User) -> Visibility:
+    return Visibility(
         user=user.pk,
         everything=user.is_admin,
         groups=frozenset(user.groups.values_list("pk", flat=True)),
@@ -49,22 +49,22 @@ def sight_of(user: User) -> Sight:
 
 @dataclass(slots=True)
 class Statement:
-    """A line of the ledger: of a person, a group, or of all that one may not see one by one."""
+    """A line of the ledger: of a person, of a group, or of all others that the user may not see one by one."""
 
     name: str
     kind: str
-    """user, group, or others."""
+    """``user``, ``group`` or ``others``."""
     id: int | None
-    line: Line = field(default_factory=Line)
+    line: LedgerLine = field(default_factory=LedgerLine)
     balances: dict[int, int] = field(default_factory=dict)
-    """By age in days."""
+    """Balances by age in days."""
 
     @property
     def balance(self) -> float:
-        """Lent less borrowed, older days for less."""
+        """Lent minus borrowed; older days count less."""
         return decayed(self.balances, HALF_LIFE_DAYS)
 
-    def take(self, line: Line | None, age: int, owed: int) -> None:
+    def take(self, line: LedgerLine | None, age: int, owed: int) -> None:
         if line is not None:
             self.line.add(line)
         self.balances[age] = self.balances.get(age, 0) + owed
@@ -78,7 +78,7 @@ class Ledger:
     groups: list[Statement]
     capacity: int = 0
     unclaimed: int = 0
-    total: Line = field(default_factory=Line)
+    total: LedgerLine = field(default_factory=LedgerLine)
 
     @property
     def idle(self) -> int:
@@ -89,8 +89,8 @@ class Ledger:
         return [*self.people, *self.groups]
 
 
-def ledger(sight: Sight, first: date, last: date, now: datetime) -> Ledger:
-    """Everybody's lines; for a member their own, their groups', and all others' as one, so that it sums up."""
+def ledger(visibility: Visibility, first: date, last: date, now: datetime) -> Ledger:
+    """Return the lines of all; a member gets their own, their groups' and one line for all others, so that sums agree."""
     last = min(last, rollups.today(now))
     days = rollups.days_of(min(first, last - timedelta(days=REMEMBERED_DAYS)), last, now)
     names, group_names = _names(days.values())
@@ -106,19 +106,19 @@ def ledger(sight: Sight, first: date, last: date, now: datetime) -> Ledger:
             taken, age, owed = line if inside else None, (last - day).days, line.balance
             if taken is not None:
                 report.total.add(taken)
-            known = sight.everything or user == sight.user
+            known = visibility.everything or user == visibility.user
             person = user if known else None
             if person not in people:
-                name = names.get(user, "?") if known else "Everybody else"
+                name = names.get(user, "?") if known else "Everyone else"
                 people[person] = Statement(name, "user" if known else "others", person)
             people[person].take(taken, age, owed)
-            if sight.everything or group in sight.groups:
+            if visibility.everything or group in visibility.groups:
                 if group not in groups:
                     groups[group] = Statement(group_names.get(group, "?") if group else "No group", "group", group)
                 groups[group].take(taken, age, owed)
-    if not sight.everything and sight.user not in people:
-        name = User.objects.values_list("username", flat=True).get(pk=sight.user)
-        people[sight.user] = Statement(name, "user", sight.user)
+    if not visibility.everything and visibility.user not in people:
+        name = User.objects.values_list("username", flat=True).get(pk=visibility.user)
+        people[visibility.user] = Statement(name, "user", visibility.user)
     report.people = sorted(people.values(), key=_order)
     report.groups = sorted(groups.values(), key=_order)
     return report
@@ -133,7 +133,7 @@ def _order(statement: Statement) -> tuple[bool, int, str]:
 
 @dataclass(slots=True)
 class Row:
-    """Of a person, group, project, month or day."""
+    """The usage of a person, group, project, month or day."""
 
     name: str
     key: int | date | None
@@ -149,13 +149,13 @@ class Row:
 
     @property
     def p95(self) -> float | None:
-        """The wait that 95 of 100 jobs did not exceed (nearest rank)."""
+        """The 95th percentile of the waiting times (nearest rank)."""
         waits = sorted(self.spent.waits)
         return waits[ceil(0.95 * len(waits)) - 1] if waits else None
 
     @property
     def id(self) -> int | str | None:
-        """As scripts have it."""
+        """The id in the API and in CSV files."""
         if not isinstance(self.key, date):
             return self.key
         return self.key.isoformat() if self.name != _month(self.key) else f"{self.key:%Y-%m}"
@@ -169,9 +169,9 @@ class Usage:
     rows: list[Row]
     total: Row
     days: list[Row]
-    """The same by day."""
+    """The same usage by day."""
     capacity: dict[date, int] | None = None
-    """By day; only where the rows are of the whole lab."""
+    """By day; None unless the rows are of the whole lab."""
 
     @property
     def idle(self) -> dict[date, int]:
@@ -182,7 +182,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Only:
-    """Narrows usage to one person, group, project; ids that the asker may see."""
+    """Narrows usage to one person, group or project; the ids are ones that the user may see."""
 
     user: int | None = None
     group: int | None = None
@@ -197,13 +197,15 @@ class Only:
         )
 
 
-def usage(sight: Sight, first: date, last: date, now: datetime, by: str = "user", only: Only | None = None) -> Usage:
+def usage(
+    visibility: Visibility, first: date, last: date, now: datetime, by: str = "user", only: Only | None = None
+) -> Usage:
     only = only or Only()
     days = rollups.days_of(first, last, now)
     names, group_names = _names(days.values())
     used_projects = {project for sums in days.values() for _, project in sums.spent}
     project_names = dict(Project.objects.filter(pk__in=used_projects).values_list("pk", "name")) if days else {}
-    may = _may(sight, by, only)
+    may = _may(visibility, by, only)
     rows: dict[int | date | None, Row] = {}
     by_day: dict[date, Row] = {}
     total = Row("Total", None)
@@ -233,24 +235,24 @@ def usage(sight: Sight, first: date, last: date, now: datetime, by: str = "user"
     ordered = list(rows.values())
     if by in ("user", "group", "project"):
         ordered.sort(key=lambda row: (-row.spent.allocated, row.name))
-    whole = sight.everything and only == Only()
+    whole = visibility.everything and only == Only()
     capacity = {day: sums.capacity for day, sums in days.items()} if whole else None
     return Usage(first, min(last, rollups.today(now)), by, ordered, total, list(by_day.values()), capacity)
 
 
-def _may(sight: Sight, by: str, only: Only) -> Callable[[Account, int], bool]:
-    """Which lines go into the sums. By group and project members see those of others, summed up; else their own."""
-    if sight.everything:
+def _may(visibility: Visibility, by: str, only: Only) -> Callable[[Account, int], bool]:
+    """Return which lines go into the sums: by group and project also those of other members; else the user's own."""
+    if visibility.everything:
         return lambda account, project: True
     if by == "project" or (by in ("month", "day") and only.project is not None):
-        return lambda account, project: project in sight.projects
+        return lambda account, project: project in visibility.projects
     if by == "group" or (by in ("month", "day") and only.group is not None):
-        return lambda account, project: account[0] in sight.groups
-    return lambda account, project: account[1] == sight.user
+        return lambda account, project: account[0] in visibility.groups
+    return lambda account, project: account[1] == visibility.user
 
 
 def _names(days: Iterable[Day]) -> tuple[dict[int, str], dict[int, str]]:
-    """Of users and groups, by id."""
+    """Return the names of users and groups, by id."""
     users: set[int] = set()
     groups: set[int] = set()
     for sums in days:
@@ -273,7 +275,7 @@ def _month(day: date) -> str:
 
 
 def by_month(rows: Iterable[Row]) -> dict[date, Spent]:
-    """Sums of days, by the first of the month."""
+    """Return the sums of days by the first day of their month."""
     months: dict[date, Spent] = defaultdict(Spent)
     for row in rows:
         if isinstance(row.key, date):

@@ -1,7 +1,7 @@
-"""Daily sums: made once a day is over, made anew when something about it becomes known later, all from facts.
+"""Daily sums: made when a day is over, and again when something about it becomes known later, always from facts.
 
-A page asks ``days_of`` for a window and gets whole past days from the sums and the rest, today at least, computed live,
-so that it is right whether the sums are there or not, and costs the same number of queries for a week and for a year.
+``days_of`` takes whole past days from the sums and computes the rest, at least today, from the facts. So a page is right
+with or without the sums, and needs the same number of queries for a week and for a year.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,15 +14,15 @@ from django.utils import timezone
 
 from portal.jobs.models import Attempt, Job
 from portal.usage import facts
-from portal.usage.ledger import Day, Line, Spent, account_days
+from portal.usage.ledger import Day, LedgerLine, Spent, account_days
 from portal.usage.models import CapacitySpell, LabDay, LedgerDay, UsageDay
 
 AT_ONCE = 14
-"""Days read from the facts together."""
+"""How many days are read from the facts together."""
 LATE = timedelta(hours=1)
-"""What is known so long after midnight is complete: nodes are believed lost only after a while."""
+"""So long after midnight a day's facts are complete: nodes count as lost only after a while."""
 OVERLAP = timedelta(minutes=10)
-"""No transaction takes longer, so none that ended an attempt can have been overlooked."""
+"""No transaction takes longer, so none that ended an attempt can be missed."""
 
 KEPT = timedelta(minutes=1)
 SLOW_SECONDS = 0.5
@@ -37,9 +37,9 @@ def today(now: datetime) -> date:
 
 
 def roll_up(now: datetime | None = None, *, rebuild: bool = False) -> int:
-    """Brings the sums up to yesterday; returns how many days were made. Each day is made whole or not at all.
+    """Bring the sums up to yesterday; return how many days were made. Each day is made whole or not at all.
 
-    May be repeated and may run twice at once. With ``rebuild`` all days are made anew.
+    May be repeated and may run twice at once. With ``rebuild`` all days are made again.
     """
     now = now or timezone.now()
     first = first_day(now)
@@ -53,14 +53,17 @@ def roll_up(now: datetime | None = None, *, rebuild: bool = False) -> int:
 
 
 def first_day(now: datetime) -> date:
-    """The first day there is anything to say about."""
+    """Return the first day with any facts."""
     spell, job = CapacitySpell.objects.order_by("since").first(), Job.objects.order_by("submitted_at").first()
     return today(min(spell.since if spell else now, job.submitted_at if job else now))
 
 
 def mark_stale(now: datetime) -> int:
-    """Days to make anew: of attempts that have ended since (only now it is known what they were good for), and the last
-    day made, when it was made soon after midnight."""
+    """Mark days that must be made again; return how many.
+
+    These are the days of attempts that have ended since (only now it is known whether they were useful), and the last
+    day, if it was made soon after midnight.
+    """
     newest = LabDay.objects.order_by("-rolled_at").values_list("rolled_at", flat=True).first()
     if newest is None:
         return 0
@@ -79,14 +82,14 @@ def days_between(first: date, last: date) -> list[date]:
 
 
 def compute(days: Sequence[date], now: datetime) -> list[Day]:
-    """Sums of consecutive days up to ``now``, straight from the facts."""
+    """Return the sums of consecutive days up to ``now``, computed from the facts."""
     bounds = [midnight(day) for day in (*days, days[-1] + timedelta(days=1))]
     ends = [min(moment, now) for moment in bounds]
     return account_days(facts.read(ends[0], ends[-1], now), [facts.micros(moment) for moment in ends])
 
 
 def _runs(days: Iterable[date]) -> Iterator[list[date]]:
-    """Consecutive days, a few at once."""
+    """Yield runs of consecutive days, at most ``AT_ONCE`` each."""
     run: list[date] = []
     for day in days:
         if run and (day != run[-1] + timedelta(days=1) or len(run) == AT_ONCE):
@@ -127,7 +130,7 @@ def _amounts(spent: Spent) -> dict[str, object]:
 
 
 def days_of(first: date, last: date, now: datetime) -> dict[date, Day]:
-    """Each day of a window up to now. What is not summed up yet is computed, from the first such day on."""
+    """Return each day of a window up to now. From the first day that is not summed up yet, all are computed."""
     first, last = max(first, first_day(now)), min(last, today(now))
     if last < first:
         return {}
@@ -140,18 +143,18 @@ def days_of(first: date, last: date, now: datetime) -> dict[date, Day]:
         for row in LedgerDay.objects.filter(day__range=span).values_list(
             "day", "group", "user", "entitled", "used", "lent", "borrowed", "spare"
         ):
-            days[row[0]].lines.setdefault((row[1], row[2]), Line()).add(Line(*row[3:]))
+            days[row[0]].lines.setdefault((row[1], row[2]), LedgerLine()).add(LedgerLine(*row[3:]))
         for row in UsageDay.objects.filter(day__range=span).values_list("day", "group", "user", "project", *SPENT):
             days[row[0]].spent.setdefault(((row[1], row[2]), row[3]), Spent()).add(Spent(*row[4:]))
     if open_since < tomorrow:
         open_days = days_between(open_since, last)
-        days.update(zip(open_days, _lately(open_days, now), strict=True))
+        days.update(zip(open_days, _recent_days(open_days, now), strict=True))
     return days
 
 
-def _lately(days: Sequence[date], now: datetime) -> list[Day]:
-    """``compute``, kept for a minute where it is slow: a lab of hundreds of people, or sums that are yet to be made."""
-    key = f"usage:{days[0]}:{days[-1]}"
+def _recent_days(days: Sequence[date], now: datetime) -> list[Day]:
+    """Compute days, cached for a minute if it is slow: in a lab of hundreds of people, or while sums are missing."""
+    key = f"usage-days:{days[0]}:{days[-1]}"
     kept: tuple[datetime, list[Day]] | None = cache.get(key)
     if kept is not None and timedelta() <= now - kept[0] < KEPT:
         return kept[1]

@@ -1,4 +1,4 @@
-"""What an admin decides about a node or a weight counts from that moment, not from the next look a minute later."""
+"""Records an admin's change of a node or a weight at once, instead of with the task a minute later."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What keeps the ledger: each minute who offers what, each hour the daily sums. All may be repeated."""
+"""Tasks of the ledger: they record offered GPUs every minute and make daily sums every hour. All may be repeated."""
 
 from celery import shared_task
 

@@ -1,4 +1,4 @@
-"""Pages and files of usage and of the fairness ledger."""
+"""Pages and CSV files of usage and of the fairness ledger."""
 
 from datetime import timedelta
 
@@ -21,13 +21,13 @@ PERIODS = ((7, "7 days"), (30, "30 days"), (90, "90 days"), (365, "365 days"))
 def _usage(request: HttpRequest) -> tuple[UsageForm, Usage]:
     now, user = timezone.now(), signed_in(request)
     form = UsageForm(request.GET, user=user, today=rollups.today(now))
-    return form, reports.usage(reports.sight_of(user), *form.window, now, form.grouping, form.only)
+    return form, reports.usage(reports.visibility_of(user), *form.window, now, form.grouping, form.only)
 
 
 def _ledger(request: HttpRequest) -> tuple[WindowForm, Ledger]:
     now, user = timezone.now(), signed_in(request)
     form = WindowForm(request.GET, user=user, today=rollups.today(now))
-    return form, reports.ledger(reports.sight_of(user), *form.window, now)
+    return form, reports.ledger(reports.visibility_of(user), *form.window, now)
 
 
 @require_safe
@@ -59,7 +59,7 @@ def ledger(request: HttpRequest) -> HttpResponse:
 
 
 def _around(request: HttpRequest, form: WindowForm) -> dict[str, object]:
-    """Links to other periods and to the file, which keep the rest of what is asked."""
+    """Return the links to other periods and to the file; they keep the other filters."""
     first, last = form.window
     rest = request.GET.copy()
     rest.pop("page", None)

@@ -16,7 +16,7 @@ from portal.whatif.serializers import NewSimulationSerializer, SimulationDetailS
 
 @extend_schema(tags=["policy"])
 class Simulations(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[Simulation]):
-    """What the last days would have looked like under other policies; the newest first."""
+    """Simulations of the lab's recent history under other policies, the newest first."""
 
     permission_classes = [IsAdmin]
     queryset = Simulation.objects.select_related("created_by")
@@ -34,7 +34,7 @@ class Simulations(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewS
         request=NewSimulationSerializer, responses={201: SimulationDetailSerializer, **refusals(400, 404, 409, 429)}
     )
     def create(self, request: Request) -> Response:
-        """Queues a simulation; one at a time is carried out. Ask for it again until its status is final."""
+        """Queue a simulation; they run one at a time. Request it again until its status is final."""
         asked = NewSimulationSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
         wanted = [(each["policy"], each.get("params", {})) for each in asked.validated_data["policies"]]
@@ -43,7 +43,7 @@ class Simulations(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewS
 
     @extend_schema(request=None, responses={200: SimulationDetailSerializer, **refusals(404, 409)})
     def cancel(self, request: Request, pk: int) -> Response:
-        """Ends one that waits or runs."""
+        """Cancel a simulation that waits or runs."""
         row = self.get_object()
         services.cancel(row)
         return Response(SimulationDetailSerializer(row).data)

@@ -1,4 +1,4 @@
-"""From simulated and real jobs to the few figures that are compared."""
+"""The figures that are compared, from simulated and real jobs."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
@@ -6,21 +6,21 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from portal.whatif.history import Lived, World
+from portal.whatif.history import PastJob, World
 from scheduling.simulate import Result, Spread
 from scheduling.simulate.result import SHORT_SECONDS, UNFAIR, JobResult
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One job in one world."""
+    """What became of one job, really or in a simulation."""
 
     owner: str
     group: str
     compared: bool
     turnaround: float | None
     waiting: float | None
-    """None also for one that had started before the window."""
+    """None also for a job that had started before the window."""
     rho: float | None
     gpu_seconds: float
     lost_gpu_seconds: float
@@ -29,7 +29,7 @@ class Outcome:
     resizes: int
 
 
-def really(world: World) -> list[Outcome]:
+def actual_outcomes(world: World) -> list[Outcome]:
     alone = _alone(world)
     return [
         Outcome(
@@ -50,8 +50,8 @@ def really(world: World) -> list[Outcome]:
     ]
 
 
-def as_results(world: World) -> list[JobResult]:
-    """What happened, job by job, as the simulator tells it."""
+def actual_results(world: World) -> list[JobResult]:
+    """Return what really happened, job by job, in the form of the simulator's results."""
     alone = _alone(world)
     return [
         JobResult(
@@ -74,12 +74,12 @@ def as_results(world: World) -> list[JobResult]:
     ]
 
 
-def simulated(world: World, result: Result) -> list[Outcome]:
+def simulated_outcomes(world: World, result: Result) -> list[Outcome]:
     rows = {row.id: row for row in result.jobs}
     return [_simulated(world, job, rows[job.submission.job.id]) for job in world.jobs]
 
 
-def _simulated(world: World, job: Lived, row: JobResult) -> Outcome:
+def _simulated(world: World, job: PastJob, row: JobResult) -> Outcome:
     part = _within(world, row)
     return Outcome(
         owner=job.owner,
@@ -97,14 +97,14 @@ def _simulated(world: World, job: Lived, row: JobResult) -> Outcome:
 
 
 def _within(world: World, row: JobResult) -> float:
-    """The part of what it held that was held before the window's end; the simulation goes on until all have ended."""
+    """Return which part of a job's GPU time lies before the window's end; simulations run until all jobs have ended."""
     if row.first_started_at is None or row.ended_at is None or row.ended_at <= world.end:
         return 1.0
     begins = max(world.start, row.first_started_at)
     return max(0.0, world.end - begins) / max(1e-9, row.ended_at - begins)
 
 
-def _waiting(job: Lived, world: World, started: float | None) -> float | None:
+def _waiting(job: PastJob, world: World, started: float | None) -> float | None:
     there = job.submission.job.first_started_at
     return None if started is None or there is not None else started - job.submission.job.submitted_at
 
@@ -113,8 +113,8 @@ def _rho(turnaround: float, alone: float | None) -> float | None:
     return turnaround / alone if alone is not None and alone >= SHORT_SECONDS else None
 
 
-def _alone(world: World) -> Callable[[Lived, float], float | None]:
-    """As the simulator counts it: how long a job would have taken in 1/N of the lab, N jobs having been there."""
+def _alone(world: World) -> Callable[[PastJob, float], float | None]:
+    """Return the length of a job in 1/N of the lab, where N is the mean number of jobs, as the simulator counts it."""
     edges = sorted(
         edge
         for job in world.jobs
@@ -133,7 +133,7 @@ def _alone(world: World) -> Callable[[Lived, float], float | None]:
         place = bisect_right(times, at) - 1
         return areas[place] + counts[place] * (at - times[place]) if place >= 0 else 0.0
 
-    def alone(job: Lived, turnaround: float) -> float | None:
+    def alone(job: PastJob, turnaround: float) -> float | None:
         asked = job.submission.job
         if turnaround <= 0 or job.ended is None:
             return None
@@ -146,7 +146,7 @@ def _alone(world: World) -> Callable[[Lived, float], float | None]:
 
 
 def of(rows: Iterable[Outcome]) -> dict[str, Any]:
-    """Times in seconds, of those that are compared; amounts in GPU-hours, of all."""
+    """Return the figures of some jobs: times in seconds, of the compared jobs; amounts in GPU-hours, of all jobs."""
     some = list(rows)
     compared = [row for row in some if row.compared]
     ended = [row.turnaround for row in compared if row.turnaround is not None]
@@ -172,8 +172,8 @@ def _spread(values: Iterable[float]) -> dict[str, float]:
     return {"mean": round(found.mean, 3), "p50": round(found.p50, 3), "p95": round(found.p95, 3)}
 
 
-def told(world: World, rows: Sequence[Outcome]) -> dict[str, Any]:
-    """One world in figures: in total, and by person and group."""
+def summarise(world: World, rows: Sequence[Outcome]) -> dict[str, Any]:
+    """Return the figures in total, by person and by group."""
     total = of(rows)
     capacity = world.capacity_gpu_seconds / 3600
     total["utilisation"] = round(total["gpu_hours"] / capacity, 6) if capacity else 0.0

@@ -1,4 +1,4 @@
-"""What to simulate: days, and policies each with its parameters."""
+"""The form of a new simulation: days, and policies with their parameters."""
 
 import json
 from typing import Any
@@ -7,29 +7,29 @@ from django.http import Http404, QueryDict
 
 from portal.scheduler.forms import PolicyForm
 from portal.scheduler.models import SchedulerConfig
-from portal.whatif.services import MOST_POLICIES, WINDOWS, Choice
+from portal.whatif.services import MAX_POLICIES, WINDOWS, Choice
 from scheduling import registry
 
 USUAL_DAYS = 14
 SUGGESTED = ("elastic_fifo", "srjf", "fair_share")
-MOST_CHOICES = MOST_POLICIES - 1
+MAX_CHOICES = MAX_POLICIES - 1
 
 
 class WhatifForm:
-    """Which policies is asked by GET; the parameters of these, by POST on the same page."""
+    """Takes the policies from a GET request, and their parameters from a POST to the same page."""
 
     def __init__(self, asked: QueryDict, sent: QueryDict | None, config: SchedulerConfig) -> None:
-        said = asked if sent is None else sent
-        self.days = next((days for days in WINDOWS if said.get("days") == str(days)), USUAL_DAYS)
-        keys = [str(key) for key in said.getlist("policy") if key]
-        if not keys and "policy" not in said:
-            keys = [key for key in SUGGESTED if key != config.policy][: MOST_CHOICES - 1]
+        data = asked if sent is None else sent
+        self.days = next((days for days in WINDOWS if data.get("days") == str(days)), USUAL_DAYS)
+        keys = [str(key) for key in data.getlist("policy") if key]
+        if not keys and "policy" not in data:
+            keys = [key for key in SUGGESTED if key != config.policy][: MAX_CHOICES - 1]
         if any(key not in registry.POLICIES for key in keys):
             raise Http404
-        self.too_many = len(keys) > MOST_CHOICES
+        self.too_many = len(keys) > MAX_CHOICES
         self.wrong = ""
         self.policies = []
-        for place, key in enumerate(keys[:MOST_CHOICES]):
+        for place, key in enumerate(keys[:MAX_CHOICES]):
             given = config.params if key == config.policy else {}
             if place == 0 and sent is None and asked.get("params"):
                 given = self._given(key, str(asked["params"])) or given
@@ -44,16 +44,16 @@ class WhatifForm:
                 raise ValueError("they are not an object")
             return registry.complete(key, params)
         except (ValueError, RecursionError) as error:
-            self.wrong = f"The parameters in the address were left out: {error}"
+            self.wrong = f"The parameters in the address were ignored: {error}"
             return {}
 
     @property
     def slots(self) -> list[str]:
-        """What each of the fields to choose a policy shows."""
-        return [*(form.policy.key for form in self.policies), "", "", ""][:MOST_CHOICES]
+        """The value of each field that chooses a policy."""
+        return [*(form.policy.key for form in self.policies), "", "", ""][:MAX_CHOICES]
 
     def is_valid(self) -> bool:
-        checked = [form.is_valid() for form in self.policies]  # each, so that each shows what is wrong with it
+        checked = [form.is_valid() for form in self.policies]  # validate all forms, so that each shows its errors
         return all(checked)
 
     @property

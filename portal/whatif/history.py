@@ -1,13 +1,12 @@
-"""The lab's own past as a simulation lives it again, and as it really was.
+"""The lab's past, as input of simulations and as it really was.
 
-Each job comes when it came, asks for what it asked, and has the work that it really turned out to have: the time its
-attempts trained, on so many GPUs, read through the speed curve that the portal knows of its program. Attempts that
-failed count (they would fail again), those that were stopped count where the next one went on from them, those that
-were lost with a node do not: nodes come and go in the simulation as they did.
+Each job is submitted when it was, asks for what it asked for, and has the work that it turned out to have: the time that
+its attempts trained, on so many GPUs, weighted by the speed curve that the portal knows for its program. Attempts that
+failed count (they would fail again); attempts that were stopped count if the next one resumed from them; attempts that
+were lost with a node do not count: in the simulation nodes come and go as they did.
 
-What nobody knows is supposed: a job that was cancelled, or has not ended yet, goes on for half as long again or for as
-long as others of its program, and is left out of the comparison. Policies are told what the lab knows of its programs
-today, never how long a job will really take.
+What is unknown is assumed: a job that was cancelled, or has not ended yet, runs half as long again or as long as others of
+its program, and is not compared. Policies get what the lab knows about its programs today, never a job's real length.
 """
 
 from collections import defaultdict
@@ -31,15 +30,15 @@ from scheduling.simulate import Loss, Plain, Submission, lasts, linear
 from scheduling.toolkit.estimates import DEFAULT_EXPONENT
 
 OWN_END = frozenset({Outcome.SUCCEEDED, Outcome.FAILED, Outcome.TIMED_OUT})
-"""Attempts that ended by themselves: under any policy they would have taken that work."""
+"""Attempts that ended by themselves: under any policy they would have had that much work."""
 ON = 1.5
-"""A job whose end nobody has seen goes on until it has done so much of what it did, if nothing better is known."""
-LEAST_WORK = 60.0
+"""The assumed total work of a job whose end is unknown, as a factor on the work it has done."""
+MIN_WORK = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A GPU that an attempt held. Times in seconds since the epoch."""
+class HeldGpu:
+    """A GPU that an attempt held. Times are in seconds since the epoch."""
 
     node: str
     part: int
@@ -49,17 +48,17 @@ class Held:
 
 
 @dataclass(slots=True)
-class Try:
-    """An attempt."""
+class PastAttempt:
+    """An attempt of a past job."""
 
     created: float
     started: float | None
     ended: float | None
     outcome: str
-    held: list[Held] = field(default_factory=list)
+    held: list[HeldGpu] = field(default_factory=list)
 
     def pieces(self, until: float) -> Iterator[tuple[float, float, int]]:
-        """(from, to, GPUs) of its training: after it started, on GPUs not asked back."""
+        """Yield (from, to, GPUs) of its training: after it started, on GPUs that were not requested back."""
         first = self.started if self.started is not None else self.ended or until
         ends = [min(x for x in (gpu.asked_back, gpu.until, until) if x is not None) for gpu in self.held]
         spans = [(max(first, gpu.since), end) for gpu, end in zip(self.held, ends, strict=True)]
@@ -70,15 +69,15 @@ class Try:
                 yield start, end, gpus
 
     def counts(self, resumable: bool) -> bool:
-        """What it did was not done again by a later one."""
+        """Return whether its work counts, because no later attempt repeated it."""
         if self.outcome in GOES_ON:
             return resumable
         return self.outcome not in (Outcome.LOST, Outcome.ERROR)
 
 
 @dataclass(frozen=True, slots=True)
-class Lived:
-    """A job of the past: what goes into the simulation, and what really became of it."""
+class PastJob:
+    """A job of the past: the input of the simulation, and what really became of it."""
 
     submission: Submission
     owner: str
@@ -86,34 +85,34 @@ class Lived:
     ended: float | None
     first_started: float | None
     gpu_seconds: float
-    """Held within the window."""
+    """GPU time held within the window."""
     lost_gpu_seconds: float
-    """Of those: while it began, while it was stopping, and what was done in vain because it was stopped or lost."""
+    """The part of it without useful work: while it started and stopped, and work lost when it was stopped or lost."""
     preemptions: int
     restarts: int
     resizes: int
     compared: bool
-    """It came to its end by itself: turnaround and waiting can be compared."""
+    """Whether it ended by itself, so that turnaround and waiting time can be compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What a simulation is given, and what it is compared with."""
+    """The input of a simulation, and what its result is compared with."""
 
     start: float
     end: float
     nodes: Sequence[types.Node]
     losses: Sequence[Loss]
     capacity_gpu_seconds: float
-    """Within the window."""
-    jobs: Sequence[Lived]
+    """GPU time that nodes offered within the window."""
+    jobs: Sequence[PastJob]
     limits: Sequence[types.Limit]
     accounts: Sequence[types.Account]
     reservations: Sequence[types.Reservation]
 
 
-class Found(NamedTuple):
-    """What is read of a job beside what a policy sees of it."""
+class JobRow(NamedTuple):
+    """The columns that are read of a job, with those that a policy sees in ``row``."""
 
     row: Row
     state: str
@@ -122,13 +121,13 @@ class Found(NamedTuple):
 
 
 def read(start: datetime, end: datetime) -> World:
-    """In a constant number of queries."""
+    """Read the lab's past between two moments, in a constant number of queries."""
     found = [
-        Found(Row.of(values[: len(Row._fields)]), *values[len(Row._fields) :])
+        JobRow(Row.of(values[: len(Row._fields)]), *values[len(Row._fields) :])
         for values in _jobs(start, end).values_list(*Row._fields, "state", "intent", "finished_at")
     ]
-    tries, on_hold = _tries(start, end), _on_hold(start, end)
-    came = {each.row.id: _came(each, tries[each.row.id], on_hold[each.row.id]) for each in found}
+    attempts, on_hold = _attempts_of(start, end), _on_hold(start, end)
+    came = {each.row.id: _came(each, attempts[each.row.id], on_hold[each.row.id]) for each in found}
     rows = [each.row._replace(submitted_at=came[each.row.id]) for each in found]
     past = snapshots.of_the_past(rows, start, History())
     names = dict(User.objects.filter(pk__in={row.submitted_by_id for row in rows}).values_list("pk", "username"))
@@ -137,7 +136,7 @@ def read(start: datetime, end: datetime) -> World:
     jobs = []
     for each, job in zip(found, past.jobs, strict=True):
         where = prepared.nodes.get(each.row.environment_id, frozenset())
-        one = _lived(each, job, tries[each.row.id], where, prepared, on_hold[each.row.id], window)
+        one = _past_job(each, job, attempts[each.row.id], where, prepared, on_hold[each.row.id], window)
         if one is not None:
             jobs.append(replace(one, owner=names.get(each.row.submitted_by_id, "")))
     nodes, losses, capacity = _nodes(*window, jobs)
@@ -147,8 +146,8 @@ def read(start: datetime, end: datetime) -> World:
     return World(*window, nodes, losses, capacity, jobs, past.limits, past.accounts, reservations)
 
 
-def _tied(each: Lived, known: frozenset[str]) -> Lived:
-    """To the nodes there are."""
+def _tied(each: PastJob, known: frozenset[str]) -> PastJob:
+    """Restrict the nodes of a job to those that exist in the simulation."""
     job = each.submission.job
     nodes = None if job.nodes is None else (job.nodes & known) or None
     return replace(each, submission=replace(each.submission, job=replace(job, nodes=nodes)))
@@ -159,27 +158,29 @@ def _jobs(start: datetime, end: datetime) -> QuerySet[Job]:
     return there.order_by("submitted_at", "pk")
 
 
-def _tries(start: datetime, end: datetime) -> Mapping[int, list[Try]]:
+def _attempts_of(start: datetime, end: datetime) -> Mapping[int, list[PastAttempt]]:
     jobs = _jobs(start, end).order_by().values("pk")
-    found: dict[int, list[Try]] = defaultdict(list)
-    by_pk: dict[int, Try] = {}
+    found: dict[int, list[PastAttempt]] = defaultdict(list)
+    by_pk: dict[int, PastAttempt] = {}
     attempts = Attempt.objects.filter(job__in=jobs).order_by("job", "number")
     for pk, job, created, started, ended, outcome in attempts.values_list(
         "pk", "job", "created_at", "started_at", "ended_at", "outcome"
     ):
-        by_pk[pk] = Try(created.timestamp(), _seconds(started), _seconds(ended), outcome)
+        by_pk[pk] = PastAttempt(created.timestamp(), _seconds(started), _seconds(ended), outcome)
         found[job].append(by_pk[pk])
     held = Allocation.objects.filter(attempt__job__in=jobs).order_by("pk")
     for attempt, node, part, since, asked_back, until in held.values_list(
         "attempt", "gpu__node", "container__index", "allocated_at", "requested_back_at", "released_at"
     ):
         if attempt in by_pk:
-            by_pk[attempt].held.append(Held(str(node), part, since.timestamp(), _seconds(asked_back), _seconds(until)))
+            by_pk[attempt].held.append(
+                HeldGpu(str(node), part, since.timestamp(), _seconds(asked_back), _seconds(until))
+            )
     return found
 
 
 def _on_hold(start: datetime, end: datetime) -> Mapping[int, list[tuple[float, bool]]]:
-    """By job, when it was put on hold (True) and released."""
+    """Return by job when it was put on hold (True) and released (False)."""
     found: dict[int, list[tuple[float, bool]]] = defaultdict(list)
     events = JobEvent.objects.filter(job__in=_jobs(start, end).order_by().values("pk"), kind__in=["held", "released"])
     for job, at, kind in events.order_by("job", "seq").values_list("job", "at", "kind"):
@@ -187,20 +188,20 @@ def _on_hold(start: datetime, end: datetime) -> Mapping[int, list[tuple[float, b
     return found
 
 
-def _came(each: Found, tries: Sequence[Try], on_hold: Sequence[tuple[float, bool]]) -> datetime:
-    """When it began to wait: after a hold that came before its first GPUs, if there was one."""
-    first = tries[0].created if tries else float("inf")
+def _came(each: JobRow, attempts: Sequence[PastAttempt], on_hold: Sequence[tuple[float, bool]]) -> datetime:
+    """Return when a job began to wait: at its submission, or at the end of a hold before it first had GPUs."""
+    first = attempts[0].created if attempts else float("inf")
     released = [at for at, held in on_hold if not held and at <= first]
     return datetime.fromtimestamp(released[-1], each.row.submitted_at.tzinfo) if released else each.row.submitted_at
 
 
-class Prepared(NamedTuple):
+class ReadyNodes(NamedTuple):
     nodes: Mapping[int, frozenset[str]]
-    """By environment, where it is ready."""
+    """By environment, the nodes on which it is ready."""
     out_of_reach: frozenset[str]
 
 
-def _prepared() -> Prepared:
+def _prepared() -> ReadyNodes:
     ready: dict[int, set[str]] = defaultdict(set)
     unreachable = set()
     rows = NodeEnvironment.objects.filter(state=NodeEnvironment.State.READY)
@@ -208,62 +209,62 @@ def _prepared() -> Prepared:
         ready[environment].add(str(node))
         if not facts.get("ring_address"):
             unreachable.add(str(node))
-    return Prepared({key: frozenset(nodes) for key, nodes in ready.items()}, frozenset(unreachable))
+    return ReadyNodes({key: frozenset(nodes) for key, nodes in ready.items()}, frozenset(unreachable))
 
 
 # --- one job -----------------------------------------------------------------------------------------------------
 
 
-def _lived(
-    each: Found,
+def _past_job(
+    each: JobRow,
     job: types.Job,
-    tries: Sequence[Try],
+    attempts: Sequence[PastAttempt],
     ready: frozenset[str],
-    prepared: Prepared,
+    prepared: ReadyNodes,
     on_hold: Sequence[tuple[float, bool]],
     window: tuple[float, float],
-) -> Lived | None:
-    """None for one that wanted no GPUs in the window."""
+) -> PastJob | None:
+    """Return the past job; None for one that wanted no GPUs in the window."""
     start, end = window
-    row, tries = each.row, [one for one in tries if one.created < end]
+    row, attempts = each.row, [one for one in attempts if one.created < end]
     over = each.finished_at is not None and each.finished_at.timestamp() <= end
     wanted = over or each.intent == Job.Intent.RUN or each.state == JobState.RUNNING
-    if not wanted and not tries:
+    if not wanted and not attempts:
         return None
     curve = job.speed or linear(job.max_gpus, DEFAULT_EXPONENT)
-    done = _work(tries, curve, row.resumable, end)
-    before = _work(tries, curve, row.resumable, start)
+    done = _work(attempts, curve, row.resumable, end)
+    before = _work(attempts, curve, row.resumable, start)
     ended_itself = over and each.state in (JobState.SUCCEEDED, JobState.FAILED)
     if ended_itself and done <= 0:
-        return None  # it never trained: what stopped it was the lab's fault
+        return None  # it never trained: the lab was at fault
     gave_up = None
     total = done
     if not ended_itself:
         known = job.work.value if job.work else 0.0
         if over or not wanted:
-            gave_up = each.finished_at.timestamp() if each.finished_at else max(one.ended or end for one in tries)
+            gave_up = each.finished_at.timestamp() if each.finished_at else max(one.ended or end for one in attempts)
             if gave_up <= start:
                 return None
         alone = lasts(row.time_limit_seconds, job.min_gpus, curve).work
-        total = max(known, ON * done, LEAST_WORK) if known or done else alone
-    first = min((gpu.since for one in tries for gpu in one.held), default=None)
-    used = frozenset(gpu.node for one in tries for gpu in one.held)
-    several = any(len({gpu.node for gpu in one.held}) > 1 for one in tries)
+        total = max(known, ON * done, MIN_WORK) if known or done else alone
+    first = min((gpu.since for one in attempts for gpu in one.held), default=None)
+    used = frozenset(gpu.node for one in attempts for gpu in one.held)
+    several = any(len({gpu.node for gpu in one.held}) > 1 for one in attempts)
     nodes = ready | used
-    begins = next((one.started - one.created for one in tries if one.started is not None), 0.0)
-    # Each of its own attempts had this long; what ended by itself is not cut off for being given fewer GPUs.
-    longest = float(row.time_limit_seconds * max(1, sum(one.outcome in OWN_END for one in tries)))
+    begins = next((one.started - one.created for one in attempts if one.started is not None), 0.0)
+    # Each of its attempts had this time limit; a job that ended by itself is not cut off because it gets fewer GPUs.
+    longest = float(row.time_limit_seconds * max(1, sum(one.outcome in OWN_END for one in attempts)))
     if ended_itself:
-        longest = max(longest, 1.1 * total / lasts(1.0, job.min_gpus, curve).work + begins + LEAST_WORK)
+        longest = max(longest, 1.1 * total / lasts(1.0, job.min_gpus, curve).work + begins + MIN_WORK)
     job = replace(
-        _as_it_was(job, tries, start),
+        _as_it_was(job, attempts, start),
         nodes=nodes or None,
         spread=job.spread and (several or prepared.out_of_reach.isdisjoint(nodes)),
         longest_seconds=longest,
         work=job.work and replace(job.work, value=max(1.0, job.work.value - before)),
     )
     held_after = any(held and first is not None and at >= first for at, held in on_hold)
-    return Lived(
+    return PastJob(
         submission=Submission(
             job,
             Plain(total, curve, done=min(1.0, before / total), knowledge="none"),
@@ -275,18 +276,18 @@ def _lived(
         group=job.group.removeprefix("group "),
         ended=each.finished_at.timestamp() if over and each.finished_at else None,
         first_started=first,
-        gpu_seconds=sum(_held(one, start, end) for one in tries),
-        lost_gpu_seconds=sum(_lost(one, row.resumable, start, end) for one in tries),
-        preemptions=sum(one.outcome == Outcome.PREEMPTED and start < (one.ended or end) <= end for one in tries),
-        restarts=sum(one.created >= start for one in tries[1:]),
-        resizes=sum(_resizes(one, start, end) for one in tries),
+        gpu_seconds=sum(_held(one, start, end) for one in attempts),
+        lost_gpu_seconds=sum(_lost(one, row.resumable, start, end) for one in attempts),
+        preemptions=sum(one.outcome == Outcome.PREEMPTED and start < (one.ended or end) <= end for one in attempts),
+        restarts=sum(one.created >= start for one in attempts[1:]),
+        resizes=sum(_resizes(one, start, end) for one in attempts),
         compared=ended_itself and not held_after,
     )
 
 
-def _as_it_was(job: types.Job, tries: Sequence[Try], start: float) -> types.Job:
-    """With what had run of it when the window began."""
-    earlier = [one for one in tries if one.created < start]
+def _as_it_was(job: types.Job, attempts: Sequence[PastAttempt], start: float) -> types.Job:
+    """Return the job with what had already run of it when the window began."""
+    earlier = [one for one in attempts if one.created < start]
     if not earlier:
         return job
     held = [gpu for one in earlier for gpu in one.held if gpu.since < start]
@@ -310,24 +311,24 @@ def _as_it_was(job: types.Job, tries: Sequence[Try], start: float) -> types.Job:
     )
 
 
-def _ends(gpu: Held) -> tuple[float, float]:
+def _ends(gpu: HeldGpu) -> tuple[float, float]:
     return (
         float("inf") if gpu.asked_back is None else gpu.asked_back,
         float("inf") if gpu.until is None else gpu.until,
     )
 
 
-def _work(tries: Sequence[Try], curve: types.Curve, resumable: bool, until: float) -> float:
-    """What was done of it, in seconds on one GPU."""
-    pieces = (piece for one in tries if one.counts(resumable) for piece in one.pieces(until))
+def _work(attempts: Sequence[PastAttempt], curve: types.Curve, resumable: bool, until: float) -> float:
+    """Return the work that counts, in seconds on one GPU."""
+    pieces = (piece for one in attempts if one.counts(resumable) for piece in one.pieces(until))
     return sum(lasts(end - start, gpus, curve).work for start, end, gpus in pieces)
 
 
-def _held(one: Try, start: float, end: float) -> float:
+def _held(one: PastAttempt, start: float, end: float) -> float:
     return sum(max(0.0, min(_until(gpu.until, end), end) - max(gpu.since, start)) for gpu in one.held)
 
 
-def _lost(one: Try, resumable: bool, start: float, end: float) -> float:
+def _lost(one: PastAttempt, resumable: bool, start: float, end: float) -> float:
     held = _held(one, start, end)
     if not one.counts(resumable):
         return held
@@ -335,8 +336,8 @@ def _lost(one: Try, resumable: bool, start: float, end: float) -> float:
     return max(0.0, held - trained)
 
 
-def _resizes(one: Try, start: float, end: float) -> int:
-    """Times its GPUs changed while it went on."""
+def _resizes(one: PastAttempt, start: float, end: float) -> int:
+    """Return how often the attempt's GPUs changed while it ran."""
     first = min((gpu.since for gpu in one.held), default=0.0)
     stop = one.ended if one.ended is not None else float("inf")
     moments = {gpu.since for gpu in one.held if gpu.since > first + 1}
@@ -347,8 +348,8 @@ def _resizes(one: Try, start: float, end: float) -> int:
 # --- nodes -------------------------------------------------------------------------------------------------------
 
 
-def _nodes(start: float, end: float, jobs: Sequence[Lived]) -> tuple[tuple[types.Node, ...], tuple[Loss, ...], float]:
-    """Those that offered GPUs in the window, when they did not, and the GPU time there was."""
+def _nodes(start: float, end: float, jobs: Sequence[PastJob]) -> tuple[tuple[types.Node, ...], tuple[Loss, ...], float]:
+    """Return the nodes that offered GPUs in the window, when they did not, and the total GPU time that they offered."""
     spells: dict[int, list[tuple[int, float, float]]] = defaultdict(list)
     rows = CapacitySpell.objects.filter(since__lt=_moment(end)).filter(Q(until=None) | Q(until__gt=_moment(start)))
     for gpu, place, since, until in rows.values_list("gpu", "gpu__node", "since", "until"):

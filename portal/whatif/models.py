@@ -1,4 +1,4 @@
-"""Simulations of the lab's last days under other policies, and what came of them."""
+"""Simulations of the lab's recent history under other policies, and their results."""
 
 from django.conf import settings
 from django.db import models
@@ -9,7 +9,7 @@ from portal.scheduler.models import SchedulerConfig
 
 
 class Simulation(models.Model):
-    """Asked for by an admin, carried out by ``tasks``. Rows beyond the last ones are forgotten (``services.KEPT``)."""
+    """A simulation that an admin requested and ``tasks`` runs. Only the newest rows are kept (``services.KEPT``)."""
 
     class State(models.TextChoices):
         QUEUED = "queued", "queued"
@@ -21,7 +21,7 @@ class Simulation(models.Model):
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+")
     created_at = models.DateTimeField(default=timezone.now)
     config = models.ForeignKey(SchedulerConfig, on_delete=models.PROTECT, related_name="+")
-    """The one in force when it was asked for; the first of ``policies``."""
+    """The configuration in force when it was requested; the first of ``policies``."""
     days = models.PositiveSmallIntegerField()
     start = models.DateTimeField()
     end = models.DateTimeField()
@@ -29,16 +29,16 @@ class Simulation(models.Model):
     """A list of {"policy", "params"}."""
     status = models.CharField(max_length=9, choices=State.choices, default=State.QUEUED)
     progress = models.FloatField(default=0.0)
-    """From 0 to 1, over all policies."""
+    """The part that is done, from 0 to 1, over all policies."""
     parts = models.JSONField(default=list)
-    """By policy {"part", "seconds", "jobs", "usual"}: the part done, how long it has taken so far, with how many jobs,
-    and how long the last one like it took (or null). Empty before it has begun."""
+    """By policy {"part", "seconds", "jobs", "usual"}: the part that is done, the seconds so far, the number of jobs, and
+    the seconds that the last similar simulation took (or null). Empty until it begins."""
     begun_at = models.DateTimeField(null=True, blank=True)
     seen_at = models.DateTimeField(null=True, blank=True)
-    """When whoever carries it out last said so."""
+    """When the process that runs it last reported."""
     over_at = models.DateTimeField(null=True, blank=True)
     result = models.JSONField(null=True, blank=True)
-    """``figures.compare`` says what is in it."""
+    """The figures of what really happened and of each policy (``services._carry_out``)."""
     error = models.TextField(blank=True)
 
     class Meta:

@@ -1,8 +1,8 @@
-"""How far a simulation is, policy by policy, and how long it still takes.
+"""Progress of a simulation, policy by policy, and how long it still takes.
 
-Policies differ a hundredfold in how long they think, so the first of four being done says nothing about the rest. For
-the one under way the time left follows from the part done; for those that come later from earlier simulations of the
-same policy, or nobody knows it, and then it is said so.
+Policies differ a hundredfold in how long they take to decide, so the first of four gives no hint about the others. For
+the policy that runs now, the remaining time follows from the part that is done; for later ones it is taken from earlier
+simulations of the same policy. Where there are none it is unknown, and the page shows this.
 """
 
 from bisect import bisect_right
@@ -15,24 +15,24 @@ from portal.whatif.models import Simulation
 from scheduling.types import Snapshot
 
 SURE_PART, SURE_SECONDS = 0.02, 1.0
-"""From then on what is left is told from the part done."""
+"""From this part and time on, the remaining time is computed from the part that is done."""
 LOOKED_BACK = 20
-"""So many of the last simulations are looked at for how long a policy usually takes."""
+"""How many earlier simulations are searched for how long a policy usually takes."""
 
 
 def events(world: World) -> list[float]:
-    """When its jobs come, sorted: what ``part`` counts by."""
+    """Return when jobs are submitted, sorted: the input of ``part``."""
     return sorted(max(world.start, job.submission.job.submitted_at) for job in world.jobs)
 
 
 def part(coming: Sequence[float], snapshot: Snapshot) -> float:
-    """Of all jobs that come and go, how many have done so. Most turns are for one or the other."""
+    """Return the share of submissions and ends that have happened; most scheduling cycles are for one of these."""
     came = bisect_right(coming, snapshot.now)
     return (2 * came - len(snapshot.jobs)) / (2 * len(coming)) if coming else 1.0
 
 
 def begin(simulation: Simulation, jobs: int) -> list[dict[str, Any]]:
-    """What ``Simulation.parts`` is before the first policy begins."""
+    """Return ``Simulation.parts`` as it is before the first policy begins."""
     rows = Simulation.objects.filter(status=Simulation.State.DONE).order_by("-pk")
     earlier = [
         (policy, entry)
@@ -48,7 +48,7 @@ def begin(simulation: Simulation, jobs: int) -> list[dict[str, Any]]:
 def _usual(
     wanted: Mapping[str, Any], jobs: int, earlier: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
 ) -> float | None:
-    """As long as the last time, with the same parameters if there was one, for so many jobs."""
+    """Return how long a policy took the last time, with the same parameters if possible, scaled to so many jobs."""
     same = [(policy, entry) for policy, entry in earlier if policy["policy"] == wanted["policy"] and entry["jobs"]]
     same.sort(key=lambda each: each[0]["params"] != wanted["params"])
     return same[0][1]["seconds"] * jobs / same[0][1]["jobs"] if same else None
@@ -56,17 +56,17 @@ def _usual(
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One policy."""
+    """The progress of one policy."""
 
     title: str
     part: float
     seconds: float
-    """That it has taken so far."""
+    """How long it has taken so far."""
     usual: float | None
 
     @property
     def left(self) -> float | None:
-        """Seconds; None when nobody knows."""
+        """The remaining seconds; None when unknown."""
         if self.part >= 1.0:
             return 0.0
         if self.part >= SURE_PART and self.seconds >= SURE_SECONDS:
@@ -80,46 +80,50 @@ class Step:
         if self.seconds:
             left = "" if self.left is None else f", {about(self.left)} left"
             return f"{int(100 * self.part)} %{left}"
-        return "comes later" if self.usual is None else f"comes later, {about(self.usual)} if it is as the last time"
+        return "not started" if self.usual is None else f"not started, took {about(self.usual)} last time"
 
 
 def steps(simulation: Simulation, titles: Sequence[str]) -> list[Step]:
-    """None before it has begun."""
+    """Return the progress of each policy; empty before the simulation begins."""
     return [
         Step(title, entry["part"], entry["seconds"], entry["usual"])
         for title, entry in zip(titles, simulation.parts, strict=False)
     ]
 
 
-def left(them: Sequence[Step]) -> tuple[float, bool]:
-    """Seconds that are left, and whether that is all of it: else at least so many."""
-    known = [step.left for step in them]
+def left(steps: Sequence[Step]) -> tuple[float, bool]:
+    """Return the remaining seconds, and whether that is all: otherwise it takes at least so long."""
+    known = [step.left for step in steps]
     return sum(each for each in known if each is not None), bool(known) and None not in known
 
 
-def done(them: Sequence[Step]) -> float:
-    """The part that is done: of the time if that can be told, else of the policies."""
-    if not them:
+def done(steps: Sequence[Step]) -> float:
+    """Return the part that is done: of the time if it is known, else of the policies."""
+    if not steps:
         return 0.0
-    seconds, sure = left(them)
-    spent = sum(step.seconds for step in them)
+    seconds, sure = left(steps)
+    spent = sum(step.seconds for step in steps)
     if sure and spent + seconds > 0:
         return spent / (spent + seconds)
-    return sum(step.part for step in them) / len(them)
+    return sum(step.part for step in steps) / len(steps)
 
 
-def sentence(them: Sequence[Step]) -> str:
-    seconds, sure = left(them)
+def sentence(steps: Sequence[Step]) -> str:
+    """Describe the remaining time."""
+    seconds, sure = left(steps)
     if sure:
         return f"{about(seconds).capitalize()} left."
-    unknown = [step.title for step in them if step.left is None]
-    whose = f"How long “{unknown[0]}” takes" if len(unknown) == 1 else f"How long {len(unknown)} of the policies take"
-    least = f"At least {about(seconds)} left. " if seconds else ""
-    return f"{least}{whose} is not known before it has begun." if unknown else "Reading the lab's history."
+    unknown = [step.title for step in steps if step.left is None]
+    if not unknown:
+        return "Reading the lab's history."
+    bound = f"At least {about(seconds)} left. " if seconds else ""
+    if len(unknown) == 1:
+        return f"{bound}How long “{unknown[0]}” takes is unknown until it begins."
+    return f"{bound}How long {len(unknown)} of the policies take is unknown until they begin."
 
 
 def about(seconds: float) -> str:
-    """Not more exact than such a guess is."""
+    """Describe a length of time, no more precisely than such an estimate is."""
     if seconds < 5:
         return "a few seconds"
     if seconds < 90:

@@ -16,38 +16,38 @@ from scheduling.params import Param
 
 REALLY = "What really happened"
 CHANGED = 0.05
-"""A person gains or loses when the mean turnaround differs by more."""
-MOST_BARS = 12
+"""Differences up to this part count as no change."""
+MAX_BARS = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One world: what happened, or one policy."""
+    """One column of the comparison: what really happened, or one policy."""
 
     name: str
     figures: Mapping[str, Any]
     """Empty when the policy could not decide."""
     wrong: str = ""
     query: str = ""
-    """Of the preview of switching to it; empty for what happened and for what is in force."""
+    """The query of the preview for switching to it; empty for what really happened and for the policy in force."""
     words: Sequence[tuple[str, object]] = ()
     in_force: bool = False
     knows: str = ""
-    """What the policy is made to know; empty for what happened."""
+    """What the policy uses about jobs; empty for what really happened."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
     text: str
     change: str = ""
-    """Against the policy in force, simulated."""
+    """The difference to the simulation of the policy in force."""
     look: str = ""
     """``good`` or ``bad``."""
     column: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TableRow:
     name: str
     cells: Sequence[Cell]
     heading: str = ""
@@ -61,23 +61,23 @@ class Measure:
     unit: str
     of: Callable[[Mapping[str, Any]], float]
     less_is_better: bool | None = True
-    """None: neither is."""
+    """None when neither is better."""
     ratio: bool = False
-    """Its usual size is 1."""
+    """Whether it is a ratio around 1."""
 
     @property
     def min_base(self) -> float:
-        """The smallest value of which percentages are given."""
+        """The smallest value to which percentages are given."""
         return relative.MIN_RATIO if self.ratio else relative.MIN_BASE[self.unit]
 
 
 MEASURES = (
     Measure("Turnaround", "mean", charts.SECONDS, lambda found: found["turnaround"]["mean"]),
     Measure("Turnaround", "median", charts.SECONDS, lambda found: found["turnaround"]["p50"]),
-    Measure("Turnaround", "95 of 100 took less", charts.SECONDS, lambda found: found["turnaround"]["p95"]),
+    Measure("Turnaround", "95th percentile", charts.SECONDS, lambda found: found["turnaround"]["p95"]),
     Measure("Waiting", "mean", charts.SECONDS, lambda found: found["waiting"]["mean"]),
     Measure("Waiting", "median", charts.SECONDS, lambda found: found["waiting"]["p50"]),
-    Measure("Waiting", "95 of 100 waited less", charts.SECONDS, lambda found: found["waiting"]["p95"]),
+    Measure("Waiting", "95th percentile", charts.SECONDS, lambda found: found["waiting"]["p95"]),
     Measure("GPUs", "utilisation", "%", lambda found: 100 * found["utilisation"], None),
     Measure("GPUs", "lost to starts, restarts and stops", "GPU-hours", lambda found: found["lost_gpu_hours"]),
     Measure("GPUs", "preemptions", "", lambda found: found["preemptions"]),
@@ -89,7 +89,7 @@ MEASURES = (
 
 
 def titles(simulation: Simulation) -> list[str]:
-    """Of its policies, each once."""
+    """Return the titles of its policies, numbered where they are equal."""
     names: list[str] = []
     for each in simulation.policies:
         title = control.title_of(each["policy"])
@@ -135,12 +135,12 @@ def _plain(value: object, param: Param | None) -> object:
     return dict(param.choices).get(str(value), value) if param else value
 
 
-def table(worlds: Sequence[Column]) -> list[Line]:
+def table(worlds: Sequence[Column]) -> list[TableRow]:
     base = next((world.figures["total"] for world in worlds if world.in_force and world.figures), None)
     lines, heading = [], ""
     for measure in MEASURES:
         cells = [_cell(measure, world, world.figures.get("total"), base) for world in worlds]
-        lines.append(Line(measure.name, cells, measure.heading if measure.heading != heading else ""))
+        lines.append(TableRow(measure.name, cells, measure.heading if measure.heading != heading else ""))
         heading = measure.heading
     return lines
 
@@ -151,33 +151,32 @@ def _cell(measure: Measure, world: Column, found: Mapping[str, Any] | None, base
     value = measure.of(found)
     if measure.ratio and not value:  # no job lasted long enough to have one
         return Cell("–", column=world.name)
-    text = _said(value, measure.unit)
+    text = _formatted(value, measure.unit)
     if base is None or world.in_force or world.name == REALLY or (measure.ratio and not measure.of(base)):
         return Cell(text, column=world.name)
     change, look = _change(measure, value, measure.of(base))
     return Cell(text, change, look, world.name)
 
 
-def _said(value: float, unit: str) -> str:
+def _formatted(value: float, unit: str) -> str:
     if unit == "%":
         return f"{value:.0f} %"
     return charts.format_value(value, unit) if unit else charts.format_number(value)
 
 
 def _change(measure: Measure, value: float, base: float) -> tuple[str, str]:
-    """The difference in words, and whether it is good or bad; neither where it is small, or where both are next to
-    nothing."""
+    """Return the difference in words, and whether it is ``good`` or ``bad``; neither if it is small or both are tiny."""
     if measure.less_is_better is None:
         return "", ""
-    said = relative.difference(value, base, measure.unit, min_base=measure.min_base)
+    text = relative.difference(value, base, measure.unit, min_base=measure.min_base)
     compared = max(base, measure.min_base)
-    if said == "the same" or abs(value - base) <= CHANGED * compared or max(value, base) < measure.min_base:
-        return said, ""
-    return said, "good" if (value < base) == measure.less_is_better else "bad"
+    if text == "the same" or abs(value - base) <= CHANGED * compared or max(value, base) < measure.min_base:
+        return text, ""
+    return text, "good" if (value < base) == measure.less_is_better else "bad"
 
 
-def shares(worlds: Sequence[Column], kind: str) -> list[Line]:
-    """Who gains and who loses: the mean turnaround of each person or group."""
+def shares(worlds: Sequence[Column], kind: str) -> list[TableRow]:
+    """Return who gains and who loses: the mean turnaround of each person or group."""
     names = sorted({name for world in worlds for name in world.figures.get(kind, {})}, key=str.lower)
     base: Mapping[str, Any] = next((each.figures[kind] for each in worlds if each.in_force and each.figures), {})
     measure = MEASURES[0]
@@ -186,12 +185,12 @@ def shares(worlds: Sequence[Column], kind: str) -> list[Line]:
         jobs = next((w.figures[kind][name]["compared"] for w in worlds if name in w.figures.get(kind, {})), 0)
         if jobs:
             cells = [_cell(measure, world, world.figures.get(kind, {}).get(name), base.get(name)) for world in worlds]
-            lines.append(Line(name, cells, jobs=jobs))
+            lines.append(TableRow(name, cells, jobs=jobs))
     return lines
 
 
 def error_of(worlds: Sequence[Column]) -> tuple[float, str] | None:
-    """How far the simulation of the policy in force is from what happened: the part, and a sentence."""
+    """Return how far the simulation of the policy in force is from what really happened: the part, and a sentence."""
     happened = next((world.figures["total"] for world in worlds if world.name == REALLY), None)
     base = next((world.figures["total"] for world in worlds if world.in_force and world.figures), None)
     if happened is None or base is None or not happened["turnaround"]["mean"]:
@@ -201,16 +200,16 @@ def error_of(worlds: Sequence[Column]) -> tuple[float, str] | None:
     way = "more" if made > real else "less"
     verdict = "too short to compare." if percent is None else "the same."
     if percent:
-        verdict = f"the simulation says {abs(percent)} % {way}."
-    said = (
+        verdict = f"the simulation gives {abs(percent)} % {way}."
+    sentence = (
         f"Simulated under the policy in force, a job took {charts.format_value(made, charts.SECONDS)} on average; "
-        f"really it was {charts.format_value(real, charts.SECONDS)}: {verdict}"
+        f"in reality it was {charts.format_value(real, charts.SECONDS)}: {verdict}"
     )
-    return abs((percent or 0) / 100), said
+    return abs((percent or 0) / 100), sentence
 
 
 def switched(start: datetime, end: datetime) -> int:
-    """How often the policy was switched in between: then what happened was not of one policy."""
+    """Return how often the policy was switched in between; if it was, what happened is not due to one policy."""
     within = SchedulerConfig.objects.filter(created_at__gt=start, created_at__lte=end)
     return within.filter(pk__gt=SchedulerConfig.objects.order_by("pk").values("pk")[:1]).count()
 
@@ -224,7 +223,7 @@ def pictures(worlds: Sequence[Column]) -> list[Chart]:
         return charts.bars(title, labels, series, unit, across=True)
 
     people = [line.name for line in shares(shown, "people")]
-    busiest = sorted(people, key=lambda name: -shown[0].figures["people"][name]["gpu_hours"])[:MOST_BARS]
+    busiest = sorted(people, key=lambda name: -shown[0].figures["people"][name]["gpu_hours"])[:MAX_BARS]
     found = [
         bars("Turnaround", charts.SECONDS, *MEASURES[:3]),
         bars("Waiting", charts.SECONDS, *MEASURES[3:6]),
@@ -241,7 +240,7 @@ def pictures(worlds: Sequence[Column]) -> list[Chart]:
                 ],
                 charts.SECONDS,
                 across=True,
-                desc="" if len(people) <= MOST_BARS else f"The {MOST_BARS} who used most.",
+                desc="" if len(people) <= MAX_BARS else f"The {MAX_BARS} who used the most GPU time.",
             )
         )
     return found

@@ -1,4 +1,4 @@
-"""What the API says and hears about simulations."""
+"""Requests and responses of the API about simulations."""
 
 from typing import Any
 
@@ -6,28 +6,30 @@ from rest_framework import serializers
 
 from portal.whatif import progress
 from portal.whatif.models import Simulation
-from portal.whatif.services import MOST_POLICIES, WINDOWS
+from portal.whatif.services import MAX_POLICIES, WINDOWS
 
 
 class WantedPolicySerializer(serializers.Serializer[Any]):
     policy = serializers.CharField(max_length=40)
-    params = serializers.DictField(required=False, help_text="Those left out get their defaults.")
+    params = serializers.DictField(required=False, help_text="Parameters that are left out get their defaults.")
 
 
 class NewSimulationSerializer(serializers.Serializer[Any]):
-    days = serializers.ChoiceField(choices=WINDOWS, default=14, help_text="So many of the last days.")
+    days = serializers.ChoiceField(
+        choices=WINDOWS, default=14, help_text="How many days of recent history to simulate."
+    )
     policies = serializers.ListField(
         child=WantedPolicySerializer(),
         allow_empty=False,
-        max_length=MOST_POLICIES,
-        help_text="Beside the policy in force, which is always simulated too, and counts.",
+        max_length=MAX_POLICIES,
+        help_text="The policies to compare. The policy in force is always simulated too, and counts towards the maximum.",
     )
 
 
 class SimulationSerializer(serializers.ModelSerializer[Simulation]):
     seconds_left = serializers.SerializerMethodField(
-        help_text="Until it is done, as far as can be told while it runs; null else, and while a policy has yet to begin "
-        "that was never simulated before."
+        help_text="Until it is done, while it runs and as far as this is known; else null. It is unknown until every policy "
+        "that was never simulated before has begun."
     )
     created_by = serializers.SlugRelatedField[Any](slug_field="username", read_only=True)
     policies = WantedPolicySerializer(many=True, read_only=True, help_text="The one in force first.")
@@ -60,7 +62,7 @@ class SimulationSerializer(serializers.ModelSerializer[Simulation]):
 
 
 class FiguresSerializer(serializers.Serializer[Any]):
-    """Of one world. Times are seconds, amounts GPU-hours."""
+    """The figures of one policy or of what really happened. Times are in seconds, amounts in GPU-hours."""
 
     total = serializers.DictField(help_text="turnaround, waiting, fairness (mean, p50, p95), utilisation, and more.")
     people = serializers.DictField(help_text="The same by user name.")
@@ -68,7 +70,7 @@ class FiguresSerializer(serializers.Serializer[Any]):
 
 
 class ResultSerializer(serializers.Serializer[Any]):
-    really = FiguresSerializer(help_text="What happened.")
+    really = FiguresSerializer(help_text="What really happened.")
     simulated = serializers.ListField(
         child=serializers.DictField(),
         help_text='For each of the policies the same figures, or {"wrong": "why it could not decide"}.',

@@ -1,4 +1,4 @@
-"""Simulations are asked for by admins, carried out one at a time by ``tasks``, and kept for a while."""
+"""Simulations: requested by admins, run one at a time by ``tasks``, and kept for a while."""
 
 import json
 import logging
@@ -23,21 +23,21 @@ from scheduling.types import Plan, Snapshot
 logger = logging.getLogger(__name__)
 
 WINDOWS = (7, 14, 30)
-MOST_POLICIES = 4
-"""With the one in force."""
+MAX_POLICIES = 4
+"""Including the policy in force."""
 KEPT = 50
-MOST_QUEUED = 10
+MAX_QUEUED = 10
 SILENT = timedelta(minutes=3)
-"""Whoever carries out a simulation speaks each second, but for long decisions; after this it is taken for dead."""
-SPEAK_SECONDS = 1.0
-MOST_SECONDS = 1800.0
+"""A running simulation saves its progress every second, except in long decisions; after this it counts as dead."""
+SAVE_SECONDS = 1.0
+MAX_SECONDS = 1800.0
 State = Simulation.State
 LIVE = (State.QUEUED, State.RUNNING)
 Choice = tuple[str, Mapping[str, Any]]
 
 
 def ask(actor: User, days: int, choices: Iterable[Choice]) -> Simulation:
-    """Queues a simulation of the policy in force and of these. Raises Refused with a sentence."""
+    """Queue a simulation of the policy in force and of these. Raises Refused with a sentence."""
     if days not in WINDOWS:
         raise Refused(f"Choose the last {WINDOWS[0]}, {WINDOWS[1]} or {WINDOWS[2]} days.", field="days")
     wanted = [_checked(key, params) for key, params in choices]
@@ -49,11 +49,9 @@ def ask(actor: User, days: int, choices: Iterable[Choice]) -> Simulation:
             raise Refused(f"The policy in force, {config.policy}, is no longer in the code: switch first.", "conflict")
         policies = [_checked(config.policy, config.params)]
         policies += [each for place, each in enumerate(wanted) if each not in policies + wanted[:place]]
-        if len(policies) > MOST_POLICIES:
-            raise Refused(
-                f"At most {MOST_POLICIES} policies at once, with the one in force among them.", field="policies"
-            )
-        if Simulation.objects.filter(status=State.QUEUED).count() >= MOST_QUEUED:
+        if len(policies) > MAX_POLICIES:
+            raise Refused(f"At most {MAX_POLICIES} policies at once, including the one in force.", field="policies")
+        if Simulation.objects.filter(status=State.QUEUED).count() >= MAX_QUEUED:
             raise Refused("Ten simulations are waiting already: cancel some, or wait for them.", "limit")
         now = timezone.now()
         return Simulation.objects.create(
@@ -69,58 +67,58 @@ def _checked(key: str, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def cancel(simulation: Simulation) -> None:
-    """What is over stays as it is; what runs ends within a second or so."""
+    """Cancel a simulation; one that runs ends within about a second. Raises Refused when it is already over."""
     rows = Simulation.objects.filter(pk=simulation.pk, status__in=LIVE)
     if not rows.update(status=State.CANCELLED, over_at=timezone.now()):
-        raise Refused("This simulation is over: there is nothing to cancel.", "conflict")
+        raise Refused("This simulation is already over.", "conflict")
     simulation.refresh_from_db()
 
 
 def ahead_of(simulation: Simulation) -> int:
-    """How many come before a queued one."""
+    """Return how many simulations come before a queued one."""
     return Simulation.objects.filter(status__in=LIVE, pk__lt=simulation.pk).count()
 
 
-# --- carrying out ------------------------------------------------------------------------------------------------
+# --- running -----------------------------------------------------------------------------------------------------
 
 
-class Cancelled(Exception):  # noqa: N818
-    pass
+class SimulationCancelledError(Exception):
+    """The simulation was cancelled while it ran."""
 
 
-class TooLong(Exception):  # noqa: N818
-    pass
+class SimulationTimeoutError(Exception):
+    """The simulation took longer than ``MAX_SECONDS``."""
 
 
-def carry_on() -> int:
-    """Carries out what is queued, one after the other; how many. May be called by several at once."""
+def run_queued() -> int:
+    """Run the queued simulations one after the other; return how many. Several processes may call it at once."""
     count = 0
     while (simulation := _claim()) is not None:
         count += 1
         try:
             _finish(simulation, status=State.DONE, result=_carry_out(simulation), progress=1.0)
-        except Cancelled:
+        except SimulationCancelledError:
             logger.info("simulation %s was cancelled", simulation.pk)
         except Refused as refusal:
             _finish(simulation, status=State.FAILED, error=str(refusal))
-        except TooLong:
-            said = f"It took longer than {MOST_SECONDS / 60:.0f} minutes. Choose fewer days or fewer policies."
-            _finish(simulation, status=State.FAILED, error=said)
+        except SimulationTimeoutError:
+            text = f"It took longer than {MAX_SECONDS / 60:.0f} minutes. Choose fewer days or fewer policies."
+            _finish(simulation, status=State.FAILED, error=text)
         except Exception as error:
             logger.exception("simulation %s failed", simulation.pk)
-            said = f"The simulation broke off: {type(error).__name__}. The portal's log has the details."
-            _finish(simulation, status=State.FAILED, error=said)
+            text = f"The simulation failed: {type(error).__name__}. The portal's log has the details."
+            _finish(simulation, status=State.FAILED, error=text)
         _forget()
     return count
 
 
 def _claim() -> Simulation | None:
-    """The next in line, now running; None when there is none or another one runs."""
+    """Claim the next queued simulation and return it; None when there is none or another one runs."""
     now = timezone.now()
     Simulation.objects.filter(status=State.RUNNING, seen_at__lt=now - SILENT).update(
         status=State.FAILED,
         over_at=now,
-        error="It was interrupted, by a restart of the portal or so. Start it again.",
+        error="It was interrupted, probably by a restart of the portal. Start it again.",
     )
     following = Simulation.objects.filter(status=State.QUEUED).order_by("pk").first()
     if following is None or Simulation.objects.filter(status=State.RUNNING).exists():
@@ -145,70 +143,70 @@ def _forget() -> None:
     Simulation.objects.filter(pk__in=list(over[KEPT:])).delete()
 
 
-class _Speaker:
-    """Tells how far a simulation is, and hears whether it was cancelled."""
+class _ProgressReporter:
+    """Saves the progress of a simulation, and notices whether it was cancelled or takes too long."""
 
     def __init__(self, simulation: Simulation, world: World) -> None:
         self.simulation, self.coming = simulation, progress.events(world)
         self.titles = [each["policy"] for each in simulation.policies]
         self.policy, self.progress = 0, 0.0
         self.parts = progress.begin(simulation, len(world.jobs))
-        self.spoke = self.began = self.since = time.monotonic()
+        self.saved = self.began = self.since = time.monotonic()
 
     def begin(self, policy: int) -> None:
         self.policy, self.since = policy, time.monotonic()
         self._note(0.0)
-        self.speak()
+        self.save()
 
-    def turned(self, snapshot: Snapshot, plan: Plan) -> None:
+    def on_cycle(self, snapshot: Snapshot, plan: Plan) -> None:
         now = time.monotonic()
-        if now - self.began > MOST_SECONDS:
-            raise TooLong
-        if now - self.spoke >= SPEAK_SECONDS:
+        if now - self.began > MAX_SECONDS:
+            raise SimulationTimeoutError
+        if now - self.saved >= SAVE_SECONDS:
             self._note(min(0.999, progress.part(self.coming, snapshot)))
-            self.speak()
+            self.save()
 
     def end(self, *, whole: bool) -> None:
-        """Not ``whole``: it failed, and says nothing about how long others will take."""
+        """End a policy. Unless ``whole`` it failed, and is no measure of how long others will take."""
         self._note(1.0)
         if not whole:
             self.parts[self.policy]["jobs"] = 0
-        self.speak()
+        self.save()
 
     def _note(self, part: float) -> None:
-        seconds = max(0.001, time.monotonic() - self.since)  # 0 means that it has not begun
+        seconds = max(0.001, time.monotonic() - self.since)  # 0 would mean that it has not begun
         self.parts[self.policy] |= {"part": round(part, 4), "seconds": round(seconds, 3)}
 
-    def speak(self) -> None:
-        """It may turn out to take longer than supposed, but never goes back."""
-        self.spoke = time.monotonic()
+    def save(self) -> None:
+        """Save the progress. It never goes back, even if the simulation turns out to take longer than expected."""
+        self.saved = time.monotonic()
         self.simulation.parts = self.parts
         self.progress = max(self.progress, progress.done(progress.steps(self.simulation, self.titles)))
         rows = Simulation.objects.filter(pk=self.simulation.pk, status=State.RUNNING)
         if not rows.update(progress=self.progress, parts=self.parts, seen_at=timezone.now()):
-            raise Cancelled
+            raise SimulationCancelledError
 
 
 def _carry_out(simulation: Simulation) -> dict[str, Any]:
     world = simulation_runs.read(simulation.start, simulation.end)
-    speaker = _Speaker(simulation, world)
+    reporter = _ProgressReporter(simulation, world)
     worlds = []
     for place, each in enumerate(simulation.policies):
-        speaker.begin(place)
+        reporter.begin(place)
         policy = registry.build(each["policy"], each["params"])
         try:
-            result = simulation_runs.live(world, policy, on_turn=speaker.turned)
-            worlds.append(figures.told(world, figures.simulated(world, result)))
-        except (Cancelled, TooLong):
+            result = simulation_runs.simulate_world(world, policy, on_turn=reporter.on_cycle)
+            worlds.append(figures.summarise(world, figures.simulated_outcomes(world, result)))
+        except (SimulationCancelledError, SimulationTimeoutError):
             raise
         except InvalidPlanError as error:
             worlds.append({"wrong": f"Its plan was not allowed: {error}"[:500]})
         except Exception as error:
             logger.exception("policy %s failed in simulation %s", each["policy"], simulation.pk)
             worlds.append({"wrong": f"It failed on this history: {type(error).__name__}: {error}"[:500]})
-        speaker.end(whole="wrong" not in worlds[-1])
+        reporter.end(whole="wrong" not in worlds[-1])
     found = {
-        "really": figures.told(world, figures.really(world)),
+        "really": figures.summarise(world, figures.actual_outcomes(world)),
         "simulated": worlds,
         "gpu_hours_offered": round(world.capacity_gpu_seconds / 3600, 3),
         "nodes": len(world.nodes),

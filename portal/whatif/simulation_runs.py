@@ -1,4 +1,4 @@
-"""The lab's past, lived again under one policy: for the page and for ``manage.py simulate --history``."""
+"""Simulation of the lab's past under one policy, for the page and for ``manage.py simulate --history``."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,20 +16,20 @@ from scheduling.simulate.result import UNFAIR, JobResult, job_to_json
 from scheduling.types import Plan, Policy, Snapshot
 
 BEYOND_SECONDS = 30 * 86_400.0
-"""Jobs that have not ended when the window does are simulated on for at most so long."""
+"""How long jobs that have not ended are simulated beyond the window, at most."""
 
 
 def read(start: datetime, end: datetime) -> World:
-    """Raises Refused when there is too little to simulate."""
+    """Read the lab's past. Raises Refused when there is too little to simulate."""
     world = history.read(start, end)
     if not world.jobs:
-        raise Refused("No job ran or waited in these days: there is nothing to simulate.")
+        raise Refused("No job ran or waited in these days, so there is nothing to simulate.")
     if not world.nodes:
-        raise Refused("No node offered GPUs in these days: there is nothing to simulate on.")
+        raise Refused("No node offered GPUs in these days, so there is nothing to simulate on.")
     return world
 
 
-def live(
+def simulate_world(
     world: World,
     policy: Policy,
     *,
@@ -38,7 +38,7 @@ def live(
     on_turn: Callable[[Snapshot, Plan], None] | None = None,
     on_progress: Callable[[float], None] | None = None,
 ) -> Result:
-    """Of ``options``, the losses, the end, the patience and the damping are the lab's own."""
+    """Simulate the past under a policy. Losses, end, patience and damping are the lab's own, whatever ``options`` has."""
     return simulate(
         policy,
         world.nodes,
@@ -60,11 +60,11 @@ def live(
     )
 
 
-# --- in the figures of the simulator, by the rules of the page ---------------------------------------------------
+# --- results with the simulator's figures, by the rules of the page -----------------------------------------------
 
 
 def summary(world: World, outcomes: Sequence[Outcome], result: Result | None = None) -> Summary:
-    """Times of the jobs that are compared; amounts of all, within the window. Without ``result``: what happened."""
+    """Return times of the compared jobs, and amounts of all within the window; without ``result``: what really happened."""
     compared = [each for each in outcomes if each.compared]
     ended = [each.turnaround for each in compared if each.turnaround is not None]
     rho = [each.rho for each in compared if each.rho is not None]
@@ -98,13 +98,13 @@ def summary(world: World, outcomes: Sequence[Outcome], result: Result | None = N
 
 
 def rows(world: World, outcomes: Sequence[Outcome], jobs: Sequence[JobResult]) -> list[dict[str, Any]]:
-    """One for each job, as the simulator tells them, and whether it is ``compared``."""
+    """Return one row for each job, in the form of the simulator's, with whether it is ``compared``."""
     by_id = {job.id: job for job in jobs}
     return [
-        job_to_json(by_id[lived.submission.job.id])
+        job_to_json(by_id[past_job.submission.job.id])
         | {
-            "owner": lived.owner,
-            "group": lived.group,
+            "owner": past_job.owner,
+            "group": past_job.group,
             "gpu_seconds": each.gpu_seconds,
             "useful_gpu_seconds": each.gpu_seconds - each.lost_gpu_seconds,
             "lost_gpu_seconds": each.lost_gpu_seconds,
@@ -112,16 +112,16 @@ def rows(world: World, outcomes: Sequence[Outcome], jobs: Sequence[JobResult]) -
             "waiting": each.waiting,
             "compared": each.compared,
         }
-        for lived, each in zip(world.jobs, outcomes, strict=True)
+        for past_job, each in zip(world.jobs, outcomes, strict=True)
     ]
 
 
-def happened(world: World) -> tuple[Summary, list[dict[str, Any]]]:
-    """What really happened."""
-    outcomes = figures.really(world)
-    return summary(world, outcomes), rows(world, outcomes, figures.as_results(world))
+def actual_report(world: World) -> tuple[Summary, list[dict[str, Any]]]:
+    """Return the summary and the jobs of what really happened."""
+    outcomes = figures.actual_outcomes(world)
+    return summary(world, outcomes), rows(world, outcomes, figures.actual_results(world))
 
 
-def simulated(world: World, result: Result) -> tuple[Summary, list[dict[str, Any]]]:
-    outcomes = figures.simulated(world, result)
+def simulated_report(world: World, result: Result) -> tuple[Summary, list[dict[str, Any]]]:
+    outcomes = figures.simulated_outcomes(world, result)
     return summary(world, outcomes, result), rows(world, outcomes, result.jobs)

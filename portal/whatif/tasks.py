@@ -1,4 +1,4 @@
-"""Carries out queued simulations (``portal.celery`` has the schedule)."""
+"""Runs queued simulations (``portal.celery`` has the schedule)."""
 
 import threading
 
@@ -10,24 +10,24 @@ from portal.whatif import services
 
 _starting = threading.Lock()
 _thread: threading.Thread | None = None
-"""Of this process, in the small size: there tasks run in the thread that keeps the schedule, which must go on."""
+"""The thread for simulations in the small size: tasks run in the scheduling thread there, which must not be blocked."""
 
 
 @shared_task(ignore_result=True)
 def work() -> None:
-    """May be repeated and may run twice at once: simulations are claimed one at a time."""
+    """Run queued simulations. May be repeated and may run twice at once: simulations are claimed one at a time."""
     global _thread
     if settings.LAB:
-        services.carry_on()
+        services.run_queued()
         return
     with _starting:
         if _thread is None or not _thread.is_alive():
-            _thread = threading.Thread(target=_carry_on, name="simulations", daemon=True)
+            _thread = threading.Thread(target=_run_queued, name="simulations", daemon=True)
             _thread.start()
 
 
-def _carry_on() -> None:
+def _run_queued() -> None:
     try:
-        services.carry_on()
+        services.run_queued()
     finally:
         connection.close()

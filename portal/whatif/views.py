@@ -1,4 +1,4 @@
-"""What the last days would have looked like under other policies. For admins only."""
+"""Pages with simulations of the lab's recent history under other policies, for admins only."""
 
 from typing import Any
 
@@ -24,14 +24,14 @@ PEOPLE_SHOWN = 50
 @admin_required
 @require_http_methods(["GET", "HEAD", "POST"])
 def new(request: HttpRequest) -> HttpResponse:
-    """``?policy=key`` (several times) and ``&params={...}`` of the first fill the form; POST starts the simulation."""
+    """Fill the form from ``?policy=key`` (repeatable) and ``&params={...}`` of the first; POST starts the simulation."""
     config = control.current_config()
     sent = request.POST if request.method == "POST" else None
     form, wrong = WhatifForm(request.GET, sent, config), ""
     if sent is not None:
         try:
             if form.too_many:
-                raise Refused(f"At most {services.MOST_POLICIES} policies at once, with the one in force among them.")
+                raise Refused(f"At most {services.MAX_POLICIES} policies at once, including the one in force.")
             if form.is_valid():
                 return redirect("whatif:detail", services.ask(signed_in(request), form.days, form.choices).pk)
         except Refused as refusal:
@@ -59,7 +59,7 @@ def simulations(request: HttpRequest) -> HttpResponse:
 @require_safe
 @vary_on_headers("HX-Request")
 def detail(request: HttpRequest, pk: int) -> HttpResponse:
-    """For htmx the progress alone; once it is over, the word to load the page anew."""
+    """Show the simulation; for htmx only its progress, and a request to reload the page once it is over."""
     simulation = get_object_or_404(Simulation.objects.select_related("created_by"), pk=pk)
     about: dict[str, Any] = {"simulation": simulation}
     if not simulation.is_over:

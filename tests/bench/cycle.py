@@ -110,7 +110,7 @@ def measure(queued: int, finished: int, nodes: int) -> Measured:
     from portal.scheduler.job_history import History
     from scheduling import registry
     from tests import servers
-    from tests.portal.control_world import agents_do_as_told, heartbeat, queue, ready_node, turn
+    from tests.portal.control_world import heartbeat, queue, ready_node, run_agents, turn
     from tests.portal.jobs_world import exit
 
     for number in range(nodes):
@@ -126,10 +126,10 @@ def measure(queued: int, finished: int, nodes: int) -> Measured:
         )  # fmt: skip
     while turn(history=history).applied.started:
         heartbeat()
-        agents_do_as_told()
+        run_agents()
 
     def end_one() -> None:
-        agents_do_as_told()
+        run_agents()
         part = Container.objects.filter(role="host", state="RUNNING", attempt__job__elastic=False).first()
         assert part is not None
         for other in part.attempt.containers.all():

@@ -35,7 +35,7 @@ def main() -> None:
     from portal.forecast import futures, services
     from scheduling.simulate import compare
 
-    services.THOUGHT_SECONDS = given.seconds
+    services.SIMULATION_SECONDS = given.seconds
     vars(futures)["time"] = SimpleNamespace(perf_counter=time.process_time)
     rows = []
     for size in given.sizes.split(","):
@@ -45,7 +45,7 @@ def main() -> None:
             policy = registry.build(key, {})
             one = median(clock(partial(decide, policy, seen)) for _ in range(2))
             began = time.process_time()
-            ranges, notes, found = services.foresee(policy, seen)
+            ranges, notes, found = services.forecast_ranges(policy, seen)
             took = time.process_time() - began
             known = sum(low < float("inf") for low, _ in ranges.values())
             rows.append((

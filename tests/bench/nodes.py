@@ -54,7 +54,7 @@ def make_lab(count: int) -> list[str]:
     """Create nodes that are all busy, each with one job; return their tokens."""
     from portal.accounts.models import digest
     from portal.cluster.models import Gpu, Node, NodeEnvironment
-    from tests.portal.control_world import agents_do_as_told, heartbeat, queue, ready_node, turn
+    from tests.portal.control_world import heartbeat, queue, ready_node, run_agents, turn
     from tests.portal.jobs_world import make_environment
 
     tokens = [f"sln_bench-{number:06}" for number in range(count)]
@@ -71,7 +71,7 @@ def make_lab(count: int) -> list[str]:
         heartbeat()
         if not turn().applied.started:
             return tokens
-        agents_do_as_told()
+        run_agents()
 
 
 def containers() -> dict[str, list[dict[str, Any]]]:

@@ -107,7 +107,7 @@ def month_simulated() -> dict[str, Any]:
 
     made = month()
     asked = services.ask(User.objects.get(username="alice"), 14, [("elastic_fifo", {}), ("srjf", {})])
-    services.carry_on()
+    services.run_queued()
     return made | {"simulation": asked.pk}
 
 
@@ -120,7 +120,7 @@ def demo_lab() -> dict[str, int]:
     written = month.fill(now, Size(4, 4), "http://127.0.0.1:1")
     User.objects.create_user("alice", "alice@demo.invalid", PASSWORD, is_staff=True)
     Node.objects.update(last_seen_at=now + timedelta(hours=1), ready=True)
-    resized = max(written.ran, key=lambda ran: len(ran.tried.resizes))
+    resized = max(written.ran, key=lambda ran: len(ran.simulated.resizes))
     return {"node": Node.objects.order_by("pk")[0].pk, "resized": resized.job.pk}
 
 
@@ -128,7 +128,7 @@ def simulate() -> int:
     """Carries out the simulations that were asked for; how many."""
     from portal.whatif import services
 
-    return services.carry_on()
+    return services.run_queued()
 
 
 def running_job() -> dict[str, int]:
@@ -194,7 +194,7 @@ def turn() -> dict[str, int]:
     from tests.portal import control_world as lab
 
     done = lab.turn()
-    lab.agents_do_as_told()
+    lab.run_agents()
     return {"started": len(done.applied.started), "resized": len(done.applied.resized), "errors": bool(done.error)}
 
 

@@ -51,7 +51,7 @@ def test_nobody_is_kept_out_of_the_waiting_card(portal: Portal, lab: dict[str, A
 @pytest.mark.parametrize("page", [{"java_script_enabled": False}], indirect=True)
 def test_without_scripts_the_help_is_a_page_of_its_own(portal: Portal, lab: dict[str, Any], page: Page) -> None:
     page.goto(f"{portal.url}/jobs/{lab['waits']}/")
-    page.get_by_role("link", name="Try fewer GPUs, a shorter time and more").click()
+    page.get_by_role("link", name="Try fewer GPUs, a shorter time limit and other changes").click()
     expect(page.get_by_text("With 1 GPU instead of 2 it starts now.")).to_be_visible()
 
 
@@ -66,7 +66,7 @@ def test_a_member_reads_takes_the_change_and_the_job_starts(portal: Portal, lab:
     page.get_by_role("link", name="detector").click()
     card = page.get_by_role("region", name="Waiting")
     expect(card).to_contain_text("It needs 2 GPUs at once and only 1 is free.")
-    expect(card).to_contain_text("Last 30 days: ranges held in ")
+    expect(card).to_contain_text("In the last 30 days, ")
     end = card.locator("time").last
     meant = end.get_attribute("datetime") or ""
     expect(end).to_have_text(re.compile(f"{(int(meant[11:13]) + 9) % 24:02}:{meant[14:16]}$"))  # once its script ran

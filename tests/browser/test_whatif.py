@@ -1,4 +1,4 @@
-"""An admin asks what the last days would have been, switches with the difference in view, and undoes it."""
+"""An admin simulates recent history, switches with the difference in view, and undoes it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -35,7 +35,7 @@ def page(browser: Browser, portal: Portal) -> Iterator[Page]:
 def ask(page: Page, portal: Portal, *policies: str) -> None:
     """Chooses policies on the page and starts."""
     page.goto(f"{portal.url}/admin/policy/")
-    page.get_by_role("link", name="What if: simulate the last days").click()
+    page.get_by_role("link", name="What if: simulate recent history").click()
     for place in range(3):
         chosen = policies[place] if place < len(policies) else "none"
         field = page.get_by_label(f"Policy {place + 1}", exact=True)
@@ -49,11 +49,11 @@ def test_an_admin_compares_switches_and_undoes(portal: Portal, lab: dict[str, An
     held = portal.ask("holds", job=lab["runs"])
     assert len(held) == 4
     ask(page, portal, "First come, first served", "Shortest remaining job first")
-    expect(page.get_by_role("heading", level=1)).to_have_text("What if: the last 14 days")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Simulation of the last 14 days")
     expect(page.get_by_text("It starts within seconds.")).to_be_visible()
 
     assert portal.ask("simulate") == 1
-    off = page.get_by_role("region", name="How far off the simulation is")
+    off = page.get_by_role("region", name="How accurate the simulation is")
     expect(off).to_contain_text("Simulated under the policy in force, a job took ", timeout=20_000)
     total = page.get_by_role("region", name="In total", exact=True)
     for name in ("What really happened", "Elastic first come, first served", "First come, first served knows: nothing"):
@@ -64,7 +64,7 @@ def test_an_admin_compares_switches_and_undoes(portal: Portal, lab: dict[str, An
 
     page.get_by_role("link", name="Preview switching to First come, first served").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Let “First come, first served” decide?")
-    expect(page.get_by_text("No running job is touched.")).to_be_visible()
+    expect(page.get_by_text("No running job is affected.")).to_be_visible()
     page.get_by_role("button", name="Confirm: switch to this policy").click()
     expect(page.locator(".notice.success")).to_contain_text("“First come, first served” decides")
     assert portal.ask("turn")["errors"] is False
@@ -90,7 +90,7 @@ def test_the_preview_leads_to_a_simulation_with_its_parameters(portal: Portal, l
     page.goto(f"{portal.url}/admin/policy/?policy=tiresias")
     page.get_by_label("Queues").fill("3")
     page.get_by_role("button", name="See what would change").click()
-    page.get_by_role("link", name="Simulate the last days").click()
+    page.get_by_role("link", name="Simulate recent history").click()
     page.get_by_text("Parameters", exact=False).locator("xpath=ancestor-or-self::summary").first.click()
     expect(page.get_by_label("Queues")).to_have_value("3")
     page.get_by_role("button", name="Simulate the last 14 days").click()

@@ -1,4 +1,4 @@
-"""The world that visits share: made once for a module, since every visit undoes what it did (``tour.undone``)."""
+"""The world that visits share, made once for a module, since every visit undoes what it did (``visits.undone``)."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +8,7 @@ from django.core.cache import cache
 from django.db import transaction
 
 from tests.laws.people import World, make_world
-from tests.laws.tour_table import names
+from tests.laws.route_matrix import names
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from rest_framework.throttling import UserRateThrottle
 
 from tests.examples import HUNT, examples
 from tests.laws.people import World
-from tests.laws.tour import undone
+from tests.laws.visits import undone
 from tests.portal.api_client import Script
 
 pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]

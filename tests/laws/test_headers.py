@@ -6,7 +6,7 @@ import pytest
 
 from tests.laws.armour import check_armour
 from tests.laws.people import World
-from tests.laws.tour import client_of
+from tests.laws.visits import client_of
 
 pytestmark = pytest.mark.django_db
 

@@ -123,7 +123,7 @@ def test_a_limit_is_not_overstepped_by_submitting_at_once() -> None:
     alice = make_user("alice")
     project = make_project(alice)
     Limit.objects.create(user=alice, max_queued=3)
-    asked = Submission(make_code(project), make_environment(), "horovod", "train.py")
+    asked = Submission(code=make_code(project), environment=make_environment(), launcher="horovod", entry="train.py")
     results = at_once(*(lambda: services.submit(alice, project, asked) for _ in range(8)))
     assert not unexpected(results, Refused)
     assert Job.objects.count() == 3
@@ -132,7 +132,7 @@ def test_a_limit_is_not_overstepped_by_submitting_at_once() -> None:
 def test_a_key_used_at_once_makes_one_job() -> None:
     alice = make_user("alice")
     project = make_project(alice)
-    asked = Submission(make_code(project), make_environment(), "horovod", "train.py")
+    asked = Submission(code=make_code(project), environment=make_environment(), launcher="horovod", entry="train.py")
     results = at_once(*(lambda: services.submit(alice, project, asked, idempotency_key="k") for _ in range(8)))
     assert not unexpected(results)
     assert Job.objects.count() == 1 and len({result.pk for result in results}) == 1  # type: ignore[attr-defined]

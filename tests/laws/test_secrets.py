@@ -93,7 +93,7 @@ def test_what_is_stored_opens_nothing() -> None:
         assert thief.get(reverse("accounts:profile")).status_code == 302
 
 
-def test_no_account_exists_that_nobody_made() -> None:
+def test_no_account_exists_that_was_not_made() -> None:
     """No default user, no default password: the first admin comes in by the set-up link."""
     assert not User.objects.exists()
 

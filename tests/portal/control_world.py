@@ -1,4 +1,4 @@
-"""A lab with a scheduler: nodes with environments, waiting jobs, and agents that do at once what is wanted."""
+"""A lab with a scheduler: nodes with environments, waiting jobs, and agents that carry out the desired state at once."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ def lead() -> int:
     return Leadership()._next_epoch()
 
 
-def turn(epoch: int | None = None, **options: Any) -> cycle.Turn:
+def turn(epoch: int | None = None, **options: Any) -> cycle.CycleResult:
     if epoch is None:
         leader = Leader.objects.filter(pk=1).first()
         epoch = leader.epoch if leader else lead()
@@ -52,10 +52,10 @@ def gpus_of(job: Job) -> int:
     return Allocation.objects.filter(attempt__job=job, released_at=None, requested_back_at=None).count()
 
 
-def agents_do_as_told(*, finish: bool = False, hasty: bool = False) -> None:
-    """Every agent runs what shall run and ends what shall stop; with ``finish`` the work ends well, too.
+def run_agents(*, finish: bool = False, hasty: bool = False) -> None:
+    """Start and stop containers as every agent would; with ``finish`` all running work succeeds, too.
 
-    Work of a ``hasty`` world may start and end between two reports.
+    In a ``hasty`` world work may start and end between two reports.
     """
     live = Container.objects.exclude(state=ContainerState.EXITED).select_related("attempt__job").order_by("pk")
     for part in live:

@@ -1,4 +1,4 @@
-"""What pages about jobs show of forecasts. Written there as ``{% load forecast %}``: jobs know nothing of forecasts."""
+"""Template tags with which pages about jobs show forecasts (``{% load forecast %}``): the jobs app does not import it."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -11,7 +11,7 @@ from django.utils.safestring import SafeString
 
 from portal.forecast import services, words
 from portal.forecast.models import Forecast
-from portal.forecast.services import Said
+from portal.forecast.services import ForecastText
 from portal.jobs.models import Job
 
 register = template.Library()
@@ -19,26 +19,26 @@ register = template.Library()
 
 @register.inclusion_tag("forecast/card.html")
 def waiting_card(job: Job) -> dict[str, Any]:
-    """Why a queued job waits, until when, and what would help."""
+    """Show why a queued job waits, until when, and what would help."""
     row = Forecast.objects.defer("trail").filter(job=job).first()
-    return {"job": job, "said": services.said(row), "measured": services.measured(), "now": timezone.now()}
+    return {"job": job, "forecast": services.describe(row), "measured": services.measured(), "now": timezone.now()}
 
 
 @register.simple_tag
-def forecasts_for(jobs: Iterable[Job]) -> Mapping[int, Said]:
-    """All rows of a list at once: ``{% forecasts_for jobs as forecasts %}``, then ``{{ forecasts|start_of:job }}``."""
+def forecasts_for(jobs: Iterable[Job]) -> Mapping[int, ForecastText]:
+    """Return the forecasts of all rows: ``{% forecasts_for jobs as forecasts %}``, then ``{{ forecasts|start_of:job }}``."""
     return services.forecasts_of(jobs)
 
 
 @register.filter
-def start_of(forecasts: Mapping[int, Said], job: Job) -> str:
+def start_of(forecasts: Mapping[int, ForecastText], job: Job) -> str:
     found = forecasts.get(job.pk)
     return found.short if found and not found.stale else ""
 
 
 @register.simple_tag
 def clock(moment: datetime, now: datetime) -> SafeString:
-    """A time of day, which times.js puts into the reader's clock."""
+    """Return a time of day, which times.js converts to the reader's time zone."""
     return format_html(
         '<time datetime="{}" data-clock>{}</time>',
         moment.isoformat(timespec="seconds"),

@@ -1,4 +1,4 @@
-"""Logs, curves and outputs of the month, and what the nodes need to go on with the jobs that run at its end."""
+"""Logs, curves and outputs of the month, and what the nodes need to continue the jobs that run at its end."""
 
 import json
 import os
@@ -25,31 +25,31 @@ from runners.host.node_files import NodeFiles
 from runners.spec import RunSpec
 
 LINES = 36
-"""Of a log, at most so many tell of a training."""
+"""The maximum of lines about training in a log."""
 OTHERS_LINES = 5
-"""Of a rank other than the first."""
-MOST_RANKS_TOLD = 4
+"""Lines in the log of a rank other than the first."""
+MAX_LOGGED_RANKS = 4
 POINTS = 24
-"""Of a curve, at most."""
-LEAST_SECONDS = 240.0
-"""What trained for a shorter time has no curves."""
+"""The maximum of points in a curve."""
+MIN_SECONDS = 240.0
+"""Attempts that trained for a shorter time have no curves."""
 WITH_OUTPUTS = 150
-"""So many of the last jobs that succeeded left files."""
+"""How many of the last jobs that succeeded have output files."""
 
 
 @dataclass(slots=True)
 class Text:
-    """One stream: what was printed, and when."""
+    """One output stream: what was printed, and when."""
 
     name: str
     label: str
     printed: list[tuple[float, str]] = field(default_factory=list)
-    """Seconds since the start of the month, and one or several whole lines."""
+    """(Seconds since the start of the month, one or several whole lines)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """How far a training came in one attempt, from 0 to 1, and when."""
+class Trajectory:
+    """How far a training got in one attempt, from 0 to 1, and when."""
 
     since: float
     until: float
@@ -58,15 +58,15 @@ class Way:
     training: Training
 
     def step(self, part: float) -> int:
-        """After that part of the attempt."""
+        """Return the step that was reached after that part of the attempt."""
         return round(self.training.steps * (self.first + (self.last - self.first) * part))
 
     def at(self, part: float) -> float:
         return self.since + (self.until - self.since) * part
 
 
-def ways(written: Written) -> dict[int, Way]:
-    """By attempt; those that never trained are left out."""
+def trajectories(written: Written) -> dict[int, Trajectory]:
+    """Return the trajectory of each attempt that trained, by attempt."""
     parts: dict[int, tuple[float, float]] = {}
     reached: dict[int, float] = {}
     trainings: dict[int, Training] = {}
@@ -75,7 +75,7 @@ def ways(written: Written) -> dict[int, Way]:
         ask = ran.story.ask
         until = _until(ran)
         first = reached.get(ran.job.pk, 0.0) if ran.job.resumable else 0.0
-        if ran.tried.ended is None:
+        if ran.simulated.ended is None:
             last = first + (1 - first) * (until - since) / (until - since + ran.story.left_seconds)
         elif ran.attempt.outcome == Outcome.SUCCEEDED:
             last = 1.0
@@ -87,19 +87,20 @@ def ways(written: Written) -> dict[int, Way]:
         parts[ran.attempt.pk], reached[ran.job.pk] = (first, last), last
         trainings[ran.job.pk] = _training(ran, since, first)  # all attempts of a job have that of its last one
     return {
-        ran.attempt.pk: Way(since, _until(ran), *parts[ran.attempt.pk], trainings[ran.job.pk]) for ran, since in began
+        ran.attempt.pk: Trajectory(since, _until(ran), *parts[ran.attempt.pk], trainings[ran.job.pk])
+        for ran, since in began
     }
 
 
 def _until(ran: Ran) -> float:
-    return ran.tried.stopped_at or ran.tried.ended or END
+    return ran.simulated.stopped_at or ran.simulated.ended or END
 
 
 def _training(ran: Ran, since: float, first: float) -> Training:
-    """With as many steps as fit into the time it has, where it runs at the end of the month."""
+    """Return the job's training, with as many steps as fit into its time if it runs at the end of the month."""
     ask = ran.story.ask
     seconds = ask.whole_seconds
-    if ran.tried.ended is None:
+    if ran.simulated.ended is None:
         seconds = (END - since + ran.story.left_seconds) / (1 - first)
     return Training.of(ask.number, seconds, ask.min_gpus, diverges=ask.fate == "nan")
 
@@ -107,8 +108,8 @@ def _training(ran: Ran, since: float, first: float) -> Training:
 # --- logs --------------------------------------------------------------------------------------------------------
 
 
-def write_logs(written: Written, found: Mapping[int, Way]) -> None:
-    """Every part that began has a log."""
+def write_logs(written: Written, found: Mapping[int, Trajectory]) -> None:
+    """Write a log for every container that ran."""
     rows: list[LogStream] = []
     for ran in written.ran:
         for part, texts in _texts(ran, found.get(ran.attempt.pk)):
@@ -118,15 +119,15 @@ def write_logs(written: Written, found: Mapping[int, Way]) -> None:
     LogStream.objects.bulk_create(rows, batch_size=500)
 
 
-def _texts(ran: Ran, way: Way | None) -> Iterator[tuple[Container, list[Text]]]:
-    if ran.driver is not None and way is not None:
-        yield ran.driver, [_drivers(ran, way)]
+def _texts(ran: Ran, trajectory: Trajectory | None) -> Iterator[tuple[Container, list[Text]]]:
+    if ran.driver is not None and trajectory is not None:
+        yield ran.driver, [_drivers(ran, trajectory)]
     rank = 0
-    for piece, part in zip(ran.tried.pieces, ran.hosts, strict=True):
-        if way is None or part.running_at is None:
+    for piece, part in zip(ran.simulated.pieces, ran.hosts, strict=True):
+        if trajectory is None or part.running_at is None:
             continue
-        since = way.since if piece.since == ran.tried.placed else piece.since + 12.0
-        until = min(piece.asked_back or piece.until or END, way.until)
+        since = trajectory.since if piece.since == ran.simulated.placed else piece.since + 12.0
+        until = min(piece.asked_back or piece.until or END, trajectory.until)
         command = " ".join(part.spec["command"])
         setup = Text(
             "setup", "set-up", [(since - 2, "Code is unpacked in /workspace.\n"), (since - 1, f"Starting {command}\n")]
@@ -135,73 +136,79 @@ def _texts(ran: Ran, way: Way | None) -> Iterator[tuple[Container, list[Text]]]:
         for slot in range(int(part.spec["slots"])):
             text = Text(str(slot), f"rank {rank}")
             if rank == 0:
-                _first_rank(ran, way, text)
-            elif rank < MOST_RANKS_TOLD and ran.story.ask.fate not in SILENT_BEFORE_TRAINING:
-                _other_rank(way, text, rank, since, until)
+                _first_rank(ran, trajectory, text)
+            elif rank < MAX_LOGGED_RANKS and ran.story.ask.fate not in SILENT_BEFORE_TRAINING:
+                _other_rank(trajectory, text, rank, since, until)
             texts.append(text)
             rank += 1
         _end_of_setup(ran, part, setup, until)
         yield part, texts
 
 
-def _drivers(ran: Ran, way: Way) -> Text:
-    printed = [(way.since - 3, f"The ring has {counted(_ranks(ran, way.since), 'rank')}.\n")]
-    for when, before, after in ran.tried.resizes:
-        if way.since <= when < way.until:
+def _drivers(ran: Ran, trajectory: Trajectory) -> Text:
+    printed = [(trajectory.since - 3, f"The job now has {counted(_ranks(ran, trajectory.since), 'rank')}.\n")]
+    for when, before, after in ran.simulated.resizes:
+        if trajectory.since <= when < trajectory.until:
             change = f"{abs(after - before)} {'more' if after > before else 'fewer'} than before"
-            printed.append((when + 3, f"The ring is formed again with {counted(after, 'rank')}, {change}.\n"))
+            printed.append((when + 3, f"The job now has {counted(after, 'rank')}, {change}.\n"))
     return Text("setup", "set-up", printed)
 
 
 def _ranks(ran: Ran, when: float) -> int:
-    """How many GPUs it had then."""
+    """Return how many GPUs the attempt had then."""
     return sum(
-        piece.gpus for piece in ran.tried.pieces if piece.since <= when < (piece.asked_back or piece.until or END + 1)
+        piece.gpus
+        for piece in ran.simulated.pieces
+        if piece.since <= when < (piece.asked_back or piece.until or END + 1)
     )
 
 
-def _first_rank(ran: Ran, way: Way, text: Text) -> None:
-    ask, training = ran.story.ask, way.training
+def _first_rank(ran: Ran, trajectory: Trajectory, text: Text) -> None:
+    ask, training = ran.story.ask, trajectory.training
     if ask.fate not in SILENT_BEFORE_TRAINING or ran.attempt.outcome != Outcome.FAILED:
-        text.printed.append((way.since, programs.opening(1000 * (6 + ask.number % 90), ask.number)))
-        if way.first > 0:
-            text.printed.append((way.since + 1, f"Restored the checkpoint of step {way.step(0):,}.\n"))
-        lines = max(1, min(LINES, int((way.until - way.since) / 40)))
+        text.printed.append((trajectory.since, programs.opening(1000 * (6 + ask.number % 90), ask.number)))
+        if trajectory.first > 0:
+            text.printed.append((trajectory.since + 1, f"Restored the checkpoint of step {trajectory.step(0):,}.\n"))
+        lines = max(1, min(LINES, int((trajectory.until - trajectory.since) / 40)))
         for number in range(1, lines + 1):
             part = number / (lines + 1)
-            text.printed.append((way.at(part), training.line(way.step(part), _ranks(ran, way.at(part)) or 1)))
+            text.printed.append(
+                (trajectory.at(part), training.line(trajectory.step(part), _ranks(ran, trajectory.at(part)) or 1))
+            )
             if ran.job.resumable and number % 12 == 0:
-                text.printed.append((way.at(part), f"Saved a checkpoint at step {way.step(part):,}.\n"))
+                text.printed.append((trajectory.at(part), f"Saved a checkpoint at step {trajectory.step(part):,}.\n"))
     if ran.attempt.outcome == Outcome.FAILED and ask.fate in ENDINGS:
-        text.printed.append((way.until, ENDINGS[ask.fate].text))
+        text.printed.append((trajectory.until, ENDINGS[ask.fate].text))
     elif ran.attempt.outcome == Outcome.SUCCEEDED:
-        text.printed.append((way.until, programs.closing(training)))
+        text.printed.append((trajectory.until, programs.closing(training)))
 
 
-def _other_rank(way: Way, text: Text, rank: int, since: float, until: float) -> None:
-    span = max(1e-9, way.until - way.since)
+def _other_rank(trajectory: Trajectory, text: Text, rank: int, since: float, until: float) -> None:
+    span = max(1e-9, trajectory.until - trajectory.since)
     for number in range(1, OTHERS_LINES + 1):
         when = since + (until - since) * number / (OTHERS_LINES + 1)
-        text.printed.append((when, way.training.other_line(way.step((when - way.since) / span), rank)))
+        text.printed.append(
+            (when, trajectory.training.other_line(trajectory.step((when - trajectory.since) / span), rank))
+        )
 
 
 def _end_of_setup(ran: Ran, part: Container, setup: Text, until: float) -> None:
     if part.exit_reason == "exited" and part.exit_code:
         setup.printed.append((until + 1, f"The command ended with exit code {part.exit_code}.\n"))
     elif part.exit_reason == "stopped":
-        setup.printed.append((until, "Told to stop: SIGTERM is sent to the program.\n"))
+        setup.printed.append((until, "The container was asked to stop: SIGTERM is sent to the program.\n"))
     if part.exit_reason == "stopped" and ran.job.resumable:
         setup.printed.append((until + 2, "A checkpoint was written before the program ended.\n"))
 
 
 def _store(part: Container, text: Text, written: Written, *, closed: bool, copy_to: Path | None) -> LogStream:
-    """Its bytes and time marks in the log store's files; the row is not saved yet."""
+    """Write a stream's bytes and time marks to the log store's files; return its row, which is not saved yet."""
     data, marks = bytearray(), bytearray()
     for when, printed in text.printed:
         marks += logs.MARK.pack(len(data), int(written.at(when).timestamp() * 1000))
         data += printed.encode()
     _write(settings.HOME / "logs" / part.name, text.name, bytes(data), bytes(marks))
-    if copy_to is not None:  # as the supervisor left them, so that the node goes on from there
+    if copy_to is not None:  # as the supervisor left them, so that the node continues from there
         _write(copy_to / "log", text.name, bytes(data), bytes(marks))
         labels = copy_to / "log" / "streams.json"
         known = json.loads(labels.read_text()) if labels.exists() else {}
@@ -222,34 +229,34 @@ def _write(folder: Path, name: str, data: bytes, marks: bytes) -> None:
 # --- curves --------------------------------------------------------------------------------------------------------
 
 
-def write_curves(written: Written, found: Mapping[int, Way]) -> None:
+def write_curves(written: Written, found: Mapping[int, Trajectory]) -> None:
     points: list[Point] = []
     progress: list[Progress] = []
     steps: list[StepStat] = []
     for ran in written.ran:
-        way = found.get(ran.attempt.pk)
-        if way is None or way.until - way.since < LEAST_SECONDS:
+        trajectory = found.get(ran.attempt.pk)
+        if trajectory is None or trajectory.until - trajectory.since < MIN_SECONDS:
             continue
-        mine = list(_points(ran, way, written))
+        mine = list(_points(ran, trajectory, written))
         points += mine
-        progress.append(_progress(ran, way, written, len(mine)))
-        steps += _steps(ran, way, written)
+        progress.append(_progress(ran, trajectory, written, len(mine)))
+        steps += _steps(ran, trajectory, written)
     insert(MetricPoint, ("attempt", "name", "step", "at", "value"), points)
     Progress.objects.bulk_create(progress, batch_size=500)
     StepStat.objects.bulk_create(steps, batch_size=500)
 
 
 Point = tuple[int, str, int, datetime, float]
-"""Attempt, name, step, moment, value."""
+"""(Attempt, name, step, moment, value)."""
 
 
-def _points(ran: Ran, way: Way, written: Written) -> Iterator[Point]:
-    count = max(6, min(POINTS, int((way.until - way.since) / 180)))
-    training = way.training
+def _points(ran: Ran, trajectory: Trajectory, written: Written) -> Iterator[Point]:
+    count = max(6, min(POINTS, int((trajectory.until - trajectory.since) / 180)))
+    training = trajectory.training
     for number in range(count + 1):
         part = number / count
-        step, when = way.step(part), written.at(way.at(part))
-        gpus = _ranks(ran, min(way.at(part), way.until - 1)) or 1
+        step, when = trajectory.step(part), written.at(trajectory.at(part))
+        gpus = _ranks(ran, min(trajectory.at(part), trajectory.until - 1)) or 1
         values = {
             metrics.LOSS: training.loss(step),
             metrics.THROUGHPUT: training.batch / training.step_seconds(step, gpus),
@@ -260,9 +267,9 @@ def _points(ran: Ran, way: Way, written: Written) -> Iterator[Point]:
             yield ran.attempt.pk, name, step, when, value
 
 
-def _progress(ran: Ran, way: Way, written: Written, points: int) -> Progress:
-    training, step = way.training, way.step(1.0)
-    gpus = _ranks(ran, way.until - 1) or 1
+def _progress(ran: Ran, trajectory: Trajectory, written: Written, points: int) -> Progress:
+    training, step = trajectory.training, trajectory.step(1.0)
+    gpus = _ranks(ran, trajectory.until - 1) or 1
     seconds = training.step_seconds(step, gpus)
     each = [seconds * (0.9 + 0.02 * (rank * 7 % 5)) for rank in range(gpus)]
     columns = {
@@ -271,41 +278,41 @@ def _progress(ran: Ran, way: Way, written: Written, points: int) -> Progress:
         "waiting": [round(seconds - one, 4) for one in each],
     }
     return Progress(
-        attempt=ran.attempt, at=written.at(way.until), step=step, epoch=min(19, 20 * step // training.steps), done=way.last,
+        attempt=ran.attempt, at=written.at(trajectory.until), step=step, epoch=min(19, 20 * step // training.steps), done=trajectory.last,
         total=training.steps * training.batch, batch=training.batch, ranks=gpus, step_seconds=round(seconds, 4),
         loss=training.loss(step), per_rank=columns if gpus > 1 else {}, points=points,
     )  # fmt: skip
 
 
-def _steps(ran: Ran, way: Way, written: Written) -> Iterator[StepStat]:
-    """How long its steps took on as many GPUs as it had, one row for each number."""
+def _steps(ran: Ran, trajectory: Trajectory, written: Written) -> Iterator[StepStat]:
+    """Yield how long steps took, one row for each number of GPUs that the attempt had."""
     sizes: dict[tuple[int, int], int] = {}
     for number in range(12):
-        when = way.at((number + 0.5) / 12)
+        when = trajectory.at((number + 0.5) / 12)
         nodes = {
             piece.node
-            for piece in ran.tried.pieces
+            for piece in ran.simulated.pieces
             if piece.since <= when < (piece.asked_back or piece.until or END + 1)
         }
         gpus = _ranks(ran, when)
         if gpus:
             sizes[len(nodes), gpus] = sizes.get((len(nodes), gpus), 0) + 1
     for (nodes_count, gpus), times in sizes.items():
-        seconds = way.training.step_seconds(0, gpus)
+        seconds = trajectory.training.step_seconds(0, gpus)
         yield StepStat(
-            attempt=ran.attempt, kind=MODEL, nodes=nodes_count, gpus=gpus, batch=way.training.batch, reports=10 * times,
-            seconds=seconds, waiting_seconds=seconds * 0.06 if gpus > 1 else None, asked_batch=way.training.batch,
-            most_batch=way.training.batch, at=written.at(way.until),
+            attempt=ran.attempt, kind=MODEL, nodes=nodes_count, gpus=gpus, batch=trajectory.training.batch, reports=10 * times,
+            seconds=seconds, waiting_seconds=seconds * 0.06 if gpus > 1 else None, asked_batch=trajectory.training.batch,
+            most_batch=trajectory.training.batch, at=written.at(trajectory.until),
         )  # fmt: skip
 
 
 # --- outputs -------------------------------------------------------------------------------------------------------
 
 
-def write_outputs(written: Written, found: Mapping[int, Way]) -> None:
-    """Of the last jobs that succeeded."""
+def write_outputs(written: Written, found: Mapping[int, Trajectory]) -> None:
+    """Write output files of the last jobs that succeeded."""
     last = [ran for ran in written.ran if ran.attempt.outcome == Outcome.SUCCEEDED and ran.attempt.pk in found]
-    last.sort(key=lambda ran: ran.tried.ended or 0.0)
+    last.sort(key=lambda ran: ran.simulated.ended or 0.0)
     rows = []
     for ran in last[-WITH_OUTPUTS:]:
         training = found[ran.attempt.pk].training
@@ -318,7 +325,7 @@ def write_outputs(written: Written, found: Mapping[int, Way]) -> None:
             rows.append(
                 Output(
                     job=ran.job, attempt=ran.attempt, path=path, size=len(content), sha256=digest,
-                    stored_at=written.at(ran.tried.ended or END),
+                    stored_at=written.at(ran.simulated.ended or END),
                 )
             )  # fmt: skip
     Output.objects.bulk_create(rows, batch_size=500)
@@ -331,21 +338,21 @@ def _scribe(part: Container) -> Path:
     return NodeFiles(people.node_home(part.node.name)).scribe(part.name)
 
 
-def hand_over(written: Written, found: Mapping[int, Way], now: datetime) -> None:
-    """Give the nodes the jobs that run now: their agents find these as an earlier start of theirs had left them."""
+def hand_over(written: Written, found: Mapping[int, Trajectory], now: datetime) -> None:
+    """Give the nodes the jobs that run now: their agents find them as if left by an earlier start."""
     for ran in written.ran:
-        way = found.get(ran.attempt.pk)
-        if ran.story.status != JobState.RUNNING or ran.tried.ended is not None or way is None:
+        trajectory = found.get(ran.attempt.pk)
+        if ran.story.status != JobState.RUNNING or ran.simulated.ended is not None or trajectory is None:
             continue
         ends = now + timedelta(seconds=ran.story.left_seconds)
         busy, memory = monitoring.use_of(ran)
         course = Course(
-            written.at(way.since).timestamp(),
+            written.at(trajectory.since).timestamp(),
             ends.timestamp(),
-            way.training,
+            trajectory.training,
             busy_percent=busy,
             memory_mib=memory,
-            first_step=way.step(0.0),
+            first_step=trajectory.step(0.0),
         )
         for part in (*([ran.driver] if ran.driver else []), *ran.hosts):
             if part.running_at is None or part.exited_at is not None:

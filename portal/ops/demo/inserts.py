@@ -1,4 +1,4 @@
-"""Inserts of ten thousands of rows, ten times as fast as ``bulk_create``: no model instances, one prepared statement."""
+"""Inserts tens of thousands of rows, ten times as fast as ``bulk_create``: no model instances, one prepared statement."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from django.db.models import Field, Model
 
 
 def insert(model: type[Model], names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Insert rows with the values of these fields, a key for a foreign key. Other columns need a default of the database."""
+    """Insert rows with the values of these fields (keys for foreign keys). Other columns need a database default."""
     fields: list[Field[Any, Any]] = [model._meta.get_field(name) for name in names]  # type: ignore[misc]
     quote = connection.ops.quote_name
     columns = ", ".join(quote(field.column or field.name) for field in fields)

@@ -1,4 +1,4 @@
-"""What the GPUs of the demo lab did in its month, hour by hour, and minute by minute in the last hour."""
+"""Readings of the demo lab's GPUs in its month, hour by hour, and minute by minute in the last hour."""
 
 import random
 from collections import defaultdict
@@ -16,8 +16,8 @@ from portal.ops.demo.people import Made
 from portal.ops.demo.play import BACK_AT, LOST_AT
 from portal.ops.demo.rows import Ran, Written
 
-MOST_ROWS = 13_000
-"""Hours of GPUs: a month of the usual demo lab. A larger lab has the last days only."""
+MAX_ROWS = 13_000
+"""GPU-hours with readings: a month of the usual demo lab. A larger lab has only the last days."""
 IDLE_MIB = 450
 CLIPPED = {value: min(100, max(0, value)) for value in range(-100, 201)}
 HEAT = [round(34 + 0.44 * percent) for percent in range(101)]
@@ -27,7 +27,7 @@ HOUR_FIELDS = (
     "temperature_max", "minutes",
 )  # fmt: skip
 SHAPES = 97
-"""So many different minutes of noise; a prime, so that hours differ."""
+"""How many minutes of noise there are; a prime, so that hours differ."""
 
 
 class Busy(NamedTuple):
@@ -47,7 +47,7 @@ def write(made: Made, written: Written, now: datetime, seed: int) -> None:
     gpus = [gpu for each in made.gpus.values() for gpu in each]
     away = _away(made, written)
     hours = int((hour_of(now) - written.start) / HOUR)
-    first = hour_of(now) - HOUR * min(hours, MOST_ROWS // len(gpus))
+    first = hour_of(now) - HOUR * min(hours, MAX_ROWS // len(gpus))
     last = len(made.nodes) - 1
     insert(
         Hour,
@@ -67,15 +67,15 @@ def write(made: Made, written: Written, now: datetime, seed: int) -> None:
 
 
 def _away(made: Made, written: Written) -> tuple[datetime, datetime] | None:
-    """When the last node was lost."""
+    """Return when the last node was lost and when it came back."""
     return (written.at(LOST_AT), written.at(BACK_AT)) if len(made.nodes) > 1 else None
 
 
 def _busy(written: Written, now: datetime) -> dict[int, list[Busy]]:
-    """By GPU, in the order of time."""
+    """Return the times at which each GPU was busy, in order."""
     found: dict[int, list[Busy]] = defaultdict(list)
     for ran in written.ran:
-        for piece in ran.tried.pieces:
+        for piece in ran.simulated.pieces:
             began = written.at(max(piece.since, ran.began or piece.since))
             until = now if piece.until is None else written.at(piece.until)
             for gpu in written.gpus_of[id(piece)]:
@@ -86,7 +86,7 @@ def _busy(written: Written, now: datetime) -> dict[int, list[Busy]]:
 
 
 def use_of(ran: Ran) -> tuple[int, int]:
-    """The utilisation of each of its GPUs in percent, and the memory in use in MiB."""
+    """Return the utilisation of each of the attempt's GPUs in percent, and the memory in use in MiB."""
     habit, number = ran.story.ask.habit, ran.story.ask.number
     return min(99, max(3, habit.busy_percent + number * 7 % 15 - 7)), habit.memory_mib + number * 131 % 2048
 
@@ -122,7 +122,7 @@ def _hour(gpu: int, hour: datetime, busy: Sequence[Busy], place: int, noise: Seq
 
 
 def _samples(made: Made, busy: dict[int, list[Busy]], noise: Sequence[int], now: datetime) -> Iterator[Sample]:
-    """Of the last hour, one a minute."""
+    """Yield samples of the last hour, one per minute."""
     at = sampling.slot_of(now - HOUR)
     while at < now:
         for number, node in enumerate(made.nodes):

@@ -31,7 +31,7 @@ def fill(now: datetime, size: Size, url: str, seed: int = SEED) -> Written:
         rows.write_reservations(made, planned, at)
         rows.write_offers(made, at)
         written = rows.write_jobs(made, stories, configs, start)
-        found = files.ways(written)
+        found = files.trajectories(written)
         files.write_logs(written, found)
         files.write_curves(written, found)
         files.write_outputs(written, found)
@@ -46,21 +46,21 @@ def fill(now: datetime, size: Size, url: str, seed: int = SEED) -> Written:
 
 
 def _update_statistics() -> None:
-    """PostgreSQL plans queries by what it knows of the tables, and by itself it looks only a minute after they were filled."""
+    """Update PostgreSQL's statistics, by which it plans queries: it would do so itself only a minute later."""
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
             cursor.execute("ANALYZE")
 
 
 def decide(start: datetime, size: Size, seed: int, planned: Sequence[Planned]) -> list[Story]:
-    """What everyone submitted and what became of it: pure."""
+    """Return what everyone submitted and what became of it. Pure."""
     owners = {name: frozenset(who for who, group in PEOPLE.items() if group == name) for name in GROUPS}
     kept = [Reservation(r.name, str(r.node), r.gpus, r.since, r.until, owners[r.group]) for r in planned]
     return play(submissions(start, size, seed, planned[0].since), size, PEOPLE, GROUPS, kept)
 
 
 def reservations(start: datetime, size: Size) -> list[Planned]:
-    """A practical of the course on a working day of the last week, the next one, and a visit."""
+    """Return a practical of the course on a working day of the last week, the next practical, and a visit."""
     node, gpus = (1 if size.nodes > 1 else 0), max(1, size.gpus // 2)
 
     def afternoon(day: datetime) -> float:
@@ -79,13 +79,13 @@ def reservations(start: datetime, size: Size) -> list[Planned]:
 
 
 def summary(written: Written, size: Size) -> str:
-    """One line about what was made."""
+    """Describe in one line what was made."""
     states = [story.status for story in written.stories]
     used = sum(
         piece.gpus * ((END if piece.until is None else piece.until) - piece.since)
         for story in written.stories
-        for tried in story.tries
-        for piece in tried.pieces
+        for simulated in story.simulated_attempts
+        for piece in simulated.pieces
     )
     load = round(100 * used / (size.total * DAYS * DAY))
     return (

@@ -22,7 +22,7 @@ from runners.demo.nodes import MEMORY_MIB, MODEL
 
 ENVIRONMENT = "pytorch-horovod"
 GROUPS = {"vision": 2.0, "speech": 1.5, "theory": 1.0, "robotics": 1.5, "course": 0.5}
-"""And the weights by which they share the lab's GPUs."""
+"""The groups, with the weights by which they share the lab's GPUs."""
 PEOPLE = {
     "ada": "vision",
     "bela": "vision",
@@ -37,11 +37,11 @@ PEOPLE = {
     "fay": "course",
     "luca": "course",
 }
-"""And their groups; the first is an admin."""
+"""The people, with their groups; the first is an admin."""
 EXAMPLES = {"horovod": "horovod-elastic", "torchrun": "torchrun-ddp", "command": "pytorch-digits"}
-"""The gallery's example that stands for a project's code, by the launcher of its jobs."""
+"""The gallery's example that serves as a project's code, by the launcher of its jobs."""
 NODE_FACTS = {"cpus": 64, "memory_mib": 524_288, "engine": "pretended", "ring_address": "10.77.0.1"}
-"""Until the node's agent reports its own."""
+"""The facts of a node until its agent reports them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +52,22 @@ class Made:
     groups: dict[str, Group]
     projects: dict[str, Project]
     codes: dict[str, CodeVersion]
-    """By the name of the project."""
+    """Code versions by the name of the project."""
     nodes: tuple[Node, ...]
     gpus: dict[int, list[Gpu]]
-    """By the number of the node, counted from 0, in the order of their indexes."""
+    """GPUs in the order of their indexes, by the number of the node from 0."""
     environment: Environment
 
 
 def kept_password() -> str:
-    """Return everyone's password in this demo lab: made once, kept beside its database."""
+    """Return the password of all users of this demo lab: made once and stored beside its database."""
     if kept("password") is None:
         keep(password=secrets.token_urlsafe(9))
     return str(kept("password"))
 
 
 def kept(name: str) -> object:
-    """Return a fact about this demo lab; None when it has not been kept."""
+    """Return a stored fact about this demo lab; None when it was not stored."""
     return _kept().get(name)
 
 
@@ -105,7 +105,7 @@ def fill(since: datetime, size: Size, url: str) -> Made:
 
 
 def _users(since: datetime, groups: dict[str, Group]) -> dict[str, User]:
-    password = make_password(kept_password())  # takes long: everyone has the same
+    password = make_password(kept_password())  # hashing is slow: all users have the same
     users = User.objects.bulk_create(
         User(
             username=name, email=f"{name}@demo.invalid", password=password, is_staff=number == 0, date_joined=since,
@@ -126,7 +126,7 @@ def _projects(since: datetime, users: dict[str, User]) -> tuple[dict[str, Projec
     projects: dict[str, Project] = {}
     codes: dict[str, CodeVersion] = {}
     kept: dict[str, CodeVersion] = {}
-    """By example: to take one in a second time would take as long as the first."""
+    """By example, its code version: to import an example again would take as long as the first time."""
     for habit in HABITS:
         if habit.project in projects:
             continue
@@ -151,7 +151,7 @@ def _projects(since: datetime, users: dict[str, User]) -> tuple[dict[str, Projec
 
 
 def _join(name: str, gpus: int, since: datetime, url: str) -> Node:
-    """A node that has been here since then. Its agent finds its identity in its folder."""
+    """Make a node that has been here since then. Its agent finds its identity in its folder."""
     token = new_token()
     node = Node.objects.create(
         name=name, runtime=Node.Runtime.FAKE, token_digest=digest(token), created_at=since, approved_at=since,
@@ -170,5 +170,5 @@ def _join(name: str, gpus: int, since: datetime, url: str) -> Node:
 
 
 def be_seen(made: Made, now: datetime) -> None:
-    """As if the nodes had reported a moment ago, so that nothing is declared lost before their agents start."""
+    """Mark the nodes as if they had just reported, so that nothing is declared lost before their agents start."""
     Node.objects.filter(pk__in=[node.pk for node in made.nodes]).update(last_seen_at=now, ready=True)

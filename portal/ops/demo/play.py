@@ -1,7 +1,7 @@
 """What ran where and when: the month decided by the project's own policies, in the project's own simulator. Pure.
 
-Three policies follow each other, as an admin switched them. ``play`` lives through the month and some hours beyond, so
-that it is known of what runs at its end how long it goes on; whoever submits and reads is cut off at the end.
+Three policies follow each other, as an admin switched them. ``play`` simulates the month and some hours beyond, so that
+the remaining time of jobs that run at its end is known; nothing after the end is recorded.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,13 +17,13 @@ from scheduling.types import Job, Node, Placement, Plan, Policy, Reservation, Sn
 END = DAYS * DAY
 BEYOND_SECONDS = 12 * HOUR
 KNOWN_BEFORE = 40 * HOUR
-"""How long before its start a reservation is made."""
+"""How long before its start a reservation is made, in seconds."""
 LOOK_SECONDS = 900.0
-"""How long a policy waits at most until it looks again."""
+"""After how long a policy decides again at the latest."""
 QUIET_SECONDS = 30.0
-"""So long before the end of the month nothing more is decided: no GPU is between two jobs then."""
+"""Nothing is decided so shortly before the end of the month, so that no GPU is between two jobs then."""
 RELEASE_SECONDS = 10.0
-"""From asking GPUs back to their being free."""
+"""From the request for GPUs until they are free."""
 EXPONENT = 0.9
 """n GPUs are n ** EXPONENT times as fast."""
 SWITCHES: tuple[tuple[float, str, Mapping[str, Any]], ...] = (
@@ -31,25 +31,25 @@ SWITCHES: tuple[tuple[float, str, Mapping[str, Any]], ...] = (
     (9.42 * DAY, "elastic_fifo", {}),
     (20.6 * DAY, "fair_share", {"half_life_days": 7.0}),
 )
-"""From when on, in seconds since the start, which policy decides."""
+"""(Since when, in seconds from the start; the policy that decides then; its parameters)."""
 LOST_AT, BACK_AT = 16.45 * DAY, 16.45 * DAY + 3.2 * HOUR
 """When the last node was lost, and when it came back."""
 
 
 @dataclass(slots=True)
 class Piece:
-    """GPUs of one node that an attempt held from one change to another: one container, or a part of the first."""
+    """GPUs of one node that an attempt held from one change to the next: those of one container, or of the first."""
 
     node: int
     gpus: int
     since: float
     asked_back: float | None = None
     until: float | None = None
-    """None: it holds them at the end of the month."""
+    """None if the attempt holds them at the end of the month."""
 
 
 @dataclass(slots=True)
-class Try:
+class SimulatedAttempt:
     """An attempt. ``ended`` is None for one that runs at the end of the month."""
 
     placed: float
@@ -61,7 +61,7 @@ class Try:
     ended: float | None = None
     ended_as: str = ""
     stopped_at: float | None = None
-    """When it was told to stop, for one that was preempted or cancelled."""
+    """When its stop was requested, for one that was preempted or cancelled."""
 
     @property
     def gpus(self) -> int:
@@ -74,19 +74,19 @@ class Story:
 
     ask: Ask
     starts_after: float
-    """Seconds from being placed to its first line."""
-    tries: list[Try] = field(default_factory=list)
+    """Seconds from its placement to its first line of output."""
+    simulated_attempts: list[SimulatedAttempt] = field(default_factory=list)
     finished: float | None = None
     status: str = "QUEUED"
     reason: str = ""
     """Why it waits at the end of the month."""
     left_seconds: float = 0.0
-    """How long it goes on after the end of the month, for one that runs then. At most three quarters of an hour, so that
-    whoever looks sees something change."""
+    """How long a job that runs at the end of the month continues. At most three quarters of an hour, so that visitors
+    see something change."""
 
 
 class Switching:
-    """One policy after the other; each begins without the memory of the one before."""
+    """Several policies one after the other; each begins without the state of the one before."""
 
     title: ClassVar[str] = "The policies of the demo's month"
     explanation: ClassVar[str] = ""
@@ -107,7 +107,7 @@ class Switching:
 
 
 def in_force(at: float) -> int:
-    """The place in ``SWITCHES`` of the policy that decides at that time."""
+    """Return the index in ``SWITCHES`` of the policy that decides at that time."""
     return max(place for place, (since, _, _) in enumerate(SWITCHES) if since <= at)
 
 
@@ -118,7 +118,7 @@ def play(
     weights: Mapping[str, float],
     reservations: Sequence[Reservation] = (),
 ) -> list[Story]:
-    """The stories of all jobs, in the order of their submission.
+    """Return the stories of all jobs, in the order of their submission.
 
     ``groups`` names the group of each person, ``weights`` has the share of each group. Nodes of reservations are
     numbers from 0, their times seconds since the start.
@@ -175,7 +175,7 @@ def _submission(story: Story, groups: Mapping[str, str]) -> Submission:
 
 
 class _Recorder:
-    """Turns what the policies see and plan into attempts."""
+    """Makes attempts from what the policies see and plan."""
 
     def __init__(self, stories: Mapping[str, Story], losses: Sequence[Loss]) -> None:
         self.stories, self.losses = stories, losses
@@ -186,7 +186,11 @@ class _Recorder:
             return
         for job in snapshot.jobs:
             story = self.stories[job.id]
-            live = story.tries[-1] if story.tries and story.tries[-1].ended is None else None
+            live = (
+                story.simulated_attempts[-1]
+                if story.simulated_attempts and story.simulated_attempts[-1].ended is None
+                else None
+            )
             if live is not None and live.stopped_at is None and _own(job.now_on) != live.placement:
                 self._lost(live, _own(job.now_on))
                 live = live if live.ended is None else None
@@ -196,12 +200,14 @@ class _Recorder:
             elif not target and live is not None:
                 self._stop(live, now, "preempted")
             elif live is None:
-                story.tries.append(Try(now, in_force(now), target, _first_pieces(story.ask, target, now)))
+                story.simulated_attempts.append(
+                    SimulatedAttempt(now, in_force(now), target, _first_pieces(story.ask, target, now))
+                )
             else:
                 self._resize(live, target, now)
             story.reason = "" if target else plan.reasons.get(job.id, "")
 
-    def _lost(self, live: Try, left: dict[int, int]) -> None:
+    def _lost(self, live: SimulatedAttempt, left: dict[int, int]) -> None:
         at = max(loss.at for loss in self.losses)
         gone = {int(loss.node) for loss in self.losses}
         for piece in live.pieces:
@@ -217,14 +223,14 @@ class _Recorder:
                 piece.asked_back, piece.until = at, at + RELEASE_SECONDS
         live.ended, live.ended_as = max(piece.until or at for piece in live.pieces), "lost"
 
-    def _stop(self, live: Try, now: float, outcome: str) -> None:
+    def _stop(self, live: SimulatedAttempt, now: float, outcome: str) -> None:
         live.stopped_at, live.ended_as = now, outcome
         for piece in live.pieces:
             if piece.until is None:
                 piece.asked_back, piece.until = now, now + RELEASE_SECONDS
         live.ended = now + RELEASE_SECONDS
 
-    def _resize(self, live: Try, target: dict[int, int], now: float) -> None:
+    def _resize(self, live: SimulatedAttempt, target: dict[int, int], now: float) -> None:
         live.resizes.append((now, live.gpus, sum(target.values())))
         for node in {*target, *live.placement}:
             more = target.get(node, 0) - live.placement.get(node, 0)
@@ -235,8 +241,12 @@ class _Recorder:
         live.placement = target
 
     def end(self, story: Story, ended_at: float | None, outcome: str) -> None:
-        """What became of it after the last turn that saw it."""
-        live = story.tries[-1] if story.tries and story.tries[-1].ended is None else None
+        """Record what became of a job after the last decision that included it."""
+        live = (
+            story.simulated_attempts[-1]
+            if story.simulated_attempts and story.simulated_attempts[-1].ended is None
+            else None
+        )
         if ended_at is not None and ended_at <= END and (live is not None or outcome == "cancelled"):
             story.finished = ended_at
             if live is not None:
@@ -253,7 +263,7 @@ class _Recorder:
 
 
 def _first_pieces(ask: Ask, target: Mapping[int, int], now: float) -> list[Piece]:
-    """As ``runspec.parts_of``: an elastic job has its base first and a piece for each further GPU."""
+    """Return pieces as ``run_specs.host_placements`` does: an elastic job has its base and a piece per further GPU."""
     most_first = sorted(target.items(), key=lambda item: (-item[1], str(item[0])))
     if not ask.habit.elastic:
         return [Piece(node, gpus, now) for node, gpus in most_first]
@@ -264,7 +274,7 @@ def _first_pieces(ask: Ask, target: Mapping[int, int], now: float) -> list[Piece
 
 
 def _well(story: Story) -> bool:
-    return bool(story.tries) and story.tries[-1].ended_as == "succeeded"
+    return bool(story.simulated_attempts) and story.simulated_attempts[-1].ended_as == "succeeded"
 
 
 def _outcome(ask: Ask, outcome: str) -> str:
@@ -275,13 +285,13 @@ def _outcome(ask: Ask, outcome: str) -> str:
     return "succeeded" if ask.fate in ("", "cancelled", "time_limit") else "failed"
 
 
-def _give_back(live: Try, node: int, now: float) -> None:
-    """One GPU of that node: of the youngest piece that is not the attempt's first."""
+def _give_back(live: SimulatedAttempt, node: int, now: float) -> None:
+    """Release one GPU of a node: that of the youngest piece, but not of the attempt's first."""
     for piece in reversed(live.pieces):
         if piece.node == node and piece.until is None and piece.gpus == 1 and piece is not live.pieces[0]:
             piece.asked_back, piece.until = now, now + RELEASE_SECONDS
             return
-    raise ValueError(f"Nothing can be given back on node {node}.")
+    raise ValueError(f"Nothing can be released on node {node}.")
 
 
 def _own(placement: Placement) -> dict[int, int]:

@@ -1,4 +1,4 @@
-"""The month as rows: jobs, attempts, containers, allocations, rings and history, as if the control loop had written them."""
+"""The month as rows: jobs, attempts, containers, allocations, rank groups and history, as the scheduler writes them."""
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +12,7 @@ from portal.jobs import causes, lifecycle
 from portal.jobs.models import Allocation, Attempt, Container, Job, JobEvent, JobState, Outcome
 from portal.jobs.resize_timeline.models import RankGroup
 from portal.ops.demo.people import PEOPLE, Made
-from portal.ops.demo.play import BACK_AT, END, KNOWN_BEFORE, LOST_AT, SWITCHES, Piece, Story, Try
+from portal.ops.demo.play import BACK_AT, END, KNOWN_BEFORE, LOST_AT, SWITCHES, Piece, SimulatedAttempt, Story
 from portal.ops.demo.workload import Fate
 from portal.scheduler import overlay_networks, run_specs
 from portal.scheduler.models import SchedulerConfig
@@ -23,14 +23,14 @@ from scheduling import registry
 from scheduling.version import version_of
 
 GROWS_SECONDS = 12.0
-"""From getting a GPU to training on it, for a job that runs."""
+"""How long a running job takes from getting a GPU to training on it."""
 SHRINKS_SECONDS = 3.0
 RESTARTS_SECONDS = 30.0
 STOPPED = 143
-"""Exit code of a program that was told to stop."""
+"""The exit code of a program that was stopped by SIGTERM."""
 
 Clock = Callable[[float], datetime]
-"""From seconds since the start of the month to a moment."""
+"""Converts seconds since the start of the month to a moment."""
 
 
 def clock_of(start: datetime) -> Clock:
@@ -38,30 +38,30 @@ def clock_of(start: datetime) -> Clock:
 
 
 class Ran(NamedTuple):
-    """One attempt with all that belongs to it: what logs, curves and monitoring are made from."""
+    """One attempt with all that belongs to it; logs, curves and readings are made from it."""
 
     story: Story
     job: Job
     number: int
     attempt: Attempt
-    tried: Try
+    simulated: SimulatedAttempt
     hosts: list[Container]
-    """In the order of ``tried.pieces``."""
+    """In the order of ``simulated.pieces``."""
     driver: Container | None
     began: float | None
-    """When it first trained; None for one that ended before."""
+    """When it began to train; None for one that ended before."""
 
 
 @dataclass(slots=True)
 class Written:
-    """All of the month."""
+    """The rows of the whole month."""
 
     start: datetime
     stories: list[Story]
     jobs: list[Job]
     ran: list[Ran] = field(default_factory=list)
     gpus_of: dict[int, tuple[Gpu, ...]] = field(default_factory=dict)
-    """By the identity of a piece, the GPUs it held."""
+    """By the identity of a piece (``id``), the GPUs it held."""
 
     @property
     def at(self) -> Clock:
@@ -103,7 +103,7 @@ def write_reservations(made: Made, planned: Sequence[Planned], at: Clock) -> Non
 
 
 def write_policies(made: Made, at: Clock) -> list[SchedulerConfig]:
-    """The policies that were in force one after the other, and who switched them."""
+    """Write the policies that were in force one after the other, and who switched them."""
     admin = next(iter(made.users.values()))
     configs: list[SchedulerConfig] = []
     for since, key, given in SWITCHES:
@@ -122,7 +122,7 @@ def write_policies(made: Made, at: Clock) -> list[SchedulerConfig]:
 
 
 def write_offers(made: Made, at: Clock) -> None:
-    """When each node offered its GPUs."""
+    """Write when each node offered its GPUs."""
     last = len(made.nodes) - 1
     CapacitySpell.objects.bulk_create(
         CapacitySpell(gpu=gpu, since=at(since), until=None if until is None else at(until))
@@ -139,21 +139,21 @@ def write_jobs(made: Made, stories: list[Story], configs: Sequence[SchedulerConf
     at = clock_of(start)
     written = Written(start, stories, Job.objects.bulk_create(_job(made, story, at) for story in stories))
     written.gpus_of = _gpus_of(made, stories)
-    tries = [
-        (story, job, number, tried)
+    simulated_attempts = [
+        (story, job, number, simulated)
         for story, job in zip(stories, written.jobs, strict=True)
-        for number, tried in enumerate(story.tries, start=1)
+        for number, simulated in enumerate(story.simulated_attempts, start=1)
     ]
-    numbers = iter(range(overlay_networks.how_many() * 1000))
+    numbers = iter(range(overlay_networks.network_count() * 1000))
     attempts = Attempt.objects.bulk_create(
-        _attempt(job, number, tried, story, configs, _network(len(made.nodes), story, tried, numbers), at)
-        for story, job, number, tried in tries
+        _attempt(job, number, simulated, story, configs, _network(len(made.nodes), story, simulated, numbers), at)
+        for story, job, number, simulated in simulated_attempts
     )
-    for (story, job, number, tried), attempt in zip(tries, attempts, strict=True):
+    for (story, job, number, simulated), attempt in zip(simulated_attempts, attempts, strict=True):
         attempt.job = job
-        drivers, hosts = _containers(made, written, story, attempt, tried, at)
-        began = _began(story, number, tried)
-        written.ran.append(Ran(story, job, number, attempt, tried, hosts, next(iter(drivers), None), began))
+        drivers, hosts = _containers(made, written, story, attempt, simulated, at)
+        began = _began(story, number, simulated)
+        written.ran.append(Ran(story, job, number, attempt, simulated, hosts, next(iter(drivers), None), began))
     Container.objects.bulk_create(
         [part for ran in written.ran for part in (*([ran.driver] if ran.driver else []), *ran.hosts)], batch_size=500
     )
@@ -165,19 +165,21 @@ def write_jobs(made: Made, stories: list[Story], configs: Sequence[SchedulerConf
                 released_at=None if piece.until is None else at(piece.until),
             )
             for ran in written.ran
-            for piece, host in zip(ran.tried.pieces, ran.hosts, strict=True)
+            for piece, host in zip(ran.simulated.pieces, ran.hosts, strict=True)
             for gpu in written.gpus_of[id(piece)]
         ),
         batch_size=500,
     )  # fmt: skip
-    RankGroup.objects.bulk_create(_rings(written), batch_size=500)
+    RankGroup.objects.bulk_create(_rank_groups(written), batch_size=500)
     return written
 
 
 def _job(made: Made, story: Story, at: Clock) -> Job:
     ask, habit = story.ask, story.ask.habit
     begins = [
-        began for number, tried in enumerate(story.tries, 1) if (began := _began(story, number, tried)) is not None
+        began
+        for number, simulated in enumerate(story.simulated_attempts, 1)
+        if (began := _began(story, number, simulated)) is not None
     ]
     user = made.users[ask.owner]
     return Job(
@@ -206,49 +208,57 @@ def _job(made: Made, story: Story, at: Clock) -> Job:
     )
 
 
-def _began(story: Story, number: int, tried: Try) -> float | None:
-    """When an attempt came to train; None when it ended before."""
-    began = tried.placed + (story.starts_after if number == 1 else RESTARTS_SECONDS)
-    over = tried.stopped_at if tried.stopped_at is not None else tried.ended
+def _began(story: Story, number: int, simulated: SimulatedAttempt) -> float | None:
+    """Return when an attempt began to train; None when it ended before."""
+    began = simulated.placed + (story.starts_after if number == 1 else RESTARTS_SECONDS)
+    over = simulated.stopped_at if simulated.stopped_at is not None else simulated.ended
     return began if began < (END if over is None else over) else None
 
 
-def _network(nodes: int, story: Story, tried: Try, numbers: Iterator[int]) -> int | None:
-    """The number of its network over several nodes, as ``apply`` gives it."""
-    several = len({piece.node for piece in tried.pieces}) > 1
-    return next(numbers) % overlay_networks.how_many() if several or (story.ask.habit.elastic and nodes > 1) else None
+def _network(nodes: int, story: Story, simulated: SimulatedAttempt, numbers: Iterator[int]) -> int | None:
+    """Return the number of the attempt's overlay network, as ``apply`` chooses it."""
+    several = len({piece.node for piece in simulated.pieces}) > 1
+    return (
+        next(numbers) % overlay_networks.network_count() if several or (story.ask.habit.elastic and nodes > 1) else None
+    )
 
 
 def _attempt(
-    job: Job, number: int, tried: Try, story: Story, configs: Sequence[SchedulerConfig], ring: int | None, at: Clock
+    job: Job,
+    number: int,
+    simulated: SimulatedAttempt,
+    story: Story,
+    configs: Sequence[SchedulerConfig],
+    network: int | None,
+    at: Clock,
 ) -> Attempt:
-    config, began = configs[tried.policy], _began(story, number, tried)
+    config, began = configs[simulated.policy], _began(story, number, simulated)
     stop = ""
-    if tried.ended_as in (Outcome.PREEMPTED, Outcome.CANCELLED, Outcome.TIMED_OUT):
-        stop = tried.ended_as
-    elif tried.ended_as == Outcome.LOST and tried.stopped_at is not None:
+    if simulated.ended_as in (Outcome.PREEMPTED, Outcome.CANCELLED, Outcome.TIMED_OUT):
+        stop = simulated.ended_as
+    elif simulated.ended_as == Outcome.LOST and simulated.stopped_at is not None:
         stop = "peer_lost"
     return Attempt(
         job=job,
         number=number,
-        created_at=at(tried.placed),
+        created_at=at(simulated.placed),
         started_at=None if began is None else at(began),
-        ended_at=None if tried.ended is None else at(tried.ended),
+        ended_at=None if simulated.ended is None else at(simulated.ended),
         wanted=Attempt.Wanted.STOP if stop else Attempt.Wanted.RUN,
         stop_reason=stop,
-        outcome=tried.ended_as if tried.ended is not None else "",
+        outcome=simulated.ended_as if simulated.ended is not None else "",
         secret=f"{job.pk:032x}{number:032x}",
         policy=f"{config.policy} v{config.pk}",
-        ring=ring,
+        ring=network,
     )
 
 
 def _gpus_of(made: Made, stories: Sequence[Story]) -> dict[int, tuple[Gpu, ...]]:
-    """Each piece gets the GPUs with the lowest indexes that are free on its node then."""
+    """Give each piece the GPUs with the lowest indexes that are free on its node at that time."""
     pieces: dict[int, list[Piece]] = {number: [] for number in made.gpus}
     for story in stories:
-        for tried in story.tries:
-            for piece in tried.pieces:
+        for simulated in story.simulated_attempts:
+            for piece in simulated.pieces:
                 pieces[piece.node].append(piece)
     found: dict[int, tuple[Gpu, ...]] = {}
     for number, here in pieces.items():
@@ -265,45 +275,45 @@ def _gpus_of(made: Made, stories: Sequence[Story]) -> dict[int, tuple[Gpu, ...]]
 
 
 def _containers(
-    made: Made, written: Written, story: Story, attempt: Attempt, tried: Try, at: Clock
+    made: Made, written: Written, story: Story, attempt: Attempt, simulated: SimulatedAttempt, at: Clock
 ) -> tuple[list[Container], list[Container]]:
-    """An attempt's driver, if it has one, and its hosts; not saved yet."""
-    job, first = attempt.job, tried.pieces[0]
-    began = _began(story, attempt.number, tried)
-    ranks = sum(piece.gpus for piece in tried.pieces if piece.since == tried.placed)
-    at_first = sum(piece.since == tried.placed for piece in tried.pieces)
+    """Return an attempt's driver, if it has one, and its hosts; they are not saved yet."""
+    job, first = attempt.job, simulated.pieces[0]
+    began = _began(story, attempt.number, simulated)
+    ranks = sum(piece.gpus for piece in simulated.pieces if piece.since == simulated.placed)
+    at_first = sum(piece.since == simulated.placed for piece in simulated.pieces)
     drivers, hosts = [], []
     if run_specs.has_driver(job):
         spec = run_specs.driver_spec(attempt, 0, made.nodes[first.node], ranks)
-        whole = Piece(first.node, 0, tried.placed, None, tried.ended)
-        drivers.append(_container(made, attempt, tried, whole, 0, spec, began, story.ask.fate, at, base=False))
-    for index, piece in enumerate(tried.pieces, start=len(drivers)):
-        part = run_specs.Part(made.nodes[piece.node], written.gpus_of[id(piece)])
+        whole = Piece(first.node, 0, simulated.placed, None, simulated.ended)
+        drivers.append(_container(made, attempt, simulated, whole, 0, spec, began, story.ask.fate, at, base=False))
+    for index, piece in enumerate(simulated.pieces, start=len(drivers)):
+        part = run_specs.ContainerPlacement(made.nodes[piece.node], written.gpus_of[id(piece)])
         node_gpus = len(made.gpus[piece.node])
         spec = run_specs.host_spec(attempt, index, part, ranks, node_gpus, at_first)
-        runs = began if piece.since == tried.placed else piece.since + GROWS_SECONDS
+        runs = began if piece.since == simulated.placed else piece.since + GROWS_SECONDS
         hosts.append(
-            _container(made, attempt, tried, piece, index, spec, runs, story.ask.fate, at, base=piece is first)
+            _container(made, attempt, simulated, piece, index, spec, runs, story.ask.fate, at, base=piece is first)
         )
     return drivers, hosts
 
 
 def _container(
-    made: Made, attempt: Attempt, tried: Try, piece: Piece, index: int, spec: RunSpec, runs: float | None, fate: Fate,
+    made: Made, attempt: Attempt, simulated: SimulatedAttempt, piece: Piece, index: int, spec: RunSpec, runs: float | None, fate: Fate,
     at: Clock, *, base: bool,
 ) -> Container:  # fmt: skip
-    """``base``: its first host, whose end explains the attempt's."""
+    """Return a container that is not saved yet. ``base`` marks the first host, whose end explains the attempt's."""
     until = END if piece.until is None else piece.until
     runs = runs if runs is not None and runs < min(until, piece.asked_back or until) else None
     exited = piece.until is not None
     node = made.nodes[piece.node]
-    asked_back = piece.asked_back if piece.asked_back is not None else tried.stopped_at
-    over = tried.stopped_at if tried.stopped_at is not None else tried.ended
+    asked_back = piece.asked_back if piece.asked_back is not None else simulated.stopped_at
+    over = simulated.stopped_at if simulated.stopped_at is not None else simulated.ended
     stop = ""
     if asked_back is not None:
-        gives_back = piece.asked_back is not None and (over is None or piece.asked_back < over)
-        stop = "preempted" if gives_back else attempt.stop_reason
-    code, reason, detail = _exit(fate, tried, piece, node.name, base=base, stopped=bool(stop))
+        shrinks = piece.asked_back is not None and (over is None or piece.asked_back < over)
+        stop = "preempted" if shrinks else attempt.stop_reason
+    code, reason, detail = _exit(fate, simulated, piece, node.name, base=base, stopped=bool(stop))
     return Container(
         attempt=attempt,
         node=node,
@@ -326,13 +336,15 @@ def _container(
     )
 
 
-def _exit(fate: Fate, tried: Try, piece: Piece, node: str, *, base: bool, stopped: bool) -> tuple[int | None, str, str]:
-    """Exit code, reason and detail of a part that has ended."""
+def _exit(
+    fate: Fate, simulated: SimulatedAttempt, piece: Piece, node: str, *, base: bool, stopped: bool
+) -> tuple[int | None, str, str]:
+    """Return exit code, reason and detail of a container that has ended."""
     if piece.until == LOST_AT:
         return None, "lost", f"{node} was silent for too long."
     if stopped:
         return STOPPED, "stopped", ""
-    if tried.ended_as != Outcome.FAILED or fate not in ENDINGS:
+    if simulated.ended_as != Outcome.FAILED or fate not in ENDINGS:
         return 0, "exited", ""
     ending = ENDINGS[fate]
     if base:
@@ -340,21 +352,21 @@ def _exit(fate: Fate, tried: Try, piece: Piece, node: str, *, base: bool, stoppe
     return 1, "exited", ""
 
 
-def _rings(written: Written) -> Iterator[RankGroup]:
-    """What each driver reported of the ranks that train together: at the start, and after each change."""
+def _rank_groups(written: Written) -> Iterator[RankGroup]:
+    """Yield what each driver reported about its rank group: at the start, and after each change."""
     for ran in written.ran:
         if ran.driver is None or ran.began is None:
             continue
         moments = [(ran.began, 0.0)]
-        over = ran.tried.ended if ran.tried.ended is not None else END
-        for when, before, after in ran.tried.resizes:
+        over = ran.simulated.ended if ran.simulated.ended is not None else END
+        for when, before, after in ran.simulated.resizes:
             moments.append((when + (GROWS_SECONDS if after > before else SHRINKS_SECONDS), 1.4 + (when * 7) % 3))
         for number, (when, cost) in enumerate(moments, start=1):
             if not ran.began <= when < over:
                 continue
             hosts = [
                 str(host.spec["hostname"])
-                for piece, host in zip(ran.tried.pieces, ran.hosts, strict=True)
+                for piece, host in zip(ran.simulated.pieces, ran.hosts, strict=True)
                 for _ in range(piece.gpus)
                 if piece.since <= when and (piece.asked_back or piece.until or END + 1) > when
             ]
@@ -368,7 +380,7 @@ def _rings(written: Written) -> Iterator[RankGroup]:
 
 
 def explain(written: Written) -> None:
-    """The causes of attempts that did not succeed, found by the portal in their rows and logs."""
+    """Let the portal find the causes of attempts that did not succeed, in their rows and logs."""
     ended = [ran for ran in written.ran if ran.attempt.outcome not in ("", Outcome.SUCCEEDED)]
     for ran in ended:
         parts = [*([ran.driver] if ran.driver else []), *ran.hosts]
@@ -377,7 +389,7 @@ def explain(written: Written) -> None:
 
 
 def write_history(written: Written) -> None:
-    """After ``explain``: the lines name the causes."""
+    """Write the jobs' histories. Call it after ``explain``, because the lines name the causes."""
     by_job: dict[int, list[Ran]] = {job.pk: [] for job in written.jobs}
     for ran in written.ran:
         by_job[ran.job.pk].append(ran)
@@ -397,13 +409,13 @@ def write_history(written: Written) -> None:
 
 
 HistoryLine = tuple[float, str, str, bool, dict[str, object]]
-"""When, kind, text, whether the owner did it, data."""
+"""(When, kind, text, whether the owner did it, data)."""
 
 
 def _lines(story: Story, job: Job, ran: Sequence[Ran]) -> Iterator[HistoryLine]:
     yield story.ask.submitted, "submitted", f"Submitted by {job.submitted_by}.", True, {}
     if story.status == JobState.CANCELLED and story.finished is not None:
-        asked = min(story.finished, *(each.tried.stopped_at or story.finished for each in ran), story.finished)
+        asked = min(story.finished, *(each.simulated.stopped_at or story.finished for each in ran), story.finished)
         yield asked, "cancel_asked", f"Cancelled by {job.submitted_by}.", True, {}
     for each in ran:
         yield from _lines_of(each)
@@ -413,33 +425,33 @@ def _lines(story: Story, job: Job, ran: Sequence[Ran]) -> Iterator[HistoryLine]:
 
 
 def _lines_of(ran: Ran) -> Iterator[HistoryLine]:
-    attempt, tried, number = ran.attempt, ran.tried, ran.number
+    attempt, simulated, number = ran.attempt, ran.simulated, ran.number
     where = " and ".join(
         f"{node} ({count} GPU{'s' * (count > 1)})" for node, count in sorted(_first_placement(ran).items())
     )
     placed = f"Attempt {number} was placed on {where} by {attempt.policy}."
-    yield tried.placed, "placed", placed, False, {"attempt": number}
-    yield tried.placed, "state", "The job is running.", False, {"state": "RUNNING"}
+    yield simulated.placed, "placed", placed, False, {"attempt": number}
+    yield simulated.placed, "state", "The job is running.", False, {"state": "RUNNING"}
     if ran.began is not None:
         yield ran.began, "started", f"Attempt {number} started.", False, {}
-    for when, before, after in tried.resizes:
+    for when, before, after in simulated.resizes:
         yield when, "resized", f"{before} → {after} GPUs", False, {"before": before, "after": after}
     for host in ran.hosts:
         if host.exit_reason == "lost":
             data: dict[str, object] = {"container": host.name, "reason": "lost"}
             yield LOST_AT, "lost", f"The part on {host.node.name} was lost.", False, data
-    if tried.stopped_at is not None and attempt.stop_reason:
+    if simulated.stopped_at is not None and attempt.stop_reason:
         why = lifecycle.room_for_others(ran.job.resumable) if attempt.stop_reason == "preempted" else _label(attempt)
         data = {"attempt": number, "reason": attempt.stop_reason}
-        yield tried.stopped_at, "stopping", f"Attempt {number} was told to stop: {why}.", False, data
-    if tried.ended is not None:
+        yield simulated.stopped_at, "stopping", f"Attempt {number} was asked to stop: {why}.", False, data
+    if simulated.ended is not None:
         title = attempt.cause.get("title", "")
         text = f"Attempt {number} ended: {Outcome(attempt.outcome).label}." + (f" {title}." if title else "")
-        yield tried.ended, "ended", text, False, {"attempt": number, "outcome": attempt.outcome}
-        if attempt.outcome in (Outcome.PREEMPTED, Outcome.LOST) and ran.number <= len(ran.story.tries):
-            then = ", to go on from its checkpoint" if ran.job.resumable else ", to start over"
+        yield simulated.ended, "ended", text, False, {"attempt": number, "outcome": attempt.outcome}
+        if attempt.outcome in (Outcome.PREEMPTED, Outcome.LOST) and ran.number <= len(ran.story.simulated_attempts):
+            then = ", to restart from its checkpoint" if ran.job.resumable else ", to restart from the beginning"
             news = f"The job is queued again{then if attempt.outcome == Outcome.PREEMPTED else ''}."
-            yield tried.ended, "state", news, False, {"state": "QUEUED"}
+            yield simulated.ended, "state", news, False, {"state": "QUEUED"}
 
 
 def _label(attempt: Attempt) -> str:
@@ -448,7 +460,7 @@ def _label(attempt: Attempt) -> str:
 
 def _first_placement(ran: Ran) -> dict[str, int]:
     found: dict[str, int] = {}
-    for piece, host in zip(ran.tried.pieces, ran.hosts, strict=True):
-        if piece.since == ran.tried.placed:
+    for piece, host in zip(ran.simulated.pieces, ran.hosts, strict=True):
+        if piece.since == ran.simulated.placed:
             found[host.node.name] = found.get(host.node.name, 0) + piece.gpus
     return found

@@ -1,4 +1,4 @@
-"""Jobs that keep coming while the demo lab runs, of the same people and programs as in its month."""
+"""Jobs that are submitted while the demo lab runs, by the same people and with the same programs as in its month."""
 
 import random
 
@@ -12,20 +12,20 @@ from portal.ops.demo.people import ENVIRONMENT
 from portal.ops.demo.workload import HABITS, Size
 from portal.projects.models import CodeVersion
 
-LEAST, MOST = 0.7, 1.35
-"""How many GPUs those that run and wait may ask for, as parts of the lab, before no more is submitted. Drawn each time,
-so that now and then some wait and now and then some GPUs are free."""
+MIN_LOAD, MAX_LOAD = 0.7, 1.35
+"""The range of the load, as a part of the lab's GPUs, from which no more jobs are submitted. It is drawn each time, so
+that sometimes jobs wait and sometimes GPUs are free."""
 
 
 def submit_one(chance: random.Random, size: Size) -> Job | None:
-    """Submit a job as one of the demo's people would; None when enough run and wait."""
+    """Submit a job as one of the demo's people would; return None when enough jobs run and wait."""
     asking = (
         Job.objects.filter(state__in=(JobState.QUEUED, JobState.RUNNING)).aggregate(gpus=Sum("min_gpus"))["gpus"] or 0
     )
-    if asking >= chance.uniform(LEAST, MOST) * Gpu.objects.filter(usable_gpu()).count():
+    if asking >= chance.uniform(MIN_LOAD, MAX_LOAD) * Gpu.objects.filter(usable_gpu()).count():
         return None
     habit = chance.choice(HABITS)
-    fewest, most = (size.of(part) for part in chance.choice(habit.sizes))
+    min_gpus, max_gpus = (size.of(part) for part in chance.choice(habit.sizes))
     code = CodeVersion.objects.select_related("project").get(project__name=habit.project)
     members = code.project.memberships.select_related("user").filter(user__username__in=habit.people).order_by("pk")
     submission = Submission(
@@ -35,8 +35,8 @@ def submit_one(chance: random.Random, size: Size) -> Job | None:
         entry="python train.py" if habit.launcher == "command" else "train.py",
         name=chance.choice(habit.names),
         arguments=tuple(word for knob, values in habit.knobs for word in (knob, chance.choice(values))),
-        min_gpus=fewest,
-        max_gpus=max(fewest, most) if habit.elastic else fewest,
+        min_gpus=min_gpus,
+        max_gpus=max(min_gpus, max_gpus) if habit.elastic else min_gpus,
         elastic=habit.elastic,
         resumable=habit.resumable,
         time_limit_seconds=chance.choice((3600, 7200, 4 * 3600)),

@@ -1,7 +1,7 @@
 """What the demo lab's people submitted in its last month. Pure: the same arguments give the same jobs.
 
-Each habit has its own rhythm: trainings by day, batches in the evening that run over night, sweeps of short jobs, a few
-large jobs over several nodes, a course's first steps, and a rush before a deadline that is on when the demo starts.
+Each habit has its own rhythm: trainings by day, batches in the evening that run overnight, sweeps of short jobs, a few
+large jobs over several nodes, exercises of a course, and a rush before a deadline that is in progress at the start.
 """
 
 import random
@@ -17,14 +17,14 @@ from runners.demo.programs import Mishap
 DAYS = 30
 HOUR, DAY = 3600.0, 86_400.0
 RUSH_HOURS = 16.0
-"""How long before the start of the demo its rush began."""
+"""How long before the start of the demo the rush began."""
 LAST_SECONDS = 1500.0
-"""So long before the start of the demo came the jobs that wait then, whatever else runs."""
+"""The jobs that wait at the start of the demo, whatever else runs, were submitted within this time before it."""
 LOAD = 0.84
-"""GPU-hours asked for, of those that the lab has; some of them are asked for too late to be served."""
+"""GPU-hours requested, as a part of those that the lab has; some are requested too late to be used."""
 LONGEST_HOURS, SHORTEST_SECONDS = 15.0, 150.0
 TYPICAL_GPUS = 16
-"""The lab that the counts of ``HABITS`` are made for."""
+"""The size of the lab for which the counts in ``HABITS`` are made."""
 
 Fate = Literal["", "cancelled", "time_limit"] | Mishap
 """What ends a job if nothing else does; empty when it succeeds."""
@@ -34,24 +34,24 @@ WEIGHTS: dict[str, tuple[float, ...]] = {
     "evening": (*[0.1] * 15, 0.5, 2, 6, 8, 6, 3, 1.5, 0.8, 0.4),
     "any": (*[0.6] * 8, *[1.2] * 12, *[0.9] * 4),
 }
-"""By hour of the day, how likely a submission is."""
+"""The likelihood of a submission, by hour of the day."""
 WEEKEND = {"day": 0.3, "evening": 0.6, "any": 0.8}
 
 
 @dataclass(frozen=True, slots=True)
 class Habit:
-    """What some people submit again and again."""
+    """A kind of job that some people submit repeatedly."""
 
     project: str
     people: tuple[str, ...]
     names: tuple[str, ...]
     launcher: Literal["command", "torchrun", "horovod"]
     sizes: tuple[tuple[float, float], ...]
-    """Fewest and most GPUs, as parts of a node; at least one GPU."""
+    """(Minimum, maximum) of GPUs, as parts of a node; at least one GPU."""
     count: int
-    """In a month, in a lab of ``TYPICAL_GPUS``."""
+    """Jobs per month in a lab of ``TYPICAL_GPUS``."""
     hours: float
-    """The median, on the fewest GPUs."""
+    """The median length, on the minimum of GPUs."""
     when: Hours = "day"
     burst: tuple[int, int] = (1, 1)
     elastic: bool = False
@@ -62,12 +62,12 @@ class Habit:
     fails: float = 0.12
     mishaps: tuple[Mishap, ...] = ("import_error", "file_not_found", "gpu_memory", "nan")
     knobs: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Arguments, and the values people try."""
+    """(Argument, the values that people try)."""
     busy_percent: int = 80
-    """What its GPUs' utilisation is while it trains."""
+    """The utilisation of its GPUs while it trains."""
     memory_mib: int = 22_000
     about: str = ""
-    """What its project is for."""
+    """The description of its project."""
 
 
 HABITS: tuple[Habit, ...] = (
@@ -151,9 +151,9 @@ class Ask:
     min_gpus: int
     max_gpus: int
     seconds: float
-    """On ``min_gpus``, until its end: for one that fails, until it fails."""
+    """Its length on ``min_gpus``: until its end, or until it fails."""
     whole_seconds: float
-    """Until its end if it did not fail."""
+    """Its length on ``min_gpus`` if it did not fail."""
     limit_seconds: int
     fate: Fate = ""
     cancelled: float | None = None
@@ -162,7 +162,7 @@ class Ask:
 
     @property
     def spread(self) -> bool:
-        """May it use several nodes."""
+        """Whether it may use several nodes."""
         return self.habit.launcher != "command"
 
 
@@ -172,14 +172,14 @@ class Size:
 
     nodes: int
     gpus: int
-    """Of each node."""
+    """The GPUs of each node."""
 
     @property
     def total(self) -> int:
         return self.nodes * self.gpus
 
     def of(self, part: float) -> int:
-        """GPUs for a part of a node."""
+        """The number of GPUs that is a part of a node."""
         return max(1, min(self.total, round(part * self.gpus)))
 
 
@@ -197,7 +197,7 @@ class _Draw:
         larger = self.size.total / TYPICAL_GPUS
         count = max(3, round(habit.count * larger ** (0.3 if larger > 1 else 0.5)))
         if habit.when == "last":
-            count = max(habit.count, self.size.nodes)  # together they ask for all of the lab
+            count = max(habit.count, self.size.nodes)  # together they request the whole lab
         while count > 0:
             burst = min(count, self.chance.randint(*habit.burst))
             owner, name = self.chance.choice(habit.people), self.chance.choice(habit.names)
@@ -209,14 +209,14 @@ class _Draw:
 
     def _moment(self, habit: Habit) -> float:
         if habit.when == "rush":
-            # More and more of them, as the deadline comes nearer.
+            # They become more frequent as the deadline approaches.
             return self.end - RUSH_HOURS * HOUR * self.chance.random() ** 1.5
         if habit.when == "last":
             return self.end - LAST_SECONDS * (0.1 + 0.9 * self.chance.random())
         if habit.when == "practical":
             return self.practical + self.chance.random() * 3 * HOUR
         while True:
-            # Whoever sweeps waits until the rush is over.
+            # Sweeps wait until the rush is over.
             at = self.chance.random() * (self.end - (RUSH_HOURS * HOUR if habit.burst[1] > 3 else 0.0))
             moment = self.start + timedelta(seconds=at)
             rest = WEEKEND[habit.when] if moment.weekday() >= 5 else 1.0
@@ -225,12 +225,12 @@ class _Draw:
 
     def _one(self, habit: Habit, owner: str, name: str, at: float, size: tuple[float, float]) -> None:
         chance = self.chance
-        fewest = self.size.of(size[0])
-        most = max(fewest, self.size.of(size[1])) if habit.elastic else fewest
+        min_gpus = self.size.of(size[0])
+        max_gpus = max(min_gpus, self.size.of(size[1])) if habit.elastic else min_gpus
         whole = habit.hours * HOUR * exp(chance.gauss(0, habit.spread))
         knobs = [(knob, chance.choice(values)) for knob, values in habit.knobs]
         fate = self._fate(habit)
-        if fate == "lost_each_other" and fewest == 1:
+        if fate == "lost_each_other" and min_gpus == 1:
             fate = "exception"
         self.made.append(
             Ask(
@@ -240,8 +240,8 @@ class _Draw:
                 name=_named(name, knobs) if habit.burst[1] > 3 else name,
                 arguments=(*(word for pair in knobs for word in pair), *MISTAKES.get(fate, ())),
                 submitted=at,
-                min_gpus=fewest,
-                max_gpus=most,
+                min_gpus=min_gpus,
+                max_gpus=max_gpus,
                 seconds=whole,
                 whole_seconds=whole,
                 limit_seconds=int(habit.limit_hours * HOUR),
@@ -261,7 +261,7 @@ class _Draw:
 
 
 def _named(name: str, knobs: Sequence[tuple[str, str]]) -> str:
-    """A run of a sweep is named by its arguments."""
+    """Return the name of a sweep's job, which has its arguments."""
     return " ".join([name, *(f"{knob[2:]}={value}" for knob, value in knobs)])
 
 
@@ -269,7 +269,7 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "import_error": ("--transforms", "albumentations"),
     "arguments": ("--learning-rate", "0.1"),
 }
-"""Arguments with which a program fails like this, whose code is that of others that succeed."""
+"""Arguments that make a program fail in this way, although the same code succeeds with others."""
 EARLY: dict[str, tuple[float, float]] = {
     "import_error": (4, 25),
     "arguments": (2, 9),
@@ -280,11 +280,11 @@ EARLY: dict[str, tuple[float, float]] = {
     "gpu_memory": (40, 600),
     "shared_memory": (60, 300),
 }
-"""Seconds after which a program fails that fails early; any other fails somewhere on its way."""
+"""Seconds after which a program fails that fails early; any other fails somewhere in between."""
 
 
 def submissions(start: datetime, size: Size, seed: int, practical: float) -> list[Ask]:
-    """In the order in which they come, numbered from 1. ``start`` is the beginning of the month."""
+    """Return the jobs in the order of submission, numbered from 1. ``start`` is the beginning of the month."""
     draw = _Draw(random.Random(seed), start, DAYS * DAY, size, practical)  # noqa: S311  # nothing secret depends on it
     for habit in HABITS:
         draw.of(habit)
@@ -301,7 +301,7 @@ def submissions(start: datetime, size: Size, seed: int, practical: float) -> lis
 
 
 def _scaled(factor: float, ask: Ask, luck: float) -> Ask:
-    """With the length that makes the lab as busy as it should be, and cut short where it fails."""
+    """Return the job with the length that gives the lab its load, cut short if it fails."""
     whole = min(LONGEST_HOURS * HOUR, max(SHORTEST_SECONDS, ask.whole_seconds * factor))
     if ask.fate in EARLY:
         soonest, latest = EARLY[ask.fate]

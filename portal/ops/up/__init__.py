@@ -1,1 +1,1 @@
-"""What ``manage.py up`` (``make run``) is made of: look before starting, keep processes, show the way of one job."""
+"""Parts of ``manage.py up`` (``make run``): checks before the start, running processes, and the report of first jobs."""

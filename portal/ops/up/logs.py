@@ -15,13 +15,13 @@ LOG_BYTES = 10 * 2**20
 KEPT_FILES = 4
 """Earlier files of each program: ``web.log.1`` is the newest of them."""
 RECORD = re.compile(r"\[?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}:? (?P<level>[A-Z]+)(/\w+\])? (?P<text>.*)")
-"""A line that begins a record, in our own format or Celery's; others continue the record before (tracebacks)."""
+"""A line that begins a record, in our format or Celery's; other lines continue the record before (tracebacks)."""
 GRAVE = frozenset({"WARNING", "ERROR", "CRITICAL"})
 SHOWN_CHARACTERS = 500
 
 
 class PrivateFileHandler(RotatingFileHandler):
-    """Its files are read by their owner alone."""
+    """A rotating handler whose files only their owner can read."""
 
     def _open(self) -> Any:
         def opener(path: str, flags: int) -> int:
@@ -31,7 +31,7 @@ class PrivateFileHandler(RotatingFileHandler):
 
 
 class LogFile:
-    """One program's file. Rotated while it is written, so that no program has to know of it."""
+    """The log file of one program. It is rotated here, so that the program need not know about it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -46,7 +46,7 @@ class LogFile:
 
 
 def grave(line: str) -> str | None:
-    """The text of a warning or error; None for other lines."""
+    """Return the text of a warning or error; None for other lines."""
     found = RECORD.match(line)
     return found["text"][:SHOWN_CHARACTERS] if found and found["level"] in GRAVE else None
 
@@ -60,7 +60,7 @@ def follow(name: str, stream: IO[bytes], log: LogFile, terminal: Terminal | None
                 line = raw.decode(errors="replace").rstrip("\n")
                 log.write(line)
                 if terminal is not None and (text := grave(line)) is not None:
-                    terminal.say(f"{name}: {text}")
+                    terminal.print(f"{name}: {text}")
 
     return _started(f"log of {name}", copy)
 
@@ -71,7 +71,7 @@ def pass_on(name: str, stream: IO[bytes], terminal: Terminal) -> threading.Threa
     def copy() -> None:
         with stream:
             for raw in stream:
-                terminal.say(raw.decode(errors="replace").rstrip("\n"))
+                terminal.print(raw.decode(errors="replace").rstrip("\n"))
 
     return _started(f"output of {name}", copy)
 
@@ -83,18 +83,18 @@ def _started(name: str, copy: Callable[[], None]) -> threading.Thread:
 
 
 class TerminalHandler(logging.Handler):
-    """Warnings and errors of this process."""
+    """Prints warnings and errors of this process."""
 
     def __init__(self, terminal: Terminal) -> None:
         super().__init__(logging.WARNING)
         self.terminal = terminal
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.terminal.say(f"{record.levelname.lower()}: {record.getMessage()[:SHOWN_CHARACTERS]}")
+        self.terminal.print(f"{record.levelname.lower()}: {record.getMessage()[:SHOWN_CHARACTERS]}")
 
 
 def quiet_logging(config: Mapping[str, Any], path: Path, terminal: Terminal) -> dict[str, Any]:
-    """Django's ``LOGGING`` for this process: everything goes to a file, warnings and errors to the terminal too."""
+    """Return Django's ``LOGGING`` for this process: all records go to a file, warnings and errors to the terminal too."""
     handlers: dict[str, Any] = {
         "file": {
             "()": PrivateFileHandler,

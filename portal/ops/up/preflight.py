@@ -1,5 +1,4 @@
-"""What ``manage.py up`` checks when it starts, whoever started it. ``make run`` has checked more by then
-(``portal.ops.prerequisites``)."""
+"""Checks of ``manage.py up`` at its start. ``make run`` has checked more before (``portal.ops.prerequisites``)."""
 
 import fcntl
 import socket
@@ -10,40 +9,40 @@ from portal.ops.prerequisites import HOME_MIB, Finding, port_findings, space_fin
 
 CONNECT_SECONDS = 0.5
 ANSWER_SECONDS = 5.0
-"""Connections are accepted before the web process has loaded. It warns of each request that was given up meanwhile."""
+"""Connections are accepted before the web process is ready, and it warns about each request that is aborted then."""
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
-"""Where to reach a server that listens on all addresses."""
+"""The address at which to reach a server that listens on all addresses."""
 
 
-class AlreadyRunning(Exception):  # noqa: N818
-    """Another ``up`` holds this home."""
+class AlreadyRunningError(Exception):
+    """Another ``manage.py up`` holds the lock of this home."""
 
 
 def lock_home(home: Path) -> IO[str]:
-    """One ``up`` per home. The lock lives as long as the returned file is open."""
+    """Lock the home for one ``manage.py up``, as long as the returned file is open. Raises AlreadyRunningError."""
     file = (home / "up.lock").open("w")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         file.close()
-        raise AlreadyRunning from error
+        raise AlreadyRunningError from error
     return file
 
 
 def findings(home: Path, host: str, port: int) -> list[Finding]:
-    """What keeps it from starting."""
+    """Return what keeps it from starting."""
     space = space_findings(home, HOME_MIB, "Schedulearn's data", "SCHEDULEARN_HOME=FOLDER")
     return [*port_findings(host, str(port)), *space]
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """The portal's address. Raises OSError."""
+    """Listen at the portal's address. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, backlog=512, dualstack_ipv6=host == "::")
 
 
 def answers(host: str, port: int) -> bool:
-    """Whether the web process answers."""
+    """Return whether the web process answers."""
     request = b"HEAD / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     try:
         with socket.create_connection((ANY_ADDRESS.get(host, host), port), CONNECT_SECONDS) as connection:

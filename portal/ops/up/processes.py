@@ -1,4 +1,4 @@
-"""Keeps a handful of programs running in this process group, and ends all of them with it."""
+"""Keeps a few programs running in this process group, and ends all of them with it."""
 
 import ctypes
 import logging
@@ -17,16 +17,16 @@ log = logging.getLogger(__name__)
 
 PR_SET_PDEATHSIG = 1
 STEADY_SECONDS = 30
-"""A program that lived this long is started again at once when it dies."""
-MOST_REST_SECONDS = 15
+"""A program that ran this long is restarted at once when it dies."""
+MAX_REST_SECONDS = 15
 COPY_SECONDS = 1
-"""For the last lines of a program that has ended."""
+"""Time for copying the last lines of a program that has ended."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """``grace_seconds`` is what it gets between SIGTERM and SIGKILL. One that ``needs_web`` is started once the portal
-    answers, so that it neither fails nor waits longer than that."""
+    """A program to run. ``grace_seconds`` is the time between SIGTERM and SIGKILL. One that ``needs_web`` is started once
+    the portal answers, so that it neither fails nor waits longer than that."""
 
     name: str
     argv: tuple[str, ...]
@@ -38,7 +38,7 @@ class Program:
 
 
 @dataclass
-class Kept:
+class ManagedProgram:
     program: Program
     process: subprocess.Popen[bytes] | None = None
     started: float = 0.0
@@ -49,45 +49,45 @@ class Kept:
 
 
 def die_with_parent() -> None:
-    """Run in the child before exec: the kernel ends it when we die, even by SIGKILL."""
+    """Make the kernel end this process when its parent dies, even by SIGKILL; run in the child before exec."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 @dataclass
-class Keeper:
-    """Starts programs, starts them again when they die, and stops them together, last first.
+class ProgramManager:
+    """Starts programs, restarts them when they die, and stops them together, the last one first.
 
-    What they write goes to rotated files in ``folder``; with a ``terminal``, warnings and errors are shown there too, and
-    whatever the web process prints: the mails of the console backend.
+    Their output goes to rotated files in ``folder``; with a ``terminal``, warnings and errors are shown there too, and
+    everything that the web process prints, such as the mails of the console backend.
     """
 
     folder: Path
     terminal: Terminal | None = None
     clock: Callable[[], float] = time.monotonic
-    kept: list[Kept] = field(default_factory=list)
+    programs: list[ManagedProgram] = field(default_factory=list)
 
     def start(self, program: Program) -> None:
-        kept = Kept(program)
-        self.kept.append(kept)
-        self._launch(kept)
+        managed = ManagedProgram(program)
+        self.programs.append(managed)
+        self._launch(managed)
 
-    def look(self) -> None:
-        """One round: whoever died is started again, after a rest that grows while it keeps dying."""
-        for kept in self.kept:
-            if kept.process is not None and kept.process.poll() is not None:
-                self._note_death(kept)
-            if kept.process is None and self.clock() >= kept.due:
-                self._launch(kept)
+    def check(self) -> None:
+        """Restart the programs that died, after a pause that grows while a program keeps dying."""
+        for managed in self.programs:
+            if managed.process is not None and managed.process.poll() is not None:
+                self._note_death(managed)
+            if managed.process is None and self.clock() >= managed.due:
+                self._launch(managed)
 
     def stop(self) -> None:
-        for kept in reversed(self.kept):
-            if kept.process is not None and kept.process.poll() is None:
-                self._end(kept.process, kept.program)
-        for kept in self.kept:
-            for thread in kept.copying:
+        for managed in reversed(self.programs):
+            if managed.process is not None and managed.process.poll() is None:
+                self._end(managed.process, managed.program)
+        for managed in self.programs:
+            for thread in managed.copying:
                 thread.join(COPY_SECONDS)
-            if kept.log is not None:
-                kept.log.close()
+            if managed.log is not None:
+                managed.log.close()
 
     def _end(self, process: subprocess.Popen[bytes], program: Program) -> None:
         process.terminate()
@@ -98,36 +98,36 @@ class Keeper:
             process.kill()
             process.wait()
 
-    def _launch(self, kept: Kept) -> None:
-        name = kept.program.name
-        kept.log = kept.log or LogFile(self.folder / f"{name}.log")
+    def _launch(self, managed: ManagedProgram) -> None:
+        name = managed.program.name
+        managed.log = managed.log or LogFile(self.folder / f"{name}.log")
         prints = self.terminal is not None and name == "web"
-        kept.process = process = subprocess.Popen(  # noqa: PLW1509
-            kept.program.argv,
-            env=dict(kept.program.env),
+        managed.process = process = subprocess.Popen(  # noqa: PLW1509
+            managed.program.argv,
+            env=dict(managed.program.env),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE if prints else subprocess.STDOUT,
             preexec_fn=die_with_parent,
-            pass_fds=kept.program.handles,
+            pass_fds=managed.program.handles,
         )
         assert process.stdout is not None  # noqa: S101
-        kept.copying = [follow(name, process.stderr or process.stdout, kept.log, self.terminal)]
+        managed.copying = [follow(name, process.stderr or process.stdout, managed.log, self.terminal)]
         if process.stderr is not None and self.terminal is not None:
-            kept.copying.append(pass_on(name, process.stdout, self.terminal))
-        kept.started = self.clock()
+            managed.copying.append(pass_on(name, process.stdout, self.terminal))
+        managed.started = self.clock()
 
-    def _note_death(self, kept: Kept) -> None:
-        assert kept.process is not None  # noqa: S101
-        lived = self.clock() - kept.started
-        kept.rest_seconds = 0.0 if lived > STEADY_SECONDS else min(MOST_REST_SECONDS, kept.rest_seconds * 2 + 0.5)
-        kept.due = self.clock() + kept.rest_seconds
+    def _note_death(self, managed: ManagedProgram) -> None:
+        assert managed.process is not None  # noqa: S101
+        lived = self.clock() - managed.started
+        managed.rest_seconds = 0.0 if lived > STEADY_SECONDS else min(MAX_REST_SECONDS, managed.rest_seconds * 2 + 0.5)
+        managed.due = self.clock() + managed.rest_seconds
         log.warning(
             "%s ended with code %s after %.0f s; it starts again in %.1f s (see %s)",
-            kept.program.name,
-            kept.process.returncode,
+            managed.program.name,
+            managed.process.returncode,
             lived,
-            kept.rest_seconds,
-            self.folder / f"{kept.program.name}.log",
+            managed.rest_seconds,
+            self.folder / f"{managed.program.name}.log",
         )
-        kept.process = None
+        managed.process = None

@@ -1,4 +1,4 @@
-"""What ``make run`` writes on the terminal: lines that stay, and one line of progress that is replaced."""
+"""The terminal output of ``make run``: lines that stay, and one line of progress that is replaced."""
 
 import shutil
 import threading
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 PIPE_SECONDS = 20.0
-"""Into a file or pipe, progress of the same thing is written at most this often."""
+"""In a file or pipe, the progress of the same thing is written at most this often."""
 CLEAR = "\r\x1b[K"
 
 
@@ -18,7 +18,7 @@ class Output(Protocol):
 
 
 class Terminal:
-    """Several threads may write: each line is written whole, and the progress line stays the last one."""
+    """A terminal for several threads: each line is written whole, and the progress line stays the last one."""
 
     def __init__(self, output: Output, clock: Callable[[], float] = time.monotonic) -> None:
         self._output = output
@@ -29,7 +29,7 @@ class Terminal:
         self._subject = ""
         self._written_at = float("-inf")
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         """Write lines that stay."""
         with self._lock:
             self._write(f"{CLEAR}{text}\n{self._fitted()}" if self._rewrites and self._progress else f"{text}\n")
@@ -58,4 +58,4 @@ class Terminal:
         except UnicodeEncodeError:
             self._write(text.encode("ascii", "replace").decode())
         except (OSError, ValueError):
-            pass  # whoever read this has gone, or the disk of its file is full; the portal keeps running
+            pass  # the reader has gone, or the disk is full; the portal keeps running

@@ -1,4 +1,4 @@
-"""The first start shows what Schedulearn does: it submits two examples and reports their progress on the terminal.
+"""Examples for the first start: two jobs that are submitted, and whose progress is reported on the terminal.
 
 The first is a plain training whose environment is ready soon; the second is elastic and needs Horovod, which is compiled
 once.
@@ -28,7 +28,7 @@ ACCURACY = re.compile(r"accuracy:? (\d\.\d+)")
 
 
 def submit_examples() -> list[Job]:
-    """The jobs of the examples; none when this portal has seen a job before."""
+    """Submit the examples and return their jobs; none when this portal has had a job before."""
     if Job.objects.exists():
         return []
     user = User.objects.filter(username=HOUSE_USER).first() or User.objects.create_user(HOUSE_USER)
@@ -46,7 +46,7 @@ def _of_the_house() -> QuerySet[Job]:
 
 @dataclass
 class Chapter:
-    """What the terminal already shows of one job."""
+    """What the terminal has shown about one job."""
 
     name: str
     job_id: int
@@ -55,10 +55,10 @@ class Chapter:
     over: bool = False
     succeeded: bool = False
     since: datetime = field(default_factory=timezone.now)
-    """What was reported of environments before is of an earlier start."""
+    """Earlier reports about environments are from an earlier start."""
 
-    def news(self, job: Job) -> Iterator[str]:
-        """New lines since the last call."""
+    def new_lines(self, job: Job) -> Iterator[str]:
+        """Yield new lines since the last call."""
         if job.state in FINISHED_STATES:
             self.over, self.succeeded = True, job.state == JobState.SUCCEEDED
             if accuracy := _accuracy(job):
@@ -72,7 +72,7 @@ class Chapter:
             )
 
     def progress(self, job: Job) -> tuple[str, str]:
-        """What happens now, and how far it is."""
+        """Return what happens now, and how far it is."""
         if job.state == JobState.RUNNING:
             accuracy = _accuracy(job)
             return f"{self.name} runs", f"accuracy {accuracy} so far" if accuracy else "starting"
@@ -80,11 +80,11 @@ class Chapter:
         if row and row.updated_at >= self.since:
             return f"Preparing {job.environment.title}", f"{row.progress_percent} %, {row.detail}"
         if row := _environment(job, NodeEnvironment.State.READY):
-            # Until the scheduler has seen that the environment is ready, its reason is about that.
+            # Until the scheduler notices that the environment is ready, its reason is still about that.
             settled = timezone.now() - row.updated_at > SETTLED
             return f"{self.name} waits", job.waiting_reason if settled else "for the scheduler"
         if _environment(job, NodeEnvironment.State.FAILED):
-            return "", ""  # the reason is printed already, and nothing goes on by itself
+            return "", ""  # the reason is printed already, and nothing continues by itself
         return "This machine joins the lab", ""
 
     def _once(self, line: str) -> Iterator[str]:
@@ -98,7 +98,7 @@ class Story:
 
     def __init__(self, jobs: Sequence[Job], site_url: str, shows_a_first_success: bool = True) -> None:
         self.shows_a_first_success = shows_a_first_success
-        """False after a restart: whoever starts it knows by then how it works."""
+        """False after a restart: the user knows by then how it works."""
         order = list(_of_the_house().values_list("pk", flat=True))
         self.chapters = [
             Chapter(_name(order.index(job.pk)), job.pk, site_url + reverse("jobs:detail", args=[job.pk]))
@@ -118,13 +118,13 @@ class Story:
         """Whether a job has finished."""
         return any(chapter.over for chapter in self.chapters)
 
-    def news(self) -> Iterator[str]:
-        """Lines that stay on the terminal."""
+    def new_lines(self) -> Iterator[str]:
+        """Yield lines that stay on the terminal."""
         for chapter, job in self._unfinished():
-            yield from chapter.news(job)
+            yield from chapter.new_lines(job)
 
     def progress(self) -> tuple[str, str]:
-        """For the line that is replaced; empty when all is done."""
+        """Return the text of the line that is replaced; empty when all is done."""
         return next((chapter.progress(job) for chapter, job in self._unfinished()), ("", ""))
 
     def _unfinished(self) -> list[tuple[Chapter, Job]]:
@@ -138,13 +138,13 @@ def _name(number: int) -> str:
 
 
 def _environment(job: Job, state: NodeEnvironment.State) -> NodeEnvironment | None:
-    """How far the node is that will have the job's environment first."""
+    """Return the environment's row on the node that will have it first."""
     rows = NodeEnvironment.objects.filter(environment=job.environment_id, state=state, node__removed_at=None)
     return rows.order_by("-progress_percent").first()
 
 
 def _accuracy(job: Job) -> str:
-    """The last accuracy in its log."""
+    """Return the last accuracy in the job's log."""
     attempt = job.attempts.last()
     found = ACCURACY.findall(tail(attempt)) if attempt else []
     return found[-1] if found else ""

@@ -44,7 +44,7 @@ def start(job: Job, agent: Agent, **ids: int) -> Container:
         attempt = lifecycle.start_attempt(job, "fifo v1")
     gpu = Gpu.objects.filter(node=agent.node).first()
     assert gpu is not None
-    spec = run_specs.host_spec(attempt, 0, run_specs.Part(agent.node, (gpu,)), 1, 2, 1)
+    spec = run_specs.host_spec(attempt, 0, run_specs.ContainerPlacement(agent.node, (gpu,)), 1, 2, 1)
     more = {"pk": ids["container"]} if ids else {}
     part = Container.objects.create(
         **more, attempt=attempt, node=agent.node, index=0, role="host", name=spec.name, spec=spec.to_json()

@@ -16,7 +16,7 @@ from portal.monitoring.node_views import machines_for
 from portal.ops.up.welcome import submit_examples
 from portal.refused import Refused
 from tests.portal import jobs_world as world
-from tests.portal.control_world import agents_do_as_told, queue, ready_node, turn
+from tests.portal.control_world import queue, ready_node, run_agents, turn
 
 pytestmark = pytest.mark.django_db
 
@@ -117,7 +117,7 @@ def test_a_lab_that_has_both_keeps_what_runs_and_starts_nothing_more() -> None:
     process_node()
     running = queue(1)
     turn()
-    agents_do_as_told()
+    run_agents()
     world.make_user("bob")  # as from a release that let him in
     waiting = queue(1)
     turn()

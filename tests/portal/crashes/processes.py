@@ -82,10 +82,10 @@ class Scheduler(Process):
         if SCHEDULER in self.lab.notified or now - self.turned_at > settings.SCHEDULER_PERIOD_SECONDS:
             self.lab.notified.discard(SCHEDULER)
             self.turned_at = now
-            self.command.turn(self.leadership)
+            self.command.run_cycle(self.leadership)
 
     def end(self) -> None:
-        self.leadership.let_go()  # its files and connections are closed
+        self.leadership.release()  # its files and connections are closed
 
 
 class Web(Process):

@@ -1,4 +1,4 @@
-"""What would help a waiting job: each change that is proposed is made, and the job really starts."""
+"""Advice for waiting jobs: each change that is proposed is made, and the job really starts."""
 
 import random
 from datetime import timedelta
@@ -21,7 +21,7 @@ from portal.refused import Refused
 from portal.scheduler.services import switch_policy
 from scheduling import registry
 from tests.examples import examples
-from tests.portal.control_world import agents_do_as_told, gpus_of, heartbeat, project_of, queue, ready_node, turn
+from tests.portal.control_world import gpus_of, heartbeat, project_of, queue, ready_node, run_agents, turn
 from tests.portal.jobs_world import make_environment, make_user
 
 pytestmark = pytest.mark.django_db
@@ -34,7 +34,7 @@ POLICIES = [
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing kept of another test's lab."""
+    """Clear what was cached of another test's lab."""
     cache.clear()
     monkeypatch.setattr(helping, "_present", helping._Present())
 
@@ -48,7 +48,7 @@ def half_free(gpus: int = 4, held: int = 2) -> Job:
     ready_node("a", gpus)
     job = queue(held, launcher="command", name="holder")
     turn()
-    agents_do_as_told()
+    run_agents()
     assert gpus_of(job) == held
     return job
 
@@ -58,7 +58,7 @@ def keys(job: Job) -> dict[str, helping.Advice]:
 
 
 def do(job: Job, key: str) -> Job:
-    """The change by its owner, and turns of the real loop until agents have given back what they were asked for."""
+    """Make the change as its owner, and run real cycles until agents have released what was requested back."""
     changed = helping.change(job.submitted_by, job, key)
     turn()
     return changed
@@ -107,7 +107,7 @@ class TestWhateverThePolicy:
         assert gpus_of(do(job, "environment-jax")) == 2
 
     def test_every_promise_of_random_labs_is_kept(self, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Who is told "starts now" does start when the change is made, before a lease or a slice of time runs out."""
+        """A job with "starts now" does start when the change is made, before a lease or a time slice ends."""
         monkeypatch.setattr(changes, "_simulate", lambda *args: None)
         clock = [timezone.now()]
         monkeypatch.setattr(timezone, "now", lambda: clock[0])
@@ -127,7 +127,7 @@ class TestWhateverThePolicy:
                     least, most, rng.choice(people), launcher=launcher, elastic=elastic, priority=rng.choice((0, 0, 1))
                 )
             turn()
-            agents_do_as_told()
+            run_agents()
             waiting = list(Job.objects.filter(state=JobState.QUEUED, attempts=None).order_by("pk"))
             for job in rng.sample(waiting, min(2, len(waiting))):
                 promises = [each for each in helping.counsel(job, job.submitted_by).advice if each.starts_now]
@@ -137,7 +137,7 @@ class TestWhateverThePolicy:
                 assert gpus_of(changed), (changed.pk, promises)
                 kept += 1
                 break  # the world has changed; ask the others again
-            agents_do_as_told(finish=rng.random() < 0.3)
+            run_agents(finish=rng.random() < 0.3)
             clock[0] += timedelta(seconds=20)
             heartbeat()
         assert kept >= 1
@@ -175,10 +175,10 @@ class TestWhichChanges:
         reading = mock.Mock(wraps=helping.present)
         monkeypatch.setattr(helping, "present", reading)
         for job in jobs:
-            assert "was tried" in helping.counsel(job, job.submitted_by).sentence
+            assert "starts it clearly sooner" in helping.counsel(job, job.submitted_by).sentence
         assert reading.call_count == 1
         late = queue(2, launcher="command")  # it was not there when the lab was read
-        assert "was tried" in helping.counsel(late, late.submitted_by).sentence
+        assert "starts it clearly sooner" in helping.counsel(late, late.submitted_by).sentence
         assert reading.call_count == 2
 
     def test_a_user_has_one_question_worked_out_at_a_time(self) -> None:
@@ -186,7 +186,7 @@ class TestWhichChanges:
         job = queue(2, launcher="command")
         with helping._answers.of(job.submitted_by_id):
             assert helping.counsel(job, job.submitted_by).sentence == helping.BUSY
-        assert "was tried" in helping.counsel(job, job.submitted_by).sentence
+        assert "starts it clearly sooner" in helping.counsel(job, job.submitted_by).sentence
 
     def test_a_job_that_is_about_to_start_needs_no_help(self) -> None:
         ready_node("a", 2)
@@ -194,22 +194,22 @@ class TestWhichChanges:
         found = helping.counsel(job, job.submitted_by)
         assert found.about_to_start and not found.advice and found.sentence == "It is about to start as it is."
 
-    def test_when_nothing_helps_it_says_what_was_tried(self) -> None:
+    def test_when_nothing_helps_the_answer_lists_what_was_tried(self) -> None:
         switch_policy(None, "fifo", {})
         half_free(gpus=2)
         job = queue(1, launcher="command")
         found = helping.counsel(job, job.submitted_by)
         assert not found.advice
-        assert found.sentence.startswith("Nothing that was tried starts it clearly sooner: ")
+        assert found.sentence.startswith("None of these starts it clearly sooner: ")
         assert "a shorter time limit" in found.sentence
 
-    def test_sooner_is_told_with_both_spans(self) -> None:
+    def test_sooner_is_shown_with_both_spans(self) -> None:
         switch_policy(None, "fifo", {"strict": True})
         ready_node("a", 2)
         ready_node("b", 4)
         first, second = queue(2, launcher="command"), queue(4, launcher="command", time_limit_seconds=3600)
         turn()
-        agents_do_as_told()
+        run_agents()
         assert (gpus_of(first), gpus_of(second)) == (2, 4)
         Job.objects.filter(pk=second.pk).update(time_limit_seconds=86400)
         job = queue(6)
@@ -265,7 +265,7 @@ class TestChanging:
         bob, ada = make_user("bob"), make_user("ada", is_staff=True)
         Membership.objects.create(project=job.project, user=bob, role=Membership.Role.MEMBER)
         for user in (bob, ada):
-            with pytest.raises(Refused, match="Only who submitted"):
+            with pytest.raises(Refused, match="Only the user who submitted"):
                 helping.change(user, job, "gpus-2")
             assert not helping.may_change(user, job)
         assert Job.objects.filter(state=JobState.QUEUED).get() == job
@@ -281,14 +281,14 @@ class TestChanging:
     @pytest.mark.parametrize("key", ["", "gpus-4", "gpus-0", "gpus-9", "time-1", "environment-none", "x" * 80])
     def test_only_what_is_offered_can_be_asked_for(self, key: str) -> None:
         job = self.waiting()
-        with pytest.raises(Refused, match="no such change"):
+        with pytest.raises(Refused, match="not available for the job"):
             helping.change(alice(), job, key)
 
     def test_what_has_started_meanwhile_is_left_alone(self) -> None:
         job = self.waiting()
-        agents_do_as_told(finish=True)
+        run_agents(finish=True)
         turn()
-        with pytest.raises(Refused, match="no longer waits"):
+        with pytest.raises(Refused, match="no longer waiting"):
             helping.change(alice(), job, "gpus-2")
         assert gpus_of(job) == 4
 
@@ -315,7 +315,7 @@ class TestChanging:
         assert gpus_of(do(job, "gpus-2")) == 2
 
 
-class TestDoors:
+class TestPagesAndApi:
     def browser(self, user: User) -> Client:
         client = Client()
         client.force_login(user)
@@ -340,11 +340,11 @@ class TestDoors:
         turn()
         assert gpus_of(changed) == 2
 
-    def test_a_refused_change_says_why_on_the_jobs_page(self) -> None:
+    def test_a_refused_change_gives_the_reason_on_the_jobs_page(self) -> None:
         half_free()
         job = queue(4, launcher="command")
         answer = self.browser(alice()).post(f"/jobs/{job.pk}/change", {"change": "nonsense"}, follow=True)
-        assert "There is no such change" in answer.content.decode()
+        assert "This change is not available" in answer.content.decode()
 
     def test_a_viewer_reads_it_without_buttons(self) -> None:
         switch_policy(None, "fifo", {})
@@ -399,7 +399,7 @@ class TestDoors:
             assert "gpus-2" in keys(job)
         assert len(asked) == 1
         queue(1, priority=1)
-        turn()  # which starts it, and so has news
+        turn()  # which starts it, and so is recorded
         assert "gpus-1" in keys(job)
         assert len(asked) == 2
 

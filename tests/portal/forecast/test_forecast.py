@@ -1,4 +1,4 @@
-"""When waiting jobs start: made for all of them, shown to who may see them, scored when they start."""
+"""Forecasts are made for all waiting jobs, shown to users who may see the jobs, and scored when these start."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -19,7 +19,7 @@ from portal.jobs.models import Attempt, Job
 from portal.projects.models import Membership
 from portal.scheduler.job_history import History
 from portal.scheduler.services import switch_policy
-from tests.portal.control_world import agents_do_as_told, project_of, queue, ready_node, turn
+from tests.portal.control_world import project_of, queue, ready_node, run_agents, turn
 from tests.portal.jobs_world import make_user
 
 pytestmark = pytest.mark.django_db
@@ -35,17 +35,17 @@ def busy_lab(gpus: int = 4) -> Job:
     ready_node("a", gpus)
     job = queue(gpus, name="the-big-one")
     turn()
-    agents_do_as_told()
+    run_agents()
     return job
 
 
 def moment(minutes: float, now: datetime) -> datetime:
-    """Half a minute early, so that the full minutes until then stay the same while a test runs."""
+    """Make it half a minute early, so that the full minutes until then stay the same while a test runs."""
     return now + timedelta(minutes=minutes, seconds=-30)
 
 
 def forecast(job: Job, low: float | None, high: float | None, made_ago: float = 0) -> Forecast:
-    """A stored forecast with its ends so many minutes from now."""
+    """Store a forecast with its ends so many minutes from now."""
     now = timezone.now()
     row = Forecast(
         job=job,
@@ -100,10 +100,10 @@ class TestMaking:
         services.refresh()
         row = Forecast.objects.get(job=job)
         assert (row.low, row.high, row.trail) == (None, None, [])
-        assert services.said(row).sentence == services.NOT_BY_ITSELF
+        assert services.describe(row).sentence == services.NOT_BY_ITSELF
 
     def test_of_a_long_queue_the_first_jobs_are_looked_at(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(services, "MOST_JOBS", 1)
+        monkeypatch.setattr(services, "MAX_JOBS", 1)
         busy_lab()
         first, second = queue(1), queue(1)
         assert services.refresh() == 1
@@ -159,8 +159,8 @@ class TestMaking:
 
 class TestScoring:
     def start(self, job: Job) -> datetime:
-        """It is given GPUs, by the real turn, in place of what ran."""
-        agents_do_as_told(finish=True)
+        """Start the job by a real cycle, in place of what ran."""
+        run_agents(finish=True)
         turn()
         return Attempt.objects.get(job=job).created_at
 
@@ -214,22 +214,22 @@ class TestScoring:
             lifecycle.advance(part, "EXITED", exit_reason="lost")
         forecast(job, 0, 5)
         services.settle(timezone.now())
-        assert Score.objects.count() == 1  # the earlier start says nothing of this forecast
+        assert Score.objects.count() == 1  # the earlier start does not score this forecast
         turn()
         services.settle(timezone.now() + timedelta(seconds=1))
         assert Score.objects.count() == 2
 
-    def test_the_share_is_told_only_of_enough_of_them(self) -> None:
+    def test_the_percentage_is_shown_only_for_enough_of_them(self) -> None:
         busy_lab()
         job, now = queue(1), timezone.now()
-        assert "none was put to the test" in services.measured(now).sentence
+        assert "none was tested" in services.measured(now).sentence
         for number in range(25):
             fields: dict[str, Any] = {"made_at": now, "low": now, "placed_at": now - timedelta(days=number)}
             Score.objects.create(job=job, made="first", held=number >= 5, **fields)
             Score.objects.create(job=job, made="hour", held=False, **fields)
             if number == 3:
-                assert "only 4 were put to the test" in services.measured(now).sentence
-        assert services.measured(now).sentence == "Last 30 days: ranges held in 80 % (of 25)."
+                assert "only 4 were tested" in services.measured(now).sentence
+        assert services.measured(now).sentence == "In the last 30 days, 80 % of 25 ranges were right."
         assert services.measured(now + timedelta(days=30)).percent is None
 
     def test_old_scores_are_forgotten(self) -> None:
@@ -243,28 +243,28 @@ class TestScoring:
 
 
 class TestSaying:
-    def said(self, low: float | None, high: float | None, made_ago: float = 0) -> services.Said:
+    def text(self, low: float | None, high: float | None, made_ago: float = 0) -> services.ForecastText:
         ready_node("a", 1)
-        return services.said(forecast(queue(1), low, high, made_ago))
+        return services.describe(forecast(queue(1), low, high, made_ago))
 
-    def test_a_range_is_told_as_times_and_as_a_span(self) -> None:
-        said = self.said(20.9, 100)
-        assert said.sentence.startswith("Probably between ") and "UTC" in said.sentence
-        assert said.span in said.sentence and said.span.endswith(" 100 minutes") and said.short.endswith("100 min")
+    def test_a_range_is_shown_as_times_and_as_a_span(self) -> None:
+        shown = self.text(20.9, 100)
+        assert shown.sentence.startswith("Probably between ") and "UTC" in shown.sentence
+        assert shown.span in shown.sentence and shown.span.endswith(" 100 minutes") and shown.short.endswith("100 min")
 
-    def test_an_open_end_is_told(self) -> None:
-        assert "perhaps not within 24 hours" in self.said(20, None).sentence
-        assert services.said(None).sentence == "The first forecast comes within a minute."
+    def test_an_open_end_is_shown(self) -> None:
+        assert "perhaps not within 24 hours" in self.text(20, None).sentence
+        assert services.describe(None).sentence == "The first forecast comes within a minute."
 
     def test_beyond_the_horizon_nothing_is_promised(self) -> None:
-        said = self.said(None, None)
-        assert (said.sentence, said.short) == ("Not within 24 hours.", "not within 24 h")
+        shown = self.text(None, None)
+        assert (shown.sentence, shown.short) == ("Not within 24 hours.", "not within 24 h")
 
     def test_a_range_that_has_passed_is_not_repeated(self) -> None:
-        assert "was expected until" in self.said(-20, -10).sentence
+        assert "was expected until" in self.text(-20, -10).sentence
 
-    def test_without_new_forecasts_it_says_so(self) -> None:
-        assert self.said(20, 30, made_ago=4).stale is False
+    def test_without_new_forecasts_it_is_stale(self) -> None:
+        assert self.text(20, 30, made_ago=4).stale is False
         job = Job.objects.get()
         Forecast.objects.update(made_at=timezone.now() - timedelta(minutes=6))
         page = browser(job.submitted_by).get(f"/jobs/{job.pk}/").content.decode()
@@ -280,7 +280,9 @@ class TestPages:
         job.refresh_from_db()
         page = browser(job.submitted_by).get(f"/jobs/{job.pk}/").content.decode()
         assert job.waiting_reason and job.waiting_reason in page
-        assert "100 minutes)" in page and "put to the test" in page and f"/jobs/{job.pk}/help" in page
+        assert (
+            "100 minutes)" in page and "none was tested in the last 30 days" in page and f"/jobs/{job.pk}/help" in page
+        )
 
     def test_a_running_job_shows_none_of_it(self) -> None:
         job = busy_lab()
@@ -336,17 +338,21 @@ class TestPages:
     def test_a_job_that_does_not_wait_has_no_forecast(self) -> None:
         job = busy_lab()
         answer = browser(job.submitted_by).get(f"/api/v1/jobs/{job.pk}/forecast/").json()
-        assert (answer["state"], answer["low"], answer["sentence"]) == ("RUNNING", None, "This job no longer waits.")
+        assert (answer["state"], answer["low"], answer["sentence"]) == (
+            "RUNNING",
+            None,
+            "This job is no longer waiting.",
+        )
 
 
 def test_the_forecast_is_kept_by_the_real_loop() -> None:
-    """A range made before, a start by the scheduler's own turn: scored as what happened."""
+    """A forecast is scored against a start by a real cycle."""
     busy_lab()
     job = queue(4)
     services.refresh()
     low = Forecast.objects.get(job=job).low
     Node.objects.update(last_seen_at=timezone.now())
-    agents_do_as_told(finish=True)  # far sooner than anybody thought
+    run_agents(finish=True)  # far sooner than anybody thought
     turn()
     services.refresh()
     score = Score.objects.get(job=job)

@@ -1,4 +1,4 @@
-"""Living on from a snapshot: ranges of starts, as wide as what is not known."""
+"""Simulated futures of a snapshot: ranges of starts, as wide as the uncertainty."""
 
 import math
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from portal.forecast import changes, futures, words
-from portal.forecast.futures import live_on
+from portal.forecast.futures import simulate_futures
 from portal.jobs.models import Job as JobRow
 from scheduling.policies.elastic_fifo import ElasticFifo
 from scheduling.policies.fifo import Fifo
@@ -32,7 +32,7 @@ def world(*jobs: Job, gpus: int = 4) -> Snapshot:
 
 
 def minutes(snapshot: Snapshot, job: str, **options: float) -> tuple[float, float]:
-    low, high = live_on(Fifo(), snapshot, [job], **options).range_of(job)  # type: ignore[arg-type]
+    low, high = simulate_futures(Fifo(), snapshot, [job], **options).range_of(job)  # type: ignore[arg-type]
     return (low - NOW) / 60, (high - NOW) / 60
 
 
@@ -51,7 +51,7 @@ def test_the_less_is_known_of_a_job_the_wider_the_range_behind_it() -> None:
 
 
 def test_eight_of_ten_futures_lie_within_the_range() -> None:
-    found = live_on(Fifo(), world(running("1", 4, 7200.0), waiting("2", 4)), ["2"])
+    found = simulate_futures(Fifo(), world(running("1", 4, 7200.0), waiting("2", 4)), ["2"])
     low, high = found.range_of("2")
     assert sum(low <= at <= high for at in found.starts["2"]) >= 0.8 * found.draws
     assert low > min(found.starts["2"]) and high < max(found.starts["2"])
@@ -59,12 +59,12 @@ def test_eight_of_ten_futures_lie_within_the_range() -> None:
 
 def test_equal_snapshots_have_equal_futures() -> None:
     snapshot = world(running("1", 4, 7200.0), waiting("2", 4), waiting("3", 2, ago=40))
-    assert live_on(Fifo(), snapshot, ["2", "3"]) == live_on(Fifo(), snapshot, ["2", "3"])
+    assert simulate_futures(Fifo(), snapshot, ["2", "3"]) == simulate_futures(Fifo(), snapshot, ["2", "3"])
 
 
 def test_the_policy_decides_and_so_it_decides_the_forecast() -> None:
     snapshot = world(running("1", 4, 36000.0, min_gpus=1, elastic=True, base={"a": 1}), waiting("2", 2))
-    slow, quick = (live_on(policy, snapshot, ["2"]).range_of("2") for policy in (Fifo(), ElasticFifo()))
+    slow, quick = (simulate_futures(policy, snapshot, ["2"]).range_of("2") for policy in (Fifo(), ElasticFifo()))
     assert quick[1] - NOW <= 60 < slow[0] - NOW
 
 
@@ -83,15 +83,15 @@ class Turns:
     """First come, first served, and a clock that only its decisions move."""
 
     title: ClassVar[str] = "Turns"
-    explanation: ClassVar[str] = "Counts its turns."
-    turns: int = 0
+    explanation: ClassVar[str] = "Counts its decisions."
+    decisions: int = 0
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        self.turns += 1
+        self.decisions += 1
         return Fifo().plan(snapshot)
 
     def perf_counter(self) -> float:
-        return float(self.turns)
+        return float(self.decisions)
 
 
 def test_without_time_for_all_futures_it_is_looked_less_far_and_nothing_beyond_is_claimed(
@@ -100,8 +100,8 @@ def test_without_time_for_all_futures_it_is_looked_less_far_and_nothing_beyond_i
     line = [waiting(str(number), 4, ago=100 - number, work=Estimate(3600.0)) for number in range(2, 40)]
     clock = Turns()
     monkeypatch.setattr(futures, "time", clock)
-    found = live_on(clock, world(running("1", 4, 3600.0), *line), [job.id for job in line], seconds=60.0)
-    assert clock.turns < 60 + 2 * 5
+    found = simulate_futures(clock, world(running("1", 4, 3600.0), *line), [job.id for job in line], seconds=60.0)
+    assert clock.decisions < 60 + 2 * 5
     assert found.draws == 5
     assert NOW < found.until < NOW + 24 * 3600
     assert all(at <= found.until or at == math.inf for row in found.starts.values() for at in row)
@@ -111,31 +111,31 @@ def test_without_time_for_all_futures_it_is_looked_less_far_and_nothing_beyond_i
 
 def test_the_fewer_turns_there_is_time_for_the_coarser() -> None:
     day = 24 * 3600.0
-    found = [futures._coarse(turns, day) for turns in (1000, 530, 500, 220, 200, 5)]
+    found = [futures._coarse(count, day) for count in (1000, 530, 500, 220, 200, 5)]
     assert found == [0.02, 0.02, 0.05, 0.05, 0.1, 0.1]
     assert futures._coarse(100, 120.0) == 0.02  # not so far
 
 
 @pytest.mark.thorough
-def test_where_being_exact_takes_too_long_all_is_told_a_little_less_exactly() -> None:
-    """Jobs end every minute: exact futures need a turn for each of them, coarse ones fewer and fewer."""
+def test_when_exact_futures_take_too_long_all_become_a_little_coarser() -> None:
+    """Jobs end every minute: exact futures need a decision for each of them, coarse ones ever fewer."""
     line = [waiting(str(number), 1, ago=900 - number, work=Estimate(3600.0)) for number in range(100, 700)]
     jobs = [running(str(number), 1, 60.0 * number, now_on={"a": 1}, base={"a": 1}) for number in range(1, 64)]
     snapshot, last = world(*jobs, *line, gpus=64), line[300].id
-    exact = live_on(Fifo(), snapshot, [last], draws=5, seconds=1000.0)
+    exact = simulate_futures(Fifo(), snapshot, [last], draws=5, seconds=1000.0)
     clock = Turns()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(futures, "time", clock)
-        coarse = live_on(clock, snapshot, [last], draws=5, seconds=5 * 150.0)
-    assert clock.turns < 5 * 150
+        coarse = simulate_futures(clock, snapshot, [last], draws=5, seconds=5 * 150.0)
+    assert clock.decisions < 5 * 150
     assert coarse.draws == 5 and coarse.until == exact.until
     for one, other in zip(coarse.starts[last], exact.starts[last], strict=True):
         assert one == pytest.approx(other, abs=0.05 * (other - NOW)) and one != other
 
 
 @pytest.mark.parametrize("policy", [Fifo(), ElasticFifo()], ids=["fifo", "elastic_fifo"])
-def test_where_lengths_are_as_uncertain_as_said_about_eight_of_ten_ranges_hold(policy: Policy) -> None:
-    """Each lab lives on once in earnest, with lengths that nobody knew; nobody comes later."""
+def test_when_lengths_are_as_uncertain_as_stated_about_eight_of_ten_ranges_hold(policy: Policy) -> None:
+    """Each lab continues once for real, with lengths that were unknown; no job is submitted later."""
     held = total = 0
     for seed in range(12):
         dice = np.random.default_rng(seed)
@@ -151,12 +151,12 @@ def test_where_lengths_are_as_uncertain_as_said_about_eight_of_ten_ranges_hold(p
             for n in range(4, 14)
         ]
         snapshot = world(*jobs, gpus=8)
-        told = live_on(policy, snapshot, [job.id for job in jobs[4:]])
+        futures_found = simulate_futures(policy, snapshot, [job.id for job in jobs[4:]])
         sigma = math.sqrt(math.log(1 + 0.6**2))
         truths = [Submission(job, assumed(job, longer=math.exp(sigma * dice.standard_normal()))) for job in jobs]
         for row in simulate(policy, snapshot.nodes, truths, now=NOW).jobs:
-            if row.id in told.starts:
-                low, high = told.range_of(row.id)
+            if row.id in futures_found.starts:
+                low, high = futures_found.range_of(row.id)
                 held += row.first_started_at is not None and low - 60 <= row.first_started_at <= high + 60
                 total += 1
     assert total == 120
@@ -164,7 +164,7 @@ def test_where_lengths_are_as_uncertain_as_said_about_eight_of_ten_ranges_hold(p
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "said"),
+    ("low", "high", "text"),
     [
         (-5, 20, "within 1 minute"),
         (0, 290, "within 5 minutes"),
@@ -175,8 +175,8 @@ def test_where_lengths_are_as_uncertain_as_said_about_eight_of_ten_ranges_hold(p
         (30, 30_000, "within 9 hours"),
     ],
 )
-def test_spans_are_told_in_words_with_units(low: float, high: float, said: str) -> None:
-    assert words.span(low, high) == said
+def test_spans_are_given_in_words_with_units(low: float, high: float, text: str) -> None:
+    assert words.span(low, high) == text
 
 
 def test_a_list_has_room_for_less() -> None:

@@ -1,4 +1,4 @@
-"""``manage.py demo``: a lab of its own that says so, with a month that could have been, and nothing left after it."""
+"""``manage.py demo``: a separate lab that is marked as such, with a plausible month, and nothing left after its removal."""
 
 import json
 import os
@@ -69,7 +69,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def lab(django_db_setup: None, django_db_blocker: Any, home: Path) -> Iterator[Written]:
-    """Made once for all tests of this module, which only look at it or take back what they change."""
+    """Make it once for all tests of this module, which only read it or undo what they change."""
     with django_db_blocker.unblock(), transaction.atomic(), override_settings(HOME=home, DEMO=True):
         yield fill(home, NOW)
         transaction.set_rollback(True)
@@ -161,7 +161,7 @@ def test_an_admin_switched_the_policy_twice_and_reserved_gpus(lab: Written) -> N
     assert Reservation.objects.filter(end__lt=NOW).exists() and Reservation.objects.filter(start__gt=NOW).exists()
 
 
-def test_nobody_else_held_what_was_reserved(lab: Written) -> None:
+def test_no_other_user_held_what_was_reserved(lab: Written) -> None:
     kept = Reservation.objects.get(end__lt=NOW)
     others = Allocation.objects.filter(gpu__node=kept.node, allocated_at__lt=kept.end, released_at__gt=kept.start)
     others = others.exclude(attempt__job__submitted_by__groups__in=kept.groups.all())
@@ -178,7 +178,7 @@ def test_the_policy_remembers_what_groups_used(lab: Written) -> None:
 
 def test_the_simulation_of_the_past_sees_the_jobs_as_they_were(lab: Written) -> None:
     world = history.read(NOW - timedelta(days=14), NOW)
-    found = figures.told(world, figures.really(world))
+    found = figures.summarise(world, figures.actual_outcomes(world))
     assert 0.7 <= found["total"]["utilisation"] <= 1.0 and found["total"]["waiting"]["mean"] > WAITS_SECONDS
 
 
@@ -233,8 +233,8 @@ def test_labs_of_any_size_are_as_busy_at_any_hour(size: Size, now: datetime) -> 
     held = sum(
         piece.gpus * ((DAYS * 86_400 if piece.until is None else piece.until) - piece.since)
         for story in stories
-        for tried in story.tries
-        for piece in tried.pieces
+        for simulated in story.simulated_attempts
+        for piece in simulated.pieces
     )
     assert 0.7 <= held / (size.total * DAYS * 86_400) <= 0.9
     assert any(story.status == "QUEUED" and story.reason for story in stories)
@@ -249,7 +249,7 @@ def test_people_sign_in_with_the_password_of_the_lab(lab: Written) -> None:
     assert [user.username for user in User.objects.filter(is_staff=True)] == ["ada"]
 
 
-def test_every_page_says_that_it_is_a_demo(lab: Written) -> None:
+def test_every_page_is_marked_as_a_demo(lab: Written) -> None:
     client = Client()
     client.force_login(User.objects.get(username="ada"))
     failed = Job.objects.filter(state=JobState.FAILED).latest("pk")
@@ -277,7 +277,7 @@ def test_jobs_keep_coming_until_enough_run_and_wait(lab: Written) -> None:
     assert traffic.submit_one(chance, SIZE) is None
     Job.objects.filter(state=JobState.QUEUED).update(state=JobState.HELD)
     made = [job for job in (traffic.submit_one(chance, SIZE) for _ in range(60)) if job is not None]
-    assert 1 <= len(made) < 60 and _asked() <= (traffic.MOST + 2) * SIZE.total
+    assert 1 <= len(made) < 60 and _asked() <= (traffic.MAX_LOAD + 2) * SIZE.total
     assert all(job.max_gpus <= SIZE.total for job in made)
 
 
@@ -293,7 +293,7 @@ def test_filling_twice_adds_nothing(lab: Written, home: Path) -> None:
 
 
 def test_a_demo_lab_of_an_older_release_is_refused_with_what_to_do(lab: Written, home: Path, tmp_path: Path) -> None:
-    """It kept its password alone beside its database."""
+    """Make a demo lab that stored only its password beside its database."""
     (tmp_path / "demo.json").write_text('{"password": "old"}')
     with override_settings(HOME=tmp_path), pytest.raises(CommandError, match="make demo OPTIONS=--remove.*make demo"):
         call_command("demo", "--fill-only")
@@ -361,13 +361,13 @@ def test_pretended_gpus_work_where_something_runs(tmp_path: Path) -> None:
     assert busy[0] == busy[2] == 0 and busy[1] > 20
     clock[0] = 15.0
     (seen,) = runtime.list()
-    assert seen.state == "running"  # it says nothing of how long, so it takes some minutes
+    assert seen.state == "running"  # it states no length, so it takes some minutes
     assert b"loss" in (tmp_path / "scribe" / "log" / "0.log").read_bytes()
     assert b'"kind": "step"' in (tmp_path / "scribe" / "log" / "metrics.log").read_bytes()
 
 
 def job_with(mishap: str | None) -> int:
-    """A job's number whose program ends like this."""
+    """Return the number of a job whose program ends in this way."""
     return next(n for n in range(1000) if Course.draw(spec_of("0" * 64, job=n), 0.0).mishap == mishap)
 
 
@@ -390,10 +390,10 @@ def test_a_job_that_fails_prints_why(tmp_path: Path) -> None:
 def test_a_job_that_succeeds_leaves_the_files_that_its_log_names(tmp_path: Path) -> None:
     seen = ended(tmp_path, job_with(None))
     assert (seen.state, seen.exit_code) == ("exited", 0)
-    said = (tmp_path / "scribe" / "log" / "0.log").read_text()
+    log = (tmp_path / "scribe" / "log" / "0.log").read_text()
     files = [path for path in (tmp_path / "outputs").rglob("*") if path.is_file()]
     assert len(files) == 3
-    assert all(str(file.relative_to(tmp_path / "outputs")) in said and file.stat().st_size for file in files)
+    assert all(str(file.relative_to(tmp_path / "outputs")) in log and file.stat().st_size for file in files)
 
 
 def test_a_job_resumes_at_the_step_that_its_earlier_attempts_reached(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""``make lock``: which sources become which lock files, and what of this machine's pip configuration counts."""
+"""``make lock``: which sources become which lock files, and which options of the local pip configuration apply."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from runners.environments.preparing import ProgramError
 
 
 class Recorder(Uv):
-    """A uv that writes one package, and the commands that it was given."""
+    """A uv that writes one package and records its commands."""
 
     commands: ClassVar[list[list[str]]] = []
     preferred: ClassVar[list[str]] = []

@@ -31,7 +31,7 @@ def plan(tmp_path: Path) -> Plan:
 
 @pytest.fixture(autouse=True)
 def complete(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that lacks nothing; each test takes one thing away."""
+    """A machine that lacks nothing; each test removes one thing."""
     monkeypatch.setattr(prerequisites, "FAULTS", ())
     monkeypatch.setattr(prerequisites, "missing_tools", list)
     monkeypatch.setattr(prerequisites, "docker_answers", lambda address: False)
@@ -137,7 +137,7 @@ def test_a_file_in_place_of_the_data_folder_is_no_running_portal(plan: Plan) -> 
     assert finding.fatal and "is a file" in finding.text
 
 
-def test_a_second_start_is_told_from_a_foreign_program_on_the_port(plan: Plan) -> None:
+def test_a_second_start_is_distinguished_from_a_foreign_program_on_the_port(plan: Plan) -> None:
     plan.home.mkdir()
     with socket.socket() as taken, (plan.home / "up.lock").open("w") as lock:
         taken.bind((plan.host, int(plan.port)))
@@ -237,7 +237,7 @@ def test_a_file_in_the_place_of_a_folder_is_reported(plan: Plan) -> None:
     assert finding.fatal and "is a file" in finding.text
 
 
-def test_without_a_compiler_it_says_what_to_install_unless_an_engine_brings_one(
+def test_without_a_compiler_it_reports_what_to_install_unless_an_engine_brings_one(
     plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prerequisites, "missing_tools", lambda: ["a C++ compiler", "make"])

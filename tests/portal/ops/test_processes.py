@@ -1,4 +1,4 @@
-"""The keeper of ``up``: starts again what died, rests while it keeps dying, leaves nothing behind."""
+"""The manager of ``up`` restarts programs that died, pauses while they keep dying, and leaves nothing behind."""
 
 import os
 import re
@@ -20,8 +20,8 @@ from portal.ops.management.commands.demo import Command as DemoCommand
 from portal.ops.management.commands.up import Command
 from portal.ops.prerequisites import port_findings
 from portal.ops.up import preflight
-from portal.ops.up.preflight import AlreadyRunning, lock_home
-from portal.ops.up.processes import Keeper, Program
+from portal.ops.up.preflight import AlreadyRunningError, lock_home
+from portal.ops.up.processes import Program, ProgramManager
 from runners.agent.settings import Identity
 from tests.portal import jobs_world as world
 from tests.portal.control_world import queue, ready_node
@@ -45,33 +45,33 @@ def wait_until_gone(pid: int, seconds: float = 5) -> bool:
 
 def test_it_starts_a_killed_program_again(tmp_path: Path) -> None:
     now = [0.0]
-    keeper = Keeper(tmp_path, clock=lambda: now[0])
-    keeper.start(sleeper())
-    first = keeper.kept[0].process
+    manager = ProgramManager(tmp_path, clock=lambda: now[0])
+    manager.start(sleeper())
+    first = manager.programs[0].process
     assert first is not None
     first.kill()
     first.wait()
     now[0] = 100.0  # it had run steadily
-    keeper.look()
-    second = keeper.kept[0].process
+    manager.check()
+    second = manager.programs[0].process
     assert second is not None and second.pid != first.pid
-    keeper.stop()
+    manager.stop()
 
 
 def test_it_rests_longer_while_a_program_keeps_dying(tmp_path: Path) -> None:
     now = [0.0]
-    keeper = Keeper(tmp_path, clock=lambda: now[0])
-    keeper.start(sleeper(code="raise SystemExit(3)"))
+    manager = ProgramManager(tmp_path, clock=lambda: now[0])
+    manager.start(sleeper(code="raise SystemExit(3)"))
     rests = []
     for _ in range(4):
-        process = keeper.kept[0].process
+        process = manager.programs[0].process
         assert process is not None
         process.wait()
-        keeper.look()
-        rests.append(keeper.kept[0].rest_seconds)
-        now[0] = keeper.kept[0].due
-        keeper.look()
-    keeper.stop()
+        manager.check()
+        rests.append(manager.programs[0].rest_seconds)
+        now[0] = manager.programs[0].due
+        manager.check()
+    manager.stop()
     assert rests == sorted(rests) and rests[-1] > rests[0] > 0
 
 
@@ -79,32 +79,32 @@ def test_it_kills_what_ignores_sigterm(tmp_path: Path) -> None:
     stubborn = (
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
     )
-    keeper = Keeper(tmp_path)
-    keeper.start(sleeper(name="stubborn", code=stubborn, grace_seconds=0.05))
+    manager = ProgramManager(tmp_path)
+    manager.start(sleeper(name="stubborn", code=stubborn, grace_seconds=0.05))
     while b"ready" not in (tmp_path / "stubborn.log").read_bytes():
         time.sleep(0.01)
-    process = keeper.kept[0].process
+    process = manager.programs[0].process
     assert process is not None
-    keeper.stop()
+    manager.stop()
     assert process.returncode == -signal.SIGKILL
 
 
 def test_programs_die_with_a_keeper_that_was_killed(tmp_path: Path) -> None:
     script = (
         "import os, sys, time; from pathlib import Path\n"
-        "from portal.ops.up.processes import Keeper, Program\n"
-        f"k = Keeper(Path({str(tmp_path)!r}))\n"
+        "from portal.ops.up.processes import ProgramManager, Program\n"
+        f"k = ProgramManager(Path({str(tmp_path)!r}))\n"
         "k.start(Program('child', (sys.executable, '-c', 'import time; time.sleep(60)'), os.environ))\n"
-        "print(k.kept[0].process.pid, flush=True); time.sleep(60)\n"
+        "print(k.programs[0].process.pid, flush=True); time.sleep(60)\n"
     )
     import subprocess
 
-    keeper = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    assert keeper.stdout is not None
-    child = int(keeper.stdout.readline())
-    keeper.kill()
-    keeper.wait()
-    keeper.stdout.close()
+    manager = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert manager.stdout is not None
+    child = int(manager.stdout.readline())
+    manager.kill()
+    manager.wait()
+    manager.stdout.close()
     assert wait_until_gone(child)
 
 
@@ -131,7 +131,7 @@ def test_a_web_process_that_is_still_loading_is_waited_for(monkeypatch: pytest.M
 
 
 def test_a_second_start_with_the_same_home_is_refused(tmp_path: Path) -> None:
-    with lock_home(tmp_path), pytest.raises(AlreadyRunning):
+    with lock_home(tmp_path), pytest.raises(AlreadyRunningError):
         lock_home(tmp_path)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from portal.ops.up.logs import LOG_BYTES, LogFile, TerminalHandler, follow, grave, quiet_logging
-from portal.ops.up.processes import Keeper, Program
+from portal.ops.up.processes import Program, ProgramManager
 from portal.ops.up.terminal import CLEAR, PIPE_SECONDS, Terminal
 
 
@@ -24,16 +24,16 @@ class Screen(io.StringIO):
         return [line.split(CLEAR)[-1] for line in self.getvalue().split("\n")]
 
 
-def test_progress_is_rewritten_in_place_and_stays_below_what_is_said() -> None:
+def test_progress_is_rewritten_in_place_and_stays_below_other_lines() -> None:
     screen = Screen()
     terminal = Terminal(screen)
     terminal.progress("Preparing PyTorch", "10 %")
     terminal.progress("Preparing PyTorch", "20 %")
-    terminal.say("web: something odd")
+    terminal.print("web: something odd")
     terminal.progress("Preparing PyTorch", "30 %")
     assert screen.lines() == ["web: something odd", "Preparing PyTorch: 30 %"]
     terminal.progress("")
-    terminal.say("Stopped.")
+    terminal.print("Stopped.")
     assert screen.lines() == ["web: something odd", "Stopped.", ""]
 
 
@@ -68,13 +68,13 @@ def test_output_that_cannot_be_written_does_not_stop_it(error: Exception) -> Non
         def write(self, text: str) -> int:
             raise error
 
-    Terminal(Closed()).say("anything")
+    Terminal(Closed()).print("anything")
 
 
 def test_letters_that_a_terminal_does_not_have_are_replaced() -> None:
     written = io.BytesIO()
     output = io.TextIOWrapper(written, encoding="ascii")
-    Terminal(output).say("Preparing … done")
+    Terminal(output).print("Preparing … done")
     assert written.getvalue() == b"Preparing ? done\n"
 
 
@@ -90,7 +90,7 @@ def test_letters_that_a_terminal_does_not_have_are_replaced() -> None:
         ("", None),
     ],
 )
-def test_it_tells_warnings_from_other_lines(line: str, text: str | None) -> None:
+def test_it_distinguishes_warnings_from_other_lines(line: str, text: str | None) -> None:
     assert grave(line) == text
 
 
@@ -106,12 +106,12 @@ print("To: ada@example.org", flush=True)
 def run_one(name: str, folder: Path, env: Mapping[str, str]) -> tuple[str, str]:
     """What a program leaves on the terminal and in its log file."""
     screen = io.StringIO()
-    keeper = Keeper(folder, Terminal(screen))
-    keeper.start(Program(name, (sys.executable, "-c", SCRIPT), env))
-    process = keeper.kept[0].process
+    manager = ProgramManager(folder, Terminal(screen))
+    manager.start(Program(name, (sys.executable, "-c", SCRIPT), env))
+    process = manager.programs[0].process
     assert process is not None
     process.wait(30)
-    keeper.stop()
+    manager.stop()
     return screen.getvalue(), (folder / f"{name}.log").read_text()
 
 

@@ -1,4 +1,4 @@
-"""What the first start reports of its two examples, and what an agent of an earlier release makes of them."""
+"""What the first start reports of its two examples, and how an agent of an earlier release runs them."""
 
 import re
 from datetime import timedelta
@@ -56,8 +56,8 @@ def test_the_plain_example_comes_first_and_needs_nothing_compiled(jobs: list[Job
     assert not jobs[0].submitted_by.has_usable_password()
 
 
-def test_while_this_machine_joins_nobody_is_told_that_the_lab_is_empty(story: Story) -> None:
-    assert story.progress() == ("This machine joins the lab", "") and list(story.news()) == []
+def test_while_this_machine_joins_the_empty_lab_is_not_reported(story: Story) -> None:
+    assert story.progress() == ("This machine joins the lab", "") and list(story.new_lines()) == []
 
 
 def test_progress_names_the_environment_and_how_far_it_is(story: Story, jobs: list[Job]) -> None:
@@ -77,13 +77,13 @@ def test_a_reason_that_is_older_than_the_environment_is_not_shown(story: Story, 
 def test_each_step_is_a_line_once(story: Story, jobs: list[Job]) -> None:
     environment(jobs[0], "ready", 100)
     put(jobs[0], JobState.RUNNING)
-    assert list(story.news()) == ["first job: running"] and list(story.news()) == []
+    assert list(story.new_lines()) == ["first job: running"] and list(story.new_lines()) == []
     put(jobs[0], JobState.SUCCEEDED)
-    assert list(story.news()) == [f"first job: succeeded ({SITE}/jobs/{jobs[0].pk}/)"]
-    assert story.begun and not story.over and list(story.news()) == []
+    assert list(story.new_lines()) == [f"first job: succeeded ({SITE}/jobs/{jobs[0].pk}/)"]
+    assert story.begun and not story.over and list(story.new_lines()) == []
     put(jobs[1], JobState.RUNNING)
     put(jobs[1], JobState.FAILED)
-    assert [re.sub(" .http.*", "", line) for line in story.news()] == ["second job: failed"]
+    assert [re.sub(" .http.*", "", line) for line in story.new_lines()] == ["second job: failed"]
     assert story.over and not story.succeeded and story.progress() == ("", "")
 
 
@@ -93,10 +93,10 @@ def test_an_environment_that_failed_is_reported_with_its_fix(story: Story, jobs:
         "second job: waiting. PyTorch and Horovod could not be prepared: "
         "This machine lacks c++. Debian or Ubuntu: apt-get install g++."
     ]
-    assert list(story.news()) == expected and list(story.news()) == []
+    assert list(story.new_lines()) == expected and list(story.new_lines()) == []
     put(jobs[0], JobState.SUCCEEDED)
-    list(story.news())
-    assert story.progress() == ("", "")  # nothing goes on by itself
+    list(story.new_lines())
+    assert story.progress() == ("", "")  # nothing continues by itself
 
 
 def test_what_an_earlier_start_prepared_is_no_progress_of_this_one(jobs: list[Job]) -> None:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def choose(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Has the policy in force start everybody on one GPU with this batch."""
+    """Make the policy in force start every job on one GPU with this batch size."""
 
     def install(batch: int) -> None:
         def plan(self: Any, seen: Snapshot) -> Plan:
@@ -31,27 +31,27 @@ def choose(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return install
 
 
-def told(job: Job) -> set[int]:
-    """What the nodes hear about the job's containers."""
-    said = [entry for node in Node.objects.all() for entry in sync.desired(node.token_digest)["containers"]]
-    return {entry["batch"] for entry in said if entry["spec"]["job"] == job.pk}
+def sent_batches(job: Job) -> set[int]:
+    """Return the batch sizes that the nodes receive for the job's containers."""
+    sent = [entry for node in Node.objects.all() for entry in sync.desired(node.token_digest)["containers"]]
+    return {entry["batch"] for entry in sent if entry["spec"]["job"] == job.pk}
 
 
-def test_the_chosen_batch_is_told_and_kept_until_another_is_chosen(choose: Any) -> None:
+def test_the_chosen_batch_is_sent_and_kept_until_another_is_chosen(choose: Any) -> None:
     ready_node("a", 2)
     job = queue(1, 2)
     assert snapshot.take().jobs[0].batch == 0
     choose(64)
     turn()
-    assert told(job) == {64} and snapshot.take().jobs[0].batch == 64
+    assert sent_batches(job) == {64} and snapshot.take().jobs[0].batch == 64
     seen = sync.desired(Node.objects.get().token_digest)["seen"]
     choose(128)
     turn()
-    assert told(job) == {128} and ChosenBatch.objects.get().batch == 128
+    assert sent_batches(job) == {128} and ChosenBatch.objects.get().batch == 128
     assert sync.desired(Node.objects.get().token_digest)["seen"] != seen, "an agent that waits for news hears of it"
     choose(0)
     turn()
-    assert told(job) == {128}
+    assert sent_batches(job) == {128}
 
 
 def test_the_node_is_rung_only_when_the_batch_changes(choose: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,4 +73,4 @@ def test_without_a_choice_the_job_chooses(choose: Any) -> None:
     job = queue(1)
     choose(0)
     turn()
-    assert told(job) == {0} and Attempt.objects.exists() and not ChosenBatch.objects.exists()
+    assert sent_batches(job) == {0} and Attempt.objects.exists() and not ChosenBatch.objects.exists()

@@ -1,4 +1,4 @@
-"""One turn: decides, checks, applies, explains; keeps its hands still when anything is wrong."""
+"""One scheduling cycle decides, checks, applies and explains; it changes nothing when anything is wrong."""
 
 import threading
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from portal.scheduler.services import switch_policy
 from runners.spec import RunSpec
 from scheduling import registry
 from scheduling.types import Plan, Snapshot
-from tests.portal.control_world import agents_do_as_told, gpus_of, lead, queue, ready_node, turn
+from tests.portal.control_world import gpus_of, lead, queue, ready_node, run_agents, turn
 from tests.scheduling.worlds import draw, running, waiting
 
 pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 
 @pytest.fixture
 def policy(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Snapshot], Plan]], None]:
-    """Puts any function in the place of the policy in force."""
+    """Put any function in the place of the policy in force."""
 
     def install(plan: Callable[[Snapshot], Plan]) -> None:
         made = type("Made", (), {"plan": lambda self, seen: plan(seen)})
@@ -59,7 +59,7 @@ def test_a_start_makes_attempt_containers_allocations_and_a_line_of_history() ->
     assert {part.node for part in Container.objects.all()} == {node}
 
 
-def test_a_fixed_ring_has_a_driver_and_one_host_with_all_gpus() -> None:
+def test_a_rank_group_of_fixed_size_has_a_driver_and_one_host_with_all_gpus() -> None:
     ready_node("a", 2)
     job = queue(2, env_vars={"SEED": "1"}, arguments=["--epochs", "3"])
     turn()
@@ -78,7 +78,7 @@ def test_a_fixed_ring_has_a_driver_and_one_host_with_all_gpus() -> None:
     assert (host.collective.min_ranks, host.collective.max_ranks) == (2, 2)
 
 
-def test_an_elastic_ring_has_a_base_and_single_hosts() -> None:
+def test_an_elastic_job_has_a_base_and_single_hosts() -> None:
     ready_node("a", 4)
     queue(2, 4)
     turn()
@@ -100,13 +100,13 @@ def test_a_command_has_one_container_and_no_network() -> None:
     assert (spec.hostname, spec.slots, len(spec.gpus), spec.collective, spec.network) == ("h0", 1, 2, None, None)
 
 
-@pytest.mark.parametrize(("mode", "told"), [("", None), ("asp", "asp")])
-def test_a_mode_that_was_chosen_is_told_to_the_ranks(mode: str, told: str | None) -> None:
+@pytest.mark.parametrize(("mode", "sent"), [("", None), ("asp", "asp")])
+def test_a_mode_that_was_chosen_reaches_the_ranks(mode: str, sent: str | None) -> None:
     ready_node("a")
     queue(launcher="torchrun", mode=mode)
     turn()
     spec = RunSpec.from_json(Container.objects.get().spec)
-    assert dict(spec.env).get("SCHEDULEARN_MODE") == told
+    assert dict(spec.env).get("SCHEDULEARN_MODE") == sent
 
 
 def test_torchrun_on_one_node_has_one_container_and_no_network() -> None:
@@ -140,17 +140,17 @@ def test_an_elastic_job_shrinks_for_a_newcomer_and_grows_again() -> None:
     ready_node("a", 4)
     old = queue(1, 4)
     turn()
-    agents_do_as_told()
+    run_agents()
     new = queue(1)
     assert turn().applied.resized == [old.pk]
     assert gpus_of(old) == 3
     assert reason(new) == "1 CPU slot is being given back by other jobs; then it starts."
     assert [part.index for part in Container.objects.filter(wanted="stop")] == [4]
     assert not turn().applied.resized
-    agents_do_as_told()
+    run_agents()
     assert turn().applied.started == [new.pk]
-    agents_do_as_told()
-    agents_do_as_told_of(new)
+    run_agents()
+    run_agents_of(new)
     turn()
     later = timezone.now() + timedelta(seconds=11)
     Node.objects.update(last_seen_at=later)
@@ -163,7 +163,7 @@ def test_an_elastic_job_shrinks_for_a_newcomer_and_grows_again() -> None:
     assert Container.objects.filter(attempt__job=old).order_by("-index")[0].spec["hostname"] == "h5"
 
 
-def agents_do_as_told_of(job: Job) -> None:
+def run_agents_of(job: Job) -> None:
     for part in Container.objects.filter(attempt__job=job).exclude(state="EXITED"):
         lifecycle.advance(part, "EXITED", exit_code=0)
 
@@ -219,18 +219,18 @@ def test_a_line_is_dropped_when_its_node_was_closed() -> None:
     job = queue()
     seen = snapshot.take()
     Node.objects.update(draining=True)
-    assert applying.apply(seen, plan_for(seen), "t").dropped == {job.pk: "Node a no longer takes new work."}
+    assert applying.apply(seen, plan_for(seen), "t").dropped == {job.pk: "Node a no longer accepts new jobs."}
 
 
 def test_a_resize_is_dropped_when_the_job_changed_meanwhile() -> None:
     ready_node("a", 3)
     job = queue(1, 3)
     turn()
-    agents_do_as_told()
+    run_agents()
     seen = snapshot.take()
     lifecycle.stop_container(Container.objects.order_by("-index")[0], "drained")
     shrunk = Plan({str(job.pk): {seen.nodes[0].id: 1}})
-    assert applying.apply(seen, shrunk, "t").dropped == {job.pk: "The job's GPUs have changed meanwhile."}
+    assert applying.apply(seen, shrunk, "t").dropped == {job.pk: "The job's GPUs have changed in the meantime."}
     services.cancel(job.submitted_by, job)
     assert applying.apply(seen, shrunk, "t").dropped == {job.pk: "The job no longer runs."}
 
@@ -239,13 +239,13 @@ def test_shrinking_stops_the_youngest_parts_and_never_the_first_host() -> None:
     ready_node("a", 3)
     job = queue(1, 3)
     turn()
-    agents_do_as_told()
+    run_agents()
     seen = snapshot.take()
     node = seen.nodes[0].id
     first, *others = Container.objects.filter(role="host").order_by("index")
-    everything = applying.Line(job.pk, "resize", {node: 3}, {}, {int(node): 3})
-    with pytest.raises(applying.Gone, match="nothing left to give back"):
-        applying._World([everything], "t", timezone.now()).carry_out(everything)
+    everything = applying.PlanStep(job.pk, "resize", {node: 3}, {}, {int(node): 3})
+    with pytest.raises(applying.PlanStaleError, match="nothing left to release"):
+        applying._PlanApplier([everything], "t", timezone.now()).carry_out(everything)
     assert applying.apply(seen, Plan({str(job.pk): {node: 2}}), "t").resized == [job.pk]
     assert list(Container.objects.filter(wanted="stop")) == others[-1:] and first not in others
 
@@ -258,16 +258,16 @@ def test_a_plan_gives_back_before_it_takes() -> None:
         running("4", {"7": 2}, preemptible=True),
     ]
     plan = Plan({"1": {"7": 2}, "2": {"7": 1}, "3": {"7": 2}, "4": {"7": 0}})
-    lines = applying.differences(draw({"7": 8}, *jobs), plan)
+    lines = applying.plan_steps(draw({"7": 8}, *jobs), plan)
     assert [(line.job, line.kind) for line in lines] == [(4, "stop"), (3, "resize"), (2, "start"), (1, "resize")]
 
 
 def test_the_last_guard_drops_a_line_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody without any lock was quicker: only the index knows."""
+    """When a process without any lock was quicker, only the index refuses."""
     ready_node("a", 3)
     first, second, third = queue(priority=1), queue(), queue()
     turn_of = snapshot.take()
-    real = applying._World.look_again
+    real = applying._PlanApplier.reload_free_gpus
     calls = []
 
     def blind(self: Any) -> None:
@@ -280,7 +280,7 @@ def test_the_last_guard_drops_a_line_and_the_rest_goes_on(monkeypatch: pytest.Mo
             )
             Allocation.objects.create(gpu=self.free[self.gpus[0].node_id][0], attempt=thief, container=part)
 
-    monkeypatch.setattr(applying._World, "look_again", blind)
+    monkeypatch.setattr(applying._PlanApplier, "reload_free_gpus", blind)
     done = applying.apply(turn_of, plan_for(turn_of), "t")
     assert done.dropped[first.pk] == "Another scheduler was quicker."
     assert done.started == [second.pk]
@@ -309,7 +309,7 @@ def test_a_policy_that_fails_changes_nothing_and_is_reported_once(policy: Any) -
     assert not Attempt.objects.exists()
 
 
-def test_a_policy_that_thinks_too_long_is_left_behind(policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_policy_that_takes_too_long_is_abandoned(policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     ready_node("a", 1)
     queue()
     monkeypatch.setattr(cycle, "POLICY_SECONDS", 0.05)
@@ -321,9 +321,9 @@ def test_a_policy_that_thinks_too_long_is_left_behind(policy: Any, monkeypatch: 
 
     policy(ponder)
     assert turn().error == "The policy did not decide within 0.05 seconds."
-    assert turn().error.startswith("The policy still thinks about an earlier turn.")
+    assert turn().error.startswith("The policy is still busy with an earlier scheduling cycle.")
     enough.set()
-    for thread in cycle._left_behind:
+    for thread in cycle._abandoned:
         thread.join(60)
     monkeypatch.setattr(cycle, "POLICY_SECONDS", 60)
     assert turn().error == ""
@@ -350,7 +350,7 @@ def test_running_jobs_go_on_while_the_policy_fails_and_lost_time_is_still_kept(p
     ready_node("a", 1)
     job = queue(time_limit_seconds=10)
     turn()
-    agents_do_as_told()
+    run_agents()
     Attempt.objects.update(started_at=timezone.now() - timedelta(seconds=20))
     policy(lambda seen: Plan({"?": {}}))
     turn()
@@ -364,10 +364,10 @@ def test_a_bug_of_ours_keeps_nothing_but_its_trace(monkeypatch: pytest.MonkeyPat
     def broken(*args: Any) -> None:
         raise TypeError("ours")
 
-    monkeypatch.setattr(cycle, "_tell", broken)
-    assert turn().error == "The turn failed: TypeError: ours"
+    monkeypatch.setattr(cycle, "_update_reasons", broken)
+    assert turn().error == "The scheduling cycle failed: TypeError: ours"
     assert not Attempt.objects.exists()
-    assert Cycle.objects.get().error == "The turn failed: TypeError: ours"
+    assert Cycle.objects.get().error == "The scheduling cycle failed: TypeError: ours"
 
 
 def test_a_deposed_scheduler_writes_nothing() -> None:
@@ -375,7 +375,7 @@ def test_a_deposed_scheduler_writes_nothing() -> None:
     queue()
     old = lead()
     lead()
-    with pytest.raises(cycle.Deposed):
+    with pytest.raises(cycle.LeadershipLostError):
         turn(old)
     assert not Attempt.objects.exists() and not Cycle.objects.exists()
     assert Job.objects.get().waiting_reason == ""
@@ -383,11 +383,11 @@ def test_a_deposed_scheduler_writes_nothing() -> None:
 
 def test_a_scheduler_that_never_led_writes_nothing() -> None:
     assert not Leader.objects.exists()
-    with pytest.raises(cycle.Deposed):
+    with pytest.raises(cycle.LeadershipLostError):
         turn(7)
 
 
-# What is told and recorded
+# What is shown and recorded
 
 
 def test_waiting_jobs_know_their_place_and_why() -> None:
@@ -432,14 +432,14 @@ def test_a_turn_without_news_leaves_no_row() -> None:
 
 
 def queries_of_turns(waiting: int) -> tuple[int, int]:
-    """Of a turn that changes nothing, and of one that starts a job and tells all others that they moved up."""
+    """For a cycle that changes nothing, and for one that starts a job and moves all others up in the queue."""
     while Job.objects.filter(state="QUEUED").count() < waiting:
         queue(2)
     turn()
-    agents_do_as_told()
+    run_agents()
     with CaptureQueriesContext(connection) as idle:
         assert not turn().recorded
-    agents_do_as_told(finish=True)
+    run_agents(finish=True)
     with CaptureQueriesContext(connection) as busy:
         assert len(turn().applied.started) == 1
     return len(idle), len(busy)

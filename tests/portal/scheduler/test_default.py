@@ -23,7 +23,7 @@ FORMER = {"strict": False, "grow_after_seconds": 10, "up_to": "asked", "least_ga
 OLD_FAIR_SHARE = {
     "half_life_days": 3.0, "elastic": True, "preempt": True, "tolerance": 0.5, "pays_within_seconds": 300.0,
 }  # fmt: skip
-"""All parameters that ``fair_share`` had in the release before."""
+"""All parameters that ``fair_share`` had in the previous release."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A drain of all nodes of an elastic ring: it takes on GPUs elsewhere first, and leaves when these are in the ring."""
+"""A drain of all nodes of an elastic job: it first gets GPUs elsewhere, and leaves when their ranks have joined."""
 
 from datetime import timedelta
 
@@ -11,7 +11,7 @@ from portal.jobs import lifecycle
 from portal.jobs.models import Allocation, Container, ContainerState, Job
 from portal.jobs.resize_timeline.models import RankGroup
 from portal.scheduler import drain_migration, driver_failover
-from tests.portal.control_world import agents_do_as_told, gpus_of, queue, ready_node, turn
+from tests.portal.control_world import gpus_of, queue, ready_node, run_agents, turn
 from tests.portal.jobs_world import make_user
 
 pytestmark = pytest.mark.django_db
@@ -19,20 +19,20 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def job() -> Job:
-    """Runs on both GPUs of node a; b and c have one free each. It cannot have more than two."""
+    """A job of two GPUs that runs on both of node a; b and c have one free each."""
     ready_node("a", 2, runtime="docker", facts={"ring_address": "10.1.0.1"})
     job = queue(2, 2, elastic=True)
     turn()
-    agents_do_as_told()
-    tell(job, "h1", "h1")
+    run_agents()
+    report_ranks(job, "h1", "h1")
     for number, name in enumerate("bc", start=2):
         ready_node(name, 1, runtime="docker", facts={"ring_address": f"10.1.0.{number}"})
     assert gpus_of(job) == 2
     return job
 
 
-def tell(job: Job, *hosts: str) -> None:
-    """Its driver says that these ranks' hosts form the ring now."""
+def report_ranks(job: Job, *hosts: str) -> None:
+    """Let its driver report that the ranks of these hosts form the group now."""
     driver = Container.objects.filter(attempt__job=job, role="driver").order_by("index").last()
     assert driver is not None
     RankGroup.objects.create(driver=driver, number=driver.rank_groups.count() + 1, at=timezone.now(), hosts=list(hosts))
@@ -51,16 +51,16 @@ def test_it_moves_without_a_restart(job: Job) -> None:
     drain("a")
     turn()
     assert wanted(job) == {"driver": "a", "h1": "a", "h2": "b", "h3": "c"}
-    agents_do_as_told()
+    run_agents()
     turn()
     assert wanted(job) == {"driver": "a", "h1": "a", "h2": "b", "h3": "c"}, "the new ranks are still importing"
-    tell(job, "h1", "h1", "h2", "h3")
+    report_ranks(job, "h1", "h1", "h2", "h3")
     turn()
     assert wanted(job) == {"driver": "a", "h2": "b", "h3": "c"}
-    agents_do_as_told()
+    run_agents()
     turn()
     assert wanted(job) == {"h2": "b", "h3": "c"}
-    agents_do_as_told()
+    run_agents()
     lifecycle.sweep()
     driver_failover.replace(timezone.now() + timedelta(seconds=5))
     assert set(wanted(job)) == {"h2", "h3", "driver"}
@@ -114,7 +114,7 @@ def test_new_hosts_that_do_not_come_are_not_waited_for_for_ever(job: Job) -> Non
 def test_when_what_it_moves_to_is_lost_it_goes_by_its_checkpoint(job: Job) -> None:
     drain("a")
     turn()
-    agents_do_as_told()
+    run_agents()
     drain("b")
     turn()
     assert job.attempts.get().stop_reason == "drained"
@@ -129,20 +129,20 @@ def test_a_node_that_is_not_drained_after_all_keeps_it(job: Job) -> None:
         released_at=None, requested_back_at__isnull=False, container__wanted="run"
     ).exists()
     assert job.attempts.get().stop_reason == ""
-    agents_do_as_told()
+    run_agents()
     turn()
     assert gpus_of(job) == 2 and wanted(job) == {"driver": "a", "h1": "a"}
 
 
-def test_hosts_that_have_just_come_are_in_the_ring_before_the_old_ones_leave(job: Job) -> None:
+def test_hosts_that_have_just_come_have_joined_before_the_old_ones_leave(job: Job) -> None:
     """It has enough elsewhere already, but they do not train yet."""
     drain("a")
     turn()
-    agents_do_as_told()
+    run_agents()
     Allocation.objects.update(requested_back_at=None)  # as if the policy had given them
     turn()
     assert wanted(job) == {"driver": "a", "h1": "a", "h2": "b", "h3": "c"}
-    tell(job, "h1", "h1", "h2", "h3")
+    report_ranks(job, "h1", "h1", "h2", "h3")
     turn()
     assert wanted(job) == {"driver": "a", "h2": "b", "h3": "c"}
 
@@ -150,15 +150,15 @@ def test_hosts_that_have_just_come_are_in_the_ring_before_the_old_ones_leave(job
 def test_ranks_that_end_before_their_driver_has_left_are_not_called_lost(job: Job) -> None:
     drain("a")
     turn()
-    agents_do_as_told()
-    tell(job, "h1", "h1", "h2", "h3")
+    run_agents()
+    report_ranks(job, "h1", "h1", "h2", "h3")
     turn()
-    agents_do_as_told()
+    run_agents()
     ended = Container.objects.filter(attempt__job=job, spec__hostname__in=("h2", "h3"))
     ended.update(state=ContainerState.EXITED, exit_reason="exited", exit_code=3, exited_at=timezone.now())
     for _ in range(4):
         turn()
-        agents_do_as_told()
+        run_agents()
     attempt = job.attempts.get(number=1)
     assert (attempt.stop_reason, attempt.outcome) == ("drained", "preempted")
 
@@ -175,7 +175,7 @@ def test_a_job_that_is_not_elastic_does_not_move() -> None:
     ready_node("a", 1, runtime="docker", facts={"ring_address": "10.1.0.1"})
     job = queue(1)
     turn()
-    agents_do_as_told()
+    run_agents()
     ready_node("b", 1, runtime="docker", facts={"ring_address": "10.1.0.2"})
     drain("a")
     turn()

@@ -1,4 +1,4 @@
-"""A ring over several nodes leaves its first node, by a drain or by a loss, and goes on under another driver."""
+"""A rank group over several nodes leaves its first node, by a drain or a loss, and continues under another driver."""
 
 from datetime import timedelta
 
@@ -12,7 +12,7 @@ from portal.jobs.models import Allocation, Attempt, Container, ContainerState, J
 from portal.scheduler import apply as applying
 from portal.scheduler import driver_failover, snapshot
 from scheduling.types import Plan
-from tests.portal.control_world import agents_do_as_told, gpus_of, queue, ready_node, turn
+from tests.portal.control_world import gpus_of, queue, ready_node, run_agents, turn
 
 pytestmark = pytest.mark.django_db
 
@@ -21,20 +21,20 @@ LATER = timedelta(seconds=5)
 
 @pytest.fixture(params=["horovod", "torchrun"])
 def job(request: pytest.FixtureRequest) -> Job:
-    """Runs on node a with its driver and base, and with two further GPUs on b."""
+    """A job that runs on node a with its driver and base, and with two further GPUs on b."""
     a = ready_node("a", 1, runtime="docker", facts={"ring_address": "10.1.0.1"})
     job = queue(1, 3, launcher=request.param)
     turn()
-    agents_do_as_told()
+    run_agents()
     b = ready_node("b", 2, runtime="docker", facts={"ring_address": "10.1.0.2"})
     applying.apply(snapshot.take(), Plan({str(job.pk): {str(a.pk): 1, str(b.pk): 2}}), "t")
-    agents_do_as_told()
+    run_agents()
     assert gpus_of(job) == 3
     return job
 
 
 def live(job: Job) -> dict[str, str]:
-    """Host names and nodes of the containers that live and shall run."""
+    """Host names and nodes of the containers that are live and wanted."""
     rows = Container.objects.filter(attempt__job=job, wanted="run").exclude(state=ContainerState.EXITED)
     return {f"{part.spec['hostname']}-{part.index}": part.node.name for part in rows.order_by("index")}
 
@@ -48,7 +48,7 @@ def lost_first_node(job: Job) -> None:
     lose("a")
     lifecycle.sweep(timezone.now())
     driver_failover.replace(timezone.now() + LATER)
-    agents_do_as_told()
+    run_agents()
     assert live(job) == {"h2-2": "b", "h3-3": "b", "driver-4": "b"}
 
 
@@ -56,12 +56,12 @@ def test_a_drain_of_the_first_node_restarts_nothing(job: Job) -> None:
     Node.objects.filter(name="a").update(draining=True)
     turn()
     assert live(job) == {"driver-0": "a", "h2-2": "b", "h3-3": "b"}  # the driver sees the host off
-    agents_do_as_told()
+    run_agents()
     turn()
     assert live(job) == {"h2-2": "b", "h3-3": "b"}
-    agents_do_as_told()
+    run_agents()
     turn()
-    assert live(job) == {"h2-2": "b", "h3-3": "b"}  # it may be that the ring has just ended
+    assert live(job) == {"h2-2": "b", "h3-3": "b"}  # the ranks may just have ended
     lifecycle.sweep()
     driver_failover.replace(timezone.now() + LATER)
     assert live(job) == {"h2-2": "b", "h3-3": "b", "driver-4": "b"}
@@ -70,15 +70,15 @@ def test_a_drain_of_the_first_node_restarts_nothing(job: Job) -> None:
     assert len(live(job)) == 3
 
 
-def test_supervisors_are_told_of_the_new_driver(job: Job) -> None:
+def test_supervisors_learn_of_the_new_driver(job: Job) -> None:
     test_a_drain_of_the_first_node_restarts_nothing(job)
-    told = sync.desired(Node.objects.get(name="b").token_digest)["containers"]
-    assert {entry["spec"]["hostname"]: entry["driver"] for entry in told} == {
+    sent = sync.desired(Node.objects.get(name="b").token_digest)["containers"]
+    assert {entry["spec"]["hostname"]: entry["driver"] for entry in sent} == {
         "h2": "10.192.0.6",
         "h3": "10.192.0.6",
         "driver": "10.192.0.6",
     }
-    driver = next(entry for entry in told if entry["spec"]["role"] == "driver")
+    driver = next(entry for entry in sent if entry["spec"]["role"] == "driver")
     assert [host["name"] for host in driver["hosts"]] == ["h2", "h3"]
     assert driver["spec"]["ring"]["address"] == driver["spec"]["ring"]["driver_host"] == "10.192.0.6"
 
@@ -88,28 +88,28 @@ def test_the_loss_of_the_first_node_restarts_nothing(job: Job) -> None:
     lifecycle.sweep(timezone.now())
     driver_failover.replace(timezone.now() + LATER)
     assert live(job) == {"h2-2": "b", "h3-3": "b", "driver-4": "b"}
-    agents_do_as_told()
+    run_agents()
     seen = next(each for each in snapshot.take().jobs if each.id == str(job.pk))
     node = str(Node.objects.get(name="b").pk)
     assert (seen.now_on, seen.base, seen.stopping) == ({node: 2}, {node: 1}, False)
-    agents_do_as_told(finish=True)
+    run_agents(finish=True)
     job.refresh_from_db()
     assert job.state == "SUCCEEDED" and job.attempts.count() == 1
 
 
-def test_a_ring_that_goes_on_can_shrink_and_grow_again(job: Job) -> None:
+def test_a_rank_group_that_continues_can_shrink_and_grow_again(job: Job) -> None:
     lost_first_node(job)
     b = Node.objects.get(name="b")
     applying.apply(snapshot.take(), Plan({str(job.pk): {str(b.pk): 1}}), "t")
     assert live(job) == {"h2-2": "b", "driver-4": "b"}  # the oldest host that is left is the base now
-    agents_do_as_told()
+    run_agents()
     c = ready_node("c", 1, runtime="docker", facts={"ring_address": "10.1.0.3"})
     applying.apply(snapshot.take(), Plan({str(job.pk): {str(b.pk): 1, str(c.pk): 1}}), "t")
     newest = Container.objects.latest("pk")
     assert (newest.node, newest.spec["ring"]["driver_host"]) == (c, "10.192.0.6")
 
 
-def test_a_ring_is_not_resized_while_it_waits_for_its_driver(job: Job) -> None:
+def test_a_rank_group_is_not_resized_while_it_waits_for_its_driver(job: Job) -> None:
     lose("a")
     lifecycle.sweep(timezone.now())
     b = str(Node.objects.get(name="b").pk)
@@ -118,15 +118,15 @@ def test_a_ring_is_not_resized_while_it_waits_for_its_driver(job: Job) -> None:
     assert applying.apply(snapshot.take(), fewer, "t").dropped == moving
     driver_failover.replace(timezone.now() + LATER)
     assert applying.apply(snapshot.take(), fewer, "t").dropped == moving
-    agents_do_as_told()
+    run_agents()
     assert applying.apply(snapshot.take(), fewer, "t").resized == [job.pk]
 
 
-def test_when_too_little_is_left_it_starts_anew_from_its_checkpoint(job: Job) -> None:
+def test_when_too_little_is_left_it_restarts_from_its_checkpoint(job: Job) -> None:
     Job.objects.update(min_gpus=3)
     lose("a")
     lifecycle.sweep(timezone.now())
-    agents_do_as_told()
+    run_agents()
     attempt = Attempt.objects.get()
     assert (attempt.outcome, Job.objects.get().state) == ("lost", "QUEUED")
     assert not Allocation.objects.filter(released_at=None).exists()
@@ -135,12 +135,12 @@ def test_when_too_little_is_left_it_starts_anew_from_its_checkpoint(job: Job) ->
 def test_a_job_on_the_drained_node_alone_is_stopped(job: Job) -> None:
     Node.objects.filter(name="b").update(draining=True)
     turn()
-    agents_do_as_told()
+    run_agents()
     assert live(job) == {"driver-0": "a", "h1-1": "a"}
     Node.objects.filter(name="a").update(draining=True)
     turn()
     assert live(job) == {}
-    agents_do_as_told()
+    run_agents()
     assert Attempt.objects.get().outcome == "preempted"
 
 
@@ -151,18 +151,18 @@ def test_a_job_that_is_cancelled_gets_no_driver(job: Job) -> None:
     driver_failover.replace(timezone.now() + LATER)
     assert live(job) == {"h2-2": "b", "h3-3": "b"}
     lifecycle.sweep(timezone.now())
-    agents_do_as_told()
+    run_agents()
     assert Job.objects.get().state == "CANCELLED"
 
 
 @pytest.fixture(params=["horovod", "torchrun"])
 def spanning(request: pytest.FixtureRequest) -> Job:
-    """Needs three GPUs and has four: two on each of two nodes."""
+    """A job that needs three GPUs and has four: two on each of two nodes."""
     for number, name in enumerate("ab", start=1):
         ready_node(name, 2, runtime="docker", facts={"ring_address": f"10.1.0.{number}"})
     job = queue(3, 4, launcher=request.param)
     turn()
-    agents_do_as_told()
+    run_agents()
     assert gpus_of(job) == 4 and len({*live(job).values()}) == 2
     return job
 
@@ -172,7 +172,7 @@ def test_a_job_whose_least_size_spans_nodes_stops_as_a_whole_when_one_is_drained
     Node.objects.filter(name=name).update(draining=True)
     turn()
     assert live(spanning) == {}
-    agents_do_as_told()
+    run_agents()
     lifecycle.sweep()
     attempt, job = Attempt.objects.get(), Job.objects.get()
     assert (attempt.stop_reason, attempt.outcome, job.state) == ("drained", "preempted", "QUEUED")
@@ -185,7 +185,7 @@ def test_a_job_whose_least_size_spans_nodes_ends_when_one_is_lost(spanning: Job,
     lifecycle.sweep(timezone.now())
     driver_failover.replace(timezone.now() + LATER)
     assert live(spanning) == {}
-    agents_do_as_told()
+    run_agents()
     lifecycle.sweep()
     assert (Attempt.objects.get().outcome, Job.objects.get().state) == ("lost", "QUEUED")
     assert not Allocation.objects.filter(released_at=None).exists()

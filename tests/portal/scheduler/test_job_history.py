@@ -1,4 +1,4 @@
-"""What is learnt from the lab's past, and that reading it bit by bit says the same as reading it at once."""
+"""What is learnt from the lab's past, and that reading it step by step gives the same as reading it at once."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -13,7 +13,7 @@ from portal.cluster.models import Node
 from portal.jobs.models import Job
 from portal.scheduler import job_history as module
 from portal.scheduler import snapshot
-from portal.scheduler.job_history import USAGE_DAYS, History, Holding, Like, speed_on
+from portal.scheduler.job_history import USAGE_DAYS, HeldGpus, History, RuntimeSample, speed_on
 from scheduling.types import Curve
 from tests.portal.control_world import queue, ready_node
 from tests.portal.past import attempt, changed, ran
@@ -41,13 +41,13 @@ def script(job: Job) -> tuple[int, str, str]:
 def like(job: Job, arguments: str = "[]") -> tuple[float, ...]:
     history = read()
     people = (job.submitted_by_id, job.project_id)
-    return history.like(script(job), arguments, people, history.speeds(script(job), 8, 8).fixed).lengths
+    return history.similar_runs(script(job), arguments, people, history.speeds(script(job), 8, 8).fixed).lengths
 
 
 def test_use_falls_into_the_days_it_was_in(node: Node) -> None:
     job = ran(node, 2, 3 * 3600, NOW - timedelta(hours=23))
     ran(node, 1, 3600, NOW - timedelta(days=31))
-    used = read().used([Holding(job.submitted_by_id, 0, NOW.timestamp() - 60, 4)], NOW.timestamp())
+    used = read().used([HeldGpus(job.submitted_by_id, 0, NOW.timestamp() - 60, 4)], NOW.timestamp())
     [days] = used.values()
     assert days[:3] == pytest.approx([2 * 3600 + 240, 4 * 3600, 0], abs=1)
     assert len(days) == USAGE_DAYS
@@ -67,7 +67,7 @@ def test_use_adds_up_to_what_was_held_in_the_last_thirty_days(node: Node) -> Non
     assert all(0 <= second <= 8 * 86_400 * 40 for days in used.values() for second in days)
 
 
-def test_people_and_groups_are_told_apart(node: Node) -> None:
+def test_people_and_groups_are_distinguished(node: Node) -> None:
     from django.contrib.auth.models import Group
 
     group = Group.objects.create(name="vision")
@@ -80,7 +80,7 @@ def test_people_and_groups_are_told_apart(node: Node) -> None:
     )
 
 
-def test_reading_bit_by_bit_says_the_same_as_reading_at_once(node: Node) -> None:
+def test_reading_step_by_step_gives_the_same_as_reading_at_once(node: Node) -> None:
     dice = np.random.default_rng(2)
     kept, begin = History(), NOW - timedelta(days=95)
     job = queue(entry="train0.py")
@@ -102,7 +102,7 @@ def test_reading_bit_by_bit_says_the_same_as_reading_at_once(node: Node) -> None
         for arguments in ('["0"]', '["1"]', "[]"):
             speeds = [each.speeds(script(job), 8, 8).fixed for each in (kept, fresh)]
             assert speeds[0] == speeds[1]
-            assert kept.like(script(job), arguments, people, speeds[0]) == fresh.like(
+            assert kept.similar_runs(script(job), arguments, people, speeds[0]) == fresh.similar_runs(
                 script(job), arguments, people, speeds[1]
             )
         assert kept.begin_seconds(script(job)) == fresh.begin_seconds(script(job))
@@ -114,11 +114,11 @@ def test_what_is_written_a_little_late_is_not_missed(node: Node) -> None:
     job = ran(node, 1, 60, NOW - timedelta(seconds=90))
     history.refresh(NOW + timedelta(minutes=1))
     history.refresh(NOW + timedelta(minutes=2))
-    assert history.like(script(job), "[]", (0, 0), None).lengths == pytest.approx((60,))
+    assert history.similar_runs(script(job), "[]", (0, 0), None).lengths == pytest.approx((60,))
     assert sum(map(sum, history.used([], NOW.timestamp()).values())) == pytest.approx(60, abs=0.2)
 
 
-def test_after_a_failed_read_it_begins_anew(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_failed_read_it_reads_everything_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     job = ran(node, 1, 60)
     history = History()
     with monkeypatch.context() as broken:
@@ -127,10 +127,10 @@ def test_after_a_failed_read_it_begins_anew(node: Node, monkeypatch: pytest.Monk
             history.refresh(NOW)
     history.refresh(NOW)
     assert sum(map(sum, history.used([], NOW.timestamp()).values())) == pytest.approx(60, abs=0.2)
-    assert len(history.like(script(job), "[]", (0, 0), None).lengths) == 1
+    assert len(history.similar_runs(script(job), "[]", (0, 0), None).lengths) == 1
 
 
-def test_the_most_similar_runs_tell_how_long_a_job_is(node: Node) -> None:
+def test_the_most_similar_runs_show_how_long_a_job_is(node: Node) -> None:
     job = ran(node, 1, 100, arguments=["--epochs", "1"])
     ran(node, 1, 900, arguments=["--epochs", "9"])
     ran(node, 1, 5000, entry="other.py")
@@ -155,7 +155,7 @@ def test_only_what_the_job_went_on_from_counts(node: Node) -> None:
         assert like(job) == pytest.approx((7200 if resumable else 3600,))
 
 
-def test_runs_on_several_sizes_tell_how_a_program_scales(node: Node) -> None:
+def test_runs_on_several_sizes_show_how_a_program_scales(node: Node) -> None:
     for number in range(30):
         gpus = (1, 2, 4)[number % 3]
         job = ran(node, gpus, 1000 / gpus**0.5, NOW - HOUR - timedelta(minutes=number))
@@ -174,7 +174,7 @@ def test_the_first_line_of_a_rank_ends_the_beginning(node: Node) -> None:
     assert History().begin_seconds(script(job)) is None
 
 
-def test_how_long_ranks_stood_still_tells_what_a_change_costs(node: Node) -> None:
+def test_the_pause_of_the_ranks_is_the_cost_of_a_resize(node: Node) -> None:
     job = ran(node, 1, 600)
     changed(job, None, 0.5, 3.0, 2.0)
     changed(ran(node, 1, 600, entry="other.py"), None, 9.0)
@@ -190,7 +190,7 @@ def test_how_long_ranks_stood_still_tells_what_a_change_costs(node: Node) -> Non
 def test_what_is_left_is_what_those_that_were_longer_had_left(
     lengths: tuple[float, ...], done: float, value: float | None
 ) -> None:
-    left = Like.of(lengths).remaining(done)
+    left = RuntimeSample.of(lengths).remaining(done)
     assert (left is None) == (value is None)
     if left is not None:
         assert left.value == pytest.approx(value, rel=0.01)
@@ -198,7 +198,10 @@ def test_what_is_left_is_what_those_that_were_longer_had_left(
 
 
 def test_the_error_is_the_spread() -> None:
-    alike, mixed = Like.of((100, 101, 99, 100)).remaining(0), Like.of((10, 100, 1000, 10_000)).remaining(0)
+    alike, mixed = (
+        RuntimeSample.of((100, 101, 99, 100)).remaining(0),
+        RuntimeSample.of((10, 100, 1000, 10_000)).remaining(0),
+    )
     assert alike is not None and mixed is not None
     assert alike.error == 0.05 and mixed.error > 1.5
 

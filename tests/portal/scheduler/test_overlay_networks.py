@@ -1,4 +1,4 @@
-"""Attempts over several nodes: numbers, addresses, and what each node is told of the others."""
+"""Attempts over several nodes: numbers, addresses, and what each node learns about the others."""
 
 from ipaddress import IPv4Network
 from typing import Any
@@ -10,11 +10,10 @@ from portal.cluster.models import Node
 from portal.jobs import lifecycle
 from portal.jobs.models import Attempt, Container
 from portal.scheduler import apply as applying
-from portal.scheduler import overlay_networks as rings
-from portal.scheduler import snapshot
+from portal.scheduler import overlay_networks, snapshot
 from runners.spec import RunSpec
 from scheduling.types import Plan
-from tests.portal.control_world import agents_do_as_told, gpus_of, queue, ready_node, turn
+from tests.portal.control_world import gpus_of, queue, ready_node, run_agents, turn
 
 pytestmark = pytest.mark.django_db
 
@@ -28,18 +27,18 @@ def specs() -> dict[str, RunSpec]:
     return {part.spec["hostname"]: RunSpec.from_json(part.spec) for part in Container.objects.order_by("index")}
 
 
-def test_a_ring_over_two_nodes_has_a_network_with_fixed_addresses() -> None:
+def test_a_rank_group_over_two_nodes_has_a_network_with_fixed_addresses() -> None:
     two_nodes()
     queue(3)
     turn()
-    rings = {name: spec.collective for name, spec in specs().items()}
-    assert all(ring and (ring.number, ring.subnet) == (7_000_000, "10.192.0.0/22") for ring in rings.values())
-    assert {name: ring and ring.address for name, ring in rings.items()} == {
+    groups = {name: spec.collective for name, spec in specs().items()}
+    assert all(group and (group.number, group.subnet) == (7_000_000, "10.192.0.0/22") for group in groups.values())
+    assert {name: group and group.address for name, group in groups.items()} == {
         "driver": "10.192.0.2",
         "h1": "10.192.0.3",
         "h2": "10.192.0.4",
     }
-    assert {ring and ring.driver_host for ring in rings.values()} == {"10.192.0.2"}
+    assert {group and group.driver_host for group in groups.values()} == {"10.192.0.2"}
     assert Container.objects.filter(role="host").values("node").distinct().count() == 2
 
 
@@ -47,8 +46,8 @@ def test_torchrun_over_two_nodes_meets_at_its_first_host() -> None:
     two_nodes()
     queue(3, launcher="torchrun")
     turn()
-    rings = [spec.collective for spec in specs().values()]
-    assert [ring and (ring.driver_host, ring.address) for ring in rings] == [
+    groups = [spec.collective for spec in specs().values()]
+    assert [group and (group.driver_host, group.address) for group in groups] == [
         ("10.192.0.2", "10.192.0.2"),
         ("10.192.0.2", "10.192.0.3"),
     ]
@@ -62,13 +61,13 @@ def test_what_stays_on_one_node_takes_no_number() -> None:
     assert list(Attempt.objects.values_list("ring", flat=True)) == [None, None]
 
 
-def test_rings_that_live_at_once_have_different_numbers_and_a_number_rests_after_its_end() -> None:
+def test_live_rank_groups_have_different_numbers_and_a_number_is_not_reused_at_once() -> None:
     two_nodes()
     first, second = queue(1, 2), queue(1, 2)
     turn()
     assert {first.attempts.get().ring, second.attempts.get().ring} == {0, 1}
-    agents_do_as_told()
-    agents_do_as_told(finish=True)
+    run_agents()
+    run_agents(finish=True)
     third = queue(1, 2)
     turn()
     assert third.attempts.get().ring == 2
@@ -86,7 +85,7 @@ def test_when_no_network_is_free_jobs_stay_on_one_node(settings: Any) -> None:
     seen = snapshot.take()
     other_way = applying.apply(seen, Plan({str(wide.pk): {a: 1, b: 2}}), "t").dropped
     assert other_way == {wide.pk: "Node a no longer has 1 free."}
-    assert rings.free() is None
+    assert overlay_networks.free() is None
 
 
 def test_a_gang_over_two_nodes_waits_for_a_free_network(settings: Any) -> None:
@@ -96,15 +95,15 @@ def test_a_gang_over_two_nodes_waits_for_a_free_network(settings: Any) -> None:
     seen = snapshot.take()
     a, b = (node.id for node in seen.nodes)
     plan = Plan({str(elastic.pk): {a: 1}, str(wide.pk): {a: 1, b: 1}})
-    said = "Its nodes do not reach each other, or no network between them is free."
-    assert applying.apply(seen, plan, "t").dropped == {wide.pk: said}
+    reason = "Its nodes do not reach each other, or no network between them is free."
+    assert applying.apply(seen, plan, "t").dropped == {wide.pk: reason}
 
 
 def test_what_began_without_a_network_does_not_grow_to_another_node() -> None:
     a = ready_node("a", 1, runtime="docker")
     job = queue(1, 2)
     turn()
-    agents_do_as_told()
+    run_agents()
     Node.objects.filter(pk=a.pk).update(facts={"ring_address": "10.1.0.1"})
     ready_node("b", 1, runtime="docker", facts={"ring_address": "10.1.0.2"})
     turn()
@@ -114,51 +113,54 @@ def test_what_began_without_a_network_does_not_grow_to_another_node() -> None:
     assert applying.apply(seen, wish, "t").dropped == {job.pk: "Containers on node b cannot reach the job's others."}
 
 
-def test_a_ring_grows_to_another_node_at_an_address_that_nothing_there_has() -> None:
+def test_a_rank_group_grows_to_another_node_at_an_address_that_nothing_there_has() -> None:
     a = ready_node("a", 1, runtime="docker", facts={"ring_address": "10.1.0.1"})
     job = queue(1, 2)
     turn()
-    agents_do_as_told()
-    Container.objects.filter(role="host").update(index=rings.ADDRESSES - 1)  # as after a long life
+    run_agents()
+    Container.objects.filter(role="host").update(index=overlay_networks.ADDRESSES - 1)  # as after a long life
     ready_node("b", 1, runtime="docker", facts={"ring_address": "10.1.0.2"})
     seen = snapshot.take()
     applying.apply(seen, Plan({str(job.pk): {node.id: 1 for node in seen.nodes}}), "t")
     assert gpus_of(job) == 2
     newest = Container.objects.latest("pk")
-    assert newest.index == rings.ADDRESSES + 1  # the one before has the driver's address
+    assert newest.index == overlay_networks.ADDRESSES + 1  # the one before has the driver's address
     assert newest.spec["ring"]["address"] == "10.192.0.3" and newest.spec["ring"]["driver_host"] == "10.192.0.2"
     assert newest.node != a
 
 
-# What nodes are told
+# What nodes learn
 
 
-def told(node: Node) -> dict[str, tuple[str, list[str]]]:
+def peers(node: Node) -> dict[str, tuple[str, list[str]]]:
     return {
         entry["spec"]["hostname"]: (entry["driver"], entry["peers"])
         for entry in sync.desired(node.token_digest)["containers"]
     }
 
 
-def test_each_node_is_told_of_the_others_and_of_the_driver() -> None:
+def test_each_node_learns_of_the_others_and_of_the_driver() -> None:
     two_nodes()
     queue(3)
     turn()
     home = Container.objects.get(role="driver").node
     away = Node.objects.exclude(pk=home.pk).get()
     ours, theirs = home.facts["ring_address"], away.facts["ring_address"]
-    assert told(home) == {"driver": ("10.192.0.2", [theirs]), "h1": ("10.192.0.2", [theirs])}
-    assert told(away) == {"h2": ("10.192.0.2", [ours])}
+    assert peers(home) == {"driver": ("10.192.0.2", [theirs]), "h1": ("10.192.0.2", [theirs])}
+    assert peers(away) == {"h2": ("10.192.0.2", [ours])}
 
 
 def test_a_node_whose_part_has_ended_is_no_peer_any_more() -> None:
     two_nodes()
     queue(3)
     turn()
-    agents_do_as_told()
+    run_agents()
     last = Container.objects.latest("index")
     home = Container.objects.get(role="driver").node
     lifecycle.stop_container(last, "drained")
-    assert told(home)["driver"] == ("10.192.0.2", [last.node.facts["ring_address"]])  # it may still say good-bye
+    assert peers(home)["driver"] == (
+        "10.192.0.2",
+        [last.node.facts["ring_address"]],
+    )  # it may still send its last messages
     lifecycle.advance(last, "EXITED", exit_reason="stopped")
-    assert told(home)["driver"] == ("10.192.0.2", [])
+    assert peers(home)["driver"] == ("10.192.0.2", [])

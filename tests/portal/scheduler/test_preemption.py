@@ -1,4 +1,4 @@
-"""A policy that stops running jobs, in a lab with agents: what happens to the job that had to go."""
+"""A policy that stops running jobs, in a lab with agents: what happens to the job that was stopped."""
 
 from datetime import timedelta
 
@@ -11,7 +11,7 @@ from portal.jobs import lifecycle
 from portal.jobs.models import Allocation, Attempt, Container, Job, Outcome
 from portal.scheduler import snapshot
 from portal.scheduler.services import switch_policy
-from tests.portal.control_world import agents_do_as_told, gpus_of, heartbeat, queue, ready_node, turn
+from tests.portal.control_world import gpus_of, heartbeat, queue, ready_node, run_agents, turn
 
 pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 
@@ -23,7 +23,7 @@ def node() -> Node:
 
 
 def age(job: Job, seconds: float) -> None:
-    """As if its live attempt had begun so much earlier."""
+    """Make its live attempt that much older."""
     begin = timezone.now() - timedelta(seconds=seconds)
     Attempt.objects.filter(job=job, ended_at=None).update(created_at=begin, started_at=begin)
     Allocation.objects.filter(attempt__job=job, released_at=None).update(allocated_at=begin)
@@ -31,7 +31,7 @@ def age(job: Job, seconds: float) -> None:
 
 def running(job: Job, seconds: float = 0) -> Job:
     turn()
-    agents_do_as_told()
+    run_agents()
     assert gpus_of(job)
     age(job, seconds)
     return job
@@ -46,7 +46,7 @@ def turns(count: int = 1) -> None:
     for _ in range(count):
         heartbeat()
         turn()
-        agents_do_as_told()
+        run_agents()
 
 
 def test_a_job_that_had_much_makes_room_and_goes_on_later(node: Node) -> None:
@@ -55,7 +55,7 @@ def test_a_job_that_had_much_makes_room_and_goes_on_later(node: Node) -> None:
     heartbeat()
     assert turn().applied.stopped == [old.pk]
     assert gpus_of(new) == 0, "nothing is given twice: the GPUs are still on their way back"
-    agents_do_as_told()
+    run_agents()
     first = old.attempts.get()
     assert (first.outcome, first.stop_reason, state_of(old)) == (Outcome.PREEMPTED, "preempted", "QUEUED")
     assert first.cause["title"] == "Stopped to make room for others"
@@ -64,7 +64,7 @@ def test_a_job_that_had_much_makes_room_and_goes_on_later(node: Node) -> None:
     assert (gpus_of(new), gpus_of(old), state_of(new)) == (2, 0, "RUNNING")
     old.refresh_from_db()
     assert old.waiting_reason
-    agents_do_as_told(finish=True)
+    run_agents(finish=True)
     assert state_of(new) == "SUCCEEDED"
 
     turns(2)
@@ -74,14 +74,16 @@ def test_a_job_that_had_much_makes_room_and_goes_on_later(node: Node) -> None:
     assert (seen.restarts, seen.preemptible) == (1, True)
     assert seen.longest_seconds == pytest.approx(2600, abs=10)
 
-    told = list(old.events.order_by("seq").values_list("text", flat=True))
-    stop = next(place for place, text in enumerate(told) if "make room" in text)
-    assert told[stop] == ("Attempt 1 was told to stop: to make room for others; it goes on from its checkpoint later.")
-    assert told[stop + 1 : stop + 3] == [
+    history = list(old.events.order_by("seq").values_list("text", flat=True))
+    stop = next(place for place, text in enumerate(history) if "make room" in text)
+    assert history[stop] == (
+        "Attempt 1 was told to stop: to make room for others; it goes on from its checkpoint later."
+    )
+    assert history[stop + 1 : stop + 3] == [
         "Attempt 1 ended: preempted. Stopped to make room for others.",
         "The job is queued again, to go on from its checkpoint.",
     ]
-    assert told[stop + 3].startswith("Attempt 2 was placed on a (2 CPU slots) by tiresias")
+    assert history[stop + 3].startswith("Attempt 2 was placed on a (2 CPU slots) by tiresias")
 
 
 def test_every_attempt_of_a_job_has_the_same_checkpoints(node: Node) -> None:
@@ -89,7 +91,7 @@ def test_every_attempt_of_a_job_has_the_same_checkpoints(node: Node) -> None:
     old = running(queue(2, resumable=True), 1000)
     queue(2)
     turns(3)
-    agents_do_as_told(finish=True)
+    run_agents(finish=True)
     turns(2)
     specs = [part.spec for part in Container.objects.filter(attempt__job=old, role="host").order_by("pk")]
     assert len(specs) == 2 and {spec["job"] for spec in specs} == {old.pk}
@@ -112,7 +114,7 @@ def test_being_preempted_uses_up_no_retry_and_no_waiting_counts(node: Node) -> N
         assert old.attempts.filter(outcome=Outcome.PREEMPTED).count() == number
         Attempt.objects.filter(job=old, number=number).update(created_at=timezone.now() - timedelta(days=number))
         turns(2)
-        agents_do_as_told(finish=True)
+        run_agents(finish=True)
     running(old)
     assert state_of(old) == "RUNNING"
     assert old.attempts.get(ended_at=None).counted_seconds == pytest.approx(3000, abs=30)
@@ -123,7 +125,7 @@ def test_being_preempted_uses_up_no_retry_and_no_waiting_counts(node: Node) -> N
     age(old, 1010)
     heartbeat()
     lifecycle.sweep()
-    agents_do_as_told()
+    run_agents()
     assert state_of(old) == "FAILED"
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from portal.scheduler.queue_order import AHEAD, standings
+from portal.scheduler.queue_order import AHEAD, queue_entries
 from scheduling.toolkit import reasons
 from scheduling.types import Job, Tier
 from tests.portal.control_world import queue, ready_node, turn
@@ -18,7 +18,7 @@ def job(number: int, **fields: object) -> Job:
 
 
 def places(jobs: list[Job], why: dict[int, str]) -> list[int]:
-    found = standings(jobs, why)
+    found = queue_entries(jobs, why)
     return sorted(found, key=lambda number: found[number].place)
 
 
@@ -44,13 +44,13 @@ def test_a_reason_counts_the_jobs_of_higher_tiers_too() -> None:
     """Policies count within a layer."""
     jobs = [job(1, tier="premium"), job(2, tier="premium"), job(3), job(4)]
     why = {1: "In use.", 2: "1 job is ahead of it.", 3: "In use.", 4: "1 job is ahead of it and all 4 GPUs are in use."}
-    found = standings(jobs, why)
+    found = queue_entries(jobs, why)
     assert found[4].reason == "3 jobs are ahead of it and all 4 GPUs are in use." and found[4].place == 4
     assert found[3].reason == "In use." and found[3].place == 3
 
 
 def test_jobs_that_do_not_wait_have_no_place() -> None:
-    assert set(standings([job(1), job(2)], {2: "In use."})) == {2}
+    assert set(queue_entries([job(1), job(2)], {2: "In use."})) == {2}
 
 
 waiting = st.lists(
@@ -66,7 +66,7 @@ def test_each_reason_names_as_many_jobs_as_stand_before_its_place(rows: list[tup
         number: f"{reasons.jobs(count)} ahead of it and so on." if count else "In use."
         for number, (_, _, count) in enumerate(rows)
     }
-    found = standings(jobs, why)
+    found = queue_entries(jobs, why)
     assert found.keys() == why.keys()
     for number, standing in found.items():
         if match := AHEAD.search(standing.reason):
@@ -87,7 +87,7 @@ def test_the_number_is_found_in_every_sentence_that_names_one(count: int) -> Non
 
 
 @pytest.mark.django_db
-def test_a_standard_job_behind_premium_ones_is_told_so() -> None:
+def test_a_standard_job_behind_premium_ones_shows_so() -> None:
     ready_node("a", 1)
     queue(tier="premium")
     first, second, premium = queue(), queue(), queue(tier="premium")

@@ -18,14 +18,14 @@ from portal.scheduler.management.commands.runscheduler import Command
 from portal.scheduler.models import Leader
 from tests.portal.control_world import lead, queue, ready_node, turn
 from tests.portal.homes import migrate
-from tests.portal.storm import Weather, storm
+from tests.portal.scheduler_load import LoadResult, run_load
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def assert_calm_after(weather: Weather) -> None:
-    assert weather.crashed == []
-    assert (weather.unfinished, weather.started_twice, weather.held_twice) == (0, 0, 0), weather
+def assert_nothing_went_wrong(result: LoadResult) -> None:
+    assert result.crashed == []
+    assert (result.unfinished, result.started_twice, result.held_twice) == (0, 0, 0), result
 
 
 @pytest.mark.postgres
@@ -36,9 +36,9 @@ def test_schedulers_without_a_lock_give_no_gpu_and_start_no_job_twice(
     jobs: int, schedulers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cycle, "take_lock", lambda: True)
-    weather = storm(jobs, schedulers=schedulers, seconds=200)
-    assert_calm_after(weather)
-    assert weather.dropped > 0, "they never met, so this showed nothing"
+    result = run_load(jobs, schedulers=schedulers, seconds=200)
+    assert_nothing_went_wrong(result)
+    assert result.dropped > 0, "they never met, so this showed nothing"
 
 
 @pytest.mark.postgres
@@ -46,9 +46,9 @@ def test_schedulers_without_a_lock_give_no_gpu_and_start_no_job_twice(
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.thorough
 def test_switching_the_policy_ten_times_a_second_loses_nothing() -> None:
-    weather = storm(150, schedulers=2, switch_every=0.1, switches=11, seconds=200)
-    assert_calm_after(weather)
-    assert weather.switches > 10
+    result = run_load(150, schedulers=2, switch_every=0.1, switches=11, seconds=200)
+    assert_nothing_went_wrong(result)
+    assert result.switches > 10
 
 
 @pytest.mark.usefixtures("django_db_setup")
@@ -58,14 +58,14 @@ def test_the_same_holds_on_sqlite(tmp_path: Path, django_db_blocker: Any) -> Non
     migrate(tmp_path, django_db_blocker)
     env = {**os.environ, "SCHEDULEARN_HOME": str(tmp_path), "DATABASE_URL": "", "REDIS_URL": ""}
     run = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.portal.storm", "40"],
+        [sys.executable, "-W", "ignore", "-m", "tests.portal.scheduler_load", "40"],
         cwd=ROOT, env=env, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr[-2000:]
-    weather = Weather(**json.loads(run.stdout.splitlines()[-1]))
-    assert_calm_after(weather)
-    assert weather.database_errors == []
-    assert weather.switches >= 10
+    result = LoadResult(**json.loads(run.stdout.splitlines()[-1]))
+    assert_nothing_went_wrong(result)
+    assert result.database_errors == []
+    assert result.switches >= 10
 
 
 @pytest.mark.postgres
@@ -95,8 +95,8 @@ def test_a_turn_returns_at_once_while_another_has_the_lock() -> None:
 
 @pytest.mark.postgres
 @pytest.mark.django_db(transaction=True)
-def test_nobody_can_take_over_in_the_middle_of_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next leader's epoch waits until the turn in hand is written, so no turn is half the old leader's."""
+def test_no_scheduler_takes_over_in_the_middle_of_a_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next leader's epoch waits until the current cycle is written, so no cycle is half the old leader's."""
     ready_node("a", 1)
     queue()
     epoch = lead()
@@ -120,7 +120,7 @@ def test_nobody_can_take_over_in_the_middle_of_a_turn(monkeypatch: pytest.Monkey
     assert turn(epoch).applied.started
     successor.join(60)
     assert order == ["applied", "took over"]
-    with pytest.raises(cycle.Deposed):
+    with pytest.raises(cycle.LeadershipLostError):
         turn(epoch)
 
 
@@ -135,7 +135,7 @@ def test_one_scheduler_leads_and_the_other_takes_over_when_it_is_gone(tmp_path: 
             answers.append(second.take() and second.epoch)
         finally:
             if release:
-                second.let_go()
+                second.release()
             connections.close_all()
 
     thread = threading.Thread(target=other, kwargs={"release": False})
@@ -143,7 +143,7 @@ def test_one_scheduler_leads_and_the_other_takes_over_when_it_is_gone(tmp_path: 
     thread.join(60)
     before = first.epoch
     assert before is not None
-    first.let_go()
+    first.release()
     thread = threading.Thread(target=other, kwargs={"release": True})
     thread.start()
     thread.join(60)
@@ -159,14 +159,14 @@ def test_the_loop_stands_by_leads_and_gives_up_the_lead_when_deposed(
     job = queue()
     mine, command = Leadership(tmp_path / "lock"), Command()
     monkeypatch.setattr(leader_election.Leadership, "_lock", lambda self: False)
-    command.turn(mine)
+    command.run_cycle(mine)
     assert mine.epoch is None and not job.attempts.exists()
     monkeypatch.setattr(leader_election.Leadership, "_lock", lambda self: True)
-    command.turn(mine)
+    command.run_cycle(mine)
     assert job.attempts.count() == 1
     lead()
     other = queue()
-    command.turn(mine)
+    command.run_cycle(mine)
     assert mine.epoch is None and not other.attempts.exists()
-    command.turn(mine)
+    command.run_cycle(mine)
     assert other.attempts.count() == 1

@@ -1,4 +1,4 @@
-"""Recorded turns: what is kept, for how long, and deciding them again."""
+"""Recorded scheduling cycles: what is kept and for how long, and replaying them."""
 
 import json
 import zlib
@@ -18,7 +18,7 @@ from portal.scheduler.services import switch_policy
 from scheduling import registry
 from scheduling.version import version_of
 from scheduling.wire import snapshot_to_text
-from tests.portal.control_world import agents_do_as_told, heartbeat, queue, ready_node, turn
+from tests.portal.control_world import heartbeat, queue, ready_node, run_agents, turn
 from tests.portal.jobs_world import exit
 
 pytestmark = pytest.mark.django_db
@@ -32,7 +32,7 @@ def live_a_little(rounds: int = 5) -> None:
         for _ in range(2):
             heartbeat()
             turn()
-            agents_do_as_told()
+            run_agents()
         if part := Container.objects.filter(role="host", state="RUNNING").order_by("pk").first():
             for each in part.attempt.containers.all():
                 exit(each)
@@ -46,7 +46,7 @@ def fidelity() -> Summary:
     return summary
 
 
-def spoken(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+def output_of(capsys: pytest.CaptureFixture[str], *args: str) -> str:
     call_command("replay", *args)
     return capsys.readouterr().out
 
@@ -58,7 +58,7 @@ def test_every_turn_is_decided_again_as_it_was(key: str) -> None:
     switch_policy(None, key, {})
     live_a_little()
     summary = fidelity()
-    assert summary.turns == Recording.objects.count() >= 5
+    assert summary.cycles == Recording.objects.count() >= 5
     assert (summary.same, summary.edited, summary.fidelity) == (summary.judged, 0, 1.0)
 
 
@@ -111,11 +111,11 @@ def test_a_turn_that_comes_out_otherwise_is_shown_with_its_difference(capsys: py
     job = queue(2)
     turn()
     change_plan(Recording.objects.get(), target={}, reasons={str(job.pk): "It waits."})
-    with pytest.raises(CommandError, match="Not every turn"):
+    with pytest.raises(CommandError, match="Not every cycle"):
         call_command("replay")
-    told = capsys.readouterr().out
-    assert f"job {job.pk}: no GPUs -> 2 on a; It waits. -> none" in told
-    assert "0 of 1 came out as they were (fidelity): 0.00 %." in told
+    output = capsys.readouterr().out
+    assert f"job {job.pk}: no GPUs -> 2 on a; It waits. -> none" in output
+    assert "0 of 1 gave the same plan (fidelity): 0.00 %." in output
 
 
 def test_another_memory_is_a_difference_too() -> None:
@@ -126,14 +126,14 @@ def test_another_memory_is_a_difference_too() -> None:
     assert fidelity().same == 0
 
 
-def test_the_command_tells_the_fidelity_of_the_last_days(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_shows_the_fidelity_of_recent_cycles(capsys: pytest.CaptureFixture[str]) -> None:
     ready_node("a", 2)
     queue(2)
     turn()
-    assert "1 of 1 came out as they were (fidelity): 100.00 %." in spoken(capsys)
+    assert "1 of 1 gave the same plan (fidelity): 100.00 %." in output_of(capsys)
     Recording.objects.update(at=timezone.now() - timedelta(days=3))
-    assert "No turn is recorded" in spoken(capsys, "--since", "2")
-    assert "100.00 %" in spoken(capsys, "--since", "4")
+    assert "No cycle is recorded" in output_of(capsys, "--since", "2")
+    assert "100.00 %" in output_of(capsys, "--since", "4")
 
 
 def test_another_policy_is_compared_job_by_job(capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,10 +142,10 @@ def test_another_policy_is_compared_job_by_job(capsys: pytest.CaptureFixture[str
     turn()
     large, small = queue(2, elastic=False), queue(1, elastic=False)
     turn()
-    told = spoken(capsys, "--policy", "fifo", "--set", "strict=true")
-    assert "1 of 2 fifo would have decided equally: 50.00 %." in told
-    assert "1 times a job that starts would have been one that waits" in told
-    assert f"job {small.pk}: another decision in 1 turns" in told and f"job {large.pk}:" not in told
+    output = output_of(capsys, "--policy", "fifo", "--set", "strict=true")
+    assert "1 of 2 would have been decided equally by fifo: 50.00 %." in output
+    assert "1 times a job that starts would have been one that waits" in output
+    assert f"job {small.pk}: another decision in 1 cycles" in output and f"job {large.pk}:" not in output
 
 
 @pytest.mark.parametrize("args", [("--policy", "lottery"), ("--policy", "fifo", "--set", "strict"), ("--set", "a=1")])
@@ -160,7 +160,7 @@ def test_turns_that_made_no_plan_are_counted_apart(monkeypatch: pytest.MonkeyPat
     SchedulerConfig.objects.create(policy="gone", params={})
     turn()
     summary = fidelity()
-    assert (summary.turns, summary.judged, summary.fidelity) == (1, 0, 1.0)
+    assert (summary.cycles, summary.judged, summary.fidelity) == (1, 0, 1.0)
     assert summary.why_not["no plan could be applied then"] == 1
 
 

@@ -23,7 +23,7 @@ def spec_of(job: Job, role: str) -> RunSpec:
     spec = (
         run_specs.driver_spec(attempt, 0, node, 1)
         if role == "driver"
-        else run_specs.host_spec(attempt, 1, run_specs.Part(node, (node.gpus.get(),)), 1, 1, 1)
+        else run_specs.host_spec(attempt, 1, run_specs.ContainerPlacement(node, (node.gpus.get(),)), 1, 1, 1)
     )
     return RunSpec.from_json(spec.to_json())
 

@@ -1,4 +1,4 @@
-"""The scheduler as a process: it starts, turns, and ends when told; and what ``migrate`` offers."""
+"""The scheduler as a process: it starts, runs cycles, and ends on a signal; and what ``migrate`` offers."""
 
 import os
 import signal

@@ -20,7 +20,7 @@ from portal.scheduler.job_history import History
 from scheduling.types import Job as JobView
 from scheduling.types import Node as NodeView
 from scheduling.types import Plan
-from tests.portal.control_world import agents_do_as_told, project_of, queue, ready_node, turn
+from tests.portal.control_world import project_of, queue, ready_node, run_agents, turn
 from tests.portal.jobs_world import exit, make_code, make_environment, make_node
 from tests.portal.past import changed, ran
 
@@ -38,7 +38,7 @@ def node_view(node: Node) -> NodeView:
 def test_free_held_and_leaving_add_up() -> None:
     node, job = ready_node("a", 4), queue(1, 3)
     turn()
-    agents_do_as_told()
+    run_agents()
     lifecycle.stop_container(Container.objects.filter(role="host").order_by("-index")[0], "preempted")
     assert (node_view(node).total, node_view(node).free, node_view(node).leaving) == (4, 1, 1)
     assert dict(view(job).now_on) == {str(node.pk): 2}
@@ -103,11 +103,11 @@ def test_a_stopping_job_gets_nothing_and_its_gpus_are_leaving() -> None:
 
 
 def test_a_job_whose_hosts_have_ended_is_not_started_twice() -> None:
-    """Its driver still tidies up: it holds no GPU, but its attempt lives."""
+    """Its driver still cleans up: it holds no GPU, but its attempt is live."""
     ready_node("a", 2)
     job = queue(1, 2)
     turn()
-    agents_do_as_told()
+    run_agents()
     for host in Container.objects.filter(role="host"):
         exit(host)
     assert not view(job).waiting
@@ -122,9 +122,9 @@ def test_attempts_and_served_time_are_known(monkeypatch: pytest.MonkeyPatch) -> 
     begun = timezone.now()
     Allocation.objects.update(allocated_at=begun)
     monkeypatch.setattr(timezone, "now", lambda: begun + timedelta(seconds=30))
-    agents_do_as_told()
+    run_agents()
     lifecycle.stop_attempt(job.attempts.get(), "preempted")
-    agents_do_as_told()
+    run_agents()
     Node.objects.update(last_seen_at=timezone.now())
     turn()
     assert view(job).restarts == 1
@@ -135,7 +135,7 @@ def test_limits_of_users_and_groups_count_what_is_leaving() -> None:
     ready_node("a", 4)
     mine = queue(1, 3)
     turn()
-    agents_do_as_told()
+    run_agents()
     lifecycle.stop_container(Container.objects.filter(role="host").order_by("-index")[0], "preempted")
     group = Group.objects.create(name="vision")
     project_of().created_by.groups.add(group)
@@ -150,29 +150,29 @@ def test_limits_of_users_and_groups_count_what_is_leaving() -> None:
     assert all(str(mine.pk) in limit.jobs for limit in limits)
 
 
-def test_only_rings_spread_and_only_between_nodes_that_reach_each_other() -> None:
+def test_only_rank_groups_spread_and_only_between_nodes_that_reach_each_other() -> None:
     a, b = ready_node("a"), ready_node("b")
-    ring, command = queue(), queue(launcher="command", entry="python train.py")
+    group, command = queue(), queue(launcher="command", entry="python train.py")
     torchrun = queue(2, launcher="torchrun")
-    assert not view(ring).spread
+    assert not view(group).spread
     for node in (a, b):
         node.facts = {"ring_address": f"10.0.0.{node.pk}"}
         node.save(update_fields=["facts"])
-    assert view(ring).spread and view(torchrun).spread
+    assert view(group).spread and view(torchrun).spread
     assert not view(command).spread
 
 
-def test_a_ring_spreads_over_the_nodes_that_reach_each_other_and_goes_to_another_only_for_room() -> None:
+def test_a_rank_group_spreads_over_the_nodes_that_reach_each_other_and_goes_to_another_only_for_room() -> None:
     a, b = (ready_node(name, 2, runtime="docker", facts={"ring_address": f"10.0.0.{name}"}) for name in "ab")
     lone = ready_node("c", 2, runtime="docker")
-    ring, command = queue(2), queue(launcher="command", entry="python train.py")
+    group, command = queue(2), queue(launcher="command", entry="python train.py")
     linked, everywhere = {str(a.pk), str(b.pk)}, {str(node.pk) for node in (a, b, lone)}
-    assert (view(ring).nodes, view(ring).spread) == (linked, True)
+    assert (view(group).nodes, view(group).spread) == (linked, True)
     assert (view(command).nodes, view(command).spread) == (everywhere, False)
     filler = queue(3)
     plan = Plan({str(filler.pk): {str(a.pk): 2, str(b.pk): 1}})
     assert applying.apply(snapshot.take(), plan, "t").started == [filler.pk]
-    assert (view(ring).nodes, view(ring).spread) == (everywhere, False)
+    assert (view(group).nodes, view(group).spread) == (everywhere, False)
     assert (view(filler).nodes, view(filler).spread) == (linked, True)
     wide = queue(3)
     assert view(wide).nodes == linked  # it has room nowhere now, and would never have on the other
@@ -181,11 +181,11 @@ def test_a_ring_spreads_over_the_nodes_that_reach_each_other_and_goes_to_another
 # Why a job cannot start anywhere
 
 
-def test_without_a_node_it_says_who_can_add_one() -> None:
+def test_without_a_node_the_reason_names_who_can_add_one() -> None:
     assert view(queue()).blocked == "No node has joined the lab yet. An admin can add one under Nodes."
 
 
-def test_more_than_the_lab_has_is_said_at_once() -> None:
+def test_more_than_the_lab_has_is_reported_at_once() -> None:
     ready_node("a", 2)
     ready_node("b", 2)
     assert view(queue(9)).blocked == (
@@ -198,14 +198,14 @@ def test_more_than_the_lab_has_is_said_at_once() -> None:
     [
         ({"ready": False}, "a is still starting"),
         ({"draining": True}, "a is being drained"),
-        ({"cordoned": True}, "a takes no new work by an admin's decision"),
-        ({"last_seen_at": None}, "a has not been heard of for a while"),
+        ({"cordoned": True}, "a is cordoned by an admin"),
+        ({"last_seen_at": None}, "a has not reported for a while"),
         ({"problems": [{"text": "No space.", "fix": "", "blocking": True}]}, "a is unfit: No space"),
     ],
 )
-def test_a_lab_with_no_open_node_says_what_is_the_matter(facts: dict[str, Any], clause: str) -> None:
+def test_a_lab_with_no_open_node_gives_the_reason(facts: dict[str, Any], clause: str) -> None:
     ready_node("a", **facts)
-    assert view(queue()).blocked == f"No node takes new work now: {clause}."
+    assert view(queue()).blocked == f"No node accepts new jobs now: {clause}."
 
 
 def test_an_environment_that_is_being_prepared_shows_how_far_it_is() -> None:
@@ -219,7 +219,7 @@ def test_an_environment_that_is_being_prepared_shows_how_far_it_is() -> None:
     assert view(job).blocked == ("Its environment chemistry is being prepared on node quick: 62 % (compiling Horovod).")
 
 
-def test_an_environment_nobody_began_with_or_that_failed_is_told_apart() -> None:
+def test_an_environment_that_is_not_begun_differs_from_one_that_failed() -> None:
     environment = make_environment("chemistry")
     node, job = make_node("a"), queue(environment=environment)
     assert view(job).blocked == "Its environment chemistry will be prepared on a node first."
@@ -237,7 +237,7 @@ def test_a_job_runs_only_where_its_environment_is_ready() -> None:
 # What a policy may know of a job
 
 
-def test_what_its_owner_said_is_passed_on() -> None:
+def test_the_owners_wishes_are_passed_on() -> None:
     ready_node("a")
     plain, special = queue(), queue(resumable=True, tier="basic", deadline=timezone.now() + timedelta(hours=1))
     assert (view(plain).preemptible, view(plain).tier, view(plain).deadline) == (False, "standard", None)
@@ -259,7 +259,7 @@ def test_times_of_a_job_that_was_stopped_and_started_again() -> None:
     job = queue(2, resumable=True, time_limit_seconds=1000)
     assert (view(job).since, view(job).first_started_at, view(job).run_seconds) == (None, None, 0)
     turn()
-    agents_do_as_told()
+    run_agents()
     begin = timezone.now() - timedelta(seconds=100)
     Attempt.objects.update(started_at=begin)
     Allocation.objects.update(allocated_at=begin)
@@ -269,7 +269,7 @@ def test_times_of_a_job_that_was_stopped_and_started_again() -> None:
     assert running.longest_seconds == 1000
 
     lifecycle.stop_attempt(job.attempts.get(), "preempted")
-    agents_do_as_told()
+    run_agents()
     waiting = view(job)
     assert waiting.since == Allocation.objects.latest("pk").released_at.timestamp()  # type: ignore[union-attr]
     assert waiting.longest_seconds == pytest.approx(900, abs=5)
@@ -289,7 +289,7 @@ def test_a_stop_wastes_what_was_done_since_the_newest_checkpoint(resumable: bool
     ready_node("a", 4)
     job = queue(4, resumable=resumable)
     turn()
-    agents_do_as_told()
+    run_agents()
     now = timezone.now()
     Attempt.objects.update(started_at=now - timedelta(seconds=100))
     Allocation.objects.update(allocated_at=now - timedelta(seconds=100))
@@ -304,12 +304,12 @@ def test_a_checkpoint_of_an_attempt_before_saves_nothing_of_this_one() -> None:
     ready_node("a", 1)
     job = queue(1, resumable=True)
     turn()
-    agents_do_as_told()
+    run_agents()
     CheckpointSet.objects.create(job=job, attempt=job.attempts.get(), size=8)
     lifecycle.stop_attempt(job.attempts.get(), "preempted")
-    agents_do_as_told()
+    run_agents()
     turn()
-    agents_do_as_told()
+    run_agents()
     Allocation.objects.filter(attempt__number=2).update(allocated_at=timezone.now() - timedelta(seconds=50))
     assert view(job).lost_gpu_seconds_if_stopped == pytest.approx(50, abs=5)
 
@@ -318,7 +318,7 @@ def test_taking_a_part_back_is_a_change_too() -> None:
     ready_node("a", 4)
     job = queue(1, 3)
     turn()
-    agents_do_as_told()
+    run_agents()
     Allocation.objects.update(allocated_at=timezone.now() - timedelta(seconds=50))
     lifecycle.stop_container(Container.objects.filter(role="host").order_by("-index")[0], "preempted")
     since = view(job).since
@@ -345,7 +345,7 @@ def test_work_is_estimated_from_the_past_minus_what_was_done() -> None:
     changed(ran(node, 1, 1000, first_line=4), None, 2.5)
     assert view(job).resize_seconds == 2.5
     turn()
-    agents_do_as_told()
+    run_agents()
     Allocation.objects.filter(attempt__job=job).update(allocated_at=timezone.now() - timedelta(seconds=300))
     after = view(job).work
     assert after is not None and after.value == pytest.approx(700, abs=5)
@@ -444,7 +444,7 @@ def test_the_number_of_queries_does_not_grow_with_the_jobs() -> None:
     ready_node("b", 4)
     ran(node, 2, 100, group=Group.objects.create(name="vision"))
     Limit.objects.create(user=queue().submitted_by, max_gpus=3)
-    turn()  # of what runs more is asked
+    turn()  # running jobs take more queries
     few = queries(10)
     turn()
     for number in range(20):

@@ -1,4 +1,4 @@
-"""Switching with eyes open: the preview, the ticket that binds a confirmation to it, the history and its undo."""
+"""Switching the policy: the preview, the ticket that binds a confirmation to it, the history and its undo."""
 
 import dataclasses
 import threading
@@ -27,7 +27,7 @@ from scheduling.types import Plan, Snapshot
 from scheduling.version import version_of
 from tests.portal import jobs_world as world
 from tests.portal.api_client import Script
-from tests.portal.control_world import agents_do_as_told, queue, ready_node, turn
+from tests.portal.control_world import queue, ready_node, run_agents, turn
 
 pytestmark = pytest.mark.django_db
 
@@ -46,12 +46,12 @@ def client(ada: User) -> Client:
 
 @pytest.fixture
 def policy(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Snapshot], Plan]], None]:
-    """Registers a policy called ``made`` that plans with any function."""
+    """Register a policy called ``made`` that plans with any function."""
 
     def install(plan: Callable[[Snapshot], Plan]) -> None:
         class Made:
             title: ClassVar[str] = "Made for a test"
-            explanation: ClassVar[str] = "It does. What the test says."
+            explanation: ClassVar[str] = "It does what the test sets."
             experimental: ClassVar[bool] = True
 
             def plan(self, snapshot: Snapshot) -> Plan:
@@ -67,7 +67,7 @@ def keep(seen: Snapshot) -> dict[str, Any]:
 
 
 def shrunk(seen: Snapshot) -> Plan:
-    """Every elastic job back to its base."""
+    """Shrink every elastic job to its base."""
     return Plan({job.id: job.base for job in seen.jobs if job.now_on})
 
 
@@ -76,17 +76,17 @@ def a_lab_at_work() -> tuple[Job, Job]:
     ready_node("alpha", 3)
     runs = queue(1, 3)
     turn()
-    agents_do_as_told()
+    run_agents()
     return runs, queue(2, elastic=False)
 
 
 # What is shown
 
 
-def test_a_preview_tells_what_happens_to_each_job() -> None:
+def test_a_preview_shows_what_happens_to_each_job() -> None:
     runs, waits = a_lab_at_work()
     services.switch_policy(None, "fifo", {})
-    found = preview.look("elastic_fifo", {})
+    found = preview.compute("elastic_fifo", {})
     assert [(change.job, change.kind) for change in found.changes] == [
         (str(runs.pk), "shrinks"),
         (str(waits.pk), "starts"),
@@ -96,10 +96,10 @@ def test_a_preview_tells_what_happens_to_each_job() -> None:
     assert Attempt.objects.count() == 1 and services.current_config().policy == "fifo"
 
 
-def test_it_tells_when_jobs_would_start_and_end_under_both() -> None:
+def test_it_shows_when_jobs_would_start_and_end_under_both() -> None:
     runs, waits = a_lab_at_work()
     services.switch_policy(None, "fifo", {})
-    found = preview.look("elastic_fifo", {})
+    found = preview.compute("elastic_fifo", {})
     before, after = found.before[str(waits.pk)], found.after[str(waits.pk)]
     assert before.starts is not None and after.starts is not None and before.ends is not None and after.ends is not None
     assert found.snapshot.now < after.starts < before.starts < before.ends and after.ends < before.ends
@@ -125,10 +125,10 @@ def test_a_policy_that_cannot_decide_cannot_be_confirmed(client: Client, policy:
 
     policy(fail)
     page = client.get("/admin/policy/preview/?policy=made").content.decode()
-    assert "It failed on the lab as it is: KeyError" in page and "Confirm" not in page
+    assert "It failed on the present state of the lab: KeyError" in page and "Confirm" not in page
     policy(lambda seen: Plan({job.id: {"9999": 1} for job in seen.jobs}))
     assert "is not allowed" in client.get("/admin/policy/preview/?policy=made").content.decode()
-    ticket = preview.look("made", {}).ticket
+    ticket = preview.compute("made", {}).ticket
     with pytest.raises(Refused, match="not allowed"):
         preview.confirm(None, "made", {}, ticket)
 
@@ -143,7 +143,10 @@ def test_a_policy_that_thinks_too_long_is_not_waited_for(policy: Any, monkeypatc
         return Plan(keep(seen))
 
     policy(ponder)
-    assert preview.look("made", {}).wrong == "This policy did not decide on the lab as it is within 0.05 seconds."
+    assert (
+        preview.compute("made", {}).wrong
+        == "The policy did not decide on the present state of the lab within 0.05 seconds."
+    )
     assert not decides.is_set()
     decides.set()
 
@@ -196,9 +199,9 @@ def test_a_running_job_that_was_not_shown_as_touched_goes_on() -> None:
     ready_node("alpha", 3)
     runs = queue(1, 3)
     turn()
-    agents_do_as_told()
+    run_agents()
     before = list(Attempt.objects.get().allocations.values_list("pk", "requested_back_at", "released_at"))
-    ticket = preview.look("fifo", {}).ticket
+    ticket = preview.compute("fifo", {}).ticket
     preview.confirm(None, "fifo", {}, ticket)
     turn()
     turn()
@@ -208,7 +211,7 @@ def test_a_running_job_that_was_not_shown_as_touched_goes_on() -> None:
 
 
 @pytest.mark.both_databases
-def test_it_is_shown_again_when_somebody_else_has_switched(client: Client) -> None:
+def test_it_is_shown_again_when_another_admin_has_switched(client: Client) -> None:
     a_lab_at_work()
     path = "/admin/policy/preview/?policy=fifo"
     ticket = client.get(path).context["found"].ticket
@@ -225,30 +228,30 @@ def test_it_is_shown_again_when_other_running_jobs_would_be_resized(policy: Any)
     policy(shrunk)
     queue(1, 2)
     turn()
-    agents_do_as_told()
-    ticket = preview.look("made", {}).ticket
+    run_agents()
+    ticket = preview.compute("made", {}).ticket
     queue(1, 2)
     turn()
-    with pytest.raises(Refused, match="other running jobs would be stopped or resized") as refused:
+    with pytest.raises(Refused, match="Other running jobs would now be stopped or resized") as refused:
         preview.confirm(None, "made", {}, ticket)
     assert refused.value.code == "conflict"
-    assert preview.confirm(None, "made", {}, preview.look("made", {}).ticket).policy == "made"
+    assert preview.confirm(None, "made", {}, preview.compute("made", {}).ticket).policy == "made"
 
 
 def test_jobs_that_come_and_wait_are_no_reason_to_look_again() -> None:
     _, waits = a_lab_at_work()
-    ticket = preview.look("fifo", {}).ticket
+    ticket = preview.compute("fifo", {}).ticket
     queue(1, elastic=False)
     jobs.cancel(waits.submitted_by, waits)
     assert preview.confirm(None, "fifo", {}, ticket).policy == "fifo"
 
 
 def test_a_ticket_is_for_what_was_shown_and_for_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
-    ticket = preview.look("fifo", {"strict": False}).ticket
+    ticket = preview.compute("fifo", {"strict": False}).ticket
     for params, given, why in (
-        ({"strict": True}, ticket, "not the parameters"),
-        ({"strict": False}, ticket + "x", "does not say what you were shown"),
-        ({"strict": False}, "", "does not say what you were shown"),
+        ({"strict": True}, ticket, "for other parameters"),
+        ({"strict": False}, ticket + "x", "no valid preview ticket"),
+        ({"strict": False}, "", "no valid preview ticket"),
     ):
         with pytest.raises(Refused, match=why):
             preview.confirm(None, "fifo", params, given)
@@ -259,7 +262,7 @@ def test_a_ticket_is_for_what_was_shown_and_for_an_hour(monkeypatch: pytest.Monk
 
 
 def test_the_default_is_the_same_before_and_after_it_was_stored() -> None:
-    ticket = preview.look("fifo", {}).ticket
+    ticket = preview.compute("fifo", {}).ticket
     assert not SchedulerConfig.objects.exists(), "looking stores nothing"
     services.config_in_force()
     assert preview.confirm(None, "fifo", {}, ticket).policy == "fifo"
@@ -289,7 +292,7 @@ def test_undo_returns_to_the_one_before_as_a_new_row(client: Client, ada: User) 
     assert (config.undoes, config.created_by) == (taken_back, ada)
     assert SchedulerConfig.objects.count() == 4, "the default, two switches and the undo"
     assert AuditEntry.objects.latest("pk").action == "scheduler.switch_undone"
-    assert f"undoes v{taken_back.pk}" in page and "Undone: from the next turn on" in page
+    assert f"undoes v{taken_back.pk}" in page and "decides again from the next scheduling cycle on" in page
     assert services.undo_switch(ada).policy == "fifo", "undoing twice is doing it again"
 
 
@@ -305,8 +308,8 @@ def test_an_undo_starts_with_an_empty_memory(ada: User) -> None:
     assert services.state_of(services.undo_switch(ada)) == {}
 
 
-def test_what_cannot_be_undone_is_said(client: Client, ada: User) -> None:
-    with pytest.raises(Refused, match="no switch that could be undone"):
+def test_a_refused_undo_gives_the_reason(client: Client, ada: User) -> None:
+    with pytest.raises(Refused, match="There is no switch to undo"):
         services.undo_switch(ada)
     SchedulerConfig.objects.create(policy="old_one", params={})
     last = services.switch_policy(ada, "fifo", {})

@@ -1,4 +1,4 @@
-"""From what trainings tell of their steps to what policies know of speeds, batches and work that is left."""
+"""From the steps that jobs report to what policies know about speeds, batch sizes and remaining work."""
 
 import json
 from dataclasses import replace
@@ -37,7 +37,7 @@ def running(gpus: int, nodes: int = 1, **fields: Any) -> Attempt:
     return attempt
 
 
-def tell(attempt: Attempt, ranks: int, seconds: float, *, times: int = 3, batch: int = 64, **facts: Any) -> None:
+def report(attempt: Attempt, ranks: int, seconds: float, *, times: int = 3, batch: int = 64, **facts: Any) -> None:
     """So many reports, as ``schedulearn_train`` writes them."""
     stream = logs.open_stream(attempt.containers.order_by("pk")[0], "metrics", "metrics")
     lines = []
@@ -59,20 +59,20 @@ def speeds_of(job: Job, most: int = 8) -> Speeds:
 
 def test_reports_of_steps_become_a_row_for_each_batch() -> None:
     attempt = running(2)
-    tell(attempt, 2, 0.2)
-    tell(attempt, 2, 0.4)
-    tell(attempt, 2, 0.5, batch=128, batches=[64, 32, 512], noise=[0.5, 80.0])
+    report(attempt, 2, 0.2)
+    report(attempt, 2, 0.4)
+    report(attempt, 2, 0.5, batch=128, batches=[64, 32, 512], noise=[0.5, 80.0])
     small, large = StepStat.objects.order_by("batch")
     assert (small.nodes, small.gpus, small.reports, small.asked_batch, small.most_batch) == (1, 2, 6, 64, 64)
     assert small.seconds == pytest.approx(0.3) and small.waiting_seconds == pytest.approx(0.02)
     assert (large.batch, large.most_batch, large.noise_sqr, large.noise_var) == (128, 512, 0.5, 80.0)
 
 
-def test_what_was_told_while_gpus_came_or_went_is_no_measurement() -> None:
+def test_what_was_reported_while_gpus_came_or_went_is_no_measurement() -> None:
     attempt = running(2)
-    tell(attempt, 1, 0.2)
-    tell(attempt, 2, 0.0)
-    tell(attempt, 2, 0.2, batch=0)
+    report(attempt, 1, 0.2)
+    report(attempt, 2, 0.0)
+    report(attempt, 2, 0.2, batch=0)
     assert not StepStat.objects.exists()
 
 
@@ -89,15 +89,15 @@ def test_what_was_told_while_gpus_came_or_went_is_no_measurement() -> None:
 )
 def test_nonsense_beside_a_step_is_passed_over(facts: dict[str, Any]) -> None:
     attempt = running(2)
-    tell(attempt, 2, 0.2, **facts)
+    report(attempt, 2, 0.2, **facts)
     row = StepStat.objects.get()
     assert (row.asked_batch, row.most_batch, row.noise_sqr) == (64, 64, None)
 
 
-def test_steps_on_one_and_two_gpus_tell_how_fast_it_is_on_more() -> None:
-    tell(running(1), 1, ALONE)
+def test_steps_on_one_and_two_gpus_show_how_fast_it_is_on_more() -> None:
+    report(running(1), 1, ALONE)
     attempt = running(2)
-    tell(attempt, 2, BOTH)
+    report(attempt, 2, BOTH)
     speeds = speeds_of(attempt.job)
     assert speeds.fixed is not None and speeds.fixed.source == "measured"
     assert speeds.fixed.speeds[1] == pytest.approx(ALONE / BOTH, rel=0.1)
@@ -108,9 +108,9 @@ def test_steps_on_one_and_two_gpus_tell_how_fast_it_is_on_more() -> None:
 def test_a_batch_is_free_within_what_its_owner_allows_once_its_noise_is_known() -> None:
     allowed: Any = {"batches": [64, 64, 1024]}
     attempt = running(2)
-    tell(attempt, 2, BOTH, **allowed)
+    report(attempt, 2, BOTH, **allowed)
     assert speeds_of(attempt.job).free is None
-    tell(attempt, 2, BOTH, batch=256, noise=[1.0, 6400.0], **allowed)
+    report(attempt, 2, BOTH, batch=256, noise=[1.0, 6400.0], **allowed)
     free = speeds_of(attempt.job).free
     assert free is not None and free.batches[0] >= 64
     assert all(64 <= batch <= 1024 for batch in free.batches)
@@ -120,8 +120,8 @@ def test_a_batch_is_free_within_what_its_owner_allows_once_its_noise_is_known() 
 @pytest.mark.parametrize("gpus", [1, 2, 3, 8])
 def test_a_job_that_asks_for_fewer_gpus_is_seen_with_the_start_of_the_same_curve(gpus: int) -> None:
     allowed: Any = {"batches": [64, 64, 1024]}
-    tell(running(1), 1, ALONE)
-    tell(running(2), 2, BOTH, batch=256, noise=[1.0, 6400.0], **allowed)
+    report(running(1), 1, ALONE)
+    report(running(2), 2, BOTH, batch=256, noise=[1.0, 6400.0], **allowed)
     most, fewer = queue(8), queue(gpus)
     seen = {job.id: job for job in snapshot.take().jobs}
     cut, asked = snapshot.with_at_most(seen[str(most.pk)], gpus), seen[str(fewer.pk)]
@@ -133,17 +133,17 @@ def test_a_job_that_asks_for_fewer_gpus_is_seen_with_the_start_of_the_same_curve
 
 
 def test_small_changes_of_what_was_measured_are_none() -> None:
-    """Else each report would cost a fit in each turn."""
+    """Otherwise each report would cost a fit in each cycle."""
     attempt = running(2)
-    tell(attempt, 2, BOTH, times=4)
+    report(attempt, 2, BOTH, times=4)
     before = speeds_of(attempt.job)
-    tell(attempt, 2, 1.001 * BOTH, times=1)
+    report(attempt, 2, 1.001 * BOTH, times=1)
     assert speeds_of(attempt.job).fixed is before.fixed
 
 
 def test_curves_of_different_lengths_share_one_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     attempt, fits = running(2), []
-    tell(attempt, 2, 0.0717)  # as no other test, since fits are remembered
+    report(attempt, 2, 0.0717)  # as no other test, since fits are remembered
 
     def counted(some: list[Measurement]) -> Model | None:
         fits.append(some)
@@ -155,9 +155,9 @@ def test_curves_of_different_lengths_share_one_fit(monkeypatch: pytest.MonkeyPat
     assert len(fits) == 1 and short.speeds == long.speeds[:1]
 
 
-def test_steps_over_several_nodes_are_told_apart() -> None:
+def test_steps_over_several_nodes_are_distinguished() -> None:
     attempt = running(4, nodes=2)
-    tell(attempt, 4, 0.3)
+    report(attempt, 4, 0.3)
     row = StepStat.objects.get()
     assert (row.nodes, row.gpus) == (2, 4)
 
@@ -169,8 +169,8 @@ def test_a_slower_kind_of_gpu_has_a_factor() -> None:
         for gpu in attempt.containers.get().node.gpus.all():
             gpu.model = kind
             gpu.save()
-    tell(fast, 1, 0.1, times=9)
-    tell(slow, 1, 0.4)
+    report(fast, 1, 0.1, times=9)
+    report(slow, 1, 0.4)
     fixed = speeds_of(fast.job).fixed
     assert fixed is not None
     assert fixed.kinds["NVIDIA T4"] == pytest.approx(0.25, rel=0.05)
@@ -179,7 +179,7 @@ def test_a_slower_kind_of_gpu_has_a_factor() -> None:
 
 def test_policies_see_the_speed_the_work_that_is_left_and_choose_a_batch() -> None:
     attempt = running(2, resumable=True)
-    tell(attempt, 2, BOTH, batches=[64, 64, 1024], noise=[1.0, 6400.0], done=0.25)
+    report(attempt, 2, BOTH, batches=[64, 64, 1024], noise=[1.0, 6400.0], done=0.25)
     seen = snapshot.take()
     (job,) = seen.jobs
     assert job.speed is not None and job.speed.source == "measured"
@@ -191,20 +191,20 @@ def test_policies_see_the_speed_the_work_that_is_left_and_choose_a_batch() -> No
     assert 64 < plan.batches[job.id] <= 1024
 
 
-def test_the_work_that_is_left_is_told_of_at_the_pace_with_the_chosen_batch() -> None:
+def test_the_remaining_work_is_estimated_at_the_pace_with_the_chosen_batch() -> None:
     attempt = running(2, resumable=True)
-    tell(attempt, 2, BOTH, batches=[64, 64, 1024], noise=[1.0, 6400.0], done=0.25)
+    report(attempt, 2, BOTH, batches=[64, 64, 1024], noise=[1.0, 6400.0], done=0.25)
     ChosenBatch.objects.create(attempt=attempt, batch=512)
-    tell(attempt, 2, BOTH, batches=[64, 64, 1024], noise=[1.0, 6400.0], done=0.25, batch=512, total=51200)
+    report(attempt, 2, BOTH, batches=[64, 64, 1024], noise=[1.0, 6400.0], done=0.25, batch=512, total=51200)
     (job,) = snapshot.take().jobs
     assert job.speed is not None and job.free_speed is not None and job.work is not None
     assert job.free_speed.speeds[1] > 1.5 * job.speed.speeds[1]
     assert job.work.value == pytest.approx(75 * BOTH * job.free_speed.speeds[1], rel=0.01)
 
 
-def test_what_an_attempt_told_that_nothing_goes_on_from_is_forgotten() -> None:
+def test_the_progress_of_an_attempt_that_nothing_resumes_is_forgotten() -> None:
     attempt = running(2, resumable=False)
-    tell(attempt, 2, BOTH)
+    report(attempt, 2, BOTH)
     Attempt.objects.filter(pk=attempt.pk).update(ended_at=timezone.now(), outcome="failed")
     assert snapshot._read_goals({attempt.job_id}) == {}
     Job.objects.filter(pk=attempt.job_id).update(resumable=True)

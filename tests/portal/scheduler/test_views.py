@@ -1,4 +1,4 @@
-"""The admin's entrance and the page of the scheduling policy."""
+"""The admin overview and the page of the scheduling policy."""
 
 from datetime import timedelta
 
@@ -39,7 +39,7 @@ def test_for_others_these_pages_do_not_exist() -> None:
     assert not SchedulerConfig.objects.exists()
 
 
-def test_the_entrance_leads_everywhere_and_says_what_wants_attention(client: Client) -> None:
+def test_the_overview_links_every_page_and_shows_what_needs_attention(client: Client) -> None:
     world.make_node("alpha", approved_at=None)
     page = client.get("/admin/").content.decode()
     for path in (
@@ -73,7 +73,7 @@ def test_the_page_shows_the_parameters_in_force(client: Client, admin: User) -> 
 
 
 @pytest.mark.parametrize("value", ["-1", "1e9", "soon", ""])
-def test_a_wrong_parameter_changes_nothing_and_is_said_at_its_place(client: Client, value: str) -> None:
+def test_a_wrong_parameter_changes_nothing_and_is_marked(client: Client, value: str) -> None:
     query: dict[str, str | int] = {"policy": "elastic_fifo", "set": 1, "p-grow_after_seconds": value}
     response = client.get("/admin/policy/preview/", query)
     assert response.status_code == 400 and not SchedulerConfig.objects.exists()

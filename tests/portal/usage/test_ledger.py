@@ -1,26 +1,26 @@
-"""The fairness ledger: pictures of labs of a few people, and its law on thousands of histories."""
+"""The fairness ledger: examples with a few people, and its law on thousands of histories."""
 
 from fractions import Fraction
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from portal.usage.ledger import Account, Asked, Day, Facts, Held, Line, account_days, decayed, share_out
+from portal.usage.ledger import Account, Day, Facts, HeldSpan, JobSpan, LedgerLine, account_days, decayed, share_out
 from tests.examples import examples
 
 ALICE: Account = (None, 1)
 BOB: Account = (None, 2)
 
 
-def job(id: int, account: Account, most: int, since: int, until: int, **fields: object) -> Asked:
-    return Asked(id, account, 1, most, bool(fields.pop("elastic", False)), since, until, **fields)  # type: ignore[arg-type]
+def job(id: int, account: Account, max_gpus: int, since: int, until: int, **fields: object) -> JobSpan:
+    return JobSpan(id, account, 1, max_gpus, bool(fields.pop("elastic", False)), since, until, **fields)  # type: ignore[arg-type]
 
 
-def held(job: int, gpus: range, since: int, until: int, ran: int | None = 0, lost: str = "") -> list[Held]:
-    return [Held(gpu, job, since, until, ran, lost) for gpu in gpus]
+def held(job: int, gpus: range, since: int, until: int, ran: int | None = 0, lost: str = "") -> list[HeldSpan]:
+    return [HeldSpan(gpu, job, since, until, ran, lost) for gpu in gpus]
 
 
-def lab(gpus: int, length: int, jobs: list[Asked], holds: list[list[Held]], **fields: object) -> Day:
+def lab(gpus: int, length: int, jobs: list[JobSpan], holds: list[list[HeldSpan]], **fields: object) -> Day:
     facts = Facts([(gpu, 0, length) for gpu in range(gpus)], jobs, [one for hold in holds for one in hold], **fields)  # type: ignore[arg-type]
     return account_days(facts, [0, length])[0]
 
@@ -28,7 +28,7 @@ def lab(gpus: int, length: int, jobs: list[Asked], holds: list[list[Held]], **fi
 def test_who_uses_more_than_their_share_borrows_from_those_who_wait() -> None:
     # 4 GPUs, 10 moments: alice holds all, bob waits for 2
     day = lab(4, 10, [job(1, ALICE, 4, 0, 10), job(2, BOB, 2, 0, 10)], [held(1, range(4), 0, 10)])
-    assert day.lines == {ALICE: Line(20, 40, 0, 20, 0), BOB: Line(20, 0, 20, 0, 0)}
+    assert day.lines == {ALICE: LedgerLine(20, 40, 0, 20, 0), BOB: LedgerLine(20, 0, 20, 0, 0)}
     assert (day.capacity, day.unclaimed, day.idle) == (40, 0, 0)
 
 
@@ -37,18 +37,18 @@ def test_who_asks_for_less_than_their_share_lends_nothing() -> None:
     day = lab(
         4, 10, [job(1, ALICE, 3, 0, 10), job(2, BOB, 1, 0, 10)], [held(1, range(3), 0, 10), held(2, range(3, 4), 0, 10)]
     )
-    assert day.lines == {ALICE: Line(30, 30), BOB: Line(10, 10)}
+    assert day.lines == {ALICE: LedgerLine(30, 30), BOB: LedgerLine(10, 10)}
 
 
-def test_gpus_that_nobody_has_a_job_for_are_nobodys() -> None:
+def test_gpus_that_no_job_asks_for_are_unclaimed() -> None:
     day = lab(4, 10, [job(1, ALICE, 1, 0, 5)], [held(1, range(1), 0, 5)])
-    assert day.lines == {ALICE: Line(5, 5)} and day.unclaimed == day.idle == 35
+    assert day.lines == {ALICE: LedgerLine(5, 5)} and day.unclaimed == day.idle == 35
 
 
-def test_gpus_that_stay_empty_while_somebody_waits_are_spare() -> None:
+def test_gpus_that_stay_idle_while_a_job_waits_are_spare() -> None:
     # alice waits for 2 at once, one of two is bob's
     day = lab(2, 10, [job(1, ALICE, 2, 0, 10), job(2, BOB, 1, 0, 10)], [held(2, range(1), 0, 10)])
-    assert day.lines[ALICE] == Line(10, 0, 0, 0, 10) and day.idle == 10 and day.unclaimed == 0
+    assert day.lines[ALICE] == LedgerLine(10, 0, 0, 0, 10) and day.idle == 10 and day.unclaimed == 0
 
 
 def test_weights_count_between_groups_first_then_within_them() -> None:
@@ -87,7 +87,7 @@ def test_a_gpu_held_while_off_offer_counts_as_capacity() -> None:
     assert day.capacity == 10 and day.lines[ALICE].used == 8
 
 
-def test_waste_is_what_ran_in_vain_or_did_not_run_yet() -> None:
+def test_waste_is_lost_work_and_time_before_the_start() -> None:
     day = lab(1, 100, [job(1, ALICE, 1, 0, 90)], [held(1, range(1), 10, 90, ran=15, lost="failed")])
     spent = day.spent[ALICE, 1]
     assert (spent.allocated, spent.starting, spent.failed, spent.useful) == (80, 5, 75, 0)
@@ -114,19 +114,19 @@ def test_sharing_out_gives_everything_that_is_claimed_and_nothing_more(
     total: int, claimed: list[tuple[int, int]]
 ) -> None:
     given_out = share_out(total, [(key, *claim) for key, claim in enumerate(claimed)])
-    assert sum(given_out.values()) == min(total, sum(most for _, most in claimed))
-    assert all(0 <= given_out[key] <= most for key, (_, most) in enumerate(claimed))
-    # nobody has less for their weight than another, but for who has all they claim and for what cannot be divided
+    assert sum(given_out.values()) == min(total, sum(maximum for _, maximum in claimed))
+    assert all(0 <= given_out[key] <= maximum for key, (_, maximum) in enumerate(claimed))
+    # no one has less for their weight than another, except those who have all they claim, and for remainders
     slack = len(claimed) + 1
-    for key, (weight, most) in enumerate(claimed):
-        if given_out[key] < most:
+    for key, (weight, maximum) in enumerate(claimed):
+        if given_out[key] < maximum:
             for other, (its, _) in enumerate(claimed):
                 assert Fraction(given_out[key] + slack, weight) >= Fraction(given_out[other] - slack, its)
 
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[Facts, list[int]]:
-    """Any lab: GPUs come and go, jobs wait, run, pause and overrun their end; no GPU is held twice."""
+    """Generate any lab: GPUs come and go, jobs wait, run, pause and overrun their end; no GPU is held twice."""
     length = 1000
     moment = st.integers(-50, length + 50)
     accounts: list[Account] = [(None, 1), (None, 2), (7, 1), (7, 3), (8, 4)]
@@ -135,7 +135,7 @@ def histories(draw: st.DrawFn) -> tuple[Facts, list[int]]:
         since, until = sorted((draw(moment), draw(moment)))
         pauses = sorted(draw(st.lists(st.integers(since, until), max_size=4, unique=True)))
         jobs.append(
-            Asked(
+            JobSpan(
                 id,
                 draw(st.sampled_from(accounts)),
                 draw(st.integers(1, 2)),
@@ -153,7 +153,7 @@ def histories(draw: st.DrawFn) -> tuple[Facts, list[int]]:
         for since, until in zip(ends[::2], ends[1::2], strict=False):
             lost = draw(st.sampled_from(["", "failed", "interrupted"]))
             ran = draw(st.none() | st.integers(since, until))
-            holds.append(Held(gpu, draw(st.sampled_from(jobs)).id, since, until, ran, lost))
+            holds.append(HeldSpan(gpu, draw(st.sampled_from(jobs)).id, since, until, ran, lost))
     offers = []
     for gpu in range(6):
         ends = sorted(draw(st.lists(moment, max_size=4, unique=True)))

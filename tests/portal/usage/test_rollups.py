@@ -1,4 +1,4 @@
-"""Daily sums are what the facts say, whenever and however often they are made; capacity is kept as it changes."""
+"""Daily sums agree with the facts, whenever and however often they are made; capacity is recorded as it changes."""
 
 from datetime import UTC, date, datetime, timedelta
 from io import StringIO
@@ -16,7 +16,7 @@ from portal.jobs import lifecycle
 from portal.jobs import services as jobs
 from portal.jobs.models import Attempt, Job
 from portal.usage import capacity, rollups, tasks
-from portal.usage.ledger import Day, Line
+from portal.usage.ledger import Day, LedgerLine
 from portal.usage.models import CapacitySpell, LabDay, LedgerDay, ShareWeight, UsageDay
 from tests import month
 from tests.examples import examples
@@ -27,12 +27,12 @@ pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 NOW = datetime(2026, 11, 20, 15, 30, tzinfo=UTC)
 HOUR = 3_600_000_000
 JOBS = examples(1_200, 300)
-"""Of a month."""
+"""The number of jobs in a month."""
 
 
 @pytest.fixture(autouse=True)
 def nothing_kept() -> None:
-    """What another test's lab was slow to compute."""
+    """Clear what is cached of another test's lab."""
     cache.clear()
 
 
@@ -57,7 +57,7 @@ def whole(days: dict[date, Day]) -> dict[date, tuple[int, int, int, int]]:
     }
 
 
-def test_sums_are_the_same_made_once_twice_or_anew() -> None:
+def test_sums_are_the_same_made_once_twice_or_rebuilt() -> None:
     month.make(NOW, count=JOBS, rolled=False)
     assert rollups.roll_up(NOW) == 30
     first = stored()
@@ -210,11 +210,11 @@ def test_the_tasks_and_the_command_do_it() -> None:
     assert CapacitySpell.objects.count() == 1
     tasks.roll_up()
     assert LabDay.objects.count() == 3
-    said = StringIO()
-    call_command("rollup", stdout=said)
-    assert said.getvalue() == "0 days summed up.\n"
-    call_command("rollup", "--rebuild", stdout=said)
-    assert said.getvalue().endswith("3 days summed up.\n")
+    output = StringIO()
+    call_command("rollup", stdout=output)
+    assert output.getvalue() == "0 days summed up.\n"
+    call_command("rollup", "--rebuild", stdout=output)
+    assert output.getvalue().endswith("3 days summed up.\n")
 
 
 def test_a_day_is_read_back_as_it_was_computed() -> None:
@@ -222,4 +222,4 @@ def test_a_day_is_read_back_as_it_was_computed() -> None:
     day = date(2026, 11, 10)
     (computed,) = rollups.compute([day], NOW)
     (read,) = rollups.days_of(day, day, NOW).values()
-    assert read == computed and isinstance(next(iter(read.lines.values())), Line)
+    assert read == computed and isinstance(next(iter(read.lines.values())), LedgerLine)

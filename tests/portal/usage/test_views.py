@@ -1,4 +1,4 @@
-"""Usage and ledger as people meet them: the same numbers for everybody, as many of them as they may see."""
+"""Pages and files of usage and ledger: the same numbers for all, limited to what a user may see."""
 
 import csv
 import io
@@ -23,7 +23,7 @@ WINDOW = "since=2026-10-21&until=2026-11-20"
 
 @pytest.fixture(autouse=True)
 def nothing_kept() -> None:
-    """What another test's lab was slow to compute."""
+    """Clear what is cached of another test's lab."""
     cache.clear()
 
 
@@ -65,7 +65,7 @@ def test_a_member_reads_the_same_line_as_the_admin(lab: month.Month, browse: Cal
         assert any(Decimal(value) > 0 for key, value in mine.items() if key.endswith("gpu_seconds") and value)
 
 
-def test_a_member_sees_nobody_elses_line(lab: month.Month, browse: Callable[..., Any]) -> None:
+def test_a_member_sees_no_other_users_line(lab: month.Month, browse: Callable[..., Any]) -> None:
     for address in (
         f"/usage/?{WINDOW}",
         f"/usage/?by=group&{WINDOW}",
@@ -92,7 +92,7 @@ def test_months_are_ones_own_but_for_a_project_one_is_in(lab: month.Month, brows
     assert 0 < held("bob", "") < held("bob", digits) == held("alice", digits) < held("alice", "")
 
 
-def test_somebody_elses_project_or_person_cannot_be_asked_for(lab: month.Month, browse: Callable[..., Any]) -> None:
+def test_another_users_project_or_person_cannot_be_requested(lab: month.Month, browse: Callable[..., Any]) -> None:
     for query in (
         f"project={lab.projects[2].pk}",
         f"user={lab.users['dana'].pk}",
@@ -122,13 +122,13 @@ def test_the_csv_of_the_ledger_sums_to_the_capacity_to_the_last_digit(
 
 
 def test_balances_sum_to_nothing(lab: month.Month) -> None:
-    report = reports.ledger(reports.sight_of(lab.users["alice"]), lab.start.date(), NOW.date(), NOW)
+    report = reports.ledger(reports.visibility_of(lab.users["alice"]), lab.start.date(), NOW.date(), NOW)
     assert abs(sum(one.balance for one in report.people)) < 1e6
     assert any(abs(one.balance) > 3.6e9 for one in report.people)
 
 
 def test_waiting_times_are_those_of_the_jobs(lab: month.Month) -> None:
-    report = reports.usage(reports.sight_of(lab.users["alice"]), lab.start.date(), NOW.date(), NOW)
+    report = reports.usage(reports.visibility_of(lab.users["alice"]), lab.start.date(), NOW.date(), NOW)
     started = [job for job in lab.jobs if job.started_at]
     waits = sorted((job.started_at - job.submitted_at).total_seconds() for job in started)
     assert len(report.total.spent.waits) == len(started)
@@ -151,13 +151,13 @@ def test_rest_answers_in_pages_with_exact_numbers(lab: month.Month, browse: Call
 def test_nonsense_in_the_dates_is_answered_with_a_sentence(lab: month.Month, browse: Callable[..., Any]) -> None:
     for query in ("since=tomorrow", "since=2026-11-10&until=2026-11-01", "since=1999-01-01"):
         page = browse(lab.users["bob"], f"/usage/ledger/?{query}")
-        assert page.status_code == 400 and b"Shown are the last 30 days" in page.content
+        assert page.status_code == 400 and b"The last 30 days are shown instead" in page.content
         assert browse(lab.users["bob"], f"/api/v1/ledger/?{query}").json()["error"]["code"] == "invalid"
 
 
-def test_a_newcomer_finds_an_empty_page_that_says_so(lab: month.Month, browse: Callable[..., Any]) -> None:
+def test_a_new_user_finds_a_page_without_usage(lab: month.Month, browse: Callable[..., Any]) -> None:
     new = make_user("zoe")
-    assert b"Nothing in these days" in browse(new, f"/usage/?{WINDOW}").content
+    assert b"No usage in these days" in browse(new, f"/usage/?{WINDOW}").content
     assert b"zoe" in browse(new, f"/usage/ledger/?{WINDOW}").content
 
 

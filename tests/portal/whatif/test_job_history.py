@@ -1,4 +1,4 @@
-"""The lab's past as a simulation lives it again: the same jobs with the work they had, compared with what was."""
+"""The lab's past in a simulation: the same jobs with the work they had, compared with what really happened."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -16,7 +16,7 @@ from portal.cluster.models import Gpu, Node
 from portal.jobs.models import Allocation, Attempt, Job, JobEvent
 from portal.usage.models import CapacitySpell
 from portal.whatif import figures, history
-from portal.whatif.history import Lived, World
+from portal.whatif.history import PastJob, World
 from scheduling import registry
 from scheduling.simulate import Options, Plain, Result, simulate
 from scheduling.toolkit.estimates import DEFAULT_EXPONENT
@@ -63,12 +63,12 @@ def world(days: int = 7) -> World:
     return history.read(ago(24 * days), ago(0))
 
 
-def only(found: World) -> Lived:
+def only(found: World) -> PastJob:
     [job] = found.jobs
     return job
 
 
-def work(job: Lived) -> float:
+def work(job: PastJob) -> float:
     assert isinstance(job.submission.truth, Plain)
     return job.submission.truth.work
 
@@ -138,7 +138,7 @@ class TestOneJob:
         assert found.gpu_seconds == pytest.approx(8 * HOUR)
         [row] = live(world()).jobs
         assert row.ended_at == pytest.approx(found.ended, abs=1)
-        assert figures.simulated(world(), live(world()))[0].waiting is None
+        assert figures.simulated_outcomes(world(), live(world()))[0].waiting is None
 
     def test_one_that_runs_still_is_supposed_to_go_on(self, node: Node) -> None:
         job = queue(1, submitted_at=ago(9))
@@ -195,31 +195,35 @@ class TestTheLab:
 
 class TestAMonth:
     @pytest.fixture
-    def lived(self) -> Iterator[World]:
+    def past(self) -> Iterator[World]:
         month.make(NOW, rolled=False)
         yield history.read(NOW - timedelta(days=30), NOW)
 
     @pytest.mark.thorough
-    def test_three_policies_over_a_month(self, lived: World) -> None:
-        real = figures.told(lived, figures.really(lived))
+    def test_three_policies_over_a_month(self, past: World) -> None:
+        real = figures.summarise(past, figures.actual_outcomes(past))
         found = {
-            key: figures.told(lived, figures.simulated(lived, live(lived, key)))
+            key: figures.summarise(past, figures.simulated_outcomes(past, live(past, key)))
             for key in ("fifo", "elastic_fifo", "tiresias")
         }
-        for told in (real, *found.values()):
-            assert told["total"]["compared"] == real["total"]["compared"] > 1000 and told["total"]["unended"] == 0
-            assert set(told["people"]) == set(month.PEOPLE) and set(told["groups"]) == {"vision", "speech", "theory"}
-            assert sum(one["compared"] for one in told["people"].values()) == told["total"]["compared"]
-            assert 0.3 < told["total"]["utilisation"] < 1
+        for figure in (real, *found.values()):
+            assert figure["total"]["compared"] == real["total"]["compared"] > 1000 and figure["total"]["unended"] == 0
+            assert set(figure["people"]) == set(month.PEOPLE) and set(figure["groups"]) == {
+                "vision",
+                "speech",
+                "theory",
+            }
+            assert sum(one["compared"] for one in figure["people"].values()) == figure["total"]["compared"]
+            assert 0.3 < figure["total"]["utilisation"] < 1
         really = real["total"]["turnaround"]["mean"]
         assert abs(found["fifo"]["total"]["turnaround"]["mean"] / really - 1) < 0.1, (
             "first come, first served, as it was"
         )
         assert found["elastic_fifo"]["total"]["resizes"] > 0 and found["tiresias"]["total"]["preemptions"] > 0
-        means = {key: told["total"]["turnaround"]["mean"] for key, told in found.items()}
+        means = {key: figure["total"]["turnaround"]["mean"] for key, figure in found.items()}
         assert len(set(means.values())) == 3
 
-    def test_what_really_happened_is_what_the_rows_say(self, lived: World) -> None:
+    def test_what_really_happened_agrees_with_the_rows(self, past: World) -> None:
         ended = Job.objects.filter(state__in=["SUCCEEDED", "FAILED"], finished_at__gt=NOW - timedelta(days=30))
         held = set(JobEvent.objects.filter(kind="held").values_list("job", flat=True))
         expected = {
@@ -227,23 +231,23 @@ class TestAMonth:
             for job in ended
             if job.pk not in held and job.finished_at
         }
-        told = {
+        figure = {
             job.submission.job.id: row.turnaround
-            for job, row in zip(lived.jobs, figures.really(lived), strict=True)
+            for job, row in zip(past.jobs, figures.actual_outcomes(past), strict=True)
             if row.compared and int(job.submission.job.id) not in held
         }
-        assert told == pytest.approx({key: expected[key] for key in told})
-        assert len(told) > 0.97 * len(expected)
+        assert figure == pytest.approx({key: expected[key] for key in figure})
+        assert len(figure) > 0.97 * len(expected)
         hours = sum(
             ((until or NOW) - max(since, NOW - timedelta(days=30))).total_seconds() / HOUR
             for since, until in Allocation.objects.values_list("allocated_at", "released_at")
             if until is None or until > NOW - timedelta(days=30)
         )
-        assert sum(job.gpu_seconds for job in lived.jobs) / HOUR == pytest.approx(hours, rel=0.01)
+        assert sum(job.gpu_seconds for job in past.jobs) / HOUR == pytest.approx(hours, rel=0.01)
 
     def test_the_window_may_begin_in_the_midst_of_work(self) -> None:
         month.make(NOW, rolled=False)
         found = history.read(NOW - timedelta(days=14), NOW)
         assert sum(bool(job.submission.job.now_on) for job in found.jobs) > 3
-        told = figures.told(found, figures.simulated(found, live(found, strict=False)))
-        assert told["total"]["unended"] == 0 and User.objects.filter(username__in=told["people"]).count() > 5
+        figure = figures.summarise(found, figures.simulated_outcomes(found, live(found, strict=False)))
+        assert figure["total"]["unended"] == 0 and User.objects.filter(username__in=figure["people"]).count() > 5

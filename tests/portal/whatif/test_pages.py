@@ -1,4 +1,4 @@
-"""Simulations of the last days: asked for, carried out, cancelled, shown; by pages and by REST, for admins alone."""
+"""Simulations of recent history: requested, run, cancelled and shown, by pages and by REST, for admins alone."""
 
 import json
 import os
@@ -93,18 +93,18 @@ class TestAsking:
         [form] = page.context["form"].policies
         assert form.policy.key == "fifo" and form.initial["strict"] is True
         page = client.get("/admin/simulations/new", {"policy": "fifo", "params": '{"strict": 7}'})
-        assert page.status_code == 200 and "left out" in page.content.decode()
+        assert page.status_code == 200 and "were ignored" in page.content.decode()
         assert client.get("/admin/simulations/new?policy=nothing").status_code == 404
 
     def test_what_makes_no_sense_is_refused_with_a_sentence(self, ada: User, client: Client) -> None:
-        for days, choices, said in (
+        for days, choices, message in (
             (8, [("fifo", {})], "Choose the last 7, 14 or 30 days."),
             (7, [], "Choose at least one"),
             (7, [("nothing", {})], "There is no policy"),
             (7, [("fifo", {"strict": 3})], "must be yes or no"),
             (7, [("srjf", {}), ("fifo", {}), ("tiresias", {}), ("afs", {})], "At most 4 policies"),
         ):
-            with pytest.raises(Refused, match=said):
+            with pytest.raises(Refused, match=message):
                 services.ask(ada, days, choices)
         assert not Simulation.objects.exists()
         assert client.post("/admin/simulations/new", {"days": "7", "policy": ""}).status_code == 400
@@ -116,54 +116,56 @@ class TestAsking:
 
 
 class TestCarryingOut:
-    def test_a_lab_without_history_is_told_so(self, ada: User) -> None:
+    def test_a_lab_without_history_gets_the_reason(self, ada: User) -> None:
         row = queued(ada)
-        assert services.carry_on() == 1
+        assert services.run_queued() == 1
         row.refresh_from_db()
         assert row.status == State.FAILED and row.error.startswith("No job ran or waited")
 
     def test_one_at_a_time_and_the_first_first(self, ada: User) -> None:
         first, second = queued(ada), queued(ada)
         Simulation.objects.filter(pk=first.pk).update(status=State.RUNNING, seen_at=timezone.now())
-        assert services.carry_on() == 0
+        assert services.run_queued() == 0
         assert services.ahead_of(second) == 1
         with pytest.raises(IntegrityError), transaction.atomic():
             Simulation.objects.filter(pk=second.pk).update(status=State.RUNNING)
 
     def test_one_that_was_interrupted_makes_way(self, ada: User) -> None:
         row = queued(ada, status=State.RUNNING, seen_at=timezone.now() - services.SILENT - timedelta(seconds=1))
-        services.carry_on()
+        services.run_queued()
         row.refresh_from_db()
         assert row.status == State.FAILED and "interrupted" in row.error
 
     def test_a_cancel_ends_it_on_the_way(self, ada: User, lab: month.Month, monkeypatch: pytest.MonkeyPatch) -> None:
         row = queued(ada)
-        monkeypatch.setattr(services, "SPEAK_SECONDS", 0.0)
-        speak = services._Speaker.speak
+        monkeypatch.setattr(services, "SAVE_SECONDS", 0.0)
+        save = services._ProgressReporter.save
 
         def cancelled_soon(self: Any) -> None:
-            speak(self)
+            save(self)
             if self.policy == 1:
                 services.cancel(Simulation.objects.get(pk=row.pk))
 
-        monkeypatch.setattr(services._Speaker, "speak", cancelled_soon)
-        assert services.carry_on() == 1
+        monkeypatch.setattr(services._ProgressReporter, "save", cancelled_soon)
+        assert services.run_queued() == 1
         row.refresh_from_db()
         assert row.status == State.CANCELLED and row.result is None and row.progress == 0.5
         with pytest.raises(Refused, match="over"):
             services.cancel(row)
 
-    def test_what_takes_too_long_says_so(self, ada: User, lab: month.Month, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_what_takes_too_long_fails_with_the_reason(
+        self, ada: User, lab: month.Month, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         row = queued(ada)
-        monkeypatch.setattr(services, "MOST_SECONDS", 0.0)
-        services.carry_on()
+        monkeypatch.setattr(services, "MAX_SECONDS", 0.0)
+        services.run_queued()
         row.refresh_from_db()
         assert row.status == State.FAILED and "Choose fewer days" in row.error
 
     def test_only_the_last_ones_are_kept(self, ada: User, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(services, "KEPT", 2)
         rows = [queued(ada) for _ in range(4)]
-        services.carry_on()
+        services.run_queued()
         assert list(Simulation.objects.values_list("pk", flat=True)) == [rows[3].pk, rows[2].pk]
 
 
@@ -198,18 +200,18 @@ class TestInTheSmallSize:
         settings.LAB = False
         begun, go_on, done = threading.Event(), threading.Event(), []
 
-        def carry_on() -> int:
+        def run_queued() -> int:
             begun.set()
             go_on.wait(60)
             done.append(threading.current_thread())
             return 1
 
-        monkeypatch.setattr(services, "carry_on", carry_on)
+        monkeypatch.setattr(services, "run_queued", run_queued)
         tasks.work()
         assert begun.wait(60)
         thread = tasks._thread
         tasks.work()
-        assert tasks._thread is thread and not done, "one at a time, and nobody waited for it"
+        assert tasks._thread is thread and not done, "one at a time, and the task did not wait for it"
         go_on.set()
         assert thread is not None
         thread.join(60)
@@ -217,7 +219,7 @@ class TestInTheSmallSize:
 
 
 class TestPages:
-    def test_queued_and_running_ones_tell_how_far_they_are(self, ada: User, client: Client) -> None:
+    def test_queued_and_running_ones_show_their_progress(self, ada: User, client: Client) -> None:
         row = queued(ada)
         assert "It starts within seconds." in client.get(f"/admin/simulations/{row.pk}/").content.decode()
         Simulation.objects.filter(pk=row.pk).update(status=State.RUNNING, progress=0.42, begun_at=timezone.now())
@@ -231,15 +233,15 @@ class TestPages:
         self, ada: User, client: Client, lab: month.Month
     ) -> None:
         row = services.ask(ada, 7, [("srjf", {}), ("elastic_fifo", {})])
-        services.carry_on()
+        services.run_queued()
         page = client.get(f"/admin/simulations/{row.pk}/")
         text = page.content.decode()
-        assert "How far off the simulation is" in text and "What really happened" in text
+        assert "How accurate the simulation is" in text and "What really happened" in text
         assert text.count("Preview switching to this") == 2
         assert "/admin/policy/preview/?policy=srjf&amp;set=1" in text
         assert len(page.context["people"]) > 3 and "carol" in text and "speech" in text
 
-    def test_a_policy_that_fails_is_told_and_the_others_are_shown(
+    def test_a_policy_that_fails_is_marked_and_the_others_are_shown(
         self, ada: User, client: Client, lab: month.Month, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         from scheduling.policies.srjf import Srjf
@@ -249,9 +251,9 @@ class TestPages:
 
         row = services.ask(ada, 7, [("srjf", {})])
         monkeypatch.setattr(Srjf, "plan", broken)
-        services.carry_on()
+        services.run_queued()
         text = client.get(f"/admin/simulations/{row.pk}/").content.decode()
-        assert "could not decide" in text and "made for a test" in text and "How far off" in text
+        assert "could not decide" in text and "made for a test" in text and "How accurate" in text
 
     def test_the_list_takes_a_constant_number_of_queries(self, ada: User, client: Client) -> None:
         queued(ada)
@@ -277,7 +279,7 @@ class TestRest:
         assert answer.status_code == 201, answer.json()
         row = answer.json()
         assert row["status"] == "queued" and row["result"] is None and row["policies"][1]["policy"] == "srjf"
-        services.carry_on()
+        services.run_queued()
         row = script.get(f"simulations/{row['id']}/").json()
         assert row["status"] == "done" and row["progress"] == 1.0
         assert row["result"]["really"]["total"]["compared"] == row["result"]["simulated"][1]["total"]["compared"] > 0

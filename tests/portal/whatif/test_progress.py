@@ -1,4 +1,4 @@
-"""How far a simulation is: honest about each policy, and about what nobody knows."""
+"""Progress of a simulation: of each policy, with what is unknown shown as such."""
 
 from datetime import timedelta
 from typing import Any
@@ -36,22 +36,22 @@ def test_the_part_counts_jobs_that_came_and_jobs_that_went() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "left", "said"),
+    ("one", "left", "text"),
     [
         (step(1.0, 3.0), 0.0, "done in a few seconds"),
         (step(0.25, 20.0), 60.0, "25 %, about 60 seconds left"),
         (step(0.25, 20.0, 7.0), 60.0, "25 %, about 60 seconds left"),  # what is seen counts more than the last time
         (step(0.01, 0.5), None, "1 %"),
         (step(0.01, 0.5, 40.0), 39.5, "1 %, about 40 seconds left"),
-        (step(), None, "comes later"),
-        (step(usual=400.0), 400.0, "comes later, about 7 minutes if it is as the last time"),
+        (step(), None, "not started"),
+        (step(usual=400.0), 400.0, "not started, took about 7 minutes last time"),
     ],
 )
-def test_what_is_left_of_one_policy(one: Step, left: float | None, said: str) -> None:
-    assert one.left == left and one.sentence == said
+def test_what_is_left_of_one_policy(one: Step, left: float | None, text: str) -> None:
+    assert one.left == left and one.sentence == text
 
 
-def test_what_nobody_knows_is_not_counted_and_is_said() -> None:
+def test_what_is_unknown_is_not_counted_and_is_shown() -> None:
     known = [step(1.0, 2.0), step(0.5, 10.0)]
     assert progress.left(known) == (10.0, True)
     assert progress.done(known) == 12 / 22
@@ -60,10 +60,10 @@ def test_what_nobody_knows_is_not_counted_and_is_said() -> None:
     assert progress.left(more) == (10.0, False)
     assert progress.done(more) == pytest.approx(1.5 / 3)
     assert progress.sentence(more) == (
-        "At least about 10 seconds left. How long “ONES” takes is not known before it has begun."
+        "At least about 10 seconds left. How long “ONES” takes is unknown until it begins."
     )
     two = [step(), step()]
-    assert progress.sentence(two) == "How long 2 of the policies take is not known before it has begun."
+    assert progress.sentence(two) == "How long 2 of the policies take is unknown until they begin."
     assert progress.left([]) == (0, False) and progress.done([]) == 0.0
     assert progress.sentence([]) == "Reading the lab's history."
 
@@ -80,7 +80,7 @@ class TestInTheLab:
 
     def test_the_next_one_knows_how_long_the_last_one_took(self, ada: User, lab: month.Month) -> None:
         first = services.ask(ada, 7, [("srjf", {})])
-        services.carry_on()
+        services.run_queued()
         first.refresh_from_db()
         assert [entry["part"] for entry in first.parts] == [1.0, 1.0]
         assert [entry["usual"] for entry in first.parts] == [None, None] and first.progress == 1.0
@@ -92,25 +92,25 @@ class TestInTheLab:
         usual = [entry["usual"] for entry in progress.begin(second, jobs)]
         assert usual[0] is None and usual[1] == pytest.approx(30.0 * jobs / 100) and usual[2] is None
 
-    def test_it_never_goes_back_and_tells_each_policy(
+    def test_it_never_goes_back_and_reports_each_policy(
         self, ada: User, lab: month.Month, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(services, "SPEAK_SECONDS", 0.0)
+        monkeypatch.setattr(services, "SAVE_SECONDS", 0.0)
         row = services.ask(ada, 7, [("srjf", {})])
-        told: list[tuple[float, list[float]]] = []
-        speak = services._Speaker.speak
+        saved: list[tuple[float, list[float]]] = []
+        save = services._ProgressReporter.save
 
         def listen(self: Any) -> None:
-            speak(self)
+            save(self)
             row.refresh_from_db()
-            told.append((row.progress, [entry["part"] for entry in row.parts]))
+            saved.append((row.progress, [entry["part"] for entry in row.parts]))
 
-        monkeypatch.setattr(services._Speaker, "speak", listen)
-        services.carry_on()
-        overall = [each for each, _ in told]
+        monkeypatch.setattr(services._ProgressReporter, "save", listen)
+        services.run_queued()
+        overall = [each for each, _ in saved]
         assert overall == sorted(overall) and len(set(overall)) > 50
-        assert all(parts[1] == 0 for _, parts in told if parts[0] < 1.0)
-        assert told[-1][1] == [1.0, 1.0]
+        assert all(parts[1] == 0 for _, parts in saved if parts[0] < 1.0)
+        assert saved[-1][1] == [1.0, 1.0]
 
     def test_one_that_failed_is_no_measure(self, ada: User, lab: month.Month, monkeypatch: pytest.MonkeyPatch) -> None:
         from scheduling.policies.srjf import Srjf
@@ -120,11 +120,11 @@ class TestInTheLab:
 
         monkeypatch.setattr(Srjf, "plan", broken)
         row = services.ask(ada, 7, [("srjf", {})])
-        services.carry_on()
+        services.run_queued()
         row.refresh_from_db()
         assert row.status == State.DONE and [bool(entry["jobs"]) for entry in row.parts] == [True, False]
 
-    def test_the_page_and_the_api_tell_the_time_left(self, ada: User) -> None:
+    def test_the_page_and_the_api_show_the_time_left(self, ada: User) -> None:
         row = services.ask(ada, 7, [("srjf", {})])
         script, client = Script(ada), Client()
         client.force_login(ada)
@@ -143,4 +143,4 @@ class TestInTheLab:
         rows.update(parts=[parts[1], {"part": 0.0, "seconds": 0.0, "jobs": 9, "usual": None}])
         assert script.get(f"simulations/{row.pk}/").json()["seconds_left"] is None
         text = client.get(f"/admin/simulations/{row.pk}/").content.decode()
-        assert "At least about 4 minutes left." in text and "is not known before it has begun" in text
+        assert "At least about 4 minutes left." in text and "is unknown until it begins" in text

@@ -1,4 +1,4 @@
-"""What the report of a comparison says in words."""
+"""The words of a comparison's report."""
 
 from typing import Any
 

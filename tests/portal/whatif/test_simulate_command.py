@@ -31,12 +31,12 @@ def simulate(*words: str) -> str:
 
 
 def test_policies_stand_side_by_side_each_with_its_own_parameters(trace: Path, tmp_path: Path) -> None:
-    told = simulate(
+    output = simulate(
         "--policy", "tiresias", "--set", "threshold=3600", "--set", "knob=0", "--policy", "fifo",
         "--trace", str(trace), "--cluster", "1x4", "--json", str(tmp_path / "out.json"), "--csv", str(tmp_path / "out.csv"),
         "--plot", str(tmp_path / "out.svg"),
     )  # fmt: skip
-    assert "tiresias threshold=3600 knob=0" in told
+    assert "tiresias threshold=3600 knob=0" in output
     out = json.loads((tmp_path / "out.json").read_text())
     tiresias, fifo = out["runs"]
     assert (tiresias["params"]["threshold"], tiresias["params"]["queues"]) == (3600.0, 2)
@@ -50,27 +50,29 @@ def test_policies_stand_side_by_side_each_with_its_own_parameters(trace: Path, t
 
 
 def test_json_on_the_standard_output_is_nothing_else(trace: Path) -> None:
-    told = simulate("--policy", "fifo", "--trace", str(trace), "--cluster", "1x4", "--json", "-")
-    assert json.loads(told)["runs"][0]["summary"]["ended"] == 2
+    output = simulate("--policy", "fifo", "--trace", str(trace), "--cluster", "1x4", "--json", "-")
+    assert json.loads(output)["runs"][0]["summary"]["ended"] == 2
 
 
 def test_rounds_decide_at_multiples_only(trace: Path) -> None:
-    told = simulate("--policy", "fifo", "--trace", str(trace), "--cluster", "1x4", "--rounds", "60", "--json", "-")
-    jobs = {job["id"]: job for job in json.loads(told)["runs"][0]["jobs"]}
+    output = simulate("--policy", "fifo", "--trace", str(trace), "--cluster", "1x4", "--rounds", "60", "--json", "-")
+    jobs = {job["id"]: job for job in json.loads(output)["runs"][0]["jobs"]}
     assert jobs["short"]["first_started_at"] == 5040
 
 
 def test_a_lost_node_sends_its_jobs_back(trace: Path) -> None:
-    told = simulate("--policy", "fifo", "--trace", str(trace), "--cluster", "1x4", "--lose", "0:100:200", "--json", "-")
-    jobs = {job["id"]: job for job in json.loads(told)["runs"][0]["jobs"]}
+    output = simulate(
+        "--policy", "fifo", "--trace", str(trace), "--cluster", "1x4", "--lose", "0:100:200", "--json", "-"
+    )
+    jobs = {job["id"]: job for job in json.loads(output)["runs"][0]["jobs"]}
     assert jobs["long"]["turnaround"] == 200 + 30 + 5000
     assert jobs["long"]["restarts"] == 1
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
-        (["--policy", "nobody"], "no policy 'nobody'"),
+        (["--policy", "unknown"], "no policy 'unknown'"),
         (["--policy", "fifo", "--set", "strict=perhaps"], "yes or no"),
         (["--policy", "tiresias", "--set", "threshold=many"], "a number"),
         (["--policy", "fifo", "--set", "speed=1"], "no parameter speed"),
@@ -82,8 +84,8 @@ def test_a_lost_node_sends_its_jobs_back(trace: Path) -> None:
         (["--policy", "fifo", "--json", "/nowhere/out.json"], "cannot be written"),
     ],
 )
-def test_mistakes_are_told_in_a_sentence(trace: Path, words: list[str], said: str) -> None:
-    with pytest.raises(CommandError, match=said):
+def test_mistakes_are_reported_in_a_sentence(trace: Path, words: list[str], message: str) -> None:
+    with pytest.raises(CommandError, match=message):
         simulate("--trace", str(trace), "--cluster", "1x4", *words)
 
 
@@ -115,7 +117,7 @@ def test_decide_answers_line_by_line_while_its_input_stays_open_and_survives_non
             return json.loads(process.stdout.readline())
 
         assert ask(json.dumps(snapshot(0, x={}, y={}, z={}))) == {"alloc": {"x": {"0": 2}, "y": {"0": 2}}}
-        assert "no JSON" in ask("{")["error"]
+        assert "not JSON" in ask("{")["error"]
         assert "must be a list" in ask('{"v": 1, "now": 1, "nodes": 3, "jobs": []}')["error"]
         held = {"now_on": {"0": 2}, "served_gpu_s": 200}
         assert ask(json.dumps(snapshot(100, x=held, y={**held, "served_gpu_s": 20}, z={}))) == {

@@ -1,4 +1,4 @@
-"""``manage.py simulate --history``: the lab's own last days in the virtual clock, with all that the command tells."""
+"""``manage.py simulate --history``: the lab's recent history in simulated time, and all that the command prints."""
 
 import csv
 import io
@@ -34,11 +34,11 @@ def simulate(*words: str) -> str:
 
 
 def test_policies_stand_beside_what_really_happened(lab: month.Month, tmp_path: Path) -> None:
-    told = simulate(
+    output = simulate(
         "--history", "7", "--policy", "fifo", "--policy", "tiresias", "--set", "threshold=3600",
         "--json", str(tmp_path / "out.json"), "--csv", str(tmp_path / "out.csv"), "--plot", str(tmp_path / "out.svg"),
     )  # fmt: skip
-    rows = [line.split("|")[1].strip() for line in told.splitlines() if line.startswith("| ")]
+    rows = [line.split("|")[1].strip() for line in output.splitlines() if line.startswith("| ")]
     assert rows == ["policy", "what really happened", "fifo", "tiresias threshold=3600"]
     out = json.loads((tmp_path / "out.json").read_text())
     assert out["history"].startswith("of 7 days until") and out["in_force"] == "fifo"
@@ -60,13 +60,13 @@ def test_its_figures_are_those_of_the_page(lab: month.Month) -> None:
     out = json.loads(simulate("--history", "7", "--policy", "srjf", "--json", "-"))
     end = timezone.now()
     world = history.read(end - timedelta(days=7), end)
-    result = simulation_runs.live(world, registry.build("srjf", {}))
+    result = simulation_runs.simulate_world(world, registry.build("srjf", {}))
     pages = {
-        "really": figures.told(world, figures.really(world))["total"],
-        "srjf": figures.told(world, figures.simulated(world, result))["total"],
+        "really": figures.summarise(world, figures.actual_outcomes(world))["total"],
+        "srjf": figures.summarise(world, figures.simulated_outcomes(world, result))["total"],
     }
-    for name, told in (("really", out["really"]), ("srjf", out["runs"][0])):
-        page, mine = pages[name], told["summary"]
+    for name, written in (("really", out["really"]), ("srjf", out["runs"][0])):
+        page, mine = pages[name], written["summary"]
         for what in ("turnaround", "waiting", "fairness"):
             assert mine[what]["mean"] == pytest.approx(page[what]["mean"], rel=1e-3)
         for what in ("utilisation", "gpu_hours", "lost_gpu_hours"):
@@ -74,23 +74,23 @@ def test_its_figures_are_those_of_the_page(lab: month.Month) -> None:
         assert (mine["jobs"], mine["preemptions"], mine["resizes"]) == (
             page["compared"], page["preemptions"], page["resizes"],
         )  # fmt: skip
-        compared = [job for job in told["jobs"] if job["compared"]]
+        compared = [job for job in written["jobs"] if job["compared"]]
         assert sum(job["turnaround"] for job in compared) / len(compared) == pytest.approx(mine["turnaround"]["mean"])
-        assert sum(job["gpu_seconds"] for job in told["jobs"]) / 3600 == pytest.approx(mine["gpu_hours"])
+        assert sum(job["gpu_seconds"] for job in written["jobs"]) / 3600 == pytest.approx(mine["gpu_hours"])
 
 
-def test_it_says_how_far_the_policy_in_force_is_from_what_happened(lab: month.Month) -> None:
-    told = simulate("--history", "7", "--policy", "fifo").splitlines()
-    assert told[-1].startswith("fifo is in force: simulated, a job took ")
-    told = simulate("--history", "7", "--policy", "fifo", "--set", "strict=no").splitlines()
-    assert told[-1].startswith("Name the policy in force too")
+def test_it_reports_how_far_the_policy_in_force_is_from_what_happened(lab: month.Month) -> None:
+    output = simulate("--history", "7", "--policy", "fifo").splitlines()
+    assert output[-1].startswith("fifo is in force: in the simulation a job took ")
+    output = simulate("--history", "7", "--policy", "fifo", "--set", "strict=no").splitlines()
+    assert output[-1].startswith("Add the policy in force")
 
 
-def test_it_says_that_the_lab_is_younger_and_that_the_policy_was_switched(lab: month.Month) -> None:
+def test_it_reports_a_shorter_history_and_a_switched_policy(lab: month.Month) -> None:
     switch_policy(None, "srjf", {})
-    told = simulate("--history", "60", "--policy", "srjf")
-    assert "The lab's history is younger: its first node offered GPUs on " in told
-    assert "The policy was switched in these days (1×), so what really happened" in told
+    output = simulate("--history", "60", "--policy", "srjf")
+    assert "The lab's history is shorter: its first node offered GPUs on " in output
+    assert "The policy was switched in these days (1×), so what really happened" in output
 
 
 def test_giving_back_may_take_longer(lab: month.Month) -> None:
@@ -104,18 +104,18 @@ def test_giving_back_may_take_longer(lab: month.Month) -> None:
 
 class TestMistakes:
     @pytest.mark.parametrize(
-        ("words", "said"),
+        ("words", "message"),
         [
-            ([], "Say what to simulate"),
+            ([], "Give what to simulate"),
             (["--history", "7", "--trace", "lab.csv"], "either --trace or --history"),
-            (["--history", "7", "--cluster", "4x4"], "--cluster belongs to --trace"),
-            (["--history", "7", "--lose", "0:5"], "--lose belongs to --trace"),
+            (["--history", "7", "--cluster", "4x4"], "--cluster works with --trace only"),
+            (["--history", "7", "--lose", "0:5"], "--lose works with --trace only"),
             (["--history", "0"], "from 1 to 365"),
             (["--history", "400"], "from 1 to 365"),
         ],
     )
-    def test_what_does_not_go_together(self, words: list[str], said: str) -> None:
-        with pytest.raises(CommandError, match=said):
+    def test_what_does_not_go_together(self, words: list[str], message: str) -> None:
+        with pytest.raises(CommandError, match=message):
             simulate("--policy", "fifo", *words)
 
     def test_too_little_history(self) -> None:
@@ -128,7 +128,7 @@ class TestMistakes:
         since = timezone.now() - timedelta(days=1)
         CapacitySpell.objects.bulk_create(CapacitySpell(gpu=gpu, since=since) for gpu in node.gpus.all())
         assert waits.state == "QUEUED"
-        with pytest.raises(CommandError, match="No job came to its end by itself"):
+        with pytest.raises(CommandError, match="No job ended by itself"):
             simulate("--history", "365", "--policy", "fifo")
 
     def test_a_database_that_cannot_be_read(self, monkeypatch: pytest.MonkeyPatch) -> None:

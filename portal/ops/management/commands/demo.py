@@ -1,4 +1,4 @@
-"""``manage.py demo`` (``make demo``): a lab of its own to try everything in, with no cluster behind it."""
+"""``manage.py demo`` (``make demo``): a separate lab for trying everything, without a cluster."""
 
 import logging
 import os
@@ -23,8 +23,8 @@ from portal.jobs.models import Progress
 from portal.ops.demo import month, people, traffic
 from portal.ops.demo.workload import Size
 from portal.ops.management.commands import up
-from portal.ops.up.preflight import AlreadyRunning, lock_home
-from portal.ops.up.processes import Keeper, Program
+from portal.ops.up.preflight import AlreadyRunningError, lock_home
+from portal.ops.up.processes import Program, ProgramManager
 from portal.ops.up.welcome import Story
 from portal.refused import Refused
 from runners.agent.settings import Identity
@@ -37,23 +37,21 @@ MARK = "SCHEDULEARN_DEMO"
 REAL = ("DATABASE_URL", "REDIS_URL", "SECRET_KEY")
 """Settings of the real lab: the demo lab has its own."""
 EDITION = 2
-"""Of what a demo lab is filled with: a demo lab is only started by releases that would fill it alike."""
+"""The version of a demo lab's contents: it is only started by releases with the same version."""
 
 
 class Command(up.Command):
-    """Started without the mark it only starts itself again in the demo lab's folder, so no real lab is ever touched."""
+    """Starts the demo lab. Without the mark it only restarts itself in the demo lab's folder: real labs stay untouched."""
 
     command = "make demo"
 
-    help = (
-        "Start a demo lab: made-up people, a month of history, and nodes on which nothing really runs. Ctrl-C stops it."
-    )
+    help = "Start a demo lab: fictional people, a month of history, and nodes that only simulate jobs. Ctrl-C stops it."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--nodes", type=int, default=4, help="How many nodes a new demo lab has (1 to 20).")
         parser.add_argument("--gpus", type=int, default=4, help="How many GPUs each of them has (1 to 16).")
-        parser.add_argument("--fill-only", action="store_true", help="Make the lab and stop.")
-        parser.add_argument("--remove", action="store_true", help="Remove the demo lab and all that is in it.")
+        parser.add_argument("--fill-only", action="store_true", help="Make the lab and exit.")
+        parser.add_argument("--remove", action="store_true", help="Remove the demo lab and everything in it.")
 
     def handle(self, *args: Any, **options: Any) -> None:
         if not 1 <= options["nodes"] <= 20 or not 1 <= options["gpus"] <= 16:
@@ -78,22 +76,22 @@ class Command(up.Command):
 
     def _remove(self, home: Path) -> None:
         if not home.exists():
-            self.say("There is no demo lab.")
+            self.print("There is no demo lab.")
             return
         try:
             lock_home(home).close()
-        except AlreadyRunning:
+        except AlreadyRunningError:
             raise CommandError("The demo lab is running. Stop it first (Ctrl-C where it was started).") from None
         shutil.rmtree(home)
-        self.say("The demo lab and everything in it are removed.")
+        self.print("The demo lab and everything in it are removed.")
 
     def _start_again(self, home: Path, options: dict[str, Any]) -> None:
         names = {name for each in REAL for name in (each, f"{each}_FILE")}
         env = {name: value for name, value in os.environ.items() if name not in names}
-        env.setdefault("LOG_LEVEL", "WARNING")  # the terminal is for what a visitor needs
+        env.setdefault("LOG_LEVEL", "WARNING")  # show only what a visitor needs on the terminal
         env |= {"SCHEDULEARN_HOME": str(home), MARK: "true", "PORT": str(settings.PORT)}
         command = [sys.executable, sys.argv[0], "demo", f"--nodes={options['nodes']}", f"--gpus={options['gpus']}"]
-        # In our place, so that Ctrl-C and whoever watches us reach the demo lab itself.
+        # It replaces this process, so that Ctrl-C and a supervising process reach the demo lab itself.
         os.execve(sys.executable, [*command, *(["--fill-only"] if options["fill_only"] else [])], env)  # noqa: S606
 
     # --- inside --------------------------------------------------------------------------------------------------
@@ -103,7 +101,7 @@ class Command(up.Command):
         self._refuse_other_edition()
 
     def _refuse_other_edition(self) -> None:
-        """Raise CommandError for a demo lab of an older release: its history lacks what the pages show now."""
+        """Raise CommandError for a demo lab of another release: its history may lack what the pages show now."""
         filled = User._meta.db_table in connection.introspection.table_names() and User.objects.exists()
         if filled and people.kept("edition") != EDITION:
             raise CommandError(
@@ -115,11 +113,11 @@ class Command(up.Command):
         """Fill a new demo lab; leave one that is filled as it is."""
         if User.objects.exists():
             return
-        self.say("Making a lab with a month of history; this takes some seconds ...")
+        self.print("Making a lab with a month of history; this takes some seconds ...")
         size = Size(self.options["nodes"], self.options["gpus"])
         written = month.fill(timezone.now(), size, self._url())
         people.keep(edition=EDITION)
-        self.say(month.summary(written, size))
+        self.print(month.summary(written, size))
 
     @property
     def given_home(self) -> Path:
@@ -135,11 +133,11 @@ class Command(up.Command):
     def _agent_program(self, env: Mapping[str, str]) -> list[Program]:
         return []  # the agents of its nodes are threads of this process
 
-    def _say_ready(self, what: str) -> None:
-        """The demo lab announces itself, with the names that can sign in."""
+    def _announce_ready(self, what: str) -> None:
+        """Do nothing: ``_announce`` prints the names that can sign in."""
 
     def _announce(self) -> None:
-        """Say that it is ready once it is: agents that start earlier would complain that nothing answers."""
+        """Start the agents once the portal answers, since earlier ones would log errors, and print how to sign in."""
         self._wait_for_answer()
         for node in Node.objects.filter(removed_at=None, runtime=Node.Runtime.FAKE):
             home = people.node_home(node.name)
@@ -147,10 +145,10 @@ class Command(up.Command):
             if identity is not None:
                 self.agents.append(start_node(home, self._url(), identity, node.gpus.count(), reached_for_agent))
         admin, *others = people.PEOPLE
-        self.say(f"\nThe demo lab is ready: {settings.SITE_URL}\n\n")
-        self.say(f"  Sign in as   {admin} (admin), or {', '.join(others)}")
-        self.say(f"  Password     {people.kept_password()} (the same for everyone)\n\n")
-        self.say("Nothing in it is real. Ctrl-C stops it and keeps it; `make demo OPTIONS=--remove` removes it.\n\n")
+        self.print(f"\nThe demo lab is ready: {settings.SITE_URL}\n\n")
+        self.print(f"  Sign in as   {admin} (admin), or {', '.join(others)}")
+        self.print(f"  Password     {people.kept_password()} (the same for everyone)\n\n")
+        self.print("Nothing in it is real. Ctrl-C stops it and keeps it; `make demo OPTIONS=--remove` removes it.\n\n")
 
     def _wait_for_answer(self) -> None:
         until = time.monotonic() + ANSWER_SECONDS
@@ -163,14 +161,14 @@ class Command(up.Command):
     def _story(self) -> Story | None:
         return None
 
-    def _keep(self, keeper: Keeper) -> None:
+    def _keep(self, manager: ProgramManager) -> None:
         try:
-            super()._keep(keeper)
+            super()._keep(manager)
         finally:
             for agent in self.agents:
                 agent.stop()
 
-    def each_look(self) -> None:
+    def each_check(self) -> None:
         if time.monotonic() < self.submit_at:
             return
         self.submit_at = time.monotonic() + SUBMIT_SECONDS * self.chance.uniform(0.5, 1.5)
@@ -184,14 +182,14 @@ class Command(up.Command):
 
 
 def reached(job: int) -> ReachedStep | None:
-    """How far the earlier attempts of a resumable job came; None when there are none."""
+    """Return how far the earlier attempts of a resumable job got; None when there are none."""
     known = Progress.objects.filter(attempt__job=job, attempt__job__resumable=True, attempt__ended_at__isnull=False)
     last = known.filter(batch__gt=0, total__gt=0).order_by("attempt__number").last()
     return ReachedStep(last.step, (last.total or 0) // last.batch) if last else None
 
 
 def reached_for_agent(job: int) -> ReachedStep | None:
-    """The same, in a thread that keeps no connection."""
+    """Return the same as ``reached``, in a thread that keeps no database connection."""
     try:
         return reached(job)
     finally:

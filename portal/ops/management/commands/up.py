@@ -24,8 +24,8 @@ from portal.celery import app
 from portal.cluster.services import issue_join_token
 from portal.jobs.models import Container
 from portal.ops.up.logs import quiet_logging
-from portal.ops.up.preflight import AlreadyRunning, answers, findings, listen, lock_home
-from portal.ops.up.processes import Keeper, Program
+from portal.ops.up.preflight import AlreadyRunningError, answers, findings, listen, lock_home
+from portal.ops.up.processes import Program, ProgramManager
 from portal.ops.up.terminal import Terminal
 from portal.ops.up.welcome import Story, submit_examples, unfinished_examples
 from portal.serving.handover import handover_pair
@@ -35,69 +35,72 @@ from runners.agent.signals import StopSignal
 
 LOOK_SECONDS = 0.5
 PORTAL_SECRETS = ("DATABASE_URL", "REDIS_URL", "SECRET_KEY", "EMAIL_HOST_PASSWORD")
-"""Never given to the agent, which runs beside users' code; nor are the files named by ``NAME_FILE``."""
+"""Never passed to the agent, which runs beside users' code; the same holds for the files named by ``NAME_FILE``."""
 HOST = os.environ.get("HOST") or "127.0.0.1"
 
 
 def begin_schedule(file: Path) -> None:
-    """In a thread of this process, which carries the tasks out itself: it must know them, or it would only send them."""
+    """Run the schedule in a thread of this process, which also runs the tasks: without the imports it only queues them."""
     app.loader.import_default_modules()
     EmbeddedService(app, thread=True, schedule_filename=str(file)).start()
 
 
 class Command(BaseCommand):
     later: Sequence[Program] = ()
-    """What is started once the portal answers."""
+    """Programs that are started once the portal answers."""
     link: str | None = None
-    """Where the first person becomes admin."""
+    """The address at which the first person becomes admin."""
 
     command = "make run"
 
     help = "Start the portal, the scheduler and this machine's agent together, and keep them running until Ctrl-C."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """1. Check that it can start. 2. Migrate. 3. Start the programs. 4. Print where and how to sign in.
-        5. Keep the programs running, and report the first jobs. 6. On Ctrl-C or SIGTERM stop them all."""
+        """Run all programs of the lab until a signal ends them.
+
+        1. Check that it can start. 2. Migrate. 3. Start the programs. 4. Print where and how to sign in.
+        5. Keep the programs running, and report the first jobs. 6. On Ctrl-C or SIGTERM stop them all.
+        """
         self.stopping = StopSignal(signal.SIGINT, signal.SIGTERM)
         self._preflight()
         folder = self._log_folder()
         self._log_into(folder / "up.log")
         call_command("migrate", verbosity=0, interactive=False)
-        keeper = Keeper(folder, self.terminal)
+        manager = ProgramManager(folder, self.terminal)
         try:
             programs = self._programs()
             for program in programs:
                 if not program.needs_web:
-                    keeper.start(program)
+                    manager.start(program)
             self.later = [program for program in programs if program.needs_web]
             self._announce()
-            self._keep(keeper)
+            self._keep(manager)
         finally:
             self.terminal.progress("")
-            self.say(f"Stopping ... {stopped_with(running_here(settings.HOME))}".rstrip())
-            keeper.stop()
-            self.say(f"Stopped. All data is kept; start again with: {start_command(self.command, self.given_home)}")
+            self.print(f"Stopping ... {stopped_with(running_here(settings.HOME))}".rstrip())
+            manager.stop()
+            self.print(f"Stopped. All data is kept; start again with: {start_command(self.command, self.given_home)}")
 
     @property
     def given_home(self) -> Path:
-        """What SCHEDULEARN_HOME was set to."""
+        """The value of SCHEDULEARN_HOME."""
         return settings.HOME
 
     @cached_property
     def terminal(self) -> Terminal:
-        self.stdout.ending = ""  # lines end where the terminal ends them
+        self.stdout.ending = ""  # the terminal adds the line ends
         return Terminal(self.stdout)
 
-    def say(self, text: str) -> None:
-        self.terminal.say(text)
+    def print(self, text: str) -> None:
+        self.terminal.print(text)
 
     sockets: Sequence[socket.socket] = ()
-    """Kept open for the web processes, which inherit them each time they start."""
+    """Sockets that stay open for the web processes, which inherit them each time they start."""
 
     def _preflight(self) -> None:
         try:
             self.lock = lock_home(settings.HOME)
-        except AlreadyRunning:
+        except AlreadyRunningError:
             raise CommandError(
                 f"Schedulearn is already running with {settings.HOME}. Stop it there, or choose another SCHEDULEARN_HOME."
             ) from None
@@ -111,7 +114,7 @@ class Command(BaseCommand):
         return folder
 
     def _log_into(self, path: Path) -> None:
-        # In the settings, because Celery sets Django up again when it loads the tasks.
+        # Changed in the settings, because Celery sets up Django again when it loads the tasks.
         settings.LOGGING = quiet_logging(settings.LOGGING, path, self.terminal)
         logging.config.dictConfig(settings.LOGGING)
 
@@ -134,8 +137,11 @@ class Command(BaseCommand):
         return programs
 
     def _web_programs(self, env: Mapping[str, str]) -> list[Program]:
-        """One process for people and one for nodes, so that neither pages nor uploads delay a node's lease, and one that
-        gives each its connections. Connections wait in the sockets made here while one of them starts again."""
+        """Return the web programs: one for people, one for nodes, and one that passes each its connections.
+
+        Two are needed so that neither pages nor uploads delay a node's lease. Connections wait in the sockets made here
+        while one of the programs restarts.
+        """
         to_pages, pages = handover_pair()
         to_nodes, nodes = handover_pair()
         self.sockets = [listen(HOST, settings.PORT), to_pages, pages, to_nodes, nodes]
@@ -153,7 +159,7 @@ class Command(BaseCommand):
         ]
 
     def _agent_program(self, env: Mapping[str, str]) -> list[Program]:
-        """This machine's agent, which joins by itself at the first start."""
+        """Return this machine's agent, which joins the lab by itself at the first start."""
         env = {name: value for name, value in env.items() if name.removesuffix("_FILE") not in PORTAL_SECRETS}
         if not (settings.HOME / "agent" / "node.json").exists():
             env["SCHEDULEARN_JOIN_TOKEN"] = issue_join_token(None, approves=True)
@@ -161,54 +167,54 @@ class Command(BaseCommand):
         return [Program("agent", command, env, 25, needs_web=True)]
 
     def _beat_file(self) -> Path:
-        """When what is periodic was done last. Celery's default is a file in the folder of the code."""
+        """The file with the times of the last periodic tasks. Celery's default is in the folder of the code."""
         return settings.HOME / "beat"
 
     def _announce(self) -> None:
         self.link = setup_link(settings.SITE_URL)
-        self.say(f"\nSchedulearn is starting at {settings.SITE_URL}")
+        self.print(f"\nSchedulearn is starting at {settings.SITE_URL}")
         if self.link:
-            self.say(f"Set up your admin account with this link, which works once:\n\n    {self.link}\n")
-        self.say(f"Logs are in {settings.HOME / 'log'}. Ctrl-C stops everything.\n")
+            self.print(f"Set up your admin account with this link, which works once:\n\n    {self.link}\n")
+        self.print(f"Logs are in {settings.HOME / 'log'}. Ctrl-C stops everything.\n")
 
-    def _keep(self, keeper: Keeper) -> None:
+    def _keep(self, manager: ProgramManager) -> None:
         if not settings.LAB:
             begin_schedule(self._beat_file())
         story = self._story()
         web = ready = False
         while not self.stopping.wait(LOOK_SECONDS):
-            keeper.look()
-            self.each_look()
+            manager.check()
+            self.each_check()
             if not web and (web := answers(HOST, settings.PORT)):
                 for program in self.later:
-                    keeper.start(program)
+                    manager.start(program)
             if story is not None and not story.over:
-                self._tell(story)
+                self._report(story)
                 if story.succeeded:
                     ready = True
-                    self._say_ready("Everything is prepared, for elastic jobs too.")
+                    self._announce_ready("Everything is prepared, for elastic jobs too.")
             if web and not ready and (story is None or story.begun or not story.shows_a_first_success):
                 ready = True
-                self._say_ready("Schedulearn is ready.")
+                self._announce_ready("Schedulearn is ready.")
 
-    def _tell(self, story: Story) -> None:
+    def _report(self, story: Story) -> None:
         try:
-            for line in story.news():
-                self.say(f"  {line}")
+            for line in story.new_lines():
+                self.print(f"  {line}")
             self.terminal.progress(*story.progress())
         except DatabaseError:
             logging.getLogger(__name__).exception("the progress of the first jobs could not be read")
             connection.close()
             time.sleep(LOOK_SECONDS)
 
-    def _say_ready(self, what: str) -> None:
+    def _announce_ready(self, what: str) -> None:
         if self.link and not has_admin():
-            self.say(f"\n{what} Set up your admin account here:\n\n    {self.link}\n")
+            self.print(f"\n{what} Set up your admin account here:\n\n    {self.link}\n")
         else:
-            self.say(f"\n{what} Sign in at {settings.SITE_URL}\n")
+            self.print(f"\n{what} Sign in at {settings.SITE_URL}\n")
 
-    def each_look(self) -> None:
-        """For the demo lab."""
+    def each_check(self) -> None:
+        """Do what the demo lab does in each round; nothing here."""
 
     def _story(self) -> Story | None:
         submitted = submit_examples()
@@ -217,15 +223,15 @@ class Command(BaseCommand):
             return None
         story = Story(jobs, settings.SITE_URL, shows_a_first_success=bool(submitted))
         if submitted:
-            self.say("Two examples show how it works: a plain training first, then an elastic one with Horovod.")
+            self.print("Two examples show how it works: a plain training first, then an elastic one with Horovod.")
         for chapter in story.chapters:
-            self.say(f"  {chapter.name}: {chapter.link}")
-        self.say("")
+            self.print(f"  {chapter.name}: {chapter.link}")
+        self.print("")
         return story
 
 
 def start_command(command: str, home: Path) -> str:
-    """What starts the same lab again, with the settings that it was given."""
+    """Return the command that starts the same lab again with the same settings."""
     given = {"SCHEDULEARN_HOME": str(home), "HOST": HOST, "PORT": str(settings.PORT)}
     usual = {
         "SCHEDULEARN_HOME": str(settings.DEFAULT_HOME),
@@ -236,7 +242,7 @@ def start_command(command: str, home: Path) -> str:
 
 
 def running_here(home: Path) -> int:
-    """How many jobs run on this machine, whose agent ends with the portal."""
+    """Return how many jobs run on this machine, whose agent ends with the portal."""
     try:
         identity = Identity.read(home / "agent" / "node.json")
         if identity is None:
@@ -244,11 +250,11 @@ def running_here(home: Path) -> int:
         parts = Container.objects.filter(node=identity.node, exited_at=None, attempt__ended_at=None)
         return parts.values("attempt__job").distinct().count()
     except (OSError, ValueError, DatabaseError):
-        return 0  # only for a sentence
+        return 0  # it is only for a message
 
 
 def stopped_with(jobs: int) -> str:
-    """What a stop does to jobs on this machine; nothing where none runs."""
+    """Describe what a stop does to jobs on this machine; empty when none runs."""
     if not jobs:
         return ""
     return f"{counted(jobs, 'running job')} {'stops' if jobs == 1 else 'stop'} too, and will run again after the next start."

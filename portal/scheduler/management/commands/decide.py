@@ -1,4 +1,4 @@
-"""A policy as a filter, for other people's simulators and tools."""
+"""``manage.py decide``: a policy as a filter, for external simulators and tools."""
 
 import json
 import sys
@@ -12,9 +12,9 @@ from scheduling.simulate.settle import InvalidPlanError
 
 
 class Command(BaseCommand):
-    """Reads one snapshot per line and answers each with one allocation, in a line of its own; see docs/policies.md.
+    """Reads one snapshot per line and answers each with one plan per line; see docs/policies.md.
 
-    What it remembers lives as long as it runs. A line that makes no sense is answered with ``{"error": ...}`` and
+    The policy keeps its state as long as the command runs. An invalid line is answered with ``{"error": ...}`` and
     changes nothing. Needs no database.
     """
 
@@ -38,16 +38,17 @@ class Command(BaseCommand):
                     self.stdout.write(json.dumps(answer(asked, line)))
                     self.stdout.flush()
         except BrokenPipeError:
-            sys.stderr.close()  # who asked has gone; Python would complain about it once more at the end
+            sys.stderr.close()  # the reader is gone; Python would report the broken pipe again at exit
 
 
 def answer(asked: Filter, line: str) -> dict[str, Any]:
+    """Return the answer to one line, an error included."""
     try:
         return asked.answer(json.loads(line))
     except BadRequestError as error:
         return {"error": f"{error}."}
     except ValueError as error:
-        return {"error": f"This line is no JSON: {error}."}
+        return {"error": f"This line is not JSON: {error}."}
     except RecursionError:
         return {"error": "This line is nested too deeply."}
     except InvalidPlanError as error:

@@ -1,4 +1,4 @@
-"""``manage.py replay``: decides every recorded turn again and says how many come out as they were."""
+"""``manage.py replay``: decides every recorded scheduling cycle again and reports how many give the same plan."""
 
 import json
 from collections.abc import Mapping
@@ -8,87 +8,91 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
-from portal.scheduler.replay import Replayed, Summary, replay, replay_as
+from portal.scheduler.replay import ReplayedCycle, Summary, replay, replay_as
 from scheduling import registry
 from scheduling.replay import ReplayOutcome
 
 SHOWN = 10
-"""Turns and jobs that are shown in full."""
+"""Cycles and jobs that are shown in full."""
 
 
 class Command(BaseCommand):
-    """Exits with 1 when the policy that was in force decides any turn otherwise than it did."""
+    """Exits with 1 when the policy that was in force decides any recorded cycle differently now."""
 
-    help = "Decide every recorded turn of the scheduler again and compare. Changes nothing."
+    help = "Decide every recorded scheduling cycle again and compare the plans. Changes nothing."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--since", type=float, metavar="DAYS", help="Only turns of the last so many days.")
-        parser.add_argument("--policy", metavar="KEY", help="As this policy would have decided, on the same worlds.")
+        parser.add_argument("--since", type=float, metavar="DAYS", help="Only the cycles of the last DAYS days.")
+        parser.add_argument("--policy", metavar="KEY", help="Decide by this policy, on the same snapshots.")
         parser.add_argument(
-            "--set", action="append", default=[], metavar="NAME=VALUE", help="A parameter of it, as JSON or plain text."
+            "--set",
+            action="append",
+            default=[],
+            metavar="NAME=VALUE",
+            help="A parameter of the policy, as JSON or plain text.",
         )
         parser.add_argument("--show", type=int, default=SHOWN, metavar="N", help="Differences to show in full.")
 
     def handle(self, *args: Any, **options: Any) -> None:
         since = None if options["since"] is None else timezone.now() - timedelta(days=options["since"])
         if options["set"] and not options["policy"]:
-            raise CommandError("--set needs --policy: recorded turns have their own parameters.")
+            raise CommandError("--set needs --policy: recorded cycles have their own parameters.")
         if options["policy"]:
             try:
                 policy = registry.build(options["policy"], read_params(options["set"]))
             except ValueError as error:
                 raise CommandError(str(error)) from error
-            turns = replay_as(policy, since)
+            cycles = replay_as(policy, since)
         else:
-            turns = replay(since)
+            cycles = replay(since)
         summary, shown = Summary(), 0
-        for one in turns:
+        for one in cycles:
             summary.add(one)
             if one.again and not one.again.same and not options["policy"] and shown < options["show"]:
                 shown += 1
                 self._show(one, one.again)
         self._sum_up(summary, options["policy"], options["show"])
         if not options["policy"] and summary.same < summary.judged:
-            raise CommandError("Not every turn was decided as it had been.")
+            raise CommandError("Not every cycle was decided as before.")
 
-    def _show(self, one: Replayed, again: ReplayOutcome) -> None:
-        code = " (its code was changed since)" if one.edited else ""
-        by = one.cycle.config.policy if one.cycle.config else "nobody"
-        self.stdout.write(f"turn {one.cycle.pk} at {one.cycle.at:%Y-%m-%d %H:%M:%S} by {by}{code}:")
+    def _show(self, one: ReplayedCycle, again: ReplayOutcome) -> None:
+        code = " (its code has changed since)" if one.edited else ""
+        by = one.cycle.config.policy if one.cycle.config else "no policy"
+        self.stdout.write(f"cycle {one.cycle.pk} at {one.cycle.at:%Y-%m-%d %H:%M:%S} by {by}{code}:")
         if again.wrong:
             self.stdout.write(f"  {again.wrong}")
         for each in again.differences[:SHOWN]:
             self.stdout.write(f"  job {each.job}: {each.what}")
         if again.state_differs:
-            self.stdout.write("  it keeps another state for its next turn")
+            self.stdout.write("  it keeps another state for its next cycle")
 
-    def _sum_up(self, summary: Summary, other: str | None, most: int) -> None:
-        if not summary.turns:
-            self.stdout.write("No turn is recorded in this time.")
+    def _sum_up(self, summary: Summary, other: str | None, max_jobs: int) -> None:
+        if not summary.cycles:
+            self.stdout.write("No cycle is recorded in this time.")
             return
-        self.stdout.write(f"{summary.turns} recorded turns, {summary.judged} decided again.")
+        self.stdout.write(f"{summary.cycles} recorded cycles, {summary.judged} decided again.")
         for why, count in summary.why_not.items():
-            self.stdout.write(f"{count} not judged: {why}.")
+            self.stdout.write(f"{count} not compared: {why}.")
         if summary.edited:
             self.stdout.write(f"{summary.edited} were decided by another version of their policy's code.")
-        what = f"{other} would have decided equally" if other else "came out as they were (fidelity)"
+        what = f"would have been decided equally by {other}" if other else "gave the same plan (fidelity)"
         self.stdout.write(f"{summary.same} of {summary.judged} {what}: {100 * summary.fidelity:.2f} %.")
         if not other:
             return
-        for (was, would), count in summary.lots.most_common():
-            self.stdout.write(f"  {count} times a job that {_said(was)} would have been one that {_said(would)}")
-        for job, count in summary.jobs.most_common(most):
-            self.stdout.write(f"  job {job}: another decision in {count} turns")
-        if len(summary.jobs) > most:
-            self.stdout.write(f"  and {len(summary.jobs) - most} more jobs")
+        for (was, would), count in summary.outcomes.most_common():
+            self.stdout.write(f"  {count} times a job that {_clause(was)} would have been one that {_clause(would)}")
+        for job, count in summary.jobs.most_common(max_jobs):
+            self.stdout.write(f"  job {job}: another decision in {count} cycles")
+        if len(summary.jobs) > max_jobs:
+            self.stdout.write(f"  and {len(summary.jobs) - max_jobs} more jobs")
 
 
-def _said(kind: str) -> str:
+def _clause(kind: str) -> str:
     return "is preempted" if kind == "preempted" else kind
 
 
 def read_params(pairs: list[str]) -> Mapping[str, Any]:
-    """``["strict=true", "size=least"]``: values are JSON where they can be read as such, else text."""
+    """Parse pairs such as ``["strict=true", "size=least"]``: values are JSON where they parse as such, else text."""
     found: dict[str, Any] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")

@@ -1,4 +1,4 @@
-"""The scheduler's loop."""
+"""``manage.py runscheduler``: the scheduler's loop."""
 
 import logging
 import signal
@@ -19,28 +19,28 @@ from portal.wake import SCHEDULER, Subscription
 logger = logging.getLogger(__name__)
 
 COOL_DOWN_SECONDS = 0.2
-"""Between two turns: a burst of events is one reason to look, not a hundred."""
+"""Between two cycles: a burst of events is one reason to decide, not a hundred."""
 LISTEN_SECONDS = 0.5
-"""While the loop waits for a notification, it notices a signal to end after at most so long."""
+"""How long a signal may go unnoticed while the loop waits for a notification."""
 REST_SECONDS = 2.0
-"""After trouble with the database."""
+"""The pause after a database error."""
 
 
 class Command(BaseCommand):
-    """Decides which job gets which GPUs, until it is told to end.
+    """Decides which job gets which GPUs, until a signal ends it.
 
     1. Take the lead, or stand by until the present leader is gone.
-    2. Turn once (``cycle.run``).
-    3. Wait for a notification or the period, but at least the cool-down; start again at 1.
+    2. Run one scheduling cycle (``cycle.run``).
+    3. Wait for a notification or the end of the period, but at least for the cool-down; begin again.
 
-    A turn that finds itself deposed goes back to 1. Trouble with the database is logged, and after a rest and
-    with a new connection the loop begins at 1. SIGTERM and SIGINT end it after the turn in hand.
+    A scheduler that has lost the lead goes back to 1. A database error is logged, and after a pause the loop begins at 1
+    with a new connection. SIGTERM and SIGINT end the loop after the current cycle.
     """
 
     help = "Run the scheduler. Several may run: one leads, the others stand by."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--once", action="store_true", help="Turn once and end (for trying things out).")
+        parser.add_argument("--once", action="store_true", help="Run one scheduling cycle and exit (for testing).")
 
     def handle(self, *args: Any, once: bool = False, **options: Any) -> None:
         self.ending = False
@@ -49,28 +49,28 @@ class Command(BaseCommand):
         leadership, subscription = Leadership(), Subscription(SCHEDULER)
         try:
             while not self.ending:
-                self.turn(leadership)
+                self.run_cycle(leadership)
                 if once:
                     return
                 self._wait(subscription)
         finally:
-            leadership.let_go()
+            leadership.release()
             subscription.close()
 
-    def turn(self, leadership: Leadership) -> None:
-        """One unit of work."""
+    def run_cycle(self, leadership: Leadership) -> None:
+        """Take the lead if it is free, and run one cycle if we lead."""
         try:
             if leadership.epoch is None and leadership.take():
                 logger.info("leading with epoch %s", leadership.epoch)
                 self.history = History()
             if leadership.epoch is not None:
                 cycle.run(leadership.epoch, history=self.history)
-        except cycle.Deposed as deposed:
-            logger.warning("deposed: %s", deposed)
-            leadership.let_go()
+        except cycle.LeadershipLostError as lost:
+            logger.warning("lost the lead: %s", lost)
+            leadership.release()
         except DatabaseTrouble:
-            logger.exception("the database did not do as told; trying again with a new connection")
-            leadership.let_go()
+            logger.exception("database error; trying again with a new connection")
+            leadership.release()
             connections.close_all()
             time.sleep(REST_SECONDS)
 

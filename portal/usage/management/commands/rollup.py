@@ -1,4 +1,4 @@
-"""``python manage.py rollup [--rebuild]``: the daily sums of usage and ledger, now instead of within the hour."""
+"""``python manage.py rollup [--rebuild]``: updates the daily sums of usage and ledger now instead of within the hour."""
 
 from argparse import ArgumentParser
 from typing import Any
@@ -9,10 +9,10 @@ from portal.usage import capacity, rollups
 
 
 class Command(BaseCommand):
-    help = "Brings the daily sums of usage and ledger up to yesterday."
+    help = "Bring the daily sums of usage and ledger up to yesterday."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--rebuild", action="store_true", help="make all days anew from what happened")
+        parser.add_argument("--rebuild", action="store_true", help="compute all days again from the recorded facts")
 
     def handle(self, *args: Any, **options: Any) -> None:
         capacity.record()

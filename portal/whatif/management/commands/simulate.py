@@ -1,4 +1,4 @@
-"""What a workload, or the lab's own last days, would look like under one policy or several."""
+"""``manage.py simulate``: a workload, or the lab's recent history, under one or several policies."""
 
 import csv
 import json
@@ -37,7 +37,7 @@ from scheduling.simulate import (
 from scheduling.simulate.truth import Knowledge
 from scheduling.types import Node, Policy
 
-MOST_DAYS = 365
+MAX_DAYS = 365
 REALLY = "what really happened"
 OF_TRACES = ("profiles", "cluster", "rounds", "placement", "mode", "knowledge", "jobs", "until", "lose")
 
@@ -53,49 +53,78 @@ class Chosen:
 
 
 class Command(BaseCommand):
-    """Drives policies in a virtual clock. With a trace it needs neither database nor Redis, with the history the database.
+    """Runs policies in simulated time. A trace needs neither database nor Redis; the history needs the database.
 
-    1. Read the trace, with measured speeds if it names any; or the lab's own last days, with what really happened.
-    2. Simulate it under each policy; progress goes to the error stream.
-    3. Print the figures side by side; write JSON, CSV and a picture if asked to.
+    1. Read the trace, with measured speeds if it names any; or the lab's recent history, with what really happened.
+    2. Simulate it under each policy; progress is written to standard error.
+    3. Print the figures side by side; write JSON, CSV and a chart on request.
     """
 
-    help = "Simulate a trace, or the lab's last days, under one or several policies. See docs/policies.md."
+    help = "Simulate a trace, or the lab's recent history, under one or several policies. See docs/policies.md."
     requires_system_checks = []  # noqa: RUF012
 
     def add_arguments(self, parser: CommandParser) -> None:
         policy_args.add_arguments(parser, several=True)
         add = parser.add_argument
-        add("--trace", type=Path, help="Pollux, Philly, the prototype's runs, or our own CSV or JSON.")
-        add("--history", type=int, metavar="DAYS", help="The lab's own last days, instead of a trace.")
-        add("--profiles", type=Path, help="A folder of measured speeds, Pollux's or ElasticFlow's.")
-        add("--cluster", help="16x4 (if not given) is 16 nodes with 4 GPUs; 8x4:T4+2x8:A100 has two kinds.")
-        add("--rounds", type=float, metavar="SECONDS", help="Decide at each multiple only, as published simulators do.")
-        add("--placement", choices=["own", "larger first", "queue order"], help="In rounds: whose; see the handbook.")
+        add("--trace", type=Path, help="A trace of Pollux, Philly or the prototype, or our own CSV or JSON.")
+        add("--history", type=int, metavar="DAYS", help="Simulate the last DAYS days of the lab instead of a trace.")
+        add("--profiles", type=Path, help="A folder of measured speeds, of Pollux or ElasticFlow.")
+        add("--cluster", help="16x4 (the default) is 16 nodes with 4 GPUs; 8x4:T4+2x8:A100 has two kinds of GPUs.")
+        add(
+            "--rounds",
+            type=float,
+            metavar="SECONDS",
+            help="Decide only at multiples of this time, as published simulators do.",
+        )
+        add(
+            "--placement",
+            choices=["own", "larger first", "queue order"],
+            help="With --rounds: how jobs are placed; see docs/policies.md.",
+        )
         add(
             "--mode",
             choices=["rigid", "fixed", "free"],
-            help="Jobs of asked size, elastic, or elastic in size and batch.",
+            help="Jobs of the requested size, elastic jobs, or jobs that are elastic in size and batch size.",
         )
         add("--knowledge", choices=get_args(Knowledge), help=KNOWLEDGE)
         add("--jobs", type=int, metavar="N", help="Only the first N jobs of the trace.")
-        add("--until", type=float, metavar="SECONDS", help="Stop the clock then.")
-        add("--lose", action="append", default=[], metavar="NODE:AT[:BACK]", help="A node is lost, and comes back.")
-        add("--release", type=float, default=10.0, metavar="SECONDS", help="From asking GPUs back to their being free.")
-        add("--window", type=float, default=0.0, metavar="SECONDS", help="Decide together what happens within so long.")
-        add("--json", type=Path, help="Everything, job by job; - for the standard output.")
-        add("--csv", type=Path, help="A row for each job and policy.")
-        add("--plot", type=Path, help="How long jobs took, as SVG.")
+        add("--until", type=float, metavar="SECONDS", help="End the simulation at this time.")
+        add(
+            "--lose",
+            action="append",
+            default=[],
+            metavar="NODE:AT[:BACK]",
+            help="A node is lost at AT, and comes back at BACK.",
+        )
+        add(
+            "--release",
+            type=float,
+            default=10.0,
+            metavar="SECONDS",
+            help="How long jobs take to release GPUs that are requested back.",
+        )
+        add(
+            "--window",
+            type=float,
+            default=0.0,
+            metavar="SECONDS",
+            help="Make one decision for all events within this time.",
+        )
+        add("--json", type=Path, help="Write all results, job by job, as JSON; - for standard output.")
+        add("--csv", type=Path, help="Write a row for each job and policy as CSV.")
+        add("--plot", type=Path, help="Draw how long jobs took, as SVG.")
 
     def handle(self, *args: Any, **given: Any) -> None:
         try:
             _agree(given)
             policies = [
-                Chosen(" ".join([key, *(f"{item}={value}" for item, value in said.items())]), key, params, policy)
-                for key, said in given["policies"]
-                for policy, params in [policy_args.build(key, said)]
+                Chosen(
+                    " ".join([key, *(f"{item}={value}" for item, value in given_params.items())]), key, params, policy
+                )
+                for key, given_params in given["policies"]
+                for policy, params in [policy_args.build(key, given_params)]
             ]
-            lived = self._trace(given, policies) if given["history"] is None else self._history(given, policies)
+            comparison = self._trace(given, policies) if given["history"] is None else self._history(given, policies)
         except (ValueError, Refused) as error:
             raise CommandError(str(error)) from error
         except InvalidPlanError as error:
@@ -103,19 +132,21 @@ class Command(BaseCommand):
         except DatabaseError as error:
             raise CommandError(f"The lab's history cannot be read from the portal's database: {error}") from error
         if given["json"] != Path("-"):
-            said = (f"{name.replace('_', ' ')} {value}" for name, value in lived.about.items() if value is not None)
-            self.stdout.write(", ".join(said))
-            self.stdout.write(compare.table(compare.row(run.name, run.summary) for run in lived.shown))
-            for line in lived.notes:
+            facts = (
+                f"{name.replace('_', ' ')} {value}" for name, value in comparison.about.items() if value is not None
+            )
+            self.stdout.write(", ".join(facts))
+            self.stdout.write(compare.table(compare.row(run.name, run.summary) for run in comparison.shown))
+            for line in comparison.notes:
                 self.stdout.write(line)
         try:
-            self._write(given, lived)
+            self._write(given, comparison)
         except OSError as error:
             raise CommandError(f"{error.filename} cannot be written: {error.strerror}.") from error
 
     # --- a trace
 
-    def _trace(self, given: dict[str, Any], policies: Sequence[Chosen]) -> "Lived":
+    def _trace(self, given: dict[str, Any], policies: Sequence[Chosen]) -> "Comparison":
         given = {**given, "cluster": given["cluster"] or "16x4", "knowledge": given["knowledge"] or "oracle"}
         nodes = compare.cluster(given["cluster"])
         submissions = self._read(given, nodes)
@@ -127,7 +158,7 @@ class Command(BaseCommand):
                 placing = given["placement"] or compare.REFERENCE_PLACEMENT.get(each.key, "own")
                 how = replace(options, placement=placing)
             if runs and given["knowledge"] in ("learnt", "declared"):
-                submissions = self._read(given, nodes)  # what one policy's world has learnt is not known in the next
+                submissions = self._read(given, nodes)  # what was learnt under one policy is unknown under the next
             result = self._run(each, nodes, submissions, how)
             runs.append(compare.PolicyRun.of(each.name, each.key, each.params, result))
         about = {
@@ -135,10 +166,10 @@ class Command(BaseCommand):
             "jobs": len(submissions),
             "cluster": given["cluster"],
             "rounds": given["rounds"],
-            "mode": given["mode"] or "as the trace says",
+            "mode": given["mode"] or "as in the trace",
             "knowledge": given["knowledge"],
         }
-        return Lived(f"{about['trace']} on {about['cluster']}", about, runs)
+        return Comparison(f"{about['trace']} on {about['cluster']}", about, runs)
 
     def _read(self, given: dict[str, Any], nodes: Sequence[Node]) -> list[Submission]:
         submissions = traces.read(
@@ -175,25 +206,27 @@ class Command(BaseCommand):
         _done(each.name, result, sys.stderr)
         return result
 
-    # --- the lab's own last days
+    # --- the lab's recent history
 
-    def _history(self, given: dict[str, Any], policies: Sequence[Chosen]) -> "Lived":
+    def _history(self, given: dict[str, Any], policies: Sequence[Chosen]) -> "Comparison":
         days = given["history"]
         end = timezone.now()
         start = end - timedelta(days=days)
         world = simulation_runs.read(start, end)
-        really = compare.PolicyRun(REALLY, "", {}, *simulation_runs.happened(world))
+        really = compare.PolicyRun(REALLY, "", {}, *simulation_runs.actual_report(world))
         if not really.summary.jobs:
-            raise Refused("No job came to its end by itself in these days: there is nothing to compare.")
+            raise Refused("No job ended by itself in these days, so there is nothing to compare.")
         options = Options(release_seconds=max(0.0, given["release"]), window_seconds=max(0.0, given["window"]))
         runs = []
         for each in policies:
-            result = simulation_runs.live(
+            result = simulation_runs.simulate_world(
                 world, each.policy, options=options, clock=time.perf_counter,
                 on_progress=_progress(each.name, sys.stderr),
             )  # fmt: skip
             _done(each.name, result, sys.stderr)
-            runs.append(compare.PolicyRun(each.name, each.key, each.params, *simulation_runs.simulated(world, result)))
+            runs.append(
+                compare.PolicyRun(each.name, each.key, each.params, *simulation_runs.simulated_report(world, result))
+            )
         config = control.current_config()
         about = {
             "history": f"of {days} days until {end:%Y-%m-%d %H:%M} UTC",
@@ -206,40 +239,40 @@ class Command(BaseCommand):
         notes = []
         begun = CapacitySpell.objects.aggregate(first=Min("since"))["first"]
         if begun is not None and begun > start + timedelta(days=1):
-            notes.append(f"The lab's history is younger: its first node offered GPUs on {begun:%Y-%m-%d %H:%M} UTC.")
+            notes.append(f"The lab's history is shorter: its first node offered GPUs on {begun:%Y-%m-%d %H:%M} UTC.")
         if switches := report.switched(start, end):
             notes.append(
-                f"The policy was switched in these days ({switches}×), so what really happened is not the work of one policy."
+                f"The policy was switched in these days ({switches}×), so what really happened is not due to one policy."
             )
         notes.append(_off(really, next((run for run in runs if _in_force(run, config)), None)))
-        return Lived(f"The lab's last {days} days", about, runs, really, notes)
+        return Comparison(f"The lab's last {days} days", about, runs, really, notes)
 
-    # --- telling
+    # --- output
 
-    def _write(self, given: dict[str, Any], lived: "Lived") -> None:
+    def _write(self, given: dict[str, Any], comparison: "Comparison") -> None:
         if given["json"]:
-            everything: dict[str, Any] = {**lived.about, "runs": [run.to_json() for run in lived.runs]}
-            if lived.really:
-                everything["really"] = {"summary": asdict(lived.really.summary), "jobs": lived.really.jobs}
+            everything: dict[str, Any] = {**comparison.about, "runs": [run.to_json() for run in comparison.runs]}
+            if comparison.really:
+                everything["really"] = {"summary": asdict(comparison.really.summary), "jobs": comparison.really.jobs}
             text = json.dumps(everything, indent=1)
             if given["json"] == Path("-"):
                 self.stdout.write(text)
             else:
                 given["json"].write_text(text + "\n")
         if given["csv"]:
-            rows = [{"run": run.name, **job} for run in lived.shown for job in run.jobs]
+            rows = [{"run": run.name, **job} for run in comparison.shown for job in run.jobs]
             with given["csv"].open("w", newline="") as file:
                 writer = csv.DictWriter(file, list(rows[0]))
                 writer.writeheader()
                 writer.writerows(rows)
         if given["plot"]:
-            took = {run.name: [job["turnaround"] for job in run.jobs if _counts(job)] for run in lived.shown}
-            given["plot"].write_text(plot.turnarounds(lived.title, took))
+            took = {run.name: [job["turnaround"] for job in run.jobs if _counts(job)] for run in comparison.shown}
+            given["plot"].write_text(plot.turnarounds(comparison.title, took))
 
 
 @dataclass(frozen=True, slots=True)
-class Lived:
-    """What is to be told."""
+class Comparison:
+    """The results to print and write."""
 
     title: str
     about: dict[str, Any]
@@ -253,23 +286,23 @@ class Lived:
 
 
 KNOWLEDGE = (
-    "What policies are told: everything (oracle, if not given); speeds learnt from the steps that jobs of the same program "
-    "have made so far, without lengths (learnt) or with them (declared); true speeds but no lengths (speed); or nothing (none)."
+    "What policies know: everything (oracle, the default); speeds learnt from the steps that jobs of the same program have "
+    "made so far, without lengths (learnt) or with them (declared); true speeds but no lengths (speed); or nothing (none)."
 )
 
 
 def _agree(given: dict[str, Any]) -> None:
-    """Raises ValueError when options do not go together."""
+    """Check that the options go together. Raises ValueError when they do not."""
     if given["history"] is None:
         if given["trace"] is None:
-            raise ValueError("Say what to simulate: --trace FILE, or --history DAYS for the lab's own last days.")
+            raise ValueError("Give what to simulate: --trace FILE, or --history DAYS for the lab's recent history.")
         return
     if given["trace"] is not None:
         raise ValueError("Give either --trace or --history, not both.")
     if wrong := [name for name in OF_TRACES if given[name] not in (None, [])]:
-        raise ValueError(f"--{wrong[0]} belongs to --trace: with --history the lab's own past says it.")
-    if not 1 <= given["history"] <= MOST_DAYS:
-        raise ValueError(f"--history needs a number of days from 1 to {MOST_DAYS}.")
+        raise ValueError(f"--{wrong[0]} works with --trace only: --history takes it from the lab's past.")
+    if not 1 <= given["history"] <= MAX_DAYS:
+        raise ValueError(f"--history needs a number of days from 1 to {MAX_DAYS}.")
 
 
 def _counts(job: dict[str, Any]) -> bool:
@@ -281,31 +314,31 @@ def _in_force(run: compare.PolicyRun, config: SchedulerConfig) -> bool:
 
 
 def _off(really: compare.PolicyRun, run: compare.PolicyRun | None) -> str:
-    """How far the simulation is from what happened."""
+    """Describe how far the simulation is from what really happened."""
     if run is None:
-        return "Name the policy in force too, with its parameters, to see how far a simulation is from what happened."
+        return "Add the policy in force, with its parameters, to see how far a simulation is from what really happened."
     real, made = really.summary.turnaround.mean, run.summary.turnaround.mean
     off = relative.difference(made, real, charts.SECONDS, min_base=relative.MIN_BASE[charts.SECONDS])
     return (
-        f"{run.name} is in force: simulated, a job took {made:,.0f} s on average; really it was {real:,.0f} s "
-        f"({off}). Take smaller differences between policies with caution."
+        f"{run.name} is in force: in the simulation a job took {made:,.0f} s on average; in reality it was {real:,.0f} s "
+        f"({off}). Smaller differences between policies are uncertain."
     )
 
 
 def _progress(name: str, stream: TextIO) -> Callable[[float], None]:
-    told = -1
+    shown_percent = -1
 
-    def tell(part: float) -> None:
-        nonlocal told
-        if int(part * 20) != told:
-            told = int(part * 20)
+    def show(part: float) -> None:
+        nonlocal shown_percent
+        if int(part * 20) != shown_percent:
+            shown_percent = int(part * 20)
             print(f"\r{name}: {part:.0%} of the jobs", end="", file=stream, flush=True)
 
-    return tell
+    return show
 
 
 def _done(name: str, result: Result, stream: TextIO) -> None:
-    print(f"\r{name}: done in {result.turns} turns".ljust(60), file=stream)  # noqa: T201
+    print(f"\r{name}: done in {result.turns} scheduling cycles".ljust(60), file=stream)  # noqa: T201
 
 
 def _loss(text: str, nodes: set[str]) -> Loss:

@@ -1,6 +1,7 @@
-"""Many jobs, several schedulers that ignore each other, agents, and an admin who keeps switching the policy.
+"""A load test: many jobs, several schedulers that ignore each other, agents, and a policy that keeps being switched.
 
-``python -m tests.portal.storm`` runs a smaller one on the migrated SQLite database of its home and prints what came of it as JSON.
+``python -m tests.portal.scheduler_load`` runs a smaller one on the migrated SQLite database of its home and prints the
+result as JSON.
 """
 
 import itertools
@@ -15,10 +16,10 @@ from dataclasses import asdict, dataclass, field
 
 
 @dataclass
-class Weather:
-    """What a storm left behind."""
+class LoadResult:
+    """The result of a load test."""
 
-    turns: int = 0
+    cycles: int = 0
     dropped: int = 0
     switches: int = 0
     database_errors: list[str] = field(default_factory=list)
@@ -28,20 +29,20 @@ class Weather:
     crashed: list[str] = field(default_factory=list)
 
 
-def storm(
+def run_load(
     jobs: int, *, schedulers: int = 2, switch_every: float | None = None, switches: int = 0, seconds: float = 100
-) -> Weather:
-    """Runs until all jobs have finished or the time (seconds) is up. The lock that keeps schedulers apart must be off.
+) -> LoadResult:
+    """Run until all jobs have finished or the time (seconds) is up. The lock that keeps schedulers apart must be off.
 
     The policy is switched every ``switch_every`` seconds. On a slow machine the jobs may be done after a few switches, so
-    as many jobs come again until there were ``switches``.
+    as many jobs are submitted again until there were ``switches``.
     """
     from django.db import Error, connection
 
     from portal.jobs.models import FINISHED_STATES, Job
     from portal.scheduler import cycle
     from portal.scheduler.services import switch_policy
-    from tests.portal.control_world import agents_do_as_told, heartbeat, lead, queue, ready_node
+    from tests.portal.control_world import heartbeat, lead, queue, ready_node, run_agents
 
     chance = random.Random(7)
     nodes = (("a", 8), ("b", 8), ("c", 4))
@@ -56,7 +57,7 @@ def storm(
             queue(least, most, owner=chance.choice(["alice", "bob"]), **kind)
 
     submit_all()
-    epoch, weather, over = lead(), Weather(), threading.Event()
+    epoch, result, over = lead(), LoadResult(), threading.Event()
 
     def forever(work: Callable[[], object], rest: float) -> Callable[[], None]:
         def loop() -> None:
@@ -65,33 +66,33 @@ def storm(
                     try:
                         work()
                     except Error as error:
-                        weather.database_errors.append(f"{type(error).__name__}: {error}"[:200])
+                        result.database_errors.append(f"{type(error).__name__}: {error}"[:200])
                         connection.close()
             except Exception as error:  # a thread's death must fail the test, not hide
-                weather.crashed.append(f"{type(error).__name__}: {error}")
+                result.crashed.append(f"{type(error).__name__}: {error}")
             finally:
                 connection.close()
 
         return loop
 
-    def turn() -> None:
+    def run_cycle() -> None:
         done = cycle.run(epoch)
-        weather.turns += 1
-        weather.dropped += len(done.applied.dropped)
+        result.cycles += 1
+        result.dropped += len(done.applied.dropped)
         if done.error:
-            weather.crashed.append(done.error)
+            result.crashed.append(done.error)
 
     def work() -> None:
         heartbeat()
-        agents_do_as_told(finish=True, hasty=True)
+        run_agents(finish=True, hasty=True)
 
     policies = itertools.cycle([("fifo", {"strict": False}), ("round_robin", {}), ("elastic_fifo", {}), ("fifo", {})])
 
     def switch() -> None:
         switch_policy(None, *next(policies))
-        weather.switches += 1
+        result.switches += 1
 
-    loops = [forever(turn, 0.01) for _ in range(schedulers)] + [forever(work, 0.01)]
+    loops = [forever(run_cycle, 0.01) for _ in range(schedulers)] + [forever(work, 0.01)]
     if switch_every:
         loops.append(forever(switch, switch_every))
     threads = [threading.Thread(target=loop) for loop in loops]
@@ -100,9 +101,9 @@ def storm(
     until = time.monotonic() + seconds
     left = Job.objects.exclude(state__in=FINISHED_STATES)
     try:
-        while time.monotonic() < until and not weather.crashed:
+        while time.monotonic() < until and not result.crashed:
             if not left.exists():
-                if weather.switches >= switches:
+                if result.switches >= switches:
                     break
                 submit_all()
             time.sleep(0.1)
@@ -110,22 +111,22 @@ def storm(
         over.set()
         for thread in threads:
             thread.join()
-    look_around(weather)
-    return weather
+    check_rows(result)
+    return result
 
 
-def look_around(weather: Weather) -> None:
-    """No job unfinished or started twice, no GPU held twice at any moment."""
+def check_rows(result: LoadResult) -> None:
+    """Count jobs that are unfinished or started twice, and GPUs that were held twice at any moment."""
     from django.db.models import Count
 
     from portal.jobs.models import Allocation, Job
 
-    weather.unfinished = Job.objects.exclude(state="SUCCEEDED").count()
-    weather.started_twice = Job.objects.annotate(n=Count("attempts")).exclude(n=1).count()
+    result.unfinished = Job.objects.exclude(state="SUCCEEDED").count()
+    result.started_twice = Job.objects.annotate(n=Count("attempts")).exclude(n=1).count()
     history = Allocation.objects.order_by("gpu", "allocated_at").values_list("gpu", "allocated_at", "released_at")
     for (gpu, _, released), (next_gpu, allocated, _) in itertools.pairwise(history):
         if gpu == next_gpu and (released is None or allocated < released):
-            weather.held_twice += 1
+            result.held_twice += 1
 
 
 def main() -> None:
@@ -135,7 +136,7 @@ def main() -> None:
     from portal.scheduler import cycle
 
     cycle.take_lock = lambda: True
-    print(json.dumps(asdict(storm(int(sys.argv[1]), switch_every=0.1, switches=10))))
+    print(json.dumps(asdict(run_load(int(sys.argv[1]), switch_every=0.1, switches=10))))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A machine is a stranger, too: its token opens the work it was given, and nothing else."""
+"""A node's token gives access to the work assigned to the node, and to nothing else."""
 
 from hashlib import sha256
 from typing import Any
@@ -11,8 +11,8 @@ from portal.accounts.models import digest
 from portal.cluster.models import Node, new_token
 from portal.jobs.models import LogStream, Output
 from tests.laws.people import CANARY, World, make_world
-from tests.laws.tour import Walk, client_of, go, rows, text_of
-from tests.laws.tour_table import TABLE, names
+from tests.laws.route_matrix import TABLE, names
+from tests.laws.visits import Walk, client_of, go, rows, text_of
 
 pytestmark = pytest.mark.django_db
 
@@ -23,7 +23,7 @@ def world() -> World:
 
 
 class Machine(Client):
-    """Sends its token with everything."""
+    """A client that sends its token with every request."""
 
     def __init__(self, token: str) -> None:
         super().__init__(headers={"Authorization": f"Bearer {token}"}, raise_request_exception=False)
@@ -71,7 +71,7 @@ def test_not_after_it_was_removed(method: str, address: str, status: int, body: 
 
 
 def test_it_cannot_ask_for_work_that_is_over(world: World) -> None:
-    """The code of a job that has ended is no business of the node any more."""
+    """The node can no longer fetch the code of a job that has ended."""
     machine = Machine(world.node_token)
     assert machine.get(f"/agent/v1/code/{world.code.sha256}").status_code == 200
     world.running.attempts.get().containers.update(state="EXITED", exited_at=timezone.now())

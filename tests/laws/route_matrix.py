@@ -1,4 +1,4 @@
-"""What every route answers to everybody: the table behind the stranger's tour.
+"""The status that every route returns to every role: the table behind ``test_route_matrix``.
 
 One ``Visit`` per route and method (and more where it matters). ``expect`` has one status per person, in the order of
 ``people.ROLES``: anonymous, Charlie (a stranger to the project), Victor (viewer), Bob (member), Alice (owner), Ada
@@ -72,7 +72,7 @@ def post(address: str, expect: str, **data: Any) -> Visit:
 
 
 def names(world: World) -> dict[str, Any]:
-    """What addresses and forms of the table speak of, all Alice's or the lab's unless the name says otherwise."""
+    """Return the names used in addresses and forms of the table; all are Alice's or the lab's unless named otherwise."""
     _, invite = accounts.create_invite(world.ada)
     return {
         "project": world.project.pk,
@@ -103,7 +103,7 @@ def names(world: World) -> dict[str, Any]:
 
 
 def reserve(world: World) -> Reservation:
-    """One for nobody but Ada: all others may see that it is, not for whom."""
+    """Make a reservation for Ada alone: all others may see that it exists, but not for whom."""
     start = timezone.now() + timedelta(hours=1)
     return Reservation.objects.create(
         name="Course", node=world.node, gpus=1, start=start, end=start + timedelta(hours=1)

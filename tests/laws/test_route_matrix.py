@@ -1,6 +1,6 @@
-"""Everybody visits every address there is, and sees what is theirs and nothing else.
+"""Every role visits every route, and sees what it may see and nothing else.
 
-The routes come from the URL map: a new one without a row in ``tour_table`` fails here. Each test is one loop over the
+The routes come from the URL map: a new one without a row in ``route_matrix`` fails here. Each test is one loop over the
 whole table that reports every failing case by name.
 """
 
@@ -11,9 +11,9 @@ import pytest
 
 from tests.laws.armour import check_armour
 from tests.laws.people import CANARY, ROLES, SECRET, World
-from tests.laws.tour import Walk, client_of, go, rows, text_of
-from tests.laws.tour_table import TABLE, Visit
+from tests.laws.route_matrix import TABLE, Visit
 from tests.laws.urlmap import routes
+from tests.laws.visits import Walk, client_of, go, rows, text_of
 
 pytestmark = [pytest.mark.django_db, pytest.mark.timeout(600)]
 
@@ -45,8 +45,8 @@ OBJECTS = (
 
 def test_every_route_has_its_rows_and_no_row_is_left_over() -> None:
     known = {route.address for route in ROUTES}
-    assert known - set(TABLE) == set(), "new routes: add what everybody gets there to tour_table.py"
-    assert set(TABLE) - known == set(), "routes that are gone: take them out of tour_table.py"
+    assert known - set(TABLE) == set(), "new routes: add what each role gets there to route_matrix.py"
+    assert set(TABLE) - known == set(), "routes that are gone: take them out of route_matrix.py"
 
 
 def test_every_method_of_the_api_is_visited() -> None:
@@ -65,7 +65,7 @@ def test_roles_and_statuses_fit() -> None:
 
 @pytest.mark.parametrize("role", ON_BOTH_DATABASES)
 def test_a_role_gets_what_is_theirs(role: str, world: World, known: dict[str, Any]) -> None:
-    """Its status, nothing of others in the answer, the headers of every answer, and no change where none is due."""
+    """Check status and headers, that the answer shows nothing of others, and that nothing changes where nothing may."""
     before, walk = rows(), Walk()
     for _, visit in VISITS:
         with walk.case(f"{visit.method} {visit.address}"):
@@ -89,7 +89,7 @@ def judge(response: Any, visit: Visit, role: str) -> None:
 
 
 def may_change_nothing(visit: Visit, role: str, status: int) -> bool:
-    """A link, an image or a prefetching browser must not act, and nor must what was refused."""
+    """Return whether a request must not change anything: those of links, images or prefetching, and refused ones."""
     return visit.method == "GET" or role == "anonymous" or status >= 400 or visit.by_role[role].endswith("-")
 
 
@@ -104,11 +104,11 @@ def test_reading_where_one_may_act_changes_nothing(role: str, world: World, know
 
 
 OF_THE_MOMENT = r'csrfmiddlewaretoken" value="[^"]*"|nonce[-=]"?[\w+/=-]+|Set-Cookie.*|Expires: .*'
-"""What no two answers have in common."""
+"""Parts that differ between any two answers."""
 
 
 def test_what_one_may_not_see_looks_like_what_is_not_there(world: World, known: dict[str, Any]) -> None:
-    """Charlie cannot tell Alice's project 7 from a project that never was."""
+    """To Charlie, Alice's project 7 looks like a project that never existed."""
     nowhere, walk = known | dict.fromkeys((*OBJECTS, "stream"), 987_654_321), Walk()
     for _, visit in VISITS:
         if visit.by_role["charlie"] != "404":

@@ -1,4 +1,4 @@
-"""How to visit: as whom, where, with what, and what to look at before and after."""
+"""Visits of routes by each role: how to send them, and what to compare before and after."""
 
 import gzip
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from portal.jobs.models import Attempt, Job, JobEvent, LogStream, Output
 from portal.projects.models import CodeVersion, Membership, Project
 from portal.scheduler.models import SchedulerConfig
 from tests.laws.people import World
-from tests.laws.tour_table import Visit
+from tests.laws.route_matrix import Visit
 
 WATCHED: list[type[models.Model]] = [
     User, ApiToken, AuditEntry, Invite, Limit, Group, JoinToken, Node, SchedulerConfig,
@@ -30,7 +30,7 @@ UNWATCHED_COLUMNS = {"last_login", "last_used_at", "session_salt"}
 
 
 def client_of(world: World, role: str, **options: Any) -> Client:
-    """Signed in by a new session, without the work of ``force_login``, which takes longer than most of the visits."""
+    """Return a client with a new session for the role; ``force_login`` would take longer than most visits."""
     client = Client(raise_request_exception=False, **options)
     if role != "anonymous":
         user, session = world.users[role], SessionStore()
@@ -62,7 +62,7 @@ def go(client: Client, visit: Visit, known: dict[str, Any]) -> Any:
 
 
 def text_of(response: Any) -> str:
-    """Everything that reaches the visitor: body and headers."""
+    """Return everything that reaches the visitor: headers and body."""
     content = b"".join(response.streaming_content) if response.streaming else response.content
     if content[:2] == b"\x1f\x8b":
         content = gzip.decompress(content)
@@ -72,7 +72,7 @@ def text_of(response: Any) -> str:
 
 @cache
 def queries() -> dict[str, str]:
-    """One plain query per watched model: thousands of calls of ``rows`` would spend their time in the ORM's compiler."""
+    """Return one plain query per watched model: thousands of calls of ``rows`` would be slowed by the ORM's compiler."""
     quote = connection.ops.quote_name
     return {
         model.__name__: "SELECT {} FROM {} ORDER BY {}".format(  # noqa: S608  names of our own models
@@ -87,7 +87,7 @@ def queries() -> dict[str, str]:
 
 
 def rows() -> dict[str, list[tuple[Any, ...]]]:
-    """Everything that an act could change."""
+    """Return all rows that a request could change."""
     state = {}
     with connection.cursor() as cursor:
         for name, query in queries().items():
@@ -98,7 +98,7 @@ def rows() -> dict[str, list[tuple[Any, ...]]]:
 
 @contextmanager
 def undone() -> Iterator[None]:
-    """Each visitor meets the same world."""
+    """Roll back what happens inside, so that each visitor meets the same world."""
     with transaction.atomic():
         yield
         transaction.set_rollback(True)
@@ -106,14 +106,14 @@ def undone() -> Iterator[None]:
 
 @dataclass
 class Walk:
-    """A loop over many cases that goes on after a failed one and reports each by name at its end."""
+    """A loop over many cases that continues after a failed one and reports all failures by name at its end."""
 
     cases: int = 0
     failures: list[str] = field(default_factory=list)
 
     @contextmanager
     def case(self, name: str) -> Iterator[None]:
-        """One case, undone afterwards. A failed assertion in it is noted; any other exception, too."""
+        """Run one case and undo it; note a failed assertion or any other exception."""
         self.cases += 1
         try:
             with undone():
@@ -122,6 +122,6 @@ class Walk:
             self.failures.append(f"{name}: {type(error).__name__} {error}"[:600])
 
     def report(self, at_least: int) -> None:
-        """Fails with all failures, and when there were fewer cases than ``at_least``: a loop over nothing proves nothing."""
+        """Fail with all failures, or when there were fewer cases than ``at_least``: an empty loop proves nothing."""
         assert self.cases >= at_least, f"only {self.cases} cases"
         assert not self.failures, f"{len(self.failures)} of {self.cases} cases:\n" + "\n".join(self.failures)

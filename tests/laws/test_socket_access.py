@@ -1,4 +1,4 @@
-"""Everybody knocks at every websocket route, from our own page and from others."""
+"""Every role connects to every websocket route, from our own page and from others."""
 
 import json
 from collections.abc import AsyncIterator
@@ -13,7 +13,7 @@ from django.test import Client
 from portal.asgi import application
 from portal.jobs.routing import websocket_urlpatterns
 from tests.laws.people import CANARY, ROLES, World, make_world
-from tests.laws.tour_table import SOCKET_ADDRESSES, SOCKETS
+from tests.laws.route_matrix import SOCKET_ADDRESSES, SOCKETS
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
