@@ -25,6 +25,11 @@ class Line:
     kind: str
     text: str
 
+    @property
+    def sign(self) -> str:
+        """The character before the line in a diff."""
+        return {"added": "+", "removed": "-", "same": " "}.get(self.kind, "")
+
 
 @dataclass(frozen=True, slots=True)
 class Change:

@@ -1,11 +1,13 @@
 """Pages with simulations of the lab's recent history under other policies, for admins only."""
 
 from typing import Any
+from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 from django.views.decorators.vary import vary_on_headers
 
@@ -71,7 +73,7 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
             return HttpResponse(status=204, headers={"HX-Refresh": "true"})
         return render(request, "whatif/_progress.html", about)
     worlds = report.columns(simulation)
-    about["worlds"] = worlds
+    about |= {"worlds": worlds, "again": _form_of(simulation)}
     if simulation.result:
         people = Paginator(report.shares(worlds, "people"), PEOPLE_SHOWN).get_page(request.GET.get("page"))
         about |= {
@@ -85,6 +87,12 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
             "offered": simulation.result["gpu_hours_offered"],
         }
     return render(request, "whatif/detail.html", about)
+
+
+def _form_of(simulation: Simulation) -> str:
+    """Return the address of the form that simulates the same days under the same policies."""
+    others = [each["policy"] for each in simulation.policies[1:]]  # the first was in force
+    return f"{reverse('whatif:new')}?{urlencode({'days': simulation.days, 'policy': others}, doseq=True)}"
 
 
 @admin_required

@@ -16,6 +16,7 @@ LINTERS: tuple[tuple[str, list[str]], ...] = (
     ("mypy", [sys.executable, "-m", "mypy"]),
     ("ruff check .", [sys.executable, "-m", "ruff", "check", "."]),
     ("ruff format --check .", [sys.executable, "-m", "ruff", "format", "--check", "."]),
+    ("djhtml --check", [str(Path(sys.executable).parent / "djhtml"), "--tabwidth", "2", "--check", "templates"]),
     ("import contracts", [str(Path(sys.executable).parent / "lint-imports")]),
     ("missing migrations", [sys.executable, "manage.py", "makemigrations", "--check", "--dry-run"]),
 )

@@ -17,7 +17,7 @@ from portal.jobs.models import Job
 register = template.Library()
 
 
-@register.inclusion_tag("forecast/card.html")
+@register.inclusion_tag("forecast/_card.html")
 def waiting_card(job: Job) -> dict[str, Any]:
     """Show why a queued job waits, until when, and what would help."""
     row = Forecast.objects.defer("trail").filter(job=job).first()
