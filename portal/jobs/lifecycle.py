@@ -164,11 +164,11 @@ def _note_exit(job: Job, part: Container) -> None:
 
 
 @transaction.atomic
-def start_attempt(job: Job, policy: str, where: str = "", ring: int | None = None) -> Attempt:
+def start_attempt(job: Job, policy: str, where: str = "", overlay_network: int | None = None) -> Attempt:
     """A new live attempt, for the caller to give containers and GPUs to in the same transaction.
 
-    ``where`` goes into the history, e.g. ``node a (2 GPUs)``; ``ring`` is the number of its network over several nodes,
-    if it shall have one. Raises Stale when the job is no longer waiting.
+    ``where`` goes into the history, e.g. ``node a (2 GPUs)``; ``overlay_network`` is the number of the network
+    between its nodes, or None for an attempt on one node. Raises Stale when the job is no longer waiting.
     """
     row = locked(job.pk)
     if row.state != JobState.QUEUED or row.intent != Job.Intent.RUN:
@@ -177,7 +177,12 @@ def start_attempt(job: Job, policy: str, where: str = "", ring: int | None = Non
     last = before[-1][3] if before else 0
     counted = seconds_counted(row.resumable, (each[:3] for each in before))
     attempt = Attempt.objects.create(
-        job=row, number=last + 1, policy=policy, secret=secrets.token_hex(32), counted_seconds=counted, ring=ring
+        job=row,
+        number=last + 1,
+        policy=policy,
+        secret=secrets.token_hex(32),
+        counted_seconds=counted,
+        overlay_network=overlay_network,
     )
     placed = f"placed on {where}" if where else "placed"
     record(row, "placed", f"Attempt {attempt.number} was {placed} by {policy}.", attempt=attempt.number)

@@ -216,8 +216,8 @@ class Attempt(models.Model):
     """What earlier attempts ran that this one goes on from: it counts against the job's time limit."""
     policy = models.CharField(max_length=40, blank=True)
     """Policy and version that placed it, e.g. ``elastic_fifo v3``."""
-    ring = models.PositiveIntegerField(null=True, blank=True)
-    """Number of its network over several nodes; null for one that stays on its node."""
+    overlay_network = models.PositiveIntegerField(null=True, blank=True, db_column="ring")
+    """The number of the network between its nodes; null for an attempt that stays on one node."""
 
     class Meta:
         ordering = ["job", "number"]
@@ -227,7 +227,7 @@ class Attempt(models.Model):
                 fields=["job"], condition=Q(ended_at__isnull=True), name="one_live_attempt_per_job"
             ),
             models.UniqueConstraint(
-                fields=["ring"], condition=Q(ended_at__isnull=True), name="one_live_attempt_per_ring"
+                fields=["overlay_network"], condition=Q(ended_at__isnull=True), name="one_live_attempt_per_ring"
             ),
             models.CheckConstraint(
                 condition=Q(ended_at__isnull=True, outcome="") | (Q(ended_at__isnull=False) & ~Q(outcome="")),

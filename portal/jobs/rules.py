@@ -99,7 +99,7 @@ class SeenAttempt(NamedTuple):
     wanted: str
     stop_reason: str
     counted_seconds: int
-    ring: int | None
+    overlay_network: int | None
     intent: str
     elastic: bool
     min_gpus: int
@@ -107,7 +107,7 @@ class SeenAttempt(NamedTuple):
 
     @property
     def bond(self) -> Bond:
-        return bond(self.elastic, self.ring, self.min_gpus, self.stop_reason)
+        return bond(self.elastic, self.overlay_network, self.min_gpus, self.stop_reason)
 
 
 def deciding(containers: Sequence[Part]) -> list[Part]:

@@ -56,7 +56,7 @@ def bond(elastic: bool, ring: int | None, least: int, stop_reason: str) -> Bond:
 
 
 def bond_of(job: Job, attempt: Attempt) -> Bond:
-    return bond(job.elastic, attempt.ring, job.min_gpus, attempt.stop_reason)
+    return bond(job.elastic, attempt.overlay_network, job.min_gpus, attempt.stop_reason)
 
 
 def counting(how: Bond, parts: Sequence[Part]) -> list[Part]:

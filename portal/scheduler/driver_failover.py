@@ -27,7 +27,7 @@ def replace(now: datetime | None = None) -> None:
         ~Exists(live.exclude(state=ContainerState.EXITED)),
         ended_at__isnull=True,
         wanted=Attempt.Wanted.RUN,
-        ring__isnull=False,
+        overlay_network__isnull=False,
         job__elastic=True,
     )
     for pk in without.order_by("job_id").values_list("pk", flat=True):

@@ -249,7 +249,7 @@ def _attempt(
         outcome=simulated.ended_as if simulated.ended is not None else "",
         secret=f"{job.pk:032x}{number:032x}",
         policy=f"{config.policy} v{config.pk}",
-        ring=network,
+        overlay_network=network,
     )
 
 

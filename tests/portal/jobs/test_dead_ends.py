@@ -74,7 +74,7 @@ class Kind(NamedTuple):
 
     name: str
     elastic: bool
-    ring: int | None
+    overlay_network: int | None
     least: int
     slots: tuple[int, ...]
     driver: bool = True
@@ -99,7 +99,7 @@ def attempt_of(kind: Kind, **changes: Any) -> SeenAttempt:
         "wanted": Attempt.Wanted.RUN,
         "stop_reason": "",
         "counted_seconds": 0,
-        "ring": kind.ring,
+        "overlay_network": kind.overlay_network,
         "intent": Job.Intent.RUN,
         "elastic": kind.elastic,
         "min_gpus": kind.least,
