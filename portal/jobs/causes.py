@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypedDict
 
 from portal.cluster.models import Environment
-from portal.jobs import logs, rules, silence, survivors
+from portal.jobs import logs, rules, silence, survival
 from portal.jobs.models import Attempt, Container, Job, JobState, Outcome, StopReason
 
 
@@ -390,15 +390,15 @@ BLAME = ("lost", "fenced", "create_error", "oom", "disk", "exited", "launch_erro
 """Whose exit explains the attempt's, most telling first."""
 
 
-def _to_blame(parts: Sequence[Container]) -> Container | None:
-    """The part whose end explains the attempt's; hosts before the driver, which only reports them."""
+def _to_blame(containers: Sequence[Container]) -> Container | None:
+    """The container whose end explains the attempt's; hosts before the driver, which only reports them."""
 
-    def rank(part: Container) -> tuple[bool, int, bool, int]:
-        known = BLAME.index(part.exit_reason) if part.exit_reason in BLAME else len(BLAME)
-        well = part.exit_reason == "exited" and part.exit_code == 0
-        return well, known, part.role == Container.Role.DRIVER, part.index
+    def rank(container: Container) -> tuple[bool, int, bool, int]:
+        known = BLAME.index(container.exit_reason) if container.exit_reason in BLAME else len(BLAME)
+        well = container.exit_reason == "exited" and container.exit_code == 0
+        return well, known, container.role == Container.Role.DRIVER, container.index
 
-    return min(parts, key=rank, default=None)
+    return min(containers, key=rank, default=None)
 
 
 def _is_final(job: Job, attempt: Attempt) -> bool:
@@ -407,17 +407,17 @@ def _is_final(job: Job, attempt: Attempt) -> bool:
     return rules.job_state(job.intent, job.retries, [*earlier, attempt.outcome]) == JobState.FAILED
 
 
-def _some_ended_early(parts: Sequence[Container]) -> bool:
+def _some_ended_early(containers: Sequence[Container]) -> bool:
     """By itself: a host that an elastic job was to give back ends without an error too."""
-    hosts = [part for part in parts if part.role == Container.Role.HOST]
-    return any(survivors.ended_well(host) and host.wanted == Container.Wanted.RUN for host in hosts) and any(
+    hosts = [container for container in containers if container.role == Container.Role.HOST]
+    return any(survival.ended_well(host) and host.wanted == Container.Wanted.RUN for host in hosts) and any(
         host.exit_reason == "exited" and host.exit_code != 0 for host in hosts
     )
 
 
-def _hint(parts: Sequence[Container]) -> dict[str, object]:
+def _hint(containers: Sequence[Container]) -> dict[str, object]:
     """What its owner should know of an attempt that succeeded."""
-    apart = next((part.detail for part in parts if part.detail.startswith(APART)), "")
+    apart = next((container.detail for container in containers if container.detail.startswith(APART)), "")
     if not apart:
         return {}
     hint = Cause(
@@ -432,12 +432,12 @@ def _hint(parts: Sequence[Container]) -> dict[str, object]:
     return dict(hint)
 
 
-def explain(job: Job, attempt: Attempt, parts: Sequence[Container]) -> dict[str, object]:
+def explain(job: Job, attempt: Attempt, containers: Sequence[Container]) -> dict[str, object]:
     """The cause of an ended attempt, from its rows and logs; of one that succeeded a hint, mostly empty."""
     if attempt.outcome == Outcome.SUCCEEDED:
-        return _hint(parts)
-    how = survivors.bond_of(job, attempt)
-    part = _to_blame(rules.judged(job.elastic, parts, how))  # as the outcome is judged
+        return _hint(containers)
+    rule = survival.survival_rule_for(job, attempt)
+    container = _to_blame(rules.judged(job.elastic, containers, rule))  # as the outcome is judged
     offered_by: dict[str, list[str]] = {}
     for environment in Environment.objects.filter(retired=False):
         for package in environment.packages:
@@ -445,16 +445,16 @@ def explain(job: Job, attempt: Attempt, parts: Sequence[Container]) -> dict[str,
     facts = Facts(
         outcome=attempt.outcome,
         stop_reason=attempt.stop_reason,
-        exit_code=part.exit_code if part else None,
-        exit_reason=part.exit_reason if part else "",
-        detail=part.detail if part else "",
-        node=part.node.name if part else "",
+        exit_code=container.exit_code if container else None,
+        exit_reason=container.exit_reason if container else "",
+        detail=container.detail if container else "",
+        node=container.node.name if container else "",
         final=_is_final(job, attempt),
-        some_ended_early=attempt.outcome == Outcome.FAILED and _some_ended_early(parts),
+        some_ended_early=attempt.outcome == Outcome.FAILED and _some_ended_early(containers),
         time_limit_seconds=job.time_limit_seconds,
         was_silent=attempt.outcome == Outcome.TIMED_OUT and silence.was_reported(attempt),
         resumable=job.resumable,
-        memory_mib=int(part.spec.get("resources", {}).get("memory_mib", 0)) if part else 0,
+        memory_mib=int(container.spec.get("resources", {}).get("memory_mib", 0)) if container else 0,
         offered_by=offered_by,
     )
     return dict(classify(facts, logs.tail(attempt)))

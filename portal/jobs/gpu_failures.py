@@ -18,7 +18,7 @@ from portal.cluster.models import Gpu, usable_gpu
 from portal.jobs import lifecycle
 from portal.jobs.models import Allocation, Container, StopReason
 from portal.jobs.rules import essential
-from portal.jobs.survivors import bond_of, counting
+from portal.jobs.survival import counting, survival_rule_for
 
 AT_ONCE = timedelta(seconds=30)
 """From the start of the ranks to their failure. A script that reads its data first takes longer to fail by itself."""
@@ -81,9 +81,9 @@ def leave() -> None:
         return  # as nearly always, and far quicker than to ask for all of their columns
     for row in held.select_related("gpu", "container", "attempt__job").order_by("attempt__job_id", "gpu"):
         if row.gpu.failed_since(row.allocated_at):
-            attempt, parts = row.attempt, list(row.attempt.containers.all())
-            how = bond_of(attempt.job, attempt)
-            needed = essential(attempt.job.elastic, counting(how, parts), how)
+            attempt, containers = row.attempt, list(row.attempt.containers.all())
+            rule = survival_rule_for(attempt.job, attempt)
+            needed = essential(attempt.job.elastic, counting(rule, containers), rule)
             if row.container in needed:
                 lifecycle.stop_attempt(attempt, StopReason.GPU_FAULT)
             else:
@@ -99,10 +99,12 @@ def _stays(gpu: Gpu) -> list[Stay]:
 
 
 def _stay(row: Allocation) -> Stay:
-    part = row.container
-    failed = part.exit_reason == "launch_error" or (part.exit_reason == "exited" and part.exit_code not in (0, None))
-    worked = part.exit_reason == "exited" and part.exit_code == 0
-    began, ended = part.running_at, part.exited_at
+    container = row.container
+    failed = container.exit_reason == "launch_error" or (
+        container.exit_reason == "exited" and container.exit_code not in (0, None)
+    )
+    worked = container.exit_reason == "exited" and container.exit_code == 0
+    began, ended = container.running_at, container.exited_at
     quick = began is None or ended is None or ended - began <= AT_ONCE
     at_once = failed and quick
     return Stay(row.attempt.job_id, row.attempt.job.code_id, at_once, ours=not at_once and not worked and quick)

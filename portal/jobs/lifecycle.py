@@ -36,8 +36,8 @@ from portal.jobs.models import (
 from portal.jobs.rules import (
     GOES_ON,
     MOVES,
+    AttemptFacts,
     Due,
-    SeenAttempt,
     attempt_outcome,
     is_silent,
     job_state,
@@ -46,14 +46,14 @@ from portal.jobs.rules import (
     seconds_counted,
     silence_allowed,
 )
-from portal.jobs.survivors import LOST_REASONS, SeenPart, bond_of
+from portal.jobs.survival import LOST_REASONS, ContainerFacts, survival_rule_for
 from portal.wake import wake_job_viewers, wake_node, wake_scheduler
 
 logger = logging.getLogger(__name__)
 
 ATTEMPT_LOOKUPS = {name: f"job__{name}" for name in ("intent", "elastic", "min_gpus", "time_limit_seconds")}
 CONTAINER_LOOKUPS = {"slots": "spec__slots", "draining": "node__draining", "last_seen_at": "node__last_seen_at"}
-"""Fields of ``SeenAttempt`` and ``SeenPart`` that lie in other rows."""
+"""Fields of ``AttemptFacts`` and ``ContainerFacts`` that lie in other rows."""
 RUNNING, EXITED = ContainerState.RUNNING, ContainerState.EXITED
 
 
@@ -137,27 +137,33 @@ def advance(
     return True
 
 
-def _note_start(job: Job, part: Container, when: datetime) -> None:
-    if Attempt.objects.filter(pk=part.attempt_id, started_at__isnull=True).update(started_at=when):
+def _note_start(job: Job, container: Container, when: datetime) -> None:
+    if Attempt.objects.filter(pk=container.attempt_id, started_at__isnull=True).update(started_at=when):
         Job.objects.filter(pk=job.pk, started_at__isnull=True).update(started_at=when)
-        record(job, "started", f"Attempt {part.attempt.number} started.")
+        record(job, "started", f"Attempt {container.attempt.number} started.")
 
 
-def _fault_of(part: Container) -> str:
+def _fault_of(container: Container) -> str:
     """What the driver of one of its GPUs told of while it had it: its code is not to blame for how it ended."""
-    held = Allocation.objects.filter(container=part, released_at__isnull=True).select_related("gpu")
+    held = Allocation.objects.filter(container=container, released_at__isnull=True).select_related("gpu")
     return next((row.gpu.fault for row in held if row.gpu.failed_since(row.allocated_at)), "")
 
 
-def _release(part: Container, now: datetime) -> None:
+def _release(container: Container, now: datetime) -> None:
     ended = Greatest(F("allocated_at"), now)
-    if Allocation.objects.filter(container=part, released_at__isnull=True).update(released_at=ended):
+    if Allocation.objects.filter(container=container, released_at__isnull=True).update(released_at=ended):
         wake_scheduler()
 
 
-def _note_exit(job: Job, part: Container) -> None:
-    if part.exit_reason in LOST_REASONS:
-        record(job, "lost", f"The part on {part.node.name} was lost.", container=part.name, reason=part.exit_reason)
+def _note_exit(job: Job, container: Container) -> None:
+    if container.exit_reason in LOST_REASONS:
+        record(
+            job,
+            "lost",
+            f"The container on {container.node.name} was lost.",
+            container=container.name,
+            reason=container.exit_reason,
+        )
 
 
 # --- what the loop and people want -------------------------------------------------------------------------------
@@ -192,9 +198,9 @@ def start_attempt(job: Job, policy: str, where: str = "", overlay_network: int |
 
 
 def add_container(attempt: Attempt, node: Node, index: int, role: str, name: str, spec: dict[str, Any]) -> Container:
-    """A part of a live attempt, for its node to make."""
+    """A container of a live attempt, for its node to make."""
     now = timezone.now()
-    part = Container.objects.create(
+    container = Container.objects.create(
         attempt=attempt,
         node=node,
         index=index,
@@ -205,7 +211,7 @@ def add_container(attempt: Attempt, node: Node, index: int, role: str, name: str
         state_since=now,
     )
     wake_node(node.pk)
-    return part
+    return container
 
 
 @transaction.atomic
@@ -226,8 +232,8 @@ def stop_attempt(attempt: Attempt, reason: str) -> None:
         why = room_for_others(job.resumable) if reason == StopReason.PREEMPTED else StopReason(reason).label
         text = f"Attempt {row.number} was told to stop: {why}."
         record(job, "stopping", text, attempt=row.number, reason=str(reason))
-    for part in row.containers.exclude(state=EXITED):
-        stop_container(part, reason)
+    for container in row.containers.exclude(state=EXITED):
+        stop_container(container, reason)
     settle(job)
 
 
@@ -253,13 +259,13 @@ def stop_container(container: Container, reason: str) -> None:
 
 
 def ask_back(attempt: Attempt, now: datetime) -> None:
-    """Of an attempt that is about to leave nodes that are being drained: its GPUs there, while its parts there go on."""
+    """Of an attempt that is about to leave nodes that are being drained: its GPUs there, while its containers there go on."""
     held = Allocation.objects.filter(attempt=attempt, released_at__isnull=True, requested_back_at__isnull=True)
     held.filter(container__node__draining=True).update(requested_back_at=now)
 
 
 def let_keep(attempt: Attempt) -> None:
-    """Takes ``ask_back`` back, for parts that were not told to stop meanwhile."""
+    """Takes ``ask_back`` back, for containers that were not told to stop meanwhile."""
     asked = Allocation.objects.filter(attempt=attempt, released_at__isnull=True, requested_back_at__isnull=False)
     asked.filter(container__wanted=Container.Wanted.RUN).update(requested_back_at=None)
 
@@ -279,11 +285,13 @@ def settle(job: Job) -> None:
     row = locked(job.pk)
     attempt = row.attempts.filter(ended_at__isnull=True).first()
     if attempt is not None:
-        parts = list(attempt.containers.all())
-        if all(part.state == EXITED for part in parts) and (parts or attempt.wanted == Attempt.Wanted.STOP):
-            _end(row, attempt, parts)
+        containers = list(attempt.containers.all())
+        if all(container.state == EXITED for container in containers) and (
+            containers or attempt.wanted == Attempt.Wanted.STOP
+        ):
+            _end(row, attempt, containers)
         elif attempt.wanted == Attempt.Wanted.RUN and (
-            reason := reason_to_stop(row.elastic, parts, bond_of(row, attempt))
+            reason := reason_to_stop(row.elastic, containers, survival_rule_for(row, attempt))
         ):
             stop_attempt(attempt, reason)  # settles in its turn
             row.refresh_from_db(fields=["state", "started_at", "finished_at"])
@@ -293,10 +301,10 @@ def settle(job: Job) -> None:
     _copy_state(row, job)
 
 
-def _end(job: Job, attempt: Attempt, parts: Sequence[Container]) -> None:
-    outcome = attempt_outcome(attempt.stop_reason, job.elastic, parts, bond_of(job, attempt))
+def _end(job: Job, attempt: Attempt, containers: Sequence[Container]) -> None:
+    outcome = attempt_outcome(attempt.stop_reason, job.elastic, containers, survival_rule_for(job, attempt))
     attempt.ended_at, attempt.outcome = max(timezone.now(), attempt.started_at or attempt.created_at), outcome
-    attempt.cause = causes.explain(job, attempt, parts)
+    attempt.cause = causes.explain(job, attempt, containers)
     attempt.save(update_fields=["ended_at", "outcome", "cause"])
     title = attempt.cause.get("title", "")
     text = f"Attempt {attempt.number} ended: {outcome.label}." + (f" {title}." if title else "")
@@ -376,9 +384,11 @@ def sweep(now: datetime | None = None, moving: Collection[int] = ()) -> None:
     if now is None:
         now = timezone.now()
         clock_steps.account(wall_clock, now, doubted=in_doubt)
-    for attempt, parts in _live_attempts():
-        parts = [part._replace(draining=False) for part in parts] if attempt.id in moving else parts
-        for due in overdue(attempt, parts, now):
+    for attempt, containers in _live_attempts():
+        containers = (
+            [container._replace(draining=False) for container in containers] if attempt.id in moving else containers
+        )
+        for due in overdue(attempt, containers, now):
             if in_doubt and due.what in ("silent", "unstoppable"):
                 continue
             try:
@@ -388,41 +398,41 @@ def sweep(now: datetime | None = None, moving: Collection[int] = ()) -> None:
                 logger.exception("sweeping attempt %s", attempt.id)
 
 
-def _live_attempts() -> list[tuple[SeenAttempt, list[SeenPart]]]:
+def _live_attempts() -> list[tuple[AttemptFacts, list[ContainerFacts]]]:
     """Return the live attempts in the order of their jobs, with their containers, in two queries."""
     live = Attempt.objects.filter(ended_at__isnull=True).order_by("job_id")
-    attempts = [SeenAttempt(*row) for row in live.values_list(*_lookups(SeenAttempt, ATTEMPT_LOOKUPS))]
-    parts: dict[int, list[SeenPart]] = {attempt.id: [] for attempt in attempts}
-    rows = Container.objects.filter(attempt__in=parts).order_by("attempt", "index")
-    for part in starmap(SeenPart, rows.values_list(*_lookups(SeenPart, CONTAINER_LOOKUPS))):
-        parts[part.attempt_id].append(part)
-    return [(attempt, parts[attempt.id]) for attempt in attempts]
+    attempts = [AttemptFacts(*row) for row in live.values_list(*_lookups(AttemptFacts, ATTEMPT_LOOKUPS))]
+    containers: dict[int, list[ContainerFacts]] = {attempt.id: [] for attempt in attempts}
+    rows = Container.objects.filter(attempt__in=containers).order_by("attempt", "index")
+    for container in starmap(ContainerFacts, rows.values_list(*_lookups(ContainerFacts, CONTAINER_LOOKUPS))):
+        containers[container.attempt_id].append(container)
+    return [(attempt, containers[attempt.id]) for attempt in attempts]
 
 
-def _lookups(row: type[SeenAttempt | SeenPart], elsewhere: Mapping[str, str]) -> list[str]:
+def _lookups(row: type[AttemptFacts | ContainerFacts], elsewhere: Mapping[str, str]) -> list[str]:
     """Return where each field of ``row`` is looked up: under its own name, or ``elsewhere``."""
     return [elsewhere.get(name, name) for name in row._fields]
 
 
-def _carry_out(seen: SeenAttempt, due: Due, now: datetime) -> None:
+def _carry_out(seen: AttemptFacts, due: Due, now: datetime) -> None:
     if due.what == "settle":
         settle(Job.objects.get(pk=seen.job_id))
     elif due.what == "stop":
         stop_attempt(Attempt.objects.get(pk=seen.id), due.reason)
-    elif due.part is not None:
-        part = Container.objects.select_related("attempt", "node").get(pk=due.part.id)
-        if due.what == "stop_part":
-            stop_container(part, due.reason)
+    elif due.container is not None:
+        container = Container.objects.select_related("attempt", "node").get(pk=due.container.id)
+        if due.what == "stop_container":
+            stop_container(container, due.reason)
         elif due.what == "silent":
-            _declare_lost(part, now)
+            _declare_lost(container, now)
         else:
-            advance(part, EXITED, exit_reason="lost", detail="It did not stop in time; its lease has run out.")
+            advance(container, EXITED, exit_reason="lost", detail="It did not stop in time; its lease has run out.")
 
 
 @transaction.atomic
-def _declare_lost(part: Container, now: datetime) -> None:
+def _declare_lost(container: Container, now: datetime) -> None:
     """Under the node's lock: a report that comes in meanwhile either is seen here or sees the loss."""
-    locked(part.attempt.job_id)
-    node = Node.objects.select_for_update(no_key=True).get(pk=part.node_id)
+    locked(container.attempt.job_id)
+    node = Node.objects.select_for_update(no_key=True).get(pk=container.node_id)
     if is_silent(node.last_seen_at, now):
-        advance(part, EXITED, exit_reason="lost", detail=f"{node.name} was silent for too long.")
+        advance(container, EXITED, exit_reason="lost", detail=f"{node.name} was silent for too long.")

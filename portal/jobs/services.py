@@ -41,7 +41,7 @@ from portal.jobs.spec import (
     limits_of,
     submission_of,
 )
-from portal.jobs.survivors import bond_of
+from portal.jobs.survival import survival_rule_for
 from portal.jobs.word_lists import MAX_WORD_LENGTH, normalised, unfit_word
 from portal.projects.models import Project
 from portal.projects.services import may_manage, may_submit, require_member, role_of
@@ -393,7 +393,7 @@ def cancel(user: User, job: Job) -> Job:
         raise Refused(f"This job has already ended: it is {row.get_state_display()}.", "conflict")
     if row.intent == Job.Intent.CANCEL:
         return row
-    if attempt is not None and rules.work_is_done(list(attempt.containers.all()), bond_of(row, attempt)):
+    if attempt is not None and rules.work_is_done(list(attempt.containers.all()), survival_rule_for(row, attempt)):
         raise Refused("This job has just finished.", "conflict")
     _want(row, Job.Intent.CANCEL)
     lifecycle.record(row, "cancel_asked", f"Cancelled by {user}.", actor=user)

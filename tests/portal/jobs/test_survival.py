@@ -6,14 +6,14 @@ import pytest
 
 from portal.jobs.models import Container
 from portal.jobs.rules import attempt_outcome, reason_to_stop
-from portal.jobs.survivors import Bond, counting, lacks_driver
+from portal.jobs.survival import SurvivalRule, counting, lacks_driver
 
 NAMES = {"driver": ("driver", 0), "h1": ("host", 1), "h2": ("host", 2), "h3": ("host", 3), "driver4": ("driver", 4)}
-GOES = Bond(moves=True, least=1, asked=False)
-TWO = Bond(moves=True, least=2, asked=False)
-THREE = Bond(moves=True, least=3, asked=False)
-ASKED = Bond(moves=True, least=1, asked=True)
-STAYS = Bond(moves=False, least=1, asked=False)
+GOES = SurvivalRule(spans_nodes=True, min_gpus=1, stop_requested=False)
+TWO = SurvivalRule(spans_nodes=True, min_gpus=2, stop_requested=False)
+THREE = SurvivalRule(spans_nodes=True, min_gpus=3, stop_requested=False)
+ASKED = SurvivalRule(spans_nodes=True, min_gpus=1, stop_requested=True)
+STAYS = SurvivalRule(spans_nodes=False, min_gpus=1, stop_requested=False)
 
 
 def part(name: str, said: str) -> Container:
@@ -35,7 +35,7 @@ def parts(**said: str) -> list[Container]:
 
 
 @pytest.mark.parametrize(
-    ("how", "said", "reason", "lacks"),
+    ("rule", "said", "reason", "lacks"),
     [
         (GOES, {"driver": "", "h1": "", "h2": ""}, None, False),
         # its first host is lost, its driver, and both
@@ -78,9 +78,9 @@ def parts(**said: str) -> list[Container]:
         (STAYS, {"driver": "lost", "h1": "", "h2": ""}, "done", False),
     ],
 )
-def test_whether_it_goes_on(how: Bond, said: dict[str, str], reason: str | None, lacks: bool) -> None:
+def test_whether_it_goes_on(rule: SurvivalRule, said: dict[str, str], reason: str | None, lacks: bool) -> None:
     containers = parts(**said)
-    assert (reason_to_stop(True, containers, how), lacks_driver(how, containers)) == (reason, lacks)
+    assert (reason_to_stop(True, containers, rule), lacks_driver(rule, containers)) == (reason, lacks)
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,8 @@ def test_whether_it_goes_on(how: Bond, said: dict[str, str], reason: str | None,
     ],
 )
 def test_how_it_ended(stop_reason: str, said: dict[str, str], outcome: str) -> None:
-    how = Bond(moves=True, least=1, asked=stop_reason != "done")
-    assert attempt_outcome(stop_reason, True, parts(**said), how) == outcome
+    rule = SurvivalRule(spans_nodes=True, min_gpus=1, stop_requested=stop_reason != "done")
+    assert attempt_outcome(stop_reason, True, parts(**said), rule) == outcome
 
 
 def test_what_stays_on_one_node_is_judged_by_all_its_parts() -> None:
