@@ -24,7 +24,7 @@ from portal.agents.views import (
 from portal.cluster.models import Node
 from portal.jobs import checkpoints
 from portal.jobs.models import Container, ContainerState
-from portal.jobs.outputs import BadPath, pieces
+from portal.jobs.outputs import BadPathError, pieces
 from portal.streaming import stream
 
 MAX_SET_BYTES = 4 * 1024 * 1024
@@ -67,7 +67,7 @@ def _newest(request: HttpRequest, name: str) -> HttpResponseBase:
         raise AgentError(425, "coming", f"waiting for its checkpoints from {elsewhere}")
     row = checkpoints.newest(container.attempt.job_id)
     if row and through_portal:
-        checkpoints.tell_of_start(container.attempt, row)
+        checkpoints.record_start(container.attempt, row)
     found = {"version": row.version, "files": row.files} if row else {"version": 0, "files": {}}
     return JsonResponse({**found, "through_portal": through_portal})
 
@@ -81,9 +81,9 @@ def _change(request: HttpRequest, name: str) -> HttpResponseBase:
         changed = checkpoints.read_entries(data.get("changed", {}))
         deleted = checkpoints.read_deleted(data.get("deleted", {}))
         kept = checkpoints.keep(container.attempt, changed, deleted)
-    except (BadPath, checkpoints.BadSet) as error:
+    except (BadPathError, checkpoints.BadCheckpointError) as error:
         raise AgentError(400, "invalid", str(error)) from error
-    except checkpoints.TooMuch as error:
+    except checkpoints.CheckpointsTooLargeError as error:
         raise AgentError(413, "too_large", str(error)) from error
     through_portal = checkpoints.go_through_portal(node)
     return JsonResponse(
@@ -115,9 +115,9 @@ def _put_piece(request: HttpRequest, name: str, sha256: str) -> HttpResponseBase
         raise AgentError(413, "too_large", f"At most {checkpoints.PIECE_BYTES >> 20} MiB at once.")
     try:
         checkpoints.store_piece(container.attempt.job, sha256, body_pieces(request))
-    except checkpoints.BadSet as error:
+    except checkpoints.BadCheckpointError as error:
         raise AgentError(400, "invalid", str(error)) from error
-    except checkpoints.TooMuch as error:
+    except checkpoints.CheckpointsTooLargeError as error:
         raise AgentError(413, "too_large", str(error)) from error
     return JsonResponse({}, status=201)
 

@@ -1,6 +1,6 @@
 """What an agent says, read with distrust: a node runs other people's code, and may be an older or a newer program.
 
-``read_*`` turn JSON into frozen values or raise BadReport with a sentence. Numbers are brought into bounds, texts
+``read_*`` turn JSON into frozen values or raise BadReportError with a sentence. Numbers are brought into bounds, texts
 are cut, unknown keys are passed over, so that no report can break a row.
 """
 
@@ -28,11 +28,11 @@ READINGS = ("utilisation_percent", "memory_used_mib", "temperature_celsius")
 """These differ in every report."""
 SMALL = 32_767
 LARGE = 2_147_483_647
-MOST_NUMBER = 2**63
+MAX_NUMBER = 2**63
 """Facts are kept as they came: what is larger than this could not be reckoned with (``runspec.share_of``)."""
 
 
-class BadReport(Exception):  # noqa: N818
+class BadReportError(Exception):
     """Not what the protocol says."""
 
 
@@ -105,9 +105,9 @@ def load(body: bytes) -> dict[str, Any]:
     try:
         data = json.loads(body, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise BadReport("The body is not JSON.") from error
+        raise BadReportError("The body is not JSON.") from error
     if not isinstance(data, dict):
-        raise BadReport("The body must be a JSON object.")
+        raise BadReportError("The body must be a JSON object.")
     return data
 
 
@@ -115,7 +115,7 @@ def storable(data: dict[str, Any]) -> dict[str, Any]:
     try:
         return {_storable(name): _storable(value) for name, value in data.items()}
     except RecursionError as error:
-        raise BadReport("The body is not JSON.") from error
+        raise BadReportError("The body is not JSON.") from error
 
 
 def digest_of(data: dict[str, Any], salt: str) -> str:
@@ -128,7 +128,7 @@ def digest_of(data: dict[str, Any], salt: str) -> str:
     try:
         text = json.dumps([salt, gpus, rest], sort_keys=True)
     except RecursionError as error:
-        raise BadReport("The body is not JSON.") from error
+        raise BadReportError("The body is not JSON.") from error
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -144,8 +144,8 @@ def _storable(value: Any) -> Any:
         return {_storable(key): _storable(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_storable(item) for item in value]
-    if isinstance(value, int | float) and not abs(value) <= MOST_NUMBER:
-        raise BadReport("A number is too large.")
+    if isinstance(value, int | float) and not abs(value) <= MAX_NUMBER:
+        raise BadReportError("A number is too large.")
     return value
 
 
@@ -265,7 +265,7 @@ def read_marks(header: str) -> list[tuple[int, int]]:
 def _facts(data: dict[str, Any]) -> dict[str, Any]:
     facts = data.get("facts", {})
     if not isinstance(facts, dict) or len(json.dumps(facts)) > MAX_FACTS_BYTES:
-        raise BadReport(f"facts must be an object of at most {MAX_FACTS_BYTES >> 10} KiB.")
+        raise BadReportError(f"facts must be an object of at maximum {MAX_FACTS_BYTES >> 10} KiB.")
     if "ring_address" in facts and not _is_address(facts["ring_address"]):
         # Other nodes are told of it and would understand no word of what holds it.
         return {name: value for name, value in facts.items() if name != "ring_address"}
@@ -280,23 +280,23 @@ def _is_address(value: object) -> bool:
     return address is not None and not (address.is_loopback or address.is_multicast or address.is_unspecified)
 
 
-def _items(data: dict[str, Any], key: str, most: int) -> list[dict[str, Any]]:
+def _items(data: dict[str, Any], key: str, maximum: int) -> list[dict[str, Any]]:
     items = data.get(key, [])
-    if not isinstance(items, list) or len(items) > most or not all(isinstance(item, dict) for item in items):
-        raise BadReport(f"{key} must be a list of at most {most} objects.")
+    if not isinstance(items, list) or len(items) > maximum or not all(isinstance(item, dict) for item in items):
+        raise BadReportError(f"{key} must be a list of at maximum {maximum} objects.")
     return items
 
 
-def _text(data: dict[str, Any], key: str, most: int) -> str:
+def _text(data: dict[str, Any], key: str, maximum: int) -> str:
     value = data.get(key)
-    return value[:most] if isinstance(value, str) else ""
+    return value[:maximum] if isinstance(value, str) else ""
 
 
-def _number(data: dict[str, Any], key: str, least: int, most: int) -> int | None:
+def _number(data: dict[str, Any], key: str, minimum: int, maximum: int) -> int | None:
     value = data.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return min(max(int(value), least), most)
+    return min(max(int(value), minimum), maximum)
 
 
 def _moment(value: object) -> datetime | None:

@@ -21,7 +21,7 @@ from django.views.decorators.csrf import csrf_exempt
 
 from portal.accounts.models import digest
 from portal.agents import sync as agent_sync
-from portal.agents.protocol import NAME, BadReport, load, parse, read_join, read_marks
+from portal.agents.protocol import NAME, BadReportError, load, parse, read_join, read_marks
 from portal.cluster import services as cluster
 from portal.cluster.models import Node
 from portal.jobs import audience, logs, outputs
@@ -82,7 +82,7 @@ def agent_view(method: str) -> Callable[[View], View]:
                 return view(request, **named)
             except AgentError as error:
                 return error.response()
-            except (BadReport, UnreadablePostError) as error:
+            except (BadReportError, UnreadablePostError) as error:
                 return AgentError(400, "invalid", str(error) or "The body could not be read.").response()
             except Refused as error:
                 return AgentError(403, "refused", str(error)).response()
@@ -121,7 +121,7 @@ def has_shown_token(authorization: str) -> bool:
 def _of_holder(work: Callable[..., dict[str, Any]], token_digest: str, *args: Any) -> dict[str, Any]:
     try:
         return work(token_digest, *args)
-    except agent_sync.UnknownToken:
+    except agent_sync.UnknownTokenError:
         _heard_of.pop(token_digest, None)
         raise no_node() from None
 
@@ -132,16 +132,16 @@ def _token(request: HttpRequest) -> str:
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
-def body_of(request: HttpRequest, most: int) -> bytes:
-    too_much = AgentError(413, "too_large", f"At most {most >> 10} KiB at once.")
-    if (announced(request) or 0) > most:
-        raise too_much
+def body_of(request: HttpRequest, max_bytes: int) -> bytes:
+    too_large = AgentError(413, "too_large", f"At most {max_bytes >> 10} KiB at once.")
+    if (announced(request) or 0) > max_bytes:
+        raise too_large
     try:
         body = request.body
     except RequestDataTooBig as error:
-        raise too_much from error
-    if len(body) > most:
-        raise too_much
+        raise too_large from error
+    if len(body) > max_bytes:
+        raise too_large
     return body
 
 
@@ -260,7 +260,7 @@ def append_log(request: HttpRequest, name: str, stream: str) -> HttpResponseBase
         size = logs.append(
             row, offset, data, read_marks(request.headers.get("Marks", "")), final=request.GET.get("final") == "1"
         )
-    except logs.OffsetMismatch as error:
+    except logs.OffsetMismatchError as error:
         return JsonResponse({"size": error.size}, status=409)
     except ValueError as error:
         raise AgentError(400, "invalid", str(error)) from error
@@ -294,9 +294,9 @@ def _offer_output(request: HttpRequest, name: str, path: str) -> HttpResponseBas
 def _output_refusals() -> Iterator[None]:
     try:
         yield
-    except outputs.BadPath as error:
+    except outputs.BadPathError as error:
         raise AgentError(400, "invalid", str(error)) from error
-    except outputs.TooMuch as error:
+    except outputs.OutputsTooLargeError as error:
         raise AgentError(413, "too_large", str(error)) from error
 
 

@@ -179,8 +179,10 @@ def _code(project: Project, number: int | None) -> CodeVersion:
     rows = CodeVersion.objects.filter(project=project)
     found = rows.filter(number=number).first() if number else rows.first()
     if found is None:
-        said = f"There is no code version {number} in this project." if number else "Upload code to this project first."
-        raise Refused(said, field="code")
+        message = (
+            f"There is no code version {number} in this project." if number else "Upload code to this project first."
+        )
+        raise Refused(message, field="code")
     return found
 
 

@@ -52,11 +52,11 @@ Entry = list[Any]
 """[size, when it was modified in nanoseconds, [SHA-256 of each piece]]"""
 
 
-class BadSet(ValueError):  # noqa: N818
+class BadCheckpointError(ValueError):
     """Not a description of files."""
 
 
-class TooMuch(Exception):  # noqa: N818
+class CheckpointsTooLargeError(Exception):
     """More than the portal keeps. The message is for the job's owner."""
 
 
@@ -109,7 +109,7 @@ def still_coming(attempt: Attempt, here: Node) -> str:
 
 
 @transaction.atomic
-def tell_of_start(attempt: Attempt, row: CheckpointSet) -> None:
+def record_start(attempt: Attempt, row: CheckpointSet) -> None:
     """Once in each attempt that goes on from something: how old that is."""
     job = lifecycle.locked(attempt.job_id)
     if attempt.number == 1 or job.events.filter(kind="checkpoint", data__attempt=attempt.number).exists():
@@ -135,9 +135,9 @@ def open_piece(job: Job, sha256: str) -> BinaryIO:
 
 
 def store_piece(job: Job, sha256: str, chunks: Iterable[bytes]) -> None:
-    """Raises BadSet when the content is another, TooMuch when the portal has no room for it."""
+    """Raises BadCheckpointError when the content is another, CheckpointsTooLargeError when the portal has no room for it."""
     if not SHA256.fullmatch(sha256):
-        raise BadSet("A piece is named by the SHA-256 of its content.")
+        raise BadCheckpointError("A piece is named by the SHA-256 of its content.")
     folder = folder_of(job)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     _require_room(folder)
@@ -147,11 +147,11 @@ def store_piece(job: Job, sha256: str, chunks: Iterable[bytes]) -> None:
             for chunk in chunks:
                 size += len(chunk)
                 if size > PIECE_BYTES:
-                    raise BadSet(f"A piece has at most {PIECE_BYTES >> 20} MiB.")
+                    raise BadCheckpointError(f"A piece has at most {PIECE_BYTES >> 20} MiB.")
                 digest.update(chunk)
                 file.write(chunk)
             if digest.hexdigest() != sha256:
-                raise BadSet("The piece is not what its name promised: its SHA-256 differs.")
+                raise BadCheckpointError("The piece is not what its name promised: its SHA-256 differs.")
             file.flush()
             os.fsync(file.fileno())
             Path(file.name).replace(folder / sha256)
@@ -162,7 +162,7 @@ def store_piece(job: Job, sha256: str, chunks: Iterable[bytes]) -> None:
 def _require_room(folder: Path) -> None:
     free, taken = shutil.disk_usage(folder).free >> 20, 0
     if free < settings.CHECKPOINTS_LEAVE_FREE_MIB:
-        raise TooMuch(
+        raise CheckpointsTooLargeError(
             "The portal's disk is too full to keep checkpoints: they stay on their node. Ask an admin for more room."
         )
     for path in folder.iterdir():
@@ -171,11 +171,11 @@ def _require_room(folder: Path) -> None:
         except FileNotFoundError:
             continue
     if taken > 2 * settings.MAX_CHECKPOINTS_MIB << 20:  # the old set, while the new one comes in
-        raise _too_much()
+        raise _too_large()
 
 
-def _too_much() -> TooMuch:
-    return TooMuch(
+def _too_large() -> CheckpointsTooLargeError:
+    return CheckpointsTooLargeError(
         f"The job's checkpoints take more than {settings.MAX_CHECKPOINTS_MIB:,} MiB, which the portal does not keep: "
         "they stay on their node. Delete old ones, or ask an admin for more."
     )
@@ -185,33 +185,33 @@ def _too_much() -> TooMuch:
 
 
 def read_entries(data: object) -> dict[str, Entry]:
-    """Raises BadSet or outputs.BadPath with a sentence."""
+    """Raises BadCheckpointError or outputs.BadPathError with a sentence."""
     if not isinstance(data, dict) or len(data) > MAX_FILES:
-        raise BadSet(f"At most {MAX_FILES:,} files.")
+        raise BadCheckpointError(f"At most {MAX_FILES:,} files.")
     return {clean_path(str(path)): _entry(entry) for path, entry in data.items()}
 
 
 def _entry(data: object) -> Entry:
     if not isinstance(data, list) or len(data) != 3:
-        raise BadSet("A file is [size, when it was modified, pieces].")
+        raise BadCheckpointError("A file is [size, when it was modified, pieces].")
     size, modified_ns, pieces = data
     if not (_is_number(size, MAX_SIZE) and _is_number(modified_ns, MAX_NS) and isinstance(pieces, list)):
-        raise BadSet("A file's size and time are whole numbers, its pieces a list.")
+        raise BadCheckpointError("A file's size and time are whole numbers, its pieces a list.")
     if len(pieces) != -(-size // PIECE_BYTES) or not all(
         isinstance(each, str) and SHA256.fullmatch(each) for each in pieces
     ):
-        raise BadSet(f"A file has one SHA-256 for each {PIECE_BYTES >> 20} MiB.")
+        raise BadCheckpointError(f"A file has one SHA-256 for each {PIECE_BYTES >> 20} MiB.")
     return [size, modified_ns, pieces]
 
 
 def read_deleted(data: object) -> dict[str, int]:
     if not isinstance(data, dict) or len(data) > MAX_FILES or not all(_is_number(at, MAX_NS) for at in data.values()):
-        raise BadSet("Deleted files are named with the time of which they were.")
+        raise BadCheckpointError("Deleted files are named with the time of which they were.")
     return {clean_path(str(path)): at for path, at in data.items()}
 
 
-def _is_number(value: object, most: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
+def _is_number(value: object, maximum: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= maximum
 
 
 @transaction.atomic
@@ -219,7 +219,7 @@ def keep(attempt: Attempt, changed: dict[str, Entry], deleted: dict[str, int]) -
     """Changes the job's set by what one node changed since it last sent.
 
     Nothing changes when pieces are missing, when the set has the same or newer, and when a later attempt runs already:
-    that one has begun from the set as it is. Raises TooMuch.
+    that one has begun from the set as it is. Raises CheckpointsTooLargeError.
     """
     job = lifecycle.locked(attempt.job_id)
     row = newest(attempt.job_id) or CheckpointSet(job_id=attempt.job_id, attempt=attempt)
@@ -231,7 +231,7 @@ def keep(attempt: Attempt, changed: dict[str, Entry], deleted: dict[str, int]) -
         return Kept(before, before)
     size = sum(entry[0] for entry in files.values())
     if size > settings.MAX_CHECKPOINTS_MIB << 20 or len(files) > MAX_FILES:
-        raise _too_much()
+        raise _too_large()
     missing = sorted(each for each in pieces_of(files) - pieces_of(row.files) if not has_piece(job, each))
     if missing:
         return Kept(before, before, tuple(missing))

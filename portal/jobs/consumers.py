@@ -45,7 +45,7 @@ LOOK_SECONDS = 2
 COALESCE_SECONDS = 0.03
 """Rings that come together are answered by one look."""
 LARGEST_MESSAGE = 4096
-MOST_SOCKETS = 20
+MAX_SOCKETS = 20
 """Of one user, in this process."""
 LATE = timedelta(minutes=2)
 """After its end a job's last bytes may still come in; streams that a lost node never closed are waited for no longer."""
@@ -57,7 +57,7 @@ BROKEN = 4500
 _open_sockets: Counter[int] = Counter()
 
 
-class _Close(Exception):  # noqa: N818
+class _CloseSocketError(Exception):
     def __init__(self, code: int) -> None:
         super().__init__(code)
         self.code = code
@@ -66,7 +66,7 @@ class _Close(Exception):  # noqa: N818
 class LogConsumer(AsyncWebsocketConsumer):
     counted_for: int | None = None
     pump: asyncio.Task[None] | None = None
-    told_idle = False
+    reported_idle = False
     closing = False
     """Messages that still arrive are ignored."""
 
@@ -94,7 +94,7 @@ class LogConsumer(AsyncWebsocketConsumer):
             return
         user_id = self.scope["user"].pk
         await self.accept()
-        if _open_sockets[user_id] >= MOST_SOCKETS:
+        if _open_sockets[user_id] >= MAX_SOCKETS:
             await self.close(TOO_MANY)
             return
         _open_sockets[user_id] += 1
@@ -123,7 +123,7 @@ class LogConsumer(AsyncWebsocketConsumer):
             await self._end(TOO_BIG)
             return
         try:
-            self._hear(json.loads(text_data or ""))
+            self._take_message(json.loads(text_data or ""))
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             await self._end(NONSENSE)
 
@@ -131,15 +131,15 @@ class LogConsumer(AsyncWebsocketConsumer):
         self.closing = True
         await self.close(code)
 
-    def _hear(self, message: dict[str, Any]) -> None:
+    def _take_message(self, message: dict[str, Any]) -> None:
         if message["type"] == "ack":
             # never beyond what was sent: a viewer cannot widen its window
             self.acked = max(self.acked, min(int(message["bytes"]), self.sent))
             self.room.set()
         elif message["type"] == "read":
-            said = {int(stream): int(offset) for stream, offset in message["cursors"].items()}
+            cursors = {int(stream): int(offset) for stream, offset in message["cursors"].items()}
             # only of streams that were told: a viewer cannot fill our memory with others
-            self.cursors.update({stream: offset for stream, offset in said.items() if self.feed.has(stream)})
+            self.cursors.update({stream: offset for stream, offset in cursors.items() if self.feed.has(stream)})
             if not message.get("more"):
                 self.reading = True
                 self.notified.set()
@@ -156,8 +156,8 @@ class LogConsumer(AsyncWebsocketConsumer):
                     await asyncio.sleep(COALESCE_SECONDS)
                 except TimeoutError:
                     pass
-            await self._tell({"type": "end"})
-        except _Close as reason:
+            await self._send_message({"type": "end"})
+        except _CloseSocketError as reason:
             await self.close(reason.code)
         except asyncio.CancelledError:
             raise
@@ -173,11 +173,11 @@ class LogConsumer(AsyncWebsocketConsumer):
         job, rows = await self._rows()
         if self.feed.look(rows) or not self.shown:
             self.reading = False
-            await self._tell({"type": "streams", "streams": self.feed.describe()})
+            await self._send_message({"type": "streams", "streams": self.feed.describe()})
         about = {"type": "job", "state": job.state, "changed": job.edition}
         if about != self.shown:
             self.shown = about
-            await self._tell(about)
+            await self._send_message(about)
         if not self.reading:
             await self._until_read()
         self.feed.start(self.cursors)
@@ -190,9 +190,9 @@ class LogConsumer(AsyncWebsocketConsumer):
             sent = True
             await self._check()
         finished = job.state in FINISHED_STATES
-        if sent or not self.told_idle:
-            self.told_idle = True
-            await self._tell({"type": "idle", "finished": finished})
+        if sent or not self.reported_idle:
+            self.reported_idle = True
+            await self._send_message({"type": "idle", "finished": finished})
         late = job.finished_at is not None and timezone.now() - job.finished_at > LATE
         return finished and self.feed.caught_up and (self.feed.closed or late)
 
@@ -204,7 +204,7 @@ class LogConsumer(AsyncWebsocketConsumer):
             try:
                 await asyncio.wait_for(self.notified.wait(), until - time.monotonic())
             except TimeoutError:
-                raise _Close(TOO_SLOW) from None
+                raise _CloseSocketError(TOO_SLOW) from None
 
     async def _await_room(self, size: int) -> None:
         """Until the viewer has acknowledged so much that ``size`` more bytes fit into the window."""
@@ -215,11 +215,11 @@ class LogConsumer(AsyncWebsocketConsumer):
             try:
                 await asyncio.wait_for(self.room.wait(), max(0.0, until - time.monotonic()))
             except TimeoutError:
-                raise _Close(TOO_SLOW) from None
+                raise _CloseSocketError(TOO_SLOW) from None
             if self.acked > before:
                 until = time.monotonic() + ACK_SECONDS
 
-    async def _tell(self, message: dict[str, Any]) -> None:
+    async def _send_message(self, message: dict[str, Any]) -> None:
         await self.send(text_data=json.dumps(message))
         self.allowance.record_sent()
 
@@ -230,7 +230,7 @@ class LogConsumer(AsyncWebsocketConsumer):
         if time.monotonic() - self.checked_at >= CHECK_SECONDS:
             self.checked_at = time.monotonic()
             if (code := await self._refusal()) is not None:
-                raise _Close(code)
+                raise _CloseSocketError(code)
 
     async def _refusal(self) -> int | None:
         """Why this session may not see this job, read afresh; None when it may."""

@@ -12,7 +12,7 @@ from portal.jobs import curves
 from portal.jobs.models import FINISHED_STATES, Job, JobState, MetricPoint, Progress
 from portal.spreadsheets import Cell, as_csv
 
-MOST_JOBS = 6
+MAX_JOBS = 6
 """Lines in one picture: more cannot be told apart."""
 SMOOTHING_WORDS = {"none": "as they are", "some": "smoothed a little", "much": "smoothed much"}
 
@@ -55,7 +55,7 @@ def training(request: HttpRequest, pk: int) -> HttpResponse:
 def compare(request: HttpRequest) -> HttpResponse:
     """Up to six jobs, as far as one may see them."""
     asked = [int(each) for each in request.GET.getlist("job") if each.isascii() and each.isdecimal() and len(each) < 19]
-    jobs = list(Job.objects.visible_to(signed_in(request)).filter(pk__in=asked).order_by("pk")[:MOST_JOBS])
+    jobs = list(Job.objects.visible_to(signed_in(request)).filter(pk__in=asked).order_by("pk")[:MAX_JOBS])
     numbers = [job.pk for job in jobs]
     many = curves.curves(numbers, curves.names_of(numbers))
     called = {job.pk: f"#{job.pk} {job.name}" for job in jobs}
@@ -64,8 +64,8 @@ def compare(request: HttpRequest) -> HttpResponse:
         "charts": curves.pictures(many, _smoothing(request), called),
         "smoothing": _smoothing(request),
         "smoothings": SMOOTHING_WORDS.items(),
-        "left_out": len(set(asked)) > MOST_JOBS,
-        "most": MOST_JOBS,
+        "left_out": len(set(asked)) > MAX_JOBS,
+        "max_jobs": MAX_JOBS,
     }
     return render(request, "jobs/compare.html", context)
 

@@ -12,8 +12,8 @@ from portal.jobs.metrics import BATCH, COLUMNS, LOSS, THROUGHPUT, seconds_left
 from portal.jobs.models import MetricPoint, Progress
 
 BINS = 200
-MOST_CURVES = 24
-MOST_RANKS = 32
+MAX_CURVES = 24
+MAX_RANKS = 32
 """Bars of more cannot be told apart: of more ranks the slowest are shown."""
 FIRST = (LOSS, THROUGHPUT)
 SMOOTHING = {"none": 0.0, "some": 0.6, "much": 0.9}
@@ -38,10 +38,10 @@ class Curves:
 
 
 def names_of(jobs: Sequence[int]) -> list[str]:
-    """The library's own first, then by name; at most ``MOST_CURVES``."""
+    """The library's own first, then by name; at most ``MAX_CURVES``."""
     names = MetricPoint.objects.filter(attempt__job__in=jobs).order_by("name").values_list("name", flat=True).distinct()
-    known = list(names[: 2 * MOST_CURVES])
-    return [*(name for name in FIRST if name in known), *(name for name in known if name not in FIRST)][:MOST_CURVES]
+    known = list(names[: 2 * MAX_CURVES])
+    return [*(name for name in FIRST if name in known), *(name for name in known if name not in FIRST)][:MAX_CURVES]
 
 
 def curves(jobs: Sequence[int], names: Sequence[str]) -> list[Curves]:
@@ -134,7 +134,7 @@ def rank_picture(ranks: Sequence[Rank]) -> Chart | None:
     """Computing and waiting side by side: who waits least is who the others wait for. None for a single rank."""
     if len(ranks) < 2:
         return None
-    some = sorted(ranks[:MOST_RANKS], key=lambda rank: rank.number)
+    some = sorted(ranks[:MAX_RANKS], key=lambda rank: rank.number)
     predicted = [_short(rank.expected * 1000) if rank.expected else None for rank in some]
     return charts.bars(
         "A step, rank by rank",

@@ -41,7 +41,7 @@ def log(request: HttpRequest, pk: int) -> HttpResponseBase:
     number = request.GET.get("attempt", "")
     if number:
         rows = rows.filter(container__attempt__number=int(number) if number.isdecimal() and len(number) < 9 else -1)
-    found = list(rows.order_by("container__attempt__number", "container__index", "name")[: logs.MOST_MERGED])
+    found = list(rows.order_by("container__attempt__number", "container__index", "name")[: logs.MAX_MERGED])
     # one attempt after the other: their lines never mix
     by_attempt: dict[int, list[LogStream]] = {}
     for row in found:

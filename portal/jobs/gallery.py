@@ -19,7 +19,7 @@ def run_example(user: User, example: Example, project: Project | None = None) ->
             f"This example needs the environment {example.environment}, which this portal does not offer. Ask an admin."
         )
     code = use_example(user, example, project)
-    most = services.lab_gpus() or example.max_gpus
+    lab_gpus = services.lab_gpus() or example.max_gpus
     submission = Submission(
         code=code,
         environment=environment,
@@ -30,7 +30,7 @@ def run_example(user: User, example: Example, project: Project | None = None) ->
         arguments=tuple(example.arguments),
         env_vars=example.env_vars,
         min_gpus=example.min_gpus,
-        max_gpus=max(example.min_gpus, min(example.max_gpus, most)),
+        max_gpus=max(example.min_gpus, min(example.max_gpus, lab_gpus)),
         elastic=example.elastic,
         time_limit_seconds=example.time_limit_seconds,
         resumable=example.resumable,

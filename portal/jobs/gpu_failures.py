@@ -51,8 +51,8 @@ def failures_in_a_row(stays: Sequence[Stay], failed_elsewhere: Collection[int]) 
 
 def look_after_exits(container_ids: Collection[int]) -> list[Gpu]:
     """Quarantines the GPUs that these containers held and that have failed too often; returns those."""
-    least = settings.GPU_QUARANTINE_FAILURES
-    if not least:
+    min_failures = settings.GPU_QUARANTINE_FAILURES
+    if not min_failures:
         return []
     held = Allocation.objects.filter(container__in=container_ids, released_at__isnull=False)
     gpus = Gpu.objects.filter(usable_gpu(), kind=Gpu.Kind.CUDA, pk__in=held.values("gpu")).order_by("pk")
@@ -62,7 +62,7 @@ def look_after_exits(container_ids: Collection[int]) -> list[Gpu]:
         codes = {stay.code for stay in stays if stay.failed_at_once}
         count = failures_in_a_row(stays, _failed_elsewhere(gpu, codes)) if codes else 0
         others = Gpu.objects.filter(usable_gpu(), node__removed_at=None, node__approved_at__isnull=False)
-        if count >= least and others.exclude(pk=gpu.pk).exists():
+        if count >= min_failures and others.exclude(pk=gpu.pk).exists():
             reason = f"{count} different jobs in a row failed within {AT_ONCE.seconds} s of their start on it."
             if quarantine.quarantine(gpu, reason):
                 taken.append(gpu)

@@ -57,7 +57,7 @@ CONTAINER_LOOKUPS = {"slots": "spec__slots", "draining": "node__draining", "last
 RUNNING, EXITED = ContainerState.RUNNING, ContainerState.EXITED
 
 
-class Stale(Exception):  # noqa: N818
+class JobChangedError(Exception):
     """What was read before the lock no longer holds: nothing was written."""
 
 
@@ -174,11 +174,11 @@ def start_attempt(job: Job, policy: str, where: str = "", overlay_network: int |
     """A new live attempt, for the caller to give containers and GPUs to in the same transaction.
 
     ``where`` goes into the history, e.g. ``node a (2 GPUs)``; ``overlay_network`` is the number of the network
-    between its nodes, or None for an attempt on one node. Raises Stale when the job is no longer waiting.
+    between its nodes, or None for an attempt on one node. Raises JobChangedError when the job is no longer waiting.
     """
     row = locked(job.pk)
     if row.state != JobState.QUEUED or row.intent != Job.Intent.RUN:
-        raise Stale(f"job {job.pk} no longer waits: it is {row.get_state_display()}")
+        raise JobChangedError(f"job {job.pk} no longer waits: it is {row.get_state_display()}")
     before = list(row.attempts.order_by("number").values_list("outcome", "started_at", "ended_at", "number"))
     last = before[-1][3] if before else 0
     counted = seconds_counted(row.resumable, (each[:3] for each in before))
@@ -242,18 +242,18 @@ def stop_container(container: Container, reason: str) -> None:
     """Tells one container to stop and asks its GPUs back."""
     lock(container.attempt.job_id)
     now = timezone.now()
-    told = (
+    updated = (
         Container.objects.filter(pk=container.pk, wanted=Container.Wanted.RUN)
         .exclude(state=EXITED)
         .update(wanted=Container.Wanted.STOP, stop_reason=reason, stop_requested_at=now)
     )
-    if not told:
+    if not updated:
         return
     container.wanted, container.stop_reason, container.stop_requested_at = Container.Wanted.STOP, reason, now
     Allocation.objects.filter(container=container, released_at__isnull=True, requested_back_at__isnull=True).update(
         requested_back_at=now
     )
-    for node_id in _nodes_to_tell(container):
+    for node_id in _nodes_to_notify(container):
         wake_node(node_id)
     wake_job_viewers(container.attempt.job_id)
 
@@ -270,7 +270,7 @@ def let_keep(attempt: Attempt) -> None:
     asked.filter(container__wanted=Container.Wanted.RUN).update(requested_back_at=None)
 
 
-def _nodes_to_tell(container: Container) -> set[int]:
+def _nodes_to_notify(container: Container) -> set[int]:
     """Its own node, and the driver's, whose list of hosts has changed."""
     drivers = Container.objects.filter(attempt=container.attempt_id, role=Container.Role.DRIVER)
     return {container.node_id, *drivers.values_list("node_id", flat=True)}
@@ -316,7 +316,7 @@ def room_for_others(resumable: bool) -> str:
     return f"to make room for others; it {'goes on from its checkpoint' if resumable else 'starts over'} later"
 
 
-NEWS = {
+STATE_TEXTS = {
     JobState.QUEUED: "is queued",
     JobState.RUNNING: "is running",
     JobState.HELD: "is held",
@@ -335,12 +335,12 @@ def _set_state(job: Job) -> None:
     job.state = state
     job.finished_at = max(timezone.now(), job.started_at or job.submitted_at) if state in FINISHED_STATES else None
     job.save(update_fields=["state", "finished_at"])
-    news = NEWS[state]
+    text = STATE_TEXTS[state]
     if state == JobState.QUEUED and outcomes:
-        news += " again"
+        text += " again"
         if outcomes[-1] in GOES_ON:
-            news += ", to go on from its checkpoint" if job.resumable else ", to start over"
-    record(job, "state", f"The job {news}.", state=str(state))
+            text += ", to go on from its checkpoint" if job.resumable else ", to start over"
+    record(job, "state", f"The job {text}.", state=str(state))
     wake_scheduler()
 
 

@@ -19,11 +19,11 @@ from portal.jobs.api import OfJob
 from portal.jobs.consumers import LATE
 from portal.jobs.downloads import checkpoint_file
 from portal.jobs.models import Attempt, CheckpointSet, LogStream, Output
-from portal.jobs.serializers import CheckpointsSerializer, NewsSerializer, OutputSerializer, StreamSerializer
+from portal.jobs.serializers import CheckpointsSerializer, LogUpdateSerializer, OutputSerializer, StreamSerializer
 from portal.rest import body, refusals
 from portal.streaming import gathered
 
-MOST_BYTES = 1024 * 1024
+MAX_BYTES = 1024 * 1024
 """In one answer to following; whoever is behind asks again at once."""
 RANGE = re.compile(r"bytes=([0-9]{1,18})?-([0-9]{1,18})?")
 CURSOR = re.compile(r"(?:[0-9]{1,18}:[0-9]{1,18}(?:,(?!$)|$)){0,400}")
@@ -68,7 +68,7 @@ class Log(OfJob):
         if request.query_params.get("stream"):
             return self._bytes(request)
         attempt = self._attempt(request)
-        streams = logs.streams_of(attempt)[: logs.MOST_MERGED] if attempt else []
+        streams = logs.streams_of(attempt)[: logs.MAX_MERGED] if attempt else []
         wanted = {name: request.query_params.get(name) in ("1", "true") for name in ("raw", "times")}
         lines = logs.as_text(streams, plain=not wanted["raw"], times=wanted["times"])
         name = f"job-{job_pk}.log"
@@ -108,7 +108,7 @@ class Log(OfJob):
             OpenApiParameter("cursor", str, description="What the last answer gave; empty at first."),
             ATTEMPT,
         ],
-        responses={200: NewsSerializer, **refusals(400, 404)},
+        responses={200: LogUpdateSerializer, **refusals(400, 404)},
     )
     def follow(self, request: Request, job_pk: int) -> Response:
         """What came since the cursor. Ask again, at once after an answer with pieces, else after a second."""
@@ -120,8 +120,8 @@ class Log(OfJob):
         if (number := _number(request, "attempt")) is not None:
             rows = rows.filter(container__attempt__number=number)
         positions = _positions(request.query_params.get("cursor", ""))
-        pieces, left, more = [], MOST_BYTES, False
-        for row in rows.select_related("container__attempt").order_by("id")[: logs.MOST_MERGED]:
+        pieces, left, more = [], MAX_BYTES, False
+        for row in rows.select_related("container__attempt").order_by("id")[: logs.MAX_MERGED]:
             start = min(positions.get(row.pk, 0), row.size)
             data = logs.read(row, start, left)
             ended = (row.closed or late) and start + len(data) == row.size

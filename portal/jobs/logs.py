@@ -34,7 +34,7 @@ LAST_LINE_CHARACTERS = 200
 STREAM_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,19}")
 MAX_STREAMS = 100
 """Of one container; a rank has one, so far more than any machine has GPUs."""
-MOST_MERGED = 400
+MAX_MERGED = 400
 """Streams in one answer: each keeps a file's position and a line in memory."""
 LATEST_MS = 253_402_300_799_000
 """The end of the year 9999: what a date can hold."""
@@ -45,7 +45,7 @@ CONTROL = re.compile(
 """Colours, cursor movements, titles and other bytes that a text file is better without."""
 
 
-class OffsetMismatch(Exception):  # noqa: N818
+class OffsetMismatchError(Exception):
     """The bytes do not continue what is stored; ``size`` says where to continue."""
 
     def __init__(self, size: int) -> None:
@@ -81,7 +81,7 @@ def append(
 ) -> int:
     """Continues the stream at ``offset`` and answers with how far the source is stored.
 
-    Bytes that are stored already are passed over, so that sending again is harmless; a gap raises OffsetMismatch.
+    Bytes that are stored already are passed over, so that sending again is harmless; a gap raises OffsetMismatchError.
     Once the container's log is full, a marker is stored and everything after it is taken and dropped.
     """
     with transaction.atomic():
@@ -93,7 +93,7 @@ def append(
                 LogStream.objects.filter(pk=row.pk).update(last_at=timezone.now())
             return offset + len(data)
         if offset > row.size:
-            raise OffsetMismatch(row.size)
+            raise OffsetMismatchError(row.size)
         data = data[row.size - offset :]
         end = row.size + len(data)
         if not data and (row.closed or not final):
@@ -133,7 +133,7 @@ def _cut_to_limit(row: LogStream, data: bytes) -> tuple[bytes, bool]:
 
 def _new_lines(row: LogStream, before: int) -> bytes:
     """The lines that were not whole while the stream had only ``before`` bytes."""
-    start = max(0, before - metrics.MOST_LINE)
+    start = max(0, before - metrics.MAX_LINE)
     text = read(row, start, row.size - start)
     first = text.rfind(b"\n", 0, before - start) + 1
     return text[first : text.rfind(b"\n") + 1]

@@ -433,7 +433,7 @@ class StepStat(models.Model):
     waiting_seconds = models.FloatField(null=True)
     """The part of it in which the rank that waits least waits for the others' gradients."""
     asked_batch = models.PositiveBigIntegerField(default=0)
-    most_batch = models.PositiveBigIntegerField(default=0)
+    max_batch = models.PositiveBigIntegerField(default=0, db_column="most_batch")
     """The batch that was chosen at first, and the most that its owner declared safe."""
     noise_sqr = models.FloatField(null=True)
     noise_var = models.FloatField(null=True)

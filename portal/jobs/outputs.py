@@ -27,19 +27,19 @@ READ_BYTES = 64 * 1024
 UNWANTED = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
 
 
-class BadPath(ValueError):  # noqa: N818
+class BadPathError(ValueError):
     """Not a path beneath /outputs."""
 
 
-class TooMuch(Exception):  # noqa: N818
+class OutputsTooLargeError(Exception):
     """The job's outputs would take more than the portal keeps."""
 
 
 def clean_path(path: str) -> str:
-    """The path itself when it is plain and relative; raises BadPath otherwise."""
+    """The path itself when it is plain and relative; raises BadPathError otherwise."""
     parts = path.split("/")
     if not path or len(path) > MAX_PATH or UNWANTED.search(path) or any(part in ("", ".", "..") for part in parts):
-        raise BadPath(
+        raise BadPathError(
             f"An output's path is relative and has at most {MAX_PATH} characters, without '..' or control characters."
         )
     return path
@@ -66,15 +66,15 @@ def room_for(job_id: int, path: str) -> int:
     """Bytes that this file may take, the one it replaces not counted."""
     others = Output.objects.filter(job=job_id).exclude(path=path)
     if others.count() >= MAX_FILES:
-        raise TooMuch(f"A job keeps at most {MAX_FILES} output files. Put them into one archive.")
+        raise OutputsTooLargeError(f"A job keeps at most {MAX_FILES} output files. Put them into one archive.")
     taken = others.aggregate(taken=Sum("size"))["taken"] or 0
     return max(0, settings.MAX_OUTPUTS_MIB * 1024 * 1024 - taken)
 
 
 def check_room(attempt: Attempt, path: str, size: int) -> None:
-    """Raises BadPath or TooMuch when a file of so many bytes would not be kept."""
+    """Raises BadPathError or OutputsTooLargeError when a file of so many bytes would not be kept."""
     if size > room_for(attempt.job_id, clean_path(path)):
-        raise _too_much()
+        raise _too_large()
 
 
 def store(attempt: Attempt, path: str, chunks: Iterable[bytes], announced: int | None = None) -> Output | None:
@@ -83,7 +83,7 @@ def store(attempt: Attempt, path: str, chunks: Iterable[bytes], announced: int |
     folder = folder_of(attempt.job)
     room = room_for(attempt.job_id, path)
     if announced is not None and announced > room:
-        raise _too_much()
+        raise _too_large()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".incoming-", delete=False) as file:
         try:
@@ -91,7 +91,7 @@ def store(attempt: Attempt, path: str, chunks: Iterable[bytes], announced: int |
             for chunk in chunks:
                 size += len(chunk)
                 if size > room:
-                    raise _too_much()
+                    raise _too_large()
                 digest.update(chunk)
                 file.write(chunk)
             file.flush()
@@ -105,7 +105,7 @@ def store(attempt: Attempt, path: str, chunks: Iterable[bytes], announced: int |
 def _keep(attempt: Attempt, path: str, file: Path, sha256: str, size: int) -> Output | None:
     lifecycle.locked(attempt.job_id)  # two files at once must not take the same last room
     if size > room_for(attempt.job_id, path):
-        raise _too_much()
+        raise _too_large()
     old = Output.objects.filter(job=attempt.job_id, path=path).select_related("attempt").first()
     if old is not None and old.attempt.number > attempt.number:
         return None
@@ -129,7 +129,7 @@ def _drop(job_id: int, sha256: str) -> None:
         (folder_of(job) / sha256).unlink(missing_ok=True)
 
 
-def _too_much() -> TooMuch:
-    return TooMuch(
+def _too_large() -> OutputsTooLargeError:
+    return OutputsTooLargeError(
         f"The job's outputs would take more than {settings.MAX_OUTPUTS_MIB} MiB together. Write less, or ask an admin for more."
     )

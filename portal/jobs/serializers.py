@@ -239,7 +239,7 @@ class CheckpointsSerializer(serializers.Serializer[Any]):
     files = CheckpointSerializer(many=True)
 
 
-class NewsSerializer(serializers.Serializer[Any]):
+class LogUpdateSerializer(serializers.Serializer[Any]):
     """One answer to following a log."""
 
     cursor = serializers.CharField(help_text="Send it with the next request.")

@@ -176,9 +176,9 @@ def _check_limits(user: User, asked: Submission) -> None:
             )
     for limit in limits:
         if limit.max_gpus is not None and asked.min_gpus > limit.max_gpus:
-            most = counted(limit.max_gpus, lab_noun())
+            max_gpus = counted(limit.max_gpus, lab_noun())
             raise Refused(
-                f"{limit.name} may hold at most {most} at once. Ask for at most {limit.max_gpus}.",
+                f"{limit.name} may hold at most {max_gpus} at once. Ask for at most {limit.max_gpus}.",
                 "limit",
                 "min_gpus",
             )
@@ -257,9 +257,9 @@ def _check_gpus(asked: Submission) -> None:
     if asked.elastic and asked.launcher == Job.Launcher.COMMAND:
         sentence = "A plain command cannot be elastic. Choose Horovod or torchrun, or switch elastic off."
         raise Refused(sentence, field="elastic")
-    most = lab_gpus()
-    if most and asked.max_gpus > most:
-        raise Refused(f"The lab has {counted(most, lab_noun())}. Ask for at most {most}.", field="max_gpus")
+    in_lab = lab_gpus()
+    if in_lab and asked.max_gpus > in_lab:
+        raise Refused(f"The lab has {counted(in_lab, lab_noun())}. Ask for at most {in_lab}.", field="max_gpus")
     if asked.max_gpus > MAX_GPUS:
         raise Refused(f"Ask for at most {MAX_GPUS} GPUs.", field="max_gpus")
 
@@ -326,9 +326,9 @@ def _check_env(env_vars: Mapping[str, str]) -> None:
 
 def _check_words(asked: Submission) -> None:
     for name in WORD_LISTS:
-        words, most = normalised(getattr(asked, name)), limits_of(name)[1]
-        if len(words) > most:
-            raise Refused(f"At most {most} of these.", field=name)
+        words, max_words = normalised(getattr(asked, name)), limits_of(name)[1]
+        if len(words) > max_words:
+            raise Refused(f"At most {max_words} of these.", field=name)
         if (unfit := unfit_word(words)) is not None:
             raise Refused(
                 f"{unfit[:MAX_WORD_LENGTH]!r} cannot be used: at most {MAX_WORD_LENGTH} letters, digits and . + : / - _",

@@ -224,7 +224,7 @@ def _gpus(silence: Silence) -> str:
     percents = [percent for _, percent in rows if percent is not None]
     if not percents:
         return ""
-    least, most = min(percents), max(percents)
+    lowest, highest = min(percents), max(percents)
     verb = "is" if len(percents) == 1 else "are"
-    span = f"{least} to {most}" if least != most else f"{least}"
+    span = f"{lowest} to {highest}" if lowest != highest else f"{lowest}"
     return f"{counted(len(percents), noun(kind for kind, _ in rows))} {verb} at {span}\u00a0% utilisation"

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from portal.jobs.models import Allocation, Attempt, StepStat
 
-MOST_WEIGHT = 100
+MAX_WEIGHT = 100
 """So many reports count in a mean: a job that becomes slower is seen to be slower by and by."""
 
 
@@ -23,7 +23,7 @@ class Report:
     seconds: float
     waiting: float | None
     asked_batch: int
-    most_batch: int
+    max_batch: int
     noise: tuple[float, float] | None
 
 
@@ -49,13 +49,13 @@ def note(attempt: Attempt, reports: Sequence[Report]) -> None:
 
 
 def _count_in(row: StepStat, report: Report) -> None:
-    before = min(row.reports, MOST_WEIGHT - 1)
+    before = min(row.reports, MAX_WEIGHT - 1)
     row.seconds = _mean(row.seconds, before, report.seconds)
     if report.waiting is not None:
         known = row.waiting_seconds is not None
         row.waiting_seconds = _mean(row.waiting_seconds or 0.0, before if known else 0, report.waiting)
     row.reports += 1
-    row.at, row.asked_batch, row.most_batch = report.at, report.asked_batch, report.most_batch
+    row.at, row.asked_batch, row.max_batch = report.at, report.asked_batch, report.max_batch
     if report.noise is not None:
         row.noise_sqr, row.noise_var = report.noise
 

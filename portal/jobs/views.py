@@ -36,8 +36,8 @@ from portal.projects.services import may_submit, role_of
 from portal.refused import Refused
 
 PAGE_SIZE = 25
-MOST_OUTPUTS = 200
-MOST_EVENTS = 200
+MAX_OUTPUTS = 200
+MAX_EVENTS = 200
 STATE_FILTERS = (("active", "active"), *((state.value.lower(), state.label) for state in JobState))
 VOLATILE = re.compile(r'<time.*?</time>|name="csrfmiddlewaretoken" value="[^"]*"', re.DOTALL)
 """What differs each time a page is made though nothing has happened."""
@@ -269,12 +269,12 @@ def _about(request: HttpRequest, job: Job) -> dict[str, Any]:
         if last and last.cause and job.state not in (JobState.SUCCEEDED, JobState.CANCELLED)
         else None,
         "hint": last.cause if last and job.state == JobState.SUCCEEDED else None,
-        "events": list(job.events.select_related("actor").order_by("-seq")[:MOST_EVENTS]),
-        "outputs": list(outputs[:MOST_OUTPUTS]),
+        "events": list(job.events.select_related("actor").order_by("-seq")[:MAX_EVENTS]),
+        "outputs": list(outputs[:MAX_OUTPUTS]),
         "outputs_count": totals["count"],
         "outputs_size": totals["size"] or 0,
         "checkpoint_set": checkpoint_set,
-        "checkpoints": checkpoints.files_of(checkpoint_set)[:MOST_OUTPUTS] if checkpoint_set else [],
+        "checkpoints": checkpoints.files_of(checkpoint_set)[:MAX_OUTPUTS] if checkpoint_set else [],
         "finished": finished,
         "cancelling": job.intent == Job.Intent.CANCEL and not finished,
         "holding": job.intent == Job.Intent.HOLD and job.state == JobState.RUNNING,
@@ -328,10 +328,10 @@ ACTS: dict[str, tuple[Callable[[User, Job], Job], str]] = {
 def act(request: HttpRequest, pk: int, what: str) -> HttpResponse:
     user = signed_in(request)
     job = get_object_or_404(Job.objects.visible_to(user).select_related("project", "code", "environment"), pk=pk)
-    do, said = ACTS[what]
+    do, message = ACTS[what]
     try:
         job = do(user, job)
-        messages.success(request, said.format(job=job))
+        messages.success(request, message.format(job=job))
     except Refused as refusal:
         messages.error(request, refusal.message)
     return redirect("jobs:detail", job.pk)

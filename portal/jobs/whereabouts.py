@@ -9,7 +9,7 @@ from portal.jobs.models import Allocation, Attempt
 def held_now(attempt: Attempt) -> str:
     """``3 GPUs`` or ``1 CPU slot``; empty when it holds none."""
     held = [each for each in _allocations(attempt) if each.released_at is None]
-    return _said(held) if held else ""
+    return _counted_gpus(held) if held else ""
 
 
 def held_by_node(attempt: Attempt) -> list[tuple[str, str]]:
@@ -17,7 +17,7 @@ def held_by_node(attempt: Attempt) -> list[tuple[str, str]]:
     by_node = defaultdict(list)
     for each in _allocations(attempt):
         by_node[each.container.node.name].append(each)
-    return [(name, _said(held)) for name, held in by_node.items()]
+    return [(name, _counted_gpus(held)) for name, held in by_node.items()]
 
 
 def _allocations(attempt: Attempt) -> list[Allocation]:
@@ -30,5 +30,5 @@ def _allocations(attempt: Attempt) -> list[Allocation]:
     return found
 
 
-def _said(held: list[Allocation]) -> str:
+def _counted_gpus(held: list[Allocation]) -> str:
     return counted(len({each.gpu_id for each in held}), noun(each.gpu.kind for each in held))

@@ -90,7 +90,7 @@ WINDOW = OpenApiParameter("window", str, enum=list(series.WINDOWS), description=
 NODE = OpenApiParameter("node", int)
 
 
-def _told(trace: Trace, gpus: "list[Gpu] | tuple[Gpu, ...]") -> dict[str, Any]:
+def _readings(trace: Trace, gpus: "list[Gpu] | tuple[Gpu, ...]") -> dict[str, Any]:
     def rounded(gpu: Gpu, metric: str) -> list[float | None]:
         return [None if value is None else round(value, 1) for value in trace.values[gpu.pk][metric]]
 
@@ -141,7 +141,7 @@ class Gauges(ViewSet):
         now, asked = timezone.now(), forms.read(request.query_params)
         gpu = get_object_or_404(visibility.gpus_in_lab(), pk=pk)
         trace = series.trace([gpu], now - asked.window.length, now, now)
-        return Response(TraceSerializer(_told(trace, [gpu])).data)
+        return Response(TraceSerializer(_readings(trace, [gpu])).data)
 
     @extend_schema(
         operation_id="job_readings",
@@ -160,7 +160,7 @@ class Gauges(ViewSet):
         found = visibility.of_attempt(attempt, timezone.now()) if attempt else None
         if found is None:
             raise Http404
-        return Response(TraceSerializer(_told(found.trace, found.gpus)).data)
+        return Response(TraceSerializer(_readings(found.trace, found.gpus)).data)
 
     @extend_schema(
         operation_id="timeline", parameters=[WINDOW, NODE], responses={200: TimelineSerializer, **refusals()}

@@ -50,7 +50,7 @@ def _make(hour: datetime) -> int:
     rows = Sample.objects.filter(at__gte=hour, at__lt=hour + HOUR).order_by("node_id", "at")
     made, batch = 0, []
     for _, samples in groupby(rows.values_list("node_id", "at", "readings").iterator(), key=lambda row: row[0]):
-        for gpu, readings in by_gpu((at, said) for _, at, said in samples).items():
+        for gpu, readings in by_gpu((at, readings) for _, at, readings in samples).items():
             if gpu in known:
                 batch.append(summary(gpu, hour, readings))
         if len(batch) >= BATCH:
@@ -62,8 +62,8 @@ def _make(hour: datetime) -> int:
 def by_gpu(samples: Iterable[tuple[datetime, list[Any]]]) -> dict[int, list[tuple[datetime, Reading]]]:
     """Rows of samples, as they are stored, taken apart."""
     found: dict[int, list[tuple[datetime, Reading]]] = defaultdict(list)
-    for at, said in samples:
-        for values in said:
+    for at, readings in samples:
+        for values in readings:
             reading = Reading(*values)
             found[reading.gpu].append((at, reading))
     return found

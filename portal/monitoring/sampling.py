@@ -20,7 +20,7 @@ class Reading(NamedTuple):
     temperature: int | None
 
     @property
-    def says_nothing(self) -> bool:
+    def is_empty(self) -> bool:
         return self.utilisation is None and self.memory is None and self.temperature is None
 
 
@@ -31,10 +31,10 @@ def slot_of(moment: datetime) -> datetime:
 
 def keep(node: Node, now: datetime, readings: Iterable[Reading]) -> None:
     """One insert. Of two reports at once, one is kept."""
-    if said := sample_of(readings):
-        Sample.objects.bulk_create([Sample(node=node, at=slot_of(now), readings=said)], ignore_conflicts=True)
+    if sample := sample_of(readings):
+        Sample.objects.bulk_create([Sample(node=node, at=slot_of(now), readings=sample)], ignore_conflicts=True)
 
 
 def sample_of(readings: Iterable[Reading]) -> list[list[int | None]]:
     """``Sample.readings``, by the numbers of the GPUs: empty when there is nothing to keep."""
-    return [list(reading) for reading in sorted(readings, key=lambda each: each.gpu) if not reading.says_nothing]
+    return [list(reading) for reading in sorted(readings, key=lambda each: each.gpu) if not reading.is_empty]

@@ -13,7 +13,7 @@ from portal.monitoring.rollups import HOUR, by_gpu
 METRICS = ("utilisation", "memory", "temperature")
 RAW_SPAN = timedelta(hours=2)
 """Windows no longer than this are read from samples alone, which are kept for three hours."""
-MOST_POINTS = 120
+MAX_POINTS = 120
 STEPS = tuple(timedelta(seconds=seconds) for seconds in (15, 60, 300, 900, 3600, 7200, 14400, 28800, 86400))
 
 Spells = Mapping[int, Sequence[tuple[datetime, datetime]]]
@@ -52,13 +52,13 @@ class Trace:
     values: Mapping[int, Mapping[str, Sequence[float | None]]]
     """By GPU and metric."""
 
-    def says(self, metric: str) -> bool:
+    def has_values(self, metric: str) -> bool:
         return any(value is not None for each in self.values.values() for value in each[metric])
 
 
 def step_for(length: timedelta) -> timedelta:
     """The finest step that keeps a picture readable."""
-    return next((step for step in STEPS if length / step <= MOST_POINTS), STEPS[-1])
+    return next((step for step in STEPS if length / step <= MAX_POINTS), STEPS[-1])
 
 
 def trace(

@@ -14,7 +14,7 @@ from portal.monitoring import series
 from portal.monitoring.series import Trace
 
 STATES = {"busy": "busy", "mine": "held by my jobs", "free": "free", "unfit": "unfit"}
-MOST_SPANS = 600
+MAX_SPANS = 600
 """Of one page of the timeline: more cannot be told apart."""
 
 
@@ -80,7 +80,7 @@ def timeline(user: User, gpus: Collection[Gpu], since: datetime, until: datetime
     """Who held these GPUs, the latest first. Two queries."""
     rows = Allocation.objects.filter(gpu__in=gpus, allocated_at__lt=until)
     rows = rows.filter(Q(released_at=None) | Q(released_at__gt=since)).select_related("attempt__job__submitted_by")
-    found = list(rows.order_by("-allocated_at", "-id")[: MOST_SPANS + 1])
+    found = list(rows.order_by("-allocated_at", "-id")[: MAX_SPANS + 1])
     known = visible_job_ids(user, [row.attempt.job_id for row in found])
     spans = tuple(
         Span(
@@ -90,9 +90,9 @@ def timeline(user: User, gpus: Collection[Gpu], since: datetime, until: datetime
             row.attempt if row.attempt.job_id in known else None,
             row.attempt.job.submitted_by_id == user.pk,
         )
-        for row in found[:MOST_SPANS]
+        for row in found[:MAX_SPANS]
     )
-    return Timeline(spans, len(found) > MOST_SPANS)
+    return Timeline(spans, len(found) > MAX_SPANS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ def apply(snapshot: Snapshot, plan: Plan, policy: str, now: datetime | None = No
         try:
             with transaction.atomic():
                 applier.carry_out(step)
-        except (PlanStaleError, lifecycle.Stale) as gone:
+        except (PlanStaleError, lifecycle.JobChangedError) as gone:
             done.dropped[step.job] = f"{str(gone)[:1].upper()}{str(gone)[1:]}."
         except IntegrityError:
             # A unique index refused it: a process without the lock holds one of these GPUs or has started this job.
@@ -101,7 +101,7 @@ def apply(snapshot: Snapshot, plan: Plan, policy: str, now: datetime | None = No
 def grow(job: Job, before: Placement, add: Mapping[int, int], now: datetime) -> None:
     """Give a running job more GPUs, as a plan would, inside the caller's transaction.
 
-    Raises PlanStaleError or Stale.
+    Raises PlanStaleError or JobChangedError.
     """
     step = PlanStep(job.pk, "resize", before, add, {})
     _PlanApplier([step], "", now).carry_out(step)

@@ -156,7 +156,7 @@ class Lab(RuleBasedStateMachine):
             return
         try:
             attempt = lifecycle.start_attempt(row, "test v1")
-        except lifecycle.Stale:
+        except lifecycle.JobChangedError:
             return
         by_node: dict[Node, list[Gpu]] = defaultdict(list)
         for gpu in live:

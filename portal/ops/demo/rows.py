@@ -421,7 +421,7 @@ def _lines(story: Story, job: Job, ran: Sequence[Ran]) -> Iterator[HistoryLine]:
         yield from _lines_of(each)
     if story.finished is not None:
         state = JobState(story.status)
-        yield story.finished, "state", f"The job {lifecycle.NEWS[state]}.", False, {"state": str(state)}
+        yield story.finished, "state", f"The job {lifecycle.STATE_TEXTS[state]}.", False, {"state": str(state)}
 
 
 def _lines_of(ran: Ran) -> Iterator[HistoryLine]:

@@ -313,7 +313,7 @@ async def test_signing_out_ends_open_sockets(lab: Lab, monkeypatch: pytest.Monke
 
 
 async def test_a_user_has_a_limited_number_of_sockets(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumers, "MOST_SOCKETS", 2)
+    monkeypatch.setattr(consumers, "MAX_SOCKETS", 2)
     cookie = await cookie_of(lab, lab.alice)
     viewers = [Viewer(lab.job, cookie) for _ in range(3)]
     for viewer in viewers:

@@ -157,7 +157,7 @@ def test_an_elastic_attempt_survives_the_loss_of_what_it_can_do_without(project:
 def test_a_placed_job_cannot_be_placed_again(project: Project) -> None:
     job = make_job(project)
     place(job, gpus(make_node(gpus=1)))
-    with pytest.raises(lifecycle.Stale):
+    with pytest.raises(lifecycle.JobChangedError):
         lifecycle.start_attempt(Job(pk=job.pk), "fifo v1")
 
 

@@ -159,7 +159,7 @@ def test_no_line_is_stumbled_over(container: Container, lines: list[dict[str, An
 
 
 def test_there_is_a_limit_to_points(container: Container, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "MOST_POINTS", 5)
+    monkeypatch.setattr(metrics, "MAX_POINTS", 5)
     send(container, *(step(number) for number in range(9)))
     assert MetricPoint.objects.count() == 5
     assert Progress.objects.get().step == 8

@@ -216,7 +216,7 @@ def test_nobody_fills_the_queue_alone_unless_a_limit_lets_them(alice: User, proj
 def test_holding_and_releasing_a_waiting_job(alice: User, project: Project) -> None:
     job = submit(alice, project, asked(project))
     assert hold(alice, job).state == "HELD"
-    with pytest.raises(lifecycle.Stale):
+    with pytest.raises(lifecycle.JobChangedError):
         lifecycle.start_attempt(job, "fifo v1")
     assert release(alice, job).state == "QUEUED"
     with pytest.raises(Refused):

@@ -156,7 +156,7 @@ class TestOverTime:
         assert Hour.objects.count() == 2
         trace = series.trace([gpu], now - timedelta(days=1), now + timedelta(seconds=1), now)
         values = [value for value in trace.values[gpu.pk]["utilisation"] if value is not None]
-        assert values == [20, 60, 90] and not trace.says("memory")
+        assert values == [20, 60, 90] and not trace.has_values("memory")
 
     def test_a_months_window_is_made_of_hours(self, node: Node) -> None:
         now = timezone.now()
@@ -166,11 +166,11 @@ class TestOverTime:
         Hour.objects.create(gpu=gpu, at=hour, utilisation_mean=33.5, minutes={})
         trace = series.trace([gpu], now - timedelta(days=30), now, now)
         assert [value for value in trace.values[gpu.pk]["utilisation"] if value is not None] == [33.5]
-        assert len(trace.times) <= series.MOST_POINTS + 1
+        assert len(trace.times) <= series.MAX_POINTS + 1
 
     @pytest.mark.parametrize("window", series.WINDOWS.values())
     def test_every_window_gives_a_readable_number_of_points(self, window: series.Window) -> None:
-        assert 20 <= window.length / series.step_for(window.length) <= series.MOST_POINTS
+        assert 20 <= window.length / series.step_for(window.length) <= series.MAX_POINTS
 
     def test_an_attempt_is_told_only_what_its_gpus_did_while_they_were_its_own(
         self, people: dict[str, User], node: Node
@@ -242,7 +242,7 @@ class TestTimeline:
     def test_more_than_can_be_drawn_is_cut_and_said(
         self, people: dict[str, User], node: Node, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(visibility, "MOST_SPANS", 1)
+        monkeypatch.setattr(visibility, "MAX_SPANS", 1)
         running(people["alice"], list(node.gpus.all()))
         assert "Only the latest are drawn." in seen(people["alice"], "/gpus/timeline/")
 
