@@ -1,6 +1,6 @@
-"""The agents' API about checkpoints, beneath ``/agent/v1/containers/<name>/checkpoints``.
+"""The agents' API about checkpoints, under ``/agent/v1/containers/<name>/checkpoints``.
 
-A node reads and changes those of jobs that have a container on it, as long as that is not over.
+A node reads and changes the checkpoints of jobs with a container on it, until that has been collected.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ View = Callable[..., HttpResponseBase]
 
 
 def by_method(**views: View) -> View:
-    """One address, a view for each method; a method that has none is refused by any of them."""
+    """Return a view that calls one of several by the method; each of them refuses other methods."""
 
     @csrf_exempt
     @login_not_required
@@ -43,7 +43,7 @@ def by_method(**views: View) -> View:
 
 
 def _open(request: HttpRequest, name: str) -> tuple[Node, Container]:
-    """The container whose job it is about; it has not been collected yet."""
+    """Return the node and its container, which must not have been collected yet."""
     node = authenticated(request)
     container = own_container(node, name)
     if node.approved_at is None or container.collected_at is not None:
@@ -60,7 +60,7 @@ def _live(request: HttpRequest, name: str) -> tuple[Node, Container]:
 
 @agent_view("GET")
 def _newest(request: HttpRequest, name: str) -> HttpResponseBase:
-    """The set from which a container goes on. 425 while another node has yet to send what came last."""
+    """Return the set from which a container restarts; 425 while another node still has to send the latest files."""
     node, container = _live(request, name)
     through_portal = checkpoints.go_through_portal(node)
     if through_portal and (elsewhere := checkpoints.still_coming(container.attempt, node)):
@@ -74,7 +74,7 @@ def _newest(request: HttpRequest, name: str) -> HttpResponseBase:
 
 @agent_view("POST")
 def _change(request: HttpRequest, name: str) -> HttpResponseBase:
-    """``{"changed": {path: entry}, "deleted": {path: time}}``; empty only asks whether there is anything to do."""
+    """Accept ``{"changed": {path: entry}, "deleted": {path: time}}``; empty to ask only for the state."""
     node, container = _open(request, name)
     data = parse(body_of(request, MAX_SET_BYTES))
     try:

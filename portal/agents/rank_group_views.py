@@ -43,7 +43,7 @@ def read(data: dict[str, Any], earliest: datetime) -> list[GroupReport]:
 
 
 def _group(item: Any, earliest: datetime, now: datetime) -> GroupReport:
-    wrong = BadReportError("A ring has a number, a moment, the hosts of its ranks, and seconds or null.")
+    wrong = BadReportError("Each of rings has a number, a moment, the hosts of its ranks, and seconds or null.")
     if not isinstance(item, dict):
         raise wrong
     number, at, hosts, cost = (item.get(key) for key in ("number", "at", "hosts", "cost_seconds"))

@@ -1,6 +1,6 @@
-"""The API that agents speak, ``/agent/v1/`` (docs/architecture.md, "The agent's protocol").
+"""The API for agents, ``/agent/v1/`` (docs/architecture.md, "The agent's protocol").
 
-A node knows nothing but its token, and sees nothing but its own containers. Everything may be repeated.
+A node authenticates with its token and sees only its own containers. Every request may be repeated.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ MAX_SYNC_BYTES = 2 * 1024 * 1024
 MAX_LOG_BYTES = 1024 * 1024
 MAX_OFFSET = 1 << 50
 WAIT_SECONDS = 45.0
-"""Proxies commonly give up after 50 s or 60 s. A lost notification costs little: a node gets what is desired in each
+"""Proxies commonly give up after 50 s or 60 s. A lost notification costs little: a node gets the desired state in each
 answer to its reports."""
 PIECE = 256 * 1024
 
@@ -46,7 +46,7 @@ Run = Callable[[Callable[..., Any]], Callable[..., Awaitable[Any]]]
 
 
 class AgentError(Exception):
-    """Becomes ``{"error": {"code", "message"}}``."""
+    """An error response: ``{"error": {"code", "message"}}``."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -60,7 +60,7 @@ class AgentError(Exception):
 
 
 def not_found() -> AgentError:
-    """Made anew each time: an exception that is raised again keeps all it was ever raised through."""
+    """Return a new exception: one that is raised several times keeps all its tracebacks."""
     return AgentError(404, "not_found", "This node has no such thing.")
 
 
@@ -105,7 +105,7 @@ subscribe to. Whether the token is still valid is read from the database each ti
 
 
 def recognised(request: HttpRequest) -> int:
-    """The node that holds its token, or did; for what is asked most."""
+    """Return the id of the node whose token the request has, valid or revoked, without a query; for frequent requests."""
     token_digest = digest(_token(request))
     if token_digest not in _heard_of:
         _heard_of[token_digest] = authenticated(request).pk
@@ -113,7 +113,7 @@ def recognised(request: HttpRequest) -> int:
 
 
 def has_shown_token(authorization: str) -> bool:
-    """Whether a node has reported with this header since the process began. Nodes report every few seconds."""
+    """Return whether a node has reported with this header since the process started. Nodes report every few seconds."""
     scheme, _, token = authorization.partition(" ")
     return scheme.lower() == "bearer" and digest(token.strip()) in _heard_of
 
@@ -127,7 +127,7 @@ def _of_holder(work: Callable[..., dict[str, Any]], token_digest: str, *args: An
 
 
 def _token(request: HttpRequest) -> str:
-    """Empty without one; no node has that."""
+    """Return the token of a request; empty without one, which no node has."""
     scheme, _, token = request.META.get("HTTP_AUTHORIZATION", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 
@@ -170,14 +170,14 @@ def join(request: HttpRequest) -> HttpResponseBase:
 
 @agent_view("POST")
 def sync(request: HttpRequest) -> HttpResponseBase:
-    recognised(request)  # before its report is read
+    recognised(request)  # before the report is read
     data = load(body_of(request, MAX_SYNC_BYTES))
     return JsonResponse(_of_holder(agent_sync.turn, digest(_token(request)), data))
 
 
 @agent_view("POST")
 def new_token(request: HttpRequest) -> HttpResponseBase:
-    """For an agent that was told to ``rotate``. An answer that is lost costs nothing: the old token still works."""
+    """Give an agent that was asked to ``rotate`` a new token. The old one still works if the response is lost."""
     response = JsonResponse({"token": cluster.give_new_token(authenticated(request))}, status=201)
     response["Cache-Control"] = "no-store"
     return response
@@ -186,7 +186,7 @@ def new_token(request: HttpRequest) -> HttpResponseBase:
 @csrf_exempt
 @login_not_required
 async def wait(request: HttpRequest, run: Run = sync_to_async) -> HttpResponseBase:
-    """Answers when what is desired differs from ``seen``, or after 45 s. ``run`` calls what asks the database."""
+    """Respond when the desired state differs from ``seen``, or after 45 s. ``run`` calls functions that use the database."""
     if request.method != "GET":
         return AgentError(405, "method", "Use GET.").response()
     seen = request.GET.get("seen", "")
@@ -218,7 +218,7 @@ def _seen(token_digest: str) -> str:
 @csrf_exempt
 @login_not_required
 async def code(request: HttpRequest, sha256: str) -> HttpResponseBase:
-    """The tar of a code version, for a node that runs it."""
+    """Send the tar of a code version to a node that runs it."""
     if request.method != "GET":
         return AgentError(405, "method", "Use GET.").response()
     try:
@@ -283,7 +283,7 @@ def _put_output(request: HttpRequest, name: str, path: str) -> HttpResponseBase:
 
 @agent_view("POST")
 def _offer_output(request: HttpRequest, name: str, path: str) -> HttpResponseBase:
-    """Whether a file of ``size`` bytes would be kept: asked before a large one is sent."""
+    """Check whether a file of ``size`` bytes would be kept, before a large one is sent."""
     container = own_container(authenticated(request), name)
     with _output_refusals():
         outputs.check_room(container.attempt, path, _whole_number(request, "size"))
@@ -301,7 +301,7 @@ def _output_refusals() -> Iterator[None]:
 
 
 def _whole_number(request: HttpRequest, name: str) -> int:
-    """Of bytes, in the address."""
+    """Return a number of bytes from the address."""
     value = request.GET.get(name, "")
     if not (value.isascii() and value.isdecimal() and len(value) < 19 and int(value) <= MAX_OFFSET):
         raise AgentError(400, "invalid", f"{name} must be a whole number of bytes.")

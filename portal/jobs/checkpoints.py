@@ -1,9 +1,9 @@
-"""What jobs have in /checkpoints, kept here so that they can go on from it on whatever node.
+"""Stores the checkpoints of jobs in the portal, so that a job can restart from them on any node.
 
-Of each job the newest set alone: a row with paths, sizes and times, and pieces of at most ``PIECE_BYTES`` under the hash
-of their content in ``HOME/checkpoints/<Job.folder>/<sha256>``. A node sends what it has changed; only pieces that are
-not here travel, and the set changes in one transaction once all of them are. Where several nodes wrote the same path,
-what was written last counts.
+Only the newest set of each job is kept: a row with paths, sizes and times, and pieces of at most ``PIECE_BYTES`` under the
+hash of their content in ``HOME/checkpoints/<Job.folder>/<sha256>``. A node sends what has changed there: only pieces
+that the portal does not have are sent, and the set changes in one transaction once all of them are stored. Where
+several nodes wrote the same path, the latest file counts.
 """
 
 import hashlib
@@ -32,20 +32,20 @@ from portal.jobs.rules import silence_allowed
 from portal.wake import wake_job_viewers
 
 PIECE_BYTES = 16 << 20
-"""Of a file, and the agent's too: so much is sent, checked and sent again at a time."""
+"""The size of a piece of a file, the unit that is sent, checked and sent again; agents use the same size."""
 MAX_FILES = 10_000
 MAX_SIZE = 1 << 50
 MAX_NS = 1 << 62
 wall_clock = WallClock(start_seconds=0.0)
-"""Of the process that answers nodes."""
+"""The clock of the process that responds to nodes."""
 WAIT = timedelta(minutes=15)
-"""At most, for what an earlier attempt left on another node and its agent has not sent yet."""
+"""How long to wait for checkpoints of an earlier attempt that the agent of another node has not sent yet."""
 KEEP = timedelta(days=30)
-"""After the job's end."""
+"""How long checkpoints are kept after the end of the job."""
 VERSIONS_SINCE = datetime(2020, 1, 1, tzinfo=UTC)
-"""Versions are seconds since then, so that those after a restored backup are newer than any that a node has seen."""
+"""Versions are seconds since this time, so that after a backup is restored they are newer than any on a node."""
 LEFT_SECONDS = 24 * 3600
-"""A piece that no set names after a day was part of one that never became whole."""
+"""A piece that no set names after this time belongs to a set that was never completed."""
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
 Entry = list[Any]
@@ -53,22 +53,22 @@ Entry = list[Any]
 
 
 class BadCheckpointError(ValueError):
-    """Not a description of files."""
+    """The data do not describe a set of files."""
 
 
 class CheckpointsTooLargeError(Exception):
-    """More than the portal keeps. The message is for the job's owner."""
+    """The checkpoints are larger than the portal keeps. The message is for the owner of the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What became of a change: ``missing`` names the pieces without which it cannot be made."""
+    """The result of a change: ``missing`` are the pieces that must be sent before it can be made."""
 
     before: int
     version: int
     missing: tuple[str, ...] = ()
     outdated: bool = False
-    """It came too late: a later attempt has begun from the set as it was."""
+    """The change came too late: a later attempt has started from the present set."""
 
 
 def folder_of(job: Job) -> Path:
@@ -76,7 +76,7 @@ def folder_of(job: Job) -> Path:
 
 
 def go_through_portal(node: Node) -> bool:
-    """False when all nodes of the lab have one folder for checkpoints, so that these are wherever a job goes."""
+    """Return whether checkpoints are sent through the portal: they are not when all nodes share one folder for them."""
     shared = node.facts.get("shared")
     if not isinstance(shared, str) or not shared:
         return True
@@ -89,9 +89,9 @@ def newest(job_id: int) -> CheckpointSet | None:
 
 
 def still_coming(attempt: Attempt, here: Node) -> str:
-    """The node that has yet to send what an earlier attempt left there; empty when none has.
+    """Return the name of a node that has not sent all checkpoints of an earlier attempt yet; empty if there is none.
 
-    After the clock was set it is unknown for a moment how long ago a container ended, and whether its node is there.
+    After a step of the clock it is unknown for a moment when a container ended and whether its node is online.
     """
     in_doubt = wall_clock.in_doubt(silence_allowed().total_seconds())
     ended = Container.objects.filter(
@@ -110,12 +110,12 @@ def still_coming(attempt: Attempt, here: Node) -> str:
 
 @transaction.atomic
 def record_start(attempt: Attempt, row: CheckpointSet) -> None:
-    """Once in each attempt that goes on from something: how old that is."""
+    """Record from which checkpoint an attempt restarts, once for each attempt."""
     job = lifecycle.locked(attempt.job_id)
     if attempt.number == 1 or job.events.filter(kind="checkpoint", data__attempt=attempt.number).exists():
         return
     taken = f"{row.taken_at.astimezone(UTC):%d %b %H:%M:%S} UTC, {row.size / 2**20:,.1f} MiB"
-    text = f"Attempt {attempt.number} goes on from the checkpoint of {taken}."
+    text = f"Attempt {attempt.number} restarts from the checkpoint of {taken}."
     lifecycle.record(job, "checkpoint", text, attempt=attempt.number)
 
 
@@ -127,7 +127,7 @@ def has_piece(job: Job, sha256: str) -> bool:
 
 
 def open_piece(job: Job, sha256: str) -> BinaryIO:
-    """Its bytes; raises FileNotFoundError when they are not here."""
+    """Open a piece; raises FileNotFoundError when it is not stored."""
     if not SHA256.fullmatch(sha256):
         raise FileNotFoundError(sha256)
     handle = os.open(folder_of(job) / sha256, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -135,7 +135,10 @@ def open_piece(job: Job, sha256: str) -> BinaryIO:
 
 
 def store_piece(job: Job, sha256: str, chunks: Iterable[bytes]) -> None:
-    """Raises BadCheckpointError when the content is another, CheckpointsTooLargeError when the portal has no room for it."""
+    """Store a piece.
+
+    Raises BadCheckpointError if the content has another hash, CheckpointsTooLargeError if it exceeds the limit.
+    """
     if not SHA256.fullmatch(sha256):
         raise BadCheckpointError("A piece is named by the SHA-256 of its content.")
     folder = folder_of(job)
@@ -170,7 +173,7 @@ def _require_room(folder: Path) -> None:
             taken += path.lstat().st_size
         except FileNotFoundError:
             continue
-    if taken > 2 * settings.MAX_CHECKPOINTS_MIB << 20:  # the old set, while the new one comes in
+    if taken > 2 * settings.MAX_CHECKPOINTS_MIB << 20:  # the old set and the new one
         raise _too_large()
 
 
@@ -185,7 +188,7 @@ def _too_large() -> CheckpointsTooLargeError:
 
 
 def read_entries(data: object) -> dict[str, Entry]:
-    """Raises BadCheckpointError or outputs.BadPathError with a sentence."""
+    """Read the entries of files by path; raises BadCheckpointError or outputs.BadPathError."""
     if not isinstance(data, dict) or len(data) > MAX_FILES:
         raise BadCheckpointError(f"At most {MAX_FILES:,} files.")
     return {clean_path(str(path)): _entry(entry) for path, entry in data.items()}
@@ -216,10 +219,10 @@ def _is_number(value: object, maximum: int) -> bool:
 
 @transaction.atomic
 def keep(attempt: Attempt, changed: dict[str, Entry], deleted: dict[str, int]) -> Kept:
-    """Changes the job's set by what one node changed since it last sent.
+    """Apply the changes of one node to the set of a job.
 
-    Nothing changes when pieces are missing, when the set has the same or newer, and when a later attempt runs already:
-    that one has begun from the set as it is. Raises CheckpointsTooLargeError.
+    Nothing changes if pieces are missing, if the set has the same or newer files, or if a later attempt has started,
+    since that uses the present set. Raises CheckpointsTooLargeError.
     """
     job = lifecycle.locked(attempt.job_id)
     row = newest(attempt.job_id) or CheckpointSet(job_id=attempt.job_id, attempt=attempt)
@@ -247,7 +250,7 @@ def keep(attempt: Attempt, changed: dict[str, Entry], deleted: dict[str, int]) -
 
 
 def _merge(files: dict[str, Entry], changed: dict[str, Entry], deleted: dict[str, int]) -> None:
-    """A file that is gone on one node is gone when nobody has written it since."""
+    """Merge the changes into ``files``; a deleted file is removed unless a node has written it later."""
     for path, modified_ns in deleted.items():
         if path in files and files[path][1] == modified_ns:
             del files[path]
@@ -255,10 +258,10 @@ def _merge(files: dict[str, Entry], changed: dict[str, Entry], deleted: dict[str
         if path not in files or files[path][1] <= entry[1]:
             files[path] = entry
     folders = {folder for path in changed for folder in _folders_of(path)}
-    for path in folders & files.keys():  # what was a file has become a folder
+    for path in folders & files.keys():  # a file that is a folder now
         del files[path]
     under = {folder for path in files for folder in _folders_of(path)}
-    for path in under & changed.keys() & files.keys():  # and the other way round
+    for path in under & changed.keys() & files.keys():  # a folder that is a file now
         for other in [other for other in files if other.startswith(f"{path}/")]:
             del files[other]
 
@@ -287,7 +290,7 @@ def _taken_at(files: dict[str, Entry], now: datetime) -> datetime:
 
 @transaction.atomic
 def _drop(job_id: int, pieces: Iterable[str]) -> None:
-    """Removes those that the set does not name, by now."""
+    """Delete the pieces that the set does not name any more."""
     job = lifecycle.locked(job_id)
     row = newest(job_id)
     named = pieces_of(row.files) if row else set()
@@ -297,7 +300,7 @@ def _drop(job_id: int, pieces: Iterable[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One file of a set, for people."""
+    """A file of a set, as pages and the API show it."""
 
     path: str
     size: int
@@ -305,7 +308,7 @@ class File:
 
 
 def files_of(row: CheckpointSet) -> list[File]:
-    """In the order of their paths."""
+    """Return the files of a set in the order of their paths."""
     return [
         File(path, size, datetime.fromtimestamp(modified_ns / 1e9, UTC))
         for path, (size, modified_ns, _) in sorted(row.files.items())
@@ -313,7 +316,7 @@ def files_of(row: CheckpointSet) -> list[File]:
 
 
 def content(job: Job, entry: Entry) -> Iterator[bytes]:
-    """A file's bytes, piece by piece; raises FileNotFoundError when a newer set has taken its place meanwhile."""
+    """Yield the bytes of a file piece by piece; raises FileNotFoundError if a newer set has replaced it."""
     for sha256 in entry[2]:
         with open_piece(job, sha256) as file:
             while chunk := file.read(READ_BYTES):
@@ -324,7 +327,7 @@ def content(job: Job, entry: Entry) -> Iterator[bytes]:
 
 
 def forget() -> None:
-    """Sets of jobs that ended long ago, and what no set names. May be repeated."""
+    """Delete the sets of jobs that ended long ago, and pieces that no set names. May be repeated."""
     CheckpointSet.objects.filter(
         job__state__in=FINISHED_STATES, job__finished_at__lt=timezone.now() - KEEP, stored_at__lt=timezone.now() - KEEP
     ).delete()
@@ -336,11 +339,11 @@ def forget() -> None:
 
 
 def _tidy(folder: Path, job: Job | None) -> None:
-    """Deletes pieces that no set names. ``job`` is the one with the folder's number."""
+    """Delete the pieces in a folder that no set names. ``job`` has the number in the name of the folder."""
     is_its_own = job is not None and job.folder == folder.name
     row = newest(job.pk) if job is not None and is_its_own else None
     named = pieces_of(row.files) if row else set()
-    # A folder of no job that is known here may be of one that was lost when a backup was restored.
+    # A folder without a job may belong to one that was lost when a backup was restored.
     before, left = time.time() - (LEFT_SECONDS if is_its_own else KEEP.total_seconds()), False
     for path in folder.iterdir():
         try:
@@ -354,4 +357,4 @@ def _tidy(folder: Path, job: Job | None) -> None:
         try:
             folder.rmdir()
         except OSError:
-            pass  # a piece has just come in
+            pass  # a piece has just been stored

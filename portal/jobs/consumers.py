@@ -1,8 +1,8 @@
 """The live log over a WebSocket.
 
-The viewer pulls: it names its cursors, gets frames, acknowledges what it received. At most ``WINDOW_BYTES`` are under
-way: one viewer that never reads would otherwise be buffered without end by a server without back-pressure. The
-notification of ``portal.wake`` ("look again") may be lost; a timer looks anyway.
+The viewer sends its cursors, receives frames and acknowledges them. At most ``WINDOW_BYTES`` are not acknowledged:
+otherwise the server, which has no back-pressure, would buffer without limit for a viewer that does not read. A
+notification of ``portal.wake`` may be lost; a timer checks for new output anyway.
 
 To the viewer, as text: ``{"type": "streams", "streams": [{"id", "label", "attempt", "size"}]}``, answered by
 ``{"type": "read", "cursors": {"<id>": offset}}`` (in several messages when "more" is true); ``{"type": "job", "state",
@@ -43,16 +43,16 @@ ACK_SECONDS = 30
 CHECK_SECONDS = 30
 LOOK_SECONDS = 2
 COALESCE_SECONDS = 0.03
-"""Rings that come together are answered by one look."""
+"""Notifications within this time are handled together."""
 LARGEST_MESSAGE = 4096
 MAX_SOCKETS = 20
-"""Of one user, in this process."""
+"""The maximum number of sockets of a user in this process."""
 LATE = timedelta(minutes=2)
-"""After its end a job's last bytes may still come in; streams that a lost node never closed are waited for no longer."""
+"""How long the last bytes of a finished job are waited for: a lost node never closes its streams."""
 
 SIGNED_OUT, FORBIDDEN, TOO_SLOW, TOO_MANY, TOO_BIG, NONSENSE = 4401, 4403, 4408, 4429, 4413, 4400
 BROKEN = 4500
-"""Applications may only send 1000 and codes from 3000 on."""
+"""Applications may only use 1000 and codes from 3000."""
 
 _open_sockets: Counter[int] = Counter()
 
@@ -68,10 +68,10 @@ class LogConsumer(AsyncWebsocketConsumer):
     pump: asyncio.Task[None] | None = None
     reported_idle = False
     closing = False
-    """Messages that still arrive are ignored."""
+    """The socket is being closed; messages that still arrive are ignored."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """However it ends, the socket counts no longer: ``disconnect`` is not called when something fails."""
+        """Run the consumer and release its place at the end: ``disconnect`` is not called after an error."""
         self.subscription = ExitStack()
         try:
             await super().__call__(scope, receive, send)
@@ -90,7 +90,7 @@ class LogConsumer(AsyncWebsocketConsumer):
         self.reading = False
         self.shown: dict[str, Any] = {}
         if await self._refusal() is not None:
-            await self.close()  # before accepting: the handshake is answered with 403
+            await self.close()  # before accepting: the response to the handshake is 403
             return
         user_id = self.scope["user"].pk
         await self.accept()
@@ -133,12 +133,12 @@ class LogConsumer(AsyncWebsocketConsumer):
 
     def _take_message(self, message: dict[str, Any]) -> None:
         if message["type"] == "ack":
-            # never beyond what was sent: a viewer cannot widen its window
+            # at most what was sent: a viewer cannot widen its window
             self.acked = max(self.acked, min(int(message["bytes"]), self.sent))
             self.room.set()
         elif message["type"] == "read":
             cursors = {int(stream): int(offset) for stream, offset in message["cursors"].items()}
-            # only of streams that were told: a viewer cannot fill our memory with others
+            # only of known streams: a viewer cannot fill our memory with others
             self.cursors.update({stream: offset for stream, offset in cursors.items() if self.feed.has(stream)})
             if not message.get("more"):
                 self.reading = True
@@ -162,12 +162,12 @@ class LogConsumer(AsyncWebsocketConsumer):
         except asyncio.CancelledError:
             raise
         except Exception:
-            # The viewer comes back and goes on from its cursors.
+            # The viewer reconnects and continues from its cursors.
             logger.exception("the log of job %s could not be sent", self.job_id)
             await self.close(BROKEN)
 
     async def _turn(self) -> bool:
-        """Looks once and sends what there is; True when nothing more will come."""
+        """Send all output that there is; return whether no more will come."""
         await self._check()
         self.notified.clear()
         job, rows = await self._rows()
@@ -197,7 +197,7 @@ class LogConsumer(AsyncWebsocketConsumer):
         return finished and self.feed.caught_up and (self.feed.closed or late)
 
     async def _until_read(self) -> None:
-        """The viewer answers a list of streams with its cursors."""
+        """Wait until the viewer has answered a list of streams with its cursors."""
         until = time.monotonic() + ACK_SECONDS
         while not self.reading:
             self.notified.clear()
@@ -207,7 +207,7 @@ class LogConsumer(AsyncWebsocketConsumer):
                 raise _CloseSocketError(TOO_SLOW) from None
 
     async def _await_room(self, size: int) -> None:
-        """Until the viewer has acknowledged so much that ``size`` more bytes fit into the window."""
+        """Wait until the viewer has acknowledged so much that ``size`` more bytes fit into the window."""
         until = time.monotonic() + ACK_SECONDS
         while self.sent + size - self.acked > WINDOW_BYTES:
             self.room.clear()
@@ -226,14 +226,14 @@ class LogConsumer(AsyncWebsocketConsumer):
     # --- rows -----------------------------------------------------------------------------------------------------
 
     async def _check(self) -> None:
-        """Who may look at the connect may have been shut out since."""
+        """Close the socket of a user who may no longer see the job."""
         if time.monotonic() - self.checked_at >= CHECK_SECONDS:
             self.checked_at = time.monotonic()
             if (code := await self._refusal()) is not None:
                 raise _CloseSocketError(code)
 
     async def _refusal(self) -> int | None:
-        """Why this session may not see this job, read afresh; None when it may."""
+        """Return the code for a session that may not see the job now; None if it may."""
         store = import_module(settings.SESSION_ENGINE).SessionStore
         user = await get_user({"session": store(self.scope["session"].session_key)})
         if not isinstance(user, User) or not user.is_active:
@@ -253,11 +253,11 @@ class _Row(NamedTuple):
     state: str
     finished_at: datetime | None
     edition: int
-    """Lines of the job's history so far."""
+    """The number of lines in the history of the job."""
 
 
 class Nowhere(AsyncWebsocketConsumer):
-    """Sockets to any other address are refused in the handshake."""
+    """Refuses sockets to any other address in the handshake."""
 
     async def connect(self) -> None:
         await self.close()

@@ -1,4 +1,4 @@
-"""Runs an example of the gallery: its code into a project, and a job as its ``gallery.toml`` asks for."""
+"""Runs an example of the gallery: uploads its code to a project and submits the job that its ``gallery.toml`` describes."""
 
 from portal.accounts.models import User
 from portal.cluster.models import LIVE_NODE, Environment, Node, NodeEnvironment
@@ -12,7 +12,7 @@ from portal.refused import Refused
 
 
 def run_example(user: User, example: Example, project: Project | None = None) -> Job:
-    """On as many GPUs as the example is for, or as the lab has."""
+    """Run an example on as many GPUs as it is made for, or as the lab has."""
     environment = _environment(example)
     if environment is None:
         raise Refused(
@@ -39,8 +39,11 @@ def run_example(user: User, example: Example, project: Project | None = None) ->
 
 
 def _environment(example: Example) -> Environment | None:
-    """The one that the example names. Where no node has it ready, another that is ready and offers the same packages:
-    nodes of an earlier release cannot prepare what came later."""
+    """Return the environment that the example names.
+
+    If it is ready on no node, return another that is ready and has the same packages: nodes of an earlier release cannot
+    prepare newer environments.
+    """
     offered = Environment.objects.filter(retired=False)
     named = offered.filter(key=example.environment).first()
     if named is None or not Node.objects.filter(LIVE_NODE).exists():

@@ -1,9 +1,9 @@
-"""Which GPU eats jobs, and what becomes of jobs whose GPU has failed.
+"""Finds GPUs on which jobs fail, and moves jobs off GPUs that have failed.
 
-A GPU eats jobs on which several different ones in a row failed as soon as they had started.
+A GPU is quarantined when several different jobs in a row failed on it as soon as they had started.
 
-A job whose code failed as quickly on another GPU says nothing about this one, and is passed over. The last usable GPU
-of the lab is left in use: without another to compare it with, the jobs are the likelier cause.
+A job whose code failed as quickly on another GPU is no evidence against this one, and does not count. The last usable
+GPU of the lab stays in use: without another to compare it with, the jobs are the likelier cause.
 """
 
 from collections.abc import Collection, Sequence
@@ -21,24 +21,24 @@ from portal.jobs.rules import essential
 from portal.jobs.survival import counting, survival_rule_for
 
 AT_ONCE = timedelta(seconds=30)
-"""From the start of the ranks to their failure. A script that reads its data first takes longer to fail by itself."""
+"""The time from the start of the ranks to their failure. A script that reads its data first takes longer to fail."""
 LOOKED_AT = 20
-"""Last allocations of a GPU that are read."""
+"""The number of latest allocations of a GPU that are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """A job's time on a GPU, over."""
+    """The time of a job on a GPU, which is over."""
 
     job: int
     code: int
     failed_at_once: bool
     ours: bool = False
-    """It ended for a reason of the portal's, which says nothing about the GPU."""
+    """The portal ended it, which is no evidence about the GPU."""
 
 
 def failures_in_a_row(stays: Sequence[Stay], failed_elsewhere: Collection[int]) -> int:
-    """How many different jobs failed at once, latest first, until one did not. ``failed_elsewhere``: codes to pass over."""
+    """Count the different jobs that failed at once, from the latest back to one that did not; skip ``failed_elsewhere``."""
     jobs: set[int] = set()
     for stay in stays:
         if stay.ours or (stay.failed_at_once and stay.code in failed_elsewhere):
@@ -50,7 +50,7 @@ def failures_in_a_row(stays: Sequence[Stay], failed_elsewhere: Collection[int]) 
 
 
 def look_after_exits(container_ids: Collection[int]) -> list[Gpu]:
-    """Quarantines the GPUs that these containers held and that have failed too often; returns those."""
+    """Quarantine the GPUs that these containers held and on which too many jobs failed; return those."""
     min_failures = settings.GPU_QUARANTINE_FAILURES
     if not min_failures:
         return []
@@ -70,15 +70,15 @@ def look_after_exits(container_ids: Collection[int]) -> list[Gpu]:
 
 
 def leave() -> None:
-    """Takes jobs off GPUs whose driver told of a grave error: they go on without them, or again elsewhere.
+    """Take jobs off GPUs whose driver reported a grave error: they continue without these, or restart elsewhere.
 
-    May be repeated. One query when there is nothing to do.
+    May be repeated. Takes one query when there is nothing to do.
     """
     held = Allocation.objects.filter(
         gpu__quarantined_at__isnull=False, released_at__isnull=True, container__wanted=Container.Wanted.RUN
     ).exclude(gpu__fault="")
     if not held.exists():
-        return  # as nearly always, and far quicker than to ask for all of their columns
+        return  # the usual case, and far quicker than reading all of their columns
     for row in held.select_related("gpu", "container", "attempt__job").order_by("attempt__job_id", "gpu"):
         if row.gpu.failed_since(row.allocated_at):
             attempt, containers = row.attempt, list(row.attempt.containers.all())
@@ -111,7 +111,7 @@ def _stay(row: Allocation) -> Stay:
 
 
 def _failed_elsewhere(gpu: Gpu, codes: Collection[int]) -> set[int]:
-    """Those codes that also failed as quickly on another GPU."""
+    """Return the codes that also failed as quickly on another GPU."""
     rows = Allocation.objects.filter(
         Q(container__exit_reason="launch_error") | Q(container__exit_reason="exited") & ~Q(container__exit_code=0),
         attempt__job__code__in=codes,

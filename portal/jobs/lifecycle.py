@@ -1,8 +1,8 @@
-"""The only module that writes a state: of containers, attempts and jobs. What to write, ``rules`` decides.
+"""Writes the states of containers, attempts and jobs, as the only module; ``rules`` decides what to write.
 
-Reports come in through ``advance``; what the loop wants goes out through ``start_attempt``, ``stop_attempt`` and
-``stop_container``; ``settle`` draws the conclusions in the same transaction; ``sweep`` does what time alone demands.
-Everything may be repeated. Locks are taken in one order: job, attempt, node, container.
+``advance`` takes reports of agents; ``start_attempt``, ``stop_attempt`` and ``stop_container`` carry out decisions of the
+scheduler and of users; ``settle`` derives the consequences in the same transaction; ``sweep`` applies the rules of time.
+Every call may be repeated. Locks are taken in one order: job, attempt, node, container.
 """
 
 import logging
@@ -53,29 +53,29 @@ logger = logging.getLogger(__name__)
 
 ATTEMPT_LOOKUPS = {name: f"job__{name}" for name in ("intent", "elastic", "min_gpus", "time_limit_seconds")}
 CONTAINER_LOOKUPS = {"slots": "spec__slots", "draining": "node__draining", "last_seen_at": "node__last_seen_at"}
-"""Fields of ``AttemptFacts`` and ``ContainerFacts`` that lie in other rows."""
+"""Where to look up the fields of ``AttemptFacts`` and ``ContainerFacts`` that are columns of other tables."""
 RUNNING, EXITED = ContainerState.RUNNING, ContainerState.EXITED
 
 
 class JobChangedError(Exception):
-    """What was read before the lock no longer holds: nothing was written."""
+    """The job has changed since it was read, before it was locked. Nothing was written."""
 
 
 # --- history -----------------------------------------------------------------------------------------------------
 
 
 def locked(job_id: int) -> Job:
-    """The job's row, locked until the transaction ends. Its attempts and containers change only under this lock."""
+    """Return the row of a job, locked until the transaction ends. Attempts and containers change only under this lock."""
     return Job.objects.select_for_update(no_key=True).get(pk=job_id)
 
 
 def lock(job_id: int) -> None:
-    """As ``locked``, for those who need no more than that: reading all of a job takes longer than locking it."""
+    """Lock a job without reading its row, which takes longer than the lock."""
     Job.objects.select_for_update(no_key=True).values_list("pk").get(pk=job_id)
 
 
 def record(job: Job, kind: str, text: str, actor: User | None = None, **data: object) -> JobEvent:
-    """Adds a line to the job's history, in the transaction of what it tells of."""
+    """Add a line to the history of a job, in the transaction of the change that it describes."""
     with transaction.atomic(savepoint=False):
         lock(job.pk)
         last = JobEvent.objects.filter(job=job).aggregate(last=Max("seq"))["last"] or 0
@@ -97,10 +97,10 @@ def advance(
     exit_reason: str = "",
     detail: str = "",
 ) -> bool:
-    """Moves a container forward and draws the conclusions; True when it moved.
+    """Move a container to a later state and settle its job; return whether it moved.
 
-    A report of the state it is in already only renews ``detail``; one backwards is logged and changes nothing.
-    ``at`` is when it happened by the node's clock, believed within what the portal knows.
+    A report of the present state only updates ``detail``; a report of an earlier state is logged and changes nothing.
+    ``at`` is the time of the change by the clock of the node, limited to the times that are possible.
     """
     job = locked(container.attempt.job_id)
     row = Container.objects.select_for_update(no_key=True).get(pk=container.pk)
@@ -144,7 +144,7 @@ def _note_start(job: Job, container: Container, when: datetime) -> None:
 
 
 def _fault_of(container: Container) -> str:
-    """What the driver of one of its GPUs told of while it had it: its code is not to blame for how it ended."""
+    """Return the fault that the driver of a GPU reported while the container held it: then the code is not to blame."""
     held = Allocation.objects.filter(container=container, released_at__isnull=True).select_related("gpu")
     return next((row.gpu.fault for row in held if row.gpu.failed_since(row.allocated_at)), "")
 
@@ -166,14 +166,14 @@ def _note_exit(job: Job, container: Container) -> None:
         )
 
 
-# --- what the loop and people want -------------------------------------------------------------------------------
+# --- decisions of the scheduler and of users ---------------------------------------------------------------------
 
 
 @transaction.atomic
 def start_attempt(job: Job, policy: str, where: str = "", overlay_network: int | None = None) -> Attempt:
-    """A new live attempt, for the caller to give containers and GPUs to in the same transaction.
+    """Create a live attempt, to which the caller adds containers and GPUs in the same transaction.
 
-    ``where`` goes into the history, e.g. ``node a (2 GPUs)``; ``overlay_network`` is the number of the network
+    ``where`` is written to the history, e.g. ``node a (2 GPUs)``; ``overlay_network`` is the number of the network
     between its nodes, or None for an attempt on one node. Raises JobChangedError when the job is no longer waiting.
     """
     row = locked(job.pk)
@@ -198,7 +198,7 @@ def start_attempt(job: Job, policy: str, where: str = "", overlay_network: int |
 
 
 def add_container(attempt: Attempt, node: Node, index: int, role: str, name: str, spec: dict[str, Any]) -> Container:
-    """A container of a live attempt, for its node to make."""
+    """Add a container to a live attempt, for its node to create."""
     now = timezone.now()
     container = Container.objects.create(
         attempt=attempt,
@@ -216,7 +216,7 @@ def add_container(attempt: Attempt, node: Node, index: int, role: str, name: str
 
 @transaction.atomic
 def stop_attempt(attempt: Attempt, reason: str) -> None:
-    """Tells all its containers to stop. The first reason stays, but a person's cancel overrides the others'."""
+    """Request all containers of an attempt to stop. The first reason is kept, but a user's cancel replaces it."""
     job = locked(attempt.job_id)
     row = Attempt.objects.select_for_update(no_key=True).get(pk=attempt.pk)
     if row.ended_at is not None:
@@ -230,7 +230,7 @@ def stop_attempt(attempt: Attempt, reason: str) -> None:
     attempt.wanted, attempt.stop_reason = row.wanted, row.stop_reason
     if reason != StopReason.DONE:
         why = room_for_others(job.resumable) if reason == StopReason.PREEMPTED else StopReason(reason).label
-        text = f"Attempt {row.number} was told to stop: {why}."
+        text = f"Attempt {row.number} was asked to stop: {why}."
         record(job, "stopping", text, attempt=row.number, reason=str(reason))
     for container in row.containers.exclude(state=EXITED):
         stop_container(container, reason)
@@ -239,7 +239,7 @@ def stop_attempt(attempt: Attempt, reason: str) -> None:
 
 @transaction.atomic
 def stop_container(container: Container, reason: str) -> None:
-    """Tells one container to stop and asks its GPUs back."""
+    """Request one container to stop and its GPUs back."""
     lock(container.attempt.job_id)
     now = timezone.now()
     updated = (
@@ -259,29 +259,29 @@ def stop_container(container: Container, reason: str) -> None:
 
 
 def ask_back(attempt: Attempt, now: datetime) -> None:
-    """Of an attempt that is about to leave nodes that are being drained: its GPUs there, while its containers there go on."""
+    """Request back the GPUs that an attempt holds on nodes that are being drained, while its containers there still run."""
     held = Allocation.objects.filter(attempt=attempt, released_at__isnull=True, requested_back_at__isnull=True)
     held.filter(container__node__draining=True).update(requested_back_at=now)
 
 
 def let_keep(attempt: Attempt) -> None:
-    """Takes ``ask_back`` back, for containers that were not told to stop meanwhile."""
+    """Undo ``ask_back``, for containers that have not been asked to stop since."""
     asked = Allocation.objects.filter(attempt=attempt, released_at__isnull=True, requested_back_at__isnull=False)
     asked.filter(container__wanted=Container.Wanted.RUN).update(requested_back_at=None)
 
 
 def _nodes_to_notify(container: Container) -> set[int]:
-    """Its own node, and the driver's, whose list of hosts has changed."""
+    """Return the node of a container and that of its driver, whose list of hosts has changed."""
     drivers = Container.objects.filter(attempt=container.attempt_id, role=Container.Role.DRIVER)
     return {container.node_id, *drivers.values_list("node_id", flat=True)}
 
 
-# --- conclusions -------------------------------------------------------------------------------------------------
+# --- consequences ------------------------------------------------------------------------------------------------
 
 
 @transaction.atomic
 def settle(job: Job) -> None:
-    """Ends the live attempt if its containers have all exited, stops the rest if it cannot go on, sets the state."""
+    """End the live attempt if its containers have all exited, stop it if it cannot continue, and set the job's state."""
     row = locked(job.pk)
     attempt = row.attempts.filter(ended_at__isnull=True).first()
     if attempt is not None:
@@ -293,7 +293,7 @@ def settle(job: Job) -> None:
         elif attempt.wanted == Attempt.Wanted.RUN and (
             reason := reason_to_stop(row.elastic, containers, survival_rule_for(row, attempt))
         ):
-            stop_attempt(attempt, reason)  # settles in its turn
+            stop_attempt(attempt, reason)  # which settles the job
             row.refresh_from_db(fields=["state", "started_at", "finished_at"])
             _copy_state(row, job)
             return
@@ -312,8 +312,9 @@ def _end(job: Job, attempt: Attempt, containers: Sequence[Container]) -> None:
 
 
 def room_for_others(resumable: bool) -> str:
-    """Why it was preempted, for its owner."""
-    return f"to make room for others; it {'goes on from its checkpoint' if resumable else 'starts over'} later"
+    """Return why an attempt was preempted, in words for the owner of the job."""
+    then = "restarts from its checkpoint" if resumable else "restarts from the beginning"
+    return f"to make room for others; it {then} later"
 
 
 STATE_TEXTS = {
@@ -327,7 +328,7 @@ STATE_TEXTS = {
 
 
 def _set_state(job: Job) -> None:
-    """``job`` is locked."""
+    """Set the state of a job, which the caller has locked."""
     outcomes = list(job.attempts.order_by("number").values_list("outcome", flat=True))
     state = job_state(job.intent, job.retries, outcomes)
     if state == job.state or job.state in FINISHED_STATES:
@@ -339,21 +340,21 @@ def _set_state(job: Job) -> None:
     if state == JobState.QUEUED and outcomes:
         text += " again"
         if outcomes[-1] in GOES_ON:
-            text += ", to go on from its checkpoint" if job.resumable else ", to start over"
+            text += ", to restart from its checkpoint" if job.resumable else ", to restart from the beginning"
     record(job, "state", f"The job {text}.", state=str(state))
     wake_scheduler()
 
 
 def _copy_state(source: Job, target: Job) -> None:
-    """The caller's object shows what was written."""
+    """Copy what was written to the object of the caller."""
     if source is not target:
         target.state, target.started_at, target.finished_at = source.state, source.started_at, source.finished_at
 
 
 def note_collected(container: Container, complaint: str = "") -> None:
-    """Its log and outputs are complete: the last lines may tell the cause better than what was there before.
+    """Record that the log and outputs of a container are complete, and find the cause again with the last lines.
 
-    ``complaint`` is what the agent says of outputs that it could not send.
+    ``complaint`` is the agent's message about outputs that it could not send.
     """
     now = timezone.now()
     if not Container.objects.filter(pk=container.pk, collected_at__isnull=True).update(collected_at=now):
@@ -374,11 +375,11 @@ def note_collected(container: Container, complaint: str = "") -> None:
 
 
 def sweep(now: datetime | None = None, moving: Collection[int] = ()) -> None:
-    """Does what time alone demands: lost nodes, time limits, what people asked for, deadlines. Two queries when idle.
+    """Apply the rules of time: lost nodes, time limits, requests to stop, deadlines. Takes two queries when nothing is due.
 
-    Attempts that are ``moving`` leave nodes that are being drained by themselves, a little later.
+    Attempts in ``moving`` are not stopped by a drain: they leave the nodes by themselves, a little later.
 
-    Without ``now`` it is the present, and nothing is declared lost for a while after the clock has jumped.
+    Without ``now``, the present time counts, and no container is declared lost for a while after the clock has jumped.
     """
     in_doubt = now is None and wall_clock.in_doubt(silence_allowed().total_seconds())
     if now is None:
@@ -394,7 +395,7 @@ def sweep(now: datetime | None = None, moving: Collection[int] = ()) -> None:
             try:
                 _carry_out(attempt, due, now)
             except DatabaseError:
-                # One attempt's trouble must not keep the others waiting; the next sweep tries again.
+                # An error of one attempt must not delay the others; the next sweep tries again.
                 logger.exception("sweeping attempt %s", attempt.id)
 
 
@@ -410,7 +411,7 @@ def _live_attempts() -> list[tuple[AttemptFacts, list[ContainerFacts]]]:
 
 
 def _lookups(row: type[AttemptFacts | ContainerFacts], elsewhere: Mapping[str, str]) -> list[str]:
-    """Return where each field of ``row`` is looked up: under its own name, or ``elsewhere``."""
+    """Return the lookup of each field of ``row``: its own name, or the one in ``elsewhere``."""
     return [elsewhere.get(name, name) for name in row._fields]
 
 
@@ -431,7 +432,7 @@ def _carry_out(seen: AttemptFacts, due: Due, now: datetime) -> None:
 
 @transaction.atomic
 def _declare_lost(container: Container, now: datetime) -> None:
-    """Under the node's lock: a report that comes in meanwhile either is seen here or sees the loss."""
+    """Declare a container lost under the lock of its node: a report at the same time is seen here, or sees the loss."""
     locked(container.attempt.job_id)
     node = Node.objects.select_for_update(no_key=True).get(pk=container.node_id)
     if is_silent(node.last_seen_at, now):

@@ -1,7 +1,7 @@
-"""What trainings tell of themselves: curves, how far they are, how long each rank computes and waits.
+"""Stores the reports of trainings: curves, progress, and how long each rank computes and waits.
 
-It comes as lines of JSON in the stream ``metrics`` (``schedulearn_train/report.py`` says which), from users' code: whatever
-is not what it should be is passed over, and there is a limit to how much of it is kept.
+Reports are lines of JSON in the stream ``metrics`` (see ``schedulearn_train/report.py``), written by users' code: invalid
+lines are ignored, and the amount that is kept is limited.
 """
 
 import math
@@ -20,21 +20,21 @@ from portal.jobs.step_stats import Report
 
 MAX_LINE = 4096
 MAX_POINTS = 100_000
-"""Of one attempt: a day's reports of ten curves."""
+"""The maximum number of points of an attempt: a day of reports of ten curves."""
 MAX_RANKS = 1024
 MAX_EPOCHS = (1 << 31) - 1
 LATEST_STEP = 1 << 53
 MAX_SECONDS_LEFT = 10 * 365 * 86_400.0
-"""Whatever its code says: what is further off helps nobody, and infinity would be passed on to policies."""
+"""The maximum remaining time, whatever the code reports: infinity would be passed on to policies."""
 MAX_VALUE = 1e30
-"""What is further from zero has lost its way, and could not be drawn."""
+"""The maximum absolute value of a point: training has diverged beyond it, and it could not be drawn."""
 COLUMNS = ("samples", "computing", "waiting", "expected", "error")
 LOSS, THROUGHPUT, BATCH = "train/loss", "train/samples per second", "train/batch"
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One that is sound as far as all kinds of them are."""
+    """A line whose fields that all kinds of lines have are valid."""
 
     kind: str
     at: datetime
@@ -45,12 +45,12 @@ class Line:
         return _number(self.facts.get(name), maximum)
 
     def numbers(self, name: str, maximum: float = 1e300) -> list[float | None]:
-        """Of a list, as long as there can be ranks; empty for whatever is none."""
+        """Return a list with at most one number per rank; empty if the field is not a list."""
         values = self.facts.get(name)
         return [_number(value, maximum) for value in values[:MAX_RANKS]] if isinstance(values, list) else []
 
     def count(self, name: str, maximum: int = LATEST_STEP) -> int:
-        """A whole number, 0 for whatever is none."""
+        """Return a whole number; 0 if the field is not a number."""
         value = self.number(name, maximum)
         return max(0, int(value)) if value is not None else 0
 
@@ -62,13 +62,13 @@ def _number(value: Any, maximum: float) -> float | None:
 
 
 def take(container: Container, text: bytes) -> None:
-    """Keeps what is in these lines. In the transaction in which the stream grew, so nothing is kept twice."""
+    """Store the reports in these lines, in the transaction that appends to the stream, so that none is stored twice."""
     lines = list(_lines(text))
     if not lines:
         return
     attempt = container.attempt
     begin = {"at": timezone.now(), "step": 0, "epoch": 0, "batch": 0, "ranks": 0}
-    locked = Progress.objects.select_for_update(no_key=True)  # ranks on several nodes may tell at once
+    locked = Progress.objects.select_for_update(no_key=True)  # ranks on several nodes may report at once
     progress, _ = locked.get_or_create(attempt=attempt, defaults=begin)
     points = [point for line in lines for point in _points(attempt, line)]
     points = points[: max(0, MAX_POINTS - progress.points)]
@@ -110,7 +110,7 @@ def _points(attempt: Attempt, line: Line) -> Iterator[MetricPoint]:
 
 
 def _reports(lines: Sequence[Line]) -> Iterator[Report]:
-    """The lines of steps, each with what the line of the ranks behind it says."""
+    """Yield a report for each line of a step, with the waiting times in the line of ranks after it."""
     for line, beside in zip_longest(lines, lines[1:]):
         seconds = line.number("seconds", 1e6)
         if line.kind != "step" or seconds is None:
@@ -133,7 +133,7 @@ def _reports(lines: Sequence[Line]) -> Iterator[Report]:
 
 
 def _name(given: Any) -> str:
-    """Printable, or empty."""
+    """Return the printable characters of a name; empty if there is none."""
     return "".join(each for each in given if each.isprintable()).strip()[:100] if isinstance(given, str) else ""
 
 
@@ -147,13 +147,16 @@ def _go_on(progress: Progress, line: Line) -> None:
 
 
 def seconds_left(done: float, step: int, batch: int, total: int | None, step_seconds: float) -> float:
-    """At the pace of the last steps; whoever does not say how many samples there are in all is taken to have kept the batch."""
+    """Return the remaining seconds at the speed of the last steps.
+
+    If the total number of samples is not reported, the batch size is assumed to be constant.
+    """
     steps = (1 - done) * total / batch if total and batch else (1 - done) / done * step
     return min(steps * step_seconds, MAX_SECONDS_LEFT)
 
 
 def _fill_in(progress: Progress, line: Line) -> None:
-    """A line has the columns of some ranks, from the ``first`` on; those behind the last rank there is are dropped."""
+    """Store the columns of a line, which has some ranks from ``first``; values beyond the last rank are dropped."""
     first = line.count("first", MAX_RANKS)
     for name in COLUMNS:
         if some := line.numbers(name):

@@ -1,7 +1,4 @@
-"""What follows from the facts about containers, attempts and jobs: pure functions that write nothing.
-
-``lifecycle`` carries out what they say.
-"""
+"""The rules about containers, attempts, jobs and time: pure functions, whose results ``lifecycle`` carries out."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -36,49 +33,49 @@ ASSIGNED, PREPARING, RUNNING, STOPPING, EXITED = (
 MOVES: dict[str, frozenset[str]] = {
     ASSIGNED: frozenset(
         {
-            PREPARING,  # its agent fetches code and image
-            RUNNING,  # both were there; a report every few seconds may miss a state
-            STOPPING,  # told to stop before the agent reported a start
-            EXITED,  # it could not be made, was never made because it was told to stop, or its node was lost
+            PREPARING,  # its agent fetches the code and the image
+            RUNNING,  # both were there already; a report every few seconds may miss a state
+            STOPPING,  # asked to stop before the agent reported a start
+            EXITED,  # could not be created, was stopped before it was created, or its node was lost
         }
     ),
     PREPARING: frozenset(
         {
             RUNNING,  # the supervisor started
-            STOPPING,  # told to stop while it was being made
-            EXITED,  # it could not be made, ended between two reports, or its node was lost
+            STOPPING,  # asked to stop while it was being created
+            EXITED,  # could not be created, ended between two reports, or its node was lost
         }
     ),
     RUNNING: frozenset(
         {
-            STOPPING,  # told to stop, its ranks have the grace period
+            STOPPING,  # asked to stop; its ranks have the grace period
             EXITED,  # ended by itself, was killed, fenced, or its node was lost
         }
     ),
-    STOPPING: frozenset({EXITED}),  # gone, with or without the rest of its grace period
-    EXITED: frozenset(),  # the end: its GPUs belong to others now
+    STOPPING: frozenset({EXITED}),  # with or without the rest of its grace period
+    EXITED: frozenset(),  # final: its GPUs are free
 }
 
 ASSIGNED_SECONDS = 300
-"""An agent looks every few seconds; a minute of engine trouble is forgiven, more is not."""
+"""Agents start containers within seconds; this allows for some minutes of trouble with the engine."""
 PREPARING_SECONDS = 1800
-"""Images are made ready before jobs are placed; what is left is fetching code and creating."""
+"""Images are prepared before jobs are placed, so only fetching the code and creating the container remain."""
 PATIENCE: dict[str, timedelta] = {
     ASSIGNED: timedelta(seconds=ASSIGNED_SECONDS),
     PREPARING: timedelta(seconds=PREPARING_SECONDS),
 }
-"""A running container has the job's time limit, a stopping one STOP_SECONDS."""
+"""The maximum time in these states. A running container has the time limit of its job, a stopping one STOP_SECONDS."""
 STOP_SECONDS = 120
-"""Far beyond any grace period. After it the portal no longer lists the container, so its lease runs out."""
+"""Far longer than any grace period. After it the portal no longer lists the container, so its lease runs out."""
 RING_SECONDS = 60
-"""How long a driver may take to notice that a container it cannot do without has ended."""
+"""The time in which a driver must notice that a container that it needs has ended."""
 EMPTY_SECONDS = 60
-"""An attempt gets its containers in the transaction that makes it; one without any is a bug's leftover."""
+"""An attempt gets its containers in the transaction that creates it; one without any is the result of a bug."""
 
 ERRORS_IN_A_ROW = 3
-"""So many attempts that failed for our reasons in a row: another would fail too."""
+"""After this many attempts in a row that ended by an error of the portal, another is expected to fail as well."""
 LOSSES_IN_A_ROW = 10
-"""A job that loses every node it is put on may be the reason."""
+"""A job that loses every node on which it runs may itself be the cause."""
 
 ASKED_OUTCOMES: dict[str, Outcome] = {
     StopReason.TIMED_OUT: Outcome.TIMED_OUT,
@@ -90,7 +87,7 @@ ASKED_OUTCOMES: dict[str, Outcome] = {
 
 
 class AttemptFacts(NamedTuple):
-    """What the clock's rules look at in a live attempt and its job."""
+    """The fields of a live attempt and its job that the rules of time read."""
 
     id: int
     job_id: int
@@ -111,12 +108,12 @@ class AttemptFacts(NamedTuple):
 
 
 def deciding(containers: Sequence[AnyContainer]) -> list[AnyContainer]:
-    """The driver, or else all hosts: when they have ended, the attempt's work has."""
+    """Return the driver, or all hosts where there is none: when these have ended, so has the work of the attempt."""
     return [container for container in containers if container.role == Container.Role.DRIVER] or list(containers)
 
 
 def essential(elastic: bool, containers: Sequence[AnyContainer], rule: SurvivalRule = FIXED) -> list[AnyContainer]:
-    """What the attempt cannot go on without: everything, or for an elastic one its driver and its base."""
+    """Return the containers that the attempt needs to continue: all, or driver and base if it is elastic."""
     if not elastic:
         return list(containers)
     needed = base(rule, containers)
@@ -124,7 +121,7 @@ def essential(elastic: bool, containers: Sequence[AnyContainer], rule: SurvivalR
 
 
 def judged(elastic: bool, containers: Sequence[AnyContainer], rule: SurvivalRule = FIXED) -> list[AnyContainer]:
-    """The containers whose ends tell how the attempt ended.
+    """Return the containers whose ends decide the outcome of the attempt.
 
     Ranks may end by themselves after their driver was put aside and before the next one has begun: then their hosts count.
     """
@@ -134,15 +131,15 @@ def judged(elastic: bool, containers: Sequence[AnyContainer], rule: SurvivalRule
 
 
 def work_is_done(containers: Sequence[Container], rule: SurvivalRule = FIXED) -> bool:
-    """Its deciding containers ended well, whatever the rest still does."""
+    """Return whether the deciding containers have ended well; the others may still run."""
     deciders = deciding(counting(rule, containers))
     return bool(deciders) and all(ended_well(container) for container in deciders)
 
 
 def reason_to_stop(elastic: bool, containers: Sequence[AnyContainer], rule: SurvivalRule = FIXED) -> StopReason | None:
-    """Why the rest of an attempt must stop, seen from the containers that have ended; None while it may go on.
+    """Return why an attempt must stop, judged by the containers that have ended; None while it may continue.
 
-    Ranks that end by themselves under a driver are the driver's to judge; anything else ends what needs it.
+    Ranks that end by themselves under a driver are judged by the driver; any other end stops the attempt that needs them.
     """
     containers = counting(rule, containers)
     deciders = deciding(containers)
@@ -167,10 +164,10 @@ def reason_to_stop(elastic: bool, containers: Sequence[AnyContainer], rule: Surv
 def attempt_outcome(
     stop_reason: str, elastic: bool, containers: Sequence[Container], rule: SurvivalRule = FIXED
 ) -> Outcome:
-    """How an attempt ended whose containers have all exited.
+    """Return the outcome of an attempt whose containers have all exited.
 
-    Whoever finished before they heard that they should stop has finished, unless a person cancelled.
-    Of several causes the one nobody's code is to blame for counts, because the others often follow from it.
+    An attempt that finished before it received the request to stop has succeeded, unless a user cancelled it.
+    Of several causes, one outside the user's code counts, because the others often follow from it.
     """
     if stop_reason == StopReason.CANCELLED:
         return Outcome.CANCELLED
@@ -195,7 +192,7 @@ def attempt_outcome(
 
 
 def job_state(intent: str, retries: int, outcomes: Sequence[str]) -> JobState:
-    """A job's state from what people want and how its attempts went; ``""`` stands for one that lives."""
+    """Return the state of a job from its intent and the outcomes of its attempts; ``""`` stands for a live attempt."""
     last = outcomes[-1] if outcomes else None
     if last == "":
         return JobState.RUNNING
@@ -222,7 +219,7 @@ def job_state(intent: str, retries: int, outcomes: Sequence[str]) -> JobState:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """One thing that time demands of an attempt."""
+    """An action on an attempt that is due."""
 
     what: Literal["silent", "unstoppable", "stop", "stop_container", "settle"]
     container: ContainerFacts | None = None
@@ -230,13 +227,13 @@ class Due:
 
 
 GOES_ON = frozenset({Outcome.PREEMPTED, Outcome.HELD})
-"""Attempts stopped like this wrote checkpoints until the end; the next one goes on from them if it can."""
+"""Attempts with these outcomes wrote checkpoints until their end, from which the next one restarts if it can."""
 
 
 def seconds_counted(resumable: bool, before: Iterable[tuple[str, datetime | None, datetime | None]]) -> int:
-    """What a new attempt goes on from, of earlier ones' (outcome, started, ended): it counts against the time limit.
+    """Return the seconds that earlier attempts (outcome, started, ended) used of the time limit of a new one.
 
-    Waiting does not count, and a job that starts over has its whole time again.
+    Waiting does not count, and a job that restarts from the beginning has its whole time limit again.
     """
     ran = (
         (ended - started).total_seconds()
@@ -247,7 +244,7 @@ def seconds_counted(resumable: bool, before: Iterable[tuple[str, datetime | None
 
 
 def time_left(attempt: AttemptFacts) -> timedelta:
-    """How long an attempt may run from its start."""
+    """Return how long an attempt may run from its start."""
     return timedelta(seconds=max(0, attempt.time_limit_seconds - attempt.counted_seconds))
 
 
@@ -256,12 +253,12 @@ def silence_allowed() -> timedelta:
 
 
 def is_silent(last_seen_at: datetime | None, now: datetime) -> bool:
-    """A node, longer than fence and margin: by now its supervisors have stopped their ranks."""
+    """Return whether a node has been silent for so long that its supervisors have stopped their ranks."""
     return last_seen_at is None or now - last_seen_at > silence_allowed()
 
 
 def overdue(attempt: AttemptFacts, containers: Sequence[ContainerFacts], now: datetime) -> Iterator[Due]:
-    """What time demands of a live attempt; pure."""
+    """Yield the actions that are due on a live attempt."""
     live = [container for container in containers if container.state != EXITED]
     for container in live:
         if is_silent(container.last_seen_at, now):
@@ -282,23 +279,23 @@ def overdue(attempt: AttemptFacts, containers: Sequence[ContainerFacts], now: da
         yield Due("stop", reason=reason)
     elif attempt.wanted == Attempt.Wanted.RUN and not all(map(_is_at_work, live)):
         needed = essential(attempt.elastic, counting(attempt.survival_rule, containers), attempt.survival_rule)
-        moves_out = continues_without_drained(attempt.survival_rule, containers)
+        continues = continues_without_drained(attempt.survival_rule, containers)
         for container in live:
             if container.wanted == Container.Wanted.STOP:
                 continue
-            if container.draining and (container not in needed or (moves_out and _may_go(container, live))):
+            if container.draining and (container not in needed or (continues and _may_go(container, live))):
                 yield Due("stop_container", container, StopReason.DRAINED)
             elif container not in needed and _is_stuck(container, now):
                 yield Due("stop_container", container, StopReason.STUCK)
 
 
 def heard_until(live: Sequence[ContainerFacts], now: datetime) -> datetime:
-    """Until when it ran for sure: while the portal was away, the fence may have ended it long before its limit."""
+    """Return until when an attempt certainly ran: while the portal was away, the fence may have ended it before its limit."""
     return min(now, max((container.last_seen_at for container in live if container.last_seen_at), default=now))
 
 
 def _may_go(container: ContainerFacts, live: Sequence[ContainerFacts]) -> bool:
-    """The driver goes last: it sees to it that the hosts leave the ring in good order."""
+    """Return whether a container may be stopped now: the driver is the last, since it removes the hosts from the group."""
     return container.role == Container.Role.HOST or not any(
         other.draining and other.role == Container.Role.HOST for other in live
     )
@@ -338,7 +335,7 @@ def _reason_by_time(
 
 
 def _is_at_work(container: ContainerFacts) -> bool:
-    """As nearly all are at nearly all times: nothing more needs to be looked at."""
+    """Return whether a container runs undisturbed, as nearly all do: then no further rule applies to it."""
     return container.state == RUNNING and not container.draining
 
 

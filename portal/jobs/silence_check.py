@@ -1,4 +1,4 @@
-"""The look for jobs without output, once a minute: one line in the job's history and one mail for each silence."""
+"""Checks for jobs without output once a minute: one line in the history of the job and one mail for each silence."""
 
 import logging
 from datetime import datetime
@@ -38,13 +38,13 @@ def sweep(now: datetime | None = None) -> int:
 
 
 def _reported(jobs: list[int]) -> dict[int, datetime]:
-    """When the silence began that was reported last, by job."""
+    """Return the start of the silence that was reported last, by job."""
     events = JobEvent.objects.filter(job__in=jobs, kind=silence.REPORTED).order_by("seq")
     return {job: datetime.fromisoformat(since) for job, since in events.values_list("job", "data__since")}
 
 
 def _is_new(found: Silence, reported: dict[int, datetime]) -> bool:
-    """Output that ended the silence before it makes it a later one."""
+    """Return whether a silence is not the reported one: there was output between them."""
     return found.job not in reported or reported[found.job] < found.since
 
 
@@ -57,7 +57,7 @@ def _report(found: Silence, now: datetime) -> bool:
 
 @transaction.atomic
 def _record(found: Silence, now: datetime) -> bool:
-    """Write the line of history, unless the attempt is about to end or another look has just written it."""
+    """Write the line of history, unless the attempt is about to end or another check has just written it."""
     job = lifecycle.locked(found.job)
     attempt = Attempt.objects.filter(pk=found.attempt, ended_at=None, wanted=Attempt.Wanted.RUN).first()
     if attempt is None or not _is_new(found, _reported([job.pk])):

@@ -1,4 +1,4 @@
-"""How long steps of a training take, by what it runs on and with what batch: from its reports to one row for each.
+"""Reduces the reports of a training to one row for each number of GPUs and batch size: how long a step takes.
 
 From these rows ``portal.scheduler.job_history`` learns how fast a program is on how many GPUs.
 """
@@ -10,12 +10,12 @@ from datetime import datetime
 from portal.jobs.models import Allocation, Attempt, StepStat
 
 MAX_WEIGHT = 100
-"""So many reports count in a mean: a job that becomes slower is seen to be slower by and by."""
+"""The maximum weight of the mean so far, in reports, so that the mean follows a job that becomes slower."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a training told at one moment."""
+    """One report of a training."""
 
     at: datetime
     batch: int
@@ -28,9 +28,9 @@ class Report:
 
 
 def note(attempt: Attempt, reports: Sequence[Report]) -> None:
-    """The caller holds the lock on the attempt's ``Progress``.
+    """Add reports to the rows of an attempt. The caller holds the lock on the attempt's ``Progress``.
 
-    Passed over is what came while its GPUs were about to change, and what ran on GPUs of several kinds.
+    Reports from the time of a change of its GPUs, and those of GPUs of several models, are ignored.
     """
     held = Allocation.objects.filter(attempt=attempt, released_at__isnull=True)
     gpus = list(held.values_list("gpu__node", "gpu__model"))

@@ -1,4 +1,4 @@
-"""The timeline as SVG: a lane for each GPU, a bar for each time it was held. Pure; no script, no inline style."""
+"""The timeline as SVG: a lane for each GPU, a bar for each time it was held. Pure; no scripts or inline styles."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -16,9 +16,9 @@ from portal.monitoring.visibility import Span
 
 TOP, LEFT, RIGHT = 22, 34, 8
 NAME, LANE, BAR = 20, 20, 15
-"""Heights in pixels: of a node's name, of a lane, of the bar in it."""
+"""Heights in pixels: of the name of a node, of a lane, and of a bar in it."""
 MIN_WIDTH = 1.5
-"""What was held for a moment is still seen."""
+"""Minimum width of a bar in pixels, so that a short one is visible."""
 STRANGER = "another project"
 
 
@@ -33,7 +33,7 @@ class Frame(NamedTuple):
 
 
 def draw(gpus: Sequence[Gpu], spans: Sequence[Span], since: datetime, until: datetime) -> SafeString:
-    """``gpus`` in the order of their lanes, those of a node together."""
+    """Draw the timeline; ``gpus`` are in the order of their lanes, those of a node together."""
     by_gpu: dict[int, list[Span]] = {gpu.pk: [] for gpu in gpus}
     for span in spans:
         by_gpu[span.gpu].append(span)

@@ -1,4 +1,4 @@
-"""Charts of what GPUs did."""
+"""Charts of the readings of GPUs."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -9,7 +9,7 @@ from portal.monitoring.rollups import mean
 from portal.monitoring.series import Trace
 
 MAX_LINES = 8
-"""More lines than this cannot be told apart: their mean is drawn, with the lowest and the highest."""
+"""The maximum number of lines in a chart; for more GPUs, the mean, the lowest and the highest value are drawn."""
 SHOWN: tuple[tuple[str, str, str, float], ...] = (
     ("utilisation", "Utilisation", "%", 1),
     ("memory", "Memory in use", "GiB", 1024),
@@ -18,7 +18,7 @@ SHOWN: tuple[tuple[str, str, str, float], ...] = (
 
 
 def over_time(trace: Trace, gpus: Sequence[Gpu]) -> list[Chart]:
-    """One for each thing that any of the GPUs says; none for CPU slots."""
+    """Return a chart for each metric that any of the GPUs reports; none for CPU slots."""
     return [
         _chart(trace, gpus, metric, title, unit, scale)
         for metric, title, unit, scale in SHOWN
@@ -66,7 +66,7 @@ def _desc(rows: Iterable[Sequence[float | None]], title: str, unit: str) -> str:
 
 
 def small(values: Sequence[float | None]) -> str:
-    """Of the last hour, for a cell; empty when nothing was said."""
+    """Return a small chart of the last hour for a table cell; empty without readings."""
     known = _known(values)
     if not known:
         return ""

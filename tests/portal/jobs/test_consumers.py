@@ -388,7 +388,7 @@ async def test_a_flood_of_small_messages_closes_the_socket_and_is_not_heard_any_
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard: list[object] = []
-    monkeypatch.setattr(consumers.LogConsumer, "_hear", lambda self, message: heard.append(message))
+    monkeypatch.setattr(consumers.LogConsumer, "_take_message", lambda self, message: heard.append(message))
     viewer = Viewer(lab.job, await cookie_of(lab, lab.alice))
     await viewer.open()
     for _ in range(3 * BURST):
