@@ -1,10 +1,10 @@
 """Running jobs without output: which ranks are silent, since when, and the first clues.
 
 Everything that comes from ranks is a stream of their container, lines of log as well as metrics, or a checkpoint. A rank that
-is alive and silent may compute, wait or hang: it is reported, and never stopped for that.
+is alive and silent may compute, wait or hang: it is reported, and never stopped for this.
 
-That one rank is silent while others print means nothing by itself: in most training only rank 0 prints. It is reported only
-of a rank that has printed all along, and has now been silent for much longer than ever before.
+A silent rank among others that print is often normal: in most trainings only rank 0 prints. It is reported only if it
+printed all the time before and has now been silent for much longer than ever.
 """
 
 from collections.abc import Iterable, Mapping
@@ -64,7 +64,7 @@ class Silence:
         more = len(self.ranks) - NAMED_RANKS
         names = ", ".join(self.ranks[:NAMED_RANKS]) + (f" and {counted(more, 'other')}" if more > 0 else "")
         verb = "has" if len(self.ranks) == 1 else "have"
-        return f"Some of its worker processes are silent: {names} {verb} printed nothing for {length}. Others go on."
+        return f"Some of its worker processes are silent: {names} {verb} printed nothing for {length}. Others continue."
 
 
 @dataclass(frozen=True, slots=True)

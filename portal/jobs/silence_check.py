@@ -25,8 +25,8 @@ SEEN, SEEN_SECONDS = "silence.seen", 180
 def sweep(now: datetime | None = None) -> int:
     """Report each silence once; return how many were new. May be repeated.
 
-    Only what two looks in a row have found is reported: right after a time without the portal, or after a jump of the
-    clock, output that exists has not arrived yet.
+    Only silences that two checks in a row have found are reported: after a time without the portal, or a step of the
+    clock, output that exists may not have arrived yet.
     """
     now = now or timezone.now()
     found = silence.silences(now)
@@ -62,7 +62,7 @@ def _record(found: Silence, now: datetime) -> bool:
     attempt = Attempt.objects.filter(pk=found.attempt, ended_at=None, wanted=Attempt.Wanted.RUN).first()
     if attempt is None or not _is_new(found, _reported([job.pk])):
         return False
-    text = f"{found.text(now)} It is not stopped for that."
+    text = f"{found.text(now)} It is not stopped for this."
     lifecycle.record(job, silence.REPORTED, text, attempt=attempt.number, since=found.since.isoformat())
     return True
 

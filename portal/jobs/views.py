@@ -153,7 +153,7 @@ def cancel_many(request: HttpRequest) -> HttpResponse:
     for text in refused[:5]:
         messages.warning(request, text)
     if not ids:
-        messages.info(request, "Tick the jobs to cancel first.")
+        messages.info(request, "Select the jobs to cancel first.")
     return redirect(_back(request, "jobs:list"))
 
 
@@ -266,7 +266,7 @@ def _about(request: HttpRequest, job: Job) -> dict[str, Any]:
         "live": live,
         "silence": quiet,
         "clues": silence.clues(quiet) if quiet else None,
-        "live_parts": [part for part in live.containers.all() if part.state != "EXITED"] if live else [],
+        "live_containers": [each for each in live.containers.all() if each.state != "EXITED"] if live else [],
         "held": held_now(live) if live else "",
         "cause": last.cause
         if last and last.cause and job.state not in (JobState.SUCCEEDED, JobState.CANCELLED)

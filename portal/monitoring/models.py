@@ -1,7 +1,7 @@
 """The readings of GPUs over time: samples of the last hours, and hours of the last month made from them.
 
 Written from agents' reports (``sampling``) and by ``rollups`` alone. Nothing decides by these rows but the
-look for idle GPUs, and nothing else is lost with them.
+check for idle GPUs, and nothing else is lost with them.
 """
 
 from django.db import models

@@ -1,7 +1,7 @@
 """The people of every test about who may see what, and a small lab of theirs with something in every corner.
 
 Alice owns a project, Bob is a member, Victor may look, Charlie is a stranger to it, Ada is an admin. Each string
-of Alice's that somebody else must not see carries ``CANARY``; Charlie has a project of his own.
+of Alice's that other users must not see carries ``CANARY``; Charlie has a project of his own.
 """
 
 import hashlib

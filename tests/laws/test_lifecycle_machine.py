@@ -60,7 +60,7 @@ class Real:
     began: datetime
     ended: datetime | None = None
     stubborn: bool = False
-    """Does not stop when told to; only the fence ends it."""
+    """A container that does not stop when asked to; only the fence ends it."""
     reason: str = ""
     code: int | None = None
 
@@ -215,14 +215,14 @@ class Lab(RuleBasedStateMachine):
 
     @rule(data=st.data(), seconds=st.sampled_from([1, 20, 40, 46]))
     def cut(self, data: st.DataObject, seconds: int) -> None:
-        """A node at work, if one is, is cut off for a while, and the scheduler goes on."""
+        """A node at work, if one is, is cut off for a while, and the scheduler continues."""
         live = [self.node_of(name) for name, real in self.world.containers.items() if real.ended is None]
         self.world.cut_off.add(data.draw(st.sampled_from(live or [self.nodes[0].pk])))
         self.pass_time(seconds, True)
 
     @rule(data=st.data(), seconds=st.sampled_from([1, 80, 140, 180]))
     def hang(self, data: st.DataObject, seconds: int) -> None:
-        """A container no longer does as it is told, its job is preempted, and the scheduler goes on."""
+        """A container no longer obeys, its job is preempted, and the scheduler continues."""
         live = [real for real in self.world.containers.values() if real.ended is None]
         if live:
             real = data.draw(st.sampled_from(live))

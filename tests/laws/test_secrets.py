@@ -67,10 +67,10 @@ def test_no_key_is_in_the_database_or_in_the_log(
     joined = cluster.join(keys["a join token"], "box", "docker", {})
     keys["a node's token"] = joined.token
 
-    stolen, said = dump(), caplog.text
+    stolen, log = dump(), caplog.text
     for what, key in keys.items():
         assert key not in stolen, f"{what} is in the database"
-        assert key not in said, f"{what} is in the log"
+        assert key not in log, f"{what} is in the log"
 
 
 def test_what_is_stored_opens_nothing() -> None:

@@ -439,7 +439,7 @@ def _lines_of(ran: Ran) -> Iterator[HistoryLine]:
     for host in ran.hosts:
         if host.exit_reason == "lost":
             data: dict[str, object] = {"container": host.name, "reason": "lost"}
-            yield LOST_AT, "lost", f"The part on {host.node.name} was lost.", False, data
+            yield LOST_AT, "lost", f"The container on {host.node.name} was lost.", False, data
     if simulated.stopped_at is not None and attempt.stop_reason:
         why = lifecycle.room_for_others(ran.job.resumable) if attempt.stop_reason == "preempted" else _label(attempt)
         data = {"attempt": number, "reason": attempt.stop_reason}

@@ -34,7 +34,7 @@ async def threads() -> AsyncIterator[None]:
 
 @pytest.fixture
 def placed() -> tuple[Agent, Container]:
-    cache.clear()  # nobody watches yet
+    cache.clear()  # no viewer yet
     agent = Agent()
     agent.sync()
     job_on(agent)
@@ -56,7 +56,7 @@ def test_log_pieces_continue_or_say_where_to(placed: tuple[Agent, Container]) ->
     assert part.streams.get().closed
 
 
-def test_a_node_learns_whether_somebody_watches_the_log(placed: tuple[Agent, Container]) -> None:
+def test_a_node_learns_whether_its_log_is_watched(placed: tuple[Agent, Container]) -> None:
     agent, part = placed
     audience.watch(part.attempt.job_id + 1)
     assert send_log(agent, part, "0?offset=0", b"abc").json()["watched"] is False

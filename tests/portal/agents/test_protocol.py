@@ -1,4 +1,4 @@
-"""What agents say and hear: joining, reporting, what is desired, logs, outputs, code."""
+"""The protocol of agents: joining, reports, desired state, logs, outputs, code."""
 
 import json
 import time
@@ -220,7 +220,7 @@ def test_environments_are_noted_and_unknown_ones_passed_over() -> None:
     agent = Agent()
     agent.report["environments"] = [
         {"key": "ours", "state": "preparing", "progress_percent": 40, "detail": "building Horovod"},
-        {"key": "nobody-knows", "state": "ready"},
+        {"key": "unknown-key", "state": "ready"},
     ]
     assert agent.sync()["environments"] == ["ours"]
     [row] = agent.node.environments.all()
@@ -309,8 +309,8 @@ def test_what_will_not_stop_is_to_be_collected_without_a_lease() -> None:
     assert [item["wanted"] for item in agent.sync()["containers"]] == ["stop", "stop"]
     Container.objects.update(stop_requested_at=timezone.now() - timedelta(seconds=STOP_SECONDS + 1))
     parts = Container.objects.order_by("index")
-    told = agent.sync(*(about(part, "STOPPING") for part in parts))
-    assert [item["wanted"] for item in told["containers"]] == ["collect", "collect"]
+    answer = agent.sync(*(about(part, "STOPPING") for part in parts))
+    assert [item["wanted"] for item in answer["containers"]] == ["collect", "collect"]
     agent.sync(*(about(part, "EXITED", exit_code=137, exit_reason="stopped", collected=True) for part in parts))
     assert agent.sync()["containers"] == []
     attempt.refresh_from_db()
@@ -335,13 +335,13 @@ def test_a_driver_is_given_the_hosts_that_shall_run() -> None:
     assert agent.sync()["seen"] != before
 
 
-@pytest.mark.parametrize(("launcher", "told"), [("horovod", True), ("torchrun", True), ("command", False)])
-def test_hosts_of_a_ring_are_told_of_its_hosts(launcher: str, told: bool) -> None:
+@pytest.mark.parametrize(("launcher", "gets_hosts"), [("horovod", True), ("torchrun", True), ("command", False)])
+def test_hosts_of_a_rank_group_get_the_list_of_its_hosts(launcher: str, gets_hosts: bool) -> None:
     agent = Agent()
     agent.sync()
     job_on(agent, launcher=launcher)
     [host] = [item for item in agent.sync()["containers"] if item["spec"]["role"] == "host"]
-    assert host["hosts"] == ([{"name": "h0", "slots": 2}] if told else [])
+    assert host["hosts"] == ([{"name": "h0", "slots": 2}] if gets_hosts else [])
 
 
 def test_a_sync_costs_the_same_few_queries_however_much_runs(django_assert_max_num_queries: Any) -> None:
@@ -434,7 +434,7 @@ def test_refusals_keep_nothing_of_what_was_refused(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(AgentError, "response", response)
     for _ in range(2):
-        agent.post("containers/nobody-s/logs/0?offset=0", b"")
+        agent.post("containers/of-no-node/logs/0?offset=0", b"")
     agent.token = "sln_wrong"
     for _ in range(2):
         agent.post("sync", {})

@@ -113,16 +113,16 @@ def test_the_log_gives_the_cause_away(tail: str, code: str, words: str) -> None:
 
 def test_a_rank_that_hangs_is_named_with_what_it_did_not_do() -> None:
     missing = "Missing ranks:\n1!: [done]\n2!: [done, ranks]\n"
-    said = 'One or more rank (marked by "!") is stalled for longer than 50 seconds. Will shutdown.'
-    tail = f"[2026-09-01 10:00:00.1: E horovod/common/stall_inspector.cc:115] One or more tensors were submitted. \n{missing}{said}\n{TRACE}"
-    assert classify(FAILED, tail)["detail"] == f"{missing}{said}"
+    message = 'One or more rank (marked by "!") is stalled for longer than 50 seconds. Will shutdown.'
+    tail = f"[2026-09-01 10:00:00.1: E horovod/common/stall_inspector.cc:115] One or more tensors were submitted. \n{missing}{message}\n{TRACE}"
+    assert classify(FAILED, tail)["detail"] == f"{missing}{message}"
 
 
 def test_ranks_that_diverged_are_named_without_the_advice_twice() -> None:
-    said = "The ranks have diverged: at step 40 the parameters of rank 1 differ from those of rank 0 in 1 of 8: head.weight by 3.1%."
-    tail = f"{TRACE}schedulearn_train.divergence.RanksDivergedError: {said} Update parameters by run.step alone."
+    message = "The ranks have diverged: at step 40 the parameters of rank 1 differ from those of rank 0 in 1 of 8: head.weight by 3.1%."
+    tail = f"{TRACE}schedulearn_train.divergence.RanksDivergedError: {message} Update parameters by run.step alone."
     detail = classify(FAILED, tail)["detail"]
-    assert detail == f"schedulearn_train.divergence.RanksDivergedError: {said}"
+    assert detail == f"schedulearn_train.divergence.RanksDivergedError: {message}"
 
 
 STOOD_STILL = "Process 17 was stopped by a signal 30 s ago and not woken: it is ended"
@@ -172,7 +172,7 @@ def test_a_missing_package_names_the_environment_that_has_it() -> None:
         (Facts(outcome="failed", exit_reason="exited", exit_code=-9), "killed", "killed"),
         (Facts(outcome="failed", exit_reason="exited", exit_code=139), "signal", "SIGSEGV"),
         (Facts(outcome="failed", exit_reason="exited", exit_code=3), "exit_code", "exit code 3"),
-        (Facts(outcome="failed", exit_reason="exited"), "unknown", "without saying why"),
+        (Facts(outcome="failed", exit_reason="exited"), "unknown", "without a reason"),
         (Facts(outcome="timed_out", time_limit_seconds=5400), "time_limit", "1 h 30 min"),
         (Facts(outcome="lost", exit_reason="lost", node="gpu-3"), "node_lost", "gpu-3 was lost"),
         (Facts(outcome="lost", exit_reason="fenced", node="gpu-3"), "node_lost", "cut off"),

@@ -66,7 +66,7 @@ class Viewer:
         self.cursors: dict[int, int] = {}
         self.bytes: dict[int, bytes] = {}
         self.marks: dict[int, list[list[int]]] = {}
-        self.told: list[dict[str, Any]] = []
+        self.received: list[dict[str, Any]] = []
         self.received = 0
         self.acknowledges = True
         self.code: int | None = None
@@ -81,9 +81,9 @@ class Viewer:
         if message["type"] == "websocket.close":
             self.code = message["code"]
         elif text := message.get("text"):
-            said = json.loads(text)
-            self.told.append(said)
-            if said["type"] == "streams":
+            message = json.loads(text)
+            self.received.append(message)
+            if message["type"] == "streams":
                 await self.socket.send_json_to({"type": "read", "cursors": self.cursors})
         else:
             self._take(message["bytes"])
@@ -103,10 +103,10 @@ class Viewer:
         self.received += len(data)
 
     async def until(self, kind: str) -> None:
-        while not any(said["type"] == kind for said in self.told):
+        while not any(message["type"] == kind for message in self.received):
             assert self.code is None, f"closed with {self.code}"
             await self.step()
-        self.told = []
+        self.received = []
 
     async def until_bytes(self, stream: int, count: int) -> None:
         while self.cursors.get(stream, 0) + len(self.bytes.get(stream, b"")) < count:

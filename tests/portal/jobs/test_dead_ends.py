@@ -66,7 +66,7 @@ ENDED: dict[str, dict[str, Any]] = {
     "never created": {"exit_reason": "create_error"},
     "launch error": {"exit_reason": "launch_error"},
 }
-STATES = LIVE | {said: {"state": "EXITED", "exited_at": BEGIN, **fields} for said, fields in ENDED.items()}
+STATES = LIVE | {words: {"state": "EXITED", "exited_at": BEGIN, **fields} for words, fields in ENDED.items()}
 
 
 class Kind(NamedTuple):
@@ -108,7 +108,7 @@ def attempt_of(kind: Kind, **changes: Any) -> AttemptFacts:
     return AttemptFacts(**{**usual, **changes})
 
 
-def container_of(index: int, role: str, slots: int, said: str, now: datetime = BEGIN) -> ContainerFacts:
+def container_of(index: int, role: str, slots: int, words: str, now: datetime = BEGIN) -> ContainerFacts:
     usual = {
         "id": index,
         "attempt_id": 1,
@@ -125,7 +125,7 @@ def container_of(index: int, role: str, slots: int, said: str, now: datetime = B
         "draining": False,
         "last_seen_at": now,
     }
-    container = ContainerFacts(**{**usual, **STATES[said]})
+    container = ContainerFacts(**{**usual, **STATES[words]})
     return container._replace(stop_requested_at=now) if container.wanted == STOP else container
 
 
@@ -134,10 +134,10 @@ def combinations(kind: Kind) -> Iterator[tuple[str, ...]]:
     return product(STATES, repeat=len(kind.slots) + kind.driver)
 
 
-def containers_of(kind: Kind, said: Sequence[str]) -> list[ContainerFacts]:
-    containers = [container_of(0, DRIVER, 0, said[0])] if kind.driver else []
+def containers_of(kind: Kind, states: Sequence[str]) -> list[ContainerFacts]:
+    containers = [container_of(0, DRIVER, 0, states[0])] if kind.driver else []
     return containers + [
-        container_of(i, HOST, kind.slots[i - 1], words) for i, words in enumerate(said[kind.driver :], start=1)
+        container_of(i, HOST, kind.slots[i - 1], words) for i, words in enumerate(states[kind.driver :], start=1)
     ]
 
 
@@ -240,12 +240,12 @@ def trains(kind: Kind, attempt: AttemptFacts, containers: Sequence[ContainerFact
     return attempt.wanted == Attempt.Wanted.RUN and bool(hosts) and led and ready >= kind.min_gpus
 
 
-def bound(said: Sequence[str], *, deaf: bool) -> float:
+def bound(states: Sequence[str], *, deaf: bool) -> float:
     """Seconds until an attempt that cannot train has ended, as docs/reliability.md promises."""
     start = SILENCE_SECONDS
-    if any("assigned" in words or "before it started" in words for words in said):
+    if any("assigned" in words or "before it started" in words for words in states):
         start = ASSIGNED_SECONDS
-    if any(words.startswith("preparing") for words in said):
+    if any(words.startswith("preparing") for words in states):
         start = PREPARING_SECONDS
     stops = 2 if deaf else 0  # of one container, and then of the rest
     return start + RING_SECONDS + stops * (STOP_SECONDS + SILENCE_SECONDS) + TURNS * TURN.total_seconds()
@@ -254,12 +254,12 @@ def bound(said: Sequence[str], *, deaf: bool) -> float:
 def dead_ends(kind: Kind, *, deaf: bool) -> list[str]:
     """The combinations that neither train nor end, or end too late."""
     found = []
-    for said in combinations(kind):
-        played = play(kind, attempt_of(kind), containers_of(kind, said), deaf=deaf)
+    for states in combinations(kind):
+        played = play(kind, attempt_of(kind), containers_of(kind, states), deaf=deaf)
         if played.ended is None and not played.trains:
-            found.append(f"{said} is stuck after {played.rules}")
-        if played.ended is not None and played.ended > bound(said, deaf=deaf):
-            found.append(f"{said} ended only after {played.ended:g} s: {played.rules}")
+            found.append(f"{states} is stuck after {played.rules}")
+        if played.ended is not None and played.ended > bound(states, deaf=deaf):
+            found.append(f"{states} ended only after {played.ended:g} s: {played.rules}")
     return found
 
 
@@ -273,10 +273,10 @@ def test_ranks_live_or_a_rule_ends_the_attempt_in_time(kind: Kind, deaf: bool) -
 def test_what_a_person_stops_ends_in_any_state(intent: str) -> None:
     kind = KINDS[1]
     late = []
-    for said in combinations(kind):
-        played = play(kind, attempt_of(kind, intent=intent), containers_of(kind, said), deaf=True)
-        if played.ended is None or played.ended > bound(said, deaf=True):
-            late.append(f"{said}: {played}")
+    for states in combinations(kind):
+        played = play(kind, attempt_of(kind, intent=intent), containers_of(kind, states), deaf=True)
+        if played.ended is None or played.ended > bound(states, deaf=True):
+            late.append(f"{states}: {played}")
     assert late[:20] == []
 
 
@@ -288,7 +288,7 @@ def test_an_attempt_without_containers_is_ended() -> None:
 
 def test_counting_hosts_instead_of_gpus_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def first_host_is_enough(rule: SurvivalRule, left: Sequence[AnyContainer]) -> bool:
-        """As ``survival._enough`` decided once: the first host has all that is needed."""
+        """Decide as ``survival._enough`` once did: the first host has all that is needed."""
         hosts = hosts_of(left)
         began = any(container.state not in (ContainerState.ASSIGNED, ContainerState.PREPARING) for container in hosts)
         return began and (

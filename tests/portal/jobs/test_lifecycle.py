@@ -276,13 +276,15 @@ def test_the_time_limit_counts_what_a_job_ran_that_goes_on_but_not_its_waiting(
     assert part.stop_reason == "timed_out"
 
 
-@pytest.mark.parametrize(("resumable", "then"), [(True, "goes on from its checkpoint"), (False, "starts over")])
+@pytest.mark.parametrize(
+    ("resumable", "then"), [(True, "restarts from its checkpoint"), (False, "restarts from the beginning")]
+)
 def test_a_preempted_jobs_history_says_why_and_what_follows(project: Project, resumable: bool, then: str) -> None:
     job = make_job(project, resumable=resumable)
     preempted(job, 10)
-    told = " ".join(job.events.values_list("text", flat=True))
-    assert f"told to stop: to make room for others; it {then} later." in told
-    assert ("The job is queued again, to go on from its checkpoint." in told) is resumable
+    history = " ".join(job.events.values_list("text", flat=True))
+    assert f"asked to stop: to make room for others; it {then} later." in history
+    assert ("The job is queued again, to restart from its checkpoint." in history) is resumable
     assert state_of(job) == "QUEUED"
     assert then in job.attempts.get().cause["advice"]
 

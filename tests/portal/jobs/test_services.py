@@ -1,4 +1,4 @@
-"""What people may do with jobs, and what they are told when they may not."""
+"""The actions of users on jobs, and the messages when these are refused."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any, get_args
@@ -175,8 +175,8 @@ def test_the_same_key_at_the_same_moment_gives_the_same_job(alice: User, project
     looked = services.submitted_before
     answers = iter([None])
 
-    def blind_once(*said: Any) -> Job | None:
-        return next(answers, None) or (looked(*said) if blind.call_count > 1 else None)
+    def blind_once(*args: Any) -> Job | None:
+        return next(answers, None) or (looked(*args) if blind.call_count > 1 else None)
 
     with mock.patch.object(services, "submitted_before", side_effect=blind_once) as blind:
         assert submit(alice, project, asked(project), idempotency_key="k", body=b"x") == first

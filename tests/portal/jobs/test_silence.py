@@ -245,17 +245,17 @@ def test_the_page_and_the_api_name_a_single_rank(lab: Lab) -> None:
     client = Client()
     client.force_login(lab.alice)
     assert "while others go on: rank 1 on gpu-2." in client.get(f"/jobs/{job.pk}/").content.decode()
-    said = Script(lab.alice).get(f"jobs/{job.pk}/").json()["silence"]
-    assert said["ranks"] == ["rank 1 on gpu-2"]
+    answer = Script(lab.alice).get(f"jobs/{job.pk}/").json()["silence"]
+    assert answer["ranks"] == ["rank 1 on gpu-2"]
 
 
 def test_the_api_reports_it_while_it_lasts(lab: Lab, job: Job) -> None:
     script = Script(lab.alice)
     assert script.get(f"jobs/{job.pk}/").json()["silence"] is None
     lab.passes(31)
-    said = script.get(f"jobs/{job.pk}/").json()["silence"]
-    assert (said["since"], said["ranks"]) == ("2026-11-21T12:00:00Z", [])
-    assert said["text"].startswith("No output for 31 min")
+    answer = script.get(f"jobs/{job.pk}/").json()["silence"]
+    assert (answer["since"], answer["ranks"]) == ("2026-11-21T12:00:00Z", [])
+    assert answer["text"].startswith("No output for 31 min")
     lab.prints(job)
     assert script.get(f"jobs/{job.pk}/").json()["silence"] is None
 

@@ -42,7 +42,7 @@ def test_a_silence_is_reported_once_in_the_history_and_by_mail(lab: Lab, job: Jo
         assert lab.looks() == 0
     assert len(notices(job)) == 1
     assert notices(job)[0].startswith("No output for 32 min") and notices(job)[0].endswith(
-        "It is not stopped for that."
+        "It is not stopped for this."
     )
     [sent] = mail.outbox
     assert sent.to == ["alice@example.org"]

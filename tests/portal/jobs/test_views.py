@@ -1,4 +1,4 @@
-"""The pages about jobs, as alice (owner), bob (viewer), charlie (no access), an admin, and nobody."""
+"""The pages about jobs, as alice (owner), bob (viewer), charlie (no access), an admin, and without signing in."""
 
 import io
 import json
@@ -250,7 +250,7 @@ class TestList:
 
 
 class TestSubmit:
-    def test_the_guess_is_filled_in_and_what_looks_odd_is_said(self, lab: Lab) -> None:
+    def test_the_guess_is_filled_in_with_warnings(self, lab: Lab) -> None:
         response = browser(lab.alice).get(f"/jobs/new?code={lab.code.pk}")
         form = response.context["form"]
         assert (form["entry"].value(), form["launcher"].value(), form["elastic"].value()) == (
@@ -347,7 +347,7 @@ class TestSubmit:
         assert (job.launcher, job.elastic) == ("torchrun", True)
 
     @pytest.mark.parametrize(
-        ("change", "said"),
+        ("change", "message"),
         [
             ({"max_gpus": "99"}, "The lab has 2 CPU slots."),
             ({"min_gpus": "2", "max_gpus": "1"}, "cannot be less than the minimum"),
@@ -364,7 +364,7 @@ class TestSubmit:
         ],
     )
     def test_what_is_wrong_is_said_at_its_place_and_nothing_is_lost(
-        self, lab: Lab, change: dict[str, str], said: str
+        self, lab: Lab, change: dict[str, str], message: str
     ) -> None:
         client = browser(lab.alice)
         data = form_of(client.get(f"/jobs/new?code={lab.code.pk}")) | {"description": "typed with care"} | change
@@ -373,7 +373,7 @@ class TestSubmit:
         assert response.status_code == 400 and Job.objects.count() == 0
         assert "typed with care" in page
         if "key" not in change:
-            assert said in page and 'aria-invalid="true"' in page
+            assert message in page and 'aria-invalid="true"' in page
 
     def test_a_viewer_is_told_why_not(self, lab: Lab) -> None:
         client = browser(lab.bob)
@@ -489,7 +489,7 @@ class TestOneJob:
         job = lab.job(resumable=True, tier="basic", group=group, deadline=datetime(2999, 1, 2, 3, 4, tzinfo=UTC))
         response = browser(lab.alice).get(f"/jobs/{job.pk}/")
         page = " ".join(response.content.decode().split())
-        assert "goes on from /checkpoints" in page and "basic; counts for the group vision" in page
+        assert "restarts from /checkpoints" in page and "basic; counts for the group vision" in page
         spec = json.loads(response.context["spec"])
         assert (spec["resumable"], spec["tier"], spec["deadline"]) == (True, "basic", "2999-01-02T03:04:00+00:00")
 
@@ -666,5 +666,5 @@ class TestDownloads:
     def test_no_path_leads_out(self, lab: Lab, path: str) -> None:
         job, attempt = lab.running()
         outputs.store(attempt, "file", [b"x"])
-        for door in ("outputs", "view", "image"):
-            assert browser(lab.alice).get(f"/jobs/{job.pk}/{door}/{path}").status_code == 404
+        for kind in ("outputs", "view", "image"):
+            assert browser(lab.alice).get(f"/jobs/{job.pk}/{kind}/{path}").status_code == 404

@@ -1,4 +1,4 @@
-"""GPUs that are held and do nothing: when that counts, who is told, and what the lab's rule does."""
+"""GPUs that are held but idle: when that counts, who is warned, and what the rule of the lab does."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -32,7 +32,7 @@ def readings(*percents: int | None, until: datetime = NOON) -> list[tuple[dateti
         ((0, 1, 4, 2), 3),
         ((0, 5, 0, 0), 1),  # five is not under five
         ((0, 0, 0, 90), None),
-        ((0, None, 0, 0), 1),  # nobody knows
+        ((0, None, 0, 0), 1),  # unknown
         ((0, 0, 0, None), None),
         ((), None),
     ],
@@ -55,7 +55,7 @@ def test_an_attempt_is_idle_when_all_its_gpus_are() -> None:
     assert idle.idle_since({1: long, 2: short}, NOON - SLOT * 9, 5, NOON) == NOON - SLOT
     assert idle.idle_since({1: long, 2: works}, NOON - SLOT * 9, 5, NOON) is None
     assert idle.idle_since({1: long, 2: []}, NOON - SLOT * 9, 5, NOON) is None
-    assert idle.idle_since({1: long}, NOON - SLOT, 5, NOON) == NOON - SLOT  # earlier it was somebody else's
+    assert idle.idle_since({1: long}, NOON - SLOT, 5, NOON) == NOON - SLOT  # before that, another attempt had it
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_an_attempt_is_idle_when_all_its_gpus_are() -> None:
         (45, 15, True, ""),
         (60, 30, True, "stop"),
         (60, 30, False, ""),
-        (60, None, True, "warn"),  # nobody is stopped who was not warned
+        (60, None, True, "warn"),  # no job is stopped without a warning
     ],
 )
 def test_first_a_warning_then_the_rule(
