@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
 
 
 def at_once(*acts: Callable[[], object]) -> list[object]:
-    """Runs all in threads that start together; what each gave back or raised."""
+    """Run all in threads that start together; return the result or exception of each."""
     barrier = threading.Barrier(len(acts))
     results: list[object] = [None] * len(acts)
 

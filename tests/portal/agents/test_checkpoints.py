@@ -1,4 +1,4 @@
-"""Checkpoints in the portal: what a node sends of its job's, and what another one gets."""
+"""Checkpoints in the portal: one node sends those of its job, and another one gets them."""
 
 import hashlib
 import json
@@ -243,7 +243,7 @@ def test_a_piece_that_is_not_there_is_not_found(lab: Lab, sha256: str) -> None:
     assert ask(lab.one, lab.part, sha256).status_code == 404
 
 
-def test_a_piece_must_be_what_its_name_says(lab: Lab) -> None:
+def test_a_piece_must_have_the_hash_in_its_name(lab: Lab) -> None:
     assert put(lab.one, lab.part, b"x", "d" * 64).status_code == 400
     assert put(lab.one, lab.part, b"x", "short").status_code == 400
     assert put(lab.one, lab.part, b"x" * (PIECE + 1)).status_code == 413
@@ -365,7 +365,7 @@ class Wire:
 def test_agent_and_portal_understand_each_other(
     lab: Lab, tmp_path: Path, django_capture_on_commit_callbacks: Any
 ) -> None:
-    """Two nodes in turn, with the agents' own code."""
+    """Two nodes, one after the other, with the code of agents."""
     folders = {agent: tmp_path / agent.node.name / "checkpoints" for agent in (lab.one, lab.two)}
     jobs = {agent: JobCheckpoints(folder.parent, Wire(agent)) for agent, folder in folders.items()}
     expected: dict[str, bytes] = {}

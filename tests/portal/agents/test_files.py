@@ -1,4 +1,4 @@
-"""What agents send and fetch: logs, outputs, code; and how they wait."""
+"""The files of agents: they send logs and outputs, fetch code, and wait for changes."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 async def threads() -> AsyncIterator[None]:
-    """Leaves no connection behind in the thread that async views look up rows in."""
+    """Close the connection of the thread in which async views read rows."""
     yield
     await sync_to_async(connections.close_all)()
 
@@ -46,7 +46,7 @@ def send_log(agent: Agent, part: Container, query: str, body: bytes, **headers: 
     return agent.http.post(path, body, content_type="application/octet-stream", headers={**agent.headers, **headers})
 
 
-def test_log_pieces_continue_or_say_where_to(placed: tuple[Agent, Container]) -> None:
+def test_log_pieces_continue_or_the_answer_has_the_offset(placed: tuple[Agent, Container]) -> None:
     agent, part = placed
     assert send_log(agent, part, "0?offset=0", b"abc").json() == {"size": 3, "watched": False}
     gap = send_log(agent, part, "0?offset=9", b"x")

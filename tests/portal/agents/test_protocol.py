@@ -106,13 +106,13 @@ def test_an_expired_token_and_a_foreign_runtime_are_refused(settings: LazySettin
     assert refused.status_code == 403 and "Docker Engine" in refused.json()["error"]["message"]
 
 
-def test_two_machines_of_one_name_are_told_apart() -> None:
+def test_two_machines_of_one_name_are_distinguished() -> None:
     assert [Agent("twin").node.name, Agent("twin").node.name] == ["twin", "twin-2"]
 
 
 @pytest.fixture
 async def threads() -> AsyncIterator[None]:
-    """Leaves no connection behind in the thread that async views look up rows in."""
+    """Close the connection of the thread in which async views read rows."""
     yield
     await sync_to_async(connections.close_all)()
 
@@ -267,7 +267,7 @@ def test_a_lost_container_is_not_renewed_but_collected() -> None:
 def test_what_the_fence_has_ended_while_the_portal_was_away_has_not_run_into_its_time_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Although the clock looks while the first report after the absence is taken in."""
+    """This holds although the rules of time run while the first report after the absence is stored."""
     agent = Agent()
     agent.sync()
     job = job_on(agent, time_limit_seconds=360)
@@ -300,7 +300,7 @@ def test_an_exit_reason_of_another_release_is_not_blamed_on_the_job() -> None:
 
 
 def test_what_will_not_stop_is_to_be_collected_without_a_lease() -> None:
-    """And still listed: what its node finds ended is not removed with the rest of its log."""
+    """It is still listed, so that its node does not remove it with the rest of its log."""
     agent = Agent()
     agent.sync()
     job = job_on(agent)
@@ -317,7 +317,7 @@ def test_what_will_not_stop_is_to_be_collected_without_a_lease() -> None:
     assert attempt.outcome == "preempted"
 
 
-def test_a_driver_is_given_the_hosts_that_shall_run() -> None:
+def test_a_driver_gets_the_hosts_that_should_run() -> None:
     agent, helper = Agent("one"), Agent("two")
     agent.sync()
     helper.sync()

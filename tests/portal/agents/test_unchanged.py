@@ -25,12 +25,12 @@ from tests.portal.jobs_world import make_environment, make_user
 
 pytestmark = pytest.mark.django_db
 TWO = ["UPDATE", "SELECT"] if connection.vendor == "sqlite" else ["UPDATE"]
-"""PostgreSQL is sent both at once."""
+"""The number of statements: PostgreSQL gets both at once."""
 NOON = datetime(2026, 11, 21, 12, 0, 1, tzinfo=UTC)
 
 
 class Clock:
-    """Of the module that takes reports in."""
+    """The clock of the module that stores reports."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_is = NOON
@@ -133,7 +133,7 @@ def test_a_container_declared_lost_between_two_reports_gets_no_lease(agent: Agen
 @pytest.mark.postgres
 @pytest.mark.django_db(transaction=True)
 def test_one_declared_lost_while_its_node_s_report_waits_gets_no_lease(agent: Agent) -> None:
-    """Both statements are sent at once, but the second looks when the first has the node's row."""
+    """Both statements are sent at once, but the second reads after the first has locked the node's row."""
     job_on(agent)
     host = Container.objects.get(role="host")
     agent.sync(about(host, "RUNNING"))
@@ -280,6 +280,6 @@ def rows_of(agent: Agent) -> list[Any]:
 
 
 def samples_of(agent: Agent) -> list[Any]:
-    """Without the numbers of its GPUs."""
+    """Return a container without the ids of its GPUs."""
     rows = Sample.objects.filter(node=agent.node).order_by("at").values_list("at", "readings")
     return [(at, [reading[1:] for reading in readings]) for at, readings in rows]

@@ -1,4 +1,4 @@
-"""Causes named from what real failures leave in a log."""
+"""Causes are found in the logs of real failures."""
 
 import time
 from dataclasses import replace
@@ -218,7 +218,7 @@ def test_a_hostile_tail_is_read_in_no_time() -> None:
         assert time.process_time() - began < 2, text[:20]
 
 
-def test_times_are_told_in_words() -> None:
+def test_durations_in_words() -> None:
     assert [duration(seconds) for seconds in (0, 59, 90, 3600, 90_061)] == [
         "0 s",
         "59 s",

@@ -56,7 +56,7 @@ class Lab:
 
 
 class Viewer:
-    """Speaks the protocol as log.js does."""
+    """A viewer that uses the protocol as log.js does."""
 
     def __init__(
         self, job: Job, cookie: bytes = b"", origin: bytes | None = ORIGIN, host: bytes = b"localhost"
@@ -416,7 +416,7 @@ def test_each_code_can_be_sent_by_an_application() -> None:
     assert all(4000 <= code < 5000 for code in codes if code not in (consumers.LARGEST_MESSAGE, consumers.WINDOW_BYTES))
 
 
-async def test_it_says_when_the_job_changes_and_when_there_is_no_more(lab: Lab) -> None:
+async def test_it_reports_changes_of_the_job_and_the_end(lab: Lab) -> None:
     stream = await sync_to_async(lab.write)(b"done\n", final=True)
     viewer = Viewer(lab.job, await cookie_of(lab, lab.alice))
     await viewer.open()

@@ -1,7 +1,7 @@
 """No combination of attempt, driver, hosts and nodes is a dead end: ranks live, or a named rule ends the attempt in time.
 
-Every combination is played forward against the pure rules by the most unhelpful nodes: whatever starts never gets further,
-and what is asked to stop either does so or does not listen. The table in docs/reliability.md names the same rules.
+Every combination is played against the pure rules with nodes that do not help: what starts never gets further, and what
+is asked to stop either does so or does not react. The table in docs/reliability.md names the same rules.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,9 +28,9 @@ from portal.scheduler.driver_failover import REST
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 TURN = timedelta(seconds=1)
-"""Between two looks of the scheduler, shorter than it is: the bounds are those of the rules alone."""
+"""The time between two cycles of the scheduler, shorter than it is: the bounds are those of the rules alone."""
 TURNS = 12
-"""Of the scheduler, at most, from the first rule to the last: one rule follows from another."""
+"""The maximum number of cycles from the first rule to the last: one rule follows from another."""
 RUN, STOP = Container.Wanted.RUN, Container.Wanted.STOP
 RUNNING, EXITED = ContainerState.RUNNING, ContainerState.EXITED
 HOST, DRIVER = Container.Role.HOST, Container.Role.DRIVER
@@ -70,7 +70,7 @@ STATES = LIVE | {words: {"state": "EXITED", "exited_at": BEGIN, **fields} for wo
 
 
 class Kind(NamedTuple):
-    """What the attempt is: ``slots`` of each of its hosts, the first host's first."""
+    """A kind of attempt; ``slots`` are those of its hosts, from the first."""
 
     name: str
     elastic: bool
@@ -142,7 +142,7 @@ def containers_of(kind: Kind, states: Sequence[str]) -> list[ContainerFacts]:
 
 
 class Played(NamedTuple):
-    """How a combination went on: which rules acted, and after how many seconds it had ended; else whether ranks train."""
+    """The result of a combination: the rules that acted, and the seconds until its end, or whether ranks train."""
 
     rules: tuple[str, ...]
     ended: float | None
@@ -150,7 +150,7 @@ class Played(NamedTuple):
 
 
 def play(kind: Kind, attempt: AttemptFacts, containers: list[ContainerFacts], *, deaf: bool) -> Played:
-    """Do what ``lifecycle.sweep``, ``settle`` and ``drivers.replace`` do, until the attempt has ended or nothing is due."""
+    """Act as ``lifecycle.sweep``, ``settle`` and ``driver_failover`` do, until the attempt has ended or nothing is due."""
     rules: list[str] = []
     now: datetime | None = BEGIN
     while now is not None:
@@ -184,7 +184,7 @@ def play(kind: Kind, attempt: AttemptFacts, containers: list[ContainerFacts], *,
 
 
 def next_moment(attempt: AttemptFacts, containers: Sequence[ContainerFacts], now: datetime) -> datetime | None:
-    """When the next limit of a rule will have passed; None when all have."""
+    """Return when the next limit of a rule will have passed; None when all have."""
     times = {
         time
         for container in containers
@@ -228,7 +228,7 @@ def new_driver(attempt: AttemptFacts, containers: Sequence[ContainerFacts], now:
 
 
 def trains(kind: Kind, attempt: AttemptFacts, containers: Sequence[ContainerFacts]) -> bool:
-    """Ranks live and a driver leads them; those of a host that has ended well count, since theirs is done."""
+    """Return whether ranks are live and have a driver; those of a host that has ended well count, since their work is done."""
     at_work = [
         container
         for container in containers
@@ -241,7 +241,7 @@ def trains(kind: Kind, attempt: AttemptFacts, containers: Sequence[ContainerFact
 
 
 def bound(states: Sequence[str], *, deaf: bool) -> float:
-    """Seconds until an attempt that cannot train has ended, as docs/reliability.md promises."""
+    """Return the seconds until an attempt that cannot train has ended, as docs/reliability.md promises."""
     start = SILENCE_SECONDS
     if any("assigned" in words or "before it started" in words for words in states):
         start = ASSIGNED_SECONDS

@@ -1,4 +1,4 @@
-"""Limits over REST: who sees which, who sets them, and what they then do."""
+"""Limits over REST: who sees which, who sets them, and their effect."""
 
 from typing import Any
 

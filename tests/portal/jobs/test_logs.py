@@ -40,7 +40,7 @@ def test_bytes_continue_where_they_should(stream: LogStream) -> None:
     assert logs.read_marks(stream) == [(0, 1000), (4, 2000)]
 
 
-def test_a_gap_is_refused_and_says_where_to_continue(stream: LogStream) -> None:
+def test_a_gap_is_refused_with_the_offset_to_continue_from(stream: LogStream) -> None:
     logs.append(stream, 0, b"one\n")
     with pytest.raises(logs.OffsetMismatchError) as refused:
         logs.append(stream, 5, b"two\n")

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 
 @pytest.fixture
 def job() -> Job:
-    """Runs on two GPUs."""
+    """A container that runs on two GPUs."""
     node = world.make_node(gpus=2)
     row = world.make_job(world.make_project(world.make_user("alice")))
     attempt = world.place(row, list(node.gpus.all()))
@@ -57,7 +57,7 @@ def values(name: str) -> list[tuple[int, float]]:
 # --- from lines to rows
 
 
-def test_steps_become_curves_and_the_last_one_says_how_far_it_is(container: Container) -> None:
+def test_steps_become_curves_and_the_last_one_the_progress(container: Container) -> None:
     send(container, step(10) + step(20, loss=1.0, done=0.5))
     assert values("train/loss") == [(10, 1.5), (20, 1.0)]
     assert values("train/samples per second") == [(10, 128.0), (20, 128.0)]
@@ -67,7 +67,7 @@ def test_steps_become_curves_and_the_last_one_says_how_far_it_is(container: Cont
 
 
 def test_after_a_change_of_the_batch_what_is_left_is_counted_in_samples(container: Container) -> None:
-    """By steps it would be thirty times half a second."""
+    """Counted in steps, it would be thirty times half a second."""
     send(container, step(10, total=6400, batch=640))
     assert curves.remaining_seconds(Progress.objects.get()) == pytest.approx(0.75 * 6400 / 640 * 0.5)
 

@@ -238,7 +238,7 @@ class TestShowing:
         return [world.make_node("alpha", gpus=2), world.make_node("beta", gpus=4)]
 
     def resized(self, owner: User, nodes: list[Node]) -> Job:
-        """On 2 GPUs, then on 4, now on 3."""
+        """A job on 2 GPUs, then on 4, now on 3."""
         job = world.make_job(world.make_project(owner), elastic=True, max_gpus=6)
         attempt = world.place(job, list(nodes[0].gpus.all()), driver=True)
         driver = Container.objects.get(attempt=attempt, role="driver")

@@ -1,4 +1,4 @@
-"""What follows from the facts: outcomes of attempts and states of jobs, as a table."""
+"""The outcomes of attempts and the states of jobs that follow from the facts, as a table."""
 
 import pytest
 from django.db.models import Field
@@ -10,7 +10,7 @@ DRIVER, BASE, MORE = ("driver", 9), ("host", 0), ("host", 1)
 
 
 def container(what: tuple[str, int], ends: str) -> Container:
-    """``ends``: ``exited:0``, ``oom``, or empty for one that still runs."""
+    """Return a container; ``ends`` is ``exited:0``, ``oom``, or empty for one that still runs."""
     reason, _, code = ends.partition(":")
     role, index = what
     state = "EXITED" if ends else "RUNNING"

@@ -55,7 +55,7 @@ def member(project: Project, name: str, role: str) -> User:
     return user
 
 
-def test_it_queues_a_job_and_says_who_asked(alice: User, project: Project) -> None:
+def test_it_queues_a_job_and_records_who_submitted_it(alice: User, project: Project) -> None:
     variables = {"EPOCHS": "3", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "50", "SCHEDULEARN_RING_RETRIES": "18"}
     job = submit(alice, project, asked(project, env_vars=variables, arguments=("--lr", "0.1")))
     assert (job.state, job.name, job.arguments, job.env_vars) == (
@@ -170,7 +170,7 @@ def test_the_same_key_and_body_give_the_same_job(alice: User, project: Project) 
 
 
 def test_the_same_key_at_the_same_moment_gives_the_same_job(alice: User, project: Project) -> None:
-    """Both looked and found nothing; the second to insert finds the first's job instead."""
+    """Both requests find no job; the second one to insert then returns the job of the first."""
     first = submit(alice, project, asked(project), idempotency_key="k", body=b"x")
     looked = services.submitted_before
     answers = iter([None])
@@ -199,7 +199,7 @@ def test_limits_of_users_and_groups_hold(alice: User, project: Project) -> None:
         submit(alice, project, asked(project, min_gpus=2, max_gpus=2))
 
 
-def test_nobody_fills_the_queue_alone_unless_a_limit_lets_them(alice: User, project: Project, settings: Any) -> None:
+def test_no_user_fills_the_queue_alone_unless_a_limit_allows_it(alice: User, project: Project, settings: Any) -> None:
     settings.MAX_WAITING_JOBS = 2
     submit(alice, project, asked(project))
     submit(alice, project, asked(project))
@@ -353,7 +353,7 @@ def test_who_sees_a_job(alice: User, project: Project) -> None:
 
 
 def test_the_modes_of_the_form_are_those_of_the_training_library() -> None:
-    """Each names them for itself: the portal imports nothing that runs in jobs."""
+    """Both sides define the names, since the portal imports nothing that runs in jobs."""
     served = set(get_args(Mode))
     assert set(Job.Mode.values) == {*TOGETHER, *served}
     assert served == SERVED

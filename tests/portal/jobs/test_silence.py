@@ -216,7 +216,7 @@ def test_the_queries_are_few_however_many_jobs_run(lab: Lab, django_assert_max_n
     assert len(seen) == 12 and sum(bool(each.ranks) for each in seen.values()) == 6
 
 
-def test_the_page_says_since_when_and_what_there_is_to_look_at(lab: Lab, job: Job) -> None:
+def test_the_page_shows_since_when_and_the_clues(lab: Lab, job: Job) -> None:
     client = Client()
     client.force_login(lab.alice)
 

@@ -50,9 +50,7 @@ def test_a_silence_is_reported_once_in_the_history_and_by_mail(lab: Lab, job: Jo
     assert f"https://lab.example.org/jobs/{job.pk}/" in sent.body
 
 
-def test_the_cause_of_a_job_that_runs_into_its_time_limit_tells_a_silent_one_from_a_busy_one(
-    lab: Lab, job: Job
-) -> None:
+def test_the_cause_at_the_time_limit_differs_for_silent_and_busy_jobs(lab: Lab, job: Job) -> None:
     busy = lab.job([lab.node("gpu-2")])
     for _ in range(35):
         lab.passes(1)

@@ -17,7 +17,7 @@ ONE_NODE = SurvivalRule(spans_nodes=False, min_gpus=1, stop_requested=False)
 
 
 def container(name: str, ends: str) -> Container:
-    """``ends``: ``exited:0``, ``lost``, ``drained`` (asked to stop and gone), ``ASSIGNED``, or empty for one that runs; before
+    """Return a container; ``ends`` is ``exited:0``, ``lost``, ``drained`` (asked to stop and gone), ``ASSIGNED``, or empty for one that runs; before
     it how many GPUs it has, if not one: ``2 lost``."""
     role, index = NAMES[name]
     slots, ends = (int(ends[0]), ends[1:].strip()) if ends[:1].isdigit() else (int(role == "host"), ends)

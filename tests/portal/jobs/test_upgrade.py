@@ -12,7 +12,7 @@ from tests.portal.jobs_world import make_job, make_node, make_project, make_user
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.both_databases
 def test_rank_groups_of_the_release_before_are_kept() -> None:
-    """They were rows of the model Ring, in another app."""
+    """Rank groups were rows of the model Ring, in another app."""
     attempt = place(make_job(make_project(make_user("alice")), elastic=True), list(make_node().gpus.all()), driver=True)
     driver = Container.objects.get(attempt=attempt, role="driver")
     executor = MigrationExecutor(connection)

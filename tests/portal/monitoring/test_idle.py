@@ -21,7 +21,7 @@ RULE = Rule(percent=5, after=timedelta(minutes=30), stops=True)
 
 
 def readings(*percents: int | None, until: datetime = NOON) -> list[tuple[datetime, Reading]]:
-    """One in each slot, the last at ``until``."""
+    """Return a reading in each slot, the last at ``until``."""
     start = until - SLOT * (len(percents) - 1)
     return [(start + SLOT * place, Reading(1, percent, 0, 0)) for place, percent in enumerate(percents)]
 
@@ -78,7 +78,7 @@ def test_first_a_warning_then_the_rule(
 
 @pytest.fixture
 def job(db: None, settings: Any) -> Job:
-    """It has held two GPUs for hours."""
+    """A job that has held two GPUs for hours."""
     settings.IDLE_GPU_MINUTES, settings.IDLE_GPU_RULE = 10, "nothing"
     node = world.make_node(gpus=2)
     row = world.make_job(world.make_project(world.make_user("alice")))
@@ -108,7 +108,7 @@ def warned(job: Job, minutes_ago: int) -> None:
     JobEvent.objects.create(job=job, seq=seq, kind="idle", at=at, text="Its GPUs have done nothing.")
 
 
-def test_idleness_is_told_once(job: Job) -> None:
+def test_an_idle_time_is_reported_once(job: Job) -> None:
     sampled(job, 14.5)
     assert look.sweep() == 1
     assert look.sweep() == 0
@@ -122,14 +122,14 @@ def test_work_and_short_rests_are_nobodys_business(job: Job) -> None:
     assert look.sweep() == 0
 
 
-def test_a_new_time_of_idleness_is_told_again(job: Job) -> None:
+def test_a_new_idle_time_is_reported_again(job: Job) -> None:
     sampled(job, 12)
     warned(job, 90)
     assert look.sweep() == 1
     assert events(job) == ["idle", "idle"]
 
 
-def test_a_long_one_is_not_told_twice(job: Job) -> None:
+def test_a_long_one_is_not_reported_twice(job: Job) -> None:
     sampled(job, 25)
     warned(job, 100)
     assert look.sweep() == 0
@@ -162,7 +162,7 @@ def test_a_job_that_its_owner_cancels_is_let_be(job: Job, settings: Any) -> None
     assert job.intent == Job.Intent.CANCEL
 
 
-def test_without_readings_nobody_is_idle(job: Job) -> None:
+def test_without_readings_no_job_is_idle(job: Job) -> None:
     assert look.sweep() == 0
 
 

@@ -143,7 +143,7 @@ class TestOverTime:
         assert page.count('class="">100</text>') == 3  # the axis ends there, in each size
         assert "Memory in use: 20 GiB on average" in page and "61 °C at most" in page
 
-    def test_without_readings_it_says_so(self, people: dict[str, User], node: Node) -> None:
+    def test_without_readings_it_shows_that(self, people: dict[str, User], node: Node) -> None:
         assert "Nothing was reported in this time." in seen(people["alice"], f"/gpus/nodes/{node.pk}/")
 
     def test_a_days_window_joins_hours_and_samples(self, node: Node) -> None:
@@ -172,9 +172,7 @@ class TestOverTime:
     def test_every_window_gives_a_readable_number_of_points(self, window: series.Window) -> None:
         assert 20 <= window.length / series.step_for(window.length) <= series.MAX_POINTS
 
-    def test_an_attempt_is_told_only_what_its_gpus_did_while_they_were_its_own(
-        self, people: dict[str, User], node: Node
-    ) -> None:
+    def test_an_attempt_has_only_the_readings_while_it_held_its_gpus(self, people: dict[str, User], node: Node) -> None:
         sampled(node, 49, percent=10)
         job = running(people["alice"], [node.gpus.get(index=0)], minutes=20)
         found = visibility.of_attempt(job.attempts.get(), timezone.now())
