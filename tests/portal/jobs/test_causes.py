@@ -305,7 +305,7 @@ def test_the_last_of_many_losses_promises_no_further_attempt() -> None:
         advice.append(attempt.cause["advice"])
         job.refresh_from_db()
     assert job.state == "FAILED"
-    assert all("starts again" in text for text in advice[:-1]) and "Report it to an admin" in advice[-1]
+    assert all("restarts on another node" in text for text in advice[:-1]) and "Report it to an admin" in advice[-1]
     lifecycle.note_collected(attempt.containers.get())
     attempt.refresh_from_db()
     assert attempt.cause["advice"] == advice[-1]

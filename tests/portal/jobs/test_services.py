@@ -143,7 +143,7 @@ def test_it_refuses_what_could_not_run_or_may_not(
 
 def test_code_of_another_project_and_a_retired_environment_are_refused(alice: User, project: Project) -> None:
     other = make_code(make_project(alice, "other"))
-    with pytest.raises(Refused, match="not one of this project"):
+    with pytest.raises(Refused, match="does not belong to this project"):
         submit(alice, project, asked(project, code=other))
     environment = make_environment("old")
     environment.retired = True

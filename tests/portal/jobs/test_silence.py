@@ -244,7 +244,7 @@ def test_the_page_and_the_api_name_a_single_rank(lab: Lab) -> None:
             lab.prints(job, host=host)
     client = Client()
     client.force_login(lab.alice)
-    assert "while others go on: rank 1 on gpu-2." in client.get(f"/jobs/{job.pk}/").content.decode()
+    assert "while others continue: rank 1 on gpu-2." in client.get(f"/jobs/{job.pk}/").content.decode()
     answer = Script(lab.alice).get(f"jobs/{job.pk}/").json()["silence"]
     assert answer["ranks"] == ["rank 1 on gpu-2"]
 
