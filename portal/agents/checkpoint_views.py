@@ -1,6 +1,6 @@
-"""The agents' API about checkpoints, beneath ``/agent/v1/containers/<name>/checkpoints``.
+"""The agents' API about checkpoints, under ``/agent/v1/containers/<name>/checkpoints``.
 
-A node reads and changes those of jobs that have a container on it, as long as that is not over.
+A node reads and changes the checkpoints of jobs with a container on it, until that has been collected.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from portal.agents.views import (
 from portal.cluster.models import Node
 from portal.jobs import checkpoints
 from portal.jobs.models import Container, ContainerState
-from portal.jobs.outputs import BadPath, pieces
+from portal.jobs.outputs import BadPathError, pieces
 from portal.streaming import stream
 
 MAX_SET_BYTES = 4 * 1024 * 1024
@@ -32,7 +32,7 @@ View = Callable[..., HttpResponseBase]
 
 
 def by_method(**views: View) -> View:
-    """One address, a view for each method; a method that has none is refused by any of them."""
+    """Return a view that calls one of several by the method; each of them refuses other methods."""
 
     @csrf_exempt
     @login_not_required
@@ -43,7 +43,7 @@ def by_method(**views: View) -> View:
 
 
 def _open(request: HttpRequest, name: str) -> tuple[Node, Container]:
-    """The container whose job it is about; it has not been collected yet."""
+    """Return the node and its container, which must not have been collected yet."""
     node = authenticated(request)
     container = own_container(node, name)
     if node.approved_at is None or container.collected_at is not None:
@@ -60,30 +60,30 @@ def _live(request: HttpRequest, name: str) -> tuple[Node, Container]:
 
 @agent_view("GET")
 def _newest(request: HttpRequest, name: str) -> HttpResponseBase:
-    """The set from which a container goes on. 425 while another node has yet to send what came last."""
+    """Return the set from which a container restarts; 425 while another node still has to send the latest files."""
     node, container = _live(request, name)
     through_portal = checkpoints.go_through_portal(node)
     if through_portal and (elsewhere := checkpoints.still_coming(container.attempt, node)):
         raise AgentError(425, "coming", f"waiting for its checkpoints from {elsewhere}")
     row = checkpoints.newest(container.attempt.job_id)
     if row and through_portal:
-        checkpoints.tell_of_start(container.attempt, row)
+        checkpoints.record_start(container.attempt, row)
     found = {"version": row.version, "files": row.files} if row else {"version": 0, "files": {}}
     return JsonResponse({**found, "through_portal": through_portal})
 
 
 @agent_view("POST")
 def _change(request: HttpRequest, name: str) -> HttpResponseBase:
-    """``{"changed": {path: entry}, "deleted": {path: time}}``; empty only asks whether there is anything to do."""
+    """Accept ``{"changed": {path: entry}, "deleted": {path: time}}``; empty to ask only for the state."""
     node, container = _open(request, name)
     data = parse(body_of(request, MAX_SET_BYTES))
     try:
         changed = checkpoints.read_entries(data.get("changed", {}))
         deleted = checkpoints.read_deleted(data.get("deleted", {}))
         kept = checkpoints.keep(container.attempt, changed, deleted)
-    except (BadPath, checkpoints.BadSet) as error:
+    except (BadPathError, checkpoints.BadCheckpointError) as error:
         raise AgentError(400, "invalid", str(error)) from error
-    except checkpoints.TooMuch as error:
+    except checkpoints.CheckpointsTooLargeError as error:
         raise AgentError(413, "too_large", str(error)) from error
     through_portal = checkpoints.go_through_portal(node)
     return JsonResponse(
@@ -115,9 +115,9 @@ def _put_piece(request: HttpRequest, name: str, sha256: str) -> HttpResponseBase
         raise AgentError(413, "too_large", f"At most {checkpoints.PIECE_BYTES >> 20} MiB at once.")
     try:
         checkpoints.store_piece(container.attempt.job, sha256, body_pieces(request))
-    except checkpoints.BadSet as error:
+    except checkpoints.BadCheckpointError as error:
         raise AgentError(400, "invalid", str(error)) from error
-    except checkpoints.TooMuch as error:
+    except checkpoints.CheckpointsTooLargeError as error:
         raise AgentError(413, "too_large", str(error)) from error
     return JsonResponse({}, status=201)
 

@@ -1,7 +1,7 @@
-"""What a node may know of a job, to find out whether a folder of an earlier release is this job's.
+"""The agents' API by which a node finds out whether a folder of an earlier release belongs to a job.
 
-``GET /agent/v1/containers/<name>/identity``. Agents of earlier releases left no identity in the folders they made; their
-notes name the containers that used one.
+``GET /agent/v1/containers/<name>/identity``. Agents of earlier releases stored no identity in their folders; their
+records name the containers that used a folder.
 """
 
 from django.http import HttpRequest, HttpResponseBase, JsonResponse
@@ -14,7 +14,7 @@ MAX_NAMES = 2_000
 
 @agent_view("GET")
 def identity(request: HttpRequest, name: str) -> HttpResponseBase:
-    """When the container's job was submitted, in Unix seconds, and the names of its latest containers on all nodes."""
+    """Return when the job of a container was submitted, in Unix seconds, and the names of its latest containers."""
     node = authenticated(request)
     container = own_container(node, name)
     if node.approved_at is None:

@@ -1,7 +1,7 @@
-"""What an agent says, read with distrust: a node runs other people's code, and may be an older or a newer program.
+"""Validates messages of agents, which are not trusted: a node runs users' code, and its agent may be older or newer.
 
-``read_*`` turn JSON into frozen values or raise BadReport with a sentence. Numbers are brought into bounds, texts
-are cut, unknown keys are passed over, so that no report can break a row.
+``read_*`` turn JSON into frozen values or raise BadReportError with a sentence. Numbers are limited, texts are cut and
+unknown keys are ignored, so that any report can be stored.
 """
 
 import hashlib
@@ -25,15 +25,15 @@ MAX_PROBLEMS = 50
 MAX_FACTS_BYTES = 64 * 1024
 MAX_MARKS = 200
 READINGS = ("utilisation_percent", "memory_used_mib", "temperature_celsius")
-"""These differ in every report."""
+"""The fields of a GPU that differ in every report."""
 SMALL = 32_767
 LARGE = 2_147_483_647
-MOST_NUMBER = 2**63
-"""Facts are kept as they came: what is larger than this could not be reckoned with (``runspec.share_of``)."""
+MAX_NUMBER = 2**63
+"""The maximum of a number in facts, which are stored as received and used in computations (``run_specs``)."""
 
 
-class BadReport(Exception):  # noqa: N818
-    """Not what the protocol says."""
+class BadReportError(Exception):
+    """The message does not follow the protocol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +96,18 @@ class JoinRequest:
 
 
 def parse(body: bytes) -> dict[str, Any]:
-    """A JSON object whose texts can be stored."""
+    """Read a JSON object and make its texts storable."""
     return storable(load(body))
 
 
 def load(body: bytes) -> dict[str, Any]:
-    """A JSON object as it came."""
+    """Read a JSON object."""
     try:
         data = json.loads(body, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise BadReport("The body is not JSON.") from error
+        raise BadReportError("The body is not JSON.") from error
     if not isinstance(data, dict):
-        raise BadReport("The body must be a JSON object.")
+        raise BadReportError("The body must be a JSON object.")
     return data
 
 
@@ -115,7 +115,7 @@ def storable(data: dict[str, Any]) -> dict[str, Any]:
     try:
         return {_storable(name): _storable(value) for name, value in data.items()}
     except RecursionError as error:
-        raise BadReport("The body is not JSON.") from error
+        raise BadReportError("The body is not JSON.") from error
 
 
 def digest_of(data: dict[str, Any], salt: str) -> str:
@@ -128,7 +128,7 @@ def digest_of(data: dict[str, Any], salt: str) -> str:
     try:
         text = json.dumps([salt, gpus, rest], sort_keys=True)
     except RecursionError as error:
-        raise BadReport("The body is not JSON.") from error
+        raise BadReportError("The body is not JSON.") from error
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -137,15 +137,15 @@ def _refuse_constant(name: str) -> None:
 
 
 def _storable(value: Any) -> Any:
-    """Without what PostgreSQL cannot keep, NUL and halves of surrogate pairs; no number is beyond reckoning."""
+    """Remove what PostgreSQL cannot store, NUL and halves of surrogate pairs; raise BadReportError for too large numbers."""
     if isinstance(value, str):
         return value.replace("\0", "").encode(errors="replace").decode()
     if isinstance(value, dict):
         return {_storable(key): _storable(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_storable(item) for item in value]
-    if isinstance(value, int | float) and not abs(value) <= MOST_NUMBER:
-        raise BadReport("A number is too large.")
+    if isinstance(value, int | float) and not abs(value) <= MAX_NUMBER:
+        raise BadReportError("A number is too large.")
     return value
 
 
@@ -180,7 +180,7 @@ def read_containers(data: dict[str, Any]) -> tuple[ContainerReport, ...]:
 
 
 def read_readings(data: dict[str, Any]) -> dict[str, tuple[int | None, int | None, int | None]]:
-    """What each GPU reads now, in the order of ``READINGS``, by its UUID."""
+    """Return the readings of each GPU by its UUID, in the order of ``READINGS``."""
     return {_text(item, "uuid", 80): _readings(item) for item in _items(data, "gpus", MAX_GPUS)}
 
 
@@ -233,7 +233,7 @@ def _environment(item: dict[str, Any]) -> EnvironmentReport:
 
 
 def _container(item: dict[str, Any]) -> ContainerReport | None:
-    """None when it is about nothing the portal could have asked for."""
+    """Read a container; None if it cannot be one that the portal requested."""
     name, state = item.get("name"), item.get("state")
     epoch = _number(item, "epoch", 0, LARGE)
     if not isinstance(name, str) or not NAME.fullmatch(name) or state not in CONTAINER_STATES or epoch is None:
@@ -246,14 +246,14 @@ def _container(item: dict[str, Any]) -> ContainerReport | None:
         detail=_text(item, "detail", 2000),
         running_at=_moment(item.get("running_at")),
         exit_code=_number(item, "exit_code", -LARGE, LARGE),
-        # A reason this portal does not know comes from another version of us, not from anybody's code.
+        # An unknown reason comes from an agent of another version, not from users' code.
         exit_reason=reason if reason in EXIT_REASONS else "create_error" if reason else "exited",
         collected=item.get("collected") is True,
     )
 
 
 def read_marks(header: str) -> list[tuple[int, int]]:
-    """``off:ms,off:ms``: what cannot be read is left out, since a mark is only a convenience."""
+    """Read ``off:ms,off:ms``; marks that cannot be read are left out, since they are only a convenience."""
     marks = []
     for text in header.split(",")[:MAX_MARKS]:
         offset, _, ms = text.strip().partition(":")
@@ -265,9 +265,9 @@ def read_marks(header: str) -> list[tuple[int, int]]:
 def _facts(data: dict[str, Any]) -> dict[str, Any]:
     facts = data.get("facts", {})
     if not isinstance(facts, dict) or len(json.dumps(facts)) > MAX_FACTS_BYTES:
-        raise BadReport(f"facts must be an object of at most {MAX_FACTS_BYTES >> 10} KiB.")
+        raise BadReportError(f"facts must be an object of at maximum {MAX_FACTS_BYTES >> 10} KiB.")
     if "ring_address" in facts and not _is_address(facts["ring_address"]):
-        # Other nodes are told of it and would understand no word of what holds it.
+        # The address is sent to other nodes, whose agents would reject the whole answer.
         return {name: value for name, value in facts.items() if name != "ring_address"}
     return facts
 
@@ -280,27 +280,27 @@ def _is_address(value: object) -> bool:
     return address is not None and not (address.is_loopback or address.is_multicast or address.is_unspecified)
 
 
-def _items(data: dict[str, Any], key: str, most: int) -> list[dict[str, Any]]:
+def _items(data: dict[str, Any], key: str, maximum: int) -> list[dict[str, Any]]:
     items = data.get(key, [])
-    if not isinstance(items, list) or len(items) > most or not all(isinstance(item, dict) for item in items):
-        raise BadReport(f"{key} must be a list of at most {most} objects.")
+    if not isinstance(items, list) or len(items) > maximum or not all(isinstance(item, dict) for item in items):
+        raise BadReportError(f"{key} must be a list of at maximum {maximum} objects.")
     return items
 
 
-def _text(data: dict[str, Any], key: str, most: int) -> str:
+def _text(data: dict[str, Any], key: str, maximum: int) -> str:
     value = data.get(key)
-    return value[:most] if isinstance(value, str) else ""
+    return value[:maximum] if isinstance(value, str) else ""
 
 
-def _number(data: dict[str, Any], key: str, least: int, most: int) -> int | None:
+def _number(data: dict[str, Any], key: str, minimum: int, maximum: int) -> int | None:
     value = data.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return min(max(int(value), least), most)
+    return min(max(int(value), minimum), maximum)
 
 
 def _moment(value: object) -> datetime | None:
-    """Seconds since the epoch, or ISO 8601 with its zone."""
+    """Read a moment: seconds since the epoch, or ISO 8601 with a time zone."""
     try:
         if isinstance(value, int | float) and not isinstance(value, bool):
             return datetime.fromtimestamp(value, UTC)

@@ -10,7 +10,7 @@ from typing import Any
 from django.http import HttpRequest, HttpResponseBase, JsonResponse
 from django.utils import timezone
 
-from portal.agents.protocol import BadReport, parse
+from portal.agents.protocol import BadReportError, parse
 from portal.agents.views import agent_view, authenticated, body_of, not_found, own_container
 from portal.jobs.models import Container
 from portal.jobs.resize_timeline import reports
@@ -34,16 +34,16 @@ def report(request: HttpRequest, name: str) -> HttpResponseBase:
 
 
 def read(data: dict[str, Any], earliest: datetime) -> list[GroupReport]:
-    """Return the groups of a report; their moments lie between ``earliest`` and now. Raises BadReport."""
+    """Return the groups of a report; their moments lie between ``earliest`` and now. Raises BadReportError."""
     items = data.get("rings")
     if not isinstance(items, list) or len(items) > MAX_GROUPS:
-        raise BadReport(f"rings must be a list of at most {MAX_GROUPS} objects.")
+        raise BadReportError(f"rings must be a list of at most {MAX_GROUPS} objects.")
     now = timezone.now()
     return [_group(item, earliest, now) for item in items]
 
 
 def _group(item: Any, earliest: datetime, now: datetime) -> GroupReport:
-    wrong = BadReport("A ring has a number, a moment, the hosts of its ranks, and seconds or null.")
+    wrong = BadReportError("Each of rings has a number, a moment, the hosts of its ranks, and seconds or null.")
     if not isinstance(item, dict):
         raise wrong
     number, at, hosts, cost = (item.get(key) for key in ("number", "at", "hosts", "cost_seconds"))

@@ -56,7 +56,7 @@ GPU_FIELDS = [each.name for each in fields(GpuReport) if each.name not in ("uuid
 ENVIRONMENT_FIELDS = [each.name for each in fields(EnvironmentReport) if each.name != "key"]
 
 
-class UnknownToken(Exception):  # noqa: N818
+class UnknownTokenError(Exception):
     """No node of the lab has this token, or the node has not joined with it yet."""
 
 
@@ -90,7 +90,7 @@ def _was_away(node: Node, now: datetime) -> bool:
 
 def _known(node: ReportingNode | None, listed: list[ListedContainer]) -> tuple[ReportingNode, list[ListedContainer]]:
     if node is None:
-        raise UnknownToken
+        raise UnknownTokenError
     return node, listed
 
 
@@ -170,7 +170,7 @@ def _store_gpus(node: Node, reports: tuple[GpuReport, ...], sampled_at: datetime
                 setattr(gpu, name, getattr(report, name))
             changed.append(gpu)
         reading = Reading(gpu.pk, *(getattr(report, name) for name in READINGS))
-        if (sampled_at or reading.says_nothing) and _differs(gpu, report, READINGS):
+        if (sampled_at or reading.is_empty) and _differs(gpu, report, READINGS):
             for name in READINGS:
                 setattr(gpu, name, getattr(report, name))
             read.append(gpu)

@@ -1,6 +1,6 @@
-"""The API that agents speak, ``/agent/v1/`` (docs/architecture.md, "The agent's protocol").
+"""The API for agents, ``/agent/v1/`` (docs/architecture.md, "The agent's protocol").
 
-A node knows nothing but its token, and sees nothing but its own containers. Everything may be repeated.
+A node authenticates with its token and sees only its own containers. Every request may be repeated.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from django.views.decorators.csrf import csrf_exempt
 
 from portal.accounts.models import digest
 from portal.agents import sync as agent_sync
-from portal.agents.protocol import NAME, BadReport, load, parse, read_join, read_marks
+from portal.agents.protocol import NAME, BadReportError, load, parse, read_join, read_marks
 from portal.cluster import services as cluster
 from portal.cluster.models import Node
 from portal.jobs import audience, logs, outputs
@@ -37,7 +37,7 @@ MAX_SYNC_BYTES = 2 * 1024 * 1024
 MAX_LOG_BYTES = 1024 * 1024
 MAX_OFFSET = 1 << 50
 WAIT_SECONDS = 45.0
-"""Proxies commonly give up after 50 s or 60 s. A lost notification costs little: a node gets what is desired in each
+"""Proxies commonly give up after 50 s or 60 s. A lost notification costs little: a node gets the desired state in each
 answer to its reports."""
 PIECE = 256 * 1024
 
@@ -46,7 +46,7 @@ Run = Callable[[Callable[..., Any]], Callable[..., Awaitable[Any]]]
 
 
 class AgentError(Exception):
-    """Becomes ``{"error": {"code", "message"}}``."""
+    """An error response: ``{"error": {"code", "message"}}``."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -60,7 +60,7 @@ class AgentError(Exception):
 
 
 def not_found() -> AgentError:
-    """Made anew each time: an exception that is raised again keeps all it was ever raised through."""
+    """Return a new exception: one that is raised several times keeps all its tracebacks."""
     return AgentError(404, "not_found", "This node has no such thing.")
 
 
@@ -82,7 +82,7 @@ def agent_view(method: str) -> Callable[[View], View]:
                 return view(request, **named)
             except AgentError as error:
                 return error.response()
-            except (BadReport, UnreadablePostError) as error:
+            except (BadReportError, UnreadablePostError) as error:
                 return AgentError(400, "invalid", str(error) or "The body could not be read.").response()
             except Refused as error:
                 return AgentError(403, "refused", str(error)).response()
@@ -105,7 +105,7 @@ subscribe to. Whether the token is still valid is read from the database each ti
 
 
 def recognised(request: HttpRequest) -> int:
-    """The node that holds its token, or did; for what is asked most."""
+    """Return the id of the node whose token the request has, valid or revoked, without a query; for frequent requests."""
     token_digest = digest(_token(request))
     if token_digest not in _heard_of:
         _heard_of[token_digest] = authenticated(request).pk
@@ -113,7 +113,7 @@ def recognised(request: HttpRequest) -> int:
 
 
 def has_shown_token(authorization: str) -> bool:
-    """Whether a node has reported with this header since the process began. Nodes report every few seconds."""
+    """Return whether a node has reported with this header since the process started. Nodes report every few seconds."""
     scheme, _, token = authorization.partition(" ")
     return scheme.lower() == "bearer" and digest(token.strip()) in _heard_of
 
@@ -121,27 +121,27 @@ def has_shown_token(authorization: str) -> bool:
 def _of_holder(work: Callable[..., dict[str, Any]], token_digest: str, *args: Any) -> dict[str, Any]:
     try:
         return work(token_digest, *args)
-    except agent_sync.UnknownToken:
+    except agent_sync.UnknownTokenError:
         _heard_of.pop(token_digest, None)
         raise no_node() from None
 
 
 def _token(request: HttpRequest) -> str:
-    """Empty without one; no node has that."""
+    """Return the token of a request; empty without one, which no node has."""
     scheme, _, token = request.META.get("HTTP_AUTHORIZATION", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
-def body_of(request: HttpRequest, most: int) -> bytes:
-    too_much = AgentError(413, "too_large", f"At most {most >> 10} KiB at once.")
-    if (announced(request) or 0) > most:
-        raise too_much
+def body_of(request: HttpRequest, max_bytes: int) -> bytes:
+    too_large = AgentError(413, "too_large", f"At most {max_bytes >> 10} KiB at once.")
+    if (announced(request) or 0) > max_bytes:
+        raise too_large
     try:
         body = request.body
     except RequestDataTooBig as error:
-        raise too_much from error
-    if len(body) > most:
-        raise too_much
+        raise too_large from error
+    if len(body) > max_bytes:
+        raise too_large
     return body
 
 
@@ -170,14 +170,14 @@ def join(request: HttpRequest) -> HttpResponseBase:
 
 @agent_view("POST")
 def sync(request: HttpRequest) -> HttpResponseBase:
-    recognised(request)  # before its report is read
+    recognised(request)  # before the report is read
     data = load(body_of(request, MAX_SYNC_BYTES))
     return JsonResponse(_of_holder(agent_sync.turn, digest(_token(request)), data))
 
 
 @agent_view("POST")
 def new_token(request: HttpRequest) -> HttpResponseBase:
-    """For an agent that was told to ``rotate``. An answer that is lost costs nothing: the old token still works."""
+    """Give an agent that was asked to ``rotate`` a new token. The old one still works if the response is lost."""
     response = JsonResponse({"token": cluster.give_new_token(authenticated(request))}, status=201)
     response["Cache-Control"] = "no-store"
     return response
@@ -186,7 +186,7 @@ def new_token(request: HttpRequest) -> HttpResponseBase:
 @csrf_exempt
 @login_not_required
 async def wait(request: HttpRequest, run: Run = sync_to_async) -> HttpResponseBase:
-    """Answers when what is desired differs from ``seen``, or after 45 s. ``run`` calls what asks the database."""
+    """Respond when the desired state differs from ``seen``, or after 45 s. ``run`` calls functions that use the database."""
     if request.method != "GET":
         return AgentError(405, "method", "Use GET.").response()
     seen = request.GET.get("seen", "")
@@ -218,7 +218,7 @@ def _seen(token_digest: str) -> str:
 @csrf_exempt
 @login_not_required
 async def code(request: HttpRequest, sha256: str) -> HttpResponseBase:
-    """The tar of a code version, for a node that runs it."""
+    """Send the tar of a code version to a node that runs it."""
     if request.method != "GET":
         return AgentError(405, "method", "Use GET.").response()
     try:
@@ -260,7 +260,7 @@ def append_log(request: HttpRequest, name: str, stream: str) -> HttpResponseBase
         size = logs.append(
             row, offset, data, read_marks(request.headers.get("Marks", "")), final=request.GET.get("final") == "1"
         )
-    except logs.OffsetMismatch as error:
+    except logs.OffsetMismatchError as error:
         return JsonResponse({"size": error.size}, status=409)
     except ValueError as error:
         raise AgentError(400, "invalid", str(error)) from error
@@ -283,7 +283,7 @@ def _put_output(request: HttpRequest, name: str, path: str) -> HttpResponseBase:
 
 @agent_view("POST")
 def _offer_output(request: HttpRequest, name: str, path: str) -> HttpResponseBase:
-    """Whether a file of ``size`` bytes would be kept: asked before a large one is sent."""
+    """Check whether a file of ``size`` bytes would be kept, before a large one is sent."""
     container = own_container(authenticated(request), name)
     with _output_refusals():
         outputs.check_room(container.attempt, path, _whole_number(request, "size"))
@@ -294,14 +294,14 @@ def _offer_output(request: HttpRequest, name: str, path: str) -> HttpResponseBas
 def _output_refusals() -> Iterator[None]:
     try:
         yield
-    except outputs.BadPath as error:
+    except outputs.BadPathError as error:
         raise AgentError(400, "invalid", str(error)) from error
-    except outputs.TooMuch as error:
+    except outputs.OutputsTooLargeError as error:
         raise AgentError(413, "too_large", str(error)) from error
 
 
 def _whole_number(request: HttpRequest, name: str) -> int:
-    """Of bytes, in the address."""
+    """Return a number of bytes from the address."""
     value = request.GET.get(name, "")
     if not (value.isascii() and value.isdecimal() and len(value) < 19 and int(value) <= MAX_OFFSET):
         raise AgentError(400, "invalid", f"{name} must be a whole number of bytes.")

@@ -1,4 +1,4 @@
-"""How many messages the viewer of a log may send."""
+"""Limits how many messages the viewer of a log may send."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,7 @@ PER_SECOND = 5.0
 
 
 class Allowance:
-    """Of one socket: one message for each that the viewer was sent, plus a burst that refills at ``PER_SECOND``."""
+    """The messages that one socket may send: one for each that it received, plus a burst that refills at ``PER_SECOND``."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -20,7 +20,7 @@ class Allowance:
         self._left += 1
 
     def accept(self) -> bool:
-        """Whether one more message is allowed; counts it."""
+        """Return whether one more message is allowed, and count it."""
         now = self._clock()
         if self._left < BURST:
             self._left = min(BURST, self._left + (now - self._at) * PER_SECOND)

@@ -45,7 +45,7 @@ KEY = OpenApiParameter(
 
 
 EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
-"""In every time zone these have a date."""
+"""The range of moments that have a date in every time zone."""
 
 
 class JobFilter(django_filters.FilterSet):
@@ -67,7 +67,7 @@ class JobFilter(django_filters.FilterSet):
 
 
 def _word_filter(name: str) -> django_filters.CharFilter:
-    """Return a filter by one word of a list; several in a request must all be there."""
+    """Return a filter by words of a list: a row must have all the words of the request."""
 
     def having_all(rows: QuerySet[Job], _: str, word: str) -> QuerySet[Job]:
         return rows.filter(*(having(name, each) for each in word.replace("\0", "").replace(",", " ").split()))
@@ -110,14 +110,14 @@ class Jobs(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[Job]
         responses={201: JobDetailSerializer, 200: JobDetailSerializer, **refusals(400, 403, 404, 409, 429)},
     )
     def create(self, request: Request) -> Response:
-        """Submits a job. 200 instead of 201 when the same Idempotency-Key had made it before."""
+        """Submit a job. The status is 200 instead of 201 if the same Idempotency-Key created it before."""
         asked = SubmitSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
         user, data = signed_in(request), asked.validated_data
         project = get_object_or_404(Project.objects.visible_to(user), pk=data["project"])
         services.require_member(user, project)
         key, body = request.headers.get("Idempotency-Key", ""), _body(request.data)
-        # before anything is guessed: that may come out otherwise after another upload, the answer must not
+        # Before anything is guessed: after another upload the guess may differ, but the response must not.
         if job := services.submitted_before(user, key, body):
             return self._detail(job)
         job = services.submit(user, project, _submission(project, data), idempotency_key=key, body=body)
@@ -128,12 +128,12 @@ class Jobs(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[Job]
 
     @extend_schema(request=None, responses={200: JobDetailSerializer, **refusals(403, 404, 409)})
     def cancel(self, request: Request, pk: int) -> Response:
-        """Ends it; one that runs is told to stop first."""
+        """Cancel a job. A running job is stopped first."""
         return self._act(services.cancel)
 
     @extend_schema(request=None, responses={200: JobDetailSerializer, **refusals(403, 404, 409)})
     def hold(self, request: Request, pk: int) -> Response:
-        """Keeps it from running until it is released."""
+        """Put a job on hold: it does not run until it is released."""
         return self._act(services.hold)
 
     @extend_schema(request=None, responses={200: JobDetailSerializer, **refusals(403, 404, 409)})
@@ -142,14 +142,14 @@ class Jobs(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[Job]
 
     @extend_schema(parameters=[KEY], request=None, responses={201: JobDetailSerializer, **refusals(403, 404, 409, 429)})
     def retry(self, request: Request, pk: int) -> Response:
-        """Submits a copy of a finished job. The answer is the new job."""
+        """Submit a copy of a finished job. The response is the new job."""
         key = request.headers.get("Idempotency-Key", "")
         job = services.retry(signed_in(request), self.get_object(), idempotency_key=key)
         return self._detail(job, status.HTTP_201_CREATED)
 
 
 def _body(data: Any) -> bytes:
-    """The same request said in another order or spacing is the same request."""
+    """Return a canonical form of a request: order and spacing of its JSON make no difference."""
     return json.dumps(data, sort_keys=True, default=str).encode()
 
 
@@ -160,7 +160,7 @@ def _submission(project: Project, data: dict[str, Any]) -> Submission:
     guessed = services.command_for(guess) if launcher == Job.Launcher.COMMAND else guess.get("entry")
     entry = data.get("entry") or guessed
     if not entry:
-        raise Refused("Say what to run: nothing could be guessed from the code.", field="entry")
+        raise Refused("Name the file or command to run: none could be guessed from the code.", field="entry")
     asked: dict[str, Any] = {
         "code": code,
         "environment": _environment(data.get("environment"), guess),
@@ -179,8 +179,10 @@ def _code(project: Project, number: int | None) -> CodeVersion:
     rows = CodeVersion.objects.filter(project=project)
     found = rows.filter(number=number).first() if number else rows.first()
     if found is None:
-        said = f"There is no code version {number} in this project." if number else "Upload code to this project first."
-        raise Refused(said, field="code")
+        message = (
+            f"There is no code version {number} in this project." if number else "Upload code to this project first."
+        )
+        raise Refused(message, field="code")
     return found
 
 
@@ -194,7 +196,7 @@ def _environment(key: str | None, guess: dict[str, Any]) -> Environment:
 
 
 class OfJob(GenericViewSet[Any]):
-    """For what lies below /jobs/{job}/: a job that one may not see is not there."""
+    """The base of the endpoints under /jobs/{job}/: the response is 404 for a job that the user may not see."""
 
     @property
     def job(self) -> Job:
@@ -203,7 +205,7 @@ class OfJob(GenericViewSet[Any]):
 
 
 class Events(mixins.ListModelMixin, OfJob):
-    """A job's history, oldest first."""
+    """The history of a job, oldest line first."""
 
     queryset = JobEvent.objects.none()
     serializer_class = EventSerializer

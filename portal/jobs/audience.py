@@ -1,7 +1,7 @@
-"""Whether a job's log is being watched: then its nodes send each line at once, and else a handful at a time.
+"""Records whether the log of a job is being watched: then its nodes send each line at once, otherwise in batches.
 
-A hint that is forgotten after some seconds. Viewers and nodes are served by different processes: the lab size shares
-it in Redis, the small size by the time of a file.
+This is a hint that expires after some seconds. Viewers and nodes are served by different processes, which share it in
+Redis, or by the time of a file in an installation without Redis.
 """
 
 from django.conf import settings
@@ -10,7 +10,7 @@ from django.core.cache import cache
 from portal.wake import notified_within, notify
 
 WATCHED_SECONDS = 10.0
-"""After the last look of a viewer."""
+"""How long the hint is valid after the last request of a viewer."""
 
 
 def watch(job_id: int) -> None:

@@ -1,7 +1,7 @@
-"""Why an attempt did not succeed, in words for the person who submitted it, with one next step.
+"""Finds why an attempt did not succeed, in words for the user who submitted it, with one next step.
 
-``classify`` is pure: facts and the end of the log in, a cause out. What the log says beats the bare exit code,
-because the code of a killed or crashed rank rarely names the reason.
+``classify`` is pure: it returns a cause for the facts and the end of the log. The log counts more than the exit code,
+because the exit code of a killed or crashed rank rarely names the reason.
 """
 
 import re
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypedDict
 
 from portal.cluster.models import Environment
-from portal.jobs import logs, rules, silence, survivors
+from portal.jobs import logs, rules, silence, survival
 from portal.jobs.models import Attempt, Container, Job, JobState, Outcome, StopReason
 
 
@@ -24,7 +24,7 @@ class Cause(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the rows say about an attempt that has ended."""
+    """The stored facts about an attempt that has ended."""
 
     outcome: str
     stop_reason: str = ""
@@ -32,23 +32,23 @@ class Facts:
     exit_reason: str = ""
     detail: str = ""
     node: str = ""
-    """Where the part to blame ran."""
+    """The node of the container to blame."""
     final: bool = False
-    """The job has failed with it: no other attempt follows."""
+    """The job has failed with this attempt: no other follows."""
     some_ended_early: bool = False
-    """A part ended without an error while others still worked."""
+    """A host ended without an error while others still worked."""
     time_limit_seconds: int = 0
     was_silent: bool = False
-    """It was reported to run without output."""
+    """A silence of this attempt was reported."""
     resumable: bool = False
     memory_mib: int = 0
     offered_by: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Titles of environments by the import name of a package they have."""
+    """The titles of the environments that have a package, by its import name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A cause that the log gives away. ``{1}`` stands for what the first group found."""
+    """A cause that is recognised in the log. ``{1}`` stands for the text of the first group."""
 
     code: str
     regex: re.Pattern[str]
@@ -65,7 +65,7 @@ GPU_MEMORY = (
     "what does not fit at once in several passes."
 )
 PATTERNS = (
-    # A rank's own mistake comes first: it makes the other ranks complain about the ring.
+    # An error of one rank comes first: it makes the other ranks report a broken connection.
     _pattern(
         "ranks_diverged",
         r"^.*RanksDivergedError: .+?\.(?= |$)",
@@ -83,7 +83,7 @@ PATTERNS = (
         "import_error",
         r"^ModuleNotFoundError: No module named '([\w.]+)'",
         "The package {1} is missing",
-        "",  # depends on who offers it
+        "",  # depends on the environments that have it
     ),
     _pattern(
         "import_error",
@@ -95,7 +95,7 @@ PATTERNS = (
         "syntax_error",
         r"^(?:SyntaxError|IndentationError|TabError): (.+)$",
         "Python could not read the code",
-        "Mend the line shown at the end of the log and upload the code again.",
+        "Fix the line shown at the end of the log and upload the code again.",
     ),
     _pattern(
         "file_not_found",
@@ -131,7 +131,7 @@ PATTERNS = (
         "gpu_hardware",
         r"^.*(?:uncorrectable ECC error|CUDA error: unspecified launch failure|GPU has fallen off the bus|Xid).*$",
         "A GPU reported a fault",
-        "Submit it again; if it happens on the same node, tell an admin.",
+        "Submit it again; if it happens on the same node, report it to an admin.",
     ),
     _pattern(
         "no_gpu",
@@ -161,22 +161,22 @@ PATTERNS = (
         "no_internet",
         r"^.*(?:Temporary failure in name resolution|Name or service not known|Network is unreachable|Max retries exceeded with url|urlopen error).*$",
         "The job tried to reach the Internet",
-        "Jobs have no way out. Upload the data with the code, or ask an admin to put it under /data.",
+        "Jobs have no access to it. Upload the data with the code, or ask an admin to put it under /data.",
     ),
     _pattern(
         "rank_hangs",
         r"^(?:Missing ranks:\n(?:\d+!?: .*\n)+)?.*is stalled for longer than (\d+) seconds.*$",
         "A rank let the others wait for more than {1} s",
         "All ranks must take the same steps. If one really takes longer alone, give the job the variable "
-        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS with more seconds (0: the others wait for ever).",
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS with more seconds (0: the others wait without limit).",
     ),
-    # Last: whoever was left behind reports a broken ring.
+    # Last: the ranks that are left report a broken connection.
     _pattern(
         "ring",
         r"^.*(?:HorovodInternalError|ncclSystemError|ncclInternalError|ncclRemoteError|NCCL error|DistBackendError|connectFullMesh|"
         r"Watchdog caught collective operation timeout|Gloo.*(?:failed|timed? ?out)|Connection (?:reset|closed) by peer).*$",
         "The ranks lost each other",
-        "Look for the rank that ended first. If none reports an error, submit it again and tell an admin.",
+        "Look for the rank that ended first. If none reports an error, submit it again and report it to an admin.",
     ),
 )
 
@@ -190,14 +190,14 @@ MAY_HAVE_HUNG = (
     "was still computing, submit it again with a longer time limit."
 )
 STOOD_STILL = re.compile(r"^Process \d+ was stopped by a signal (\d+) s ago and not woken: it is ended$", re.MULTILINE)
-"""What the supervisor says (``runners/launch``)."""
+"""The message of the supervisor (``runners/launch``)."""
 APART = "The ranks have not joined each other"
-"""How the sentence begins that a host says of ranks that each ran the whole program (``runners/launch/joining.py``)."""
-EARLY = "A part ended without an error while others still worked: every rank must run the same number of steps."
+"""The beginning of the message of a host whose ranks each ran the whole program (``runners/launch``)."""
+EARLY = "A rank ended without an error while others still worked: all ranks must run the same number of steps."
 
 
 def classify(facts: Facts, tail: str) -> Cause:
-    """The cause of an attempt that did not succeed."""
+    """Return the cause of an attempt that did not succeed."""
     cause = (
         _by_outcome(facts)
         or _by_reason(facts)
@@ -216,17 +216,20 @@ def _by_outcome(facts: Facts) -> Cause | None:
             return Cause(code="cancelled", title="Cancelled", detail="", advice="")
         case Outcome.HELD:
             return Cause(
-                code="held", title="Put on hold", detail="", advice="Release the job to go on from its checkpoints."
+                code="held",
+                title="Put on hold",
+                detail="",
+                advice="Release the job to restart it from its checkpoints.",
             )
         case Outcome.PREEMPTED:
             drained = facts.stop_reason == StopReason.DRAINED
             title = "Its node is being drained" if drained else "Stopped to make room for others"
-            then = "goes on from its checkpoint" if facts.resumable else "starts over"
-            return Cause(code="preempted", title=title, detail="", advice=f"Nothing: it {then} by itself.")
+            then = "restarts from its checkpoint" if facts.resumable else "restarts from the beginning"
+            return Cause(code="preempted", title=title, detail="", advice=f"Nothing: it {then} automatically.")
         case Outcome.TIMED_OUT:
             return Cause(
                 code="time_limit",
-                title=f"It ran into its time limit of {duration(facts.time_limit_seconds)}",
+                title=f"It reached its time limit of {duration(facts.time_limit_seconds)}",
                 detail="",
                 advice=MAY_HAVE_HUNG if facts.was_silent else LONGER,
             )
@@ -237,7 +240,7 @@ def _by_outcome(facts: Facts) -> Cause | None:
                 code="node_lost",
                 title=title,
                 detail=facts.detail,
-                advice=NOT_TRIED_AGAIN if facts.final else "Nothing: it starts again on another node.",
+                advice=NOT_TRIED_AGAIN if facts.final else "Nothing: it restarts on another node.",
             )
     return None
 
@@ -279,13 +282,16 @@ def _by_reason(facts: Facts) -> Cause | None:
 
 
 def _advice_on_error(facts: Facts) -> str:
-    then = NOT_TRIED_AGAIN if facts.final else "It is tried again; tell an admin if that fails too."
+    then = NOT_TRIED_AGAIN if facts.final else "It is tried again; report it to an admin if that fails too."
     return f"This is not your code's fault. {then}"
 
 
 def _by_standstill(facts: Facts, tail: str) -> Cause | None:
-    """Before the log: the other ranks complain about the ring. Only where a process was killed in the end, too: an
-    elastic job may have gone on without the one that stood still."""
+    """Return the cause of an attempt with a process that was stopped by a signal and killed in the end.
+
+    This is checked before the other patterns, since the other ranks report a broken connection. An elastic job may have
+    continued without that process, so the exit code must be that of a kill.
+    """
     found = STOOD_STILL.search(tail)
     if found is None or facts.exit_code not in (128 + signal.SIGKILL, -signal.SIGKILL):
         return None
@@ -293,7 +299,7 @@ def _by_standstill(facts: Facts, tail: str) -> Cause | None:
         code="stood_still",
         title=f"A process stood still for {found.group(1)} s and was ended",
         detail=found.group(0),
-        advice="Something sent it SIGSTOP. Look in your code for what stops processes; a debugger must let go of them.",
+        advice="Something sent it SIGSTOP. Check what stops processes in your code; a debugger must detach from them.",
     )
 
 
@@ -332,15 +338,15 @@ def _by_exit(facts: Facts, tail: str) -> Cause:
     if code is None:
         return Cause(
             code="unknown",
-            title="It ended without saying why",
+            title="It ended without a reason",
             detail=facts.detail,
-            advice="Look at the end of the log; submit it again if it says nothing.",
+            advice="Look at the end of the log; submit it again if there is no error.",
         )
     number = -code if code < 0 else code - 128 if code > 128 else 0
     if number == signal.SIGKILL:
         return Cause(
             code="killed",
-            title="A rank was killed, most likely for want of memory",
+            title="A rank was killed, most likely because it was out of memory",
             detail=facts.detail,
             advice="Load less data at once, or use fewer DataLoader workers.",
         )
@@ -363,7 +369,7 @@ def _by_exit(facts: Facts, tail: str) -> Cause:
         code="exit_code",
         title=f"It ended with exit code {code}",
         detail=facts.detail,
-        advice="Look at the end of the log: the last lines usually say why.",
+        advice="Look at the end of the log: the last lines usually show why.",
     )
 
 
@@ -375,7 +381,7 @@ def _signal_name(number: int) -> str:
 
 
 def duration(seconds: int) -> str:
-    """``90`` is ``1 min 30 s``; at most the two largest units."""
+    """Format a duration in its two largest units: ``90`` is ``1 min 30 s``."""
     parts = []
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
         count, seconds = divmod(seconds, length)
@@ -387,37 +393,37 @@ def duration(seconds: int) -> str:
 # --- from the rows -----------------------------------------------------------------------------------------------
 
 BLAME = ("lost", "fenced", "create_error", "oom", "disk", "exited", "launch_error", "stopped", "")
-"""Whose exit explains the attempt's, most telling first."""
+"""The exit reasons by how much they explain the end of the attempt, the best explanation first."""
 
 
-def _to_blame(parts: Sequence[Container]) -> Container | None:
-    """The part whose end explains the attempt's; hosts before the driver, which only reports them."""
+def _to_blame(containers: Sequence[Container]) -> Container | None:
+    """Return the container whose end explains that of the attempt; hosts before the driver, which only reports them."""
 
-    def rank(part: Container) -> tuple[bool, int, bool, int]:
-        known = BLAME.index(part.exit_reason) if part.exit_reason in BLAME else len(BLAME)
-        well = part.exit_reason == "exited" and part.exit_code == 0
-        return well, known, part.role == Container.Role.DRIVER, part.index
+    def rank(container: Container) -> tuple[bool, int, bool, int]:
+        known = BLAME.index(container.exit_reason) if container.exit_reason in BLAME else len(BLAME)
+        well = container.exit_reason == "exited" and container.exit_code == 0
+        return well, known, container.role == Container.Role.DRIVER, container.index
 
-    return min(parts, key=rank, default=None)
+    return min(containers, key=rank, default=None)
 
 
 def _is_final(job: Job, attempt: Attempt) -> bool:
-    """Asked before the attempt's own outcome is stored, and after."""
+    """Return whether the job has failed with this attempt, whose outcome may not be stored yet."""
     earlier = job.attempts.filter(number__lt=attempt.number).order_by("number").values_list("outcome", flat=True)
     return rules.job_state(job.intent, job.retries, [*earlier, attempt.outcome]) == JobState.FAILED
 
 
-def _some_ended_early(parts: Sequence[Container]) -> bool:
-    """By itself: a host that an elastic job was to give back ends without an error too."""
-    hosts = [part for part in parts if part.role == Container.Role.HOST]
-    return any(survivors.ended_well(host) and host.wanted == Container.Wanted.RUN for host in hosts) and any(
+def _some_ended_early(containers: Sequence[Container]) -> bool:
+    """Return whether some hosts ended well by themselves, not because they were taken from an elastic job, and others failed."""
+    hosts = [container for container in containers if container.role == Container.Role.HOST]
+    return any(survival.ended_well(host) and host.wanted == Container.Wanted.RUN for host in hosts) and any(
         host.exit_reason == "exited" and host.exit_code != 0 for host in hosts
     )
 
 
-def _hint(parts: Sequence[Container]) -> dict[str, object]:
-    """What its owner should know of an attempt that succeeded."""
-    apart = next((part.detail for part in parts if part.detail.startswith(APART)), "")
+def _hint(containers: Sequence[Container]) -> dict[str, object]:
+    """Return a hint for the owner of an attempt that succeeded; empty for most."""
+    apart = next((container.detail for container in containers if container.detail.startswith(APART)), "")
     if not apart:
         return {}
     hint = Cause(
@@ -432,12 +438,12 @@ def _hint(parts: Sequence[Container]) -> dict[str, object]:
     return dict(hint)
 
 
-def explain(job: Job, attempt: Attempt, parts: Sequence[Container]) -> dict[str, object]:
-    """The cause of an ended attempt, from its rows and logs; of one that succeeded a hint, mostly empty."""
+def explain(job: Job, attempt: Attempt, containers: Sequence[Container]) -> dict[str, object]:
+    """Return the cause of an ended attempt from its rows and logs; for one that succeeded a hint, which may be empty."""
     if attempt.outcome == Outcome.SUCCEEDED:
-        return _hint(parts)
-    how = survivors.bond_of(job, attempt)
-    part = _to_blame(rules.judged(job.elastic, parts, how))  # as the outcome is judged
+        return _hint(containers)
+    rule = survival.survival_rule_for(job, attempt)
+    container = _to_blame(rules.judged(job.elastic, containers, rule))  # as the outcome is judged
     offered_by: dict[str, list[str]] = {}
     for environment in Environment.objects.filter(retired=False):
         for package in environment.packages:
@@ -445,16 +451,16 @@ def explain(job: Job, attempt: Attempt, parts: Sequence[Container]) -> dict[str,
     facts = Facts(
         outcome=attempt.outcome,
         stop_reason=attempt.stop_reason,
-        exit_code=part.exit_code if part else None,
-        exit_reason=part.exit_reason if part else "",
-        detail=part.detail if part else "",
-        node=part.node.name if part else "",
+        exit_code=container.exit_code if container else None,
+        exit_reason=container.exit_reason if container else "",
+        detail=container.detail if container else "",
+        node=container.node.name if container else "",
         final=_is_final(job, attempt),
-        some_ended_early=attempt.outcome == Outcome.FAILED and _some_ended_early(parts),
+        some_ended_early=attempt.outcome == Outcome.FAILED and _some_ended_early(containers),
         time_limit_seconds=job.time_limit_seconds,
         was_silent=attempt.outcome == Outcome.TIMED_OUT and silence.was_reported(attempt),
         resumable=job.resumable,
-        memory_mib=int(part.spec.get("resources", {}).get("memory_mib", 0)) if part else 0,
+        memory_mib=int(container.spec.get("resources", {}).get("memory_mib", 0)) if container else 0,
         offered_by=offered_by,
     )
     return dict(classify(facts, logs.tail(attempt)))

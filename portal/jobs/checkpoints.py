@@ -1,9 +1,9 @@
-"""What jobs have in /checkpoints, kept here so that they can go on from it on whatever node.
+"""Stores the checkpoints of jobs in the portal, so that a job can restart from them on any node.
 
-Of each job the newest set alone: a row with paths, sizes and times, and pieces of at most ``PIECE_BYTES`` under the hash
-of their content in ``HOME/checkpoints/<Job.folder>/<sha256>``. A node sends what it has changed; only pieces that are
-not here travel, and the set changes in one transaction once all of them are. Where several nodes wrote the same path,
-what was written last counts.
+Only the newest set of each job is kept: a row with paths, sizes and times, and pieces of at most ``PIECE_BYTES`` under the
+hash of their content in ``HOME/checkpoints/<Job.folder>/<sha256>``. A node sends what has changed there: only pieces
+that the portal does not have are sent, and the set changes in one transaction once all of them are stored. Where
+several nodes wrote the same path, the latest file counts.
 """
 
 import hashlib
@@ -32,43 +32,43 @@ from portal.jobs.rules import silence_allowed
 from portal.wake import wake_job_viewers
 
 PIECE_BYTES = 16 << 20
-"""Of a file, and the agent's too: so much is sent, checked and sent again at a time."""
+"""The size of a piece of a file, the unit that is sent, checked and sent again; agents use the same size."""
 MAX_FILES = 10_000
 MAX_SIZE = 1 << 50
 MAX_NS = 1 << 62
 wall_clock = WallClock(start_seconds=0.0)
-"""Of the process that answers nodes."""
+"""The clock of the process that responds to nodes."""
 WAIT = timedelta(minutes=15)
-"""At most, for what an earlier attempt left on another node and its agent has not sent yet."""
+"""How long to wait for checkpoints of an earlier attempt that the agent of another node has not sent yet."""
 KEEP = timedelta(days=30)
-"""After the job's end."""
+"""How long checkpoints are kept after the end of the job."""
 VERSIONS_SINCE = datetime(2020, 1, 1, tzinfo=UTC)
-"""Versions are seconds since then, so that those after a restored backup are newer than any that a node has seen."""
+"""Versions are seconds since this time, so that after a backup is restored they are newer than any on a node."""
 LEFT_SECONDS = 24 * 3600
-"""A piece that no set names after a day was part of one that never became whole."""
+"""A piece that no set names after this time belongs to a set that was never completed."""
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
 Entry = list[Any]
 """[size, when it was modified in nanoseconds, [SHA-256 of each piece]]"""
 
 
-class BadSet(ValueError):  # noqa: N818
-    """Not a description of files."""
+class BadCheckpointError(ValueError):
+    """The data do not describe a set of files."""
 
 
-class TooMuch(Exception):  # noqa: N818
-    """More than the portal keeps. The message is for the job's owner."""
+class CheckpointsTooLargeError(Exception):
+    """The checkpoints are larger than the portal keeps. The message is for the owner of the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What became of a change: ``missing`` names the pieces without which it cannot be made."""
+    """The result of a change: ``missing`` are the pieces that must be sent before it can be made."""
 
     before: int
     version: int
     missing: tuple[str, ...] = ()
     outdated: bool = False
-    """It came too late: a later attempt has begun from the set as it was."""
+    """The change came too late: a later attempt has started from the present set."""
 
 
 def folder_of(job: Job) -> Path:
@@ -76,7 +76,7 @@ def folder_of(job: Job) -> Path:
 
 
 def go_through_portal(node: Node) -> bool:
-    """False when all nodes of the lab have one folder for checkpoints, so that these are wherever a job goes."""
+    """Return whether checkpoints are sent through the portal: they are not when all nodes share one folder for them."""
     shared = node.facts.get("shared")
     if not isinstance(shared, str) or not shared:
         return True
@@ -89,9 +89,9 @@ def newest(job_id: int) -> CheckpointSet | None:
 
 
 def still_coming(attempt: Attempt, here: Node) -> str:
-    """The node that has yet to send what an earlier attempt left there; empty when none has.
+    """Return the name of a node that has not sent all checkpoints of an earlier attempt yet; empty if there is none.
 
-    After the clock was set it is unknown for a moment how long ago a container ended, and whether its node is there.
+    After a step of the clock it is unknown for a moment when a container ended and whether its node is online.
     """
     in_doubt = wall_clock.in_doubt(silence_allowed().total_seconds())
     ended = Container.objects.filter(
@@ -109,13 +109,13 @@ def still_coming(attempt: Attempt, here: Node) -> str:
 
 
 @transaction.atomic
-def tell_of_start(attempt: Attempt, row: CheckpointSet) -> None:
-    """Once in each attempt that goes on from something: how old that is."""
+def record_start(attempt: Attempt, row: CheckpointSet) -> None:
+    """Record from which checkpoint an attempt restarts, once for each attempt."""
     job = lifecycle.locked(attempt.job_id)
     if attempt.number == 1 or job.events.filter(kind="checkpoint", data__attempt=attempt.number).exists():
         return
     taken = f"{row.taken_at.astimezone(UTC):%d %b %H:%M:%S} UTC, {row.size / 2**20:,.1f} MiB"
-    text = f"Attempt {attempt.number} goes on from the checkpoint of {taken}."
+    text = f"Attempt {attempt.number} restarts from the checkpoint of {taken}."
     lifecycle.record(job, "checkpoint", text, attempt=attempt.number)
 
 
@@ -127,7 +127,7 @@ def has_piece(job: Job, sha256: str) -> bool:
 
 
 def open_piece(job: Job, sha256: str) -> BinaryIO:
-    """Its bytes; raises FileNotFoundError when they are not here."""
+    """Open a piece; raises FileNotFoundError when it is not stored."""
     if not SHA256.fullmatch(sha256):
         raise FileNotFoundError(sha256)
     handle = os.open(folder_of(job) / sha256, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -135,9 +135,12 @@ def open_piece(job: Job, sha256: str) -> BinaryIO:
 
 
 def store_piece(job: Job, sha256: str, chunks: Iterable[bytes]) -> None:
-    """Raises BadSet when the content is another, TooMuch when the portal has no room for it."""
+    """Store a piece.
+
+    Raises BadCheckpointError if the content has another hash, CheckpointsTooLargeError if it exceeds the limit.
+    """
     if not SHA256.fullmatch(sha256):
-        raise BadSet("A piece is named by the SHA-256 of its content.")
+        raise BadCheckpointError("A piece is named by the SHA-256 of its content.")
     folder = folder_of(job)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     _require_room(folder)
@@ -147,11 +150,11 @@ def store_piece(job: Job, sha256: str, chunks: Iterable[bytes]) -> None:
             for chunk in chunks:
                 size += len(chunk)
                 if size > PIECE_BYTES:
-                    raise BadSet(f"A piece has at most {PIECE_BYTES >> 20} MiB.")
+                    raise BadCheckpointError(f"A piece has at most {PIECE_BYTES >> 20} MiB.")
                 digest.update(chunk)
                 file.write(chunk)
             if digest.hexdigest() != sha256:
-                raise BadSet("The piece is not what its name promised: its SHA-256 differs.")
+                raise BadCheckpointError("The piece is not what its name promised: its SHA-256 differs.")
             file.flush()
             os.fsync(file.fileno())
             Path(file.name).replace(folder / sha256)
@@ -162,7 +165,7 @@ def store_piece(job: Job, sha256: str, chunks: Iterable[bytes]) -> None:
 def _require_room(folder: Path) -> None:
     free, taken = shutil.disk_usage(folder).free >> 20, 0
     if free < settings.CHECKPOINTS_LEAVE_FREE_MIB:
-        raise TooMuch(
+        raise CheckpointsTooLargeError(
             "The portal's disk is too full to keep checkpoints: they stay on their node. Ask an admin for more room."
         )
     for path in folder.iterdir():
@@ -170,12 +173,12 @@ def _require_room(folder: Path) -> None:
             taken += path.lstat().st_size
         except FileNotFoundError:
             continue
-    if taken > 2 * settings.MAX_CHECKPOINTS_MIB << 20:  # the old set, while the new one comes in
-        raise _too_much()
+    if taken > 2 * settings.MAX_CHECKPOINTS_MIB << 20:  # the old set and the new one
+        raise _too_large()
 
 
-def _too_much() -> TooMuch:
-    return TooMuch(
+def _too_large() -> CheckpointsTooLargeError:
+    return CheckpointsTooLargeError(
         f"The job's checkpoints take more than {settings.MAX_CHECKPOINTS_MIB:,} MiB, which the portal does not keep: "
         "they stay on their node. Delete old ones, or ask an admin for more."
     )
@@ -185,41 +188,41 @@ def _too_much() -> TooMuch:
 
 
 def read_entries(data: object) -> dict[str, Entry]:
-    """Raises BadSet or outputs.BadPath with a sentence."""
+    """Read the entries of files by path; raises BadCheckpointError or outputs.BadPathError."""
     if not isinstance(data, dict) or len(data) > MAX_FILES:
-        raise BadSet(f"At most {MAX_FILES:,} files.")
+        raise BadCheckpointError(f"At most {MAX_FILES:,} files.")
     return {clean_path(str(path)): _entry(entry) for path, entry in data.items()}
 
 
 def _entry(data: object) -> Entry:
     if not isinstance(data, list) or len(data) != 3:
-        raise BadSet("A file is [size, when it was modified, pieces].")
+        raise BadCheckpointError("A file is [size, when it was modified, pieces].")
     size, modified_ns, pieces = data
     if not (_is_number(size, MAX_SIZE) and _is_number(modified_ns, MAX_NS) and isinstance(pieces, list)):
-        raise BadSet("A file's size and time are whole numbers, its pieces a list.")
+        raise BadCheckpointError("A file's size and time are whole numbers, its pieces a list.")
     if len(pieces) != -(-size // PIECE_BYTES) or not all(
         isinstance(each, str) and SHA256.fullmatch(each) for each in pieces
     ):
-        raise BadSet(f"A file has one SHA-256 for each {PIECE_BYTES >> 20} MiB.")
+        raise BadCheckpointError(f"A file has one SHA-256 for each {PIECE_BYTES >> 20} MiB.")
     return [size, modified_ns, pieces]
 
 
 def read_deleted(data: object) -> dict[str, int]:
     if not isinstance(data, dict) or len(data) > MAX_FILES or not all(_is_number(at, MAX_NS) for at in data.values()):
-        raise BadSet("Deleted files are named with the time of which they were.")
+        raise BadCheckpointError("Deleted files are named with the time of which they were.")
     return {clean_path(str(path)): at for path, at in data.items()}
 
 
-def _is_number(value: object, most: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
+def _is_number(value: object, maximum: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= maximum
 
 
 @transaction.atomic
 def keep(attempt: Attempt, changed: dict[str, Entry], deleted: dict[str, int]) -> Kept:
-    """Changes the job's set by what one node changed since it last sent.
+    """Apply the changes of one node to the set of a job.
 
-    Nothing changes when pieces are missing, when the set has the same or newer, and when a later attempt runs already:
-    that one has begun from the set as it is. Raises TooMuch.
+    Nothing changes if pieces are missing, if the set has the same or newer files, or if a later attempt has started,
+    since that uses the present set. Raises CheckpointsTooLargeError.
     """
     job = lifecycle.locked(attempt.job_id)
     row = newest(attempt.job_id) or CheckpointSet(job_id=attempt.job_id, attempt=attempt)
@@ -231,7 +234,7 @@ def keep(attempt: Attempt, changed: dict[str, Entry], deleted: dict[str, int]) -
         return Kept(before, before)
     size = sum(entry[0] for entry in files.values())
     if size > settings.MAX_CHECKPOINTS_MIB << 20 or len(files) > MAX_FILES:
-        raise _too_much()
+        raise _too_large()
     missing = sorted(each for each in pieces_of(files) - pieces_of(row.files) if not has_piece(job, each))
     if missing:
         return Kept(before, before, tuple(missing))
@@ -247,7 +250,7 @@ def keep(attempt: Attempt, changed: dict[str, Entry], deleted: dict[str, int]) -
 
 
 def _merge(files: dict[str, Entry], changed: dict[str, Entry], deleted: dict[str, int]) -> None:
-    """A file that is gone on one node is gone when nobody has written it since."""
+    """Merge the changes into ``files``; a deleted file is removed unless a node has written it later."""
     for path, modified_ns in deleted.items():
         if path in files and files[path][1] == modified_ns:
             del files[path]
@@ -255,10 +258,10 @@ def _merge(files: dict[str, Entry], changed: dict[str, Entry], deleted: dict[str
         if path not in files or files[path][1] <= entry[1]:
             files[path] = entry
     folders = {folder for path in changed for folder in _folders_of(path)}
-    for path in folders & files.keys():  # what was a file has become a folder
+    for path in folders & files.keys():  # a file that is a folder now
         del files[path]
     under = {folder for path in files for folder in _folders_of(path)}
-    for path in under & changed.keys() & files.keys():  # and the other way round
+    for path in under & changed.keys() & files.keys():  # a folder that is a file now
         for other in [other for other in files if other.startswith(f"{path}/")]:
             del files[other]
 
@@ -287,7 +290,7 @@ def _taken_at(files: dict[str, Entry], now: datetime) -> datetime:
 
 @transaction.atomic
 def _drop(job_id: int, pieces: Iterable[str]) -> None:
-    """Removes those that the set does not name, by now."""
+    """Delete the pieces that the set does not name any more."""
     job = lifecycle.locked(job_id)
     row = newest(job_id)
     named = pieces_of(row.files) if row else set()
@@ -297,7 +300,7 @@ def _drop(job_id: int, pieces: Iterable[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One file of a set, for people."""
+    """A file of a set, as pages and the API show it."""
 
     path: str
     size: int
@@ -305,7 +308,7 @@ class File:
 
 
 def files_of(row: CheckpointSet) -> list[File]:
-    """In the order of their paths."""
+    """Return the files of a set in the order of their paths."""
     return [
         File(path, size, datetime.fromtimestamp(modified_ns / 1e9, UTC))
         for path, (size, modified_ns, _) in sorted(row.files.items())
@@ -313,7 +316,7 @@ def files_of(row: CheckpointSet) -> list[File]:
 
 
 def content(job: Job, entry: Entry) -> Iterator[bytes]:
-    """A file's bytes, piece by piece; raises FileNotFoundError when a newer set has taken its place meanwhile."""
+    """Yield the bytes of a file piece by piece; raises FileNotFoundError if a newer set has replaced it."""
     for sha256 in entry[2]:
         with open_piece(job, sha256) as file:
             while chunk := file.read(READ_BYTES):
@@ -324,7 +327,7 @@ def content(job: Job, entry: Entry) -> Iterator[bytes]:
 
 
 def forget() -> None:
-    """Sets of jobs that ended long ago, and what no set names. May be repeated."""
+    """Delete the sets of jobs that ended long ago, and pieces that no set names. May be repeated."""
     CheckpointSet.objects.filter(
         job__state__in=FINISHED_STATES, job__finished_at__lt=timezone.now() - KEEP, stored_at__lt=timezone.now() - KEEP
     ).delete()
@@ -336,11 +339,11 @@ def forget() -> None:
 
 
 def _tidy(folder: Path, job: Job | None) -> None:
-    """Deletes pieces that no set names. ``job`` is the one with the folder's number."""
+    """Delete the pieces in a folder that no set names. ``job`` has the number in the name of the folder."""
     is_its_own = job is not None and job.folder == folder.name
     row = newest(job.pk) if job is not None and is_its_own else None
     named = pieces_of(row.files) if row else set()
-    # A folder of no job that is known here may be of one that was lost when a backup was restored.
+    # A folder without a job may belong to one that was lost when a backup was restored.
     before, left = time.time() - (LEFT_SECONDS if is_its_own else KEEP.total_seconds()), False
     for path in folder.iterdir():
         try:
@@ -354,4 +357,4 @@ def _tidy(folder: Path, job: Job | None) -> None:
         try:
             folder.rmdir()
         except OSError:
-            pass  # a piece has just come in
+            pass  # a piece has just been stored

@@ -1,12 +1,12 @@
-"""Whether silence can be judged by the clock on the wall.
+"""Decides whether the wall clock can be trusted to judge how long nodes have been silent.
 
-A clock that was set, or a machine that slept, makes every node look silent for as long. The supervisors' fences run on
-monotonic clocks, which do neither: their ranks go on, so nothing may be declared lost before the nodes had the time to
-be heard of again. A scheduler that has just started cannot know whether the portal was there to hear them: with it, the
-web process may have been away.
+When the clock is set or the machine slept, every node seems to have been silent for that time. The fences of supervisors
+use monotonic clocks, which are not affected: their ranks still run, so no container may be declared lost before the
+nodes had time to report again. A scheduler that has just started does not know whether the web process was there to
+receive reports.
 
-A step of the clock also makes everything that runs look older or younger by as much. ``clock_steps`` takes it out of the
-times that limits are counted from.
+A step of the clock also makes everything that runs seem older or younger by that time. ``clock_steps`` corrects the
+stored times from which limits are counted.
 """
 
 import time
@@ -14,18 +14,19 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 TOLERATED_SECONDS = 5.0
-"""Clocks are corrected in small steps all the time."""
+"""Smaller steps are ignored: clocks are corrected all the time."""
 START_SECONDS = 15.0
-"""A portal that comes back is up within ten seconds, and agents try again at least every five."""
+"""A portal restarts within ten seconds, and agents retry at least every five."""
 KNOWN_SECONDS = 60.0
-"""A step is measured between two looks. When the last one is longer ago, another scheduler may have led and accounted for it."""
+"""The maximum time between two measurements of a step. After a longer one, another scheduler may have been the leader
+and have corrected the times already."""
 
 
 class Step(NamedTuple):
-    """By how much the wall clock was set since it was last accounted for, and how long ago that was by the steady clock."""
+    """By how much the wall clock was set since the last correction, and the time since then by the monotonic clock."""
 
     seconds: float
-    """Positive when it was set forwards, or the machine slept; 0 when it was not set, or by how much is unknown."""
+    """Positive when it was set forwards or the machine slept; 0 when it was not set, or by an unknown time."""
     since_seconds: float
 
 
@@ -36,7 +37,7 @@ class WallClock:
         steady: Callable[[], float] = time.monotonic,
         start_seconds: float = START_SECONDS,
     ) -> None:
-        """``start_seconds``: how long to doubt it from now on."""
+        """Start to measure; the clock counts as in doubt for ``start_seconds``."""
         self._wall, self._steady = wall, steady
         self._drift = wall() - steady()
         self._doubted_until = steady() + start_seconds
@@ -44,7 +45,7 @@ class WallClock:
         self._seen_drift, self._seen_at = self._drift, steady()
 
     def in_doubt(self, seconds: float) -> bool:
-        """True from a jump on for so many seconds, and for a moment after the start. To be asked regularly."""
+        """Return whether the clock was set within the last ``seconds``, or the process has just started. Call it regularly."""
         steady = self._steady()
         drift = self._wall() - steady
         if abs(drift - self._drift) > TOLERATED_SECONDS:
@@ -53,7 +54,7 @@ class WallClock:
         return steady < self._doubted_until
 
     def step(self) -> Step:
-        """Since the last ``accounted``. Small corrections count as none."""
+        """Return the step since the last ``accounted()``. Small corrections are ignored."""
         self._seen_at = self._steady()
         self._seen_drift = self._wall() - self._seen_at
         moved, since = self._seen_drift - self._accounted_drift, self._seen_at - self._accounted_at
@@ -61,7 +62,7 @@ class WallClock:
         return Step(moved if known else 0.0, since)
 
     def accounted(self) -> None:
-        """What the last ``step`` returned has been taken out of all times, for good."""
+        """Record that all times have been corrected by the result of the last ``step()``."""
         self._accounted_drift, self._accounted_at = self._seen_drift, self._seen_at
 
 

@@ -1,9 +1,9 @@
-"""Take a step of the wall clock out of the times that limits are counted from.
+"""Corrects the times from which limits are counted after a step of the wall clock.
 
-Time limits, patience with containers that start or stop, and what people are charged for are differences between now and
+Time limits, patience with containers that start or stop, and what users are charged for are differences between now and
 a stored time. When the clock is set by an hour, each of them would be wrong by an hour: jobs would run into their time
-limits, or GPUs would be held an hour for nothing. So the stored times of what lives are moved with the clock. Histories
-keep what was written; calendars (reservations, deadlines) mean the clock on the wall.
+limits, or GPUs would be held an hour for nothing. So the stored times of live attempts are moved with the clock. Histories
+are not changed; reservations and deadlines mean the wall clock.
 """
 
 import logging
@@ -26,7 +26,7 @@ TIMES: dict[type[models.Model], tuple[str, ...]] = {
     Container: ("assigned_at", "state_since", "running_at", "stop_requested_at", "exited_at"),
     Allocation: ("allocated_at", "requested_back_at"),
 }
-"""Of what lives, in the order in which rows are locked."""
+"""The times of live attempts that are moved, in the order in which rows are locked."""
 
 
 def account(clock: WallClock, now: datetime, *, doubted: bool) -> None:
@@ -46,8 +46,8 @@ def account(clock: WallClock, now: datetime, *, doubted: bool) -> None:
 @transaction.atomic
 def _move(step: Step, now: datetime) -> None:
     running = Job.objects.select_for_update(no_key=True).filter(state=JobState.RUNNING)
-    list(running.order_by("pk").values_list("pk"))  # in the order in which everybody locks them
-    # Before its attempt's: a job that has had others began with the first of them.
+    list(running.order_by("pk").values_list("pk"))  # in the order in which all transactions lock them
+    # Before the times of attempts: a job with several attempts started with the first.
     first = Job.objects.filter(attempts__ended_at__isnull=True, attempts__started_at=F("started_at"))
     _move_times(first, "started_at", step, now)
     for model, names in TIMES.items():
@@ -57,7 +57,7 @@ def _move(step: Step, now: datetime) -> None:
 
 
 def _live(model: type[models.Model]) -> QuerySet[Any]:
-    """What nodes still work for: containers also until their logs and checkpoints are here, since others wait for those."""
+    """Return the rows of live attempts; containers count until their logs and checkpoints are stored, for which others wait."""
     if model is Container:
         waited_for = Q(collected_at__isnull=True, node__removed_at__isnull=True)
         return Container.objects.filter(Q(attempt__ended_at__isnull=True) | waited_for)
@@ -66,7 +66,7 @@ def _live(model: type[models.Model]) -> QuerySet[Any]:
 
 
 def _move_times(rows: QuerySet[Any], name: str, step: Step, now: datetime) -> None:
-    """Times written after the step are those since the last look, by the new clock: they stay."""
+    """Move one time of the rows. Times since the last measurement were written by the new clock and are not moved."""
     if step.seconds:
         looked = now - timedelta(seconds=step.since_seconds)
         before = rows.filter(Q(**{f"{name}__lt": looked}) | Q(**{f"{name}__gt": now + TOLERATED}))

@@ -1,8 +1,8 @@
 """The live log over a WebSocket.
 
-The viewer pulls: it names its cursors, gets frames, acknowledges what it received. At most ``WINDOW_BYTES`` are under
-way: one viewer that never reads would otherwise be buffered without end by a server without back-pressure. The
-notification of ``portal.wake`` ("look again") may be lost; a timer looks anyway.
+The viewer sends its cursors, receives frames and acknowledges them. At most ``WINDOW_BYTES`` are not acknowledged:
+otherwise the server, which has no back-pressure, would buffer without limit for a viewer that does not read. A
+notification of ``portal.wake`` may be lost; a timer checks for new output anyway.
 
 To the viewer, as text: ``{"type": "streams", "streams": [{"id", "label", "attempt", "size"}]}``, answered by
 ``{"type": "read", "cursors": {"<id>": offset}}`` (in several messages when "more" is true); ``{"type": "job", "state",
@@ -43,21 +43,21 @@ ACK_SECONDS = 30
 CHECK_SECONDS = 30
 LOOK_SECONDS = 2
 COALESCE_SECONDS = 0.03
-"""Rings that come together are answered by one look."""
+"""Notifications within this time are handled together."""
 LARGEST_MESSAGE = 4096
-MOST_SOCKETS = 20
-"""Of one user, in this process."""
+MAX_SOCKETS = 20
+"""The maximum number of sockets of a user in this process."""
 LATE = timedelta(minutes=2)
-"""After its end a job's last bytes may still come in; streams that a lost node never closed are waited for no longer."""
+"""How long the last bytes of a finished job are waited for: a lost node never closes its streams."""
 
 SIGNED_OUT, FORBIDDEN, TOO_SLOW, TOO_MANY, TOO_BIG, NONSENSE = 4401, 4403, 4408, 4429, 4413, 4400
 BROKEN = 4500
-"""Applications may only send 1000 and codes from 3000 on."""
+"""Applications may only use 1000 and codes from 3000."""
 
 _open_sockets: Counter[int] = Counter()
 
 
-class _Close(Exception):  # noqa: N818
+class _CloseSocketError(Exception):
     def __init__(self, code: int) -> None:
         super().__init__(code)
         self.code = code
@@ -66,12 +66,12 @@ class _Close(Exception):  # noqa: N818
 class LogConsumer(AsyncWebsocketConsumer):
     counted_for: int | None = None
     pump: asyncio.Task[None] | None = None
-    told_idle = False
+    reported_idle = False
     closing = False
-    """Messages that still arrive are ignored."""
+    """The socket is being closed; messages that still arrive are ignored."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """However it ends, the socket counts no longer: ``disconnect`` is not called when something fails."""
+        """Run the consumer and release its place at the end: ``disconnect`` is not called after an error."""
         self.subscription = ExitStack()
         try:
             await super().__call__(scope, receive, send)
@@ -90,11 +90,11 @@ class LogConsumer(AsyncWebsocketConsumer):
         self.reading = False
         self.shown: dict[str, Any] = {}
         if await self._refusal() is not None:
-            await self.close()  # before accepting: the handshake is answered with 403
+            await self.close()  # before accepting: the response to the handshake is 403
             return
         user_id = self.scope["user"].pk
         await self.accept()
-        if _open_sockets[user_id] >= MOST_SOCKETS:
+        if _open_sockets[user_id] >= MAX_SOCKETS:
             await self.close(TOO_MANY)
             return
         _open_sockets[user_id] += 1
@@ -123,7 +123,7 @@ class LogConsumer(AsyncWebsocketConsumer):
             await self._end(TOO_BIG)
             return
         try:
-            self._hear(json.loads(text_data or ""))
+            self._take_message(json.loads(text_data or ""))
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             await self._end(NONSENSE)
 
@@ -131,15 +131,15 @@ class LogConsumer(AsyncWebsocketConsumer):
         self.closing = True
         await self.close(code)
 
-    def _hear(self, message: dict[str, Any]) -> None:
+    def _take_message(self, message: dict[str, Any]) -> None:
         if message["type"] == "ack":
-            # never beyond what was sent: a viewer cannot widen its window
+            # at most what was sent: a viewer cannot widen its window
             self.acked = max(self.acked, min(int(message["bytes"]), self.sent))
             self.room.set()
         elif message["type"] == "read":
-            said = {int(stream): int(offset) for stream, offset in message["cursors"].items()}
-            # only of streams that were told: a viewer cannot fill our memory with others
-            self.cursors.update({stream: offset for stream, offset in said.items() if self.feed.has(stream)})
+            cursors = {int(stream): int(offset) for stream, offset in message["cursors"].items()}
+            # only of known streams: a viewer cannot fill our memory with others
+            self.cursors.update({stream: offset for stream, offset in cursors.items() if self.feed.has(stream)})
             if not message.get("more"):
                 self.reading = True
                 self.notified.set()
@@ -156,28 +156,28 @@ class LogConsumer(AsyncWebsocketConsumer):
                     await asyncio.sleep(COALESCE_SECONDS)
                 except TimeoutError:
                     pass
-            await self._tell({"type": "end"})
-        except _Close as reason:
+            await self._send_message({"type": "end"})
+        except _CloseSocketError as reason:
             await self.close(reason.code)
         except asyncio.CancelledError:
             raise
         except Exception:
-            # The viewer comes back and goes on from its cursors.
+            # The viewer reconnects and continues from its cursors.
             logger.exception("the log of job %s could not be sent", self.job_id)
             await self.close(BROKEN)
 
     async def _turn(self) -> bool:
-        """Looks once and sends what there is; True when nothing more will come."""
+        """Send all output that there is; return whether no more will come."""
         await self._check()
         self.notified.clear()
         job, rows = await self._rows()
         if self.feed.look(rows) or not self.shown:
             self.reading = False
-            await self._tell({"type": "streams", "streams": self.feed.describe()})
+            await self._send_message({"type": "streams", "streams": self.feed.describe()})
         about = {"type": "job", "state": job.state, "changed": job.edition}
         if about != self.shown:
             self.shown = about
-            await self._tell(about)
+            await self._send_message(about)
         if not self.reading:
             await self._until_read()
         self.feed.start(self.cursors)
@@ -190,24 +190,24 @@ class LogConsumer(AsyncWebsocketConsumer):
             sent = True
             await self._check()
         finished = job.state in FINISHED_STATES
-        if sent or not self.told_idle:
-            self.told_idle = True
-            await self._tell({"type": "idle", "finished": finished})
+        if sent or not self.reported_idle:
+            self.reported_idle = True
+            await self._send_message({"type": "idle", "finished": finished})
         late = job.finished_at is not None and timezone.now() - job.finished_at > LATE
         return finished and self.feed.caught_up and (self.feed.closed or late)
 
     async def _until_read(self) -> None:
-        """The viewer answers a list of streams with its cursors."""
+        """Wait until the viewer has answered a list of streams with its cursors."""
         until = time.monotonic() + ACK_SECONDS
         while not self.reading:
             self.notified.clear()
             try:
                 await asyncio.wait_for(self.notified.wait(), until - time.monotonic())
             except TimeoutError:
-                raise _Close(TOO_SLOW) from None
+                raise _CloseSocketError(TOO_SLOW) from None
 
     async def _await_room(self, size: int) -> None:
-        """Until the viewer has acknowledged so much that ``size`` more bytes fit into the window."""
+        """Wait until the viewer has acknowledged so much that ``size`` more bytes fit into the window."""
         until = time.monotonic() + ACK_SECONDS
         while self.sent + size - self.acked > WINDOW_BYTES:
             self.room.clear()
@@ -215,25 +215,25 @@ class LogConsumer(AsyncWebsocketConsumer):
             try:
                 await asyncio.wait_for(self.room.wait(), max(0.0, until - time.monotonic()))
             except TimeoutError:
-                raise _Close(TOO_SLOW) from None
+                raise _CloseSocketError(TOO_SLOW) from None
             if self.acked > before:
                 until = time.monotonic() + ACK_SECONDS
 
-    async def _tell(self, message: dict[str, Any]) -> None:
+    async def _send_message(self, message: dict[str, Any]) -> None:
         await self.send(text_data=json.dumps(message))
         self.allowance.record_sent()
 
     # --- rows -----------------------------------------------------------------------------------------------------
 
     async def _check(self) -> None:
-        """Who may look at the connect may have been shut out since."""
+        """Close the socket of a user who may no longer see the job."""
         if time.monotonic() - self.checked_at >= CHECK_SECONDS:
             self.checked_at = time.monotonic()
             if (code := await self._refusal()) is not None:
-                raise _Close(code)
+                raise _CloseSocketError(code)
 
     async def _refusal(self) -> int | None:
-        """Why this session may not see this job, read afresh; None when it may."""
+        """Return the code for a session that may not see the job now; None if it may."""
         store = import_module(settings.SESSION_ENGINE).SessionStore
         user = await get_user({"session": store(self.scope["session"].session_key)})
         if not isinstance(user, User) or not user.is_active:
@@ -253,11 +253,11 @@ class _Row(NamedTuple):
     state: str
     finished_at: datetime | None
     edition: int
-    """Lines of the job's history so far."""
+    """The number of lines in the history of the job."""
 
 
 class Nowhere(AsyncWebsocketConsumer):
-    """Sockets to any other address are refused in the handshake."""
+    """Refuses sockets to any other address in the handshake."""
 
     async def connect(self) -> None:
         await self.close()

@@ -1,4 +1,4 @@
-"""A job's curves: beside its log, several jobs over each other, and as CSV."""
+"""Views of curves: on the page of a job, of several jobs compared, and as CSV."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,13 +12,13 @@ from portal.jobs import curves
 from portal.jobs.models import FINISHED_STATES, Job, JobState, MetricPoint, Progress
 from portal.spreadsheets import Cell, as_csv
 
-MOST_JOBS = 6
-"""Lines in one picture: more cannot be told apart."""
+MAX_JOBS = 6
+"""The maximum number of lines in one chart: more cannot be distinguished."""
 SMOOTHING_WORDS = {"none": "as they are", "some": "smoothed a little", "much": "smoothed much"}
 
 
 def about_job(job: Job, smoothing: str = "none") -> dict[str, Any]:
-    """For ``jobs/_training.html``, which shows nothing of a job that told nothing."""
+    """Return the context of ``jobs/_training.html``, which is empty for a job that has reported nothing."""
     progress = Progress.objects.filter(attempt__job=job).select_related("attempt").order_by("-attempt__number").first()
     common = {"job": job, "progress": progress, "polls": job.state not in FINISHED_STATES}
     if progress is None:
@@ -46,16 +46,16 @@ def _smoothing(request: HttpRequest) -> str:
 
 @require_safe
 def training(request: HttpRequest, pk: int) -> HttpResponse:
-    """What changes of the job's page while it trains."""
+    """Show the part of the job's page that changes while it trains."""
     job = get_object_or_404(Job.objects.visible_to(signed_in(request)), pk=pk)
     return render(request, "jobs/_training.html", {"training": about_job(job, _smoothing(request))})
 
 
 @require_safe
 def compare(request: HttpRequest) -> HttpResponse:
-    """Up to six jobs, as far as one may see them."""
+    """Compare up to six jobs that the user may see."""
     asked = [int(each) for each in request.GET.getlist("job") if each.isascii() and each.isdecimal() and len(each) < 19]
-    jobs = list(Job.objects.visible_to(signed_in(request)).filter(pk__in=asked).order_by("pk")[:MOST_JOBS])
+    jobs = list(Job.objects.visible_to(signed_in(request)).filter(pk__in=asked).order_by("pk")[:MAX_JOBS])
     numbers = [job.pk for job in jobs]
     many = curves.curves(numbers, curves.names_of(numbers))
     called = {job.pk: f"#{job.pk} {job.name}" for job in jobs}
@@ -64,15 +64,15 @@ def compare(request: HttpRequest) -> HttpResponse:
         "charts": curves.pictures(many, _smoothing(request), called),
         "smoothing": _smoothing(request),
         "smoothings": SMOOTHING_WORDS.items(),
-        "left_out": len(set(asked)) > MOST_JOBS,
-        "most": MOST_JOBS,
+        "left_out": len(set(asked)) > MAX_JOBS,
+        "max_jobs": MAX_JOBS,
     }
     return render(request, "jobs/compare.html", context)
 
 
 @require_safe
 def metrics_csv(request: HttpRequest, pk: int) -> HttpResponse:
-    """All points, as they came."""
+    """Export all points in the order in which they were stored."""
     job = get_object_or_404(Job.objects.visible_to(signed_in(request)), pk=pk)
     return as_csv(f"job-{job.pk}-metrics", _rows(job))
 

@@ -1,4 +1,4 @@
-"""Curves of what trainings told, ready to draw: a few hundred points, however many were kept."""
+"""Curves from the reports of trainings, reduced to a few hundred points to be drawn."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ from portal.jobs.metrics import BATCH, COLUMNS, LOSS, THROUGHPUT, seconds_left
 from portal.jobs.models import MetricPoint, Progress
 
 BINS = 200
-MOST_CURVES = 24
-MOST_RANKS = 32
-"""Bars of more cannot be told apart: of more ranks the slowest are shown."""
+MAX_CURVES = 24
+MAX_RANKS = 32
+"""The maximum number of bars in a chart; of more ranks, the slowest are shown."""
 FIRST = (LOSS, THROUGHPUT)
 SMOOTHING = {"none": 0.0, "some": 0.6, "much": 0.9}
-"""What the mean so far counts beside the next value."""
+"""The weight of the mean so far against the next value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Of one job: the mean value at each step of the grid, None where nothing was told."""
+    """The curve of one job: the mean value at each step of the grid, None where nothing was reported."""
 
     job: int
     values: tuple[float | None, ...]
@@ -30,7 +30,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """One metric of one or more jobs, over a grid of steps that they share."""
+    """The curves of one metric of one or more jobs, over a common grid of steps."""
 
     name: str
     steps: tuple[int, ...]
@@ -38,14 +38,14 @@ class Curves:
 
 
 def names_of(jobs: Sequence[int]) -> list[str]:
-    """The library's own first, then by name; at most ``MOST_CURVES``."""
+    """Return at most ``MAX_CURVES`` names of curves: those of the library first, then by name."""
     names = MetricPoint.objects.filter(attempt__job__in=jobs).order_by("name").values_list("name", flat=True).distinct()
-    known = list(names[: 2 * MOST_CURVES])
-    return [*(name for name in FIRST if name in known), *(name for name in known if name not in FIRST)][:MOST_CURVES]
+    known = list(names[: 2 * MAX_CURVES])
+    return [*(name for name in FIRST if name in known), *(name for name in known if name not in FIRST)][:MAX_CURVES]
 
 
 def curves(jobs: Sequence[int], names: Sequence[str]) -> list[Curves]:
-    """In two queries. A step that was done again, after work was lost, counts as it was done last."""
+    """Read curves in two queries. The last value counts of a step that was repeated after work was lost."""
     points = MetricPoint.objects.filter(attempt__job__in=jobs, name__in=names)
     ends = {row["name"]: row for row in points.values("name").order_by().annotate(low=Min("step"), high=Max("step"))}
     if not ends:
@@ -66,7 +66,7 @@ def _on_grid(name: str, by_job: Mapping[int, Mapping[int, float]], low: int, wid
 
 
 def smoothed(values: Sequence[float | None], keep: float) -> list[float | None]:
-    """Exponentially, without the pull to zero at the beginning."""
+    """Return the exponential moving average, corrected for its bias to zero at the beginning."""
     mean, weight, found = 0.0, 0.0, list[float | None]()
     for value in values:
         if value is not None:
@@ -76,9 +76,9 @@ def smoothed(values: Sequence[float | None], keep: float) -> list[float | None]:
 
 
 def pictures(many: Sequence[Curves], smoothing: str, called: Mapping[int, str]) -> list[Chart]:
-    """One for each metric, with a line for each job; ``called`` are the jobs' names in the legend.
+    """Return a chart for each metric, with a line for each job; ``called`` has the names of jobs for the legend.
 
-    A batch that never changes is no picture: it stands among the facts.
+    A batch size that never changes has no chart: it is shown as a number.
     """
     keep = SMOOTHING.get(smoothing, 0.0)
     drawn = []
@@ -102,11 +102,11 @@ def _short(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.4g}")
 
 
-# --- how far, how long still, and which rank holds the others up -------------------------------------------------
+# --- progress, remaining time, and slow ranks ---------------------------------------------------------------------
 
 
 def remaining_seconds(progress: Progress) -> float | None:
-    """At the pace of the last steps; None when it does not say how far it is."""
+    """Return the remaining seconds at the speed of the last steps; None if the progress is not reported."""
     if not progress.done or not progress.step_seconds:
         return None
     return seconds_left(progress.done, progress.step, progress.batch, progress.total, progress.step_seconds)
@@ -123,7 +123,7 @@ class Rank:
 
 
 def ranks_of(progress: Progress) -> list[Rank]:
-    """The slowest first."""
+    """Return the ranks, the slowest first."""
     columns = [progress.per_rank.get(name, []) for name in COLUMNS]
     rows = enumerate(zip_longest(*columns))
     ranks = [Rank(number, row[0] or 0, row[1] or 0, row[2] or 0, row[3], row[4]) for number, row in rows]
@@ -131,10 +131,13 @@ def ranks_of(progress: Progress) -> list[Rank]:
 
 
 def rank_picture(ranks: Sequence[Rank]) -> Chart | None:
-    """Computing and waiting side by side: who waits least is who the others wait for. None for a single rank."""
+    """Return a chart of computing and waiting for each rank: the others wait for the one that waits least.
+
+    None for a single rank.
+    """
     if len(ranks) < 2:
         return None
-    some = sorted(ranks[:MOST_RANKS], key=lambda rank: rank.number)
+    some = sorted(ranks[:MAX_RANKS], key=lambda rank: rank.number)
     predicted = [_short(rank.expected * 1000) if rank.expected else None for rank in some]
     return charts.bars(
         "A step, rank by rank",

@@ -1,4 +1,4 @@
-"""What one takes away from a job: its log and its outputs. All of it was written by somebody's code."""
+"""Downloads of a job: its log, outputs and checkpoints. All of it was written by users' code."""
 
 import io
 import zipfile
@@ -16,14 +16,14 @@ from portal.jobs.models import Job, LogStream, Output
 from portal.streaming import gathered
 
 VIEW_BYTES = 256 * 1024
-"""As much of a text as the page shows; the rest is for the download."""
+"""The maximum size of a text on a page; the download has the rest."""
 IMAGES = {
     b"\x89PNG\r\n\x1a\n": "image/png",
     b"\xff\xd8\xff": "image/jpeg",
     b"GIF87a": "image/gif",
     b"GIF89a": "image/gif",
 }
-"""Kinds that run nothing, known by their first bytes. SVG is a document with scripts and no such kind."""
+"""Types of images that cannot contain scripts, by their first bytes. SVG can, so it is not among them."""
 
 
 def visible_job(request: HttpRequest, pk: int) -> Job:
@@ -35,14 +35,14 @@ def visible_job(request: HttpRequest, pk: int) -> Job:
 
 @require_safe
 def log(request: HttpRequest, pk: int) -> HttpResponseBase:
-    """All ranks as one text in the order of time; ``?times=1`` with times, ``?attempt=2`` of one attempt."""
+    """Send the output of all ranks as one text in the order of time; with times if ``?times=1``; of one ``?attempt=2``."""
     job = visible_job(request, pk)
     rows = LogStream.printed.filter(container__attempt__job=job).select_related("container__attempt")
     number = request.GET.get("attempt", "")
     if number:
         rows = rows.filter(container__attempt__number=int(number) if number.isdecimal() and len(number) < 9 else -1)
-    found = list(rows.order_by("container__attempt__number", "container__index", "name")[: logs.MOST_MERGED])
-    # one attempt after the other: their lines never mix
+    found = list(rows.order_by("container__attempt__number", "container__index", "name")[: logs.MAX_MERGED])
+    # one attempt after the other, so that their lines do not mix
     by_attempt: dict[int, list[LogStream]] = {}
     for row in found:
         by_attempt.setdefault(row.container.attempt.number, []).append(row)
@@ -59,7 +59,7 @@ def _text(by_attempt: dict[int, list[LogStream]], times: bool) -> Iterator[bytes
 
 @require_safe
 def raw_stream(request: HttpRequest, pk: int, stream_pk: int) -> HttpResponseBase:
-    """The bytes of one rank as they were written."""
+    """Send the bytes of one rank as they were written."""
     job = visible_job(request, pk)
     row = get_object_or_404(
         LogStream.printed.select_related("container__attempt"), pk=stream_pk, container__attempt__job=job
@@ -93,7 +93,7 @@ def output(request: HttpRequest, pk: int, path: str) -> HttpResponseBase:
 
 @require_safe
 def image(request: HttpRequest, pk: int, path: str) -> HttpResponseBase:
-    """For <img> on the page that shows it; only kinds that run nothing."""
+    """Send an image for <img> on the page that shows it; only types without scripts."""
     row = _output(request, pk, path)
     file = _opened(row)
     kind = image_kind(file.read(16))
@@ -108,7 +108,7 @@ def image(request: HttpRequest, pk: int, path: str) -> HttpResponseBase:
 
 @require_safe
 def view_output(request: HttpRequest, pk: int, path: str) -> HttpResponse:
-    """A text or an image inside a page; anything else can only be downloaded."""
+    """Show a text or an image on a page; other files can only be downloaded."""
     row = _output(request, pk, path)
     with _opened(row) as file:
         head = file.read(VIEW_BYTES)
@@ -119,7 +119,7 @@ def view_output(request: HttpRequest, pk: int, path: str) -> HttpResponse:
 
 
 def checkpoint_file(request: HttpRequest, job: Job, path: str) -> HttpResponseBase:
-    """One file of the job's checkpoints. One that is replaced while it is sent breaks off."""
+    """Send a file of the checkpoints of a job. If it is replaced while it is sent, the response is cut off."""
     row = checkpoints.newest(job.pk)
     entry = row.files.get(path) if row else None
     if entry is None or not all(checkpoints.has_piece(job, sha256) for sha256 in entry[2]):
@@ -139,7 +139,7 @@ def image_kind(head: bytes) -> str | None:
 
 
 def as_text(head: bytes) -> str | None:
-    """None for what is no text. The last character may have been cut in two."""
+    """Return the text; None for a binary file. The last character may be incomplete."""
     if b"\0" in head:
         return None
     for cut in range(4):
@@ -153,7 +153,7 @@ def as_text(head: bytes) -> str | None:
 
 @require_safe
 def all_outputs(request: HttpRequest, pk: int) -> HttpResponseBase:
-    """Every output in one zip, made while it is sent."""
+    """Send all outputs in one zip, which is created while it is sent."""
     job = visible_job(request, pk)
     rows = list(job.outputs.all())
     if not rows:
@@ -162,7 +162,7 @@ def all_outputs(request: HttpRequest, pk: int) -> HttpResponseBase:
 
 
 class _Pipe(io.RawIOBase):
-    """What a zip file is written to: kept until it is taken."""
+    """The buffer to which a zip file is written, until it is taken."""
 
     def __init__(self) -> None:
         self._kept = bytearray()
@@ -181,14 +181,14 @@ class _Pipe(io.RawIOBase):
 
 
 def _zip(rows: Sequence[Output]) -> Iterator[bytes]:
-    """Stored, not packed: outputs are mostly weights and images, which do not get smaller."""
+    """Yield a zip without compression: outputs are mostly weights and images, which do not become smaller."""
     pipe = _Pipe()
     with zipfile.ZipFile(pipe, "w", zipfile.ZIP_STORED) as archive:
         for row in rows:
             try:
                 file = outputs.open_output(row)
             except FileNotFoundError:
-                continue  # replaced since the list was read
+                continue  # it was replaced after the list was read
             info = zipfile.ZipInfo(row.path, row.stored_at.timetuple()[:6])
             info.external_attr = 0o644 << 16
             with archive.open(info, "w", force_zip64=True) as entry:

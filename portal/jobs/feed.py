@@ -1,6 +1,6 @@
-"""A job's log as one viewer gets it: pieces of bytes of its streams from this viewer's cursors, oldest first.
+"""The log of a job for one viewer: pieces of its streams from the cursors of the viewer, oldest first.
 
-Nothing here knows of sockets. The rows say how much there is; the files say what.
+It is independent of sockets. Rows have the sizes of streams, files their bytes.
 """
 
 import json
@@ -15,14 +15,13 @@ from portal.jobs.models import LogStream
 
 PIECE_BYTES = 64 * 1024
 PIECE_MARKS = 500
-"""A rank that writes each line by itself makes a mark for each; the header of a frame stays small."""
+"""The maximum number of marks in a frame, whose header stays small: a rank may make a mark for each line."""
 HEADER = struct.Struct(">I")
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Bytes of one stream from ``offset`` on, and when they were written: the mark in force at their beginning,
-    then those within them."""
+    """Bytes of one stream from ``offset``, with their times: the mark before their beginning, then those within them."""
 
     stream: int
     offset: int
@@ -30,7 +29,7 @@ class Piece:
     marks: list[tuple[int, int]]
 
     def frame(self) -> bytes:
-        """Length of the header, the header as JSON, the bytes as they are."""
+        """Return the frame: the length of the header, the header as JSON, the bytes."""
         header = json.dumps({"s": self.stream, "o": self.offset, "m": self.marks}, separators=(",", ":")).encode()
         return HEADER.pack(len(header)) + header + self.data
 
@@ -40,9 +39,9 @@ class _Position:
     row: LogStream
     cursor: int
     marks: list[tuple[int, int]] = field(default_factory=list)
-    """Read ahead of the cursor; the first is the one in force there."""
+    """Marks that were read ahead; the first applies at the cursor."""
     read: int = 0
-    """Marks of the stream read so far."""
+    """The number of marks of the stream that were read."""
 
     @property
     def behind(self) -> bool:
@@ -53,14 +52,14 @@ class _Position:
 
 
 class Feed:
-    """Where one viewer is in each stream of a job."""
+    """The positions of one viewer in the streams of a job."""
 
     def __init__(self) -> None:
         self._rows: dict[int, LogStream] = {}
         self._positions: dict[int, _Position] = {}
 
     def look(self, rows: Sequence[LogStream]) -> bool:
-        """Takes note of the streams as they are now; True when there are new ones to tell the viewer of."""
+        """Update the streams; return whether there are new ones to report to the viewer."""
         fresh = any(row.pk not in self._rows for row in rows)
         self._rows = {row.pk: row for row in rows}
         for pk, position in self._positions.items():
@@ -72,7 +71,7 @@ class Feed:
         return stream in self._rows
 
     def start(self, cursors: dict[int, int]) -> None:
-        """The viewer's cursors. Streams begun already go on where they are: a later word about them is older news."""
+        """Set the cursors of the viewer. Streams that were started keep their position, which is newer."""
         for pk, row in self._rows.items():
             if pk not in self._positions:
                 self._positions[pk] = _Position(row, min(max(cursors.get(pk, 0), 0), row.size))
@@ -86,7 +85,7 @@ class Feed:
         return all(row.closed for row in self._rows.values())
 
     def describe(self) -> list[dict[str, Any]]:
-        """The streams for the viewer's list: oldest attempt first, set-up before ranks, ranks by number."""
+        """Return the streams for the list of the viewer: oldest attempt first, set-up before ranks, ranks by number."""
         rows = sorted(self._rows.values(), key=_order)
         hosts = {row.container_id for row in rows if row.name == "setup"}
         return [
@@ -100,7 +99,7 @@ class Feed:
         ]
 
     def next(self) -> Piece | None:
-        """The piece that was written first among those not sent yet; None when the viewer has everything. Reads files."""
+        """Return the oldest piece that was not sent yet; None if the viewer has everything. Reads files."""
         waiting = [position for position in self._positions.values() if position.behind]
         if not waiting:
             return None
@@ -111,7 +110,7 @@ class Feed:
 
 
 def _read_marks(position: _Position) -> None:
-    """Makes sure that the mark in force at the cursor, and enough after it, are there."""
+    """Read the mark that applies at the cursor, and enough after it."""
     while position.read < position.row.marks and (
         len(position.marks) <= PIECE_MARKS or position.marks[-1][0] <= position.cursor
     ):
@@ -122,13 +121,13 @@ def _read_marks(position: _Position) -> None:
         position.marks += more
         _forget(position)
     if not position.marks or position.marks[0][0] > position.cursor:
-        # bytes before the first mark: no later than it, and no earlier than the container
+        # bytes before the first mark: not later than it, and not earlier than the container
         began = position.row.container.running_at or position.row.container.assigned_at
         position.marks.insert(0, (position.cursor, int(began.timestamp() * 1000)))
 
 
 def _forget(position: _Position) -> None:
-    """Drops the marks that ended before the cursor."""
+    """Drop the marks that ended before the cursor."""
     keep = bisect_right(position.marks, position.cursor, key=lambda mark: mark[0])
     del position.marks[: max(0, keep - 1)]
 

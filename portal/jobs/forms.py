@@ -152,8 +152,8 @@ def _from_guess(code: CodeVersion, environments: Sequence[Environment]) -> dict[
     launcher = guess.get("launcher") or Job.Launcher.COMMAND
     entry = str(guess.get("entry") or "")
     elastic = bool(guess.get("elastic"))
-    most = services.lab_gpus()
-    several = launcher != Job.Launcher.COMMAND and (most == 0 or most > 1)
+    lab_gpus = services.lab_gpus()
+    several = launcher != Job.Launcher.COMMAND and (lab_gpus == 0 or lab_gpus > 1)
     best = best_environment(guess, environments)
     return {
         "launcher": launcher,

@@ -1,4 +1,4 @@
-"""Runs an example of the gallery: its code into a project, and a job as its ``gallery.toml`` asks for."""
+"""Runs an example of the gallery: uploads its code to a project and submits the job that its ``gallery.toml`` describes."""
 
 from portal.accounts.models import User
 from portal.cluster.models import LIVE_NODE, Environment, Node, NodeEnvironment
@@ -12,14 +12,14 @@ from portal.refused import Refused
 
 
 def run_example(user: User, example: Example, project: Project | None = None) -> Job:
-    """On as many GPUs as the example is for, or as the lab has."""
+    """Run an example on as many GPUs as it is made for, or as the lab has."""
     environment = _environment(example)
     if environment is None:
         raise Refused(
             f"This example needs the environment {example.environment}, which this portal does not offer. Ask an admin."
         )
     code = use_example(user, example, project)
-    most = services.lab_gpus() or example.max_gpus
+    lab_gpus = services.lab_gpus() or example.max_gpus
     submission = Submission(
         code=code,
         environment=environment,
@@ -30,7 +30,7 @@ def run_example(user: User, example: Example, project: Project | None = None) ->
         arguments=tuple(example.arguments),
         env_vars=example.env_vars,
         min_gpus=example.min_gpus,
-        max_gpus=max(example.min_gpus, min(example.max_gpus, most)),
+        max_gpus=max(example.min_gpus, min(example.max_gpus, lab_gpus)),
         elastic=example.elastic,
         time_limit_seconds=example.time_limit_seconds,
         resumable=example.resumable,
@@ -39,8 +39,11 @@ def run_example(user: User, example: Example, project: Project | None = None) ->
 
 
 def _environment(example: Example) -> Environment | None:
-    """The one that the example names. Where no node has it ready, another that is ready and offers the same packages:
-    nodes of an earlier release cannot prepare what came later."""
+    """Return the environment that the example names.
+
+    If it is ready on no node, return another that is ready and has the same packages: nodes of an earlier release cannot
+    prepare newer environments.
+    """
     offered = Environment.objects.filter(retired=False)
     named = offered.filter(key=example.environment).first()
     if named is None or not Node.objects.filter(LIVE_NODE).exists():

@@ -1,4 +1,4 @@
-"""The gallery's one click: an example's code into one's own project, and a job as its description asks for."""
+"""The button of the gallery: uploads an example to the user's project and submits its job."""
 
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse

@@ -1,9 +1,9 @@
-"""Which GPU eats jobs, and what becomes of jobs whose GPU has failed.
+"""Finds GPUs on which jobs fail, and moves jobs off GPUs that have failed.
 
-A GPU eats jobs on which several different ones in a row failed as soon as they had started.
+A GPU is quarantined when several different jobs in a row failed on it as soon as they had started.
 
-A job whose code failed as quickly on another GPU says nothing about this one, and is passed over. The last usable GPU
-of the lab is left in use: without another to compare it with, the jobs are the likelier cause.
+A job whose code failed as quickly on another GPU is no evidence against this one, and does not count. The last usable
+GPU of the lab stays in use: without another to compare it with, the jobs are the likelier cause.
 """
 
 from collections.abc import Collection, Sequence
@@ -18,27 +18,27 @@ from portal.cluster.models import Gpu, usable_gpu
 from portal.jobs import lifecycle
 from portal.jobs.models import Allocation, Container, StopReason
 from portal.jobs.rules import essential
-from portal.jobs.survivors import bond_of, counting
+from portal.jobs.survival import counting, survival_rule_for
 
 AT_ONCE = timedelta(seconds=30)
-"""From the start of the ranks to their failure. A script that reads its data first takes longer to fail by itself."""
+"""The time from the start of the ranks to their failure. A script that reads its data first takes longer to fail."""
 LOOKED_AT = 20
-"""Last allocations of a GPU that are read."""
+"""The number of latest allocations of a GPU that are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """A job's time on a GPU, over."""
+    """The time of a job on a GPU, which is over."""
 
     job: int
     code: int
     failed_at_once: bool
     ours: bool = False
-    """It ended for a reason of the portal's, which says nothing about the GPU."""
+    """The portal ended it, which is no evidence about the GPU."""
 
 
 def failures_in_a_row(stays: Sequence[Stay], failed_elsewhere: Collection[int]) -> int:
-    """How many different jobs failed at once, latest first, until one did not. ``failed_elsewhere``: codes to pass over."""
+    """Count the different jobs that failed at once, from the latest back to one that did not; skip ``failed_elsewhere``."""
     jobs: set[int] = set()
     for stay in stays:
         if stay.ours or (stay.failed_at_once and stay.code in failed_elsewhere):
@@ -50,9 +50,9 @@ def failures_in_a_row(stays: Sequence[Stay], failed_elsewhere: Collection[int]) 
 
 
 def look_after_exits(container_ids: Collection[int]) -> list[Gpu]:
-    """Quarantines the GPUs that these containers held and that have failed too often; returns those."""
-    least = settings.GPU_QUARANTINE_FAILURES
-    if not least:
+    """Quarantine the GPUs that these containers held and on which too many jobs failed; return those."""
+    min_failures = settings.GPU_QUARANTINE_FAILURES
+    if not min_failures:
         return []
     held = Allocation.objects.filter(container__in=container_ids, released_at__isnull=False)
     gpus = Gpu.objects.filter(usable_gpu(), kind=Gpu.Kind.CUDA, pk__in=held.values("gpu")).order_by("pk")
@@ -62,7 +62,7 @@ def look_after_exits(container_ids: Collection[int]) -> list[Gpu]:
         codes = {stay.code for stay in stays if stay.failed_at_once}
         count = failures_in_a_row(stays, _failed_elsewhere(gpu, codes)) if codes else 0
         others = Gpu.objects.filter(usable_gpu(), node__removed_at=None, node__approved_at__isnull=False)
-        if count >= least and others.exclude(pk=gpu.pk).exists():
+        if count >= min_failures and others.exclude(pk=gpu.pk).exists():
             reason = f"{count} different jobs in a row failed within {AT_ONCE.seconds} s of their start on it."
             if quarantine.quarantine(gpu, reason):
                 taken.append(gpu)
@@ -70,20 +70,20 @@ def look_after_exits(container_ids: Collection[int]) -> list[Gpu]:
 
 
 def leave() -> None:
-    """Takes jobs off GPUs whose driver told of a grave error: they go on without them, or again elsewhere.
+    """Take jobs off GPUs whose driver reported a grave error: they continue without these, or restart elsewhere.
 
-    May be repeated. One query when there is nothing to do.
+    May be repeated. Takes one query when there is nothing to do.
     """
     held = Allocation.objects.filter(
         gpu__quarantined_at__isnull=False, released_at__isnull=True, container__wanted=Container.Wanted.RUN
     ).exclude(gpu__fault="")
     if not held.exists():
-        return  # as nearly always, and far quicker than to ask for all of their columns
+        return  # the usual case, and far quicker than reading all of their columns
     for row in held.select_related("gpu", "container", "attempt__job").order_by("attempt__job_id", "gpu"):
         if row.gpu.failed_since(row.allocated_at):
-            attempt, parts = row.attempt, list(row.attempt.containers.all())
-            how = bond_of(attempt.job, attempt)
-            needed = essential(attempt.job.elastic, counting(how, parts), how)
+            attempt, containers = row.attempt, list(row.attempt.containers.all())
+            rule = survival_rule_for(attempt.job, attempt)
+            needed = essential(attempt.job.elastic, counting(rule, containers), rule)
             if row.container in needed:
                 lifecycle.stop_attempt(attempt, StopReason.GPU_FAULT)
             else:
@@ -99,17 +99,19 @@ def _stays(gpu: Gpu) -> list[Stay]:
 
 
 def _stay(row: Allocation) -> Stay:
-    part = row.container
-    failed = part.exit_reason == "launch_error" or (part.exit_reason == "exited" and part.exit_code not in (0, None))
-    worked = part.exit_reason == "exited" and part.exit_code == 0
-    began, ended = part.running_at, part.exited_at
+    container = row.container
+    failed = container.exit_reason == "launch_error" or (
+        container.exit_reason == "exited" and container.exit_code not in (0, None)
+    )
+    worked = container.exit_reason == "exited" and container.exit_code == 0
+    began, ended = container.running_at, container.exited_at
     quick = began is None or ended is None or ended - began <= AT_ONCE
     at_once = failed and quick
     return Stay(row.attempt.job_id, row.attempt.job.code_id, at_once, ours=not at_once and not worked and quick)
 
 
 def _failed_elsewhere(gpu: Gpu, codes: Collection[int]) -> set[int]:
-    """Those codes that also failed as quickly on another GPU."""
+    """Return the codes that also failed as quickly on another GPU."""
     rows = Allocation.objects.filter(
         Q(container__exit_reason="launch_error") | Q(container__exit_reason="exited") & ~Q(container__exit_code=0),
         attempt__job__code__in=codes,

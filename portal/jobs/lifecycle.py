@@ -1,8 +1,8 @@
-"""The only module that writes a state: of containers, attempts and jobs. What to write, ``rules`` decides.
+"""Writes the states of containers, attempts and jobs, as the only module; ``rules`` decides what to write.
 
-Reports come in through ``advance``; what the loop wants goes out through ``start_attempt``, ``stop_attempt`` and
-``stop_container``; ``settle`` draws the conclusions in the same transaction; ``sweep`` does what time alone demands.
-Everything may be repeated. Locks are taken in one order: job, attempt, node, container.
+``advance`` takes reports of agents; ``start_attempt``, ``stop_attempt`` and ``stop_container`` carry out decisions of the
+scheduler and of users; ``settle`` derives the consequences in the same transaction; ``sweep`` applies the rules of time.
+Every call may be repeated. Locks are taken in one order: job, attempt, node, container.
 """
 
 import logging
@@ -36,8 +36,8 @@ from portal.jobs.models import (
 from portal.jobs.rules import (
     GOES_ON,
     MOVES,
+    AttemptFacts,
     Due,
-    SeenAttempt,
     attempt_outcome,
     is_silent,
     job_state,
@@ -46,36 +46,36 @@ from portal.jobs.rules import (
     seconds_counted,
     silence_allowed,
 )
-from portal.jobs.survivors import LOST_REASONS, SeenPart, bond_of
+from portal.jobs.survival import LOST_REASONS, ContainerFacts, survival_rule_for
 from portal.wake import wake_job_viewers, wake_node, wake_scheduler
 
 logger = logging.getLogger(__name__)
 
 ATTEMPT_LOOKUPS = {name: f"job__{name}" for name in ("intent", "elastic", "min_gpus", "time_limit_seconds")}
 CONTAINER_LOOKUPS = {"slots": "spec__slots", "draining": "node__draining", "last_seen_at": "node__last_seen_at"}
-"""Fields of ``SeenAttempt`` and ``SeenPart`` that lie in other rows."""
+"""Where to look up the fields of ``AttemptFacts`` and ``ContainerFacts`` that are columns of other tables."""
 RUNNING, EXITED = ContainerState.RUNNING, ContainerState.EXITED
 
 
-class Stale(Exception):  # noqa: N818
-    """What was read before the lock no longer holds: nothing was written."""
+class JobChangedError(Exception):
+    """The job has changed since it was read, before it was locked. Nothing was written."""
 
 
 # --- history -----------------------------------------------------------------------------------------------------
 
 
 def locked(job_id: int) -> Job:
-    """The job's row, locked until the transaction ends. Its attempts and containers change only under this lock."""
+    """Return the row of a job, locked until the transaction ends. Attempts and containers change only under this lock."""
     return Job.objects.select_for_update(no_key=True).get(pk=job_id)
 
 
 def lock(job_id: int) -> None:
-    """As ``locked``, for those who need no more than that: reading all of a job takes longer than locking it."""
+    """Lock a job without reading its row, which takes longer than the lock."""
     Job.objects.select_for_update(no_key=True).values_list("pk").get(pk=job_id)
 
 
 def record(job: Job, kind: str, text: str, actor: User | None = None, **data: object) -> JobEvent:
-    """Adds a line to the job's history, in the transaction of what it tells of."""
+    """Add a line to the history of a job, in the transaction of the change that it describes."""
     with transaction.atomic(savepoint=False):
         lock(job.pk)
         last = JobEvent.objects.filter(job=job).aggregate(last=Max("seq"))["last"] or 0
@@ -97,10 +97,10 @@ def advance(
     exit_reason: str = "",
     detail: str = "",
 ) -> bool:
-    """Moves a container forward and draws the conclusions; True when it moved.
+    """Move a container to a later state and settle its job; return whether it moved.
 
-    A report of the state it is in already only renews ``detail``; one backwards is logged and changes nothing.
-    ``at`` is when it happened by the node's clock, believed within what the portal knows.
+    A report of the present state only updates ``detail``; a report of an earlier state is logged and changes nothing.
+    ``at`` is the time of the change by the clock of the node, limited to the times that are possible.
     """
     job = locked(container.attempt.job_id)
     row = Container.objects.select_for_update(no_key=True).get(pk=container.pk)
@@ -137,47 +137,58 @@ def advance(
     return True
 
 
-def _note_start(job: Job, part: Container, when: datetime) -> None:
-    if Attempt.objects.filter(pk=part.attempt_id, started_at__isnull=True).update(started_at=when):
+def _note_start(job: Job, container: Container, when: datetime) -> None:
+    if Attempt.objects.filter(pk=container.attempt_id, started_at__isnull=True).update(started_at=when):
         Job.objects.filter(pk=job.pk, started_at__isnull=True).update(started_at=when)
-        record(job, "started", f"Attempt {part.attempt.number} started.")
+        record(job, "started", f"Attempt {container.attempt.number} started.")
 
 
-def _fault_of(part: Container) -> str:
-    """What the driver of one of its GPUs told of while it had it: its code is not to blame for how it ended."""
-    held = Allocation.objects.filter(container=part, released_at__isnull=True).select_related("gpu")
+def _fault_of(container: Container) -> str:
+    """Return the fault that the driver of a GPU reported while the container held it: then the code is not to blame."""
+    held = Allocation.objects.filter(container=container, released_at__isnull=True).select_related("gpu")
     return next((row.gpu.fault for row in held if row.gpu.failed_since(row.allocated_at)), "")
 
 
-def _release(part: Container, now: datetime) -> None:
+def _release(container: Container, now: datetime) -> None:
     ended = Greatest(F("allocated_at"), now)
-    if Allocation.objects.filter(container=part, released_at__isnull=True).update(released_at=ended):
+    if Allocation.objects.filter(container=container, released_at__isnull=True).update(released_at=ended):
         wake_scheduler()
 
 
-def _note_exit(job: Job, part: Container) -> None:
-    if part.exit_reason in LOST_REASONS:
-        record(job, "lost", f"The part on {part.node.name} was lost.", container=part.name, reason=part.exit_reason)
+def _note_exit(job: Job, container: Container) -> None:
+    if container.exit_reason in LOST_REASONS:
+        record(
+            job,
+            "lost",
+            f"The container on {container.node.name} was lost.",
+            container=container.name,
+            reason=container.exit_reason,
+        )
 
 
-# --- what the loop and people want -------------------------------------------------------------------------------
+# --- decisions of the scheduler and of users ---------------------------------------------------------------------
 
 
 @transaction.atomic
-def start_attempt(job: Job, policy: str, where: str = "", ring: int | None = None) -> Attempt:
-    """A new live attempt, for the caller to give containers and GPUs to in the same transaction.
+def start_attempt(job: Job, policy: str, where: str = "", overlay_network: int | None = None) -> Attempt:
+    """Create a live attempt, to which the caller adds containers and GPUs in the same transaction.
 
-    ``where`` goes into the history, e.g. ``node a (2 GPUs)``; ``ring`` is the number of its network over several nodes,
-    if it shall have one. Raises Stale when the job is no longer waiting.
+    ``where`` is written to the history, e.g. ``node a (2 GPUs)``; ``overlay_network`` is the number of the network
+    between its nodes, or None for an attempt on one node. Raises JobChangedError when the job is no longer waiting.
     """
     row = locked(job.pk)
     if row.state != JobState.QUEUED or row.intent != Job.Intent.RUN:
-        raise Stale(f"job {job.pk} no longer waits: it is {row.get_state_display()}")
+        raise JobChangedError(f"job {job.pk} no longer waits: it is {row.get_state_display()}")
     before = list(row.attempts.order_by("number").values_list("outcome", "started_at", "ended_at", "number"))
     last = before[-1][3] if before else 0
     counted = seconds_counted(row.resumable, (each[:3] for each in before))
     attempt = Attempt.objects.create(
-        job=row, number=last + 1, policy=policy, secret=secrets.token_hex(32), counted_seconds=counted, ring=ring
+        job=row,
+        number=last + 1,
+        policy=policy,
+        secret=secrets.token_hex(32),
+        counted_seconds=counted,
+        overlay_network=overlay_network,
     )
     placed = f"placed on {where}" if where else "placed"
     record(row, "placed", f"Attempt {attempt.number} was {placed} by {policy}.", attempt=attempt.number)
@@ -187,9 +198,9 @@ def start_attempt(job: Job, policy: str, where: str = "", ring: int | None = Non
 
 
 def add_container(attempt: Attempt, node: Node, index: int, role: str, name: str, spec: dict[str, Any]) -> Container:
-    """A part of a live attempt, for its node to make."""
+    """Add a container to a live attempt, for its node to create."""
     now = timezone.now()
-    part = Container.objects.create(
+    container = Container.objects.create(
         attempt=attempt,
         node=node,
         index=index,
@@ -200,12 +211,12 @@ def add_container(attempt: Attempt, node: Node, index: int, role: str, name: str
         state_since=now,
     )
     wake_node(node.pk)
-    return part
+    return container
 
 
 @transaction.atomic
 def stop_attempt(attempt: Attempt, reason: str) -> None:
-    """Tells all its containers to stop. The first reason stays, but a person's cancel overrides the others'."""
+    """Request all containers of an attempt to stop. The first reason is kept, but a user's cancel replaces it."""
     job = locked(attempt.job_id)
     row = Attempt.objects.select_for_update(no_key=True).get(pk=attempt.pk)
     if row.ended_at is not None:
@@ -219,68 +230,70 @@ def stop_attempt(attempt: Attempt, reason: str) -> None:
     attempt.wanted, attempt.stop_reason = row.wanted, row.stop_reason
     if reason != StopReason.DONE:
         why = room_for_others(job.resumable) if reason == StopReason.PREEMPTED else StopReason(reason).label
-        text = f"Attempt {row.number} was told to stop: {why}."
+        text = f"Attempt {row.number} was asked to stop: {why}."
         record(job, "stopping", text, attempt=row.number, reason=str(reason))
-    for part in row.containers.exclude(state=EXITED):
-        stop_container(part, reason)
+    for container in row.containers.exclude(state=EXITED):
+        stop_container(container, reason)
     settle(job)
 
 
 @transaction.atomic
 def stop_container(container: Container, reason: str) -> None:
-    """Tells one container to stop and asks its GPUs back."""
+    """Request one container to stop and its GPUs back."""
     lock(container.attempt.job_id)
     now = timezone.now()
-    told = (
+    updated = (
         Container.objects.filter(pk=container.pk, wanted=Container.Wanted.RUN)
         .exclude(state=EXITED)
         .update(wanted=Container.Wanted.STOP, stop_reason=reason, stop_requested_at=now)
     )
-    if not told:
+    if not updated:
         return
     container.wanted, container.stop_reason, container.stop_requested_at = Container.Wanted.STOP, reason, now
     Allocation.objects.filter(container=container, released_at__isnull=True, requested_back_at__isnull=True).update(
         requested_back_at=now
     )
-    for node_id in _nodes_to_tell(container):
+    for node_id in _nodes_to_notify(container):
         wake_node(node_id)
     wake_job_viewers(container.attempt.job_id)
 
 
 def ask_back(attempt: Attempt, now: datetime) -> None:
-    """Of an attempt that is about to leave nodes that are being drained: its GPUs there, while its parts there go on."""
+    """Request back the GPUs that an attempt holds on nodes that are being drained, while its containers there still run."""
     held = Allocation.objects.filter(attempt=attempt, released_at__isnull=True, requested_back_at__isnull=True)
     held.filter(container__node__draining=True).update(requested_back_at=now)
 
 
 def let_keep(attempt: Attempt) -> None:
-    """Takes ``ask_back`` back, for parts that were not told to stop meanwhile."""
+    """Undo ``ask_back``, for containers that have not been asked to stop since."""
     asked = Allocation.objects.filter(attempt=attempt, released_at__isnull=True, requested_back_at__isnull=False)
     asked.filter(container__wanted=Container.Wanted.RUN).update(requested_back_at=None)
 
 
-def _nodes_to_tell(container: Container) -> set[int]:
-    """Its own node, and the driver's, whose list of hosts has changed."""
+def _nodes_to_notify(container: Container) -> set[int]:
+    """Return the node of a container and that of its driver, whose list of hosts has changed."""
     drivers = Container.objects.filter(attempt=container.attempt_id, role=Container.Role.DRIVER)
     return {container.node_id, *drivers.values_list("node_id", flat=True)}
 
 
-# --- conclusions -------------------------------------------------------------------------------------------------
+# --- consequences ------------------------------------------------------------------------------------------------
 
 
 @transaction.atomic
 def settle(job: Job) -> None:
-    """Ends the live attempt if its containers have all exited, stops the rest if it cannot go on, sets the state."""
+    """End the live attempt if its containers have all exited, stop it if it cannot continue, and set the job's state."""
     row = locked(job.pk)
     attempt = row.attempts.filter(ended_at__isnull=True).first()
     if attempt is not None:
-        parts = list(attempt.containers.all())
-        if all(part.state == EXITED for part in parts) and (parts or attempt.wanted == Attempt.Wanted.STOP):
-            _end(row, attempt, parts)
-        elif attempt.wanted == Attempt.Wanted.RUN and (
-            reason := reason_to_stop(row.elastic, parts, bond_of(row, attempt))
+        containers = list(attempt.containers.all())
+        if all(container.state == EXITED for container in containers) and (
+            containers or attempt.wanted == Attempt.Wanted.STOP
         ):
-            stop_attempt(attempt, reason)  # settles in its turn
+            _end(row, attempt, containers)
+        elif attempt.wanted == Attempt.Wanted.RUN and (
+            reason := reason_to_stop(row.elastic, containers, survival_rule_for(row, attempt))
+        ):
+            stop_attempt(attempt, reason)  # which settles the job
             row.refresh_from_db(fields=["state", "started_at", "finished_at"])
             _copy_state(row, job)
             return
@@ -288,10 +301,10 @@ def settle(job: Job) -> None:
     _copy_state(row, job)
 
 
-def _end(job: Job, attempt: Attempt, parts: Sequence[Container]) -> None:
-    outcome = attempt_outcome(attempt.stop_reason, job.elastic, parts, bond_of(job, attempt))
+def _end(job: Job, attempt: Attempt, containers: Sequence[Container]) -> None:
+    outcome = attempt_outcome(attempt.stop_reason, job.elastic, containers, survival_rule_for(job, attempt))
     attempt.ended_at, attempt.outcome = max(timezone.now(), attempt.started_at or attempt.created_at), outcome
-    attempt.cause = causes.explain(job, attempt, parts)
+    attempt.cause = causes.explain(job, attempt, containers)
     attempt.save(update_fields=["ended_at", "outcome", "cause"])
     title = attempt.cause.get("title", "")
     text = f"Attempt {attempt.number} ended: {outcome.label}." + (f" {title}." if title else "")
@@ -299,11 +312,12 @@ def _end(job: Job, attempt: Attempt, parts: Sequence[Container]) -> None:
 
 
 def room_for_others(resumable: bool) -> str:
-    """Why it was preempted, for its owner."""
-    return f"to make room for others; it {'goes on from its checkpoint' if resumable else 'starts over'} later"
+    """Return why an attempt was preempted, in words for the owner of the job."""
+    then = "restarts from its checkpoint" if resumable else "restarts from the beginning"
+    return f"to make room for others; it {then} later"
 
 
-NEWS = {
+STATE_TEXTS = {
     JobState.QUEUED: "is queued",
     JobState.RUNNING: "is running",
     JobState.HELD: "is held",
@@ -314,7 +328,7 @@ NEWS = {
 
 
 def _set_state(job: Job) -> None:
-    """``job`` is locked."""
+    """Set the state of a job, which the caller has locked."""
     outcomes = list(job.attempts.order_by("number").values_list("outcome", flat=True))
     state = job_state(job.intent, job.retries, outcomes)
     if state == job.state or job.state in FINISHED_STATES:
@@ -322,25 +336,25 @@ def _set_state(job: Job) -> None:
     job.state = state
     job.finished_at = max(timezone.now(), job.started_at or job.submitted_at) if state in FINISHED_STATES else None
     job.save(update_fields=["state", "finished_at"])
-    news = NEWS[state]
+    text = STATE_TEXTS[state]
     if state == JobState.QUEUED and outcomes:
-        news += " again"
+        text += " again"
         if outcomes[-1] in GOES_ON:
-            news += ", to go on from its checkpoint" if job.resumable else ", to start over"
-    record(job, "state", f"The job {news}.", state=str(state))
+            text += ", to restart from its checkpoint" if job.resumable else ", to restart from the beginning"
+    record(job, "state", f"The job {text}.", state=str(state))
     wake_scheduler()
 
 
 def _copy_state(source: Job, target: Job) -> None:
-    """The caller's object shows what was written."""
+    """Copy what was written to the object of the caller."""
     if source is not target:
         target.state, target.started_at, target.finished_at = source.state, source.started_at, source.finished_at
 
 
 def note_collected(container: Container, complaint: str = "") -> None:
-    """Its log and outputs are complete: the last lines may tell the cause better than what was there before.
+    """Record that the log and outputs of a container are complete, and find the cause again with the last lines.
 
-    ``complaint`` is what the agent says of outputs that it could not send.
+    ``complaint`` is the agent's message about outputs that it could not send.
     """
     now = timezone.now()
     if not Container.objects.filter(pk=container.pk, collected_at__isnull=True).update(collected_at=now):
@@ -361,63 +375,65 @@ def note_collected(container: Container, complaint: str = "") -> None:
 
 
 def sweep(now: datetime | None = None, moving: Collection[int] = ()) -> None:
-    """Does what time alone demands: lost nodes, time limits, what people asked for, deadlines. Two queries when idle.
+    """Apply the rules of time: lost nodes, time limits, requests to stop, deadlines. Takes two queries when nothing is due.
 
-    Attempts that are ``moving`` leave nodes that are being drained by themselves, a little later.
+    Attempts in ``moving`` are not stopped by a drain: they leave the nodes by themselves, a little later.
 
-    Without ``now`` it is the present, and nothing is declared lost for a while after the clock has jumped.
+    Without ``now``, the present time counts, and no container is declared lost for a while after the clock has jumped.
     """
     in_doubt = now is None and wall_clock.in_doubt(silence_allowed().total_seconds())
     if now is None:
         now = timezone.now()
         clock_steps.account(wall_clock, now, doubted=in_doubt)
-    for attempt, parts in _live_attempts():
-        parts = [part._replace(draining=False) for part in parts] if attempt.id in moving else parts
-        for due in overdue(attempt, parts, now):
+    for attempt, containers in _live_attempts():
+        containers = (
+            [container._replace(draining=False) for container in containers] if attempt.id in moving else containers
+        )
+        for due in overdue(attempt, containers, now):
             if in_doubt and due.what in ("silent", "unstoppable"):
                 continue
             try:
                 _carry_out(attempt, due, now)
             except DatabaseError:
-                # One attempt's trouble must not keep the others waiting; the next sweep tries again.
+                # An error of one attempt must not delay the others; the next sweep tries again.
                 logger.exception("sweeping attempt %s", attempt.id)
 
 
-def _live_attempts() -> list[tuple[SeenAttempt, list[SeenPart]]]:
+def _live_attempts() -> list[tuple[AttemptFacts, list[ContainerFacts]]]:
     """Return the live attempts in the order of their jobs, with their containers, in two queries."""
     live = Attempt.objects.filter(ended_at__isnull=True).order_by("job_id")
-    attempts = [SeenAttempt(*row) for row in live.values_list(*_lookups(SeenAttempt, ATTEMPT_LOOKUPS))]
-    parts: dict[int, list[SeenPart]] = {attempt.id: [] for attempt in attempts}
-    rows = Container.objects.filter(attempt__in=parts).order_by("attempt", "index")
-    for part in starmap(SeenPart, rows.values_list(*_lookups(SeenPart, CONTAINER_LOOKUPS))):
-        parts[part.attempt_id].append(part)
-    return [(attempt, parts[attempt.id]) for attempt in attempts]
+    attempts = [AttemptFacts(*row) for row in live.values_list(*_lookups(AttemptFacts, ATTEMPT_LOOKUPS))]
+    containers: dict[int, list[ContainerFacts]] = {attempt.id: [] for attempt in attempts}
+    rows = Container.objects.filter(attempt__in=containers).order_by("attempt", "index")
+    for container in starmap(ContainerFacts, rows.values_list(*_lookups(ContainerFacts, CONTAINER_LOOKUPS))):
+        containers[container.attempt_id].append(container)
+    return [(attempt, containers[attempt.id]) for attempt in attempts]
 
 
-def _lookups(row: type[SeenAttempt | SeenPart], elsewhere: Mapping[str, str]) -> list[str]:
-    """Return where each field of ``row`` is looked up: under its own name, or ``elsewhere``."""
+def _lookups(row: type[AttemptFacts | ContainerFacts], elsewhere: Mapping[str, str]) -> list[str]:
+    """Return the lookup of each field of ``row``: its own name, or the one in ``elsewhere``."""
     return [elsewhere.get(name, name) for name in row._fields]
 
 
-def _carry_out(seen: SeenAttempt, due: Due, now: datetime) -> None:
+def _carry_out(seen: AttemptFacts, due: Due, now: datetime) -> None:
     if due.what == "settle":
         settle(Job.objects.get(pk=seen.job_id))
     elif due.what == "stop":
         stop_attempt(Attempt.objects.get(pk=seen.id), due.reason)
-    elif due.part is not None:
-        part = Container.objects.select_related("attempt", "node").get(pk=due.part.id)
-        if due.what == "stop_part":
-            stop_container(part, due.reason)
+    elif due.container is not None:
+        container = Container.objects.select_related("attempt", "node").get(pk=due.container.id)
+        if due.what == "stop_container":
+            stop_container(container, due.reason)
         elif due.what == "silent":
-            _declare_lost(part, now)
+            _declare_lost(container, now)
         else:
-            advance(part, EXITED, exit_reason="lost", detail="It did not stop in time; its lease has run out.")
+            advance(container, EXITED, exit_reason="lost", detail="It did not stop in time; its lease has run out.")
 
 
 @transaction.atomic
-def _declare_lost(part: Container, now: datetime) -> None:
-    """Under the node's lock: a report that comes in meanwhile either is seen here or sees the loss."""
-    locked(part.attempt.job_id)
-    node = Node.objects.select_for_update(no_key=True).get(pk=part.node_id)
+def _declare_lost(container: Container, now: datetime) -> None:
+    """Declare a container lost under the lock of its node: a report at the same time is seen here, or sees the loss."""
+    locked(container.attempt.job_id)
+    node = Node.objects.select_for_update(no_key=True).get(pk=container.node_id)
     if is_silent(node.last_seen_at, now):
-        advance(part, EXITED, exit_reason="lost", detail=f"{node.name} was silent for too long.")
+        advance(container, EXITED, exit_reason="lost", detail=f"{node.name} was silent for too long.")

@@ -23,13 +23,13 @@ class OwnerLimitSerializer(serializers.Serializer[Any]):
     name = serializers.SerializerMethodField()
     max_gpus = serializers.IntegerField(source="limit.max_gpus", allow_null=True, help_text="Null: no limit.")
     max_queued = serializers.IntegerField(
-        source="limit.max_queued", allow_null=True, help_text="Waiting jobs. Null: the lab's usual number."
+        source="limit.max_queued", allow_null=True, help_text="Waiting jobs. Null: the default of the lab."
     )
     soft = serializers.BooleanField(source="limit.soft")
     weight = serializers.FloatField(source="limit.weight")
     premium = serializers.BooleanField(source="limit.premium")
-    gpus = serializers.IntegerField(source="usage.gpus", help_text="GPUs that these people hold together now.")
-    waiting = serializers.IntegerField(source="usage.waiting", help_text="Jobs of theirs that wait or are on hold.")
+    gpus = serializers.IntegerField(source="usage.gpus", help_text="GPUs that these users hold together now.")
+    waiting = serializers.IntegerField(source="usage.waiting", help_text="Their jobs that wait or are on hold.")
 
     def get_kind(self, row: LimitWithUsage) -> str:
         return "group" if row.limit.group else "user"
@@ -39,7 +39,7 @@ class OwnerLimitSerializer(serializers.Serializer[Any]):
 
 
 class NewLimitSerializer(serializers.Serializer[Any]):
-    """The whole limit: what is left out is not limited. The bounds are those of the page."""
+    """The whole limit: a field that is left out has no limit. The bounds are those of the page."""
 
     max_gpus = serializers.IntegerField(min_value=0, max_value=100_000, allow_null=True, default=None)
     max_queued = serializers.IntegerField(min_value=0, max_value=1_000_000, allow_null=True, default=None)
@@ -72,14 +72,14 @@ class Limits(ViewSet):
         responses={200: OwnerLimitsSerializer, **refusals()},
     )
     def list(self, request: Request) -> Response:
-        """Limits that were set. Members get their own and those of their groups."""
+        """List the limits that were set. Members get their own and those of their groups."""
         pages = Pages()
         rows = pages.paginate_queryset(visible_limits(signed_in(request)), request, view=self)
         return pages.get_paginated_response(OwnerLimitSerializer(with_usage(rows or []), many=True).data)
 
     @extend_schema(operation_id="limits_user", responses={200: OwnerLimitSerializer, **refusals(404)})
     def of_user(self, request: Request, username: str) -> Response:
-        """A person's limit. Members may ask for their own."""
+        """Return the limit of a user. Members may read their own."""
         return self._answer(self._user(username))
 
     @extend_schema(
@@ -88,12 +88,12 @@ class Limits(ViewSet):
         responses={200: OwnerLimitSerializer, **refusals(400, 404)},
     )
     def set_user(self, request: Request, username: str) -> Response:
-        """Replaces a person's limit. Running jobs keep what they hold."""
+        """Replace the limit of a user. Running jobs keep their GPUs."""
         return self._set(self._user(username))
 
     @extend_schema(operation_id="limits_group", responses={200: OwnerLimitSerializer, **refusals(404)})
     def of_group(self, request: Request, name: str) -> Response:
-        """The limit that the members of a group share. Members may ask for those of their groups."""
+        """Return the limit that the members of a group share. Members may read those of their groups."""
         return self._answer(self._group(name))
 
     @extend_schema(
@@ -102,7 +102,7 @@ class Limits(ViewSet):
         responses={200: OwnerLimitSerializer, **refusals(400, 404)},
     )
     def set_group(self, request: Request, name: str) -> Response:
-        """Replaces the limit that the members of a group share. Running jobs keep what they hold."""
+        """Replace the limit that the members of a group share. Running jobs keep their GPUs."""
         return self._set(self._group(name))
 
     def _user(self, username: str) -> User:

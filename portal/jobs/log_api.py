@@ -19,12 +19,12 @@ from portal.jobs.api import OfJob
 from portal.jobs.consumers import LATE
 from portal.jobs.downloads import checkpoint_file
 from portal.jobs.models import Attempt, CheckpointSet, LogStream, Output
-from portal.jobs.serializers import CheckpointsSerializer, NewsSerializer, OutputSerializer, StreamSerializer
+from portal.jobs.serializers import CheckpointsSerializer, LogUpdateSerializer, OutputSerializer, StreamSerializer
 from portal.rest import body, refusals
 from portal.streaming import gathered
 
-MOST_BYTES = 1024 * 1024
-"""In one answer to following; whoever is behind asks again at once."""
+MAX_BYTES = 1024 * 1024
+"""The maximum size of a response when following a log; a client that is behind asks again at once."""
 RANGE = re.compile(r"bytes=([0-9]{1,18})?-([0-9]{1,18})?")
 CURSOR = re.compile(r"(?:[0-9]{1,18}:[0-9]{1,18}(?:,(?!$)|$)){0,400}")
 
@@ -68,7 +68,7 @@ class Log(OfJob):
         if request.query_params.get("stream"):
             return self._bytes(request)
         attempt = self._attempt(request)
-        streams = logs.streams_of(attempt)[: logs.MOST_MERGED] if attempt else []
+        streams = logs.streams_of(attempt)[: logs.MAX_MERGED] if attempt else []
         wanted = {name: request.query_params.get(name) in ("1", "true") for name in ("raw", "times")}
         lines = logs.as_text(streams, plain=not wanted["raw"], times=wanted["times"])
         name = f"job-{job_pk}.log"
@@ -108,20 +108,20 @@ class Log(OfJob):
             OpenApiParameter("cursor", str, description="What the last answer gave; empty at first."),
             ATTEMPT,
         ],
-        responses={200: NewsSerializer, **refusals(400, 404)},
+        responses={200: LogUpdateSerializer, **refusals(400, 404)},
     )
     def follow(self, request: Request, job_pk: int) -> Response:
-        """What came since the cursor. Ask again, at once after an answer with pieces, else after a second."""
+        """Return the output since the cursor. Ask again at once after a response with pieces, otherwise after a second."""
         job = self.job
         audience.watch(job.pk)
-        done = job.finished_at is not None  # before the streams are looked at: what came before the end is seen
+        done = job.finished_at is not None  # read before the streams, so that all output before the end is included
         late = job.finished_at is not None and timezone.now() - job.finished_at > LATE
         rows = LogStream.printed.filter(container__attempt__job=job)
         if (number := _number(request, "attempt")) is not None:
             rows = rows.filter(container__attempt__number=number)
         positions = _positions(request.query_params.get("cursor", ""))
-        pieces, left, more = [], MOST_BYTES, False
-        for row in rows.select_related("container__attempt").order_by("id")[: logs.MOST_MERGED]:
+        pieces, left, more = [], MAX_BYTES, False
+        for row in rows.select_related("container__attempt").order_by("id")[: logs.MAX_MERGED]:
             start = min(positions.get(row.pk, 0), row.size)
             data = logs.read(row, start, left)
             ended = (row.closed or late) and start + len(data) == row.size
@@ -144,7 +144,7 @@ class Log(OfJob):
 
 
 class Outputs(mixins.ListModelMixin, OfJob):
-    """The files a job left in /outputs."""
+    """The files that a job left in /outputs."""
 
     queryset = Output.objects.none()
     serializer_class = OutputSerializer
@@ -166,14 +166,14 @@ class Outputs(mixins.ListModelMixin, OfJob):
 
 
 class Checkpoints(OfJob):
-    """What a job has in /checkpoints, as it was last whole."""
+    """The latest complete content of /checkpoints of a job."""
 
     queryset = CheckpointSet.objects.none()
     serializer_class = CheckpointsSerializer
 
     @extend_schema(operation_id="job_checkpoints", responses={200: CheckpointsSerializer, **refusals(404)})
     def whole(self, request: Request, job_pk: int) -> Response:
-        """404 while there is none."""
+        """Return the latest checkpoints; 404 while there are none."""
         row = get_object_or_404(CheckpointSet.objects.select_related("attempt"), job=self.job)
         about = {name: getattr(row, name) for name in ("taken_at", "stored_at", "size")}
         about |= {"attempt": row.attempt.number, "files": checkpoints.files_of(row)}
@@ -197,7 +197,7 @@ def _number(request: Request, name: str) -> int | None:
 
 
 def _range(header: str, size: int) -> tuple[int | None, int | None]:
-    """One range as (start, end after the last byte). What is not understood means everything, as HTTP has it."""
+    """Read one range as (start, end after the last byte). A range that cannot be read means everything, as in HTTP."""
     found = RANGE.fullmatch(header.strip())
     if not found or found[1] is None and found[2] is None:
         return None, None
@@ -216,7 +216,7 @@ def _positions(cursor: str) -> dict[int, int]:
 
 
 def _whole_characters(data: bytes) -> bytes:
-    """Without the beginning of a last character whose rest is still to come. Broken bytes are not waited for."""
+    """Cut off an incomplete last character, whose rest is still to come. Invalid bytes are kept."""
     for back in range(1, min(4, len(data)) + 1):
         byte = data[-back]
         if byte & 0xC0 == 0x80:

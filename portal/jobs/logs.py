@@ -1,8 +1,8 @@
-"""The log store: bytes at offsets, in files beside the database.
+"""The store of logs: bytes at offsets, in files beside the database.
 
-``HOME/logs/<container's name>/<stream>.log`` has the bytes and ``.idx`` the time marks; the LogStream row says how many of
-both count. The row is written last, so what a crash leaves behind in a file lies beyond the row's size and is cut off
-by the next append. Readers never look beyond the row.
+``HOME/logs/<container's name>/<stream>.log`` has the bytes and ``.idx`` the time marks; the LogStream row has the valid
+number of both. The row is written last, so bytes that a crash leaves in a file are beyond the size in the row, and the
+next append cuts them off. Readers never read beyond the size in the row.
 """
 
 import heapq
@@ -33,20 +33,20 @@ LAST_LINE_BYTES = 4096
 LAST_LINE_CHARACTERS = 200
 STREAM_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,19}")
 MAX_STREAMS = 100
-"""Of one container; a rank has one, so far more than any machine has GPUs."""
-MOST_MERGED = 400
-"""Streams in one answer: each keeps a file's position and a line in memory."""
+"""The maximum number of streams of a container. Each rank has one, so this is more than a machine has GPUs."""
+MAX_MERGED = 400
+"""The maximum number of streams in one text: each keeps a position and a line in memory."""
 LATEST_MS = 253_402_300_799_000
-"""The end of the year 9999: what a date can hold."""
+"""The end of the year 9999, the latest date."""
 CUT_MARKER = b"\n[Schedulearn: this log is full (%d MiB). The rest was dropped.]\n"
 CONTROL = re.compile(
     rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]"
 )
-"""Colours, cursor movements, titles and other bytes that a text file is better without."""
+"""Colours, cursor movements, titles and other control bytes that do not belong in a text file."""
 
 
-class OffsetMismatch(Exception):  # noqa: N818
-    """The bytes do not continue what is stored; ``size`` says where to continue."""
+class OffsetMismatchError(Exception):
+    """The bytes do not continue the stored ones; ``size`` is the offset from which to continue."""
 
     def __init__(self, size: int) -> None:
         super().__init__(f"continue at {size}")
@@ -62,7 +62,7 @@ def path_of(stream: LogStream, suffix: str = "log") -> Path:
 
 
 def open_stream(container: Container, name: str, label: str = "") -> LogStream:
-    """The stream's row, made at its first bytes. Raises ValueError when the name is none, or there are too many."""
+    """Return the row of a stream, created with its first bytes. Raises ValueError for a bad name or too many streams."""
     if not STREAM_NAME.fullmatch(name):
         raise ValueError("A stream's name has at most 20 small letters, digits, - or _.")
     stream = LogStream.objects.filter(container=container, name=name).first()
@@ -79,21 +79,21 @@ def open_stream(container: Container, name: str, label: str = "") -> LogStream:
 def append(
     stream: LogStream, offset: int, data: bytes, marks: Sequence[tuple[int, int]] = (), *, final: bool = False
 ) -> int:
-    """Continues the stream at ``offset`` and answers with how far the source is stored.
+    """Append to a stream at ``offset``; return the offset up to which the source is stored.
 
-    Bytes that are stored already are passed over, so that sending again is harmless; a gap raises OffsetMismatch.
-    Once the container's log is full, a marker is stored and everything after it is taken and dropped.
+    Bytes that are stored already are skipped, so that sending again is harmless; a gap raises OffsetMismatchError. Once
+    the log of the container is full, a marker is stored, and everything after it is accepted and dropped.
     """
     with transaction.atomic():
-        # The container's streams share one limit, so they are locked together, in one order.
+        # The streams of a container share one limit, so they are locked together, in a fixed order.
         rows = LogStream.objects.select_for_update(no_key=True).filter(container_id=stream.container_id).order_by("id")
         row = next(row for row in rows if row.pk == stream.pk)
         if row.cut:
-            if data:  # it is full, but not silent
+            if data:  # the log is full, but the container is not silent
                 LogStream.objects.filter(pk=row.pk).update(last_at=timezone.now())
             return offset + len(data)
         if offset > row.size:
-            raise OffsetMismatch(row.size)
+            raise OffsetMismatchError(row.size)
         data = data[row.size - offset :]
         end = row.size + len(data)
         if not data and (row.closed or not final):
@@ -132,15 +132,15 @@ def _cut_to_limit(row: LogStream, data: bytes) -> tuple[bytes, bool]:
 
 
 def _new_lines(row: LogStream, before: int) -> bytes:
-    """The lines that were not whole while the stream had only ``before`` bytes."""
-    start = max(0, before - metrics.MOST_LINE)
+    """Return the lines that were incomplete while the stream had only ``before`` bytes."""
+    start = max(0, before - metrics.MAX_LINE)
     text = read(row, start, row.size - start)
     first = text.rfind(b"\n", 0, before - start) + 1
     return text[first : text.rfind(b"\n") + 1]
 
 
 def _usable(marks: Sequence[tuple[int, int]], start: int, end: int) -> list[tuple[int, int]]:
-    """Those about the new bytes, in rising order of both numbers; a node's nonsense is left out."""
+    """Return the marks of the new bytes that rise in both numbers; invalid marks of a node are left out."""
     kept: list[tuple[int, int]] = []
     for offset, ms in marks:
         if (
@@ -160,7 +160,7 @@ def _write(row: LogStream, data: bytes, marks: Iterable[tuple[int, int]]) -> Non
         try:
             os.ftruncate(handle, size)
             _write_all(handle, more, size)
-            os.fdatasync(handle)  # before the row says so
+            os.fdatasync(handle)  # before the row is written
         finally:
             os.close(handle)
 
@@ -180,7 +180,7 @@ def _opened(path: Path) -> Iterator[int | None]:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
-        yield None  # nothing was stored yet
+        yield None  # nothing is stored yet
         return
     try:
         yield handle
@@ -189,7 +189,7 @@ def _opened(path: Path) -> Iterator[int | None]:
 
 
 def read(stream: LogStream, start: int, limit: int) -> bytes:
-    """At most ``limit`` bytes from ``start``, never beyond the size that ``stream`` was read with."""
+    """Return at most ``limit`` bytes from ``start``, never beyond the size in ``stream``."""
     wanted = min(limit, stream.size - start)
     if start < 0 or wanted <= 0:
         return b""
@@ -198,7 +198,7 @@ def read(stream: LogStream, start: int, limit: int) -> bytes:
 
 
 def read_marks(stream: LogStream, start: int = 0, limit: int | None = None) -> list[tuple[int, int]]:
-    """Time marks from number ``start`` on: (offset, Unix milliseconds)."""
+    """Return the time marks from number ``start``: (offset, Unix milliseconds)."""
     wanted = stream.marks - start if limit is None else min(limit, stream.marks - start)
     if start < 0 or wanted <= 0:
         return []
@@ -208,7 +208,7 @@ def read_marks(stream: LogStream, start: int = 0, limit: int | None = None) -> l
 
 
 def streams_of(attempt: Attempt) -> list[LogStream]:
-    """All of an attempt, driver first, then by host and rank."""
+    """Return the streams of an attempt, those of the driver first, then by host and rank."""
     streams = LogStream.printed.filter(container__attempt=attempt).select_related("container")
     return sorted(
         streams, key=lambda s: (s.container.role != "driver", s.container.index, s.name != "setup", len(s.name), s.name)
@@ -224,7 +224,7 @@ def label_of(stream: LogStream) -> str:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Line:
-    """One line, or a piece of a very long one, with its end."""
+    """A line with its line feed, or a piece of a very long line."""
 
     ms: int
     offset: int
@@ -232,7 +232,7 @@ class Line:
 
 
 def lines(stream: LogStream) -> Iterator[Line]:
-    """The stream line by line with the time each was begun, in bounded memory. Times never fall."""
+    """Yield the lines of a stream with their start times, which never decrease, in bounded memory."""
     marks = iter(_marks(stream))
     coming = next(marks, None)
     ms, offset = 0, 0
@@ -244,7 +244,7 @@ def lines(stream: LogStream) -> Iterator[Line]:
 
 
 def _split(source: Iterable[bytes]) -> Iterator[bytes]:
-    """At line feeds alone: a carriage return is part of a progress bar's line."""
+    """Split at line feeds only: a carriage return belongs to the line of a progress bar."""
     rest = b""
     for piece in source:
         *whole, rest = (rest + piece).split(b"\n")
@@ -257,7 +257,7 @@ def _split(source: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def pieces(stream: LogStream, start: int = 0, length: int | None = None) -> Iterator[bytes]:
-    """At most ``length`` bytes from ``start``, or all, as they were written."""
+    """Yield at most ``length`` bytes from ``start``, or all, as they were written."""
     left = stream.size if length is None else length
     while piece := read(stream, start, min(left, READ_BYTES)):
         yield piece
@@ -272,7 +272,7 @@ def _marks(stream: LogStream) -> Iterator[tuple[int, int]]:
 
 
 def as_text(streams: Sequence[LogStream], *, plain: bool = True, times: bool = False) -> Iterator[bytes]:
-    """Several streams as one text, merged by time, each line with its label; ``plain`` strips control sequences."""
+    """Yield several streams as one text, merged by time, each line with its label; ``plain`` strips control sequences."""
     labels = {
         number: f"[{label_of(stream)}] ".encode() if len(streams) > 1 else b"" for number, stream in enumerate(streams)
     }
@@ -291,7 +291,7 @@ def as_text(streams: Sequence[LogStream], *, plain: bool = True, times: bool = F
 
 
 def strip_controls(data: bytes) -> bytes:
-    """Without colours and cursor movements; of a progress bar only its last state."""
+    """Remove colours and cursor movements, and all but the last state of a progress bar."""
     body, end = (data[:-1], b"\n") if data.endswith(b"\n") else (data, b"")
     body = CONTROL.sub(b"", body)
     return body.rstrip(b"\r").rpartition(b"\r")[2] + end
@@ -305,7 +305,7 @@ def last_line(stream: LogStream) -> str:
 
 
 def tail(attempt: Attempt, n: int = 60) -> str:
-    """The last lines of each of an attempt's streams, one stream after the other, as plain text of bounded size."""
+    """Return the last lines of each stream of an attempt, one stream after the other, as plain text of bounded size."""
     texts = []
     for stream in streams_of(attempt):
         data = read(stream, max(0, stream.size - TAIL_BYTES), TAIL_BYTES)

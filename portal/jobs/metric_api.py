@@ -1,4 +1,4 @@
-"""What trainings told of themselves over REST."""
+"""The reports of trainings over REST: curves and progress."""
 
 from django.db.models import QuerySet
 from django.shortcuts import get_object_or_404
@@ -24,16 +24,16 @@ class MetricPointSerializer(serializers.ModelSerializer[MetricPoint]):
 
 class RankSerializer(serializers.Serializer[curves.Rank]):
     number = serializers.IntegerField()
-    samples = serializers.FloatField(help_text="Of a step, the mean of its last ones.")
+    samples = serializers.FloatField(help_text="In a step, the mean of the last steps.")
     computing = serializers.FloatField(help_text="Seconds of a step.")
     waiting = serializers.FloatField(help_text="Seconds of a step, for others and for the update.")
     expected = serializers.FloatField(allow_null=True, help_text="Seconds of computing that were expected.")
-    error = serializers.FloatField(allow_null=True, help_text="Of such expectations, as a part of them.")
+    error = serializers.FloatField(allow_null=True, help_text="Error of such expectations, as a fraction of them.")
 
 
 class ProgressSerializer(serializers.ModelSerializer[Progress]):
     attempt = serializers.IntegerField(source="attempt.number", read_only=True)
-    remaining_seconds = serializers.SerializerMethodField(help_text="At the pace of the last steps.")
+    remaining_seconds = serializers.SerializerMethodField(help_text="At the speed of the last steps.")
     ranks_detail = serializers.SerializerMethodField(help_text="Rank by rank, the slowest first.")
 
     class Meta:
@@ -53,7 +53,7 @@ class ProgressSerializer(serializers.ModelSerializer[Progress]):
 
 
 class Metrics(mixins.ListModelMixin, OfJob):
-    """The points of a job's curves, in the order in which they came."""
+    """The points of the curves of a job, in the order in which they were stored."""
 
     queryset = MetricPoint.objects.none()
     serializer_class = MetricPointSerializer
@@ -74,6 +74,6 @@ class TrainingProgress(OfJob):
 
     @extend_schema(operation_id="job_progress", responses={200: ProgressSerializer, **refusals(404)})
     def last(self, request: Request, job_pk: int) -> Response:
-        """How far the job's last attempt that told anything is."""
+        """Return the progress of the last attempt of the job that reported any."""
         rows = Progress.objects.filter(attempt__job=self.job).select_related("attempt").order_by("-attempt__number")
         return Response(ProgressSerializer(get_object_or_404(rows[:1])).data)

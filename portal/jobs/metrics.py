@@ -1,7 +1,7 @@
-"""What trainings tell of themselves: curves, how far they are, how long each rank computes and waits.
+"""Stores the reports of trainings: curves, progress, and how long each rank computes and waits.
 
-It comes as lines of JSON in the stream ``metrics`` (``schedulearn_train/report.py`` says which), from users' code: whatever
-is not what it should be is passed over, and there is a limit to how much of it is kept.
+Reports are lines of JSON in the stream ``metrics`` (see ``schedulearn_train/report.py``), written by users' code: invalid
+lines are ignored, and the amount that is kept is limited.
 """
 
 import math
@@ -18,60 +18,60 @@ from portal.jobs import step_stats
 from portal.jobs.models import Attempt, Container, MetricPoint, Progress
 from portal.jobs.step_stats import Report
 
-MOST_LINE = 4096
-MOST_POINTS = 100_000
-"""Of one attempt: a day's reports of ten curves."""
-MOST_RANKS = 1024
-MOST_EPOCHS = (1 << 31) - 1
+MAX_LINE = 4096
+MAX_POINTS = 100_000
+"""The maximum number of points of an attempt: a day of reports of ten curves."""
+MAX_RANKS = 1024
+MAX_EPOCHS = (1 << 31) - 1
 LATEST_STEP = 1 << 53
-MOST_SECONDS_LEFT = 10 * 365 * 86_400.0
-"""Whatever its code says: what is further off helps nobody, and infinity would be passed on to policies."""
-MOST_VALUE = 1e30
-"""What is further from zero has lost its way, and could not be drawn."""
+MAX_SECONDS_LEFT = 10 * 365 * 86_400.0
+"""The maximum remaining time, whatever the code reports: infinity would be passed on to policies."""
+MAX_VALUE = 1e30
+"""The maximum absolute value of a point: training has diverged beyond it, and it could not be drawn."""
 COLUMNS = ("samples", "computing", "waiting", "expected", "error")
 LOSS, THROUGHPUT, BATCH = "train/loss", "train/samples per second", "train/batch"
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One that is sound as far as all kinds of them are."""
+    """A line whose fields that all kinds of lines have are valid."""
 
     kind: str
     at: datetime
     step: int
     facts: Mapping[str, Any]
 
-    def number(self, name: str, most: float = 1e300) -> float | None:
-        return _number(self.facts.get(name), most)
+    def number(self, name: str, maximum: float = 1e300) -> float | None:
+        return _number(self.facts.get(name), maximum)
 
-    def numbers(self, name: str, most: float = 1e300) -> list[float | None]:
-        """Of a list, as long as there can be ranks; empty for whatever is none."""
+    def numbers(self, name: str, maximum: float = 1e300) -> list[float | None]:
+        """Return a list with at most one number per rank; empty if the field is not a list."""
         values = self.facts.get(name)
-        return [_number(value, most) for value in values[:MOST_RANKS]] if isinstance(values, list) else []
+        return [_number(value, maximum) for value in values[:MAX_RANKS]] if isinstance(values, list) else []
 
-    def count(self, name: str, most: int = LATEST_STEP) -> int:
-        """A whole number, 0 for whatever is none."""
-        value = self.number(name, most)
+    def count(self, name: str, maximum: int = LATEST_STEP) -> int:
+        """Return a whole number; 0 if the field is not a number."""
+        value = self.number(name, maximum)
         return max(0, int(value)) if value is not None else 0
 
 
-def _number(value: Any, most: float) -> float | None:
+def _number(value: Any, maximum: float) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if math.isfinite(value) and abs(value) <= most else None
+    return float(value) if math.isfinite(value) and abs(value) <= maximum else None
 
 
 def take(container: Container, text: bytes) -> None:
-    """Keeps what is in these lines. In the transaction in which the stream grew, so nothing is kept twice."""
+    """Store the reports in these lines, in the transaction that appends to the stream, so that none is stored twice."""
     lines = list(_lines(text))
     if not lines:
         return
     attempt = container.attempt
     begin = {"at": timezone.now(), "step": 0, "epoch": 0, "batch": 0, "ranks": 0}
-    locked = Progress.objects.select_for_update(no_key=True)  # ranks on several nodes may tell at once
+    locked = Progress.objects.select_for_update(no_key=True)  # ranks on several nodes may report at once
     progress, _ = locked.get_or_create(attempt=attempt, defaults=begin)
     points = [point for line in lines for point in _points(attempt, line)]
-    points = points[: max(0, MOST_POINTS - progress.points)]
+    points = points[: max(0, MAX_POINTS - progress.points)]
     MetricPoint.objects.bulk_create(points)
     newest = next((line for line in reversed(lines) if line.kind == "step"), None)
     progress.points += len(points)
@@ -88,10 +88,10 @@ def take(container: Container, text: bytes) -> None:
 def _lines(text: bytes) -> Iterator[Line]:
     for raw in text.splitlines():
         try:
-            said = orjson.loads(raw)
-            at = datetime.fromtimestamp(said["at"], UTC)
-            if said["kind"] in ("step", "ranks", "metric") and 0 <= int(said["step"]) <= LATEST_STEP:
-                yield Line(said["kind"], min(at, timezone.now()), int(said["step"]), said)
+            item = orjson.loads(raw)
+            at = datetime.fromtimestamp(item["at"], UTC)
+            if item["kind"] in ("step", "ranks", "metric") and 0 <= int(item["step"]) <= LATEST_STEP:
+                yield Line(item["kind"], min(at, timezone.now()), int(item["step"]), item)
         except (ValueError, TypeError, KeyError, OverflowError, OSError):
             continue
 
@@ -105,12 +105,12 @@ def _points(attempt: Attempt, line: Line) -> Iterator[MetricPoint]:
     elif line.kind == "metric":
         values = {_name(line.facts.get("name")): line.number("value")}
     for name, value in values.items():
-        if name and value is not None and abs(value) <= MOST_VALUE:
+        if name and value is not None and abs(value) <= MAX_VALUE:
             yield MetricPoint(attempt=attempt, name=name, step=line.step, at=line.at, value=value)
 
 
 def _reports(lines: Sequence[Line]) -> Iterator[Report]:
-    """The lines of steps, each with what the line of the ranks behind it says."""
+    """Yield a report for each line of a step, with the waiting times in the line of ranks after it."""
     for line, beside in zip_longest(lines, lines[1:]):
         seconds = line.number("seconds", 1e6)
         if line.kind != "step" or seconds is None:
@@ -118,45 +118,48 @@ def _reports(lines: Sequence[Line]) -> Iterator[Report]:
         waiting = beside.numbers("waiting", 1e6) if beside is not None and beside.kind == "ranks" else []
         waits = [max(0.0, wait) for wait in waiting if wait is not None]
         batches = [int(each) for each in line.numbers("batches", LATEST_STEP) if each is not None and each > 0]
-        asked, _, most = batches if len(batches) == 3 else [line.count("batch")] * 3
+        asked, _, maximum = batches if len(batches) == 3 else [line.count("batch")] * 3
         noise = [each for each in line.numbers("noise") if each is not None and each >= 0]
         yield Report(
             at=line.at,
             batch=line.count("batch"),
-            ranks=line.count("ranks", MOST_RANKS),
+            ranks=line.count("ranks", MAX_RANKS),
             seconds=seconds,
             waiting=min(waits, default=None),
             asked_batch=asked,
-            most_batch=max(asked, most),
+            max_batch=max(asked, maximum),
             noise=(noise[0], noise[1]) if len(noise) == 2 else None,
         )
 
 
 def _name(given: Any) -> str:
-    """Printable, or empty."""
+    """Return the printable characters of a name; empty if there is none."""
     return "".join(each for each in given if each.isprintable()).strip()[:100] if isinstance(given, str) else ""
 
 
 def _go_on(progress: Progress, line: Line) -> None:
     done = line.number("done", 1.0)
-    progress.at, progress.step, progress.epoch = line.at, line.step, line.count("epoch", MOST_EPOCHS)
+    progress.at, progress.step, progress.epoch = line.at, line.step, line.count("epoch", MAX_EPOCHS)
     progress.done = max(0.0, done) if done is not None else None
     progress.total = line.count("total") or None
-    progress.batch, progress.ranks = line.count("batch"), line.count("ranks", MOST_RANKS)
+    progress.batch, progress.ranks = line.count("batch"), line.count("ranks", MAX_RANKS)
     progress.step_seconds, progress.loss = line.number("seconds", 1e6), line.number("loss")
 
 
 def seconds_left(done: float, step: int, batch: int, total: int | None, step_seconds: float) -> float:
-    """At the pace of the last steps; whoever does not say how many samples there are in all is taken to have kept the batch."""
+    """Return the remaining seconds at the speed of the last steps.
+
+    If the total number of samples is not reported, the batch size is assumed to be constant.
+    """
     steps = (1 - done) * total / batch if total and batch else (1 - done) / done * step
-    return min(steps * step_seconds, MOST_SECONDS_LEFT)
+    return min(steps * step_seconds, MAX_SECONDS_LEFT)
 
 
 def _fill_in(progress: Progress, line: Line) -> None:
-    """A line has the columns of some ranks, from the ``first`` on; those behind the last rank there is are dropped."""
-    first = line.count("first", MOST_RANKS)
+    """Store the columns of a line, which has some ranks from ``first``; values beyond the last rank are dropped."""
+    first = line.count("first", MAX_RANKS)
     for name in COLUMNS:
         if some := line.numbers(name):
             before = progress.per_rank.get(name, [])[:first]
             column = [*before, *[None] * (first - len(before)), *some]
-            progress.per_rank[name] = column[: progress.ranks or MOST_RANKS]
+            progress.per_rank[name] = column[: progress.ranks or MAX_RANKS]

@@ -1,4 +1,4 @@
-"""Jobs, their attempts and what these hold: facts and constraints. States are written by ``lifecycle`` alone."""
+"""Jobs, their attempts, and the containers and GPUs of these. Only ``lifecycle`` writes states."""
 
 import uuid
 from typing import Self
@@ -31,7 +31,7 @@ FINISHED_STATES = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 
 
 RESTART_LIMIT_VARIABLE = "SCHEDULEARN_RING_RETRIES"
-"""Tells a driver its job's limit of restarts; in earlier releases, jobs set it themselves."""
+"""The environment variable with the limit of restarts, for drivers; in earlier releases, jobs set it themselves."""
 
 
 class ContainerState(models.TextChoices):
@@ -43,7 +43,7 @@ class ContainerState(models.TextChoices):
 
 
 class Outcome(models.TextChoices):
-    """How an attempt ended. *failed* is the user's code; *lost* and *error* are ours and use up no retry."""
+    """How an attempt ended. *failed*: by the user's code; *lost* and *error*: by the lab, which uses up no retry."""
 
     SUCCEEDED = "succeeded", "succeeded"
     FAILED = "failed", "failed"
@@ -69,14 +69,14 @@ class StopReason(models.TextChoices):
 
 class JobQuerySet(models.QuerySet["Job"]):
     def visible_to(self, user: User) -> Self:
-        """Jobs of the projects the user is a member of; admins see all."""
+        """Return the jobs of the projects of which the user is a member; all for admins."""
         if user.is_admin:
             return self
         return self.filter(project__in=Project.objects.filter(memberships__user_id=user.pk).values("pk"))
 
 
 class Job(models.Model):
-    """What a person asked for. Its specification never changes; ``intent`` is the person's, ``state`` is computed."""
+    """What a user submitted. The specification never changes; users set ``intent``, and ``state`` is computed."""
 
     class Launcher(models.TextChoices):
         HOROVOD = "horovod", "Horovod"
@@ -89,7 +89,7 @@ class Job(models.Model):
         BASIC = "basic", "basic"
 
     class Mode(models.TextChoices):
-        """Of trainings that use ``schedulearn_train`` (docs/training.md)."""
+        """How the ranks of a job that uses ``schedulearn_train`` make updates (docs/training.md)."""
 
         BSP = "bsp", "all together"
         BSP_BALANCED = "bsp_balanced", "all together, faster ranks with more samples"
@@ -105,9 +105,9 @@ class Job(models.Model):
         CANCEL = "cancel", "cancel"
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
-    """Never given twice. Its number is: a restored backup counts on from where it was made."""
+    """Unique for ever. The number of a job is not: after a backup is restored, later numbers are used again."""
     numbered_folder = models.BooleanField(default=False, editable=False)
-    """Submitted before jobs had a uid: its number alone names its folders on the portal's disk."""
+    """The job was submitted before jobs had a uid: only its number names its folders on the portal's disk."""
     project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="jobs")
     code = models.ForeignKey(CodeVersion, on_delete=models.PROTECT, related_name="jobs")
     environment = models.ForeignKey(Environment, on_delete=models.PROTECT, related_name="jobs")
@@ -120,9 +120,9 @@ class Job(models.Model):
     description = models.TextField(blank=True)
     launcher = models.CharField(max_length=10, choices=Launcher.choices)
     elastic = models.BooleanField(default=False)
-    """Its GPUs may change while it runs: Horovod with ``hvd.elastic``, torchrun with snapshots."""
+    """The number of its GPUs may change while it runs: Horovod with ``hvd.elastic``, torchrun with snapshots."""
     entry = models.CharField(max_length=255)
-    """The Python file each rank runs; for a plain command, the whole command line."""
+    """The Python file that each rank runs; for a plain command, the whole command line."""
     arguments = models.JSONField(default=list)
     env_vars = models.JSONField(default=dict)
     min_gpus = models.PositiveSmallIntegerField(default=1)
@@ -131,13 +131,13 @@ class Job(models.Model):
     retries = models.PositiveSmallIntegerField(default=0)
     priority = models.SmallIntegerField(default=0)
     resumable = models.BooleanField(default=False)
-    """It goes on from /checkpoints after a stop, so it may be stopped to make room."""
+    """It restarts from /checkpoints after a stop, so it may be stopped to make room."""
     tier = models.CharField(max_length=8, choices=Tier.choices, default=Tier.STANDARD)
     opportunistic = models.BooleanField(default=False)
-    """It runs only on GPUs that nobody else wants, and is the first to go."""
+    """It is preemptible: it uses idle GPUs only, and is the first to be stopped when others need them."""
     deadline = models.DateTimeField(null=True, blank=True)
     mode = models.CharField(max_length=16, choices=Mode.choices, blank=True)
-    """How its ranks make updates together; empty leaves that to its code."""
+    """How its ranks make updates; empty leaves that to the code."""
     restarts_without_progress = models.PositiveSmallIntegerField(null=True, blank=True)
     """Restarts in a row of its ranks without a commit after which an attempt fails; null: the lab's setting."""
     silent_rank_minutes = models.PositiveSmallIntegerField(null=True, blank=True)
@@ -145,15 +145,15 @@ class Job(models.Model):
     group = models.ForeignKey(Group, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
     """Whose share it uses; fixed when it is submitted (``services.accounted_group``)."""
 
-    # people's column
+    # set by users
     intent = models.CharField(max_length=6, choices=Intent.choices, default=Intent.RUN)
 
-    # lifecycle's columns
+    # written by lifecycle
     state = models.CharField(max_length=10, choices=JobState.choices, default=JobState.QUEUED)
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
 
-    # the scheduler's columns
+    # written by the scheduler
     waiting_reason = models.TextField(blank=True)
     queue_position = models.PositiveIntegerField(null=True, blank=True)
 
@@ -180,18 +180,18 @@ class Job(models.Model):
 
     @property
     def restart_limit(self) -> int:
-        """Restarts in a row without a commit after which an attempt fails: the job's own, else the lab's."""
+        """The number of restarts in a row without a commit after which an attempt fails: the job's own limit or the lab's."""
         own = self.restarts_without_progress or self.env_vars.get(RESTART_LIMIT_VARIABLE)
         return int(own or settings.RESTARTS_WITHOUT_PROGRESS)
 
     @property
     def folder(self) -> str:
-        """The name of its folders beneath ``HOME/outputs`` and ``HOME/checkpoints``."""
+        """The name of its folders under ``HOME/outputs`` and ``HOME/checkpoints``."""
         return str(self.pk) if self.numbered_folder else f"{self.pk}-{self.uid.hex}"
 
 
 class Attempt(models.Model):
-    """One try at a job, numbered from 1. At most one per job lives at a time."""
+    """One execution of a job, numbered from 1. At most one per job is live at a time."""
 
     class Wanted(models.TextChoices):
         RUN = "run", "run"
@@ -200,10 +200,10 @@ class Attempt(models.Model):
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="attempts")
     number = models.PositiveIntegerField()
     uid = models.UUIDField(default=uuid.uuid4, null=True, editable=False)
-    """Part of its containers' names, so that no restored backup repeats them; null when it began without one."""
+    """Part of its containers' names, so that these stay unique after a backup is restored; null in older rows."""
     created_at = models.DateTimeField(default=timezone.now)
     started_at = models.DateTimeField(null=True, blank=True)
-    """First moment one of its containers ran."""
+    """The first moment when one of its containers ran."""
     ended_at = models.DateTimeField(null=True, blank=True)
     wanted = models.CharField(max_length=4, choices=Wanted.choices, default=Wanted.RUN)
     stop_reason = models.CharField(max_length=12, choices=StopReason.choices, blank=True)
@@ -211,13 +211,13 @@ class Attempt(models.Model):
     cause = models.JSONField(default=dict)
     """For an attempt that did not succeed, and as a hint for some that did: {"code", "title", "detail", "advice"}."""
     secret = models.CharField(max_length=64)
-    """Signs what its containers say to each other."""
+    """The key that signs the messages between its containers."""
     counted_seconds = models.PositiveIntegerField(default=0)
-    """What earlier attempts ran that this one goes on from: it counts against the job's time limit."""
+    """Seconds that earlier attempts, from whose checkpoints this one restarts, used of the job's time limit."""
     policy = models.CharField(max_length=40, blank=True)
-    """Policy and version that placed it, e.g. ``elastic_fifo v3``."""
-    ring = models.PositiveIntegerField(null=True, blank=True)
-    """Number of its network over several nodes; null for one that stays on its node."""
+    """The policy that placed it, with its version, e.g. ``elastic_fifo v3``."""
+    overlay_network = models.PositiveIntegerField(null=True, blank=True, db_column="ring")
+    """The number of the network between its nodes; null for an attempt that stays on one node."""
 
     class Meta:
         ordering = ["job", "number"]
@@ -227,7 +227,7 @@ class Attempt(models.Model):
                 fields=["job"], condition=Q(ended_at__isnull=True), name="one_live_attempt_per_job"
             ),
             models.UniqueConstraint(
-                fields=["ring"], condition=Q(ended_at__isnull=True), name="one_live_attempt_per_ring"
+                fields=["overlay_network"], condition=Q(ended_at__isnull=True), name="one_live_attempt_per_ring"
             ),
             models.CheckConstraint(
                 condition=Q(ended_at__isnull=True, outcome="") | (Q(ended_at__isnull=False) & ~Q(outcome="")),
@@ -241,7 +241,7 @@ class Attempt(models.Model):
 
 
 class Container(models.Model):
-    """An attempt's part on one node; for Horovod one *host*, or the driver."""
+    """A container of an attempt on one node: a *host*, which has ranks, or the driver."""
 
     class Role(models.TextChoices):
         DRIVER = "driver", "driver"
@@ -274,9 +274,9 @@ class Container(models.Model):
     exit_reason = models.CharField(max_length=20, blank=True)
     """exited, stopped, fenced, launch_error, oom, disk, lost, or create_error."""
     detail = models.TextField(blank=True)
-    """What it does now, or what went wrong, in the agent's words."""
+    """What it does now, or what went wrong, as the agent reports it."""
     collected_at = models.DateTimeField(null=True, blank=True)
-    """Its log and outputs are here; the node may forget it."""
+    """When its log and outputs were complete in the portal; the node may forget the container."""
 
     class Meta:
         ordering = ["attempt", "index"]
@@ -290,7 +290,7 @@ class Container(models.Model):
 
     @property
     def slots(self) -> int:
-        """Ranks it has places for, one for each of its GPUs; 0 for a driver."""
+        """The number of ranks that it runs, one for each of its GPUs; 0 for a driver."""
         return int((self.spec or {}).get("slots", 1))
 
 
@@ -347,32 +347,32 @@ class PrintedStreams(models.Manager["LogStream"]):
 class LogStream(models.Model):
     """The output of one rank, or of a supervisor or driver itself (name ``setup``).
 
-    The bytes lie in a file; ``size`` is the truth about how many of them count. An append names the offset
-    it continues, so a repeated or late one is recognised, and no gap or overlap can be stored.
+    The bytes are in a file, of which the first ``size`` bytes are valid. An append names its offset, so a repeated or
+    late one is recognised, and neither a gap nor an overlap can be stored.
     """
 
     container = models.ForeignKey(Container, on_delete=models.CASCADE, related_name="streams")
     name = models.CharField(max_length=20)
     label = models.CharField(max_length=40, blank=True)
     folder = models.CharField(max_length=80, blank=True, default="")
-    """Where its file lies beneath ``HOME/logs``: its container's name; empty in older rows, for the container's id."""
+    """The folder of its file under ``HOME/logs``: its container's name; empty in older rows: the container's id."""
     size = models.PositiveBigIntegerField(default=0)
     marks = models.PositiveIntegerField(default=0)
     """Records in its time index: 16 bytes each, offset and Unix milliseconds."""
     first_at = models.DateTimeField(null=True, blank=True)
-    """When its first bytes arrived here."""
+    """When the portal received its first bytes."""
     last_at = models.DateTimeField(null=True, blank=True)
-    """When its latest bytes arrived here; null where an earlier release has stored them."""
+    """When the portal received its latest bytes; null if an earlier release stored them."""
     longest_gap_seconds = models.FloatField(null=True)
-    """The longest time so far from some of its bytes to the next; null before the second time."""
+    """The longest time so far between two appends; null before the second one."""
     closed = models.BooleanField(default=False)
     """No more is expected."""
     cut = models.BooleanField(default=False)
-    """Its container's log was full: a marker ends it, and what came later was dropped."""
+    """The log of its container was full: a marker ends the stream, and later output was dropped."""
 
     objects = models.Manager()
     printed = PrintedStreams()
-    """What is there to read: all but the lines of JSON that ``metrics`` makes curves of."""
+    """The streams for readers: all but the lines of JSON from which ``metrics`` makes curves."""
 
     class Meta:
         ordering = ["container", "name"]
@@ -381,7 +381,7 @@ class LogStream(models.Model):
 
 
 class MetricPoint(models.Model):
-    """A value of a curve, as the job's code told it."""
+    """A value of a curve, as the code of the job reported it."""
 
     attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="points")
     name = models.CharField(max_length=100)
@@ -395,49 +395,49 @@ class MetricPoint(models.Model):
 
 
 class Progress(models.Model):
-    """How far an attempt's training is and how it goes, as its code told last."""
+    """The progress of an attempt's training, from the latest report of its code."""
 
     attempt = models.OneToOneField(Attempt, on_delete=models.CASCADE, related_name="progress")
     at = models.DateTimeField()
     step = models.PositiveBigIntegerField()
     epoch = models.PositiveIntegerField()
     done = models.FloatField(null=True)
-    """The part of all its work, from 0 to 1; null when it does not know."""
+    """The fraction of all its work, from 0 to 1; null when unknown."""
     total = models.PositiveBigIntegerField(null=True)
-    """All its work, in samples; null when it does not say."""
+    """All its work, in samples; null when not reported."""
     batch = models.PositiveBigIntegerField()
-    """Samples of a step, of all ranks together."""
+    """The number of samples of a step, of all ranks together."""
     ranks = models.PositiveIntegerField()
     step_seconds = models.FloatField(null=True)
-    """For so many samples: updates by a parameter server have fewer."""
+    """Seconds for ``batch`` samples; an update by a parameter server has fewer."""
     loss = models.FloatField(null=True)
     per_rank = models.JSONField(default=dict)
-    """By name of a column of ``metrics.COLUMNS`` its values, rank by rank."""
+    """The values of each column of ``metrics.COLUMNS``, rank by rank."""
     points = models.PositiveIntegerField(default=0)
-    """How many the attempt has: there is a limit."""
+    """The number of points of the attempt, which is limited."""
 
 
 class StepStat(models.Model):
-    """How long an attempt's steps took on so many GPUs with such a batch, as its code told."""
+    """How long the steps of an attempt took with one batch size on one number of GPUs, as its code reported."""
 
     attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="step_stats")
     kind = models.CharField(max_length=200)
-    """The model of all its GPUs then."""
+    """The model of all GPUs that it had."""
     nodes = models.PositiveIntegerField()
     gpus = models.PositiveIntegerField()
     batch = models.PositiveBigIntegerField()
-    """Samples of a step, of all GPUs together."""
+    """The number of samples of a step, of all GPUs together."""
     reports = models.PositiveIntegerField(default=0)
     seconds = models.FloatField(default=0)
-    """Of a step, the mean over the reports."""
+    """Seconds of a step, the mean over the reports."""
     waiting_seconds = models.FloatField(null=True)
-    """The part of it in which the rank that waits least waits for the others' gradients."""
+    """The part of ``seconds`` in which the rank that waits least waits for gradients of the others."""
     asked_batch = models.PositiveBigIntegerField(default=0)
-    most_batch = models.PositiveBigIntegerField(default=0)
-    """The batch that was chosen at first, and the most that its owner declared safe."""
+    max_batch = models.PositiveBigIntegerField(default=0, db_column="most_batch")
+    """The initial batch size, and the maximum that the owner declared safe."""
     noise_sqr = models.FloatField(null=True)
     noise_var = models.FloatField(null=True)
-    """Of its gradients: the squared length of their mean, and the variance of a single sample's."""
+    """The noise of its gradients: the squared length of their mean, and the variance for a single sample."""
     at = models.DateTimeField()
 
     class Meta:
@@ -463,13 +463,13 @@ class Output(models.Model):
 
 
 class CheckpointSet(models.Model):
-    """What a job's /checkpoints last held as a whole, kept in the portal so that it can go on anywhere."""
+    """The latest complete content of a job's /checkpoints, kept in the portal so that the job can restart on any node."""
 
     job = models.OneToOneField(Job, on_delete=models.CASCADE, related_name="checkpoint_set")
     attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="+")
-    """The one that sent it last."""
+    """The attempt that sent it last."""
     version = models.PositiveIntegerField(default=0)
-    """Grows with each change, and with time, so that a node can tell whether its copy is the newest."""
+    """A number that grows with each change and with time, by which a node knows whether its copy is the newest."""
     files = models.JSONField(default=dict)
     """{path: [size, when it was modified in nanoseconds, [SHA-256 of each piece]]}"""
     size = models.PositiveBigIntegerField(default=0)
@@ -479,7 +479,7 @@ class CheckpointSet(models.Model):
 
 
 class IdempotencyKey(models.Model):
-    """A submit repeated with the same key and body answers with the same job."""
+    """The key of a submission: when it is repeated with the same body, the response is the same job."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     key = models.CharField(max_length=100)

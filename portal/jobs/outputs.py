@@ -27,19 +27,19 @@ READ_BYTES = 64 * 1024
 UNWANTED = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
 
 
-class BadPath(ValueError):  # noqa: N818
-    """Not a path beneath /outputs."""
+class BadPathError(ValueError):
+    """The path is not one under /outputs."""
 
 
-class TooMuch(Exception):  # noqa: N818
+class OutputsTooLargeError(Exception):
     """The job's outputs would take more than the portal keeps."""
 
 
 def clean_path(path: str) -> str:
-    """The path itself when it is plain and relative; raises BadPath otherwise."""
+    """Return the path if it is plain and relative; raises BadPathError otherwise."""
     parts = path.split("/")
     if not path or len(path) > MAX_PATH or UNWANTED.search(path) or any(part in ("", ".", "..") for part in parts):
-        raise BadPath(
+        raise BadPathError(
             f"An output's path is relative and has at most {MAX_PATH} characters, without '..' or control characters."
         )
     return path
@@ -50,40 +50,40 @@ def folder_of(job: Job) -> Path:
 
 
 def open_output(output: Output) -> BinaryIO:
-    """Its bytes; raises FileNotFoundError when they are gone."""
+    """Open the content of an output; raises FileNotFoundError when it is gone."""
     handle = os.open(folder_of(output.job) / output.sha256, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     return os.fdopen(handle, "rb")
 
 
 def pieces(file: BinaryIO) -> Iterator[bytes]:
-    """The rest of a file, which is closed after it."""
+    """Yield the rest of a file, then close it."""
     with file:
         while piece := file.read(READ_BYTES):
             yield piece
 
 
 def room_for(job_id: int, path: str) -> int:
-    """Bytes that this file may take, the one it replaces not counted."""
+    """Return the maximum size of this file, which may replace another of its name."""
     others = Output.objects.filter(job=job_id).exclude(path=path)
     if others.count() >= MAX_FILES:
-        raise TooMuch(f"A job keeps at most {MAX_FILES} output files. Put them into one archive.")
+        raise OutputsTooLargeError(f"A job keeps at most {MAX_FILES} output files. Put them into one archive.")
     taken = others.aggregate(taken=Sum("size"))["taken"] or 0
     return max(0, settings.MAX_OUTPUTS_MIB * 1024 * 1024 - taken)
 
 
 def check_room(attempt: Attempt, path: str, size: int) -> None:
-    """Raises BadPath or TooMuch when a file of so many bytes would not be kept."""
+    """Raise BadPathError or OutputsTooLargeError if a file of ``size`` bytes would not be kept."""
     if size > room_for(attempt.job_id, clean_path(path)):
-        raise _too_much()
+        raise _too_large()
 
 
 def store(attempt: Attempt, path: str, chunks: Iterable[bytes], announced: int | None = None) -> Output | None:
-    """Keeps one file; None when a later attempt of the job has already left one of this name."""
+    """Store a file; return None if a later attempt of the job has already stored one of this name."""
     path = clean_path(path)
     folder = folder_of(attempt.job)
     room = room_for(attempt.job_id, path)
     if announced is not None and announced > room:
-        raise _too_much()
+        raise _too_large()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".incoming-", delete=False) as file:
         try:
@@ -91,7 +91,7 @@ def store(attempt: Attempt, path: str, chunks: Iterable[bytes], announced: int |
             for chunk in chunks:
                 size += len(chunk)
                 if size > room:
-                    raise _too_much()
+                    raise _too_large()
                 digest.update(chunk)
                 file.write(chunk)
             file.flush()
@@ -103,9 +103,9 @@ def store(attempt: Attempt, path: str, chunks: Iterable[bytes], announced: int |
 
 @transaction.atomic
 def _keep(attempt: Attempt, path: str, file: Path, sha256: str, size: int) -> Output | None:
-    lifecycle.locked(attempt.job_id)  # two files at once must not take the same last room
+    lifecycle.locked(attempt.job_id)  # two files at once must not use the same remaining space
     if size > room_for(attempt.job_id, path):
-        raise _too_much()
+        raise _too_large()
     old = Output.objects.filter(job=attempt.job_id, path=path).select_related("attempt").first()
     if old is not None and old.attempt.number > attempt.number:
         return None
@@ -123,13 +123,13 @@ def _keep(attempt: Attempt, path: str, file: Path, sha256: str, size: int) -> Ou
 
 @transaction.atomic
 def _drop(job_id: int, sha256: str) -> None:
-    """Removes content that no row names any more."""
+    """Delete content that no row names any more."""
     job = lifecycle.locked(job_id)
     if not Output.objects.filter(job=job_id, sha256=sha256).exists():
         (folder_of(job) / sha256).unlink(missing_ok=True)
 
 
-def _too_much() -> TooMuch:
-    return TooMuch(
+def _too_large() -> OutputsTooLargeError:
+    return OutputsTooLargeError(
         f"The job's outputs would take more than {settings.MAX_OUTPUTS_MIB} MiB together. Write less, or ask an admin for more."
     )

@@ -1,7 +1,4 @@
-"""What follows from the facts about containers, attempts and jobs: pure functions that write nothing.
-
-``lifecycle`` carries out what they say.
-"""
+"""The rules about containers, attempts, jobs and time: pure functions, whose results ``lifecycle`` carries out."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,18 +8,18 @@ from typing import Literal, NamedTuple
 from django.conf import settings
 
 from portal.jobs.models import Attempt, Container, ContainerState, Job, JobState, Outcome, StopReason
-from portal.jobs.survivors import (
+from portal.jobs.survival import (
     FIXED,
     LOST_REASONS,
-    Bond,
-    Part,
-    SeenPart,
+    AnyContainer,
+    ContainerFacts,
+    SurvivalRule,
     base,
-    bond,
+    continues_without_drained,
     counting,
     ended_well,
-    goes_on_without_drained,
     put_aside,
+    survival_rule,
 )
 
 ASSIGNED, PREPARING, RUNNING, STOPPING, EXITED = (
@@ -36,49 +33,49 @@ ASSIGNED, PREPARING, RUNNING, STOPPING, EXITED = (
 MOVES: dict[str, frozenset[str]] = {
     ASSIGNED: frozenset(
         {
-            PREPARING,  # its agent fetches code and image
-            RUNNING,  # both were there; a report every few seconds may miss a state
-            STOPPING,  # told to stop before the agent reported a start
-            EXITED,  # it could not be made, was never made because it was told to stop, or its node was lost
+            PREPARING,  # its agent fetches the code and the image
+            RUNNING,  # both were there already; a report every few seconds may miss a state
+            STOPPING,  # asked to stop before the agent reported a start
+            EXITED,  # could not be created, was stopped before it was created, or its node was lost
         }
     ),
     PREPARING: frozenset(
         {
             RUNNING,  # the supervisor started
-            STOPPING,  # told to stop while it was being made
-            EXITED,  # it could not be made, ended between two reports, or its node was lost
+            STOPPING,  # asked to stop while it was being created
+            EXITED,  # could not be created, ended between two reports, or its node was lost
         }
     ),
     RUNNING: frozenset(
         {
-            STOPPING,  # told to stop, its ranks have the grace period
+            STOPPING,  # asked to stop; its ranks have the grace period
             EXITED,  # ended by itself, was killed, fenced, or its node was lost
         }
     ),
-    STOPPING: frozenset({EXITED}),  # gone, with or without the rest of its grace period
-    EXITED: frozenset(),  # the end: its GPUs belong to others now
+    STOPPING: frozenset({EXITED}),  # with or without the rest of its grace period
+    EXITED: frozenset(),  # final: its GPUs are free
 }
 
 ASSIGNED_SECONDS = 300
-"""An agent looks every few seconds; a minute of engine trouble is forgiven, more is not."""
+"""Agents start containers within seconds; this allows for some minutes of trouble with the engine."""
 PREPARING_SECONDS = 1800
-"""Images are made ready before jobs are placed; what is left is fetching code and creating."""
+"""Images are prepared before jobs are placed, so only fetching the code and creating the container remain."""
 PATIENCE: dict[str, timedelta] = {
     ASSIGNED: timedelta(seconds=ASSIGNED_SECONDS),
     PREPARING: timedelta(seconds=PREPARING_SECONDS),
 }
-"""A running container has the job's time limit, a stopping one STOP_SECONDS."""
+"""The maximum time in these states. A running container has the time limit of its job, a stopping one STOP_SECONDS."""
 STOP_SECONDS = 120
-"""Far beyond any grace period. After it the portal no longer lists the container, so its lease runs out."""
+"""Far longer than any grace period. After it the portal no longer lists the container, so its lease runs out."""
 RING_SECONDS = 60
-"""How long a driver may take to notice that a part it cannot do without has ended."""
+"""The time in which a driver must notice that a container that it needs has ended."""
 EMPTY_SECONDS = 60
-"""An attempt gets its containers in the transaction that makes it; one without any is a bug's leftover."""
+"""An attempt gets its containers in the transaction that creates it; one without any is the result of a bug."""
 
 ERRORS_IN_A_ROW = 3
-"""So many attempts that failed for our reasons in a row: another would fail too."""
+"""After this many attempts in a row that ended by an error of the portal, another is expected to fail as well."""
 LOSSES_IN_A_ROW = 10
-"""A job that loses every node it is put on may be the reason."""
+"""A job that loses every node on which it runs may itself be the cause."""
 
 ASKED_OUTCOMES: dict[str, Outcome] = {
     StopReason.TIMED_OUT: Outcome.TIMED_OUT,
@@ -89,8 +86,8 @@ ASKED_OUTCOMES: dict[str, Outcome] = {
 }
 
 
-class SeenAttempt(NamedTuple):
-    """What the clock's rules look at in a live attempt and its job."""
+class AttemptFacts(NamedTuple):
+    """The fields of a live attempt and its job that the rules of time read."""
 
     id: int
     job_id: int
@@ -99,87 +96,94 @@ class SeenAttempt(NamedTuple):
     wanted: str
     stop_reason: str
     counted_seconds: int
-    ring: int | None
+    overlay_network: int | None
     intent: str
     elastic: bool
     min_gpus: int
     time_limit_seconds: int
 
     @property
-    def bond(self) -> Bond:
-        return bond(self.elastic, self.ring, self.min_gpus, self.stop_reason)
+    def survival_rule(self) -> SurvivalRule:
+        return survival_rule(self.elastic, self.overlay_network, self.min_gpus, self.stop_reason)
 
 
-def deciding(containers: Sequence[Part]) -> list[Part]:
-    """The driver, or else all hosts: when they have ended, the attempt's work has."""
-    return [part for part in containers if part.role == Container.Role.DRIVER] or list(containers)
+def deciding(containers: Sequence[AnyContainer]) -> list[AnyContainer]:
+    """Return the driver, or all hosts where there is none: when these have ended, so has the work of the attempt."""
+    return [container for container in containers if container.role == Container.Role.DRIVER] or list(containers)
 
 
-def essential(elastic: bool, containers: Sequence[Part], how: Bond = FIXED) -> list[Part]:
-    """What the attempt cannot go on without: everything, or for an elastic one its driver and its base."""
+def essential(elastic: bool, containers: Sequence[AnyContainer], rule: SurvivalRule = FIXED) -> list[AnyContainer]:
+    """Return the containers that the attempt needs to continue: all, or driver and base if it is elastic."""
     if not elastic:
         return list(containers)
-    needed = base(how, containers)
-    return [part for part in containers if part.role == Container.Role.DRIVER or part in needed]
+    needed = base(rule, containers)
+    return [container for container in containers if container.role == Container.Role.DRIVER or container in needed]
 
 
-def judged(elastic: bool, containers: Sequence[Part], how: Bond = FIXED) -> list[Part]:
-    """The parts whose ends tell how the attempt ended.
+def judged(elastic: bool, containers: Sequence[AnyContainer], rule: SurvivalRule = FIXED) -> list[AnyContainer]:
+    """Return the containers whose ends decide the outcome of the attempt.
 
     Ranks may end by themselves after their driver was put aside and before the next one has begun: then their hosts count.
     """
-    parts = essential(elastic, counting(how, containers), how)
-    others = [part for part in containers if not put_aside(part)]
-    return others if how.moves and others and all(map(put_aside, parts)) else parts
+    needed = essential(elastic, counting(rule, containers), rule)
+    others = [container for container in containers if not put_aside(container)]
+    return others if rule.spans_nodes and others and all(map(put_aside, needed)) else needed
 
 
-def work_is_done(containers: Sequence[Container], how: Bond = FIXED) -> bool:
-    """Its deciding containers ended well, whatever the rest still does."""
-    deciders = deciding(counting(how, containers))
-    return bool(deciders) and all(ended_well(part) for part in deciders)
+def work_is_done(containers: Sequence[Container], rule: SurvivalRule = FIXED) -> bool:
+    """Return whether the deciding containers have ended well; the others may still run."""
+    deciders = deciding(counting(rule, containers))
+    return bool(deciders) and all(ended_well(container) for container in deciders)
 
 
-def reason_to_stop(elastic: bool, containers: Sequence[Part], how: Bond = FIXED) -> StopReason | None:
-    """Why the rest of an attempt must stop, seen from the parts that have ended; None while it may go on.
+def reason_to_stop(elastic: bool, containers: Sequence[AnyContainer], rule: SurvivalRule = FIXED) -> StopReason | None:
+    """Return why an attempt must stop, judged by the containers that have ended; None while it may continue.
 
-    Ranks that end by themselves under a driver are the driver's to judge; anything else ends what needs it.
+    Ranks that end by themselves under a driver are judged by the driver; any other end stops the attempt that needs them.
     """
-    containers = counting(how, containers)
+    containers = counting(rule, containers)
     deciders = deciding(containers)
-    if deciders and all(part.state == EXITED for part in deciders):
+    if deciders and all(container.state == EXITED for container in deciders):
         return StopReason.DONE
-    with_driver = any(part.role == Container.Role.DRIVER for part in containers)
+    with_driver = any(container.role == Container.Role.DRIVER for container in containers)
     broken = [
-        part
-        for part in essential(elastic, containers, how)
-        if part.state == EXITED and not ended_well(part) and not (with_driver and part.exit_reason == "exited")
+        container
+        for container in essential(elastic, containers, rule)
+        if container.state == EXITED
+        and not ended_well(container)
+        and not (with_driver and container.exit_reason == "exited")
     ]
     if not broken:
         return None
-    drained = all(part.exit_reason == "stopped" and part.stop_reason == StopReason.DRAINED for part in broken)
+    drained = all(
+        container.exit_reason == "stopped" and container.stop_reason == StopReason.DRAINED for container in broken
+    )
     return StopReason.DRAINED if drained else StopReason.PEER_LOST
 
 
-def attempt_outcome(stop_reason: str, elastic: bool, containers: Sequence[Container], how: Bond = FIXED) -> Outcome:
-    """How an attempt ended whose containers have all exited.
+def attempt_outcome(
+    stop_reason: str, elastic: bool, containers: Sequence[Container], rule: SurvivalRule = FIXED
+) -> Outcome:
+    """Return the outcome of an attempt whose containers have all exited.
 
-    Whoever finished before they heard that they should stop has finished, unless a person cancelled.
-    Of several causes the one nobody's code is to blame for counts, because the others often follow from it.
+    An attempt that finished before it received the request to stop has succeeded, unless a user cancelled it.
+    Of several causes, one outside the user's code counts, because the others often follow from it.
     """
     if stop_reason == StopReason.CANCELLED:
         return Outcome.CANCELLED
-    if work_is_done(containers, how):
+    if work_is_done(containers, rule):
         return Outcome.SUCCEEDED
     if stop_reason in ASKED_OUTCOMES:
         return ASKED_OUTCOMES[stop_reason]
-    parts = judged(elastic, containers, how)
-    reasons = {part.exit_reason for part in parts}
+    deciders = judged(elastic, containers, rule)
+    reasons = {container.exit_reason for container in deciders}
     if reasons & LOST_REASONS:
         return Outcome.LOST
-    if "create_error" in reasons or not parts:
+    if "create_error" in reasons or not deciders:
         return Outcome.ERROR
     if any(
-        part.exit_reason in ("oom", "disk") or (part.exit_reason == "exited" and part.exit_code != 0) for part in parts
+        container.exit_reason in ("oom", "disk") or (container.exit_reason == "exited" and container.exit_code != 0)
+        for container in deciders
     ):
         return Outcome.FAILED
     if "launch_error" in reasons or stop_reason == StopReason.STUCK:
@@ -188,7 +192,7 @@ def attempt_outcome(stop_reason: str, elastic: bool, containers: Sequence[Contai
 
 
 def job_state(intent: str, retries: int, outcomes: Sequence[str]) -> JobState:
-    """A job's state from what people want and how its attempts went; ``""`` stands for one that lives."""
+    """Return the state of a job from its intent and the outcomes of its attempts; ``""`` stands for a live attempt."""
     last = outcomes[-1] if outcomes else None
     if last == "":
         return JobState.RUNNING
@@ -215,21 +219,21 @@ def job_state(intent: str, retries: int, outcomes: Sequence[str]) -> JobState:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """One thing that time demands of an attempt."""
+    """An action on an attempt that is due."""
 
-    what: Literal["silent", "unstoppable", "stop", "stop_part", "settle"]
-    part: SeenPart | None = None
+    what: Literal["silent", "unstoppable", "stop", "stop_container", "settle"]
+    container: ContainerFacts | None = None
     reason: str = ""
 
 
 GOES_ON = frozenset({Outcome.PREEMPTED, Outcome.HELD})
-"""Attempts stopped like this wrote checkpoints until the end; the next one goes on from them if it can."""
+"""Attempts with these outcomes wrote checkpoints until their end, from which the next one restarts if it can."""
 
 
 def seconds_counted(resumable: bool, before: Iterable[tuple[str, datetime | None, datetime | None]]) -> int:
-    """What a new attempt goes on from, of earlier ones' (outcome, started, ended): it counts against the time limit.
+    """Return the seconds that earlier attempts (outcome, started, ended) used of the time limit of a new one.
 
-    Waiting does not count, and a job that starts over has its whole time again.
+    Waiting does not count, and a job that restarts from the beginning has its whole time limit again.
     """
     ran = (
         (ended - started).total_seconds()
@@ -239,8 +243,8 @@ def seconds_counted(resumable: bool, before: Iterable[tuple[str, datetime | None
     return int(sum(ran)) if resumable else 0
 
 
-def time_left(attempt: SeenAttempt) -> timedelta:
-    """How long an attempt may run from its start."""
+def time_left(attempt: AttemptFacts) -> timedelta:
+    """Return how long an attempt may run from its start."""
     return timedelta(seconds=max(0, attempt.time_limit_seconds - attempt.counted_seconds))
 
 
@@ -249,56 +253,56 @@ def silence_allowed() -> timedelta:
 
 
 def is_silent(last_seen_at: datetime | None, now: datetime) -> bool:
-    """A node, longer than fence and margin: by now its supervisors have stopped their ranks."""
+    """Return whether a node has been silent for so long that its supervisors have stopped their ranks."""
     return last_seen_at is None or now - last_seen_at > silence_allowed()
 
 
-def overdue(attempt: SeenAttempt, parts: Sequence[SeenPart], now: datetime) -> Iterator[Due]:
-    """What time demands of a live attempt; pure."""
-    live = [part for part in parts if part.state != EXITED]
-    for part in live:
-        if is_silent(part.last_seen_at, now):
-            yield Due("silent", part)
+def overdue(attempt: AttemptFacts, containers: Sequence[ContainerFacts], now: datetime) -> Iterator[Due]:
+    """Yield the actions that are due on a live attempt."""
+    live = [container for container in containers if container.state != EXITED]
+    for container in live:
+        if is_silent(container.last_seen_at, now):
+            yield Due("silent", container)
         elif (
-            part.stop_requested_at
-            and now - part.stop_requested_at > timedelta(seconds=STOP_SECONDS) + silence_allowed()
+            container.stop_requested_at
+            and now - container.stop_requested_at > timedelta(seconds=STOP_SECONDS) + silence_allowed()
         ):
-            yield Due("unstoppable", part)
-    if not parts:
+            yield Due("unstoppable", container)
+    if not containers:
         if now - attempt.created_at > timedelta(seconds=EMPTY_SECONDS):
             yield Due("stop", reason=StopReason.STUCK)
         return
     if not live:
         yield Due("settle")
         return
-    if reason := _reason_by_time(attempt, parts, live, now):
+    if reason := _reason_by_time(attempt, containers, live, now):
         yield Due("stop", reason=reason)
     elif attempt.wanted == Attempt.Wanted.RUN and not all(map(_is_at_work, live)):
-        needed = essential(attempt.elastic, counting(attempt.bond, parts), attempt.bond)
-        moves_out = goes_on_without_drained(attempt.bond, parts)
-        for part in live:
-            if part.wanted == Container.Wanted.STOP:
+        needed = essential(attempt.elastic, counting(attempt.survival_rule, containers), attempt.survival_rule)
+        continues = continues_without_drained(attempt.survival_rule, containers)
+        for container in live:
+            if container.wanted == Container.Wanted.STOP:
                 continue
-            if part.draining and (part not in needed or (moves_out and _may_go(part, live))):
-                yield Due("stop_part", part, StopReason.DRAINED)
-            elif part not in needed and _is_stuck(part, now):
-                yield Due("stop_part", part, StopReason.STUCK)
+            if container.draining and (container not in needed or (continues and _may_go(container, live))):
+                yield Due("stop_container", container, StopReason.DRAINED)
+            elif container not in needed and _is_stuck(container, now):
+                yield Due("stop_container", container, StopReason.STUCK)
 
 
-def heard_until(live: Sequence[SeenPart], now: datetime) -> datetime:
-    """Until when it ran for sure: while the portal was away, the fence may have ended it long before its limit."""
-    return min(now, max((part.last_seen_at for part in live if part.last_seen_at), default=now))
+def heard_until(live: Sequence[ContainerFacts], now: datetime) -> datetime:
+    """Return until when an attempt certainly ran: while the portal was away, the fence may have ended it before its limit."""
+    return min(now, max((container.last_seen_at for container in live if container.last_seen_at), default=now))
 
 
-def _may_go(part: SeenPart, live: Sequence[SeenPart]) -> bool:
-    """The driver goes last: it sees to it that the hosts leave the ring in good order."""
-    return part.role == Container.Role.HOST or not any(
+def _may_go(container: ContainerFacts, live: Sequence[ContainerFacts]) -> bool:
+    """Return whether a container may be stopped now: the driver is the last, since it removes the hosts from the group."""
+    return container.role == Container.Role.HOST or not any(
         other.draining and other.role == Container.Role.HOST for other in live
     )
 
 
 def _reason_by_time(
-    attempt: SeenAttempt, parts: Sequence[SeenPart], live: Sequence[SeenPart], now: datetime
+    attempt: AttemptFacts, containers: Sequence[ContainerFacts], live: Sequence[ContainerFacts], now: datetime
 ) -> StopReason | None:
     if attempt.intent == Job.Intent.CANCEL and attempt.stop_reason not in (StopReason.CANCELLED, StopReason.DONE):
         return StopReason.CANCELLED
@@ -308,26 +312,32 @@ def _reason_by_time(
         return StopReason.HELD
     if attempt.started_at and heard_until(live, now) - attempt.started_at > time_left(attempt):
         return StopReason.TIMED_OUT
-    if all(map(_is_at_work, parts)):
+    if all(map(_is_at_work, containers)):
         return None
-    needed = essential(attempt.elastic, counting(attempt.bond, parts), attempt.bond)
-    if any(part.draining for part in live if part in needed) and not goes_on_without_drained(attempt.bond, parts):
+    needed = essential(attempt.elastic, counting(attempt.survival_rule, containers), attempt.survival_rule)
+    if any(container.draining for container in live if container in needed) and not continues_without_drained(
+        attempt.survival_rule, containers
+    ):
         return StopReason.DRAINED
-    if reason := reason_to_stop(attempt.elastic, parts, attempt.bond):
+    if reason := reason_to_stop(attempt.elastic, containers, attempt.survival_rule):
         return reason
-    gone = [part for part in needed if part.exited_at and now - part.exited_at > timedelta(seconds=RING_SECONDS)]
-    hosts_live = any(part.role == Container.Role.HOST for part in live)
-    if gone and not (hosts_live and all(ended_well(part) for part in gone)):
+    gone = [
+        container
+        for container in needed
+        if container.exited_at and now - container.exited_at > timedelta(seconds=RING_SECONDS)
+    ]
+    hosts_live = any(container.role == Container.Role.HOST for container in live)
+    if gone and not (hosts_live and all(ended_well(container) for container in gone)):
         return StopReason.PEER_LOST
-    if any(_is_stuck(part, now) for part in needed):
+    if any(_is_stuck(container, now) for container in needed):
         return StopReason.STUCK
     return None
 
 
-def _is_at_work(part: SeenPart) -> bool:
-    """As nearly all are at nearly all times: nothing more needs to be looked at."""
-    return part.state == RUNNING and not part.draining
+def _is_at_work(container: ContainerFacts) -> bool:
+    """Return whether a container runs undisturbed, as nearly all do: then no further rule applies to it."""
+    return container.state == RUNNING and not container.draining
 
 
-def _is_stuck(part: SeenPart, now: datetime) -> bool:
-    return now - part.state_since > PATIENCE.get(part.state, timedelta.max)
+def _is_stuck(container: ContainerFacts, now: datetime) -> bool:
+    return now - container.state_since > PATIENCE.get(container.state, timedelta.max)

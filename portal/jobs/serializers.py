@@ -1,4 +1,4 @@
-"""What the API says and hears about jobs. Values of environment variables go only to who may submit here."""
+"""Representations of jobs in the API. Only users who may submit to the project see values of environment variables."""
 
 from typing import Any
 
@@ -26,9 +26,7 @@ class JobSerializer(serializers.ModelSerializer[Job]):
     code = serializers.IntegerField(source="code.number", read_only=True, help_text="Number of its code version.")
     environment = serializers.SlugRelatedField[Any](slug_field="key", read_only=True)
     submitted_by = serializers.SlugRelatedField[Any](slug_field="username", read_only=True)
-    mode = serializers.CharField(
-        read_only=True, help_text="How ranks make updates together; empty leaves that to the code."
-    )
+    mode = serializers.CharField(read_only=True, help_text="How ranks make updates; empty leaves that to the code.")
     group = serializers.SlugRelatedField[Any](
         slug_field="name", read_only=True, allow_null=True, help_text="Whose share it uses."
     )
@@ -58,16 +56,16 @@ class JobSerializer(serializers.ModelSerializer[Job]):
 
 class JobDetailSerializer(JobSerializer):
     env_vars = serializers.SerializerMethodField(
-        help_text="Names and values; the values are null for who may only look at the project."
+        help_text="Names and values; the values are null for users who may only view the project."
     )
     cause = serializers.SerializerMethodField(
         help_text="Why its last attempt did not succeed, or a hint about one that did: code, title, detail, advice."
     )
     silence = serializers.SerializerMethodField(
         help_text="When it runs without output for longer than its limit: since, ranks (those that are silent while others "
-        "print; empty for all of them) and text; else null. A job is never stopped for it."
+        "print; empty for all of them) and text; else null. A job is never stopped for this."
     )
-    may_act = serializers.SerializerMethodField(help_text="May you cancel, hold or release it.")
+    may_act = serializers.SerializerMethodField(help_text="Whether you may cancel, hold or release it.")
 
     class Meta(JobSerializer.Meta):
         fields = (
@@ -191,10 +189,10 @@ class ContainerSerializer(serializers.ModelSerializer[Container]):
 
 class AttemptSerializer(serializers.ModelSerializer[Attempt]):
     outcome = serializers.CharField(
-        read_only=True, help_text=f"Empty while it lives; then {', '.join(Outcome.values)}."
+        read_only=True, help_text=f"Empty while it is live; then {', '.join(Outcome.values)}."
     )
     stop_reason = serializers.CharField(
-        read_only=True, help_text=f"Empty unless it was told to stop: {', '.join(StopReason.values)}."
+        read_only=True, help_text=f"Empty unless it was asked to stop: {', '.join(StopReason.values)}."
     )
     containers = ContainerSerializer(many=True, read_only=True)
 
@@ -230,7 +228,7 @@ class CheckpointSerializer(serializers.Serializer[Any]):
 
 
 class CheckpointsSerializer(serializers.Serializer[Any]):
-    """What /checkpoints last held as a whole, and the next attempt goes on from."""
+    """The latest complete content of /checkpoints, from which the next attempt restarts."""
 
     taken_at = serializers.DateTimeField(help_text="When its newest file was written.")
     stored_at = serializers.DateTimeField(help_text="When it was complete in the portal.")
@@ -239,9 +237,9 @@ class CheckpointsSerializer(serializers.Serializer[Any]):
     files = CheckpointSerializer(many=True)
 
 
-class NewsSerializer(serializers.Serializer[Any]):
-    """One answer to following a log."""
+class LogUpdateSerializer(serializers.Serializer[Any]):
+    """One response when following a log."""
 
     cursor = serializers.CharField(help_text="Send it with the next request.")
     pieces = serializers.ListField(child=serializers.DictField(), help_text="[{stream, attempt, label, start, text}]")
-    finished = serializers.BooleanField(help_text="True when there will be no more.")
+    finished = serializers.BooleanField(help_text="True when no more output will come.")

@@ -1,7 +1,7 @@
-"""What people do with jobs: submit, cancel, hold, release, retry.
+"""The actions of users on jobs: submit, cancel, hold, release, retry.
 
-Each either does it, records who did, and answers with the job, or raises Refused with a sentence for that person.
-None needs the scheduler to be running.
+Each action records who did it and returns the job, or raises Refused with a sentence for the user. None needs the
+scheduler to run.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ from portal.jobs.spec import (
     limits_of,
     submission_of,
 )
-from portal.jobs.survivors import bond_of
+from portal.jobs.survival import survival_rule_for
 from portal.jobs.word_lists import MAX_WORD_LENGTH, normalised, unfit_word
 from portal.projects.models import Project
 from portal.projects.services import may_manage, may_submit, require_member, role_of
@@ -51,7 +51,7 @@ from portal.wake import wake_scheduler
 TOGETHER = (Job.Mode.BSP, Job.Mode.BSP_BALANCED)
 """The modes without a parameter server."""
 LATEST_DEADLINE = datetime(3000, 1, 1, tzinfo=UTC)
-"""Before the end of what a date can hold in every time zone."""
+"""A moment that has a date in every time zone."""
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 RESERVED_ENV = re.compile(
     r"(NVIDIA|CUDA|LD|HOROVOD|SCHEDULEARN|TORCHELASTIC|GLOO|NCCL_SOCKET|DYLD)_.*"
@@ -59,15 +59,15 @@ RESERVED_ENV = re.compile(
     r"|MASTER_ADDR|MASTER_PORT|RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|GROUP_RANK",
     re.IGNORECASE,
 )
-"""These decide which devices and libraries a rank sees and how it finds the others: set by us alone."""
+"""Variables that decide which devices and libraries a rank uses and how it finds the others: jobs may not set them."""
 NUMBERS_ENV = {
     "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": (
         re.compile(r"[0-9]{1,6}"),
-        "a number of whole seconds; 0 lets ranks wait for ever",
+        "a whole number of seconds; 0 lets ranks wait without limit",
     ),
     "SCHEDULEARN_RING_RETRIES": (re.compile(r"[1-9]|1[0-8]"), "a whole number from 1 to 18"),
 }
-"""But for these, which a job may set, with what they may be (docs/jobs.md)."""
+"""Exceptions, which a job may set, with their valid values (docs/jobs.md)."""
 
 
 # --- submit ------------------------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def submit(
     body: bytes | None = None,
     copied_from: Job | None = None,
 ) -> Job:
-    """Queues a job. The same key with the same body answers with the same job, with another body is a conflict."""
+    """Queue a job. The same key with the same body returns the same job; with another body it is a conflict."""
     require_member(user, project)
     body = _canonical(project, submission) if body is None else body
     if job := submitted_before(user, idempotency_key, body):
@@ -97,7 +97,7 @@ def submit(
             if idempotency_key:
                 IdempotencyKey.objects.create(user=user, key=idempotency_key, body_sha256=_digest(body), job=job)
     except IntegrityError:
-        # The same key came in at the same moment; what that one made is the answer.
+        # Another request with the same key came at the same moment: return its job.
         if earlier := submitted_before(user, idempotency_key, body):
             return earlier
         raise
@@ -124,7 +124,7 @@ def _insert(user: User, project: Project, asked: Submission, copied_from: Job | 
 
 
 def accounted_group(user: User, project: Project) -> Group | None:
-    """Whose share a job uses: its owner's only group. Of several, one that the project's maker is in too, by name."""
+    """Return the group whose share a job uses: that of its owner; of several, the first that has the project's creator."""
     groups = list(user.groups.order_by("name"))
     if len(groups) > 1:
         shared = set(project.created_by.groups.values_list("pk", flat=True))
@@ -137,7 +137,7 @@ def _default_name(asked: Submission) -> str:
 
 
 def submitted_before(user: User, key: str, body: bytes) -> Job | None:
-    """The job that this key made; None without a key. Refused when it came with another body then."""
+    """Return the job that was submitted with this key, None if there is none. Raises Refused if its body was different."""
     if len(key) > 100 or "\0" in key:
         raise Refused("An Idempotency-Key has at most 100 characters.", field="idempotency_key")
     row = IdempotencyKey.objects.filter(user=user, key=key).select_related("job").first() if key else None
@@ -164,7 +164,7 @@ def _canonical(project: Project, asked: Submission) -> bytes:
 
 
 def _check_limits(user: User, asked: Submission) -> None:
-    """Under the lock of the limits' rows: two submits cannot both take the last place."""
+    """Check the limits under the lock of their rows, so that two submissions cannot both take the last place."""
     limits = limits_for(user, lock=True)
     if all(limit.max_queued is None for limit in limits):
         waiting = Job.objects.filter(submitted_by=user, state__in=WAITING_STATES).count()
@@ -176,9 +176,9 @@ def _check_limits(user: User, asked: Submission) -> None:
             )
     for limit in limits:
         if limit.max_gpus is not None and asked.min_gpus > limit.max_gpus:
-            most = counted(limit.max_gpus, lab_noun())
+            max_gpus = counted(limit.max_gpus, lab_noun())
             raise Refused(
-                f"{limit.name} may hold at most {most} at once. Ask for at most {limit.max_gpus}.",
+                f"{limit.name} may hold at most {max_gpus} at once. Ask for at most {limit.max_gpus}.",
                 "limit",
                 "min_gpus",
             )
@@ -196,9 +196,9 @@ def _check_limits(user: User, asked: Submission) -> None:
 
 
 def check(project: Project, asked: Submission) -> None:
-    """Refuses what could not run, or may not, with a sentence."""
+    """Raise Refused for a job that could not run or is not allowed."""
     if asked.code.project_id != project.pk:
-        raise Refused("This code version is not one of this project.", field="code")
+        raise Refused("This code version does not belong to this project.", field="code")
     if asked.environment.retired:
         raise Refused("This environment is no longer offered. Choose another.", field="environment")
     if asked.launcher not in Job.Launcher.values:
@@ -223,25 +223,25 @@ def _check_texts(asked: Submission) -> None:
         )
     for name, texts in (("name", (asked.name,)), ("description", (asked.description,)), ("arguments", asked.arguments)):
         if any(unstorable(text) for text in texts):
-            raise Refused("This text has characters that cannot be kept.", field=name)
+            raise Refused("This text has characters that cannot be stored.", field=name)
 
 
 def unstorable(text: str) -> bool:
-    """PostgreSQL keeps no NUL, and nothing keeps half a surrogate pair."""
+    """Return whether a text has a NUL, which PostgreSQL cannot store, or half a surrogate pair."""
     return "\0" in text or any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _check_entry(asked: Submission) -> None:
     entry = asked.entry
     if not entry.strip() or len(entry) > 255 or unstorable(entry) or "\n" in entry:
-        raise Refused("Say what to run, in one line of at most 255 characters.", field="entry")
+        raise Refused("Enter what to run, in one line of at most 255 characters.", field="entry")
     if asked.launcher == Job.Launcher.COMMAND:
         try:
             words = shlex.split(entry)
         except ValueError as error:
             raise Refused(f"This command line cannot be read: {error}. Check the quotes.", field="entry") from error
         if not any(words):
-            raise Refused("Say what to run.", field="entry")
+            raise Refused("Enter what to run.", field="entry")
         return
     if not entry.endswith(".py"):
         raise Refused("The entry must be a Python file (.py).", field="entry")
@@ -257,15 +257,15 @@ def _check_gpus(asked: Submission) -> None:
     if asked.elastic and asked.launcher == Job.Launcher.COMMAND:
         sentence = "A plain command cannot be elastic. Choose Horovod or torchrun, or switch elastic off."
         raise Refused(sentence, field="elastic")
-    most = lab_gpus()
-    if most and asked.max_gpus > most:
-        raise Refused(f"The lab has {counted(most, lab_noun())}. Ask for at most {most}.", field="max_gpus")
+    in_lab = lab_gpus()
+    if in_lab and asked.max_gpus > in_lab:
+        raise Refused(f"The lab has {counted(in_lab, lab_noun())}. Ask for at most {in_lab}.", field="max_gpus")
     if asked.max_gpus > MAX_GPUS:
         raise Refused(f"Ask for at most {MAX_GPUS} GPUs.", field="max_gpus")
 
 
 def lab_gpus() -> int:
-    """GPUs (or CPU slots) of all registered nodes; 0 before the first has joined."""
+    """Return the number of GPUs (or CPU slots) of all registered nodes; 0 before the first has joined."""
     offered = Q(node__removed_at__isnull=True, node__approved_at__isnull=False, present=True)
     return Gpu.objects.filter(offered).aggregate(n=Count("id"))["n"]
 
@@ -288,9 +288,9 @@ def _check_goals(asked: Submission) -> None:
     if asked.tier not in Job.Tier.values:
         raise Refused(f"Choose a tier: {', '.join(Job.Tier.values)}.", field="tier")
     if asked.opportunistic and asked.tier == Job.Tier.PREMIUM:
-        raise Refused("A job that takes only idle GPUs cannot be premium. Choose one of the two.", field="tier")
+        raise Refused("A job that uses idle GPUs only cannot be premium. Choose one of the two.", field="tier")
     if asked.deadline is not None and asked.deadline <= timezone.now():
-        raise Refused("This time has passed. Choose one that is still to come, or leave it empty.", field="deadline")
+        raise Refused("This time has passed. Choose one in the future, or leave it empty.", field="deadline")
     if asked.deadline is not None and asked.deadline >= LATEST_DEADLINE:
         raise Refused("This time is too far away. Leave it empty instead.", field="deadline")
     if asked.mode not in ("", *Job.Mode.values):
@@ -319,16 +319,16 @@ def _check_env(env_vars: Mapping[str, str]) -> None:
             raise Refused(f"{name} is set by Schedulearn and cannot be changed by a job.", field="env_vars")
         if len(value) > MAX_ENV_VALUE_LENGTH or unstorable(value):
             raise Refused(
-                f"The value of {name} is too long (at most {MAX_ENV_VALUE_LENGTH} characters) or cannot be kept.",
+                f"The value of {name} is too long (at most {MAX_ENV_VALUE_LENGTH} characters) or cannot be stored.",
                 field="env_vars",
             )
 
 
 def _check_words(asked: Submission) -> None:
     for name in WORD_LISTS:
-        words, most = normalised(getattr(asked, name)), limits_of(name)[1]
-        if len(words) > most:
-            raise Refused(f"At most {most} of these.", field=name)
+        words, max_words = normalised(getattr(asked, name)), limits_of(name)[1]
+        if len(words) > max_words:
+            raise Refused(f"At most {max_words} of these.", field=name)
         if (unfit := unfit_word(words)) is not None:
             raise Refused(
                 f"{unfit[:MAX_WORD_LENGTH]!r} cannot be used: at most {MAX_WORD_LENGTH} letters, digits and . + : / - _",
@@ -336,27 +336,27 @@ def _check_words(asked: Submission) -> None:
             )
 
 
-# --- who may -----------------------------------------------------------------------------------------------------
+# --- permissions -------------------------------------------------------------------------------------------------
 
 
 def may_act_on(user: User, job: Job) -> bool:
-    """Its submitter while still a member, the project's owners, and admins."""
+    """Return whether a user may act on a job: its submitter while a member, owners of the project, and admins."""
     role = role_of(user, job.project)
     return may_manage(role) or (may_submit(role) and job.submitted_by_id == user.pk)
 
 
 def _require_act(user: User, job: Job) -> None:
     if not may_act_on(user, job):
-        raise Refused("Only who submitted this job, the project's owners and admins may do that.", "forbidden")
+        raise Refused("Only the user who submitted this job, the project's owners and admins may do that.", "forbidden")
 
 
 def env_vars_for(user: User, job: Job) -> dict[str, str | None]:
-    """Names and values of its environment variables; who may only look at the project gets the names."""
+    """Return the environment variables of a job; users who may only view the project get the names without values."""
     return dict(job.env_vars) if may_submit(role_of(user, job.project)) else dict.fromkeys(job.env_vars)
 
 
 def specification(job: Job, user: User) -> dict[str, Any]:
-    """Return what was asked for, with the names of the API, to be read and copied; values of variables as ``env_vars_for``."""
+    """Return the specification of a job with the names of the API; values of variables as in ``env_vars_for``."""
     asked = submission_of(job)
     return {
         **{name: getattr(asked, name) for name in ("launcher", "entry", *FIELDS)},
@@ -382,9 +382,9 @@ def command_for(guess: Mapping[str, Any]) -> str:
 
 @transaction.atomic
 def cancel(user: User, job: Job) -> Job:
-    """Ends a job: at once when it waits, else as soon as its containers have stopped.
+    """Cancel a job: at once if it waits, otherwise as soon as its containers have stopped.
 
-    A job that has finished, or whose work is done and only tidies up, stays what it is: a conflict.
+    A job that has finished, or whose work is done, cannot be cancelled: a conflict.
     """
     _require_act(user, job)
     row = lifecycle.locked(job.pk)
@@ -393,7 +393,7 @@ def cancel(user: User, job: Job) -> Job:
         raise Refused(f"This job has already ended: it is {row.get_state_display()}.", "conflict")
     if row.intent == Job.Intent.CANCEL:
         return row
-    if attempt is not None and rules.work_is_done(list(attempt.containers.all()), bond_of(row, attempt)):
+    if attempt is not None and rules.work_is_done(list(attempt.containers.all()), survival_rule_for(row, attempt)):
         raise Refused("This job has just finished.", "conflict")
     _want(row, Job.Intent.CANCEL)
     lifecycle.record(row, "cancel_asked", f"Cancelled by {user}.", actor=user)
@@ -405,7 +405,7 @@ def cancel(user: User, job: Job) -> Job:
 
 @transaction.atomic
 def hold(user: User, job: Job) -> Job:
-    """Keeps a job from running until it is released. One that runs is stopped; it goes on from its checkpoints."""
+    """Put a job on hold until it is released. A running job is stopped, and restarts from its checkpoints later."""
     _require_act(user, job)
     row = lifecycle.locked(job.pk)
     if row.state in FINISHED_STATES or row.intent == Job.Intent.CANCEL:
@@ -415,7 +415,7 @@ def hold(user: User, job: Job) -> Job:
 
 @transaction.atomic
 def hold_by_rule(job: Job, why: str) -> Job:
-    """The same by a rule of the lab, which admins made. One that ends anyway is let be."""
+    """Put a job on hold by a rule of the lab. A job that has finished or is being cancelled does not change."""
     row = lifecycle.locked(job.pk)
     if row.state in FINISHED_STATES or row.intent == Job.Intent.CANCEL:
         return row
@@ -435,7 +435,7 @@ def _hold(row: Job, text: str, actor: User | None) -> Job:
 
 @transaction.atomic
 def release(user: User, job: Job) -> Job:
-    """Lets a held job queue again."""
+    """Release a job that is on hold, so that it is queued again."""
     _require_act(user, job)
     row = lifecycle.locked(job.pk)
     if row.intent != Job.Intent.HOLD or row.state in FINISHED_STATES:
@@ -447,7 +447,7 @@ def release(user: User, job: Job) -> Job:
 
 
 def retry(user: User, job: Job, *, idempotency_key: str = "") -> Job:
-    """Submits a copy of a job that has finished."""
+    """Submit a copy of a job that has finished."""
     if job.state not in FINISHED_STATES:
         raise Refused("This job has not finished yet. Cancel it first, or submit a copy.", "conflict")
     asked = submission_of(job)

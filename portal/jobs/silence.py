@@ -1,10 +1,10 @@
-"""Running jobs without output: which ranks are silent, since when, and what there is to look at.
+"""Running jobs without output: which ranks are silent, since when, and the first clues.
 
 Everything that comes from ranks is a stream of their container, lines of log as well as metrics, or a checkpoint. A rank that
-is alive and silent may compute, wait or hang: it is reported, and never stopped for that.
+is alive and silent may compute, wait or hang: it is reported, and never stopped for this.
 
-That one rank is silent while others print means nothing by itself: in most training only rank 0 prints. It is reported only
-of a rank that has printed all along, and has now been silent for much longer than ever before.
+A silent rank among others that print is often normal: in most trainings only rank 0 prints. It is reported only if it
+printed all the time before and has now been silent for much longer than ever.
 """
 
 from collections.abc import Iterable, Mapping
@@ -35,23 +35,23 @@ from portal.ui import duration
 REPORTED = "silent"
 """The kind of the event in a job's history."""
 SETUP_STREAM = "setup"
-"""What supervisors and drivers print themselves, alive ranks or not."""
+"""The streams of supervisors and drivers, which print whether or not the ranks are alive."""
 USUAL_GAPS = 3
-"""A rank's silence is as many times as long as its longest one before."""
+"""A rank counts as silent when its silence is this many times as long as its longest one before."""
 NAMED_RANKS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """No output from ranks of a running attempt for longer than the job's limit."""
+    """A silence: ranks of a running attempt have had no output for longer than the limit of the job."""
 
     attempt: int
     job: int
     since: datetime
     ranks: tuple[str, ...] = ()
-    """Those that are silent while others print, e.g. ``rank 3 on gpu-2``; empty: all are silent."""
+    """The ranks that are silent while others print, e.g. ``rank 3 on gpu-2``; empty: all are silent."""
     containers: tuple[int, ...] = ()
-    """Where these are; all of the attempt's hosts when all are silent."""
+    """The hosts of these ranks; all hosts of the attempt when all are silent."""
 
     def text(self, now: datetime | None = None) -> str:
         """Return a sentence for the job's owner."""
@@ -64,12 +64,12 @@ class Silence:
         more = len(self.ranks) - NAMED_RANKS
         names = ", ".join(self.ranks[:NAMED_RANKS]) + (f" and {counted(more, 'other')}" if more > 0 else "")
         verb = "has" if len(self.ranks) == 1 else "have"
-        return f"Some of its worker processes are silent: {names} {verb} printed nothing for {length}. Others go on."
+        return f"Some of its worker processes are silent: {names} {verb} printed nothing for {length}. Others continue."
 
 
 @dataclass(frozen=True, slots=True)
 class Clues:
-    """What a person looks at first; each is empty where it is not known."""
+    """What a user checks first; each is empty if it is unknown."""
 
     last_line: str
     gpus: str
@@ -77,7 +77,7 @@ class Clues:
 
 
 class _Host(NamedTuple):
-    """A container of a live attempt that was not asked to stop."""
+    """A host of a live attempt that was not asked to stop."""
 
     attempt: int
     job: int
@@ -95,7 +95,7 @@ class _Host(NamedTuple):
 
 
 def limit_of(own_minutes: int | None) -> timedelta:
-    """Return the limit of a job that asks for ``own_minutes``; zero means that it is never reported."""
+    """Return the limit of a job with ``own_minutes``; zero means that its silences are never reported."""
     return timedelta(minutes=settings.SILENT_RANK_MINUTES if own_minutes is None else own_minutes)
 
 
@@ -115,7 +115,7 @@ def silences(now: datetime, job: int | None = None) -> dict[int, Silence]:
 
 
 def was_reported(attempt: Attempt) -> bool:
-    """Whether a silence of this attempt has been reported, however it ended."""
+    """Return whether a silence of this attempt has been reported, whether or not it has ended."""
     return JobEvent.objects.filter(job=attempt.job_id, kind=REPORTED, data__attempt=attempt.number).exists()
 
 
@@ -124,7 +124,7 @@ def of_job(job: Job) -> Silence | None:
 
 
 def _candidates(now: datetime, job: int | None) -> dict[int, list[_Host]]:
-    """Attempts whose ranks have been alive for longer than the limit, and whose nodes are in contact."""
+    """Return the attempts whose ranks have been alive for longer than the limit, and whose nodes are online."""
     rows = Container.objects.filter(
         role=Container.Role.HOST,
         attempt__ended_at=None,
@@ -148,18 +148,18 @@ def _can_be_silent(parts: list[_Host], now: datetime) -> bool:
         return False
     contact = now - timedelta(seconds=settings.NODE_LOST_AFTER_SECONDS)
     if any(part.node_seen_at is None or part.node_seen_at < contact for part in parts):
-        return False  # its output may be waiting on the node
+        return False  # its output may still be on the node
     return now - _began(parts) >= parts[0].limit
 
 
 def _began(parts: list[_Host]) -> datetime:
-    """Return when ranks could first have printed. Hosts that join an elastic attempt later do not count."""
+    """Return the first time at which ranks could print. Hosts that join an elastic attempt later do not count."""
     started = [part.running_at for part in parts if part.running_at is not None]
     return parts[0].started_at if parts[0].elastic and parts[0].started_at else max(started)
 
 
 def _latest_output(attempts: Iterable[int]) -> tuple[dict[int, datetime], dict[int, datetime]]:
-    """Return when each attempt had its latest output of any kind, and when a rank printed."""
+    """Return the times of the latest output of each attempt: of any kind, and of a rank."""
     if not attempts:
         return {}, {}
     latest, printed = {}, {}
@@ -194,7 +194,7 @@ def _single_ranks(attempts: Mapping[int, list[_Host]], now: datetime) -> dict[in
 
 
 def _has_stopped(stream: LogStream, limit: timedelta, now: datetime) -> bool:
-    """Whether it has printed for at least as long as the limit, and never paused for nearly so long as now."""
+    """Return whether a stream printed for at least the limit, and never paused for nearly as long as now."""
     if stream.first_at is None or stream.last_at is None:
         return False
     quiet, usual = now - stream.last_at, timedelta(seconds=stream.longest_gap_seconds or 0.0)
@@ -208,11 +208,11 @@ def _of_streams(host: _Host, streams: list[LogStream]) -> Silence:
     return Silence(host.attempt, host.job, since, names, pks)
 
 
-# --- what there is to look at ------------------------------------------------------------------------------------
+# --- clues -------------------------------------------------------------------------------------------------------
 
 
 def clues(silence: Silence) -> Clues:
-    """Two queries and the end of one log."""
+    """Return the clues about a silence, from two queries and the end of one log."""
     streams = LogStream.printed.filter(container__in=silence.containers).exclude(name=SETUP_STREAM)
     newest = streams.order_by(F("last_at").desc(nulls_last=True)).first()
     return Clues(logs.last_line(newest) if newest else "", _gpus(silence))
@@ -224,7 +224,7 @@ def _gpus(silence: Silence) -> str:
     percents = [percent for _, percent in rows if percent is not None]
     if not percents:
         return ""
-    least, most = min(percents), max(percents)
+    lowest, highest = min(percents), max(percents)
     verb = "is" if len(percents) == 1 else "are"
-    span = f"{least} to {most}" if least != most else f"{least}"
+    span = f"{lowest} to {highest}" if lowest != highest else f"{lowest}"
     return f"{counted(len(percents), noun(kind for kind, _ in rows))} {verb} at {span}\u00a0% utilisation"

@@ -1,4 +1,4 @@
-"""The look for jobs without output, once a minute: one line in the job's history and one mail for each silence."""
+"""Checks for jobs without output once a minute: one line in the history of the job and one mail for each silence."""
 
 import logging
 from datetime import datetime
@@ -25,8 +25,8 @@ SEEN, SEEN_SECONDS = "silence.seen", 180
 def sweep(now: datetime | None = None) -> int:
     """Report each silence once; return how many were new. May be repeated.
 
-    Only what two looks in a row have found is reported: right after a time without the portal, or after a jump of the
-    clock, output that exists has not arrived yet.
+    Only silences that two checks in a row have found are reported: after a time without the portal, or a step of the
+    clock, output that exists may not have arrived yet.
     """
     now = now or timezone.now()
     found = silence.silences(now)
@@ -38,13 +38,13 @@ def sweep(now: datetime | None = None) -> int:
 
 
 def _reported(jobs: list[int]) -> dict[int, datetime]:
-    """When the silence began that was reported last, by job."""
+    """Return the start of the silence that was reported last, by job."""
     events = JobEvent.objects.filter(job__in=jobs, kind=silence.REPORTED).order_by("seq")
     return {job: datetime.fromisoformat(since) for job, since in events.values_list("job", "data__since")}
 
 
 def _is_new(found: Silence, reported: dict[int, datetime]) -> bool:
-    """Output that ended the silence before it makes it a later one."""
+    """Return whether a silence is not the reported one: there was output between them."""
     return found.job not in reported or reported[found.job] < found.since
 
 
@@ -57,12 +57,12 @@ def _report(found: Silence, now: datetime) -> bool:
 
 @transaction.atomic
 def _record(found: Silence, now: datetime) -> bool:
-    """Write the line of history, unless the attempt is about to end or another look has just written it."""
+    """Write the line of history, unless the attempt is about to end or another check has just written it."""
     job = lifecycle.locked(found.job)
     attempt = Attempt.objects.filter(pk=found.attempt, ended_at=None, wanted=Attempt.Wanted.RUN).first()
     if attempt is None or not _is_new(found, _reported([job.pk])):
         return False
-    text = f"{found.text(now)} It is not stopped for that."
+    text = f"{found.text(now)} It is not stopped for this."
     lifecycle.record(job, silence.REPORTED, text, attempt=attempt.number, since=found.since.isoformat())
     return True
 

@@ -1,4 +1,4 @@
-"""How long steps of a training take, by what it runs on and with what batch: from its reports to one row for each.
+"""Reduces the reports of a training to one row for each number of GPUs and batch size: how long a step takes.
 
 From these rows ``portal.scheduler.job_history`` learns how fast a program is on how many GPUs.
 """
@@ -9,13 +9,13 @@ from datetime import datetime
 
 from portal.jobs.models import Allocation, Attempt, StepStat
 
-MOST_WEIGHT = 100
-"""So many reports count in a mean: a job that becomes slower is seen to be slower by and by."""
+MAX_WEIGHT = 100
+"""The maximum weight of the mean so far, in reports, so that the mean follows a job that becomes slower."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a training told at one moment."""
+    """One report of a training."""
 
     at: datetime
     batch: int
@@ -23,14 +23,14 @@ class Report:
     seconds: float
     waiting: float | None
     asked_batch: int
-    most_batch: int
+    max_batch: int
     noise: tuple[float, float] | None
 
 
 def note(attempt: Attempt, reports: Sequence[Report]) -> None:
-    """The caller holds the lock on the attempt's ``Progress``.
+    """Add reports to the rows of an attempt. The caller holds the lock on the attempt's ``Progress``.
 
-    Passed over is what came while its GPUs were about to change, and what ran on GPUs of several kinds.
+    Reports from the time of a change of its GPUs, and those of GPUs of several models, are ignored.
     """
     held = Allocation.objects.filter(attempt=attempt, released_at__isnull=True)
     gpus = list(held.values_list("gpu__node", "gpu__model"))
@@ -49,13 +49,13 @@ def note(attempt: Attempt, reports: Sequence[Report]) -> None:
 
 
 def _count_in(row: StepStat, report: Report) -> None:
-    before = min(row.reports, MOST_WEIGHT - 1)
+    before = min(row.reports, MAX_WEIGHT - 1)
     row.seconds = _mean(row.seconds, before, report.seconds)
     if report.waiting is not None:
         known = row.waiting_seconds is not None
         row.waiting_seconds = _mean(row.waiting_seconds or 0.0, before if known else 0, report.waiting)
     row.reports += 1
-    row.at, row.asked_batch, row.most_batch = report.at, report.asked_batch, report.most_batch
+    row.at, row.asked_batch, row.max_batch = report.at, report.asked_batch, report.max_batch
     if report.noise is not None:
         row.noise_sqr, row.noise_var = report.noise
 

@@ -1,4 +1,4 @@
-"""The pages about jobs. Who sees what is ``Job.objects.visible_to``; what people do is in ``services``."""
+"""The pages about jobs. ``Job.objects.visible_to`` decides who sees them; the actions are in ``services``."""
 
 import hashlib
 import json
@@ -36,15 +36,15 @@ from portal.projects.services import may_submit, role_of
 from portal.refused import Refused
 
 PAGE_SIZE = 25
-MOST_OUTPUTS = 200
-MOST_EVENTS = 200
+MAX_OUTPUTS = 200
+MAX_EVENTS = 200
 STATE_FILTERS = (("active", "active"), *((state.value.lower(), state.label) for state in JobState))
 VOLATILE = re.compile(r'<time.*?</time>|name="csrfmiddlewaretoken" value="[^"]*"', re.DOTALL)
-"""What differs each time a page is made though nothing has happened."""
+"""The texts that differ each time a page is rendered although nothing has changed."""
 
 
 def for_lists(jobs: QuerySet[Job]) -> QuerySet[Job]:
-    """With what a row of a list shows, in one query."""
+    """Add what a row of a list shows, in one query."""
     held = Allocation.objects.filter(attempt__job=OuterRef("pk"), released_at__isnull=True).order_by()
     count = held.values("attempt__job").annotate(n=Count("pk")).values("n")
     rows = jobs.select_related("project", "submitted_by").defer("description", "arguments", "env_vars")
@@ -60,7 +60,7 @@ def home(request: HttpRequest) -> HttpResponse:
     mine = Job.objects.visible_to(user).filter(submitted_by=user)
     active = list(for_lists(mine.filter(state__in=UNFINISHED_STATES))[:10])
     recent = list(for_lists(mine.filter(state__in=FINISHED_STATES)).order_by("-finished_at")[:6])
-    nodes = [node for node in nodes_with_gpus() if node.approved_at]  # the others are the admins' business
+    nodes = [node for node in nodes_with_gpus() if node.approved_at]  # only admins see the others
     gpus = [gpu for node in nodes for gpu in node.gpus.all()]
     about = {
         "alarms": alarms() if user.is_admin else [],
@@ -81,7 +81,7 @@ def home(request: HttpRequest) -> HttpResponse:
 
 
 def _first_steps(user: User) -> dict[str, Any] | None:
-    """What a newcomer has done so far; None once a job of theirs has succeeded."""
+    """Return which first steps a new user has done; None once one of their jobs has succeeded."""
     if Job.objects.filter(submitted_by=user, state=JobState.SUCCEEDED).exists():
         return None
     projects = Project.objects.filter(memberships__user=user, archived_at__isnull=True)
@@ -153,7 +153,7 @@ def cancel_many(request: HttpRequest) -> HttpResponse:
     for text in refused[:5]:
         messages.warning(request, text)
     if not ids:
-        messages.info(request, "Tick the jobs to cancel first.")
+        messages.info(request, "Select the jobs to cancel first.")
     return redirect(_back(request, "jobs:list"))
 
 
@@ -162,8 +162,11 @@ def cancel_many(request: HttpRequest) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def new(request: HttpRequest) -> HttpResponseBase:
-    """``?code=ID``: a job for this code; ``?copy=JOB``: the same again, to be edited; both: with other code. Fields of
-    the form that are named in the address begin with what is said there."""
+    """Show the form for a new job, or submit it.
+
+    ``?code=ID``: a job for this code; ``?copy=JOB``: a copy to be edited; both: a copy with other code. Other parameters
+    are initial values of the fields of these names.
+    """
     user = signed_in(request)
     copied = _asked_for(request, "copy", Job.objects.visible_to(user).select_related("code", "environment", "project"))
     code = _asked_for(request, "code", CodeVersion.objects.visible_to(user).select_related("project"))
@@ -194,7 +197,7 @@ def new(request: HttpRequest) -> HttpResponseBase:
 
 
 def _asked_for(request: HttpRequest, name: str, rows: QuerySet[Any]) -> Any:
-    """The row that the address names, None when it names none; 404 when there is no such row for this person."""
+    """Return the row that a parameter names, None without it; 404 if the user may not see such a row."""
     text = request.GET.get(name, "")
     if not text:
         return None
@@ -204,7 +207,7 @@ def _asked_for(request: HttpRequest, name: str, rows: QuerySet[Any]) -> Any:
 
 
 def _choose_code(request: HttpRequest, user: User) -> HttpResponse:
-    """The newest code of each project in which one may submit."""
+    """Show the newest code of each project to which the user may submit."""
     newest = CodeVersion.objects.filter(project=OuterRef("pk")).order_by("-number").values("pk")[:1]
     projects = Project.objects.filter(archived_at__isnull=True).annotate(newest=Subquery(newest))
     if not user.is_admin:
@@ -218,7 +221,7 @@ def _choose_code(request: HttpRequest, user: User) -> HttpResponse:
 
 @require_safe
 def new_warnings(request: HttpRequest) -> HttpResponse:
-    """What looks wrong with this code in that environment; asked when the choice changes."""
+    """Show the warnings about a code in an environment, when the choice changes."""
     code = _asked_for(request, "code", CodeVersion.objects.visible_to(signed_in(request)))
     if code is None:
         raise Http404
@@ -263,18 +266,18 @@ def _about(request: HttpRequest, job: Job) -> dict[str, Any]:
         "live": live,
         "silence": quiet,
         "clues": silence.clues(quiet) if quiet else None,
-        "live_parts": [part for part in live.containers.all() if part.state != "EXITED"] if live else [],
+        "live_containers": [each for each in live.containers.all() if each.state != "EXITED"] if live else [],
         "held": held_now(live) if live else "",
         "cause": last.cause
         if last and last.cause and job.state not in (JobState.SUCCEEDED, JobState.CANCELLED)
         else None,
         "hint": last.cause if last and job.state == JobState.SUCCEEDED else None,
-        "events": list(job.events.select_related("actor").order_by("-seq")[:MOST_EVENTS]),
-        "outputs": list(outputs[:MOST_OUTPUTS]),
+        "events": list(job.events.select_related("actor").order_by("-seq")[:MAX_EVENTS]),
+        "outputs": list(outputs[:MAX_OUTPUTS]),
         "outputs_count": totals["count"],
         "outputs_size": totals["size"] or 0,
         "checkpoint_set": checkpoint_set,
-        "checkpoints": checkpoints.files_of(checkpoint_set)[:MOST_OUTPUTS] if checkpoint_set else [],
+        "checkpoints": checkpoints.files_of(checkpoint_set)[:MAX_OUTPUTS] if checkpoint_set else [],
         "finished": finished,
         "cancelling": job.intent == Job.Intent.CANCEL and not finished,
         "holding": job.intent == Job.Intent.HOLD and job.state == JobState.RUNNING,
@@ -286,7 +289,7 @@ def _about(request: HttpRequest, job: Job) -> dict[str, Any]:
 
 
 def _will_be_collected(part: Container) -> bool:
-    """Whether its node is still expected to send what is left there."""
+    """Return whether the node of a container is still expected to send what is left there."""
     return part.exit_reason != "lost" and part.node.removed_at is None
 
 
@@ -306,9 +309,9 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
 
 @require_safe
 def detail_live(request: HttpRequest, pk: int) -> HttpResponse:
-    """The parts of the page that change; nothing when ``edition`` is still what one has."""
+    """Show the parts of the page that change; nothing if they are still those of ``edition``."""
     job = _job_with_all(request, pk)
-    place = f"edition-{secrets.token_hex(8)}"  # that no name or text of a user's can contain
+    place = f"edition-{secrets.token_hex(8)}"  # a text that no user's text can contain
     html = render_to_string("jobs/_live.html", {**_about(request, job), "edition": place, "oob": True}, request)
     edition = hashlib.sha256(VOLATILE.sub("", html.replace(place, "")).encode()).hexdigest()[:16]
     if request.GET.get("edition") == edition:
@@ -318,9 +321,9 @@ def detail_live(request: HttpRequest, pk: int) -> HttpResponse:
 
 ACTS: dict[str, tuple[Callable[[User, Job], Job], str]] = {
     "cancel": (services.cancel, "Job {job.pk} is cancelled."),
-    "hold": (services.hold, "Job {job.pk} is on hold. Release it when it shall go on."),
+    "hold": (services.hold, "Job {job.pk} is on hold. Release it to let it run."),
     "release": (services.release, "Job {job.pk} waits for GPUs again."),
-    "retry": (services.retry, "Job {job.pk} is a copy of the one before, submitted again."),
+    "retry": (services.retry, "Job {job.pk} was submitted as a copy."),
 }
 
 
@@ -328,16 +331,16 @@ ACTS: dict[str, tuple[Callable[[User, Job], Job], str]] = {
 def act(request: HttpRequest, pk: int, what: str) -> HttpResponse:
     user = signed_in(request)
     job = get_object_or_404(Job.objects.visible_to(user).select_related("project", "code", "environment"), pk=pk)
-    do, said = ACTS[what]
+    do, message = ACTS[what]
     try:
         job = do(user, job)
-        messages.success(request, said.format(job=job))
+        messages.success(request, message.format(job=job))
     except Refused as refusal:
         messages.error(request, refusal.message)
     return redirect("jobs:detail", job.pk)
 
 
 def _back(request: HttpRequest, default: str) -> str:
-    """Where the form was, if that is a place of ours."""
+    """Return the page of the form, if it is one of this portal."""
     target = request.POST.get("next", "")
     return target if url_has_allowed_host_and_scheme(target, None) and target.startswith("/") else default

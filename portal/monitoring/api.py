@@ -1,4 +1,4 @@
-"""GPUs over REST: how they are, what they did, and who held them."""
+"""GPUs over REST: their state, their readings, and who held them."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ from portal.rest import Pages, refusals
 
 
 class GaugeSerializer(GpuSerializer):
-    """The same, beside its node's name."""
+    """A GPU with the name of its node."""
 
     node = serializers.CharField(source="node.name")
 
@@ -44,7 +44,7 @@ class GaugesSerializer(serializers.Serializer[Any]):
 
 
 class ReadingsSerializer(serializers.Serializer[Any]):
-    """One GPU: a value for each of ``times``, null where nothing was said."""
+    """The readings of a GPU: a value for each of ``times``, null where nothing was reported."""
 
     gpu = serializers.IntegerField()
     node = serializers.CharField()
@@ -64,8 +64,8 @@ class SpanSerializer(serializers.Serializer[Any]):
     """One GPU held by one attempt of a job."""
 
     gpu = serializers.IntegerField()
-    node = serializers.SerializerMethodField(help_text="Name of its machine, also of one that has left the lab.")
-    index = serializers.SerializerMethodField(help_text="Of the GPU on its machine.")
+    node = serializers.SerializerMethodField(help_text="Name of its node, which may have left the lab.")
+    index = serializers.SerializerMethodField(help_text="Index of the GPU on its node.")
     since = serializers.DateTimeField()
     until = serializers.DateTimeField(allow_null=True, help_text="Null while it is held.")
     job = serializers.IntegerField(source="job.pk", default=None, allow_null=True, help_text="If you may see it.")
@@ -82,7 +82,7 @@ class SpanSerializer(serializers.Serializer[Any]):
 class TimelineSerializer(serializers.Serializer[Any]):
     since = serializers.DateTimeField()
     until = serializers.DateTimeField()
-    cut = serializers.BooleanField(help_text="There is more: ask for a shorter window or one node.")
+    cut = serializers.BooleanField(help_text="There are more spans: ask for a shorter window or one node.")
     results = SpanSerializer(many=True)
 
 
@@ -90,7 +90,7 @@ WINDOW = OpenApiParameter("window", str, enum=list(series.WINDOWS), description=
 NODE = OpenApiParameter("node", int)
 
 
-def _told(trace: Trace, gpus: "list[Gpu] | tuple[Gpu, ...]") -> dict[str, Any]:
+def _readings(trace: Trace, gpus: "list[Gpu] | tuple[Gpu, ...]") -> dict[str, Any]:
     def rounded(gpu: Gpu, metric: str) -> list[float | None]:
         return [None if value is None else round(value, 1) for value in trace.values[gpu.pk][metric]]
 
@@ -112,7 +112,7 @@ def _told(trace: Trace, gpus: "list[Gpu] | tuple[Gpu, ...]") -> dict[str, Any]:
 
 
 class Gauges(ViewSet):
-    """Everybody signed in may look at GPUs; whose job holds one is told to those who may see the job."""
+    """All users may see GPUs; the job that holds a GPU is shown to users who may see the job."""
 
     @extend_schema(
         operation_id="gpus_list",
@@ -137,11 +137,11 @@ class Gauges(ViewSet):
 
     @extend_schema(operation_id="gpu_readings", parameters=[WINDOW], responses={200: TraceSerializer, **refusals(404)})
     def readings(self, request: Request, pk: int) -> Response:
-        """What one GPU did until now."""
+        """Return the readings of one GPU until now."""
         now, asked = timezone.now(), forms.read(request.query_params)
         gpu = get_object_or_404(visibility.gpus_in_lab(), pk=pk)
         trace = series.trace([gpu], now - asked.window.length, now, now)
-        return Response(TraceSerializer(_told(trace, [gpu])).data)
+        return Response(TraceSerializer(_readings(trace, [gpu])).data)
 
     @extend_schema(
         operation_id="job_readings",
@@ -149,7 +149,7 @@ class Gauges(ViewSet):
         responses={200: TraceSerializer, **refusals(404)},
     )
     def of_job(self, request: Request, job_pk: int) -> Response:
-        """What the GPUs of an attempt did while they were its own. 404 when it held none."""
+        """Return the readings of the GPUs of an attempt while it held them. 404 if it held none."""
         job = get_object_or_404(Job.objects.visible_to(signed_in(request)), pk=job_pk)
         attempts = job.attempts.filter(allocations__isnull=False)
         number = request.query_params.get("attempt", "")
@@ -160,13 +160,13 @@ class Gauges(ViewSet):
         found = visibility.of_attempt(attempt, timezone.now()) if attempt else None
         if found is None:
             raise Http404
-        return Response(TraceSerializer(_told(found.trace, found.gpus)).data)
+        return Response(TraceSerializer(_readings(found.trace, found.gpus)).data)
 
     @extend_schema(
         operation_id="timeline", parameters=[WINDOW, NODE], responses={200: TimelineSerializer, **refusals()}
     )
     def timeline(self, request: Request) -> Response:
-        """Who held which GPU, the latest first; at most 600. GPUs that have left the lab since are included."""
+        """Return who held which GPU, the latest first; at most 600. GPUs that have left the lab since are included."""
         user, now, asked = signed_in(request), timezone.now(), forms.read(request.query_params, "day")
         since = now - asked.window.length
         gpus = visibility.filtered(visibility.gpus_with_history(since), user, node=asked.node)

@@ -1,4 +1,4 @@
-"""What one may ask of pages and endpoints about GPUs. Nonsense is as if it had not been asked."""
+"""The parameters of pages and endpoints about GPUs. Invalid values are ignored."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The timeline as SVG: a lane for each GPU, a bar for each time it was held. Pure; no script, no inline style."""
+"""The timeline as SVG: a lane for each GPU, a bar for each time it was held. Pure; no scripts or inline styles."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -16,9 +16,9 @@ from portal.monitoring.visibility import Span
 
 TOP, LEFT, RIGHT = 22, 34, 8
 NAME, LANE, BAR = 20, 20, 15
-"""Heights in pixels: of a node's name, of a lane, of the bar in it."""
-LEAST = 1.5
-"""What was held for a moment is still seen."""
+"""Heights in pixels: of the name of a node, of a lane, and of a bar in it."""
+MIN_WIDTH = 1.5
+"""Minimum width of a bar in pixels, so that a short one is visible."""
 STRANGER = "another project"
 
 
@@ -33,7 +33,7 @@ class Frame(NamedTuple):
 
 
 def draw(gpus: Sequence[Gpu], spans: Sequence[Span], since: datetime, until: datetime) -> SafeString:
-    """``gpus`` in the order of their lanes, those of a node together."""
+    """Draw the timeline; ``gpus`` are in the order of their lanes, those of a node together."""
     by_gpu: dict[int, list[Span]] = {gpu.pk: [] for gpu in gpus}
     for span in spans:
         by_gpu[span.gpu].append(span)
@@ -65,8 +65,8 @@ def _lanes(frame: Frame, gpus: Sequence[Gpu], by_gpu: dict[int, list[Span]]) -> 
 
 
 def _ticks(frame: Frame, height: int) -> Iterator[str]:
-    least, most = frame.since.timestamp(), frame.until.timestamp()
-    for moment, text in time_ticks(frame.since, least, most, frame.size.ticks):
+    first, last = frame.since.timestamp(), frame.until.timestamp()
+    for moment, text in time_ticks(frame.since, first, last, frame.size.ticks):
         x = frame.across(datetime.fromtimestamp(moment, frame.since.tzinfo))
         anchor = "start" if x < LEFT + 20 else "end" if x > frame.size.width - RIGHT - 20 else "middle"
         yield f'<path class="grid" d="M{x:.1f} {TOP - 4}V{height - 6}"/>'
@@ -75,12 +75,12 @@ def _ticks(frame: Frame, height: int) -> Iterator[str]:
 
 def _bar(frame: Frame, span: Span, gpu: Gpu, top: int) -> str:
     left, right = frame.across(span.since), frame.across(span.until or frame.until)
-    width = max(LEAST, right - left)
-    said = escape(f"{gpu.node.name} {gpu.label}: {said_of(span)}, {said_time(span)}")
+    width = max(MIN_WIDTH, right - left)
+    title = escape(f"{gpu.node.name} {gpu.label}: {label_of(span)}, {times_of(span)}")
     css = f"tone-{TONES[span.job.pk % len(TONES)]}" if span.job else "tone-grey"
     rect = (
         f'<rect class="span {css}{" mine" if span.mine else ""}" x="{left:.1f}" y="{top}" width="{width:.1f}"'
-        f' height="{BAR}" rx="2"><title>{said}</title></rect>'
+        f' height="{BAR}" rx="2"><title>{title}</title></rect>'
     )
     if span.job is None:
         return rect
@@ -88,16 +88,16 @@ def _bar(frame: Frame, span: Span, gpu: Gpu, top: int) -> str:
     words = f"#{span.job.pk} {span.job.name}"
     label = words if len(words) <= letters else f"#{span.job.pk}" if len(f"#{span.job.pk}") <= letters else ""
     text = f'<text class="name" x="{left + 4:.1f}" y="{top + 12}">{escape(label)}</text>' if label else ""
-    return f'<a href="{reverse("jobs:detail", args=[span.job.pk])}" aria-label="{said}">{rect}{text}</a>'
+    return f'<a href="{reverse("jobs:detail", args=[span.job.pk])}" aria-label="{title}">{rect}{text}</a>'
 
 
-def said_of(span: Span) -> str:
+def label_of(span: Span) -> str:
     if span.attempt is None:
         return STRANGER
     job = span.attempt.job
     return f"{job.name} #{job.pk} of {job.submitted_by.username}"
 
 
-def said_time(span: Span) -> str:
+def times_of(span: Span) -> str:
     since = f"{timezone.localtime(span.since):%d %b, %H:%M}"
     return f"from {since} to {timezone.localtime(span.until):%d %b, %H:%M}" if span.until else f"since {since}"

@@ -1,4 +1,4 @@
-"""GPUs that are held and do nothing: found in the samples, judged by the lab's rule. Everything but the reading is pure."""
+"""Finds GPUs that are held but idle in the samples, by the rule of the lab. All but reading the samples is pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from portal.monitoring.rollups import by_gpu
 from portal.monitoring.sampling import Reading
 
 GAP = timedelta(minutes=2)
-"""Of a longer silence nobody knows what the GPU did: it breaks the time of idleness."""
+"""A longer time without samples ends an idle time, since the GPU may have worked."""
 
 Readings = Sequence[tuple[datetime, Reading]]
 Verdict = Literal["", "warn", "stop"]
@@ -21,7 +21,7 @@ Verdict = Literal["", "warn", "stop"]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Under ``percent`` for ``after`` is idle; ``stops`` puts the job on hold when it still is as long again."""
+    """A GPU is idle below ``percent`` for ``after``; ``stops``: the job is put on hold if it is idle for twice that time."""
 
     percent: int
     after: timedelta
@@ -29,7 +29,7 @@ class Rule:
 
 
 def rule() -> Rule | None:
-    """The lab's; None when it looks for nothing."""
+    """Return the rule of the lab; None if it does not check for idle GPUs."""
     if not settings.IDLE_GPU_MINUTES:
         return None
     after = timedelta(minutes=settings.IDLE_GPU_MINUTES)
@@ -37,7 +37,7 @@ def rule() -> Rule | None:
 
 
 def quiet_since(readings: Readings, percent: int, now: datetime) -> datetime | None:
-    """Since when one GPU has done less than ``percent`` without a break; None when it works or says nothing.
+    """Return since when a GPU has been below ``percent`` without a break; None if it works or has no readings.
 
     ``readings`` ascend. What is older than they are is not known and does not count.
     """
@@ -50,7 +50,7 @@ def quiet_since(readings: Readings, percent: int, now: datetime) -> datetime | N
 
 
 def idle_since(gpus: Mapping[int, Readings], held_since: datetime, percent: int, now: datetime) -> datetime | None:
-    """Since when an attempt has had all of its GPUs idle. A GPU without readings is not idle, as far as one knows."""
+    """Return since when all GPUs of an attempt have been idle. A GPU without readings does not count as idle."""
     found = []
     for readings in gpus.values():
         own = [(at, reading) for at, reading in readings if at >= held_since]
@@ -62,7 +62,7 @@ def idle_since(gpus: Mapping[int, Readings], held_since: datetime, percent: int,
 
 
 def judge(idle_for: timedelta, warned_for: timedelta | None, rule: Rule) -> Verdict:
-    """``warned_for``: how long ago it was warned of this idleness; None: not yet."""
+    """Decide what to do; ``warned_for`` is the time since the warning about this idle time, None without one."""
     if idle_for < rule.after:
         return ""
     if warned_for is None:
@@ -71,7 +71,7 @@ def judge(idle_for: timedelta, warned_for: timedelta | None, rule: Rule) -> Verd
 
 
 def idle_attempts(rule: Rule, now: datetime, job: int | None = None) -> dict[int, datetime]:
-    """Live attempts whose GPUs are all idle for as long as the rule says, and since when. Two or three queries.
+    """Return the live attempts whose GPUs are all idle by the rule, and since when. Two or three queries.
 
     First the last samples of all nodes; only of attempts that were idle in those, what came before.
     """

@@ -1,4 +1,4 @@
-"""The look for idle GPUs, once a minute: a line in the job's history, then what the lab's rule says."""
+"""Checks for idle GPUs once a minute: a line in the history of the job, then the action of the lab's rule."""
 
 from datetime import datetime
 
@@ -15,7 +15,7 @@ KIND = "idle"
 
 
 def sweep(now: datetime | None = None) -> int:
-    """Warns of each time of idleness once. How many were warned of or put on hold. May be repeated."""
+    """Warn of each idle time once; return how many jobs were warned or put on hold. May be repeated."""
     rule = idle.rule()
     if rule is None:
         return 0
@@ -30,7 +30,7 @@ def sweep(now: datetime | None = None) -> int:
 @transaction.atomic
 def _look_at(attempt: Attempt, since: datetime, rule: Rule, now: datetime) -> bool:
     job = lifecycle.locked(attempt.job_id)
-    # The samples reach back twice the rule's time. Idleness that is as long seems to begin there, and was warned of.
+    # The samples reach back twice the time of the rule. A longer idle time seems to begin there; it was warned of.
     began = attempt.created_at if now - since >= 2 * rule.after else since
     warned = JobEvent.objects.filter(job=job, kind=KIND, at__gte=began).last()
     verdict = idle.judge(now - since, now - warned.at if warned else None, rule)

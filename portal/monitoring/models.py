@@ -1,7 +1,7 @@
-"""What GPUs did over time: samples of the last hours, and hours of the last month made from them.
+"""The readings of GPUs over time: samples of the last hours, and hours of the last month made from them.
 
 Written from agents' reports (``sampling``) and by ``rollups`` alone. Nothing decides by these rows but the
-look for idle GPUs, and nothing else is lost with them.
+check for idle GPUs, and nothing else is lost with them.
 """
 
 from django.db import models
@@ -10,13 +10,13 @@ from portal.cluster.models import Gpu, Node
 
 
 class Sample(models.Model):
-    """All GPUs of a node in one slot of fifteen seconds: one row, since they are reported together."""
+    """The readings of all GPUs of a node in one slot of fifteen seconds, which are reported together."""
 
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="+")
     at = models.DateTimeField(db_index=True)
     """The start of the slot."""
     readings = models.JSONField(default=list)
-    """[[GPU, utilisation in %, memory used in MiB, temperature in °C], ...]; null where the device does not say."""
+    """[[GPU, utilisation in %, memory used in MiB, temperature in °C], ...]; null where the device does not report it."""
 
     class Meta:
         ordering = ["node", "at"]
@@ -24,7 +24,7 @@ class Sample(models.Model):
 
 
 class Hour(models.Model):
-    """One GPU in one hour, with its minutes. A row for each minute would be sixty times as many."""
+    """One GPU in one hour, with its minutes, since rows for minutes would be sixty times as many."""
 
     gpu = models.ForeignKey(Gpu, on_delete=models.CASCADE, related_name="+")
     at = models.DateTimeField(db_index=True)
@@ -37,7 +37,7 @@ class Hour(models.Model):
     temperature_max = models.SmallIntegerField(null=True)
     minutes = models.JSONField(default=dict)
     """{"utilisation": [60 means], "memory": [...], "temperature": [...], "peak": [highest utilisation]}; null where
-    nothing was said."""
+    nothing was reported."""
 
     class Meta:
         ordering = ["gpu", "at"]

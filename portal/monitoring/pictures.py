@@ -1,4 +1,4 @@
-"""Charts of what GPUs did."""
+"""Charts of the readings of GPUs."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -8,8 +8,8 @@ from portal.cluster.models import Gpu
 from portal.monitoring.rollups import mean
 from portal.monitoring.series import Trace
 
-MOST_LINES = 8
-"""More lines than this cannot be told apart: their mean is drawn, with the lowest and the highest."""
+MAX_LINES = 8
+"""The maximum number of lines in a chart; for more GPUs, the mean, the lowest and the highest value are drawn."""
 SHOWN: tuple[tuple[str, str, str, float], ...] = (
     ("utilisation", "Utilisation", "%", 1),
     ("memory", "Memory in use", "GiB", 1024),
@@ -18,9 +18,11 @@ SHOWN: tuple[tuple[str, str, str, float], ...] = (
 
 
 def over_time(trace: Trace, gpus: Sequence[Gpu]) -> list[Chart]:
-    """One for each thing that any of the GPUs says; none for CPU slots."""
+    """Return a chart for each metric that any of the GPUs reports; none for CPU slots."""
     return [
-        _chart(trace, gpus, metric, title, unit, scale) for metric, title, unit, scale in SHOWN if trace.says(metric)
+        _chart(trace, gpus, metric, title, unit, scale)
+        for metric, title, unit, scale in SHOWN
+        if trace.has_values(metric)
     ]
 
 
@@ -29,7 +31,7 @@ def _chart(trace: Trace, gpus: Sequence[Gpu], metric: str, title: str, unit: str
         gpu.pk: [None if value is None else round(value / scale, 2) for value in trace.values[gpu.pk][metric]]
         for gpu in gpus
     }
-    if len(gpus) <= MOST_LINES:
+    if len(gpus) <= MAX_LINES:
         several = len({gpu.node_id for gpu in gpus}) > 1
         lines = [Series(name_of(gpu, several), rows[gpu.pk]) for gpu in gpus]
     else:
@@ -64,7 +66,7 @@ def _desc(rows: Iterable[Sequence[float | None]], title: str, unit: str) -> str:
 
 
 def small(values: Sequence[float | None]) -> str:
-    """Of the last hour, for a cell; empty when nothing was said."""
+    """Return a small chart of the last hour for a table cell; empty without readings."""
     known = _known(values)
     if not known:
         return ""

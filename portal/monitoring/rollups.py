@@ -1,4 +1,4 @@
-"""Samples -> hours, once each hour is over; and forgetting, so that both tables stay bounded."""
+"""Makes hours from samples once each hour is over, and deletes old rows, so that both tables stay bounded."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,10 +15,10 @@ from portal.monitoring.sampling import Reading
 
 HOUR = timedelta(hours=1)
 RAW_LIFE = timedelta(hours=3)
-"""Longer than the hour that is not rolled up yet and the longest look for idle GPUs (two hours)."""
+"""Longer than the hour that is not rolled up yet and the longest check for idle GPUs (two hours)."""
 HOUR_LIFE = timedelta(days=31)
 SETTLE = timedelta(minutes=1)
-"""The last reports of an hour are written by then."""
+"""The time after which the last reports of an hour are written."""
 BATCH = 500
 
 Values = Sequence[float | None]
@@ -29,7 +29,7 @@ def hour_of(moment: datetime) -> datetime:
 
 
 def roll_up(now: datetime | None = None) -> int:
-    """Makes the hours that are over and not made yet, forgets what is too old. How many hours of GPUs were made."""
+    """Make the missing rows of past hours and delete old rows; return the number of rows made."""
     now = now or timezone.now()
     made = 0
     first = Sample.objects.order_by("at").values_list("at", flat=True).first()
@@ -45,12 +45,12 @@ def roll_up(now: datetime | None = None) -> int:
 
 @transaction.atomic
 def _make(hour: datetime) -> int:
-    """All or nothing: an hour that is there is whole."""
+    """Make all rows of an hour in one transaction, so that an hour is complete or missing."""
     known = set(Gpu.objects.values_list("pk", flat=True))
     rows = Sample.objects.filter(at__gte=hour, at__lt=hour + HOUR).order_by("node_id", "at")
     made, batch = 0, []
     for _, samples in groupby(rows.values_list("node_id", "at", "readings").iterator(), key=lambda row: row[0]):
-        for gpu, readings in by_gpu((at, said) for _, at, said in samples).items():
+        for gpu, readings in by_gpu((at, readings) for _, at, readings in samples).items():
             if gpu in known:
                 batch.append(summary(gpu, hour, readings))
         if len(batch) >= BATCH:
@@ -60,17 +60,17 @@ def _make(hour: datetime) -> int:
 
 
 def by_gpu(samples: Iterable[tuple[datetime, list[Any]]]) -> dict[int, list[tuple[datetime, Reading]]]:
-    """Rows of samples, as they are stored, taken apart."""
+    """Return the readings in rows of samples by GPU."""
     found: dict[int, list[tuple[datetime, Reading]]] = defaultdict(list)
-    for at, said in samples:
-        for values in said:
+    for at, readings in samples:
+        for values in readings:
             reading = Reading(*values)
             found[reading.gpu].append((at, reading))
     return found
 
 
 def summary(gpu: int, hour: datetime, readings: Sequence[tuple[datetime, Reading]]) -> Hour:
-    """Pure: one GPU's readings of an hour -> its row."""
+    """Return the row of a GPU from its readings in an hour; pure."""
     minutes: list[list[Reading]] = [[] for _ in range(60)]
     for at, reading in readings:
         minutes[int((at - hour).total_seconds()) // 60].append(reading)

@@ -1,4 +1,4 @@
-"""From agents' reports to samples: the first report of a node in each slot is kept, so no clock and no memory is needed."""
+"""Makes samples from reports: the first report of a node in each slot is kept, which needs no timer and no memory."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -8,11 +8,11 @@ from portal.cluster.models import Node
 from portal.monitoring.models import Sample
 
 SLOT = timedelta(seconds=15)
-"""Agents report every 5 s; a lab of 500 nodes gives 33 rows a second like this."""
+"""The length of a slot. Agents report every 5 s; with this, a lab of 500 nodes writes 33 rows a second."""
 
 
 class Reading(NamedTuple):
-    """One GPU at one moment. None: the device does not say, as CPU slots never do."""
+    """The readings of a GPU at one moment; None for what the device does not report, like all of a CPU slot."""
 
     gpu: int
     utilisation: int | None
@@ -20,7 +20,7 @@ class Reading(NamedTuple):
     temperature: int | None
 
     @property
-    def says_nothing(self) -> bool:
+    def is_empty(self) -> bool:
         return self.utilisation is None and self.memory is None and self.temperature is None
 
 
@@ -30,11 +30,11 @@ def slot_of(moment: datetime) -> datetime:
 
 
 def keep(node: Node, now: datetime, readings: Iterable[Reading]) -> None:
-    """One insert. Of two reports at once, one is kept."""
-    if said := sample_of(readings):
-        Sample.objects.bulk_create([Sample(node=node, at=slot_of(now), readings=said)], ignore_conflicts=True)
+    """Store a sample with one insert. Of two reports at once, one is kept."""
+    if sample := sample_of(readings):
+        Sample.objects.bulk_create([Sample(node=node, at=slot_of(now), readings=sample)], ignore_conflicts=True)
 
 
 def sample_of(readings: Iterable[Reading]) -> list[list[int | None]]:
-    """``Sample.readings``, by the numbers of the GPUs: empty when there is nothing to keep."""
-    return [list(reading) for reading in sorted(readings, key=lambda each: each.gpu) if not reading.says_nothing]
+    """Return the value of ``Sample.readings``, in the order of the GPUs' ids: empty if there are no readings."""
+    return [list(reading) for reading in sorted(readings, key=lambda each: each.gpu) if not reading.is_empty]

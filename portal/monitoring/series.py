@@ -1,4 +1,4 @@
-"""From samples and hours to values over time, in steps as fine as the window allows."""
+"""Computes values over time from samples and hours, in steps as fine as the window allows."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ from portal.monitoring.rollups import HOUR, by_gpu
 
 METRICS = ("utilisation", "memory", "temperature")
 RAW_SPAN = timedelta(hours=2)
-"""Windows no longer than this are read from samples alone, which are kept for three hours."""
-MOST_POINTS = 120
+"""Windows up to this length are read from samples only, which are kept for three hours."""
+MAX_POINTS = 120
 STEPS = tuple(timedelta(seconds=seconds) for seconds in (15, 60, 300, 900, 3600, 7200, 14400, 28800, 86400))
 
 Spells = Mapping[int, Sequence[tuple[datetime, datetime]]]
-"""By GPU: times that count."""
+"""The times that count, by GPU."""
 Point = tuple[int, datetime, tuple[float | None, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What one may choose to see."""
+    """A window of time that users can choose."""
 
     key: str
     text: str
@@ -44,27 +44,27 @@ WINDOWS = {
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Means in each step; None where nothing was said."""
+    """The mean values in each step; None where nothing was reported."""
 
     times: tuple[datetime, ...]
-    """The beginnings of the steps."""
+    """The start of each step."""
     step: timedelta
     values: Mapping[int, Mapping[str, Sequence[float | None]]]
     """By GPU and metric."""
 
-    def says(self, metric: str) -> bool:
+    def has_values(self, metric: str) -> bool:
         return any(value is not None for each in self.values.values() for value in each[metric])
 
 
 def step_for(length: timedelta) -> timedelta:
-    """The finest step that keeps a picture readable."""
-    return next((step for step in STEPS if length / step <= MOST_POINTS), STEPS[-1])
+    """Return the finest step with which a chart is readable."""
+    return next((step for step in STEPS if length / step <= MAX_POINTS), STEPS[-1])
 
 
 def trace(
     gpus: Collection[Gpu], since: datetime, until: datetime, now: datetime, spells: Spells | None = None
 ) -> Trace:
-    """What these GPUs did; with ``spells`` only in those times. At most four queries."""
+    """Return the readings of GPUs; with ``spells`` only in those times. At most four queries."""
     step = step_for(until - since)
     start = _floor(since, step)
     count = max(1, -(-(until - start) // step))
@@ -125,7 +125,7 @@ def _within(moment: datetime, spells: Sequence[tuple[datetime, datetime]]) -> bo
 
 
 def last_hour(gpus: Collection[Gpu], now: datetime) -> dict[int, list[float | None]]:
-    """Utilisation by minute, for the small pictures of a list: one sample a minute is enough. One query."""
+    """Return the utilisation by minute, for the small charts of a list: one sample a minute is enough. One query."""
     start = _floor(now - HOUR, timedelta(minutes=1))
     minutes: dict[int, list[float | None]] = {gpu.pk: [None] * 61 for gpu in gpus}
     whole = Sample.objects.filter(node__in={gpu.node_id for gpu in gpus}, at__gte=start, at__second=0)

@@ -1,4 +1,4 @@
-"""Once an hour, and may be repeated."""
+"""The hourly task, which may be repeated."""
 
 from celery import shared_task
 
@@ -11,4 +11,4 @@ def roll_up() -> None:
 
 
 shared_task(roll_up.run, name="portal.gauges.tasks.roll_up", ignore_result=True)
-"""The name of the release before, whose scheduler may have queued it."""
+"""The task under its name of the previous release, whose scheduler may have queued it."""

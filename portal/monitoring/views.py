@@ -1,4 +1,4 @@
-"""Pages about GPUs: now, over time, and who held them when."""
+"""Pages about GPUs: their state now, their readings over time, and who held them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ PER_PAGE = 40
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One GPU as the list draws it."""
+    """A GPU as the list shows it."""
 
     gpu: Gpu
     job: Any
@@ -66,7 +66,7 @@ def _rows(user: User, shown: Sequence[Gpu], hours: dict[int, list[float | None]]
 
 
 def _total() -> dict[str, Any]:
-    """Of the whole lab."""
+    """Return the totals of the lab."""
     held = Exists(Allocation.objects.filter(gpu=OuterRef("pk"), released_at=None))
     rows = visibility.gpus_in_lab().order_by()
     known = rows.aggregate(
@@ -77,7 +77,7 @@ def _total() -> dict[str, Any]:
 
 @require_safe
 def node(request: HttpRequest, pk: int) -> HttpResponse:
-    """One machine's GPUs over time, and who held them."""
+    """Show the GPUs of a node over time, and who held them."""
     user, now, asked = signed_in(request), timezone.now(), forms.read(request.GET)
     machine = get_object_or_404(Node.objects.filter(LIVE_NODE, approved_at__isnull=False), pk=pk)
     of_node = list(visibility.gpus_in_lab().filter(node=machine))
@@ -116,7 +116,7 @@ def timeline(request: HttpRequest) -> HttpResponse:
 
 
 def _windows(request: HttpRequest, asked: forms.Asked) -> dict[str, Any]:
-    """Links to other windows, which keep the rest of what is asked."""
+    """Return the links to other windows, which keep the other parameters."""
     links = []
     for window in series.WINDOWS.values():
         query = request.GET.copy()
@@ -128,13 +128,13 @@ def _windows(request: HttpRequest, asked: forms.Asked) -> dict[str, Any]:
 
 @require_safe
 def of_job(request: HttpRequest, pk: int) -> HttpResponse:
-    """What its GPUs did: the part of the job's page that is asked for again while it runs."""
+    """Show the readings of the GPUs of a job: the part of its page that is refreshed while it runs."""
     job = get_object_or_404(Job.objects.visible_to(signed_in(request)), pk=pk)
     return render(request, "monitoring/_job.html", about_job(job))
 
 
 def about_job(job: Job) -> dict[str, Any]:
-    """The resize timeline of all attempts, and readings of the last one that held a GPU."""
+    """Return the resize timeline of all attempts, and the readings of the last one that held a GPU."""
     now = timezone.now()
     last = job.attempts.filter(allocations__isnull=False).order_by("-number").first()
     found = visibility.of_attempt(last, now) if last else None
@@ -152,7 +152,7 @@ def about_job(job: Job) -> dict[str, Any]:
 
 
 def _idleness(job: Job, attempt: Attempt, now: datetime) -> dict[str, Any]:
-    """The same look as the lab's sweep takes, so that page and history agree."""
+    """Return the idle time by the same rule as the check of the lab, so that page and history agree."""
     rule = idle.rule()
     since = idle.idle_attempts(rule, now, job.pk).get(attempt.pk) if rule else None
     return {"idle_since": since, "rule": rule}

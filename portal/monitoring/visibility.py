@@ -1,4 +1,4 @@
-"""What one may see of GPUs and of who holds them. Whose job it is, those may know who may see the job."""
+"""Decides what users may see of GPUs: the job that holds one is shown only to users who may see the job."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ from portal.monitoring import series
 from portal.monitoring.series import Trace
 
 STATES = {"busy": "busy", "mine": "held by my jobs", "free": "free", "unfit": "unfit"}
-MOST_SPANS = 600
-"""Of one page of the timeline: more cannot be told apart."""
+MAX_SPANS = 600
+"""The maximum number of spans on a page of the timeline: more cannot be distinguished."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One GPU held by one attempt."""
+    """The time in which an attempt held a GPU."""
 
     gpu: int
     since: datetime
@@ -39,17 +39,17 @@ class Span:
 class Timeline:
     spans: tuple[Span, ...]
     cut: bool
-    """There are more than are shown."""
+    """There are more spans than are shown."""
 
 
 def gpus_in_lab() -> QuerySet[Gpu]:
-    """Of approved machines, in the order of their names."""
+    """Return the GPUs of approved nodes, in the order of their names."""
     rows = Gpu.objects.filter(present=True, node__removed_at=None, node__approved_at__isnull=False)
     return rows.select_related("node").order_by("node__name", "node", "index")
 
 
 def gpus_with_history(since: datetime) -> QuerySet[Gpu]:
-    """Those of the lab, and those that have left it since, with or without their machine, if a job held them."""
+    """Return the GPUs of the lab and those that have left it since, with or without their node, if a job held them."""
     held = Allocation.objects.filter(gpu=OuterRef("pk")).filter(Q(released_at=None) | Q(released_at__gt=since))
     rows = Gpu.objects.filter(node__approved_at__isnull=False).filter(
         Q(present=True, node__removed_at=None) | Exists(held)
@@ -77,10 +77,10 @@ def filtered(
 
 
 def timeline(user: User, gpus: Collection[Gpu], since: datetime, until: datetime) -> Timeline:
-    """Who held these GPUs, the latest first. Two queries."""
+    """Return who held these GPUs, the latest first. Two queries."""
     rows = Allocation.objects.filter(gpu__in=gpus, allocated_at__lt=until)
     rows = rows.filter(Q(released_at=None) | Q(released_at__gt=since)).select_related("attempt__job__submitted_by")
-    found = list(rows.order_by("-allocated_at", "-id")[: MOST_SPANS + 1])
+    found = list(rows.order_by("-allocated_at", "-id")[: MAX_SPANS + 1])
     known = visible_job_ids(user, [row.attempt.job_id for row in found])
     spans = tuple(
         Span(
@@ -90,14 +90,14 @@ def timeline(user: User, gpus: Collection[Gpu], since: datetime, until: datetime
             row.attempt if row.attempt.job_id in known else None,
             row.attempt.job.submitted_by_id == user.pk,
         )
-        for row in found[:MOST_SPANS]
+        for row in found[:MAX_SPANS]
     )
-    return Timeline(spans, len(found) > MOST_SPANS)
+    return Timeline(spans, len(found) > MAX_SPANS)
 
 
 @dataclass(frozen=True, slots=True)
 class OfAttempt:
-    """What an attempt's GPUs did while they were its own."""
+    """The readings of the GPUs of an attempt while it held them."""
 
     attempt: Attempt
     gpus: tuple[Gpu, ...]
@@ -105,7 +105,7 @@ class OfAttempt:
 
 
 def of_attempt(attempt: Attempt, now: datetime) -> OfAttempt | None:
-    """None when it held no GPU."""
+    """Return the readings of an attempt; None if it held no GPU."""
     rows = list(attempt.allocations.select_related("gpu__node").order_by("gpu__node__name", "gpu__index"))
     if not rows:
         return None

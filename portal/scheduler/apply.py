@@ -86,7 +86,7 @@ def apply(snapshot: Snapshot, plan: Plan, policy: str, now: datetime | None = No
         try:
             with transaction.atomic():
                 applier.carry_out(step)
-        except (PlanStaleError, lifecycle.Stale) as gone:
+        except (PlanStaleError, lifecycle.JobChangedError) as gone:
             done.dropped[step.job] = f"{str(gone)[:1].upper()}{str(gone)[1:]}."
         except IntegrityError:
             # A unique index refused it: a process without the lock holds one of these GPUs or has started this job.
@@ -101,7 +101,7 @@ def apply(snapshot: Snapshot, plan: Plan, policy: str, now: datetime | None = No
 def grow(job: Job, before: Placement, add: Mapping[int, int], now: datetime) -> None:
     """Give a running job more GPUs, as a plan would, inside the caller's transaction.
 
-    Raises PlanStaleError or Stale.
+    Raises PlanStaleError or JobChangedError.
     """
     step = PlanStep(job.pk, "resize", before, add, {})
     _PlanApplier([step], "", now).carry_out(step)
@@ -184,7 +184,9 @@ class _PlanApplier:
         used, taken = [part.index for part in parts], [part.index for part in live]
         ranks = sum(step.before.values()) + sum(step.add.values())
         for part in self._pick(step.add):
-            if part.node.pk not in here and (attempt.ring is None or not overlay_networks.reaches_others(part.node)):
+            if part.node.pk not in here and (
+                attempt.overlay_network is None or not overlay_networks.reaches_others(part.node)
+            ):
                 raise PlanStaleError(f"containers on node {part.node.name} cannot reach the job's others")
             for gpu in part.gpus:
                 index = overlay_networks.next_index(used, taken)
@@ -233,7 +235,7 @@ class _PlanApplier:
 
     def _require_driver(self, attempt: Attempt) -> None:
         """Raise PlanStaleError while a rank group has no running driver: without one, a resize would break it."""
-        if attempt.ring is None:
+        if attempt.overlay_network is None:
             return
         drivers = attempt.containers.filter(role=Container.Role.DRIVER).exclude(state=ContainerState.EXITED)
         last = drivers.order_by("index").values_list("index", "state").last()

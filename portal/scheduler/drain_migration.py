@@ -41,7 +41,7 @@ def migrate(now: datetime | None = None) -> frozenset[int]:
     leaving = Attempt.objects.filter(
         ended_at__isnull=True,
         wanted=Attempt.Wanted.RUN,
-        ring__isnull=False,
+        overlay_network__isnull=False,
         job__elastic=True,
         job__intent=Job.Intent.RUN,
         pk__in=draining.values("attempt"),
@@ -108,7 +108,7 @@ def _begin(job: Job, attempt: Attempt, live: Sequence[Container], lacking: int, 
                 _check_limits(job, lacking)
                 before = Counter(held.values_list("gpu__node", flat=True))
                 applying.grow(job, {str(node): gpus for node, gpus in before.items()}, _room(job, lacking, now), now)
-    except (applying.PlanStaleError, lifecycle.Stale, IntegrityError):
+    except (applying.PlanStaleError, lifecycle.JobChangedError, IntegrityError):
         return False
     lifecycle.ask_back(attempt, now)
     names = ", ".join(sorted({part.node.name for part in live if part.node.draining}))

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from portal.jobs import lifecycle
 from portal.jobs.models import Attempt, Container, ContainerState, Job
-from portal.jobs.survivors import bond_of, hosts_of, lacks_driver
+from portal.jobs.survival import hosts_of, lacks_driver, survival_rule_for
 from portal.scheduler import overlay_networks, run_specs
 from portal.wake import wake_node
 
@@ -27,7 +27,7 @@ def replace(now: datetime | None = None) -> None:
         ~Exists(live.exclude(state=ContainerState.EXITED)),
         ended_at__isnull=True,
         wanted=Attempt.Wanted.RUN,
-        ring__isnull=False,
+        overlay_network__isnull=False,
         job__elastic=True,
     )
     for pk in without.order_by("job_id").values_list("pk", flat=True):
@@ -40,7 +40,7 @@ def _replace(pk: int, now: datetime) -> None:
     attempt = Attempt.objects.select_related("job__environment", "job__code").get(pk=pk)
     parts = list(attempt.containers.select_related("node").order_by("index"))
     drivers = [part for part in parts if part.role == Container.Role.DRIVER]
-    if attempt.ended_at or job.intent != Job.Intent.RUN or not lacks_driver(bond_of(job, attempt), parts):
+    if attempt.ended_at or job.intent != Job.Intent.RUN or not lacks_driver(survival_rule_for(job, attempt), parts):
         return
     if not drivers or any(part.exited_at is None or now - part.exited_at < REST for part in drivers):
         return

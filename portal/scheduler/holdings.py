@@ -68,7 +68,7 @@ def read_holdings(intents: Mapping[int, str]) -> tuple[dict[int, Holding], Count
         )
         for attempt, job, wanted, placed_at, batch, network in Attempt.objects.filter(
             ended_at__isnull=True
-        ).values_list("pk", "job", "wanted", "created_at", "chosen__batch", "ring")
+        ).values_list("pk", "job", "wanted", "created_at", "chosen__batch", "overlay_network")
     }
     bases = _bases()
     held: Counter[int] = Counter()

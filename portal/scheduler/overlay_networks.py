@@ -29,9 +29,9 @@ def free() -> int | None:
 
     It is the next after the last one: a node may still be removing the network of an attempt that has just ended.
     """
-    numbered = Attempt.objects.filter(ring__isnull=False)
-    taken = set(numbered.filter(ended_at__isnull=True).values_list("ring", flat=True))
-    last = numbered.order_by("-pk").values_list("ring", flat=True).first()
+    numbered = Attempt.objects.filter(overlay_network__isnull=False)
+    taken = set(numbered.filter(ended_at__isnull=True).values_list("overlay_network", flat=True))
+    last = numbered.order_by("-pk").values_list("overlay_network", flat=True).first()
     start = 0 if last is None else last + 1
     count = network_count()
     return next((number for each in range(count) if (number := (start + each) % count) not in taken), None)

@@ -106,7 +106,7 @@ def command_of(job: Job) -> tuple[str, ...]:
 
 def _collective_group(attempt: Attempt, index: int, driver: int, node: Node, ranks: int) -> CollectiveGroup:
     """Return how the container ``index`` on ``node`` finds its peers; ``driver`` is the index of the driver or first host."""
-    job, number = attempt.job, attempt.ring
+    job, number = attempt.job, attempt.overlay_network
     plain = CollectiveGroup(
         driver_host=_driver_host(job, node),
         port=FIRST_PORT + attempt.pk % PORTS,

@@ -32,7 +32,7 @@ class Steps(NamedTuple):
     seconds: float
     waiting_seconds: float | None
     asked_batch: int
-    most_batch: int
+    max_batch: int
     noise_sqr: float | None
     noise_var: float | None
 
@@ -66,7 +66,7 @@ def measured_speeds(rows: Collection[Steps], max_gpus: int, gpus_per_node: int) 
         return None
     last = newest[-1]
     asked = last.asked_batch or last.batch
-    batches = Batches(asked, max_total=last.most_batch, initial=asked)
+    batches = Batches(asked, max_total=last.max_batch, initial=asked)
     stats = None
     if last.noise_sqr is not None and last.noise_var is not None:
         stats = Stats(_alike(last.noise_sqr), _alike(last.noise_var) / asked)

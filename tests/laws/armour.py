@@ -1,4 +1,4 @@
-"""What every answer carries, whatever it is: no page of ours can be framed, sniffed, scripted or left by accident."""
+"""The headers of every response: no page of ours can be framed, sniffed, scripted or left by accident."""
 
 import re
 from typing import Any
@@ -30,7 +30,7 @@ def check_armour(response: Any) -> None:
 
 
 def check_page(page: str) -> None:
-    """What the policy would refuse must not be there to begin with."""
+    """Check that a page contains nothing that its policy would refuse."""
     for attributes, code in SCRIPTS.findall(page):
         allowed = "nonce=" in attributes or 'type="application/json"' in attributes
         assert not code.strip() or allowed, "inline script"

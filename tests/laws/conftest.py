@@ -21,5 +21,5 @@ def world(django_db_setup: None, django_db_blocker: Any) -> Iterator[World]:
 
 @pytest.fixture(scope="module")
 def known(world: World) -> dict[str, Any]:
-    """What addresses of the table stand for in this world."""
+    """Return the values of the names in the addresses of the table."""
     return names(world)

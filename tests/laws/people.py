@@ -1,7 +1,7 @@
 """The people of every test about who may see what, and a small lab of theirs with something in every corner.
 
 Alice owns a project, Bob is a member, Victor may look, Charlie is a stranger to it, Ada is an admin. Each string
-of Alice's that somebody else must not see carries ``CANARY``; Charlie has a project of his own.
+of Alice's that other users must not see carries ``CANARY``; Charlie has a project of his own.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ from portal.projects.models import CodeVersion, Membership, Project
 
 CANARY = "kanarienvogel"
 SECRET = "geheimvogel"
-"""In the environment variables of Alice's jobs: not even Victor, who may look at them, gets it."""
+"""A value in the environment variables of Alice's jobs, which even Victor, who may view them, does not get."""
 PASSWORD = "sunflower-cabinet-92"
 ROLES = ("anonymous", "charlie", "victor", "bob", "alice", "ada")
 SOURCE = f'print("{CANARY} in the code")\n'.encode()
@@ -47,7 +47,7 @@ METRICS = f"""{{"kind":"step","at":1700000000,"step":1,"epoch":0,"done":0.5,"bat
 
 @dataclass
 class World:
-    """Everything made; ``jobs`` by state. ``node_token`` is what the node's agent holds."""
+    """All rows of the lab; ``jobs`` by state. ``node_token`` is the token of the node's agent."""
 
     alice: User
     bob: User
@@ -77,7 +77,7 @@ class World:
 
 @cache
 def password_hash() -> str:
-    """Made once for a run: hashing is slow on purpose."""
+    """Return a hashed password, made once for a run: hashing is slow on purpose."""
     return make_password(PASSWORD)
 
 
@@ -92,7 +92,7 @@ def make_people() -> dict[str, User]:
 
 
 def make_world() -> World:
-    """Rows in every table that people meet, and the files behind them."""
+    """Create rows in every table that users see, and their files."""
     people = make_people()
     group = Group.objects.create(name="students")
     group.user_set.add(people["charlie"])

@@ -37,7 +37,7 @@ DONE = "302 302 302 302 302 302"
 DONE_BY_OWNERS = "302 404 404 404 302 302"
 DONE_BY_ADMINS = "302 404 404 404 404 302"
 ON_JOB = "302 404 302- 302- 302 302"
-"""Pages of acts on Alice's job answer with a message when one may look but not act."""
+"""Actions on Alice's job respond with a message to users who may view it but not act."""
 
 # REST
 API_MEMBERS = "401 200 200 200 200 200"
@@ -53,7 +53,7 @@ NODES_ONLY = "401 401 401 401 401 401"
 class Visit:
     method: str
     address: str
-    """With names of ``names()`` in braces."""
+    """The address, with names of ``names()`` in braces."""
     expect: str
     data: dict[str, Any] = field(default_factory=dict)
     raw: bytes | None = None
@@ -487,7 +487,7 @@ SOCKETS: dict[str, str] = {
     r"^ws/jobs/(?P<job_id>[0-9]{1,18})/log/$": "no no yes yes yes yes",
     "": "no no no no no no",
 }
-"""Who is let in, by the pattern of a websocket route."""
+"""The roles that are admitted, by the pattern of a websocket route."""
 
 SOCKET_ADDRESSES: dict[str, Callable[[World], str]] = {
     r"^ws/jobs/(?P<job_id>[0-9]{1,18})/log/$": lambda world: f"/ws/jobs/{world.running.pk}/log/",

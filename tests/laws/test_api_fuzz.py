@@ -44,7 +44,7 @@ class Operation:
 
 @cache
 def schema() -> dict[str, Any]:
-    """As JSON Schema has it: ``nullable`` is OpenAPI's own word."""
+    """Return a schema in JSON Schema, which has no ``nullable`` as OpenAPI does."""
     made = json.loads(json.dumps(SchemaGenerator().get_schema(request=None, public=True), default=str))
     return _nullable(made)
 
@@ -83,7 +83,7 @@ def resolved(described: dict[str, Any]) -> dict[str, Any]:
 
 
 def values(described: dict[str, Any]) -> st.SearchStrategy[Any]:
-    """Mostly what the schema asks for, so that requests get past the first check; sometimes anything at all."""
+    """Draw values, mostly valid by the schema, so that requests pass the first check; sometimes any value."""
     described = resolved(described)
     if options := described.get("anyOf") or described.get("oneOf") or described.get("allOf"):
         fitting = st.one_of(*(values(each) for each in options))

@@ -1,4 +1,4 @@
-"""Each illegal write is refused by the database itself: raw updates, no service in between. On both databases."""
+"""Each illegal write is refused by the database itself, for raw updates without a service. On both databases."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -45,7 +45,7 @@ def refused(write: Callable[[], object]) -> None:
 
 
 def refused_update(row: models.Model, **values: Any) -> None:
-    """Refused, and nothing else is wrong with the row: writing what is there already is fine."""
+    """Check that an update is refused, and that the row is otherwise valid: writing its present values is accepted."""
     rows = type(row)._default_manager.filter(pk=row.pk)
     refused(lambda: rows.update(**values))
 

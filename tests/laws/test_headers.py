@@ -24,7 +24,7 @@ def test_what_is_not_there_is_armoured_too(address: str, world: World) -> None:
             assert set(response.json()) == {"error"}
 
 
-def test_our_own_failure_is_armoured_and_tells_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_has_all_headers_and_no_details(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     from portal.accounts import views
 
     def broken(request: Any) -> None:
@@ -38,7 +38,7 @@ def test_our_own_failure_is_armoured_and_tells_nothing(world: World, monkeypatch
 
 
 def test_no_form_or_address_leads_to_another_site(world: World) -> None:
-    """``next`` and its like, wherever they are read."""
+    """Parameters such as ``next``, wherever they are read."""
     for away in (
         "https://evil.example/",
         "//evil.example",

@@ -1,4 +1,4 @@
-"""A lab in miniature under every order of events: reports late, doubled or of old tries, nodes lost, people cancelling.
+"""A lab in miniature under every order of events: reports late, repeated or of old attempts, nodes lost, users cancelling.
 
 ``World`` is what really happens on the nodes: a container there runs until it ends, is stopped, or its fence falls
 because the portal no longer renews its lease. The invariants are those of a scheduler one can trust: no GPU twice, one
@@ -60,7 +60,7 @@ class Real:
     began: datetime
     ended: datetime | None = None
     stubborn: bool = False
-    """Does not stop when told to; only the fence ends it."""
+    """A container that does not stop when asked to; only the fence ends it."""
     reason: str = ""
     code: int | None = None
 
@@ -70,9 +70,9 @@ class World:
     now: datetime
     containers: dict[str, Real] = field(default_factory=dict)
     cut_off: set[int] = field(default_factory=set)
-    """Nodes that cannot reach the portal."""
+    """The nodes that cannot reach the portal."""
     sent: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
-    """Reports on their way, or come twice."""
+    """Reports that are delayed or repeated."""
 
     def fences(self) -> None:
         for real in self.containers.values():
@@ -121,7 +121,7 @@ class Lab(RuleBasedStateMachine):
         return self.submit_one(launcher, elastic and launcher == "horovod", retries, count)
 
     def submit_one(self, launcher: str, elastic: bool, retries: int, count: int) -> int:
-        """``count``: on how many GPUs it is placed at once, so that most steps are about jobs that run."""
+        """Submit a job and place it on ``count`` GPUs at once, so that most steps are about running jobs."""
         limit = {"max_gpus": 3, "time_limit_seconds": 600}
         job = make_job(self.project, launcher=launcher, elastic=elastic, retries=retries, **limit)
         if count:
@@ -146,7 +146,7 @@ class Lab(RuleBasedStateMachine):
         self.place_one(job, count, begin)
 
     def place_one(self, job: int, count: int, begin: bool) -> None:
-        """``begin``: its nodes hear of it at once."""
+        """Place a job; with ``begin``, its nodes receive it at once."""
         row = Job.objects.get(pk=job)
         free = Gpu.objects.exclude(allocations__released_at=None, allocations__isnull=False).select_related("node")
         live = [gpu for gpu in free.order_by("id") if gpu.node_id not in self.world.cut_off and not gpu.node.draining][
@@ -156,7 +156,7 @@ class Lab(RuleBasedStateMachine):
             return
         try:
             attempt = lifecycle.start_attempt(row, "test v1")
-        except lifecycle.Stale:
+        except lifecycle.JobChangedError:
             return
         by_node: dict[Node, list[Gpu]] = defaultdict(list)
         for gpu in live:
@@ -198,7 +198,7 @@ class Lab(RuleBasedStateMachine):
         self.pass_time(seconds, busy)
 
     def pass_time(self, seconds: int, busy: bool) -> None:
-        """``busy``: the scheduler places again at once what the sweep has put back into the queue."""
+        """Sweep; if ``busy``, the scheduler at once places jobs that the sweep has queued again."""
         for _ in range(0, seconds, 20):
             self.world.now += timedelta(seconds=min(20, seconds))
             self.heartbeats()
@@ -215,14 +215,14 @@ class Lab(RuleBasedStateMachine):
 
     @rule(data=st.data(), seconds=st.sampled_from([1, 20, 40, 46]))
     def cut(self, data: st.DataObject, seconds: int) -> None:
-        """A node at work, if one is, is cut off for a while, and the scheduler goes on."""
+        """A node at work, if one is, is cut off for a while, and the scheduler continues."""
         live = [self.node_of(name) for name, real in self.world.containers.items() if real.ended is None]
         self.world.cut_off.add(data.draw(st.sampled_from(live or [self.nodes[0].pk])))
         self.pass_time(seconds, True)
 
     @rule(data=st.data(), seconds=st.sampled_from([1, 80, 140, 180]))
     def hang(self, data: st.DataObject, seconds: int) -> None:
-        """A container no longer does as it is told, its job is preempted, and the scheduler goes on."""
+        """A container no longer obeys, its job is preempted, and the scheduler continues."""
         live = [real for real in self.world.containers.values() if real.ended is None]
         if live:
             real = data.draw(st.sampled_from(live))
@@ -306,7 +306,7 @@ class Lab(RuleBasedStateMachine):
         return Container.objects.values_list("node_id", flat=True).get(name=name)
 
     def heartbeats(self) -> None:
-        """Nodes that reach the portal are heard of every few seconds; their containers' leases are renewed."""
+        """Let nodes that reach the portal report, as every few seconds; the leases of their containers are renewed."""
         self.world.fences()
         reachable = [node.pk for node in self.nodes if node.pk not in self.world.cut_off]
         Node.objects.filter(pk__in=reachable).update(last_seen_at=self.world.now)

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
 
 
 def at_once(*acts: Callable[[], object]) -> list[object]:
-    """Runs all in threads that start together; what each gave back or raised."""
+    """Run all in threads that start together; return the result or exception of each."""
     barrier = threading.Barrier(len(acts))
     results: list[object] = [None] * len(acts)
 
@@ -92,7 +92,7 @@ def test_a_job_is_placed_once_whoever_tries() -> None:
     for _ in range(10):
         job = make_job(project)
         results = at_once(*(lambda job=job, gpu=gpu: place_on(job, gpu) for gpu in gpus))
-        assert not unexpected(results, lifecycle.Stale)
+        assert not unexpected(results, lifecycle.JobChangedError)
         assert Attempt.objects.filter(job=job).count() == 1
         attempt = Attempt.objects.get(job=job)
         lifecycle.advance(attempt.containers.get(), "EXITED", exit_code=0)

@@ -21,7 +21,7 @@ NEW_PASSWORD = "weathered-lighthouse-7"
 
 
 def dump() -> str:
-    """Every value of every table, as a thief of the file would read it."""
+    """Return every value of every table, as a thief of the file would read it."""
     parts = []
     with connection.cursor() as cursor:
         for table in connection.introspection.table_names(cursor):
@@ -67,10 +67,10 @@ def test_no_key_is_in_the_database_or_in_the_log(
     joined = cluster.join(keys["a join token"], "box", "docker", {})
     keys["a node's token"] = joined.token
 
-    stolen, said = dump(), caplog.text
+    stolen, log = dump(), caplog.text
     for what, key in keys.items():
         assert key not in stolen, f"{what} is in the database"
-        assert key not in said, f"{what} is in the log"
+        assert key not in log, f"{what} is in the log"
 
 
 def test_what_is_stored_opens_nothing() -> None:
@@ -94,7 +94,7 @@ def test_what_is_stored_opens_nothing() -> None:
 
 
 def test_no_account_exists_that_was_not_made() -> None:
-    """No default user, no default password: the first admin comes in by the set-up link."""
+    """There is no default user or password: the first admin signs in by the set-up link."""
     assert not User.objects.exists()
 
 

@@ -41,7 +41,7 @@ def cookies(world: World, role: str) -> bytes:
 
 
 async def knock(world: World, role: str, address: str, origin: bytes | None = OURS) -> tuple[bool, bytes]:
-    """Was the door opened, and what came through it."""
+    """Whether the handshake succeeded, and the messages that followed."""
     headers = [(b"host", b"localhost:8000"), (b"cookie", await sync_to_async(cookies)(world, role))]
     if origin is not None:
         headers.append((b"origin", origin))

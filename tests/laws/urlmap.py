@@ -9,7 +9,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 
 @dataclass(frozen=True)
 class Route:
-    """``address`` is its pattern as the URL map writes it."""
+    """A route; ``address`` is its pattern in the URL map."""
 
     address: str
     name: str
@@ -17,7 +17,7 @@ class Route:
 
     @property
     def actions(self) -> dict[str, str]:
-        """Methods of a REST viewset and what answers them; empty for other views. HEAD is answered like GET."""
+        """The methods of a REST viewset with their functions; empty for other views. HEAD is handled like GET."""
         actions = getattr(self.view, "actions", None) or {}
         return {method: action for method, action in actions.items() if method != "head"}
 

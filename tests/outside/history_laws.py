@@ -83,8 +83,9 @@ def _preemptions(record: Record) -> Iterator[tuple[Job, Attempt, float]]:
     """With the moment of the stop."""
     for id, attempts in record.attempts.items():
         for attempt in (each for each in attempts if each.stop_reason == "preempted"):
-            beginning = f"Attempt {attempt.number} was told to stop"
-            at = next((event.at for event in record.events.get(id, ()) if event.text.startswith(beginning)), None)
+            # The second is the text of earlier releases.
+            begins = tuple(f"Attempt {attempt.number} was {word} to stop" for word in ("asked", "told"))
+            at = next((event.at for event in record.events.get(id, ()) if event.text.startswith(begins)), None)
             if at is not None:
                 yield record.jobs[id], attempt, at
 

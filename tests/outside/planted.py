@@ -50,7 +50,7 @@ def attempt(created: float = START - 30.0, ended: float | None = None, **fields:
 def stopped(at: float, created: float, reason: str = "preempted", **fields: Any) -> tuple[Attempt, Event]:
     """An attempt that was asked to stop, and the line of its history."""
     outcome = {"preempted": "preempted", "cancelled": "cancelled"}.get(reason, "preempted")
-    event = Event(5, at, "stopping", "Attempt 1 was told to stop: to make room for others.")
+    event = Event(5, at, "stopping", "Attempt 1 was asked to stop: to make room for others.")
     return attempt(created, at + 0.5, outcome=outcome, stop_reason=reason, **fields), event
 
 

@@ -1,4 +1,4 @@
-"""What a job's page shows of its GPUs. Written there as ``{% load monitoring %}``: jobs know nothing of monitoring."""
+"""The GPUs on the page of a job, loaded with ``{% load monitoring %}``, since jobs do not depend on monitoring."""
 
 from typing import Any
 

@@ -302,7 +302,7 @@ def _steps(ran: Ran, trajectory: Trajectory, written: Written) -> Iterator[StepS
         yield StepStat(
             attempt=ran.attempt, kind=MODEL, nodes=nodes_count, gpus=gpus, batch=trajectory.training.batch, reports=10 * times,
             seconds=seconds, waiting_seconds=seconds * 0.06 if gpus > 1 else None, asked_batch=trajectory.training.batch,
-            most_batch=trajectory.training.batch, at=written.at(trajectory.until),
+            max_batch=trajectory.training.batch, at=written.at(trajectory.until),
         )  # fmt: skip
 
 

@@ -249,7 +249,7 @@ def _attempt(
         outcome=simulated.ended_as if simulated.ended is not None else "",
         secret=f"{job.pk:032x}{number:032x}",
         policy=f"{config.policy} v{config.pk}",
-        ring=network,
+        overlay_network=network,
     )
 
 
@@ -421,7 +421,7 @@ def _lines(story: Story, job: Job, ran: Sequence[Ran]) -> Iterator[HistoryLine]:
         yield from _lines_of(each)
     if story.finished is not None:
         state = JobState(story.status)
-        yield story.finished, "state", f"The job {lifecycle.NEWS[state]}.", False, {"state": str(state)}
+        yield story.finished, "state", f"The job {lifecycle.STATE_TEXTS[state]}.", False, {"state": str(state)}
 
 
 def _lines_of(ran: Ran) -> Iterator[HistoryLine]:
@@ -439,7 +439,7 @@ def _lines_of(ran: Ran) -> Iterator[HistoryLine]:
     for host in ran.hosts:
         if host.exit_reason == "lost":
             data: dict[str, object] = {"container": host.name, "reason": "lost"}
-            yield LOST_AT, "lost", f"The part on {host.node.name} was lost.", False, data
+            yield LOST_AT, "lost", f"The container on {host.node.name} was lost.", False, data
     if simulated.stopped_at is not None and attempt.stop_reason:
         why = lifecycle.room_for_others(ran.job.resumable) if attempt.stop_reason == "preempted" else _label(attempt)
         data = {"attempt": number, "reason": attempt.stop_reason}

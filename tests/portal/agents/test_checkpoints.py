@@ -1,4 +1,4 @@
-"""Checkpoints in the portal: what a node sends of its job's, and what another one gets."""
+"""Checkpoints in the portal: one node sends those of its job, and another one gets them."""
 
 import hashlib
 import json
@@ -60,7 +60,7 @@ def lab(settings: LazySettings, tmp_path: Path) -> Lab:
 
 
 def entry(content: bytes, at: int = 1) -> list[Any]:
-    """As an agent tells of a file that was modified ``at`` so many seconds."""
+    """Return the entry of a file as an agent reports it, modified at ``at`` seconds."""
     parts = [content[start : start + PIECE] for start in range(0, len(content), PIECE)]
     return [len(content), at * 10**9, [hashlib.sha256(part).hexdigest() for part in parts]]
 
@@ -70,7 +70,7 @@ def ask(agent: Agent, part: Container, sha256: str = "") -> Any:
     return agent.http.get(f"{path}/{sha256}" if sha256 else path, headers=agent.headers)
 
 
-def tell(agent: Agent, part: Container, changed: object, deleted: object = None) -> Any:
+def report(agent: Agent, part: Container, changed: object, deleted: object = None) -> Any:
     return agent.post(f"containers/{part.name}/checkpoints", {"changed": changed, "deleted": deleted or {}})
 
 
@@ -85,8 +85,8 @@ def put(agent: Agent, part: Container, content: bytes, sha256: str = "") -> Any:
 
 def keep(agent: Agent, part: Container, files: Mapping[str, bytes], at: int = 1) -> int:
     """Sends them as an agent does; the version they are part of then."""
-    told = {path: entry(content, at) for path, content in files.items()}
-    first = tell(agent, part, told)
+    files_now = {path: entry(content, at) for path, content in files.items()}
+    first = report(agent, part, files_now)
     assert first.status_code == 200, first.content
     missing = first.json()["missing"]
     for content in files.values():
@@ -94,7 +94,7 @@ def keep(agent: Agent, part: Container, files: Mapping[str, bytes], at: int = 1)
             piece = content[start : start + PIECE]
             if hashlib.sha256(piece).hexdigest() in missing:
                 assert put(agent, part, piece).status_code == 201
-    answer = tell(agent, part, told).json()
+    answer = report(agent, part, files_now).json()
     assert answer["missing"] == []
     return int(answer["version"])
 
@@ -102,8 +102,8 @@ def keep(agent: Agent, part: Container, files: Mapping[str, bytes], at: int = 1)
 def test_a_set_is_kept_whole_and_read_on_another_node(lab: Lab) -> None:
     large = os.urandom(PIECE + 5)
     assert ask(lab.one, lab.part).json() == {"version": 0, "files": {}, "through_portal": True}
-    told = {"model.pt": entry(large), "deep/meta.json": entry(b"{}"), "empty": entry(b"")}
-    first = tell(lab.one, lab.part, told).json()
+    files_now = {"model.pt": entry(large), "deep/meta.json": entry(b"{}"), "empty": entry(b"")}
+    first = report(lab.one, lab.part, files_now).json()
     assert (first["version"], len(first["missing"])) == (0, 3)
     assert not CheckpointSet.objects.exists(), "nothing is kept before all of it is here"
     assert keep(lab.one, lab.part, {"model.pt": large, "deep/meta.json": b"{}", "empty": b""}) > 0
@@ -111,12 +111,12 @@ def test_a_set_is_kept_whole_and_read_on_another_node(lab: Lab) -> None:
     part = lab.placed_on(lab.two)
     found = ask(lab.two, part).json()
     version = CheckpointSet.objects.get().version
-    assert found == {"version": version, "files": told, "through_portal": True}
+    assert found == {"version": version, "files": files_now, "through_portal": True}
     pieces = [b"".join(ask(lab.two, part, sha256).streaming_content) for sha256 in found["files"]["model.pt"][2]]
     assert b"".join(pieces) == large
     ask(lab.two, part)
     news = lab.job.events.get(kind="checkpoint").text
-    assert news == "Attempt 2 goes on from the checkpoint of 01 Jan 00:00:01 UTC, 16.0 MiB."
+    assert news == "Attempt 2 restarts from the checkpoint of 01 Jan 00:00:01 UTC, 16.0 MiB."
     row = CheckpointSet.objects.get()
     assert row.size == len(large) + 2 and b"".join(checkpoints.content(lab.job, row.files["model.pt"])) == large
 
@@ -125,13 +125,13 @@ def test_only_pieces_that_are_not_there_travel_and_old_ones_go(
     lab: Lab, django_capture_on_commit_callbacks: Any
 ) -> None:
     first = keep(lab.one, lab.part, {"a": b"a", "b": b"b"})
-    told = {"a": entry(b"a2", 2)}
-    assert tell(lab.one, lab.part, told).json()["missing"] == [hashlib.sha256(b"a2").hexdigest()]
+    files_now = {"a": entry(b"a2", 2)}
+    assert report(lab.one, lab.part, files_now).json()["missing"] == [hashlib.sha256(b"a2").hexdigest()]
     with django_capture_on_commit_callbacks(execute=True):
         second = keep(lab.one, lab.part, {"a": b"a2"}, 2)
     kept = {path.name for path in checkpoints.folder_of(lab.job).iterdir()}
     assert kept == {hashlib.sha256(content).hexdigest() for content in (b"a2", b"b")}
-    again = tell(lab.one, lab.part, told).json()
+    again = report(lab.one, lab.part, files_now).json()
     assert first < again["before"] == again["version"] == second, "the same once more changes nothing"
 
 
@@ -146,10 +146,10 @@ def test_versions_after_a_restored_backup_are_newer_than_any_before(lab: Lab) ->
         assert saved < lost[0] < lost[1] < keep(lab.one, lab.part, {"a": b"4"}, 4)
 
 
-def test_what_was_deleted_goes_unless_somebody_wrote_it_again(lab: Lab) -> None:
+def test_what_was_deleted_goes_unless_it_was_written_again(lab: Lab) -> None:
     keep(lab.one, lab.part, {"old": b"1", "new": b"2", "other": b"3"})
     keep(lab.one, lab.part, {"other": b"4"}, 5)
-    tell(lab.one, lab.part, {}, {"old": 10**9, "other": 10**9, "never": 10**9})
+    report(lab.one, lab.part, {}, {"old": 10**9, "other": 10**9, "never": 10**9})
     assert set(CheckpointSet.objects.get().files) == {"new", "other"}
 
 
@@ -176,7 +176,7 @@ def test_a_later_attempt_that_runs_is_not_disturbed_by_an_earlier_one(lab: Lab) 
     part = lab.placed_on(lab.two)
     taken = keep(lab.one, lab.part, {"a": b"2"}, 2)
     run(part)
-    assert tell(lab.one, lab.part, {"a": entry(b"3", 3)}).json()["version"] == taken
+    assert report(lab.one, lab.part, {"a": entry(b"3", 3)}).json()["version"] == taken
     assert CheckpointSet.objects.get().files["a"] == entry(b"2", 2)
 
 
@@ -212,7 +212,7 @@ def test_nodes_that_share_a_folder_need_no_portal(lab: Lab) -> None:
     lab.two.report["facts"] = {"shared": "x"}
     lab.two.sync()
     assert not ask(lab.one, lab.part).json()["through_portal"]
-    assert not tell(lab.one, lab.part, {}).json()["through_portal"]
+    assert not report(lab.one, lab.part, {}).json()["through_portal"]
     run(lab.part)
     lab.stopped(collected=False)
     assert ask(lab.two, lab.placed_on(lab.two)).status_code == 200, "there is nothing to wait for"
@@ -222,7 +222,9 @@ def test_another_node_reaches_nothing(lab: Lab) -> None:
     keep(lab.one, lab.part, {"a": b"1"})
     sha256 = hashlib.sha256(b"1").hexdigest()
     assert ask(lab.two, lab.part).status_code == ask(lab.two, lab.part, sha256).status_code == 404
-    assert tell(lab.two, lab.part, {"a": entry(b"", 2)}).status_code == put(lab.two, lab.part, b"x").status_code == 404
+    assert (
+        report(lab.two, lab.part, {"a": entry(b"", 2)}).status_code == put(lab.two, lab.part, b"x").status_code == 404
+    )
 
 
 def test_a_node_reaches_nothing_once_its_part_is_over(lab: Lab) -> None:
@@ -232,7 +234,7 @@ def test_a_node_reaches_nothing_once_its_part_is_over(lab: Lab) -> None:
     assert ask(lab.one, lab.part).status_code == ask(lab.one, lab.part, sha256).status_code == 404
     assert put(lab.one, lab.part, b"last words").status_code == 201
     lifecycle.note_collected(Container.objects.get(pk=lab.part.pk))
-    assert tell(lab.one, lab.part, {}).status_code == put(lab.one, lab.part, b"x").status_code == 404
+    assert report(lab.one, lab.part, {}).status_code == put(lab.one, lab.part, b"x").status_code == 404
 
 
 @pytest.mark.parametrize("sha256", ["d" * 64, "x", "..", "A" * 64])
@@ -241,7 +243,7 @@ def test_a_piece_that_is_not_there_is_not_found(lab: Lab, sha256: str) -> None:
     assert ask(lab.one, lab.part, sha256).status_code == 404
 
 
-def test_a_piece_must_be_what_its_name_says(lab: Lab) -> None:
+def test_a_piece_must_have_the_hash_in_its_name(lab: Lab) -> None:
     assert put(lab.one, lab.part, b"x", "d" * 64).status_code == 400
     assert put(lab.one, lab.part, b"x", "short").status_code == 400
     assert put(lab.one, lab.part, b"x" * (PIECE + 1)).status_code == 413
@@ -266,20 +268,20 @@ def test_a_piece_must_be_what_its_name_says(lab: Lab) -> None:
     ],
 )
 def test_a_description_that_makes_no_sense_is_refused(lab: Lab, changed: object) -> None:
-    assert tell(lab.one, lab.part, changed).status_code == 400
+    assert report(lab.one, lab.part, changed).status_code == 400
     assert not CheckpointSet.objects.exists()
 
 
 @pytest.mark.parametrize("deleted", [["a"], {"a": "x"}, {"..": 1}])
 def test_a_wrong_list_of_deleted_files_is_refused(lab: Lab, deleted: object) -> None:
-    assert tell(lab.one, lab.part, {}, deleted).status_code == 400
+    assert report(lab.one, lab.part, {}, deleted).status_code == 400
 
 
 def test_more_than_the_portal_keeps_is_refused_with_a_sentence(lab: Lab, settings: LazySettings) -> None:
     settings.MAX_CHECKPOINTS_MIB = 1
-    assert tell(lab.one, lab.part, {}).json()["most_bytes"] == 1 << 20
+    assert report(lab.one, lab.part, {}).json()["most_bytes"] == 1 << 20
     keep(lab.one, lab.part, {"a": b"1"})
-    refused = tell(lab.one, lab.part, {"b": entry(b"x" * (1 << 20))})
+    refused = report(lab.one, lab.part, {"b": entry(b"x" * (1 << 20))})
     assert refused.status_code == 413 and "they stay on their node" in refused.json()["error"]["message"]
     assert set(CheckpointSet.objects.get().files) == {"a"}
     settings.CHECKPOINTS_LEAVE_FREE_MIB = 1 << 40
@@ -321,7 +323,7 @@ def test_members_see_and_download_them(lab: Lab, client: Client) -> None:
     assert "Checkpoints" not in client.get(page).content.decode()
     keep(lab.one, lab.part, {"deep/model <1>.pt": large})
     shown = client.get(page).content.decode()
-    assert "deep/model &lt;1&gt;.pt" in shown and "After a stop the job goes on from here" in shown
+    assert "deep/model &lt;1&gt;.pt" in shown and "After a stop, the job restarts from here" in shown
     answer = client.get(f"{page}checkpoints/deep/model <1>.pt")
     assert b"".join(answer.streaming_content) == large  # type: ignore[attr-defined]
     assert "attachment" in answer["Content-Disposition"]
@@ -363,7 +365,7 @@ class Wire:
 def test_agent_and_portal_understand_each_other(
     lab: Lab, tmp_path: Path, django_capture_on_commit_callbacks: Any
 ) -> None:
-    """Two nodes in turn, with the agents' own code."""
+    """Two nodes, one after the other, with the code of agents."""
     folders = {agent: tmp_path / agent.node.name / "checkpoints" for agent in (lab.one, lab.two)}
     jobs = {agent: JobCheckpoints(folder.parent, Wire(agent)) for agent, folder in folders.items()}
     expected: dict[str, bytes] = {}

@@ -30,7 +30,7 @@ Answer = tuple[int, dict[str, str], bytes]
 
 @pytest.fixture(autouse=True)
 async def threads() -> AsyncIterator[None]:
-    """Close the connections of the threads that answer."""
+    """Close the connections of the threads that handle requests."""
     yield
     await asyncio.to_thread(asgi.reports.close)
     await asyncio.to_thread(asgi.pieces.close)

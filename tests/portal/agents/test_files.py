@@ -1,4 +1,4 @@
-"""What agents send and fetch: logs, outputs, code; and how they wait."""
+"""The files of agents: they send logs and outputs, fetch code, and wait for changes."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 async def threads() -> AsyncIterator[None]:
-    """Leaves no connection behind in the thread that async views look up rows in."""
+    """Close the connection of the thread in which async views read rows."""
     yield
     await sync_to_async(connections.close_all)()
 
@@ -34,7 +34,7 @@ async def threads() -> AsyncIterator[None]:
 
 @pytest.fixture
 def placed() -> tuple[Agent, Container]:
-    cache.clear()  # nobody watches yet
+    cache.clear()  # no viewer yet
     agent = Agent()
     agent.sync()
     job_on(agent)
@@ -46,7 +46,7 @@ def send_log(agent: Agent, part: Container, query: str, body: bytes, **headers: 
     return agent.http.post(path, body, content_type="application/octet-stream", headers={**agent.headers, **headers})
 
 
-def test_log_pieces_continue_or_say_where_to(placed: tuple[Agent, Container]) -> None:
+def test_log_pieces_continue_or_the_answer_has_the_offset(placed: tuple[Agent, Container]) -> None:
     agent, part = placed
     assert send_log(agent, part, "0?offset=0", b"abc").json() == {"size": 3, "watched": False}
     gap = send_log(agent, part, "0?offset=9", b"x")
@@ -56,7 +56,7 @@ def test_log_pieces_continue_or_say_where_to(placed: tuple[Agent, Container]) ->
     assert part.streams.get().closed
 
 
-def test_a_node_learns_whether_somebody_watches_the_log(placed: tuple[Agent, Container]) -> None:
+def test_a_node_learns_whether_its_log_is_watched(placed: tuple[Agent, Container]) -> None:
     agent, part = placed
     audience.watch(part.attempt.job_id + 1)
     assert send_log(agent, part, "0?offset=0", b"abc").json()["watched"] is False

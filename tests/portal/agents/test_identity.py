@@ -71,7 +71,7 @@ def leave_files(agent: Agent, part: Container) -> None:
 
 
 def lose(job: Job) -> None:
-    """As when a backup from before the job is restored."""
+    """Forget the job, as when an older backup is restored."""
     Allocation.objects.filter(attempt__job=job).delete()
     with connection.cursor() as cursor:
         for table in ("jobs_output", "jobs_checkpointset"):
@@ -169,7 +169,7 @@ def test_the_names_of_an_attempt_are_its_own(agent: Agent) -> None:
 
 
 def test_an_attempt_that_the_release_before_began_keeps_its_names(agent: Agent) -> None:
-    """One that grows after the upgrade must stay in its network."""
+    """A job that grows after the upgrade must stay in its network."""
     job = make_job(make_project(make_user("alice")))
     name = run_specs.new_name(Attempt(job=job, number=3, uid=None), 2)
     assert name.endswith("-2") and group_of(name) == group_of(f"sl-{job.pk}-a3-0") == f"sl-{job.pk}-a3"
@@ -208,7 +208,7 @@ def test_files_of_a_job_of_an_earlier_release_are_found_by_its_number(agent: Age
 
 
 class TestUpgrade:
-    """From the tables of the release before."""
+    """Migrate from the tables of the previous release."""
 
     pytestmark = pytest.mark.django_db(transaction=True)
 

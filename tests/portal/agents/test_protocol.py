@@ -1,4 +1,4 @@
-"""What agents say and hear: joining, reporting, what is desired, logs, outputs, code."""
+"""The protocol of agents: joining, reports, desired state, logs, outputs, code."""
 
 import json
 import time
@@ -106,13 +106,13 @@ def test_an_expired_token_and_a_foreign_runtime_are_refused(settings: LazySettin
     assert refused.status_code == 403 and "Docker Engine" in refused.json()["error"]["message"]
 
 
-def test_two_machines_of_one_name_are_told_apart() -> None:
+def test_two_machines_of_one_name_are_distinguished() -> None:
     assert [Agent("twin").node.name, Agent("twin").node.name] == ["twin", "twin-2"]
 
 
 @pytest.fixture
 async def threads() -> AsyncIterator[None]:
-    """Leaves no connection behind in the thread that async views look up rows in."""
+    """Close the connection of the thread in which async views read rows."""
     yield
     await sync_to_async(connections.close_all)()
 
@@ -220,7 +220,7 @@ def test_environments_are_noted_and_unknown_ones_passed_over() -> None:
     agent = Agent()
     agent.report["environments"] = [
         {"key": "ours", "state": "preparing", "progress_percent": 40, "detail": "building Horovod"},
-        {"key": "nobody-knows", "state": "ready"},
+        {"key": "unknown-key", "state": "ready"},
     ]
     assert agent.sync()["environments"] == ["ours"]
     [row] = agent.node.environments.all()
@@ -267,7 +267,7 @@ def test_a_lost_container_is_not_renewed_but_collected() -> None:
 def test_what_the_fence_has_ended_while_the_portal_was_away_has_not_run_into_its_time_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Although the clock looks while the first report after the absence is taken in."""
+    """This holds although the rules of time run while the first report after the absence is stored."""
     agent = Agent()
     agent.sync()
     job = job_on(agent, time_limit_seconds=360)
@@ -300,7 +300,7 @@ def test_an_exit_reason_of_another_release_is_not_blamed_on_the_job() -> None:
 
 
 def test_what_will_not_stop_is_to_be_collected_without_a_lease() -> None:
-    """And still listed: what its node finds ended is not removed with the rest of its log."""
+    """It is still listed, so that its node does not remove it with the rest of its log."""
     agent = Agent()
     agent.sync()
     job = job_on(agent)
@@ -309,15 +309,15 @@ def test_what_will_not_stop_is_to_be_collected_without_a_lease() -> None:
     assert [item["wanted"] for item in agent.sync()["containers"]] == ["stop", "stop"]
     Container.objects.update(stop_requested_at=timezone.now() - timedelta(seconds=STOP_SECONDS + 1))
     parts = Container.objects.order_by("index")
-    told = agent.sync(*(about(part, "STOPPING") for part in parts))
-    assert [item["wanted"] for item in told["containers"]] == ["collect", "collect"]
+    answer = agent.sync(*(about(part, "STOPPING") for part in parts))
+    assert [item["wanted"] for item in answer["containers"]] == ["collect", "collect"]
     agent.sync(*(about(part, "EXITED", exit_code=137, exit_reason="stopped", collected=True) for part in parts))
     assert agent.sync()["containers"] == []
     attempt.refresh_from_db()
     assert attempt.outcome == "preempted"
 
 
-def test_a_driver_is_given_the_hosts_that_shall_run() -> None:
+def test_a_driver_gets_the_hosts_that_should_run() -> None:
     agent, helper = Agent("one"), Agent("two")
     agent.sync()
     helper.sync()
@@ -335,13 +335,13 @@ def test_a_driver_is_given_the_hosts_that_shall_run() -> None:
     assert agent.sync()["seen"] != before
 
 
-@pytest.mark.parametrize(("launcher", "told"), [("horovod", True), ("torchrun", True), ("command", False)])
-def test_hosts_of_a_ring_are_told_of_its_hosts(launcher: str, told: bool) -> None:
+@pytest.mark.parametrize(("launcher", "gets_hosts"), [("horovod", True), ("torchrun", True), ("command", False)])
+def test_hosts_of_a_rank_group_get_the_list_of_its_hosts(launcher: str, gets_hosts: bool) -> None:
     agent = Agent()
     agent.sync()
     job_on(agent, launcher=launcher)
     [host] = [item for item in agent.sync()["containers"] if item["spec"]["role"] == "host"]
-    assert host["hosts"] == ([{"name": "h0", "slots": 2}] if told else [])
+    assert host["hosts"] == ([{"name": "h0", "slots": 2}] if gets_hosts else [])
 
 
 def test_a_sync_costs_the_same_few_queries_however_much_runs(django_assert_max_num_queries: Any) -> None:
@@ -434,7 +434,7 @@ def test_refusals_keep_nothing_of_what_was_refused(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(AgentError, "response", response)
     for _ in range(2):
-        agent.post("containers/nobody-s/logs/0?offset=0", b"")
+        agent.post("containers/of-no-node/logs/0?offset=0", b"")
     agent.token = "sln_wrong"
     for _ in range(2):
         agent.post("sync", {})

@@ -25,12 +25,12 @@ from tests.portal.jobs_world import make_environment, make_user
 
 pytestmark = pytest.mark.django_db
 TWO = ["UPDATE", "SELECT"] if connection.vendor == "sqlite" else ["UPDATE"]
-"""PostgreSQL is sent both at once."""
+"""The number of statements: PostgreSQL gets both at once."""
 NOON = datetime(2026, 11, 21, 12, 0, 1, tzinfo=UTC)
 
 
 class Clock:
-    """Of the module that takes reports in."""
+    """The clock of the module that stores reports."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_is = NOON
@@ -71,7 +71,7 @@ def test_it_costs_two_statements_with_containers_too(agent: Agent, clock: Clock)
     driver.delete()
     agent.sync(about(host, "RUNNING"))
     assert statements(agent, about(host, "RUNNING")) == TWO
-    assert statements(agent, about(host, "RUNNING")) == TWO, "GPUs that say nothing are no sample that is due"
+    assert statements(agent, about(host, "RUNNING")) == TWO, "GPUs without readings make no sample that is due"
 
 
 def test_whatever_differs_is_written(agent: Agent) -> None:
@@ -112,9 +112,9 @@ def test_what_containers_do_is_heard_although_nothing_else_is_new(agent: Agent) 
     agent.sync(about(host, "RUNNING"))
     host.refresh_from_db()
     assert host.state == "RUNNING"
-    agent.sync(about(host, "RUNNING", detail="waiting for the ring"))
+    agent.sync(about(host, "RUNNING", detail="waiting for the other ranks"))
     host.refresh_from_db()
-    assert host.detail == "waiting for the ring"
+    assert host.detail == "waiting for the other ranks"
     agent.sync(about(host, "EXITED", exit_code=0, exit_reason="exited"))
     agent.sync(about(host, "EXITED", collected=True))
     host.refresh_from_db()
@@ -126,14 +126,14 @@ def test_a_container_declared_lost_between_two_reports_gets_no_lease(agent: Agen
     host = Container.objects.get(role="host")
     agent.sync(about(host, "RUNNING"))
     lifecycle.advance(host, "EXITED", exit_reason="lost")
-    told = {each["spec"]["name"]: each["wanted"] for each in agent.sync(about(host, "RUNNING"))["containers"]}
-    assert told[host.name] == "collect"
+    wanted_by_name = {each["spec"]["name"]: each["wanted"] for each in agent.sync(about(host, "RUNNING"))["containers"]}
+    assert wanted_by_name[host.name] == "collect"
 
 
 @pytest.mark.postgres
 @pytest.mark.django_db(transaction=True)
 def test_one_declared_lost_while_its_node_s_report_waits_gets_no_lease(agent: Agent) -> None:
-    """Both statements are sent at once, but the second looks when the first has the node's row."""
+    """Both statements are sent at once, but the second reads after the first has locked the node's row."""
     job_on(agent)
     host = Container.objects.get(role="host")
     agent.sync(about(host, "RUNNING"))
@@ -141,10 +141,10 @@ def test_one_declared_lost_while_its_node_s_report_waits_gets_no_lease(agent: Ag
         with transaction.atomic():
             Node.objects.select_for_update().get(pk=agent.node.pk)
             answer = thread.submit(_sync_beside, agent, about(host, "RUNNING"))
-            _until_somebody_waits()
+            _until_an_agent_waits()
             lifecycle.advance(host, "EXITED", exit_reason="lost")
-        told = {each["spec"]["name"]: each["wanted"] for each in answer.result(30)["containers"]}
-    assert told[host.name] == "collect"
+        wanted_by_name = {each["spec"]["name"]: each["wanted"] for each in answer.result(30)["containers"]}
+    assert wanted_by_name[host.name] == "collect"
 
 
 def _sync_beside(agent: Agent, *containers: dict[str, Any]) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def _sync_beside(agent: Agent, *containers: dict[str, Any]) -> dict[str, Any]:
         connections.close_all()
 
 
-def _until_somebody_waits() -> None:
+def _until_an_agent_waits() -> None:
     until = time.monotonic() + 20
     with connection.cursor() as cursor:
         while time.monotonic() < until:
@@ -280,6 +280,6 @@ def rows_of(agent: Agent) -> list[Any]:
 
 
 def samples_of(agent: Agent) -> list[Any]:
-    """Without the numbers of its GPUs."""
+    """Return a container without the ids of its GPUs."""
     rows = Sample.objects.filter(node=agent.node).order_by("at").values_list("at", "readings")
     return [(at, [reading[1:] for reading in readings]) for at, readings in rows]

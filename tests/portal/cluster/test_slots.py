@@ -93,7 +93,7 @@ def test_pages_about_devices_name_them_by_their_kind(kind: str, word: str) -> No
     listed = page("/gpus/")
     assert f">{word} 0<" in listed and f"2<small> of 2 {word}s</small>" in listed
     history = page(f"/gpus/nodes/{node.pk}/")
-    assert f"What its 2 {word}s did" in history and f"a {word} 1: " in history
+    assert f"The readings of its 2 {word}s" in history and f"a {word} 1: " in history
     assert f"Quarantine {word} 0?" in page(f"/admin/nodes/{node.pk}/")
     assert f"Number of {word}s" in page(f"/jobs/{job.pk}/gpus")
 

@@ -1,4 +1,4 @@
-"""Causes named from what real failures leave in a log."""
+"""Causes are found in the logs of real failures."""
 
 import time
 from dataclasses import replace
@@ -113,16 +113,16 @@ def test_the_log_gives_the_cause_away(tail: str, code: str, words: str) -> None:
 
 def test_a_rank_that_hangs_is_named_with_what_it_did_not_do() -> None:
     missing = "Missing ranks:\n1!: [done]\n2!: [done, ranks]\n"
-    said = 'One or more rank (marked by "!") is stalled for longer than 50 seconds. Will shutdown.'
-    tail = f"[2026-09-01 10:00:00.1: E horovod/common/stall_inspector.cc:115] One or more tensors were submitted. \n{missing}{said}\n{TRACE}"
-    assert classify(FAILED, tail)["detail"] == f"{missing}{said}"
+    message = 'One or more rank (marked by "!") is stalled for longer than 50 seconds. Will shutdown.'
+    tail = f"[2026-09-01 10:00:00.1: E horovod/common/stall_inspector.cc:115] One or more tensors were submitted. \n{missing}{message}\n{TRACE}"
+    assert classify(FAILED, tail)["detail"] == f"{missing}{message}"
 
 
 def test_ranks_that_diverged_are_named_without_the_advice_twice() -> None:
-    said = "The ranks have diverged: at step 40 the parameters of rank 1 differ from those of rank 0 in 1 of 8: head.weight by 3.1%."
-    tail = f"{TRACE}schedulearn_train.divergence.RanksDivergedError: {said} Update parameters by run.step alone."
+    message = "The ranks have diverged: at step 40 the parameters of rank 1 differ from those of rank 0 in 1 of 8: head.weight by 3.1%."
+    tail = f"{TRACE}schedulearn_train.divergence.RanksDivergedError: {message} Update parameters by run.step alone."
     detail = classify(FAILED, tail)["detail"]
-    assert detail == f"schedulearn_train.divergence.RanksDivergedError: {said}"
+    assert detail == f"schedulearn_train.divergence.RanksDivergedError: {message}"
 
 
 STOOD_STILL = "Process 17 was stopped by a signal 30 s ago and not woken: it is ended"
@@ -172,7 +172,7 @@ def test_a_missing_package_names_the_environment_that_has_it() -> None:
         (Facts(outcome="failed", exit_reason="exited", exit_code=-9), "killed", "killed"),
         (Facts(outcome="failed", exit_reason="exited", exit_code=139), "signal", "SIGSEGV"),
         (Facts(outcome="failed", exit_reason="exited", exit_code=3), "exit_code", "exit code 3"),
-        (Facts(outcome="failed", exit_reason="exited"), "unknown", "without saying why"),
+        (Facts(outcome="failed", exit_reason="exited"), "unknown", "without a reason"),
         (Facts(outcome="timed_out", time_limit_seconds=5400), "time_limit", "1 h 30 min"),
         (Facts(outcome="lost", exit_reason="lost", node="gpu-3"), "node_lost", "gpu-3 was lost"),
         (Facts(outcome="lost", exit_reason="fenced", node="gpu-3"), "node_lost", "cut off"),
@@ -218,7 +218,7 @@ def test_a_hostile_tail_is_read_in_no_time() -> None:
         assert time.process_time() - began < 2, text[:20]
 
 
-def test_times_are_told_in_words() -> None:
+def test_durations_in_words() -> None:
     assert [duration(seconds) for seconds in (0, 59, 90, 3600, 90_061)] == [
         "0 s",
         "59 s",
@@ -305,7 +305,7 @@ def test_the_last_of_many_losses_promises_no_further_attempt() -> None:
         advice.append(attempt.cause["advice"])
         job.refresh_from_db()
     assert job.state == "FAILED"
-    assert all("starts again" in text for text in advice[:-1]) and "Report it to an admin" in advice[-1]
+    assert all("restarts on another node" in text for text in advice[:-1]) and "Report it to an admin" in advice[-1]
     lifecycle.note_collected(attempt.containers.get())
     attempt.refresh_from_db()
     assert attempt.cause["advice"] == advice[-1]

@@ -65,7 +65,7 @@ def test_after_a_sleep_nodes_get_the_time_to_be_heard_of(slept: bool, monkeypatc
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("slept", [True, False])
-def test_after_a_sleep_what_is_told_to_stop_keeps_its_gpus_until_its_lease_has_run_out(
+def test_after_a_sleep_a_stopping_container_keeps_its_gpus_until_its_lease_has_run_out(
     slept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = Times()

@@ -104,7 +104,7 @@ def test_what_does_not_stop_is_given_up_as_soon_as_ever(step: float, times: Time
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_what_is_told_to_stop_right_after_the_step_has_as_long_as_ever(step: float, times: Times) -> None:
+def test_what_is_asked_to_stop_right_after_the_step_has_its_whole_time(step: float, times: Times) -> None:
     attempt = placed(times)
     times.set_by += step
     lifecycle.stop_attempt(attempt, "preempted")
@@ -148,7 +148,7 @@ def test_what_ends_right_after_the_step_did_not_end_before_it_began(step: float,
 def test_a_restarted_scheduler_lets_no_limit_wait_for_a_time_in_the_future(
     step: float, times: Times, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It cannot know by how much the clock was set while it was down."""
+    """The scheduler cannot know by how much the clock was set while it was down."""
     placed(times, "ASSIGNED")
     times.set_by += step
     monkeypatch.setattr(lifecycle, "wall_clock", WallClock(times.wall, lambda: times.steady))

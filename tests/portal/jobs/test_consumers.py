@@ -56,7 +56,7 @@ class Lab:
 
 
 class Viewer:
-    """Speaks the protocol as log.js does."""
+    """A viewer that uses the protocol as log.js does."""
 
     def __init__(
         self, job: Job, cookie: bytes = b"", origin: bytes | None = ORIGIN, host: bytes = b"localhost"
@@ -66,7 +66,7 @@ class Viewer:
         self.cursors: dict[int, int] = {}
         self.bytes: dict[int, bytes] = {}
         self.marks: dict[int, list[list[int]]] = {}
-        self.told: list[dict[str, Any]] = []
+        self.received: list[dict[str, Any]] = []
         self.received = 0
         self.acknowledges = True
         self.code: int | None = None
@@ -81,9 +81,9 @@ class Viewer:
         if message["type"] == "websocket.close":
             self.code = message["code"]
         elif text := message.get("text"):
-            said = json.loads(text)
-            self.told.append(said)
-            if said["type"] == "streams":
+            message = json.loads(text)
+            self.received.append(message)
+            if message["type"] == "streams":
                 await self.socket.send_json_to({"type": "read", "cursors": self.cursors})
         else:
             self._take(message["bytes"])
@@ -103,10 +103,10 @@ class Viewer:
         self.received += len(data)
 
     async def until(self, kind: str) -> None:
-        while not any(said["type"] == kind for said in self.told):
+        while not any(message["type"] == kind for message in self.received):
             assert self.code is None, f"closed with {self.code}"
             await self.step()
-        self.told = []
+        self.received = []
 
     async def until_bytes(self, stream: int, count: int) -> None:
         while self.cursors.get(stream, 0) + len(self.bytes.get(stream, b"")) < count:
@@ -313,7 +313,7 @@ async def test_signing_out_ends_open_sockets(lab: Lab, monkeypatch: pytest.Monke
 
 
 async def test_a_user_has_a_limited_number_of_sockets(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumers, "MOST_SOCKETS", 2)
+    monkeypatch.setattr(consumers, "MAX_SOCKETS", 2)
     cookie = await cookie_of(lab, lab.alice)
     viewers = [Viewer(lab.job, cookie) for _ in range(3)]
     for viewer in viewers:
@@ -388,7 +388,7 @@ async def test_a_flood_of_small_messages_closes_the_socket_and_is_not_heard_any_
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard: list[object] = []
-    monkeypatch.setattr(consumers.LogConsumer, "_hear", lambda self, message: heard.append(message))
+    monkeypatch.setattr(consumers.LogConsumer, "_take_message", lambda self, message: heard.append(message))
     viewer = Viewer(lab.job, await cookie_of(lab, lab.alice))
     await viewer.open()
     for _ in range(3 * BURST):
@@ -416,7 +416,7 @@ def test_each_code_can_be_sent_by_an_application() -> None:
     assert all(4000 <= code < 5000 for code in codes if code not in (consumers.LARGEST_MESSAGE, consumers.WINDOW_BYTES))
 
 
-async def test_it_says_when_the_job_changes_and_when_there_is_no_more(lab: Lab) -> None:
+async def test_it_reports_changes_of_the_job_and_the_end(lab: Lab) -> None:
     stream = await sync_to_async(lab.write)(b"done\n", final=True)
     viewer = Viewer(lab.job, await cookie_of(lab, lab.alice))
     await viewer.open()

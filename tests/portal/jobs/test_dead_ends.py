@@ -1,7 +1,7 @@
 """No combination of attempt, driver, hosts and nodes is a dead end: ranks live, or a named rule ends the attempt in time.
 
-Every combination is played forward against the pure rules by the most unhelpful nodes: whatever starts never gets further,
-and what is asked to stop either does so or does not listen. The table in docs/reliability.md names the same rules.
+Every combination is played against the pure rules with nodes that do not help: what starts never gets further, and what
+is asked to stop either does so or does not react. The table in docs/reliability.md names the same rules.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from portal.jobs import survivors
+from portal.jobs import survival
 from portal.jobs.models import Attempt, Container, ContainerState, Job
 from portal.jobs.rules import (
     ASSIGNED_SECONDS,
@@ -19,18 +19,18 @@ from portal.jobs.rules import (
     PREPARING_SECONDS,
     RING_SECONDS,
     STOP_SECONDS,
-    SeenAttempt,
+    AttemptFacts,
     overdue,
     silence_allowed,
 )
-from portal.jobs.survivors import Bond, Part, SeenPart, ended_well, hosts_of, lacks_driver
+from portal.jobs.survival import AnyContainer, ContainerFacts, SurvivalRule, ended_well, hosts_of, lacks_driver
 from portal.scheduler.driver_failover import REST
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 TURN = timedelta(seconds=1)
-"""Between two looks of the scheduler, shorter than it is: the bounds are those of the rules alone."""
+"""The time between two cycles of the scheduler, shorter than it is: the bounds are those of the rules alone."""
 TURNS = 12
-"""Of the scheduler, at most, from the first rule to the last: one rule follows from another."""
+"""The maximum number of cycles from the first rule to the last: one rule follows from another."""
 RUN, STOP = Container.Wanted.RUN, Container.Wanted.STOP
 RUNNING, EXITED = ContainerState.RUNNING, ContainerState.EXITED
 HOST, DRIVER = Container.Role.HOST, Container.Role.DRIVER
@@ -66,16 +66,16 @@ ENDED: dict[str, dict[str, Any]] = {
     "never created": {"exit_reason": "create_error"},
     "launch error": {"exit_reason": "launch_error"},
 }
-STATES = LIVE | {said: {"state": "EXITED", "exited_at": BEGIN, **fields} for said, fields in ENDED.items()}
+STATES = LIVE | {words: {"state": "EXITED", "exited_at": BEGIN, **fields} for words, fields in ENDED.items()}
 
 
 class Kind(NamedTuple):
-    """What the attempt is: ``slots`` of each of its hosts, the first host's first."""
+    """A kind of attempt; ``slots`` are those of its hosts, from the first."""
 
     name: str
     elastic: bool
-    ring: int | None
-    least: int
+    overlay_network: int | None
+    min_gpus: int
     slots: tuple[int, ...]
     driver: bool = True
 
@@ -90,7 +90,7 @@ KINDS = (
 )
 
 
-def attempt_of(kind: Kind, **changes: Any) -> SeenAttempt:
+def attempt_of(kind: Kind, **changes: Any) -> AttemptFacts:
     usual = {
         "id": 1,
         "job_id": 1,
@@ -99,16 +99,16 @@ def attempt_of(kind: Kind, **changes: Any) -> SeenAttempt:
         "wanted": Attempt.Wanted.RUN,
         "stop_reason": "",
         "counted_seconds": 0,
-        "ring": kind.ring,
+        "overlay_network": kind.overlay_network,
         "intent": Job.Intent.RUN,
         "elastic": kind.elastic,
-        "min_gpus": kind.least,
+        "min_gpus": kind.min_gpus,
         "time_limit_seconds": 10_000_000,
     }
-    return SeenAttempt(**{**usual, **changes})
+    return AttemptFacts(**{**usual, **changes})
 
 
-def part_of(index: int, role: str, slots: int, said: str, now: datetime = BEGIN) -> SeenPart:
+def container_of(index: int, role: str, slots: int, words: str, now: datetime = BEGIN) -> ContainerFacts:
     usual = {
         "id": index,
         "attempt_id": 1,
@@ -125,8 +125,8 @@ def part_of(index: int, role: str, slots: int, said: str, now: datetime = BEGIN)
         "draining": False,
         "last_seen_at": now,
     }
-    part = SeenPart(**{**usual, **STATES[said]})
-    return part._replace(stop_requested_at=now) if part.wanted == STOP else part
+    container = ContainerFacts(**{**usual, **STATES[words]})
+    return container._replace(stop_requested_at=now) if container.wanted == STOP else container
 
 
 def combinations(kind: Kind) -> Iterator[tuple[str, ...]]:
@@ -134,25 +134,30 @@ def combinations(kind: Kind) -> Iterator[tuple[str, ...]]:
     return product(STATES, repeat=len(kind.slots) + kind.driver)
 
 
-def parts_of(kind: Kind, said: Sequence[str]) -> list[SeenPart]:
-    parts = [part_of(0, DRIVER, 0, said[0])] if kind.driver else []
-    return parts + [part_of(i, HOST, kind.slots[i - 1], words) for i, words in enumerate(said[kind.driver :], start=1)]
+def containers_of(kind: Kind, states: Sequence[str]) -> list[ContainerFacts]:
+    containers = [container_of(0, DRIVER, 0, states[0])] if kind.driver else []
+    return containers + [
+        container_of(i, HOST, kind.slots[i - 1], words) for i, words in enumerate(states[kind.driver :], start=1)
+    ]
 
 
 class Played(NamedTuple):
-    """How a combination went on: which rules acted, and after how many seconds it had ended; else whether ranks train."""
+    """The result of a combination: the rules that acted, and the seconds until its end, or whether ranks train."""
 
     rules: tuple[str, ...]
     ended: float | None
     trains: bool = False
 
 
-def play(kind: Kind, attempt: SeenAttempt, parts: list[SeenPart], *, deaf: bool) -> Played:
-    """Do what ``lifecycle.sweep``, ``settle`` and ``drivers.replace`` do, until the attempt has ended or nothing is due."""
+def play(kind: Kind, attempt: AttemptFacts, containers: list[ContainerFacts], *, deaf: bool) -> Played:
+    """Act as ``lifecycle.sweep``, ``settle`` and ``driver_failover`` do, until the attempt has ended or nothing is due."""
     rules: list[str] = []
     now: datetime | None = BEGIN
     while now is not None:
-        seen = [part if part.last_seen_at is None else part._replace(last_seen_at=now) for part in parts]
+        seen = [
+            container if container.last_seen_at is None else container._replace(last_seen_at=now)
+            for container in containers
+        ]
         acted = len(rules)
         for due in list(overdue(attempt, seen, now)):
             rules.append(f"{due.what}:{due.reason}" if due.reason else due.what)
@@ -160,89 +165,101 @@ def play(kind: Kind, attempt: SeenAttempt, parts: list[SeenPart], *, deaf: bool)
                 return Played(tuple(rules), (now - BEGIN).total_seconds())
             if due.what == "stop":
                 attempt = attempt._replace(wanted=Attempt.Wanted.STOP, stop_reason=due.reason)
-                parts = [stopped(part, due.reason, now) for part in parts]
+                containers = [stopped(container, due.reason, now) for container in containers]
             else:
-                assert due.part is not None
-                parts = [changed(part, due.what, due.reason, now) if part.id == due.part.id else part for part in parts]
-        if not parts and attempt.wanted == Attempt.Wanted.STOP:
+                assert due.container is not None
+                containers = [
+                    changed(container, due.what, due.reason, now) if container.id == due.container.id else container
+                    for container in containers
+                ]
+        if not containers and attempt.wanted == Attempt.Wanted.STOP:
             return Played(tuple(rules), (now - BEGIN).total_seconds())
         if not deaf:
-            parts = [obeyed(part, now) for part in parts]
-        if successor := new_driver(attempt, parts, now):
+            containers = [obeyed(container, now) for container in containers]
+        if successor := new_driver(attempt, containers, now):
             rules.append("new driver")
-            parts.append(successor)
-        now = now + TURN if len(rules) > acted else next_moment(attempt, parts, now)
-    return Played(tuple(rules), None, trains(kind, attempt, parts))
+            containers.append(successor)
+        now = now + TURN if len(rules) > acted else next_moment(attempt, containers, now)
+    return Played(tuple(rules), None, trains(kind, attempt, containers))
 
 
-def next_moment(attempt: SeenAttempt, parts: Sequence[SeenPart], now: datetime) -> datetime | None:
-    """When the next limit of a rule will have passed; None when all have."""
-    times = {time for part in parts for time in (part.state_since, part.exited_at, part.stop_requested_at) if time}
+def next_moment(attempt: AttemptFacts, containers: Sequence[ContainerFacts], now: datetime) -> datetime | None:
+    """Return when the next limit of a rule will have passed; None when all have."""
+    times = {
+        time
+        for container in containers
+        for time in (container.state_since, container.exited_at, container.stop_requested_at)
+        if time
+    }
     passed = {time + limit for time in times | {attempt.created_at} for limit in LIMITS}
     return min((time + TURN for time in passed if time + TURN > now), default=None)
 
 
-def stopped(part: SeenPart, reason: str, now: datetime) -> SeenPart:
-    if part.state == EXITED or part.wanted == STOP:
-        return part
-    return part._replace(wanted=STOP, stop_reason=reason, stop_requested_at=now)
+def stopped(container: ContainerFacts, reason: str, now: datetime) -> ContainerFacts:
+    if container.state == EXITED or container.wanted == STOP:
+        return container
+    return container._replace(wanted=STOP, stop_reason=reason, stop_requested_at=now)
 
 
-def changed(part: SeenPart, what: str, reason: str, now: datetime) -> SeenPart:
-    if what == "stop_part":
-        return stopped(part, reason, now)
-    lost = part.last_seen_at is None or what == "unstoppable"
+def changed(container: ContainerFacts, what: str, reason: str, now: datetime) -> ContainerFacts:
+    if what == "stop_container":
+        return stopped(container, reason, now)
+    lost = container.last_seen_at is None or what == "unstoppable"
     assert lost, what
-    return part._replace(state=EXITED, exited_at=now, exit_reason="lost")
+    return container._replace(state=EXITED, exited_at=now, exit_reason="lost")
 
 
-def obeyed(part: SeenPart, now: datetime) -> SeenPart:
+def obeyed(container: ContainerFacts, now: datetime) -> ContainerFacts:
     """A node that is heard of stops what it is asked to."""
-    if part.state == EXITED or part.wanted == RUN or part.last_seen_at is None:
-        return part
-    return part._replace(state=EXITED, exited_at=now, exit_reason="stopped")
+    if container.state == EXITED or container.wanted == RUN or container.last_seen_at is None:
+        return container
+    return container._replace(state=EXITED, exited_at=now, exit_reason="stopped")
 
 
-def new_driver(attempt: SeenAttempt, parts: Sequence[SeenPart], now: datetime) -> SeenPart | None:
-    drivers = [part for part in parts if part.role == DRIVER]
-    rested = all(part.exited_at is not None and now - part.exited_at >= REST for part in drivers)
-    wanted = attempt.wanted == Attempt.Wanted.RUN and lacks_driver(attempt.bond, parts)
+def new_driver(attempt: AttemptFacts, containers: Sequence[ContainerFacts], now: datetime) -> ContainerFacts | None:
+    drivers = [container for container in containers if container.role == DRIVER]
+    rested = all(container.exited_at is not None and now - container.exited_at >= REST for container in drivers)
+    wanted = attempt.wanted == Attempt.Wanted.RUN and lacks_driver(attempt.survival_rule, containers)
     if not (drivers and rested and wanted):
         return None
-    if not any(part.state == RUNNING and part.wanted == RUN for part in hosts_of(parts)):
+    if not any(container.state == RUNNING and container.wanted == RUN for container in hosts_of(containers)):
         return None
-    return part_of(max(part.index for part in parts) + 1, DRIVER, 0, "running", now)
+    return container_of(max(container.index for container in containers) + 1, DRIVER, 0, "running", now)
 
 
-def trains(kind: Kind, attempt: SeenAttempt, parts: Sequence[SeenPart]) -> bool:
-    """Ranks live and a driver leads them; those of a host that has ended well count, since theirs is done."""
-    at_work = [part for part in parts if part.state == RUNNING and part.wanted == RUN and not part.draining]
+def trains(kind: Kind, attempt: AttemptFacts, containers: Sequence[ContainerFacts]) -> bool:
+    """Return whether ranks are live and have a driver; those of a host that has ended well count, since their work is done."""
+    at_work = [
+        container
+        for container in containers
+        if container.state == RUNNING and container.wanted == RUN and not container.draining
+    ]
     hosts = hosts_of(at_work)
-    ready = sum(part.slots for part in [*hosts, *filter(ended_well, hosts_of(parts))])
-    led = not kind.driver or any(part.role == DRIVER for part in at_work)
-    return attempt.wanted == Attempt.Wanted.RUN and bool(hosts) and led and ready >= kind.least
+    ready = sum(container.slots for container in [*hosts, *filter(ended_well, hosts_of(containers))])
+    led = not kind.driver or any(container.role == DRIVER for container in at_work)
+    return attempt.wanted == Attempt.Wanted.RUN and bool(hosts) and led and ready >= kind.min_gpus
 
 
-def bound(said: Sequence[str], *, deaf: bool) -> float:
-    """Seconds until an attempt that cannot train has ended, as docs/reliability.md promises."""
+def bound(states: Sequence[str], *, deaf: bool) -> float:
+    """Return the seconds until an attempt that cannot train has ended, as docs/reliability.md promises."""
     start = SILENCE_SECONDS
-    if any("assigned" in words or "before it started" in words for words in said):
+    if any("assigned" in words or "before it started" in words for words in states):
         start = ASSIGNED_SECONDS
-    if any(words.startswith("preparing") for words in said):
+    if any(words.startswith("preparing") for words in states):
         start = PREPARING_SECONDS
-    stops = 2 if deaf else 0  # of one part, and then of the rest
+    stops = 2 if deaf else 0  # of one container, and then of the rest
     return start + RING_SECONDS + stops * (STOP_SECONDS + SILENCE_SECONDS) + TURNS * TURN.total_seconds()
 
 
 def dead_ends(kind: Kind, *, deaf: bool) -> list[str]:
     """The combinations that neither train nor end, or end too late."""
     found = []
-    for said in combinations(kind):
-        played = play(kind, attempt_of(kind), parts_of(kind, said), deaf=deaf)
+    for states in combinations(kind):
+        played = play(kind, attempt_of(kind), containers_of(kind, states), deaf=deaf)
         if played.ended is None and not played.trains:
-            found.append(f"{said} is stuck after {played.rules}")
-        if played.ended is not None and played.ended > bound(said, deaf=deaf):
-            found.append(f"{said} ended only after {played.ended:g} s: {played.rules}")
+            found.append(f"{states} is stuck after {played.rules}")
+        if played.ended is not None and played.ended > bound(states, deaf=deaf):
+            found.append(f"{states} ended only after {played.ended:g} s: {played.rules}")
     return found
 
 
@@ -256,10 +273,10 @@ def test_ranks_live_or_a_rule_ends_the_attempt_in_time(kind: Kind, deaf: bool) -
 def test_what_a_person_stops_ends_in_any_state(intent: str) -> None:
     kind = KINDS[1]
     late = []
-    for said in combinations(kind):
-        played = play(kind, attempt_of(kind, intent=intent), parts_of(kind, said), deaf=True)
-        if played.ended is None or played.ended > bound(said, deaf=True):
-            late.append(f"{said}: {played}")
+    for states in combinations(kind):
+        played = play(kind, attempt_of(kind, intent=intent), containers_of(kind, states), deaf=True)
+        if played.ended is None or played.ended > bound(states, deaf=True):
+            late.append(f"{states}: {played}")
     assert late[:20] == []
 
 
@@ -270,12 +287,15 @@ def test_an_attempt_without_containers_is_ended() -> None:
 
 
 def test_counting_hosts_instead_of_gpus_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def first_host_is_enough(how: Bond, left: Sequence[Part]) -> bool:
-        """As ``survivors._enough`` decided once: the first host has all that is needed."""
+    def first_host_is_enough(rule: SurvivalRule, left: Sequence[AnyContainer]) -> bool:
+        """Decide as ``survival._enough`` once did: the first host has all that is needed."""
         hosts = hosts_of(left)
-        began = any(part.state not in (ContainerState.ASSIGNED, ContainerState.PREPARING) for part in hosts)
-        return began and (any(part.index == 1 for part in hosts) or sum(part.slots for part in hosts) >= how.least)
+        began = any(container.state not in (ContainerState.ASSIGNED, ContainerState.PREPARING) for container in hosts)
+        return began and (
+            any(container.index == 1 for container in hosts)
+            or sum(container.slots for container in hosts) >= rule.min_gpus
+        )
 
-    monkeypatch.setattr(survivors, "_enough", first_host_is_enough)
+    monkeypatch.setattr(survival, "_enough", first_host_is_enough)
     found = dead_ends(KINDS[1], deaf=False)
     assert any("('running', 'running', 'lost') is stuck" in text for text in found)

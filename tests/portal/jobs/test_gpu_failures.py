@@ -110,7 +110,7 @@ def test_it_can_be_turned_off(gpus: list[Gpu], settings: Any) -> None:
 
 
 class TestGpusThatFailed:
-    """Their driver told of a grave error."""
+    """GPUs whose driver reported a grave error."""
 
     def fails(self, gpu: Gpu, fault: str = "XID 79 (it has fallen off the bus) at noon") -> None:
         Gpu.objects.filter(pk=gpu.pk).update(fault=fault)
@@ -161,7 +161,7 @@ class TestGpusThatFailed:
         job.refresh_from_db()
         assert job.state == "QUEUED" and job.events.filter(kind="stopping").count() == 1
 
-    def test_an_elastic_ring_goes_on_without_the_part_that_had_it(self, gpus: list[Gpu]) -> None:
+    def test_an_elastic_attempt_continues_without_the_container_that_had_it(self, gpus: list[Gpu]) -> None:
         job = make_job(Lab().project, elastic=True, max_gpus=2)
         attempt = place(job, gpus[:1], driver=True)
         more = add_host(attempt, 5, gpus[1].node, gpus[1:])

@@ -1,4 +1,4 @@
-"""How reports, wishes and time move containers, attempts and jobs."""
+"""How reports, requests of users and time change the states of containers, attempts and jobs."""
 
 from datetime import timedelta
 from typing import Any
@@ -78,7 +78,7 @@ def test_each_move_is_legal_or_changes_nothing(project: Project) -> None:
                 assert Container.objects.values().get(pk=part.pk) == before
 
 
-def test_the_time_a_node_tells_is_believed_within_reason(project: Project) -> None:
+def test_the_time_that_a_node_reports_is_limited_to_possible_ones(project: Project) -> None:
     attempt = place(make_job(project), gpus(make_node(gpus=1)))
     [part] = parts_of(attempt)
     lifecycle.advance(part, "RUNNING", at=after(days=300))
@@ -94,7 +94,7 @@ def test_gpus_are_free_in_the_transaction_of_the_exit_container_by_container(pro
     assert list(Allocation.objects.filter(released_at=None).values_list("container", flat=True)) == [two.pk]
 
 
-def test_when_the_driver_has_ended_the_hosts_are_told_to_stop(project: Project) -> None:
+def test_when_the_driver_has_ended_the_hosts_are_asked_to_stop(project: Project) -> None:
     job = make_job(project)
     attempt = place(job, gpus(make_node(gpus=2)), driver=True)
     host, driver = parts_of(attempt)
@@ -157,7 +157,7 @@ def test_an_elastic_attempt_survives_the_loss_of_what_it_can_do_without(project:
 def test_a_placed_job_cannot_be_placed_again(project: Project) -> None:
     job = make_job(project)
     place(job, gpus(make_node(gpus=1)))
-    with pytest.raises(lifecycle.Stale):
+    with pytest.raises(lifecycle.JobChangedError):
         lifecycle.start_attempt(Job(pk=job.pk), "fifo v1")
 
 
@@ -276,13 +276,15 @@ def test_the_time_limit_counts_what_a_job_ran_that_goes_on_but_not_its_waiting(
     assert part.stop_reason == "timed_out"
 
 
-@pytest.mark.parametrize(("resumable", "then"), [(True, "goes on from its checkpoint"), (False, "starts over")])
-def test_a_preempted_jobs_history_says_why_and_what_follows(project: Project, resumable: bool, then: str) -> None:
+@pytest.mark.parametrize(
+    ("resumable", "then"), [(True, "restarts from its checkpoint"), (False, "restarts from the beginning")]
+)
+def test_a_preempted_jobs_history_shows_why_and_what_follows(project: Project, resumable: bool, then: str) -> None:
     job = make_job(project, resumable=resumable)
     preempted(job, 10)
-    told = " ".join(job.events.values_list("text", flat=True))
-    assert f"told to stop: to make room for others; it {then} later." in told
-    assert ("The job is queued again, to go on from its checkpoint." in told) is resumable
+    history = " ".join(job.events.values_list("text", flat=True))
+    assert f"asked to stop: to make room for others; it {then} later." in history
+    assert ("The job is queued again, to restart from its checkpoint." in history) is resumable
     assert state_of(job) == "QUEUED"
     assert then in job.attempts.get().cause["advice"]
 
@@ -407,7 +409,7 @@ def test_an_attempt_without_containers_does_not_stay(project: Project) -> None:
 
 
 def test_a_cancel_that_reached_no_container_is_made_good(project: Project) -> None:
-    """As after a crash between the wish and what follows from it."""
+    """This is the state after a crash between the request and its consequences."""
     node = make_node(gpus=1)
     job = make_job(project)
     [part] = parts_of(place(job, gpus(node)))

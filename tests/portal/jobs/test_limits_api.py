@@ -1,4 +1,4 @@
-"""Limits over REST: who sees which, who sets them, and what they then do."""
+"""Limits over REST: who sees which, who sets them, and their effect."""
 
 from typing import Any
 
@@ -65,7 +65,7 @@ def test_members_read_the_limits_that_apply_to_them_and_no_others(people: dict[s
     assert names == {"ada": ["vision/3D", "alice", "bob"], "alice": ["vision/3D", "alice"], "bob": ["bob"]}
     assert answer(people["alice"], "limits/groups/vision/3D/")["max_gpus"] == 3
     assert answer(people["alice"], "limits/users/alice/")["max_gpus"] == 2
-    for path in ("limits/users/bob/", "limits/users/nobody/"):
+    for path in ("limits/users/bob/", "limits/users/unknown/"):
         assert Script(people["alice"]).get(path).status_code == 404
     assert Script(people["bob"]).get("limits/groups/vision/3D/").status_code == 404
 

@@ -40,9 +40,9 @@ def test_bytes_continue_where_they_should(stream: LogStream) -> None:
     assert logs.read_marks(stream) == [(0, 1000), (4, 2000)]
 
 
-def test_a_gap_is_refused_and_says_where_to_continue(stream: LogStream) -> None:
+def test_a_gap_is_refused_with_the_offset_to_continue_from(stream: LogStream) -> None:
     logs.append(stream, 0, b"one\n")
-    with pytest.raises(logs.OffsetMismatch) as refused:
+    with pytest.raises(logs.OffsetMismatchError) as refused:
         logs.append(stream, 5, b"two\n")
     assert refused.value.size == 4
     assert whole(stream) == b"one\n"
@@ -110,7 +110,7 @@ def chunks_of(source: bytes, cuts: list[int]) -> list[tuple[int, bytes]]:
     return [(start, source[start:end]) for start, end in zip(edges, edges[1:], strict=False)]
 
 
-class Crash(Exception):  # noqa: N818
+class CrashError(Exception):
     pass
 
 
@@ -131,7 +131,7 @@ def test_repeated_reordered_and_torn_pieces_make_the_source(
         try:
             with crashing(how):
                 logs.append(stream, offset, data, [(offset, 1000 + offset)])
-        except (logs.OffsetMismatch, Crash):
+        except (logs.OffsetMismatchError, CrashError):
             pass
         stream.refresh_from_db()
         assert source.startswith(logs.read(stream, 0, stream.size))
@@ -159,11 +159,11 @@ def crashing(how: str) -> AbstractContextManager[object]:
 
         def half(handle: int, data: bytes, offset: int) -> None:
             real_write(handle, data[: len(data) // 2], offset)
-            raise Crash
+            raise CrashError
 
         return mock.patch.object(logs, "_write_all", half)
     if how == "torn row":
-        return mock.patch.object(LogStream, "save", mock.Mock(side_effect=Crash))
+        return mock.patch.object(LogStream, "save", mock.Mock(side_effect=CrashError))
     return nullcontext()
 
 

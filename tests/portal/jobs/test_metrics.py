@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 
 @pytest.fixture
 def job() -> Job:
-    """Runs on two GPUs."""
+    """A container that runs on two GPUs."""
     node = world.make_node(gpus=2)
     row = world.make_job(world.make_project(world.make_user("alice")))
     attempt = world.place(row, list(node.gpus.all()))
@@ -57,7 +57,7 @@ def values(name: str) -> list[tuple[int, float]]:
 # --- from lines to rows
 
 
-def test_steps_become_curves_and_the_last_one_says_how_far_it_is(container: Container) -> None:
+def test_steps_become_curves_and_the_last_one_the_progress(container: Container) -> None:
     send(container, step(10) + step(20, loss=1.0, done=0.5))
     assert values("train/loss") == [(10, 1.5), (20, 1.0)]
     assert values("train/samples per second") == [(10, 128.0), (20, 128.0)]
@@ -67,15 +67,13 @@ def test_steps_become_curves_and_the_last_one_says_how_far_it_is(container: Cont
 
 
 def test_after_a_change_of_the_batch_what_is_left_is_counted_in_samples(container: Container) -> None:
-    """By steps it would be thirty times half a second."""
+    """Counted in steps, it would be thirty times half a second."""
     send(container, step(10, total=6400, batch=640))
     assert curves.remaining_seconds(Progress.objects.get()) == pytest.approx(0.75 * 6400 / 640 * 0.5)
 
 
 @pytest.mark.parametrize("facts", [{"done": 1e-308}, {"total": (1 << 53) - 1, "batch": 1, "seconds": 1e6}])
-def test_what_is_left_is_never_further_off_than_can_be_said(
-    job: Job, container: Container, alice: Client, facts: dict[str, Any]
-) -> None:
+def test_the_remaining_time_is_limited(job: Job, container: Container, alice: Client, facts: dict[str, Any]) -> None:
     send(container, step(1 << 40, **facts))
     assert alice.get(f"/api/v1/jobs/{job.pk}/progress/").json()["remaining_seconds"] == 10 * 365 * 86_400
     assert "about 3650 d left" in alice.get(reverse("jobs:training", args=[job.pk])).content.decode()
@@ -159,7 +157,7 @@ def test_no_line_is_stumbled_over(container: Container, lines: list[dict[str, An
 
 
 def test_there_is_a_limit_to_points(container: Container, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "MOST_POINTS", 5)
+    monkeypatch.setattr(metrics, "MAX_POINTS", 5)
     send(container, *(step(number) for number in range(9)))
     assert MetricPoint.objects.count() == 5
     assert Progress.objects.get().step == 8

@@ -39,9 +39,9 @@ def part(host: str, node: str, gpus: int = 1, stop: str = "", exit: str = "") ->
 
 
 def attempt_of(
-    parts: Sequence[HostSpan], *rings: GroupSpan, number: int = 1, outcome: str = "", ended: datetime | None = None
+    parts: Sequence[HostSpan], *groups: GroupSpan, number: int = 1, outcome: str = "", ended: datetime | None = None
 ) -> AttemptSpan:
-    return AttemptSpan(number, outcome, "", ended, tuple(parts), rings)
+    return AttemptSpan(number, outcome, "", ended, tuple(parts), groups)
 
 
 GREW = GroupSpan(at(10), ("h1", "h1", "h2", "h3", "h4", "h5"), 4.2)
@@ -85,17 +85,17 @@ def test_the_cause_is_why_a_host_has_left(stop: str, exit: str, expected: str) -
 
 
 def test_a_rank_group_that_formed_again_on_the_same_hosts_is_a_change_when_it_cost_time() -> None:
-    rings = (TWO, GroupSpan(at(1), ("h1", "h1"), None), GroupSpan(at(2), ("h1", "h1"), 6.0))
-    [change] = build_timeline([attempt_of([part("h1", "a", 2)], *without_repetitions(rings))]).changes
+    groups = (TWO, GroupSpan(at(1), ("h1", "h1"), None), GroupSpan(at(2), ("h1", "h1"), 6.0))
+    [change] = build_timeline([attempt_of([part("h1", "a", 2)], *without_repetitions(groups))]).changes
     assert (change.at, change.before, change.after) == (at(2), 2, 2)
     assert change.cause == "A rank ended and was restarted."
 
 
 def test_what_a_new_driver_found_and_formed_again_is_one_change() -> None:
     found = GroupSpan(at(5), ("h2",), None)  # the first host went with its node, and with it the driver
-    rings = (GroupSpan(at(0), ("h1", "h2")), found, GroupSpan(at(5.1), ("h2",), 41.0))
+    groups = (GroupSpan(at(0), ("h1", "h2")), found, GroupSpan(at(5.1), ("h2",), 41.0))
     parts = [part("h1", "a", exit="lost"), part("h2", "b")]
-    [change] = build_timeline([attempt_of(parts, *without_repetitions(rings))]).changes
+    [change] = build_timeline([attempt_of(parts, *without_repetitions(groups))]).changes
     assert (change.at, change.cause, change.cost_seconds) == (at(5), "Node a was lost.", 41.0)
 
 
@@ -128,8 +128,8 @@ def test_an_attempt_whose_driver_reports_nothing_is_read_from_its_containers() -
         HostSpan("h4", "a", 1, None, None, "", ""),
     ]
     found = groups_of_containers(parts)
-    assert [ring.at for ring in found] == [at(0), at(10.02), at(20)]
-    assert [len(ring.hosts) for ring in found] == [2, 4, 3]
+    assert [group.at for group in found] == [at(0), at(10.02), at(20)]
+    assert [len(group.hosts) for group in found] == [2, 4, 3]
 
 
 def test_the_picture_shows_the_same_without_colours_or_script() -> None:
@@ -143,8 +143,8 @@ def test_the_picture_shows_the_same_without_colours_or_script() -> None:
 
 def test_changes_at_the_same_moment_have_one_number_in_the_picture() -> None:
     """The table has them all."""
-    rings = [GroupSpan(at(0), ("h1",)), *(GroupSpan(at(1 + n / 1000), ("h1",) * (2 - n % 2), 1.0) for n in range(80))]
-    found = build_timeline([attempt_of([part("h1", "a", 2)], *rings)])
+    groups = [GroupSpan(at(0), ("h1",)), *(GroupSpan(at(1 + n / 1000), ("h1",) * (2 - n % 2), 1.0) for n in range(80))]
+    found = build_timeline([attempt_of([part("h1", "a", 2)], *groups)])
     assert draw(found, at(60)).count('class="number"') == 3
     assert [number for number, _ in found.latest] == list(range(31, 81))
     assert draw(ResizeTimeline(found.segments[:1], ()), at(0)).count('class="segment') == 3  # no time has passed yet
@@ -171,8 +171,8 @@ class TestReporting:
         job = job_on(agent, elastic=True, max_gpus=4)
         return Container.objects.get(attempt__job=job, role="driver")
 
-    def send(self, agent: Agent, driver: Container, *rings: Any) -> int:
-        return int(agent.post(f"containers/{driver.name}/rings", {"rings": list(rings)}).status_code)
+    def send(self, agent: Agent, driver: Container, *groups: Any) -> int:
+        return int(agent.post(f"containers/{driver.name}/rings", {"rings": list(groups)}).status_code)
 
     def test_a_rank_group_is_kept_once_and_its_cost_when_it_is_known(self, agent: Agent, driver: Container) -> None:
         now = timezone.now().timestamp()
@@ -238,7 +238,7 @@ class TestShowing:
         return [world.make_node("alpha", gpus=2), world.make_node("beta", gpus=4)]
 
     def resized(self, owner: User, nodes: list[Node]) -> Job:
-        """On 2 GPUs, then on 4, now on 3."""
+        """A job on 2 GPUs, then on 4, now on 3."""
         job = world.make_job(world.make_project(owner), elastic=True, max_gpus=6)
         attempt = world.place(job, list(nodes[0].gpus.all()), driver=True)
         driver = Container.objects.get(attempt=attempt, role="driver")

@@ -1,4 +1,4 @@
-"""What follows from the facts: outcomes of attempts and states of jobs, as a table."""
+"""The outcomes of attempts and the states of jobs that follow from the facts, as a table."""
 
 import pytest
 from django.db.models import Field
@@ -9,21 +9,21 @@ from portal.jobs.rules import attempt_outcome, job_state, reason_to_stop
 DRIVER, BASE, MORE = ("driver", 9), ("host", 0), ("host", 1)
 
 
-def part(what: tuple[str, int], said: str) -> Container:
-    """``said``: ``exited:0``, ``oom``, or empty for one that still runs."""
-    reason, _, code = said.partition(":")
+def container(what: tuple[str, int], ends: str) -> Container:
+    """Return a container; ``ends`` is ``exited:0``, ``oom``, or empty for one that still runs."""
+    reason, _, code = ends.partition(":")
     role, index = what
-    state = "EXITED" if said else "RUNNING"
+    state = "EXITED" if ends else "RUNNING"
     return Container(role=role, index=index, state=state, exit_reason=reason, exit_code=int(code) if code else None)
 
 
-def parts(**said: str) -> list[Container]:
+def containers_with(**ends: str) -> list[Container]:
     names = {"driver": DRIVER, "base": BASE, "more": MORE}
-    return [part(names[name], words) for name, words in said.items()]
+    return [container(names[name], words) for name, words in ends.items()]
 
 
 @pytest.mark.parametrize(
-    ("stop_reason", "elastic", "said", "outcome"),
+    ("stop_reason", "elastic", "ends", "outcome"),
     [
         # by themselves
         ("", False, {"base": "exited:0"}, "succeeded"),
@@ -36,8 +36,8 @@ def parts(**said: str) -> list[Container]:
         ("", False, {"base": "create_error"}, "error"),
         ("", False, {"base": "launch_error"}, "error"),
         ("", False, {"base": "fenced"}, "lost"),
-        ("", False, {"base": "stopped"}, "lost"),  # by nobody we know
-        # a rank's own mistake explains why the ring did not form
+        ("", False, {"base": "stopped"}, "lost"),  # by an unknown cause
+        # an error of a rank explains why the rank group did not form
         ("done", False, {"driver": "launch_error", "base": "exited:1"}, "failed"),
         # a node's trouble explains why the others gave up
         ("peer_lost", False, {"base": "create_error", "more": "exited:1"}, "error"),
@@ -46,7 +46,7 @@ def parts(**said: str) -> list[Container]:
         # an elastic attempt can lose what it can do without, and is then judged by the rest
         ("done", True, {"driver": "exited:1", "base": "stopped", "more": "lost"}, "failed"),
         ("peer_lost", True, {"driver": "stopped", "base": "lost", "more": "stopped"}, "lost"),
-        # told to stop
+        # asked to stop
         ("cancelled", False, {"base": "exited:0"}, "cancelled"),
         ("cancelled", False, {"base": "lost"}, "cancelled"),
         ("timed_out", False, {"base": "stopped"}, "timed_out"),
@@ -61,12 +61,12 @@ def parts(**said: str) -> list[Container]:
         ("stuck", False, {}, "error"),
     ],
 )
-def test_how_an_attempt_ended(stop_reason: str, elastic: bool, said: dict[str, str], outcome: str) -> None:
-    assert attempt_outcome(stop_reason, elastic, parts(**said)) == outcome
+def test_how_an_attempt_ended(stop_reason: str, elastic: bool, ends: dict[str, str], outcome: str) -> None:
+    assert attempt_outcome(stop_reason, elastic, containers_with(**ends)) == outcome
 
 
 @pytest.mark.parametrize(
-    ("elastic", "said", "reason"),
+    ("elastic", "ends", "reason"),
     [
         (False, {"base": "", "more": ""}, None),
         (False, {"base": "exited:0", "more": ""}, None),  # its ranks were done first
@@ -80,8 +80,8 @@ def test_how_an_attempt_ended(stop_reason: str, elastic: bool, said: dict[str, s
         (True, {"driver": "lost", "base": "", "more": ""}, "done"),
     ],
 )
-def test_when_the_rest_must_stop(elastic: bool, said: dict[str, str], reason: str | None) -> None:
-    assert reason_to_stop(elastic, parts(**said)) == reason
+def test_when_the_rest_must_stop(elastic: bool, ends: dict[str, str], reason: str | None) -> None:
+    assert reason_to_stop(elastic, containers_with(**ends)) == reason
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What people may do with jobs, and what they are told when they may not."""
+"""The actions of users on jobs, and the messages when these are refused."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any, get_args
@@ -55,7 +55,7 @@ def member(project: Project, name: str, role: str) -> User:
     return user
 
 
-def test_it_queues_a_job_and_says_who_asked(alice: User, project: Project) -> None:
+def test_it_queues_a_job_and_records_who_submitted_it(alice: User, project: Project) -> None:
     variables = {"EPOCHS": "3", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "50", "SCHEDULEARN_RING_RETRIES": "18"}
     job = submit(alice, project, asked(project, env_vars=variables, arguments=("--lr", "0.1")))
     assert (job.state, job.name, job.arguments, job.env_vars) == (
@@ -143,7 +143,7 @@ def test_it_refuses_what_could_not_run_or_may_not(
 
 def test_code_of_another_project_and_a_retired_environment_are_refused(alice: User, project: Project) -> None:
     other = make_code(make_project(alice, "other"))
-    with pytest.raises(Refused, match="not one of this project"):
+    with pytest.raises(Refused, match="does not belong to this project"):
         submit(alice, project, asked(project, code=other))
     environment = make_environment("old")
     environment.retired = True
@@ -170,13 +170,13 @@ def test_the_same_key_and_body_give_the_same_job(alice: User, project: Project) 
 
 
 def test_the_same_key_at_the_same_moment_gives_the_same_job(alice: User, project: Project) -> None:
-    """Both looked and found nothing; the second to insert finds the first's job instead."""
+    """Both requests find no job; the second one to insert then returns the job of the first."""
     first = submit(alice, project, asked(project), idempotency_key="k", body=b"x")
     looked = services.submitted_before
     answers = iter([None])
 
-    def blind_once(*said: Any) -> Job | None:
-        return next(answers, None) or (looked(*said) if blind.call_count > 1 else None)
+    def blind_once(*args: Any) -> Job | None:
+        return next(answers, None) or (looked(*args) if blind.call_count > 1 else None)
 
     with mock.patch.object(services, "submitted_before", side_effect=blind_once) as blind:
         assert submit(alice, project, asked(project), idempotency_key="k", body=b"x") == first
@@ -199,7 +199,7 @@ def test_limits_of_users_and_groups_hold(alice: User, project: Project) -> None:
         submit(alice, project, asked(project, min_gpus=2, max_gpus=2))
 
 
-def test_nobody_fills_the_queue_alone_unless_a_limit_lets_them(alice: User, project: Project, settings: Any) -> None:
+def test_no_user_fills_the_queue_alone_unless_a_limit_allows_it(alice: User, project: Project, settings: Any) -> None:
     settings.MAX_WAITING_JOBS = 2
     submit(alice, project, asked(project))
     submit(alice, project, asked(project))
@@ -216,7 +216,7 @@ def test_nobody_fills_the_queue_alone_unless_a_limit_lets_them(alice: User, proj
 def test_holding_and_releasing_a_waiting_job(alice: User, project: Project) -> None:
     job = submit(alice, project, asked(project))
     assert hold(alice, job).state == "HELD"
-    with pytest.raises(lifecycle.Stale):
+    with pytest.raises(lifecycle.JobChangedError):
         lifecycle.start_attempt(job, "fifo v1")
     assert release(alice, job).state == "QUEUED"
     with pytest.raises(Refused):
@@ -353,7 +353,7 @@ def test_who_sees_a_job(alice: User, project: Project) -> None:
 
 
 def test_the_modes_of_the_form_are_those_of_the_training_library() -> None:
-    """Each names them for itself: the portal imports nothing that runs in jobs."""
+    """Both sides define the names, since the portal imports nothing that runs in jobs."""
     served = set(get_args(Mode))
     assert set(Job.Mode.values) == {*TOGETHER, *served}
     assert served == SERVED

@@ -216,7 +216,7 @@ def test_the_queries_are_few_however_many_jobs_run(lab: Lab, django_assert_max_n
     assert len(seen) == 12 and sum(bool(each.ranks) for each in seen.values()) == 6
 
 
-def test_the_page_says_since_when_and_what_there_is_to_look_at(lab: Lab, job: Job) -> None:
+def test_the_page_shows_since_when_and_the_clues(lab: Lab, job: Job) -> None:
     client = Client()
     client.force_login(lab.alice)
 
@@ -244,18 +244,18 @@ def test_the_page_and_the_api_name_a_single_rank(lab: Lab) -> None:
             lab.prints(job, host=host)
     client = Client()
     client.force_login(lab.alice)
-    assert "while others go on: rank 1 on gpu-2." in client.get(f"/jobs/{job.pk}/").content.decode()
-    said = Script(lab.alice).get(f"jobs/{job.pk}/").json()["silence"]
-    assert said["ranks"] == ["rank 1 on gpu-2"]
+    assert "while others continue: rank 1 on gpu-2." in client.get(f"/jobs/{job.pk}/").content.decode()
+    answer = Script(lab.alice).get(f"jobs/{job.pk}/").json()["silence"]
+    assert answer["ranks"] == ["rank 1 on gpu-2"]
 
 
 def test_the_api_reports_it_while_it_lasts(lab: Lab, job: Job) -> None:
     script = Script(lab.alice)
     assert script.get(f"jobs/{job.pk}/").json()["silence"] is None
     lab.passes(31)
-    said = script.get(f"jobs/{job.pk}/").json()["silence"]
-    assert (said["since"], said["ranks"]) == ("2026-11-21T12:00:00Z", [])
-    assert said["text"].startswith("No output for 31 min")
+    answer = script.get(f"jobs/{job.pk}/").json()["silence"]
+    assert (answer["since"], answer["ranks"]) == ("2026-11-21T12:00:00Z", [])
+    assert answer["text"].startswith("No output for 31 min")
     lab.prints(job)
     assert script.get(f"jobs/{job.pk}/").json()["silence"] is None
 

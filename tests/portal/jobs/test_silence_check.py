@@ -42,7 +42,7 @@ def test_a_silence_is_reported_once_in_the_history_and_by_mail(lab: Lab, job: Jo
         assert lab.looks() == 0
     assert len(notices(job)) == 1
     assert notices(job)[0].startswith("No output for 32 min") and notices(job)[0].endswith(
-        "It is not stopped for that."
+        "It is not stopped for this."
     )
     [sent] = mail.outbox
     assert sent.to == ["alice@example.org"]
@@ -50,9 +50,7 @@ def test_a_silence_is_reported_once_in_the_history_and_by_mail(lab: Lab, job: Jo
     assert f"https://lab.example.org/jobs/{job.pk}/" in sent.body
 
 
-def test_the_cause_of_a_job_that_runs_into_its_time_limit_tells_a_silent_one_from_a_busy_one(
-    lab: Lab, job: Job
-) -> None:
+def test_the_cause_at_the_time_limit_differs_for_silent_and_busy_jobs(lab: Lab, job: Job) -> None:
     busy = lab.job([lab.node("gpu-2")])
     for _ in range(35):
         lab.passes(1)

@@ -1,4 +1,4 @@
-"""The pages about jobs, as alice (owner), bob (viewer), charlie (no access), an admin, and nobody."""
+"""The pages about jobs, as alice (owner), bob (viewer), charlie (no access), an admin, and without signing in."""
 
 import io
 import json
@@ -74,7 +74,7 @@ def browser(user: User | None) -> Client:
 
 
 def form_of(response: Any) -> dict[str, Any]:
-    """What a browser would send back from the form as it was shown."""
+    """Return what a browser would send for the form as it was shown."""
     form = response.context["form"]
     values = {name: form[name].value() for name in form.fields}
     return {
@@ -105,7 +105,7 @@ class TestWhoSeesWhat:
             f"/jobs/new/warnings?code={job.code_id}&environment=pytorch",
         ]
 
-    def test_members_and_admins_see_a_job_strangers_get_404_and_nobody_is_asked_to_sign_in(self, lab: Lab) -> None:
+    def test_members_and_admins_see_a_job_strangers_get_404_and_visitors_must_sign_in(self, lab: Lab) -> None:
         job, attempt = lab.ended()
         stream = logs.open_stream(attempt.containers.get(), "0")
         logs.append(stream, 0, b"hello\n")
@@ -119,7 +119,7 @@ class TestWhoSeesWhat:
             answer = browser(None).get(path)
             assert answer.status_code == 302 and answer["Location"].startswith("/accounts/sign-in/"), path
 
-    def test_a_strangers_lists_do_not_tell_of_a_job(self, lab: Lab) -> None:
+    def test_lists_of_strangers_do_not_show_a_job(self, lab: Lab) -> None:
         job = lab.job(name="secret-name")
         for path in (
             "/",
@@ -151,7 +151,7 @@ class TestWhoSeesWhat:
 
 
 class TestHome:
-    def test_a_newcomer_is_told_the_first_steps(self, lab: Lab) -> None:
+    def test_a_new_user_sees_the_first_steps(self, lab: Lab) -> None:
         page = browser(lab.charlie).get("/").content.decode()
         assert "First steps" in page and "Nothing is running" in page
 
@@ -165,7 +165,7 @@ class TestHome:
         for text in ("busy one", "waiting one", "It needs 4 GPUs; 1 is free.", "40 %", "1<small> of 2</small>"):
             assert text in page
 
-    def test_a_machine_that_waits_for_approval_is_not_told_of(self, lab: Lab) -> None:
+    def test_a_machine_that_waits_for_approval_is_not_shown(self, lab: Lab) -> None:
         new = world.make_node("newcomer", approved_at=None)
         new.environments.create(environment=lab.environment, state="failed", detail="no compiler on newcomer")
         page = browser(lab.charlie).get("/").content.decode()
@@ -212,7 +212,7 @@ class TestList:
         page = browser(lab.alice).get("/jobs/?q=job").content.decode()
         assert "?q=job&amp;page=2" in page and "1–25 of 30 jobs" in page
 
-    def test_many_are_cancelled_at_once_and_refusals_are_told(self, lab: Lab) -> None:
+    def test_many_are_cancelled_at_once_and_refusals_are_shown(self, lab: Lab) -> None:
         jobs = [lab.job() for _ in range(3)]
         services.cancel(lab.alice, jobs[2])
         foreign = world.make_job(world.make_project(lab.charlie))
@@ -250,7 +250,7 @@ class TestList:
 
 
 class TestSubmit:
-    def test_the_guess_is_filled_in_and_what_looks_odd_is_said(self, lab: Lab) -> None:
+    def test_the_guess_is_filled_in_with_warnings(self, lab: Lab) -> None:
         response = browser(lab.alice).get(f"/jobs/new?code={lab.code.pk}")
         form = response.context["form"]
         assert (form["entry"].value(), form["launcher"].value(), form["elastic"].value()) == (
@@ -347,7 +347,7 @@ class TestSubmit:
         assert (job.launcher, job.elastic) == ("torchrun", True)
 
     @pytest.mark.parametrize(
-        ("change", "said"),
+        ("change", "message"),
         [
             ({"max_gpus": "99"}, "The lab has 2 CPU slots."),
             ({"min_gpus": "2", "max_gpus": "1"}, "cannot be less than the minimum"),
@@ -364,7 +364,7 @@ class TestSubmit:
         ],
     )
     def test_what_is_wrong_is_said_at_its_place_and_nothing_is_lost(
-        self, lab: Lab, change: dict[str, str], said: str
+        self, lab: Lab, change: dict[str, str], message: str
     ) -> None:
         client = browser(lab.alice)
         data = form_of(client.get(f"/jobs/new?code={lab.code.pk}")) | {"description": "typed with care"} | change
@@ -373,9 +373,9 @@ class TestSubmit:
         assert response.status_code == 400 and Job.objects.count() == 0
         assert "typed with care" in page
         if "key" not in change:
-            assert said in page and 'aria-invalid="true"' in page
+            assert message in page and 'aria-invalid="true"' in page
 
-    def test_a_viewer_is_told_why_not(self, lab: Lab) -> None:
+    def test_a_viewer_sees_why_not(self, lab: Lab) -> None:
         client = browser(lab.bob)
         page = client.get(f"/jobs/new?code={lab.code.pk}")
         assert "Ask an owner to make you a member" in page.content.decode()
@@ -461,18 +461,18 @@ class TestSubmit:
 
 
 class TestOneJob:
-    def test_a_waiting_job_says_why(self, lab: Lab) -> None:
+    def test_a_waiting_job_shows_why(self, lab: Lab) -> None:
         job = lab.job(waiting_reason="It needs 4 GPUs at once; 2 are free.", queue_position=3)
         page = browser(lab.bob).get(f"/jobs/{job.pk}/").content.decode()
         assert "It needs 4 GPUs at once; 2 are free." in page and "number 3 in the queue" in page
         assert f"/jobs/{job.pk}/cancel" not in page  # bob may only look
 
-    def test_a_running_job_says_where(self, lab: Lab) -> None:
+    def test_a_running_job_shows_where(self, lab: Lab) -> None:
         job, _ = lab.running()
         page = browser(lab.alice).get(f"/jobs/{job.pk}/").content.decode()
         assert "alpha" in page and "on 1 CPU slot" in page and f'data-url="/ws/jobs/{job.pk}/log/"' in page
 
-    def test_a_failed_job_says_the_cause_and_the_next_step(self, lab: Lab) -> None:
+    def test_a_failed_job_shows_the_cause_and_the_next_step(self, lab: Lab) -> None:
         job, attempt = lab.ended(code=1)
         cause = {
             "code": "x",
@@ -484,12 +484,12 @@ class TestOneJob:
         page = browser(lab.alice).get(f"/jobs/{job.pk}/").content.decode()
         assert "A package is &lt;missing&gt;" in page and "Choose another environment." in page
 
-    def test_it_says_what_the_scheduler_may_do_with_it(self, lab: Lab) -> None:
+    def test_it_shows_what_the_scheduler_may_do_with_it(self, lab: Lab) -> None:
         group = Group.objects.create(name="vision")
         job = lab.job(resumable=True, tier="basic", group=group, deadline=datetime(2999, 1, 2, 3, 4, tzinfo=UTC))
         response = browser(lab.alice).get(f"/jobs/{job.pk}/")
         page = " ".join(response.content.decode().split())
-        assert "goes on from /checkpoints" in page and "basic; counts for the group vision" in page
+        assert "restarts from /checkpoints" in page and "basic; counts for the group vision" in page
         spec = json.loads(response.context["spec"])
         assert (spec["resumable"], spec["tier"], spec["deadline"]) == (True, "basic", "2999-01-02T03:04:00+00:00")
 
@@ -507,7 +507,7 @@ class TestOneJob:
         page = browser(lab.alice).get(f"/jobs/{job.pk}/").content.decode()
         assert f"/jobs/{job.pk}/live" not in page
 
-    def test_it_says_so_while_outputs_are_still_on_their_way(self, lab: Lab) -> None:
+    def test_it_shows_that_outputs_are_still_on_their_way(self, lab: Lab) -> None:
         """A node sends them after the job has ended; thousands of small ones take minutes."""
         job, attempt = lab.ended()
 
@@ -539,7 +539,7 @@ class TestOneJob:
         job = lab.job(waiting_reason="It waits for the second-edition-node.")
         assert "second-edition-node" in browser(lab.alice).get(f"/jobs/{job.pk}/live").content.decode()
 
-    def test_acting_leads_back_to_the_job_and_says_what_happened(self, lab: Lab) -> None:
+    def test_acting_leads_back_to_the_job_and_shows_what_happened(self, lab: Lab) -> None:
         client = browser(lab.alice)
         job = lab.job()
         for what, state in (("hold", "HELD"), ("release", "QUEUED"), ("cancel", "CANCELLED")):
@@ -666,5 +666,5 @@ class TestDownloads:
     def test_no_path_leads_out(self, lab: Lab, path: str) -> None:
         job, attempt = lab.running()
         outputs.store(attempt, "file", [b"x"])
-        for door in ("outputs", "view", "image"):
-            assert browser(lab.alice).get(f"/jobs/{job.pk}/{door}/{path}").status_code == 404
+        for kind in ("outputs", "view", "image"):
+            assert browser(lab.alice).get(f"/jobs/{job.pk}/{kind}/{path}").status_code == 404

@@ -1,4 +1,4 @@
-"""GPUs that are held and do nothing: when that counts, who is told, and what the lab's rule does."""
+"""GPUs that are held but idle: when that counts, who is warned, and what the rule of the lab does."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -21,7 +21,7 @@ RULE = Rule(percent=5, after=timedelta(minutes=30), stops=True)
 
 
 def readings(*percents: int | None, until: datetime = NOON) -> list[tuple[datetime, Reading]]:
-    """One in each slot, the last at ``until``."""
+    """Return a reading in each slot, the last at ``until``."""
     start = until - SLOT * (len(percents) - 1)
     return [(start + SLOT * place, Reading(1, percent, 0, 0)) for place, percent in enumerate(percents)]
 
@@ -32,7 +32,7 @@ def readings(*percents: int | None, until: datetime = NOON) -> list[tuple[dateti
         ((0, 1, 4, 2), 3),
         ((0, 5, 0, 0), 1),  # five is not under five
         ((0, 0, 0, 90), None),
-        ((0, None, 0, 0), 1),  # nobody knows
+        ((0, None, 0, 0), 1),  # unknown
         ((0, 0, 0, None), None),
         ((), None),
     ],
@@ -55,7 +55,7 @@ def test_an_attempt_is_idle_when_all_its_gpus_are() -> None:
     assert idle.idle_since({1: long, 2: short}, NOON - SLOT * 9, 5, NOON) == NOON - SLOT
     assert idle.idle_since({1: long, 2: works}, NOON - SLOT * 9, 5, NOON) is None
     assert idle.idle_since({1: long, 2: []}, NOON - SLOT * 9, 5, NOON) is None
-    assert idle.idle_since({1: long}, NOON - SLOT, 5, NOON) == NOON - SLOT  # earlier it was somebody else's
+    assert idle.idle_since({1: long}, NOON - SLOT, 5, NOON) == NOON - SLOT  # before that, another attempt had it
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_an_attempt_is_idle_when_all_its_gpus_are() -> None:
         (45, 15, True, ""),
         (60, 30, True, "stop"),
         (60, 30, False, ""),
-        (60, None, True, "warn"),  # nobody is stopped who was not warned
+        (60, None, True, "warn"),  # no job is stopped without a warning
     ],
 )
 def test_first_a_warning_then_the_rule(
@@ -78,7 +78,7 @@ def test_first_a_warning_then_the_rule(
 
 @pytest.fixture
 def job(db: None, settings: Any) -> Job:
-    """It has held two GPUs for hours."""
+    """A job that has held two GPUs for hours."""
     settings.IDLE_GPU_MINUTES, settings.IDLE_GPU_RULE = 10, "nothing"
     node = world.make_node(gpus=2)
     row = world.make_job(world.make_project(world.make_user("alice")))
@@ -108,7 +108,7 @@ def warned(job: Job, minutes_ago: int) -> None:
     JobEvent.objects.create(job=job, seq=seq, kind="idle", at=at, text="Its GPUs have done nothing.")
 
 
-def test_idleness_is_told_once(job: Job) -> None:
+def test_an_idle_time_is_reported_once(job: Job) -> None:
     sampled(job, 14.5)
     assert look.sweep() == 1
     assert look.sweep() == 0
@@ -122,14 +122,14 @@ def test_work_and_short_rests_are_nobodys_business(job: Job) -> None:
     assert look.sweep() == 0
 
 
-def test_a_new_time_of_idleness_is_told_again(job: Job) -> None:
+def test_a_new_idle_time_is_reported_again(job: Job) -> None:
     sampled(job, 12)
     warned(job, 90)
     assert look.sweep() == 1
     assert events(job) == ["idle", "idle"]
 
 
-def test_a_long_one_is_not_told_twice(job: Job) -> None:
+def test_a_long_one_is_not_reported_twice(job: Job) -> None:
     sampled(job, 25)
     warned(job, 100)
     assert look.sweep() == 0
@@ -162,7 +162,7 @@ def test_a_job_that_its_owner_cancels_is_let_be(job: Job, settings: Any) -> None
     assert job.intent == Job.Intent.CANCEL
 
 
-def test_without_readings_nobody_is_idle(job: Job) -> None:
+def test_without_readings_no_job_is_idle(job: Job) -> None:
     assert look.sweep() == 0
 
 

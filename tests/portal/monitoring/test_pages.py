@@ -1,4 +1,4 @@
-"""Pages and endpoints about GPUs: what they did, who held them, and to whom that is told."""
+"""Pages and endpoints about GPUs: their readings, who held them, and who may see that."""
 
 from datetime import timedelta
 from typing import Any
@@ -48,7 +48,7 @@ def seen(user: User, path: str) -> str:
     return answer.content.decode()
 
 
-def told(user: User, path: str) -> Any:
+def get_json(user: User, path: str) -> Any:
     answer = browser(user).get(f"/api/v1/{path}")
     assert answer.status_code == 200, answer.content
     return answer.json()
@@ -136,14 +136,14 @@ class TestNow:
 
 
 class TestOverTime:
-    def test_a_node_has_charts_of_what_was_said(self, people: dict[str, User], node: Node) -> None:
+    def test_a_node_has_charts_of_its_readings(self, people: dict[str, User], node: Node) -> None:
         sampled(node, 40)
         page = seen(people["alice"], f"/gpus/nodes/{node.pk}/")
         assert "Utilisation: 80 % on average, 80 % at most." in page
         assert page.count('class="">100</text>') == 3  # the axis ends there, in each size
         assert "Memory in use: 20 GiB on average" in page and "61 °C at most" in page
 
-    def test_without_readings_it_says_so(self, people: dict[str, User], node: Node) -> None:
+    def test_without_readings_it_shows_that(self, people: dict[str, User], node: Node) -> None:
         assert "Nothing was reported in this time." in seen(people["alice"], f"/gpus/nodes/{node.pk}/")
 
     def test_a_days_window_joins_hours_and_samples(self, node: Node) -> None:
@@ -156,7 +156,7 @@ class TestOverTime:
         assert Hour.objects.count() == 2
         trace = series.trace([gpu], now - timedelta(days=1), now + timedelta(seconds=1), now)
         values = [value for value in trace.values[gpu.pk]["utilisation"] if value is not None]
-        assert values == [20, 60, 90] and not trace.says("memory")
+        assert values == [20, 60, 90] and not trace.has_values("memory")
 
     def test_a_months_window_is_made_of_hours(self, node: Node) -> None:
         now = timezone.now()
@@ -166,15 +166,13 @@ class TestOverTime:
         Hour.objects.create(gpu=gpu, at=hour, utilisation_mean=33.5, minutes={})
         trace = series.trace([gpu], now - timedelta(days=30), now, now)
         assert [value for value in trace.values[gpu.pk]["utilisation"] if value is not None] == [33.5]
-        assert len(trace.times) <= series.MOST_POINTS + 1
+        assert len(trace.times) <= series.MAX_POINTS + 1
 
     @pytest.mark.parametrize("window", series.WINDOWS.values())
     def test_every_window_gives_a_readable_number_of_points(self, window: series.Window) -> None:
-        assert 20 <= window.length / series.step_for(window.length) <= series.MOST_POINTS
+        assert 20 <= window.length / series.step_for(window.length) <= series.MAX_POINTS
 
-    def test_an_attempt_is_told_only_what_its_gpus_did_while_they_were_its_own(
-        self, people: dict[str, User], node: Node
-    ) -> None:
+    def test_an_attempt_has_only_the_readings_while_it_held_its_gpus(self, people: dict[str, User], node: Node) -> None:
         sampled(node, 49, percent=10)
         job = running(people["alice"], [node.gpus.get(index=0)], minutes=20)
         found = visibility.of_attempt(job.attempts.get(), timezone.now())
@@ -234,15 +232,15 @@ class TestTimeline:
             gone.gpus.update(present=False)
         page = seen(people["alice"], "/gpus/timeline/?window=hour")
         assert f'<a href="/jobs/{job.pk}/"' in page and 'aria-label="gone' in page
-        (span,) = told(people["alice"], f"timeline/?window=hour&node={gone.pk}")["results"]
+        (span,) = get_json(people["alice"], f"timeline/?window=hour&node={gone.pk}")["results"]
         assert (span["job"], span["node"][:4], span["index"]) == (job.pk, "gone", 0)
         later = timezone.now() + timedelta(seconds=1)
         assert set(visibility.gpus_with_history(later)) == set(node.gpus.all()), "an empty lane"
 
-    def test_more_than_can_be_drawn_is_cut_and_said(
+    def test_more_than_can_be_drawn_is_cut_with_a_note(
         self, people: dict[str, User], node: Node, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(visibility, "MOST_SPANS", 1)
+        monkeypatch.setattr(visibility, "MAX_SPANS", 1)
         running(people["alice"], list(node.gpus.all()))
         assert "Only the latest are drawn." in seen(people["alice"], "/gpus/timeline/")
 
@@ -263,19 +261,19 @@ class TestTimeline:
 class TestRest:
     def test_gpus_with_readings_and_holders(self, people: dict[str, User], node: Node) -> None:
         job = running(people["alice"], [node.gpus.get(index=0)])
-        rows = told(people["alice"], "gpus/?q=alpha")["results"]
+        rows = get_json(people["alice"], "gpus/?q=alpha")["results"]
         assert [(row["node"], row["index"], row["busy"], row["job"]) for row in rows] == [
             ("alpha", 0, True, job.pk),
             ("alpha", 1, False, None),
         ]
-        rows = told(people["charlie"], "gpus/?state=busy")["results"]
+        rows = get_json(people["charlie"], "gpus/?state=busy")["results"]
         assert [(row["busy"], row["job"]) for row in rows] == [(True, None)]
 
     def test_readings_of_a_gpu(self, people: dict[str, User], node: Node) -> None:
         sampled(node, 30)
         gpu = node.gpus.first()
         assert gpu is not None
-        answer = told(people["charlie"], f"gpus/{gpu.pk}/readings/")
+        answer = get_json(people["charlie"], f"gpus/{gpu.pk}/readings/")
         assert answer["step_seconds"] == 60
         (one,) = answer["gpus"]
         assert len(one["utilisation_percent"]) == len(answer["times"])
@@ -284,17 +282,17 @@ class TestRest:
     def test_readings_of_a_job_and_of_an_attempt(self, people: dict[str, User], node: Node) -> None:
         sampled(node, 49)
         job = running(people["alice"], list(node.gpus.all()))
-        assert [one["index"] for one in told(people["alice"], f"jobs/{job.pk}/readings/")["gpus"]] == [0, 1]
-        assert told(people["alice"], f"jobs/{job.pk}/readings/?attempt=1")["gpus"]
+        assert [one["index"] for one in get_json(people["alice"], f"jobs/{job.pk}/readings/")["gpus"]] == [0, 1]
+        assert get_json(people["alice"], f"jobs/{job.pk}/readings/?attempt=1")["gpus"]
         for path in (f"jobs/{job.pk}/readings/?attempt=2", f"jobs/{job.pk}/readings/?attempt=x"):
             assert browser(people["alice"]).get(f"/api/v1/{path}").status_code == 404
         assert browser(people["charlie"]).get(f"/api/v1/jobs/{job.pk}/readings/").status_code == 404
 
     def test_the_timeline(self, people: dict[str, User], node: Node) -> None:
         job = running(people["alice"], [node.gpus.get(index=0)])
-        (span,) = told(people["alice"], "timeline/")["results"]
+        (span,) = get_json(people["alice"], "timeline/")["results"]
         assert (span["job"], span["attempt"], span["until"], span["mine"]) == (job.pk, 1, None, True)
-        (span,) = told(people["charlie"], f"timeline/?node={node.pk}")["results"]
+        (span,) = get_json(people["charlie"], f"timeline/?node={node.pk}")["results"]
         assert (span["job"], span["attempt"], span["mine"]) == (None, None, False)
 
 

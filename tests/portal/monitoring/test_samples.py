@@ -1,4 +1,4 @@
-"""Samples come from agents' reports; hours are made of them; both are forgotten in time."""
+"""Samples are made from agents' reports, and hours from samples; both are deleted in time."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -22,7 +22,7 @@ NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
 class Clock:
-    """Of the module that takes reports in."""
+    """The clock of the module that stores reports."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_is = NOON
@@ -43,7 +43,7 @@ def busy(agent: Agent, percent: int | None) -> None:
 
 
 def readings_of(gpu: Gpu, values: list[tuple[int, int | None]], at: datetime = NOON) -> None:
-    """(seconds after ``at``, utilisation)"""
+    """Make readings from (seconds after ``at``, utilisation)."""
     for seconds, percent in values:
         sampling.keep(gpu.node, at + timedelta(seconds=seconds), [Reading(gpu.pk, percent, 1000, 50)])
 
@@ -81,7 +81,7 @@ def test_between_samples_a_report_writes_nothing_about_gpus(clock: Clock) -> Non
 
 
 def written(agent: Agent, clock: Clock, seconds: int, percent: int) -> list[str]:
-    """Statements that change rows of GPUs, when an agent reports this so long after its last report."""
+    """Return the statements that change rows of GPUs when an agent reports this, so long after its last report."""
     clock.now_is += timedelta(seconds=seconds)
     busy(agent, percent)
     with CaptureQueriesContext(connection) as queries:
@@ -89,7 +89,7 @@ def written(agent: Agent, clock: Clock, seconds: int, percent: int) -> list[str]
     return [each["sql"] for each in queries if re.search('UPDATE "?cluster_gpu', each["sql"])]
 
 
-def test_slots_that_say_nothing_leave_no_row(clock: Clock) -> None:
+def test_slots_without_readings_leave_no_row(clock: Clock) -> None:
     Agent().sync()  # CPU slots
     assert not Sample.objects.exists()
 

@@ -58,19 +58,19 @@ def test_what_stays_on_one_node_takes_no_number() -> None:
     queue(2)
     queue(1, launcher="torchrun")
     turn()
-    assert list(Attempt.objects.values_list("ring", flat=True)) == [None, None]
+    assert list(Attempt.objects.values_list("overlay_network", flat=True)) == [None, None]
 
 
 def test_live_rank_groups_have_different_numbers_and_a_number_is_not_reused_at_once() -> None:
     two_nodes()
     first, second = queue(1, 2), queue(1, 2)
     turn()
-    assert {first.attempts.get().ring, second.attempts.get().ring} == {0, 1}
+    assert {first.attempts.get().overlay_network, second.attempts.get().overlay_network} == {0, 1}
     run_agents()
     run_agents(finish=True)
     third = queue(1, 2)
     turn()
-    assert third.attempts.get().ring == 2
+    assert third.attempts.get().overlay_network == 2
 
 
 def test_when_no_network_is_free_jobs_stay_on_one_node(settings: Any) -> None:
@@ -81,7 +81,7 @@ def test_when_no_network_is_free_jobs_stay_on_one_node(settings: Any) -> None:
     a, b = (node.id for node in seen.nodes)
     wish = Plan({str(elastic.pk): {a: 1}, str(other.pk): {a: 1}})
     applying.apply(seen, wish, "t")
-    assert {elastic.attempts.get().ring, other.attempts.get().ring} == {0, None}
+    assert {elastic.attempts.get().overlay_network, other.attempts.get().overlay_network} == {0, None}
     seen = snapshot.take()
     other_way = applying.apply(seen, Plan({str(wide.pk): {a: 1, b: 2}}), "t").dropped
     assert other_way == {wide.pk: "Node a no longer has 1 free."}

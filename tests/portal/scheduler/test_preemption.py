@@ -77,11 +77,11 @@ def test_a_job_that_had_much_makes_room_and_goes_on_later(node: Node) -> None:
     history = list(old.events.order_by("seq").values_list("text", flat=True))
     stop = next(place for place, text in enumerate(history) if "make room" in text)
     assert history[stop] == (
-        "Attempt 1 was told to stop: to make room for others; it goes on from its checkpoint later."
+        "Attempt 1 was asked to stop: to make room for others; it restarts from its checkpoint later."
     )
     assert history[stop + 1 : stop + 3] == [
         "Attempt 1 ended: preempted. Stopped to make room for others.",
-        "The job is queued again, to go on from its checkpoint.",
+        "The job is queued again, to restart from its checkpoint.",
     ]
     assert history[stop + 3].startswith("Attempt 2 was placed on a (2 CPU slots) by tiresias")
 

@@ -63,9 +63,9 @@ def test_reports_of_steps_become_a_row_for_each_batch() -> None:
     report(attempt, 2, 0.4)
     report(attempt, 2, 0.5, batch=128, batches=[64, 32, 512], noise=[0.5, 80.0])
     small, large = StepStat.objects.order_by("batch")
-    assert (small.nodes, small.gpus, small.reports, small.asked_batch, small.most_batch) == (1, 2, 6, 64, 64)
+    assert (small.nodes, small.gpus, small.reports, small.asked_batch, small.max_batch) == (1, 2, 6, 64, 64)
     assert small.seconds == pytest.approx(0.3) and small.waiting_seconds == pytest.approx(0.02)
-    assert (large.batch, large.most_batch, large.noise_sqr, large.noise_var) == (128, 512, 0.5, 80.0)
+    assert (large.batch, large.max_batch, large.noise_sqr, large.noise_var) == (128, 512, 0.5, 80.0)
 
 
 def test_what_was_reported_while_gpus_came_or_went_is_no_measurement() -> None:
@@ -91,7 +91,7 @@ def test_nonsense_beside_a_step_is_passed_over(facts: dict[str, Any]) -> None:
     attempt = running(2)
     report(attempt, 2, 0.2, **facts)
     row = StepStat.objects.get()
-    assert (row.asked_batch, row.most_batch, row.noise_sqr) == (64, 64, None)
+    assert (row.asked_batch, row.max_batch, row.noise_sqr) == (64, 64, None)
 
 
 def test_steps_on_one_and_two_gpus_show_how_fast_it_is_on_more() -> None:
