@@ -66,7 +66,7 @@ class Viewer:
         self.cursors: dict[int, int] = {}
         self.bytes: dict[int, bytes] = {}
         self.marks: dict[int, list[list[int]]] = {}
-        self.received: list[dict[str, Any]] = []
+        self.messages: list[dict[str, Any]] = []
         self.received = 0
         self.acknowledges = True
         self.code: int | None = None
@@ -82,7 +82,7 @@ class Viewer:
             self.code = message["code"]
         elif text := message.get("text"):
             message = json.loads(text)
-            self.received.append(message)
+            self.messages.append(message)
             if message["type"] == "streams":
                 await self.socket.send_json_to({"type": "read", "cursors": self.cursors})
         else:
@@ -103,10 +103,10 @@ class Viewer:
         self.received += len(data)
 
     async def until(self, kind: str) -> None:
-        while not any(message["type"] == kind for message in self.received):
+        while not any(message["type"] == kind for message in self.messages):
             assert self.code is None, f"closed with {self.code}"
             await self.step()
-        self.received = []
+        self.messages = []
 
     async def until_bytes(self, stream: int, count: int) -> None:
         while self.cursors.get(stream, 0) + len(self.bytes.get(stream, b"")) < count:
