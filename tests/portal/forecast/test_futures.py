@@ -208,6 +208,6 @@ def test_a_shorter_limit_fits_before_a_reservation() -> None:
     offered = list(changes._shorter(row, replace(job, id="8")))
     answer = changes.what_helps(Fifo(), snapshot, job, offered)
     assert [each.sentence for each in answer.helps] == [
-        "With at most 60 minutes instead of 24 hours it starts now. It is stopped after that."
+        "With at most 60 minutes instead of 24 hours it starts now. It is stopped after that time."
     ]
     assert not answer.about_to_start
