@@ -81,9 +81,9 @@ class Viewer:
         if message["type"] == "websocket.close":
             self.code = message["code"]
         elif text := message.get("text"):
-            message = json.loads(text)
-            self.messages.append(message)
-            if message["type"] == "streams":
+            parsed = json.loads(text)
+            self.messages.append(parsed)
+            if parsed["type"] == "streams":
                 await self.socket.send_json_to({"type": "read", "cursors": self.cursors})
         else:
             self._take(message["bytes"])
@@ -103,7 +103,7 @@ class Viewer:
         self.received += len(data)
 
     async def until(self, kind: str) -> None:
-        while not any(message["type"] == kind for message in self.messages):
+        while not any(each["type"] == kind for each in self.messages):
             assert self.code is None, f"closed with {self.code}"
             await self.step()
         self.messages = []
