@@ -135,6 +135,8 @@ class AgentProcess:
 
     def __init__(self, home: Path, portal: FakePortal, **env: str) -> None:
         self.home = home
+        self.root = ROOT
+        """Where the code of the agent lies."""
         self.log = home.parent / "agent.log"
         self.env = {
             "PATH": os.environ["PATH"],
@@ -154,7 +156,7 @@ class AgentProcess:
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", self.module, *flags],
-                cwd=ROOT,
+                cwd=self.root,
                 env=self.env,
                 stdin=subprocess.DEVNULL,
                 stdout=out,

@@ -76,7 +76,7 @@ class TestNow:
         Gpu.objects.update(utilisation_percent=73, memory_used_mib=20_480, memory_mib=40_960, temperature_celsius=61)
         sampled(node, 40)
         job = running(people["alice"], [node.gpus.get(index=0)])
-        page = seen(people["alice"], "/gpus/")
+        page = " ".join(seen(people["alice"], "/gpus/").split())
         assert "73 %" in page and "20 of 40 GiB" in page and "61 °C" in page
         assert f'href="/jobs/{job.pk}/"' in page and "In the last hour 80 % on average." in page
 
