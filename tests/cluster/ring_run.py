@@ -120,7 +120,7 @@ class Run:
     def tells_what_each_change_cost(self) -> None:
         changes = self.it.get(f"jobs/{self.job}/band/")["changes"]
         assert [(change["before"], change["after"]) for change in changes] == [(1, 2), (2, 3), (3, 2)]
-        assert changes[2]["cause"].endswith(f"ode {self.first.name} is drained.")
+        assert changes[2]["cause"].endswith(f"ode {self.first.name} is being drained.")
         # Of the last one it may not be told before the end. Less a usual step, a quick change costs nothing: 0.
         costs = [change["cost_seconds"] for change in changes]
         assert all(cost is None or 0 <= cost < START_SECONDS for cost in costs) and None not in costs[:2], costs
