@@ -24,8 +24,8 @@ and the same numbers as a table that unfolds, for screen readers and everyone el
 * ``bars(title, labels, series, unit)``: side by side, or ``stacked=True``; ``across=True`` draws horizontal bars with
   their labels above them, as do words that are too long to fit below a narrow chart; on horizontal bars
   ``mark=Series("predicted", [...])`` draws a short line for each label, where the bar was expected to end.
-* ``sparkline(values, text)`` and ``range_bar(low, high, minimum, maximum, text, value=...)``: small pictures for a
-  table cell or a sentence; screen readers read ``text`` instead. They are marked safe: ``{{ row.spark }}``.
+* ``sparkline(values, text)``: a small picture for a table cell or a sentence; screen readers read ``text`` instead. It is
+  marked safe: ``{{ row.spark }}``.
 
 The unit "seconds" is shown as durations ("2 h 5 min"). The tone of a series follows from its position in ``TONES``
 unless it is given; ``idle`` is grey, ``good`` green, ``bad`` red. A chart is drawn in three widths, and a container
@@ -261,24 +261,6 @@ def sparkline(values: Sequence[Value], text: str) -> SafeString:
         pen = "L"
     inner = f'<path class="line tone-teal" d="{"".join(path)}"/>'
     return _small("sparkline", inner, text)
-
-
-def range_bar(
-    low: float, high: float, minimum: float, maximum: float, text: str, *, value: float | None = None
-) -> SafeString:
-    """Draw a bar from ``low`` to ``high`` on a track from ``minimum`` to ``maximum``, with a stroke at ``value``."""
-
-    def along(x: float) -> float:
-        return 1 + 98 * (min(1.0, max(0.0, (x - minimum) / (maximum - minimum))) if maximum > minimum else 0.0)
-
-    inner = (
-        '<rect class="track" x="1" y="9" width="98" height="6" rx="3"/>'
-        f'<rect class="bar tone-teal" x="{along(low):.1f}" y="7" width="{max(2.0, along(high) - along(low)):.1f}"'
-        ' height="10" rx="3"/>'
-    )
-    if value is not None:
-        inner += f'<path class="line tone-ink" d="M{along(value):.1f} 3V21"/>'
-    return _small("range-bar", inner, text)
 
 
 def format_value(value: Value, unit: str = "") -> str:

@@ -4,7 +4,6 @@ A member sees their own lines, the totals of their groups and projects, and how 
 Admins see everything.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
@@ -272,12 +271,3 @@ def _day(day: date) -> str:
 
 def _month(day: date) -> str:
     return f"{day:%B %Y}"
-
-
-def by_month(rows: Iterable[Row]) -> dict[date, Spent]:
-    """Return the sums of days by the first day of their month."""
-    months: dict[date, Spent] = defaultdict(Spent)
-    for row in rows:
-        if isinstance(row.key, date):
-            months[row.key.replace(day=1)].add(row.spent)
-    return dict(months)

@@ -6,7 +6,6 @@ are known to be fixed. Only packages that no distribution made are judged by the
 
 import re
 from collections.abc import Mapping
-from functools import cmp_to_key
 from typing import Any
 
 from runners.runtime import Problem
@@ -78,9 +77,6 @@ def _compare_words(left: str, right: str) -> int:
 
     one, other = weights(left), weights(right)
     return (one > other) - (one < other)
-
-
-order_of = cmp_to_key(compare)
 
 
 # --- what is unfit -----------------------------------------------------------------------------------------------
