@@ -18,6 +18,7 @@ from portal.jobs.models import Attempt, Job, JobState
 from portal.jobs.spec import submission_of
 from portal.projects.models import Membership
 from tests.portal import jobs_world as world
+from tests.portal.pages import compact
 
 pytestmark = pytest.mark.django_db
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 20
@@ -416,14 +417,14 @@ class TestSubmit:
         client.post(path, data)
         job = Job.objects.get()
         assert (job.restarts_without_progress, job.silent_rank_minutes) == (None, None)
-        page = client.get(f"/jobs/{job.pk}/").content.decode()
+        page = compact(client.get(f"/jobs/{job.pk}/").content.decode())
         assert "<dd>after 1 h 30 min without output</dd>" in page
         assert ("<dd>fails after 4 in a row without a commit</dd>" in page) == job.elastic
         own = lab.job(elastic=True, restarts_without_progress=1, silent_rank_minutes=0)
-        page = client.get(f"/jobs/{own.pk}/").content.decode()
+        page = compact(client.get(f"/jobs/{own.pk}/").content.decode())
         assert "<dt>Notice of silence</dt><dd>off</dd>" in page and "<dd>fails after 1 in a row" in page
         by_variable = lab.job(elastic=True, env_vars={"SCHEDULEARN_RING_RETRIES": "12"})
-        assert "<dd>fails after 12 in a row" in client.get(f"/jobs/{by_variable.pk}/").content.decode()
+        assert "<dd>fails after 12 in a row" in compact(client.get(f"/jobs/{by_variable.pk}/").content.decode())
 
     @pytest.mark.parametrize(
         ("name", "value"),
@@ -446,7 +447,9 @@ class TestSubmit:
         first = lab.job()
         newer = world.make_code(lab.project, ("train.py",), "d" * 64)
         client = browser(lab.alice)
-        assert "use the newest, version 2" in client.get(f"/jobs/new?copy={first.pk}").content.decode()
+        assert "use the newest, version 2" in " ".join(
+            client.get(f"/jobs/new?copy={first.pk}").content.decode().split()
+        )
         path = f"/jobs/new?copy={first.pk}&code={newer.pk}"
         client.post(path, form_of(client.get(path)))
         assert Job.objects.latest("pk").code == newer
@@ -463,13 +466,13 @@ class TestSubmit:
 class TestOneJob:
     def test_a_waiting_job_shows_why(self, lab: Lab) -> None:
         job = lab.job(waiting_reason="It needs 4 GPUs at once; 2 are free.", queue_position=3)
-        page = browser(lab.bob).get(f"/jobs/{job.pk}/").content.decode()
+        page = " ".join(browser(lab.bob).get(f"/jobs/{job.pk}/").content.decode().split())
         assert "It needs 4 GPUs at once; 2 are free." in page and "number 3 in the queue" in page
         assert f"/jobs/{job.pk}/cancel" not in page  # bob may only look
 
     def test_a_running_job_shows_where(self, lab: Lab) -> None:
         job, _ = lab.running()
-        page = browser(lab.alice).get(f"/jobs/{job.pk}/").content.decode()
+        page = " ".join(browser(lab.alice).get(f"/jobs/{job.pk}/").content.decode().split())
         assert "alpha" in page and "on 1 CPU slot" in page and f'data-url="/ws/jobs/{job.pk}/log/"' in page
 
     def test_a_failed_job_shows_the_cause_and_the_next_step(self, lab: Lab) -> None:
