@@ -63,7 +63,7 @@ def test_a_zip_that_is_dropped_becomes_a_version_ready_to_submit(page: Page) -> 
     expect(page.locator(".source .line").first).to_have_text("import torch")
     page.get_by_role("link", name="lib").focus()
     page.keyboard.press("ArrowDown")
-    assert page.evaluate("document.activeElement.textContent").startswith("train.py")
+    assert page.evaluate("document.activeElement.textContent").strip().startswith("train.py")
 
 
 def test_a_folder_is_chosen_and_keeps_its_paths(page: Page, tmp_path: Path) -> None:
