@@ -51,7 +51,7 @@ class Problem:
     """True when no container can run, or none safely, before it is fixed."""
 
     def to_json(self) -> dict[str, Any]:
-        """``mend`` is what portals of earlier releases read instead of ``fix``."""
+        """Return the problem as reports have it; portals of the previous release read the fix under its former name."""
         return {"text": self.text, "fix": self.fix, "mend": self.fix, "blocking": self.blocking}
 
 

@@ -21,6 +21,7 @@ CONTAINER_STATES = frozenset(ContainerState.values)
 MAX_GPUS = 256
 MAX_CONTAINERS = 2000
 MAX_ENVIRONMENTS = 200
+FORMER_FIX = "mend"
 MAX_PROBLEMS = 50
 MAX_FACTS_BYTES = 64 * 1024
 MAX_MARKS = 200
@@ -197,9 +198,9 @@ def _problems(data: dict[str, Any]) -> tuple[dict[str, Any], ...]:
 
 
 def _problem(item: dict[str, Any]) -> dict[str, Any]:
-    """Read a problem. ``mend`` is what agents and readers of the API called ``fix`` before; it goes after one release."""
-    fix = _text(item, "fix", 500) or _text(item, "mend", 500)
-    return {"text": _text(item, "text", 500), "fix": fix, "mend": fix, "blocking": item.get("blocking") is True}
+    """Read a problem. Agents and readers of the API of the previous release know ``fix`` as ``FORMER_FIX``."""
+    fix = _text(item, "fix", 500) or _text(item, FORMER_FIX, 500)
+    return {"text": _text(item, "text", 500), "fix": fix, FORMER_FIX: fix, "blocking": item.get("blocking") is True}
 
 
 def _gpu(item: dict[str, Any]) -> GpuReport:

@@ -73,8 +73,7 @@ class Node(models.Model):
     facts = models.JSONField(default=dict)
     """The agent's report on its machine: {"cpus", "memory_mib", ...}."""
     problems = models.JSONField(default=list)
-    """[{"text": what is unfit, "fix": what to do, "blocking": whether it accepts no jobs until then}]. ``mend`` is the
-    former name of ``fix``; rows may have either."""
+    """[{"text": what is unfit, "fix": what to do, "blocking": whether it accepts no jobs until then}]."""
     report_digest = models.CharField(max_length=64, blank=True, default="", db_column="said")
     """Digest of the last report that was compared with all rows; an equal report is not compared again."""
 

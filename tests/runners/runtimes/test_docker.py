@@ -153,7 +153,7 @@ def test_a_network_that_is_being_made_just_now_is_a_reason_to_try_again(
     half_made = network_config(spec.network, runtime.identity, GROUP) | {"name": "half-made"}
     network = runtime.client.api.create_network(**half_made)
     try:
-        with pytest.raises(EngineError, match="just now"):
+        with pytest.raises(EngineError, match="right now"):
             runtime.create(spec, folders)
     finally:
         runtime.client.api.remove_network(network["Id"])
