@@ -24,7 +24,7 @@ from portal.agents import sync as agent_sync
 from portal.agents.protocol import NAME, BadReportError, load, parse, read_join, read_marks
 from portal.cluster import services as cluster
 from portal.cluster.models import Node
-from portal.jobs import audience, logs, outputs
+from portal.jobs import log_watchers, logs, outputs
 from portal.jobs.models import Container, ContainerState
 from portal.projects import store
 from portal.refused import Refused
@@ -264,7 +264,7 @@ def append_log(request: HttpRequest, name: str, stream: str) -> HttpResponseBase
         return JsonResponse({"size": error.size}, status=409)
     except ValueError as error:
         raise AgentError(400, "invalid", str(error)) from error
-    return JsonResponse({"size": size, "watched": audience.watched(container.attempt.job_id)})
+    return JsonResponse({"size": size, "watched": log_watchers.watched(container.attempt.job_id)})
 
 
 @csrf_exempt

@@ -12,7 +12,7 @@ from portal.forecast import helping
 from portal.forecast.models import Forecast
 from portal.forecast.serializers import ChosenChangeSerializer, CounselSerializer, ForecastSerializer
 from portal.forecast.services import describe, measured
-from portal.jobs import services
+from portal.jobs import permissions
 from portal.jobs.api import OfJob
 from portal.jobs.models import JobState
 from portal.jobs.serializers import JobDetailSerializer
@@ -57,5 +57,8 @@ class Forecasts(OfJob):
         asked.is_valid(raise_exception=True)
         user = signed_in(request)
         changed = helping.change(user, self.job, asked.validated_data["change"])
-        context = {"env_vars": services.env_vars_for(user, changed), "may_act": services.may_act_on(user, changed)}
+        context = {
+            "env_vars": permissions.env_vars_for(user, changed),
+            "may_act": permissions.may_act_on(user, changed),
+        }
         return Response(JobDetailSerializer(changed, context=context).data, status.HTTP_201_CREATED)

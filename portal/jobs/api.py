@@ -19,7 +19,7 @@ from rest_framework.viewsets import GenericViewSet
 from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
 from portal.cluster.models import Environment
-from portal.jobs import services
+from portal.jobs import permissions, services
 from portal.jobs.environments import best_environment, offered_environments
 from portal.jobs.models import Allocation, Attempt, Container, Job, JobEvent, JobState
 from portal.jobs.serializers import (
@@ -97,7 +97,7 @@ class Jobs(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[Job]
     def _detail(self, job: Job, code: int = status.HTTP_200_OK) -> Response:
         user = signed_in(self.request)
         row = self.get_queryset().get(pk=job.pk)
-        context = {"env_vars": services.env_vars_for(user, row), "may_act": services.may_act_on(user, row)}
+        context = {"env_vars": permissions.env_vars_for(user, row), "may_act": permissions.may_act_on(user, row)}
         return Response(JobDetailSerializer(row, context=context).data, code)
 
     @extend_schema(responses={200: JobDetailSerializer, **refusals(404)})

@@ -326,7 +326,7 @@ def content(job: Job, entry: Entry) -> Iterator[bytes]:
 # --- time --------------------------------------------------------------------------------------------------------
 
 
-def forget() -> None:
+def delete_old() -> None:
     """Delete the sets of jobs that ended long ago, and pieces that no set names. May be repeated."""
     CheckpointSet.objects.filter(
         job__state__in=FINISHED_STATES, job__finished_at__lt=timezone.now() - KEEP, stored_at__lt=timezone.now() - KEEP

@@ -29,9 +29,9 @@ from django.db.models import Count
 from django.utils import timezone
 
 from portal.accounts.models import User
-from portal.jobs import audience
-from portal.jobs.allowance import Allowance
+from portal.jobs import log_watchers
 from portal.jobs.feed import Feed
+from portal.jobs.log_rate_limit import Allowance
 from portal.jobs.models import FINISHED_STATES, Job, LogStream
 from portal.serving import TOO_FAST
 from portal.wake import NotificationHub, job_channel
@@ -243,7 +243,7 @@ class LogConsumer(AsyncWebsocketConsumer):
 
     @database_sync_to_async
     def _rows(self) -> tuple["_Row", list[LogStream]]:
-        audience.watch(self.job_id)
+        log_watchers.watch(self.job_id)
         job = Job.objects.filter(pk=self.job_id).values_list("state", "finished_at", Count("events")).get()
         streams = LogStream.printed.filter(container__attempt__job=self.job_id)
         return _Row(*job), list(streams.select_related("container__attempt").defer("container__spec"))

@@ -14,7 +14,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from portal.downloads import download
-from portal.jobs import audience, checkpoints, logs, outputs
+from portal.jobs import checkpoints, log_watchers, logs, outputs
 from portal.jobs.api import OfJob
 from portal.jobs.consumers import LATE
 from portal.jobs.downloads import checkpoint_file
@@ -64,7 +64,7 @@ class Log(OfJob):
     )
     def text(self, request: Request, job_pk: int) -> HttpResponseBase:
         """The log as text, all ranks merged by time; with ``stream``, bytes of one stream."""
-        audience.watch(self.job.pk)
+        log_watchers.watch(self.job.pk)
         if request.query_params.get("stream"):
             return self._bytes(request)
         attempt = self._attempt(request)
@@ -113,7 +113,7 @@ class Log(OfJob):
     def follow(self, request: Request, job_pk: int) -> Response:
         """Return the output since the cursor. Ask again at once after a response with pieces, otherwise after a second."""
         job = self.job
-        audience.watch(job.pk)
+        log_watchers.watch(job.pk)
         done = job.finished_at is not None  # read before the streams, so that all output before the end is included
         late = job.finished_at is not None and timezone.now() - job.finished_at > LATE
         rows = LogStream.printed.filter(container__attempt__job=job)

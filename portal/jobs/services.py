@@ -26,6 +26,7 @@ from portal.cluster.models import Gpu
 from portal.cluster.slots import counted, lab_noun
 from portal.jobs import lifecycle, rules
 from portal.jobs.models import FINISHED_STATES, WAITING_STATES, Attempt, IdempotencyKey, Job, StopReason
+from portal.jobs.permissions import env_vars_for, require_may_act
 from portal.jobs.spec import (
     FIELDS,
     MAX_ARGUMENT_LENGTH,
@@ -44,7 +45,7 @@ from portal.jobs.spec import (
 from portal.jobs.survival import survival_rule_for
 from portal.jobs.word_lists import MAX_WORD_LENGTH, normalised, unfit_word
 from portal.projects.models import Project
-from portal.projects.services import may_manage, may_submit, require_member, role_of
+from portal.projects.services import require_member
 from portal.refused import Refused
 from portal.wake import wake_scheduler
 
@@ -336,23 +337,7 @@ def _check_words(asked: Submission) -> None:
             )
 
 
-# --- permissions -------------------------------------------------------------------------------------------------
-
-
-def may_act_on(user: User, job: Job) -> bool:
-    """Return whether a user may act on a job: its submitter while a member, owners of the project, and admins."""
-    role = role_of(user, job.project)
-    return may_manage(role) or (may_submit(role) and job.submitted_by_id == user.pk)
-
-
-def _require_act(user: User, job: Job) -> None:
-    if not may_act_on(user, job):
-        raise Refused("Only the user who submitted this job, the project's owners and admins may do that.", "forbidden")
-
-
-def env_vars_for(user: User, job: Job) -> dict[str, str | None]:
-    """Return the environment variables of a job; users who may only view the project get the names without values."""
-    return dict(job.env_vars) if may_submit(role_of(user, job.project)) else dict.fromkeys(job.env_vars)
+# --- descriptions ------------------------------------------------------------------------------------------------
 
 
 def specification(job: Job, user: User) -> dict[str, Any]:
@@ -386,7 +371,7 @@ def cancel(user: User, job: Job) -> Job:
 
     A job that has finished, or whose work is done, cannot be cancelled: a conflict.
     """
-    _require_act(user, job)
+    require_may_act(user, job)
     row = lifecycle.locked(job.pk)
     attempt = _live_attempt(row)
     if row.state in FINISHED_STATES:
@@ -406,7 +391,7 @@ def cancel(user: User, job: Job) -> Job:
 @transaction.atomic
 def hold(user: User, job: Job) -> Job:
     """Put a job on hold until it is released. A running job is stopped, and restarts from its checkpoints later."""
-    _require_act(user, job)
+    require_may_act(user, job)
     row = lifecycle.locked(job.pk)
     if row.state in FINISHED_STATES or row.intent == Job.Intent.CANCEL:
         raise Refused("This job has ended and cannot be held.", "conflict")
@@ -436,7 +421,7 @@ def _hold(row: Job, text: str, actor: User | None) -> Job:
 @transaction.atomic
 def release(user: User, job: Job) -> Job:
     """Release a job that is on hold, so that it is queued again."""
-    _require_act(user, job)
+    require_may_act(user, job)
     row = lifecycle.locked(job.pk)
     if row.intent != Job.Intent.HOLD or row.state in FINISHED_STATES:
         raise Refused("This job is not on hold.", "conflict")

@@ -22,7 +22,7 @@ from portal.accounts.permissions import signed_in
 from portal.cluster.alarms import alarms
 from portal.cluster.models import Environment
 from portal.cluster.services import is_online
-from portal.jobs import checkpoints, services, silence
+from portal.jobs import checkpoints, permissions, services, silence
 from portal.jobs.curve_views import about_job
 from portal.jobs.environments import warnings_for
 from portal.jobs.forms import JobForm
@@ -173,7 +173,7 @@ def new(request: HttpRequest) -> HttpResponseBase:
     code = code or (copied.code if copied else None)
     if code is None:
         return _choose_code(request, user)
-    env_vars = services.env_vars_for(user, copied) if copied else None
+    env_vars = permissions.env_vars_for(user, copied) if copied else None
     form = JobForm(code, request.POST if request.method == "POST" else None, copied, env_vars)
     form.suggest(request.GET.dict())
     if request.method == "POST" and form.is_valid():
@@ -281,7 +281,7 @@ def _about(request: HttpRequest, job: Job) -> dict[str, Any]:
         "finished": finished,
         "cancelling": job.intent == Job.Intent.CANCEL and not finished,
         "holding": job.intent == Job.Intent.HOLD and job.state == JobState.RUNNING,
-        "may_act": services.may_act_on(user, job),
+        "may_act": permissions.may_act_on(user, job),
         "may_submit": may_submit(role_of(user, job.project)),
         "polls": not finished or bool(uncollected),
         "collecting": finished and any(_will_be_collected(part) for part in uncollected),

@@ -38,7 +38,7 @@ def tidy() -> None:
     call_command("clearsessions", verbosity=0)
     remove_stale_files()
     recording.forget()
-    checkpoints.forget()
+    checkpoints.delete_old()
     wake.delete_unused(UNUSED_CHANNEL_SECONDS)
 
 

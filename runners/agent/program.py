@@ -43,11 +43,12 @@ from runners.agent.machine import Machine
 from runners.agent.networks import Networks
 from runners.agent.portal_client import Backoff, PortalAwayError, PortalClient, PortalError, PortalRefusedError
 from runners.agent.reconcile import Action, DesiredContainer, Finish, JournalEntry, reconcile, renewed, state_of
+from runners.agent.report import container_report, exit_detail, node_report, phase_of
 from runners.agent.ring_reports import RANK_GROUPS_SECONDS, RankGroupReports
 from runners.agent.settings import Identity, Settings, identify, lock_home, make_runtime
 from runners.agent.signals import StopSignal
 from runners.environments.builds import Environments
-from runners.host.node_files import NodeFiles, read_json_beneath
+from runners.host.node_files import NodeFiles
 from runners.runtime import ContainerRuntime, EngineError, Observed, Problem, RunError, SetupError
 from runners.spec import RunSpec
 
@@ -177,6 +178,7 @@ class Agent:
     # --- the portal ----------------------------------------------------------------------------------------------
 
     def report(self) -> dict[str, Any]:
+        """Return the report of the next sync."""
         with self._lock:
             desired, listing, full_pass = self._desired or {}, self._listing, self._full_pass
             busy = {name for name, state in self._action_states.items() if state.busy}
@@ -184,45 +186,21 @@ class Agent:
         problems = self.machine.problems() + self.networks.problems() + self.executor.claims.problems()
         if self._engine_error:
             problems.append(Problem(self._engine_error, "Start the engine of this machine.", blocking=True).to_json())
-        return {
-            "boot": self.boot,
-            "full_pass": full_pass,
-            "runtime": self.runtime.kind,
-            "facts": self.machine.facts(),
-            "problems": problems,
-            "gpus": self.machine.gpus(),
-            "environments": self.environments.reports(),
-            "containers": [
-                self._container_report(container, listing.containers.get(name), entries.get(name), name in busy)
-                for name, container in desired.items()
-            ],
-        }
-
-    def _container_report(
-        self, container: DesiredContainer, seen: Observed | None, entry: JournalEntry | None, busy: bool
-    ) -> dict[str, Any]:
-        name = container.spec.name
-        state = state_of(container, seen, entry, busy=busy)
-        exit = entry.exit if entry else None
-        return {
-            "name": name,
-            "epoch": container.spec.number,
-            "state": state,
-            "detail": self._detail(container, entry, state),
-            "running_at": entry.running_at if entry else None,
-            "exit_code": exit.code if exit else None,
-            "exit_reason": exit.reason if exit else "",
-            "collected": bool(entry and entry.collected),
-        }
+        containers = [
+            container_report(container, state, entries.get(name), self._detail(container, entries.get(name), state))
+            for name, container in desired.items()
+            for state in [state_of(container, listing.containers.get(name), entries.get(name), busy=name in busy)]
+        ]
+        return node_report(
+            self.boot, full_pass, self.runtime.kind, self.machine, self.environments, problems, containers
+        )
 
     def _detail(self, container: DesiredContainer, entry: JournalEntry | None, state: str) -> str:
         name = container.spec.name
         if entry is not None and entry.exit is not None:
-            complaints = (entry.exit.detail, self.shipper.refusal(name), self.executor.complaint(container.spec))
-            return " ".join(part for part in complaints if part)[:2000]
+            return exit_detail(entry.exit, self.shipper.refusal(name), self.executor.complaint(container.spec))
         if state == "RUNNING":
-            phase = read_json_beneath(self.files.scribe(name), "status.json").get("phase")
-            return phase[:200] if isinstance(phase, str) else ""
+            return phase_of(self.files.scribe(name))
         return self.executor.details.get(name, "")
 
     def _sync(self) -> float | None:

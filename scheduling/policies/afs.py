@@ -9,8 +9,9 @@ from typing import ClassVar
 from scheduling.params import param
 from scheduling.toolkit import estimates, reasons
 from scheduling.toolkit.capacity import Capacity, in_queue_order
+from scheduling.toolkit.growth import max_size, next_size
 from scheduling.toolkit.plan_builder import build_plan
-from scheduling.toolkit.sharing import Pool, max_size, next_size, plan_until_placed, skip_unprofitable_resizes
+from scheduling.toolkit.sharing import Pool, plan_until_placed, skip_unprofitable_resizes
 from scheduling.types import Job, JobId, Knows, Plan, Snapshot
 
 FIRST_CLASS_SECONDS = 600.0

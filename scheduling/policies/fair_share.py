@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 from scheduling.params import param
 from scheduling.toolkit import backfill, estimates, reasons
 from scheduling.toolkit.capacity import Capacity, in_queue_order
+from scheduling.toolkit.growth import max_size, next_size
 from scheduling.toolkit.plan_builder import build_plan
-from scheduling.toolkit.sharing import Pool, max_size, next_size, skip_unprofitable_resizes
+from scheduling.toolkit.sharing import Pool, skip_unprofitable_resizes
 from scheduling.types import Job, JobId, Knows, Plan, Snapshot
 
 DAY_SECONDS = 86400.0

@@ -10,8 +10,9 @@ from scheduling.optimise.booking import Book, Market, ResultValue, Schedule, own
 from scheduling.params import param
 from scheduling.toolkit import estimates, reasons
 from scheduling.toolkit.capacity import in_queue_order
+from scheduling.toolkit.growth import max_size, next_size
 from scheduling.toolkit.plan_builder import build_plan
-from scheduling.toolkit.sharing import Pool, max_size, next_size, skip_unprofitable_resizes
+from scheduling.toolkit.sharing import Pool, skip_unprofitable_resizes
 from scheduling.types import Job, JobId, Knows, Plan, Snapshot
 
 BIDS_PER_TURN = 50
@@ -146,7 +147,7 @@ class Pdors:
         bidders = sorted(trading + bidders, key=lambda job: (job.deadline is None, -self._density(job), job.queue_key))
         heard_now = max(1, min(BIDS_PER_TURN, CELLS_PER_TURN // max(1, book.sold.size)))
         if bidders:
-            low, high = self._range([*running, *waiting], snapshot.now)
+            low, high = self._price_range([*running, *waiting], snapshot.now)
             market = Market(book, snapshot.now, self.slot_seconds, low, high, self.quanta, self.solver, seed=book.first)
             for job in bidders[:heard_now]:
                 book.release(job.id)
@@ -178,7 +179,7 @@ class Pdors:
             return ResultValue(value, 0.0, 0.0)
         return ResultValue(value, 1.0 / ideal, ideal)
 
-    def _range(self, jobs: Iterable[Job], now: float) -> tuple[float, float]:
+    def _price_range(self, jobs: Iterable[Job], now: float) -> tuple[float, float]:
         """Return the lowest and the highest price of a GPU for a slot, from all known jobs.
 
         At the lowest price, each of them could pay twice for its most expensive schedule at the latest time; at the

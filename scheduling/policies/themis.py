@@ -11,8 +11,9 @@ from scheduling.params import param
 from scheduling.toolkit import estimates, reasons
 from scheduling.toolkit.capacity import Capacity
 from scheduling.toolkit.fairness import Shares
+from scheduling.toolkit.growth import max_size, next_size
 from scheduling.toolkit.plan_builder import build_plan
-from scheduling.toolkit.sharing import Pool, max_size, next_size, plan_until_placed, skip_unprofitable_resizes
+from scheduling.toolkit.sharing import Pool, plan_until_placed, skip_unprofitable_resizes
 from scheduling.types import Job, JobId, Knows, Plan, Snapshot
 
 

@@ -9,7 +9,7 @@ from django.core.cache import cache
 from portal.accounts.limits import set_limit
 from portal.accounts.models import AuditEntry
 from portal.cluster.models import Node
-from portal.jobs import audience, logs
+from portal.jobs import log_watchers, logs
 from portal.jobs.models import Job, LogStream
 from portal.projects.models import CodeVersion
 from tests.laws.people import CANARY, LOG, RESULT, SECRET, World, make_world
@@ -271,7 +271,7 @@ class TestLog:
         written = LOG
         cache.clear()
         news = script.get(here).json()
-        assert not news["finished"] and audience.watched(world.running.pk)
+        assert not news["finished"] and log_watchers.watched(world.running.pk)
         got = "".join(piece["text"] for piece in news["pieces"] if piece["stream"] == row.pk)
         euro = "zehn \u20ac\n".encode()
         for cut in (euro[:6], euro[6:7], euro[7:]):

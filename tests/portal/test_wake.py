@@ -12,7 +12,7 @@ import pytest
 from django.conf import settings
 
 from portal import wake
-from portal.jobs import audience
+from portal.jobs import log_watchers
 from portal.wake import NotificationHub, Subscription, delete_unused, notify
 
 pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
@@ -92,7 +92,9 @@ async def test_a_subscriber_does_not_get_notifications_from_before_it_subscribed
 
 def in_another_process(statement: str) -> str:
     """Run a statement in another process of the portal and return what it prints."""
-    program = f"import django; django.setup(); from portal.jobs import audience; from portal import wake; {statement}"
+    program = (
+        f"import django; django.setup(); from portal.jobs import log_watchers; from portal import wake; {statement}"
+    )
     env = {
         **os.environ,
         "DJANGO_SETTINGS_MODULE": "portal.settings",
@@ -112,10 +114,10 @@ async def test_a_notification_of_another_process_is_received() -> None:
 
 def test_a_viewer_of_another_process_makes_a_job_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other process may take longer to end than a look lasts, on a busy machine."""
-    monkeypatch.setattr(audience, "WATCHED_SECONDS", 600.0)
-    assert not audience.watched(90_001)
-    in_another_process("audience.WATCHED_SECONDS = 600.0; audience.watch(90_001)")
-    assert audience.watched(90_001)
+    monkeypatch.setattr(log_watchers, "WATCHED_SECONDS", 600.0)
+    assert not log_watchers.watched(90_001)
+    in_another_process("log_watchers.WATCHED_SECONDS = 600.0; log_watchers.watch(90_001)")
+    assert log_watchers.watched(90_001)
 
 
 def test_files_of_unused_channels_are_deleted() -> None:

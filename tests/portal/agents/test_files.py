@@ -13,7 +13,7 @@ from django.http import StreamingHttpResponse
 from django.test import AsyncClient
 
 from portal.agents import views
-from portal.jobs import audience, outputs
+from portal.jobs import log_watchers, outputs
 from portal.jobs.models import Container, Output
 from portal.projects import store
 from portal.wake import node_channel, notify
@@ -58,9 +58,9 @@ def test_log_pieces_continue_or_the_answer_has_the_offset(placed: tuple[Agent, C
 
 def test_a_node_learns_whether_its_log_is_watched(placed: tuple[Agent, Container]) -> None:
     agent, part = placed
-    audience.watch(part.attempt.job_id + 1)
+    log_watchers.watch(part.attempt.job_id + 1)
     assert send_log(agent, part, "0?offset=0", b"abc").json()["watched"] is False
-    audience.watch(part.attempt.job_id)
+    log_watchers.watch(part.attempt.job_id)
     assert send_log(agent, part, "0?offset=3", b"d").json()["watched"] is True
 
 

@@ -16,9 +16,9 @@ from django.test import Client
 
 from portal.accounts.models import User
 from portal.asgi import application
-from portal.jobs import audience, consumers, logs
-from portal.jobs.allowance import BURST, PER_SECOND, Allowance
+from portal.jobs import consumers, log_watchers, logs
 from portal.jobs.feed import Feed
+from portal.jobs.log_rate_limit import BURST, PER_SECOND, Allowance
 from portal.jobs.models import Job, LogStream
 from portal.projects.models import Membership
 from tests.portal import jobs_world as world
@@ -136,7 +136,7 @@ async def test_anonymous_visitors_and_strangers_are_refused_in_the_handshake(lab
     assert not await Viewer(lab.job, f"{SESSION}=nonsense".encode()).open()
     cache.clear()
     assert not await Viewer(lab.job, await cookie_of(lab, lab.charlie)).open()
-    assert not audience.watched(lab.job.pk)
+    assert not log_watchers.watched(lab.job.pk)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ async def test_the_history_comes_first_and_then_each_line_as_it_is_stored(lab: L
     viewer = Viewer(lab.job, await cookie_of(lab, lab.bob))
     assert await viewer.open()
     await viewer.until("idle")
-    assert audience.watched(lab.job.pk) and not audience.watched(lab.job.pk + 1)
+    assert log_watchers.watched(lab.job.pk) and not log_watchers.watched(lab.job.pk + 1)
     assert viewer.bytes == {stream.pk: b"one\ntwo\n"}
     assert viewer.marks == {stream.pk: [[0, 1000], [4, 2000]]}
     await sync_to_async(lab.write)(b"three\n", marks=[(8, 3000)])

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from portal.accounts.models import Limit, User
 from portal.cluster.models import Gpu
-from portal.jobs import lifecycle, services
+from portal.jobs import lifecycle, permissions, services
 from portal.jobs.models import IdempotencyKey, Job
 from portal.jobs.services import TOGETHER, cancel, hold, release, retry, submit
 from portal.jobs.spec import Submission
@@ -341,8 +341,8 @@ def test_values_of_variables_are_for_those_who_may_submit_and_stay_so_in_the_arc
     viewer = member(project, "eve", "viewer")
     for archived_at in (None, timezone.now()):
         job.project.archived_at = archived_at
-        assert services.env_vars_for(alice, job) == {"A": "1"}
-        assert services.env_vars_for(viewer, job) == {"A": None}
+        assert permissions.env_vars_for(alice, job) == {"A": "1"}
+        assert permissions.env_vars_for(viewer, job) == {"A": None}
 
 
 def test_who_sees_a_job(alice: User, project: Project) -> None:

@@ -1,0 +1,63 @@
+"""The report that a node sends to the portal with each sync. ``portal/agents/protocol.py`` reads it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from runners.agent.environment_keeper import EnvironmentKeeper
+from runners.agent.machine import Machine
+from runners.agent.reconcile import DesiredContainer, Exit, JournalEntry
+from runners.host.node_files import read_json_beneath
+
+MAX_DETAIL = 2000
+MAX_PHASE = 200
+
+
+def node_report(
+    boot: str,
+    full_pass: bool,
+    runtime: str,
+    machine: Machine,
+    environments: EnvironmentKeeper,
+    problems: Sequence[dict[str, Any]],
+    containers: Sequence[dict[str, Any]],
+) -> dict[str, Any]:
+    """Return the whole report. ``full_pass``: the agent has looked at everything since its start."""
+    return {
+        "boot": boot,
+        "full_pass": full_pass,
+        "runtime": runtime,
+        "facts": machine.facts(),
+        "problems": list(problems),
+        "gpus": machine.gpus(),
+        "environments": environments.reports(),
+        "containers": list(containers),
+    }
+
+
+def container_report(
+    container: DesiredContainer, state: str, entry: JournalEntry | None, detail: str
+) -> dict[str, Any]:
+    """Return what the report has about a container that the portal lists."""
+    exit = entry.exit if entry else None
+    return {
+        "name": container.spec.name,
+        "epoch": container.spec.number,
+        "state": state,
+        "detail": detail,
+        "running_at": entry.running_at if entry else None,
+        "exit_code": exit.code if exit else None,
+        "exit_reason": exit.reason if exit else "",
+        "collected": bool(entry and entry.collected),
+    }
+
+
+def exit_detail(exit: Exit, *complaints: str) -> str:
+    """Return how a container ended, and what of its log and outputs could not be sent."""
+    return " ".join(part for part in (exit.detail, *complaints) if part)[:MAX_DETAIL]
+
+
+def phase_of(folder: Path) -> str:
+    """Return what a running container does, as its supervisor wrote it into this folder."""
+    phase = read_json_beneath(folder, "status.json").get("phase")
+    return phase[:MAX_PHASE] if isinstance(phase, str) else ""
