@@ -30,7 +30,7 @@ from portal.jobs.serializers import (
     SubmitSerializer,
 )
 from portal.jobs.spec import FIELDS, WORD_LISTS, Submission, label_of
-from portal.jobs.word_lists import having
+from portal.jobs.word_lists import having_all
 from portal.projects.models import CodeVersion, Project
 from portal.refused import Refused
 from portal.rest import refusals
@@ -69,12 +69,10 @@ class JobFilter(django_filters.FilterSet):
 def _word_filter(name: str) -> django_filters.CharFilter:
     """Return a filter by words of a list: a row must have all the words of the request."""
 
-    def having_all(rows: QuerySet[Job], _: str, word: str) -> QuerySet[Job]:
-        return rows.filter(*(having(name, each) for each in word.replace("\0", "").replace(",", " ").split()))
+    def filtered(rows: QuerySet[Job], _: str, text: str) -> QuerySet[Job]:
+        return rows.filter(having_all(name, text))
 
-    return django_filters.CharFilter(
-        method=having_all, label=f"{label_of(name)}: a word, or several with commas between"
-    )
+    return django_filters.CharFilter(method=filtered, label=f"{label_of(name)}: a word, or several with commas between")
 
 
 for _name in WORD_LISTS:

@@ -17,7 +17,7 @@ from django.db import models
 
 from portal.cluster.models import Environment
 from portal.jobs.models import Job
-from portal.jobs.word_lists import normalised
+from portal.jobs.word_lists import MAX_WORDS, normalised
 from portal.projects.models import CodeVersion
 
 MAX_GPUS = 4096
@@ -222,7 +222,7 @@ class Submission:
         kind=Kind.WORDS,
         help="Words to find the job by, with spaces between: baseline lr-sweep. Lists of jobs can be filtered by them.",
         api_help="Words to find the job by; lists of jobs can be filtered by them.",
-        limits=(0, 20),
+        limits=(0, MAX_WORDS),
     )
     description: str = job_field(
         "",

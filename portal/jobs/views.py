@@ -30,7 +30,7 @@ from portal.jobs.models import FINISHED_STATES, UNFINISHED_STATES, Allocation, A
 from portal.jobs.occupancy import holder, nodes_with_gpus
 from portal.jobs.spec import WORD_LISTS, label_of
 from portal.jobs.whereabouts import held_by_node, held_now
-from portal.jobs.word_lists import having
+from portal.jobs.word_lists import having_all
 from portal.projects.models import CodeVersion, Membership, Project
 from portal.projects.services import may_submit, role_of
 from portal.refused import Refused
@@ -124,7 +124,7 @@ def _filtered(jobs: QuerySet[Job], user: User, asked: dict[str, str]) -> QuerySe
     if _is_id(asked["project"]):
         jobs = jobs.filter(project=int(asked["project"]))
     for name in WORD_LISTS:
-        jobs = jobs.filter(*(having(name, word) for word in asked[name].replace("\0", "").split()))
+        jobs = jobs.filter(having_all(name, asked[name]))
     if words := asked["q"].replace("\0", ""):
         by_text = Q(name__icontains=words) | Q(entry__icontains=words) | Q(submitted_by__username__icontains=words)
         jobs = (

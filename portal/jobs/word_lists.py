@@ -2,11 +2,14 @@
 
 import re
 from collections.abc import Iterable
+from functools import reduce
+from operator import and_
 from typing import Any
 
 from django.db import models
 from django.db.models.expressions import BaseExpression
 
+MAX_WORDS = 20
 MAX_WORD_LENGTH = 40
 WORD = re.compile(rf"\w[\w.+:/-]{{0,{MAX_WORD_LENGTH - 1}}}")
 COLUMN_LENGTH = 1024
@@ -22,9 +25,17 @@ def unfit_word(words: Iterable[str]) -> str | None:
     return next((word for word in words if not WORD.fullmatch(word)), None)
 
 
-def having(field: str, word: str) -> models.Q:
-    """Return the condition that a ``WordsField`` of this name contains the word."""
-    return models.Q(**{f"{field}__contains": f" {word.lower()} "})
+def words_in(text: str) -> tuple[str, ...]:
+    """Return the words of a text, which stand between spaces or commas."""
+    return normalised(text.replace("\0", "").replace(",", " ").split())
+
+
+def having_all(field: str, text: str) -> models.Q:
+    """Return the condition that a ``WordsField`` of this name has all words of the text."""
+    words = words_in(text)
+    if len(words) > MAX_WORDS:
+        return models.Q(pk__in=[])
+    return reduce(and_, (models.Q(**{f"{field}__contains": f" {word} "}) for word in words), models.Q())
 
 
 class WordsField(models.CharField):
