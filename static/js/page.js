@@ -93,13 +93,18 @@ document.addEventListener("change", (event) => {
   }
 });
 
+let pressed = false;
+addEventListener("pointerdown", () => (pressed = true), true);
+for (const end of ["pointerup", "pointercancel", "blur"]) addEventListener(end, () => setTimeout(() => (pressed = false)), true);
+
 // Polling stops while the tab is hidden; an answer from another page (signed out meanwhile) reloads this one. While a
-// question is open nothing is replaced: the form it is about could go, and the answer would be lost.
+// question is open or a mouse button is down nothing is replaced: the form or button could go, and the answer or click
+// would be lost.
 document.addEventListener("htmx:beforeRequest", (event) => {
   if (document.hidden && event.detail.requestConfig.triggeringEvent === undefined) event.preventDefault();
 });
 document.addEventListener("htmx:beforeSwap", (event) => {
-  if (document.getElementById("confirm").open) event.detail.shouldSwap = false;
+  if (pressed || document.getElementById("confirm").open) event.detail.shouldSwap = false;
   const asked = new URL(event.detail.pathInfo.finalRequestPath, location.href).pathname;
   const { responseURL } = event.detail.xhr;
   if (responseURL && new URL(responseURL).pathname !== asked) {

@@ -165,6 +165,24 @@ def test_the_keyboard_keeps_its_place_when_a_part_of_the_page_is_renewed(browser
     page.context.close()
 
 
+def test_nothing_is_replaced_while_a_mouse_button_is_down(browser: Browser, portal: Portal) -> None:
+    """A button that goes away between its press and its release gets no click."""
+    page = sign_in(browser, portal)
+    page.goto(f"{portal.url}/jobs/")
+    replaces = """() => {
+        const about = { shouldSwap: true, target: document.body, xhr: {}, pathInfo: { finalRequestPath: location.pathname } };
+        document.body.dispatchEvent(new CustomEvent("htmx:beforeSwap", { bubbles: true, detail: about }));
+        return about.shouldSwap;
+    }"""
+    assert page.evaluate(replaces)
+    page.mouse.move(300, 300)
+    page.mouse.down()
+    assert not page.evaluate(replaces)
+    page.mouse.up()
+    page.wait_for_function(replaces)
+    page.context.close()
+
+
 def test_a_question_is_answered_although_the_job_changed_meanwhile(browser: Browser, portal: Portal) -> None:
     page = sign_in(browser, portal)
     page.goto(f"{portal.url}/jobs/new?code=1")
