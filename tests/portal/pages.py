@@ -3,6 +3,11 @@
 import re
 
 
+def one_line(html: str) -> str:
+    """Return the page in one line, with single spaces."""
+    return " ".join(html.split())
+
+
 def compact(html: str) -> str:
-    """Return the page with single spaces, and none beside tags."""
-    return re.sub(r"\s*(<[^>]*>)\s*", r"\1", re.sub(r"\s+", " ", html))
+    """Return the page in one line, without spaces beside tags."""
+    return re.sub(r"\s*(<[^>]*>)\s*", r"\1", one_line(html))

@@ -20,6 +20,7 @@ from portal.cluster.models import Gpu, Node
 from portal.refused import Refused
 from tests.portal.agents_world import Agent
 from tests.portal.jobs_world import make_node, make_user
+from tests.portal.pages import one_line
 
 pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 
@@ -214,7 +215,7 @@ class TestQuarantine:
         assert "process 4711" in browser.get(f"/admin/nodes/{agent.node.pk}/").content.decode()
         other = Client()
         other.force_login(make_user("bob"))
-        seen = other.get("/nodes/").content.decode()
+        seen = one_line(other.get("/nodes/").content.decode())
         assert "In use outside the portal" in seen and "4711" not in seen
         agent.report["gpus"][0]["outside"] = ""
         agent.sync()

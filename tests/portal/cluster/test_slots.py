@@ -16,6 +16,7 @@ from portal.scheduler.availability import Nodes, why_nowhere
 from tests.portal import jobs_world as world
 from tests.portal.control_world import queue, ready_node
 from tests.portal.jobs_world import make_node
+from tests.portal.pages import compact, one_line
 
 
 @pytest.mark.parametrize(
@@ -71,8 +72,8 @@ def test_the_pages_of_a_lab_without_gpus_name_cpu_slots() -> None:
     page = " ".join(client.get(f"/jobs/{job.pk}/").content.decode().split())
     assert "on 4 CPU slots" in page
     assert ">(3 CPU slots)<" in page and ">(1 CPU slot)<" in page
-    nodes = " ".join(client.get("/nodes/").content.decode().split())
-    assert "4<small> of 5 CPU slots</small>" in nodes and "<dt>nodes</dt><dd>2</dd>" in nodes
+    nodes = compact(client.get("/nodes/").content.decode())
+    assert "4<small>of 5 CPU slots</small>" in nodes and "<dt>nodes</dt><dd>2</dd>" in nodes
 
 
 @pytest.mark.django_db
@@ -116,7 +117,7 @@ def test_reservations_and_limits_name_what_the_nodes_offer(kind: str, word: str,
         main = admin.get(path).content.decode().partition("<main")[2].partition("</main>")[0]
         assert f"{word}s" in main and f"{other}s" not in main
     assert f"1 {word} of a" in admin.get("/reservations/").content.decode()
-    assert f"Currently, ada uses 0 {word}s" in admin.get(f"/admin/limits/users/{ada.pk}/").content.decode()
+    assert f"Currently, ada uses 0 {word}s" in one_line(admin.get(f"/admin/limits/users/{ada.pk}/").content.decode())
 
 
 def test_changes_of_a_job_on_cpu_slots_name_cpu_slots() -> None:

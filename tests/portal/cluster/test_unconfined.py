@@ -17,6 +17,7 @@ from portal.ops.up.welcome import submit_examples
 from portal.refused import Refused
 from tests.portal import jobs_world as world
 from tests.portal.control_world import queue, ready_node, run_agents, turn
+from tests.portal.pages import one_line
 
 pytestmark = pytest.mark.django_db
 
@@ -33,7 +34,7 @@ def process_node() -> Node:
 def banner(reader: User) -> str:
     client = Client()
     client.force_login(reader)
-    page = client.get("/").content.decode()
+    page = one_line(client.get("/").content.decode())
     return page[page.index('class="banner"') :]
 
 

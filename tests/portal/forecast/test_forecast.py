@@ -21,6 +21,7 @@ from portal.scheduler.job_history import History
 from portal.scheduler.services import switch_policy
 from tests.portal.control_world import project_of, queue, ready_node, run_agents, turn
 from tests.portal.jobs_world import make_user
+from tests.portal.pages import one_line
 
 pytestmark = pytest.mark.django_db
 
@@ -267,7 +268,7 @@ class TestSaying:
         assert self.text(20, 30, made_ago=4).stale is False
         job = Job.objects.get()
         Forecast.objects.update(made_at=timezone.now() - timedelta(minutes=6))
-        page = browser(job.submitted_by).get(f"/jobs/{job.pk}/").content.decode()
+        page = one_line(browser(job.submitted_by).get(f"/jobs/{job.pk}/").content.decode())
         assert "No new forecast since" in page
 
 

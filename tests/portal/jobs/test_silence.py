@@ -12,6 +12,7 @@ from portal.jobs.models import CheckpointSet, Job, LogStream, StopReason
 from portal.jobs.silence import Silence
 from tests.portal import jobs_world as world
 from tests.portal.api_client import Script
+from tests.portal.pages import one_line
 from tests.portal.silence_world import NOON, Lab
 from tests.portal.upgrades import upgrade_from
 
@@ -244,7 +245,7 @@ def test_the_page_and_the_api_name_a_single_rank(lab: Lab) -> None:
             lab.prints(job, host=host)
     client = Client()
     client.force_login(lab.alice)
-    assert "while others continue: rank 1 on gpu-2." in client.get(f"/jobs/{job.pk}/").content.decode()
+    assert "while others continue: rank 1 on gpu-2." in one_line(client.get(f"/jobs/{job.pk}/").content.decode())
     answer = Script(lab.alice).get(f"jobs/{job.pk}/").json()["silence"]
     assert answer["ranks"] == ["rank 1 on gpu-2"]
 

@@ -28,6 +28,7 @@ from scheduling.version import version_of
 from tests.portal import jobs_world as world
 from tests.portal.api_client import Script
 from tests.portal.control_world import queue, ready_node, run_agents, turn
+from tests.portal.pages import one_line
 
 pytestmark = pytest.mark.django_db
 
@@ -110,7 +111,7 @@ def test_it_shows_when_jobs_would_start_and_end_under_both() -> None:
 def test_the_page_shows_it_with_links_and_in_words(client: Client) -> None:
     runs, waits = a_lab_at_work()
     services.switch_policy(None, "fifo", {})
-    page = client.get("/admin/policy/preview/?policy=elastic_fifo").content.decode()
+    page = one_line(client.get("/admin/policy/preview/?policy=elastic_fifo").content.decode())
     assert f'href="/jobs/{runs.pk}/"' in page and f'href="/jobs/{waits.pk}/"' in page
     assert "3 on alpha → 1 on alpha" in page and "no GPUs → 2 on alpha" in page
     assert "No running job is stopped; 1 is resized or moved." in page
@@ -154,7 +155,7 @@ def test_a_policy_that_thinks_too_long_is_not_waited_for(policy: Any, monkeypatc
 def test_it_names_what_happens_in_any_case(client: Client) -> None:
     ready_node("alpha", 2)
     queue(1, elastic=False)
-    assert "in any case" in client.get("/admin/policy/preview/?policy=fifo").content.decode()
+    assert "in any case" in one_line(client.get("/admin/policy/preview/?policy=fifo").content.decode())
 
 
 @pytest.mark.both_databases
@@ -191,7 +192,7 @@ def test_a_confirmed_switch_is_live_recorded_and_audited(client: Client, ada: Us
     assert (config.policy, config.params, config.created_by) == (key, values, ada)
     assert (config.version, config.snapshot_sha256) == (version_of(registry.POLICIES[key]), found.sha256)
     assert AuditEntry.objects.get().action == "scheduler.policy_switched"
-    page = response.content.decode()
+    page = one_line(response.content.decode())
     assert 'class="notice success"' in page and "by ada" in page
 
 
@@ -356,11 +357,11 @@ def test_the_history_is_paged_and_its_queries_do_not_grow(client: Client) -> Non
         while SchedulerConfig.objects.count() < number:
             services.switch_policy(world.make_user(f"u{SchedulerConfig.objects.count()}"), "fifo", {})
         with CaptureQueriesContext(connection) as queries:
-            page = client.get("/admin/policy/").content.decode()
+            page = one_line(client.get("/admin/policy/").content.decode())
         counts.append(len(queries))
     assert counts[0] == counts[1]
     assert page.count("What would change with v") == 9
-    assert client.get("/admin/policy/?page=2").content.decode().count("What would change with v") == 10
+    assert one_line(client.get("/admin/policy/?page=2").content.decode()).count("What would change with v") == 10
 
 
 def test_a_link_of_the_history_fills_the_form(client: Client, ada: User) -> None:
