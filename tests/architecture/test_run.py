@@ -87,8 +87,8 @@ def test_the_budgets_stay_within_what_the_commands_may_take(level: Level, minute
     assert sum(each for name, each in budget.items() if name in waiting - {"gpu"}) <= minutes
 
 
-def test_a_layer_may_exceed_its_budget_by_half() -> None:
-    results = {"portal": Result(seconds=89), "browser": Result(seconds=91), "new": Result(seconds=900)}
+def test_a_layer_may_take_twice_its_budget() -> None:
+    results = {"portal": Result(seconds=119), "browser": Result(seconds=121), "new": Result(seconds=900)}
     budget = {"portal": 1.0, "browser": 1.0}
     assert over_budget(results, budget) == ["browser"]
     lines = table(results, budget, "test").splitlines()
@@ -96,7 +96,7 @@ def test_a_layer_may_exceed_its_budget_by_half() -> None:
 
 
 def test_a_slower_machine_has_more_time() -> None:
-    results = {"browser": Result(seconds=150)}
+    results = {"browser": Result(seconds=200)}
     budget = {"browser": 1.0}
     assert over_budget(results, budget, slowness=1.6) == ["browser"]
     assert over_budget(results, budget, slowness=1.7) == []
@@ -105,9 +105,10 @@ def test_a_slower_machine_has_more_time() -> None:
 
 def test_waiting_for_a_processor_does_not_count_against_a_layer_of_low_priority() -> None:
     results = {
-        "portal": Result(seconds=900, processor_seconds=80, aside=True),
-        "runners": Result(seconds=95, processor_seconds=180, aside=True),
-        "system": Result(seconds=95, processor_seconds=5),
+        "portal": Result(seconds=900, processor_seconds=239, aside=True),
+        "runners": Result(seconds=900, processor_seconds=241, aside=True),
+        "horovod": Result(seconds=125, processor_seconds=230),
+        "system": Result(seconds=125, processor_seconds=5),
     }
     assert over_budget(results, dict.fromkeys(results, 1.0)) == ["runners", "system"]
 
@@ -212,7 +213,7 @@ def test_variables_that_configure_services_do_not_reach_tests() -> None:
 def test_nor_do_they_reach_linters(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some of them load the portal's settings."""
     monkeypatch.setenv("REDIS_URL", "redis://elsewhere")
-    seen = run_linter([sys.executable, "-c", "import os; print(sorted(os.environ))"]).stdout
+    seen = run_linter([sys.executable, "-c", "import os; print(sorted(os.environ))"]).output
     assert "'SCHEDULEARN_HOME'" in seen and "REDIS_URL" not in seen
 
 

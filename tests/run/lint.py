@@ -6,8 +6,10 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
+from tests.programs import measured
 from tests.run.isolation import plain_environment
 from tests.run.report import Result
 
@@ -22,10 +24,22 @@ LINTERS: tuple[tuple[str, list[str]], ...] = (
 )
 
 
-def run_linter(command: list[str]) -> subprocess.CompletedProcess[str]:
-    with tempfile.TemporaryDirectory() as home:
+@dataclass(frozen=True)
+class LinterRun:
+    """What came of one linter."""
+
+    returncode: int
+    output: str
+    processor_seconds: float
+
+
+def run_linter(command: list[str]) -> LinterRun:
+    """Run a linter in an environment without anything of this machine."""
+    with tempfile.TemporaryDirectory() as home, tempfile.TemporaryFile("w+") as output:
         env = {**plain_environment(os.environ), "SCHEDULEARN_HOME": home}
-        return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+        code, seconds = measured(command, cwd=ROOT, env=env, stdout=output, stderr=subprocess.STDOUT)
+        output.seek(0)
+        return LinterRun(code, output.read(), seconds)
 
 
 def lint() -> Result:
@@ -35,8 +49,9 @@ def lint() -> Result:
         for (title, _), run in zip(LINTERS, pool.map(run_linter, [command for _, command in LINTERS]), strict=True):
             print(f"lint: {title}: {'ok' if run.returncode == 0 else 'FAILED'}", flush=True)
             if run.returncode:
-                print(run.stdout[-6000:], run.stderr[-3000:], flush=True)
+                print(run.output[-9000:], flush=True)
             result.failed += run.returncode != 0
             result.passed += run.returncode == 0
-    result.seconds = time.monotonic() - started
+            result.processor_seconds += run.processor_seconds
+    result.seconds, result.aside = time.monotonic() - started, True
     return result

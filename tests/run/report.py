@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BUDGETS = Path(__file__).with_name("budget.toml")
-TOLERANCE = 1.5
-"""A layer that takes longer than its budget times this fails the run."""
+TOLERANCE = 2.0
+"""A layer that takes longer than its budget times this fails the run: the same browser tests took 3.0 and 5.3 minutes."""
+CORES = 2
+"""Of the machine that budgets are for."""
 
 
 @dataclass
@@ -28,8 +30,12 @@ class Result:
 
     @property
     def own_seconds(self) -> float:
-        """What counts against the budget."""
-        return min(self.seconds, self.processor_seconds) if self.aside else self.seconds
+        """What counts against the budget.
+
+        A layer that computes all the time, or with what time others leave, would take its processor time if it were alone.
+        """
+        computes = self.aside or self.processor_seconds > self.seconds
+        return min(self.seconds, self.processor_seconds / CORES) if computes else self.seconds
 
 
 def budget_of(level: str) -> dict[str, float]:
@@ -68,7 +74,7 @@ def table(results: Mapping[str, Result], budget: Mapping[str, float], level: str
         counts = f"{name:10} {result.passed:6} {result.failed:6} {result.skipped:7}"
         row = f"{counts} {result.seconds / 60:7.1f} {allowed} {result.processor_seconds / 60:6.1f}"
         notes = [result.note, result.not_run and f"NOT RUN: {result.not_run}"]
-        notes += [f"OVER BUDGET by more than half (tests/run/budget.toml, [{level}])"] if name in late else []
+        notes += [f"OVER BUDGET by more than its size (tests/run/budget.toml, [{level}])"] if name in late else []
         lines.append("  ".join([row, *filter(None, notes)]))
     return "\n".join(lines)
 
