@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import Any
 
 from django.contrib.auth.models import Group
 from django.db import models, transaction
@@ -45,6 +46,15 @@ def limits_for(user: User, *, lock: bool = False) -> tuple[LimitInForce, ...]:
     rows = Limit.objects.filter(Q(user=user) | Q(group__in=user.groups.all())).order_by("id")
     found = _in_force(rows.select_for_update(of=("self",)) if lock else rows)
     return tuple(limit for limit in found if limit.max_gpus is not None or limit.max_queued is not None)
+
+
+def limit_of(owner: User | Group) -> Limit | None:
+    """Return the limit that was set for a user or a group."""
+    return Limit.objects.filter(**_key(owner)).first()
+
+
+def _key(owner: User | Group) -> dict[str, Any]:
+    return {"user": owner} if isinstance(owner, User) else {"group": owner}
 
 
 def may_use_premium(user: User) -> bool:
@@ -98,7 +108,7 @@ def set_limit(
     soft: bool = False,
 ) -> None:
     """Set the limit of a user or a group; a limit without any value other than the defaults is deleted."""
-    key = {"user": owner} if isinstance(owner, User) else {"group": owner}
+    key = _key(owner)
     after = {"max_gpus": max_gpus, "max_queued": max_queued, "weight": weight, "premium": premium, "soft": soft}
     with transaction.atomic():
         limit = Limit.objects.select_for_update(of=("self",)).filter(**key).first()

@@ -7,7 +7,7 @@ from typing import Any
 from django import forms
 
 from portal.jobs.spec import FIELDS, JobField, Kind, label_of
-from portal.jobs.word_lists import COLUMN_LENGTH, MAX_WORD_LENGTH, unfit_word, words_in
+from portal.jobs.word_lists import COLUMN_LENGTH, words_in
 
 MAX_ARGUMENTS_TEXT = 20_000
 MAX_VARIABLES_TEXT = 100_000
@@ -53,13 +53,8 @@ class WordsField(forms.CharField):
     """Words between spaces or commas. The value is a tuple."""
 
     def clean(self, value: Any) -> Any:
-        """Split the line. Raises ValidationError for a word with unusual characters."""
-        words = words_in(super().clean(value))
-        if unfit := unfit_word(words):
-            raise forms.ValidationError(
-                f"{unfit[:MAX_WORD_LENGTH]!r} cannot be used: at most {MAX_WORD_LENGTH} letters, digits and . + : / - _"
-            )
-        return words
+        """Split the line. ``services.submit`` checks the words."""
+        return words_in(super().clean(value))
 
     def prepare_value(self, value: Any) -> Any:
         return " ".join(value) if isinstance(value, list | tuple) else value

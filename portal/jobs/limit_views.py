@@ -7,8 +7,8 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 
 from portal.accounts.forms import LimitForm
-from portal.accounts.limits import set_limit
-from portal.accounts.models import Limit, User
+from portal.accounts.limits import limit_of, set_limit
+from portal.accounts.models import User
 from portal.accounts.permissions import admin_required, signed_in
 from portal.jobs.limits import all_limits_with_usage, usage_together
 
@@ -47,7 +47,7 @@ def limit_group(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 def _edit_limit(request: HttpRequest, owner: User | Group, name: str, user_ids: list[int]) -> HttpResponse:
-    now = Limit.objects.filter(**{"user" if isinstance(owner, User) else "group": owner}).first()
+    now = limit_of(owner)
     initial = {name: getattr(now, name) for name in LimitForm.base_fields} if now else {}
     form = LimitForm(request.POST if request.method == "POST" else None, initial=initial)
     if request.method == "POST" and form.is_valid():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from django.contrib.auth.models import Group
 from django.db.models import Count
 
-from portal.accounts.limits import limits_with_owners
+from portal.accounts.limits import limit_of, limits_with_owners
 from portal.accounts.models import Limit, User
 from portal.jobs.models import WAITING_STATES, Allocation, Job
 
@@ -63,8 +63,8 @@ def _user_ids(limit: Limit) -> list[int]:
 
 def limit_with_usage(owner: User | Group) -> LimitWithUsage:
     """Return the limit of a user or a group with its usage; an unlimited one if none was set."""
-    key = {"user": owner} if isinstance(owner, User) else {"group": owner}
-    (found,) = with_usage([Limit.objects.filter(**key).first() or Limit(**key)])
+    unlimited = Limit(user=owner) if isinstance(owner, User) else Limit(group=owner)
+    (found,) = with_usage([limit_of(owner) or unlimited])
     return found
 
 

@@ -1,6 +1,6 @@
 """Which job holds which GPU."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from django.db.models import Prefetch, QuerySet
 
@@ -18,6 +18,11 @@ def nodes_with_gpus() -> list[Node]:
     return list(
         Node.objects.filter(LIVE_NODE).prefetch_related(Prefetch("gpus", gpus), Prefetch("environments", environments))
     )
+
+
+def gpus_of(nodes: Iterable[Node]) -> list[Gpu]:
+    """Return all GPUs of nodes that came from ``nodes_with_gpus``."""
+    return [gpu for node in nodes for gpu in node.gpus.all()]
 
 
 def with_holders(gpus: QuerySet[Gpu]) -> QuerySet[Gpu]:

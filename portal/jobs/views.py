@@ -27,7 +27,7 @@ from portal.jobs.curve_views import about_job
 from portal.jobs.environments import warnings_for
 from portal.jobs.forms import JobForm
 from portal.jobs.models import FINISHED_STATES, UNFINISHED_STATES, Allocation, Attempt, Container, Job, JobState
-from portal.jobs.occupancy import holder, nodes_with_gpus
+from portal.jobs.occupancy import gpus_of, holder, nodes_with_gpus
 from portal.jobs.spec import WORD_LISTS, label_of
 from portal.jobs.whereabouts import held_by_node, held_now
 from portal.jobs.word_lists import having_all
@@ -61,7 +61,7 @@ def home(request: HttpRequest) -> HttpResponse:
     active = list(for_lists(mine.filter(state__in=UNFINISHED_STATES))[:10])
     recent = list(for_lists(mine.filter(state__in=FINISHED_STATES)).order_by("-finished_at")[:6])
     nodes = [node for node in nodes_with_gpus() if node.approved_at]  # only admins see the others
-    gpus = [gpu for node in nodes for gpu in node.gpus.all()]
+    gpus = gpus_of(nodes)
     about = {
         "alarms": alarms() if user.is_admin else [],
         "active": active,

@@ -15,7 +15,7 @@ from portal.accounts.models import User
 from portal.accounts.permissions import IsAdmin, signed_in
 from portal.cluster import quarantine, services
 from portal.cluster.models import LIVE_NODE, Gpu, Node
-from portal.jobs.occupancy import nodes_with_gpus, visible_holders
+from portal.jobs.occupancy import gpus_of, nodes_with_gpus, visible_holders
 from portal.monitoring.node_serializers import NodeSerializer
 from portal.rest import refusals
 
@@ -35,8 +35,7 @@ class Nodes(ViewSet):
         return [IsAuthenticated()] if self.action in self.READING else [IsAdmin()]
 
     def _context(self, nodes: Sequence[Node]) -> dict[str, Any]:
-        gpus = [gpu for node in nodes for gpu in node.gpus.all()]
-        return {"known_jobs": visible_holders(signed_in(self.request), gpus)}
+        return {"known_jobs": visible_holders(signed_in(self.request), gpus_of(nodes))}
 
     def _shown(self, user: User) -> list[Node]:
         """Return the nodes that a user sees: those that wait for approval are visible to admins only."""

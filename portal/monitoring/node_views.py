@@ -13,7 +13,7 @@ from portal.cluster.models import Environment, Gpu, Node, NodeEnvironment
 from portal.cluster.node_state import state_of
 from portal.cluster.slots import lab_noun, noun
 from portal.jobs.models import Job
-from portal.jobs.occupancy import holder, nodes_with_gpus, visible_holders
+from portal.jobs.occupancy import gpus_of, holder, nodes_with_gpus, visible_holders
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Machine:
 def machines_for(user: User) -> list[Machine]:
     nodes = nodes_with_gpus()
     refused = any(node.runtime == unconfined.PROCESS for node in nodes) and unconfined.is_refused(unconfined.PROCESS)
-    known = visible_holders(user, [gpu for node in nodes for gpu in node.gpus.all()])
+    known = visible_holders(user, gpus_of(nodes))
     machines = []
     for node in nodes:
         slots = []

@@ -114,10 +114,10 @@ class Container:
         try:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired as error:
-            raise AssertionError(f"{self.spec.hostname} still runs. {self.told()}") from error
+            raise AssertionError(f"{self.spec.hostname} still runs. {self.summary()}") from error
         return self.exit()
 
-    def told(self) -> str:
+    def summary(self) -> str:
         logs = sorted((self.scribe / "log").glob("*.log"))
         return "\n".join(f"--- {self.spec.hostname} {path.name}\n{path.read_text(errors='replace')}" for path in logs)
 
@@ -221,7 +221,7 @@ class ElasticJob:
         )
 
     def host(self, number: int, code: Path | None = None) -> Container:
-        """It is told of the group's hosts, as by its agent, so it starts its rank at once."""
+        """It gets the list of the group's hosts, as from its agent, so it starts its rank at once."""
         name = f"h{number}"
         code = code or self.code
         made = self.made.container(self.command, "horovod", "host", name, 1, self.group, elastic=True, code=code)
@@ -236,10 +236,10 @@ class ElasticJob:
         (self.made.home / "outputs" / "enough").touch()
 
     def sees(self, host: Container, words: str, after: int = 0, seconds: float = GROUP_SECONDS) -> None:
-        until(lambda: words in host.log()[after:], seconds, self.told)
+        until(lambda: words in host.log()[after:], seconds, self.summary)
 
-    def told(self) -> str:
-        return "\n".join(container.told() for container in self.made.containers)
+    def summary(self) -> str:
+        return "\n".join(container.summary() for container in self.made.containers)
 
 
 @contextmanager

@@ -83,7 +83,7 @@ class Tries:
         with attempt(home, self.python) as made:
             command = ("python", "train.py", "3", "0.05", mode)
             host = made.container(command, launcher, slots=slots, code=COUNTING).start()
-            until(lambda: f"of {slots} ranks" in host.log(), 120, host.told)
+            until(lambda: f"of {slots} ranks" in host.log(), 120, host.summary)
             yield host
 
 
@@ -149,7 +149,7 @@ def test_an_elastic_rank_group_whose_ranks_diverged_ends_and_is_not_formed_again
         elastic.offer("h1", "h2")
         elastic.driver.start()
         hosts = [elastic.host(1), elastic.host(2)]
-        assert elastic.driver.wait(200)["code"] == 1, elastic.told()
+        assert elastic.driver.wait(200)["code"] == 1, elastic.summary()
         for host in hosts:
             assert host.wait(60)["code"] == 1
     for host in hosts:

@@ -328,6 +328,16 @@ class TestSubmit:
             5400,
         )
 
+    def test_tags_are_taken_from_the_form_and_unfit_ones_refused_beside_them(self, lab: Lab) -> None:
+        client, path = browser(lab.alice), f"/jobs/new?code={lab.code.pk}"
+        data = form_of(client.get(path)) | {"launcher": "horovod", "entry": "train.py"}
+        refused = client.post(path, data | {"tags": "fine <b>"})
+        assert refused.status_code == 400 and "tags" in refused.context["form"].errors
+        assert "&#x27;&lt;b&gt;&#x27; cannot be used" in refused.content.decode()
+        assert not Job.objects.exists()
+        client.post(path, data | {"tags": "Baseline, lr-0.1 baseline"})
+        assert Job.objects.get().tags == ("baseline", "lr-0.1")
+
     def test_a_plain_command_needs_its_line_and_takes_it(self, lab: Lab) -> None:
         client = browser(lab.alice)
         data = form_of(client.get(f"/jobs/new?code={lab.code.pk}")) | {

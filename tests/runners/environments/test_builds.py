@@ -1,4 +1,4 @@
-"""BaseEnvironments environments: what is reused, what is rebuilt, and what a person is told when it cannot be."""
+"""Preparing environments: what is reused, what is rebuilt, and the message when it cannot be."""
 
 import dataclasses
 import io
@@ -338,7 +338,7 @@ def test_it_says_how_long_it_compiles() -> None:
     assert 0 < percent < 20 and words == "compiling Horovod: 5 s so far"
 
 
-# What people are told
+# Messages
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_the_gallery_is_complete_and_in_order() -> None:
 def test_it_learns_to_read_digits(tmp_path: Path, python: str, key: str) -> None:
     with attempt(tmp_path, python) as made:
         exit, first = run(made, key)
-        assert exit == {"code": 0, "reason": "exited", "detail": ""}, first.told()
+        assert exit == {"code": 0, "reason": "exited", "detail": ""}, first.summary()
         assert last_accuracy(first.log()) >= 0.95
         assert first.log().endswith(f"accuracy: {last_accuracy(first.log()):.4f}\n")
         assert len(re.findall(r"^epoch \d+/20 .* accuracy 0\.\d{4}$", first.log(), re.MULTILINE)) == 20

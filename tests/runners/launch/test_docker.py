@@ -56,7 +56,7 @@ class Node:
             self.renew()
             return path.exists()
 
-        until(there, seconds, self.told)
+        until(there, seconds, self.summary)
         found: dict[str, Any] = json.loads(path.read_text())
         return found
 
@@ -64,7 +64,7 @@ class Node:
         path = self.folders[name].scribe / "log" / f"{stream}.log"
         return path.read_text() if path.exists() else ""
 
-    def told(self) -> str:
+    def summary(self) -> str:
         lines = []
         for name, folders in self.folders.items():
             lines.append(f"=== {name}\n{self.runtime.logs(name, 4000).decode(errors='replace')}")
@@ -96,7 +96,7 @@ def test_a_group_of_three_containers_learns(node: Node, key: str) -> None:
     for index in (1, 2):  # before there is a driver, whose name then is not known yet: their ranks load meanwhile
         node.run(make_spec(f"sl-42-a1-{index}", hostname=f"h{index}", gpus=(f"cpu-{index}",), **common), key, hosts)
     node.run(driver, key, hosts)
-    assert node.exit(driver.name) == {"code": 0, "reason": "exited", "detail": ""}, node.told()
+    assert node.exit(driver.name) == {"code": 0, "reason": "exited", "detail": ""}, node.summary()
     assert node.exit("sl-42-a1-1")["code"] == 0
     assert last_accuracy(node.log("sl-42-a1-1")) >= 0.95
     assert "of 2" in node.log("sl-42-a1-2")
@@ -112,7 +112,7 @@ def test_one_container_without_a_network_learns(node: Node, key: str) -> None:
     gpus = tuple(f"cpu-{number}" for number in range(ranks))
     spec = make_spec(launcher=job["launcher"], command=command, slots=ranks, gpus=gpus, resources=ROOMY)
     node.run(spec, key)
-    assert node.exit(spec.name)["code"] == 0, node.told()
+    assert node.exit(spec.name)["code"] == 0, node.summary()
     assert last_accuracy(node.log(spec.name)) >= 0.95
 
 
@@ -130,7 +130,7 @@ def test_torchrun_over_two_containers_learns(node: Node) -> None:
         )
         node.run(spec, "torchrun-ddp")
     for name in ("sl-42-a1-0", "sl-42-a1-1"):
-        assert node.exit(name)["code"] == 0, node.told()
+        assert node.exit(name)["code"] == 0, node.summary()
     logs = node.log("sl-42-a1-0") + node.log("sl-42-a1-1")
     assert last_accuracy(logs) >= 0.95
     assert "I am rank 0 of 2" in logs and "I am rank 1 of 2" in logs

@@ -83,7 +83,7 @@ def test_a_static_group_without_all_its_hosts_is_our_error(static: Stage, monkey
     assert (verdict.reason, verdict.detail) == ("launch_error", "Waiting for h2 took longer than 0 seconds")
 
 
-def test_a_removed_host_is_told_to_leave_once(elastic: Stage) -> None:
+def test_a_removed_host_is_asked_to_leave_once(elastic: Stage) -> None:
     elastic.offer("h1", "h2")
     elastic.comes("h1")
     elastic.comes("h2")

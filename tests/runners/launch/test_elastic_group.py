@@ -108,7 +108,7 @@ def test_a_group_trains_on_while_a_new_rank_gets_ready(elastic: ElasticJob, tmp_
 
 
 @pytest.mark.thorough
-def test_a_new_rank_that_fails_before_it_comes_disturbs_nobody(elastic: ElasticJob, tmp_path: Path) -> None:
+def test_a_new_rank_that_fails_before_it_comes_disturbs_no_other_rank(elastic: ElasticJob, tmp_path: Path) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text("raise SystemExit(9)")
     elastic.offer("h1")

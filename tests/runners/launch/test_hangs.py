@@ -58,12 +58,12 @@ def containers_of(made: Attempt, fails: str, elastic: bool) -> list[Container]:
     driver.tell(hosts=[("h1", 1), ("h2", 1)])
     for container in made.containers:
         container.start(SCHEDULEARN_STOPPED_SECONDS="3")
-    until(lambda: "hangs" in made.containers[2].log(), START_SECONDS, lambda: told(made))
+    until(lambda: "hangs" in made.containers[2].log(), START_SECONDS, lambda: summary(made))
     return made.containers
 
 
-def told(made: Attempt) -> str:
-    return "\n".join(container.told() for container in made.containers)
+def summary(made: Attempt) -> str:
+    return "\n".join(container.summary() for container in made.containers)
 
 
 @pytest.mark.thorough
@@ -89,7 +89,7 @@ def test_a_rank_that_hangs_in_a_step_ends_a_static_group(tmp_path: Path, job_pyt
 def test_an_elastic_group_goes_on_without_a_rank_that(tmp_path: Path, job_python: str, fails: str, words: str) -> None:
     with attempt(tmp_path, job_python) as made:
         driver, h1, h2 = containers_of(made, fails, elastic=True)
-        assert driver.wait(120) == {"code": 0, "reason": "exited", "detail": ""}, told(made)
+        assert driver.wait(120) == {"code": 0, "reason": "exited", "detail": ""}, summary(made)
         assert h2.wait(30)["reason"] == "stopped"  # its GPU is free
     assert words in driver.log("setup")
     steps = re.findall(r"^step (\d+) of (\d) ranks", h1.log(), re.MULTILINE)
@@ -101,5 +101,5 @@ def test_an_elastic_group_goes_on_without_a_rank_that(tmp_path: Path, job_python
 def test_a_stopped_rank_ends_a_static_group_before_gloo_does(tmp_path: Path, job_python: str) -> None:
     with attempt(tmp_path, job_python) as made:
         driver, _, h2 = containers_of(made, STOPS, elastic=False)
-        assert driver.wait(60)["code"] == 128 + signal.SIGKILL, told(made)
+        assert driver.wait(60)["code"] == 128 + signal.SIGKILL, summary(made)
     assert "was stopped by a signal" in h2.log("setup")

@@ -313,7 +313,7 @@ def test_a_rank_gives_up_its_connections_to_all_but_those_that_live() -> None:
 
 
 def test_ranks_are_late_when_others_wait_for_them() -> None:
-    """A rank that waits has left the group: nobody can go on in it, and who still waits in it does so in vain."""
+    """A rank that waits has left the group: no rank can continue in it, and those that still wait there wait for nothing."""
     group = {("h2", 0), ("h3", 0), ("h3", 1)}
     waiting = {("h2", 0): 100.0}
     assert late_ranks(waiting, group, 100.0 + LATE_SECONDS - 0.1, 0.0) == set()

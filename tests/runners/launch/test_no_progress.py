@@ -67,9 +67,9 @@ def test_a_group_that_keeps_failing_without_a_commit_ends(
         elastic.driver.start(SCHEDULEARN_FAREWELL_SECONDS="1")
         h1, h2 = elastic.host(1), elastic.host(2)
         ended = elastic.driver.wait(120)
-        assert "The ranks failed and are restarted: nothing works, step 1" in h1.log(), elastic.told()
+        assert "The ranks failed and are restarted: nothing works, step 1" in h1.log(), elastic.summary()
         if commits:
-            assert ended == {"code": 0, "reason": "exited", "detail": ""}, elastic.told()
+            assert ended == {"code": 0, "reason": "exited", "detail": ""}, elastic.summary()
         else:
             assert ended["code"] == 1 and ended["reason"] == "exited"
             restarted = f"The ranks failed and were restarted {limit} times in a row without a commit"

@@ -53,7 +53,7 @@ def test_a_drained_driver_leaves_a_group_that_goes_on_and_grows_under_the_next(e
     elastic.driver.tell(stop=DRAINED, hosts=[("h1", 1), ("h2", 1)])
     assert elastic.driver.wait(20)["reason"] == "stopped"
     alone = len(steps(h1))
-    elastic.sees(h1, f"step {alone + 10} of 2 ranks")  # nobody needs a driver while nothing changes
+    elastic.sees(h1, f"step {alone + 10} of 2 ranks")  # no driver is needed while nothing changes
 
     elastic.driver = another_driver(elastic)
     elastic.offer("h1", "h2")
@@ -114,4 +114,4 @@ def test_work_that_ended_while_there_was_no_driver_is_not_begun_again(elastic: E
 
 
 def until_taken_over(elastic: ElasticJob, hosts: str) -> None:
-    until(lambda: f"Taking over the ranks on {hosts}" in elastic.driver.log("setup"), 60, elastic.told)
+    until(lambda: f"Taking over the ranks on {hosts}" in elastic.driver.log("setup"), 60, elastic.summary)

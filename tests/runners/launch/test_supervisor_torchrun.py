@@ -66,7 +66,7 @@ def test_ranks_in_cpu_slots_keep_to_processors_of_their_own(tmp_path: Path, job_
         host = made.container(("python", "-c", STAYS), "torchrun", slots=2).start()
         here = os.sched_getaffinity(0)
         for slot in (0, 1):
-            pid = int(until(partial(host.log, str(slot)), 60, host.told))
+            pid = int(until(partial(host.log, str(slot)), 60, host.summary))
             until(partial(runs_on, pid, processors(host.spec, slot, here) or here))
         made.release()
         assert host.wait(150)["code"] == 0
@@ -91,7 +91,7 @@ def test_unequal_hosts_form_one_group(tmp_path: Path, job_python: str) -> None:
             host.tell(hosts=[("h0", 2), ("h1", 1)])
             host.start()
         for host in hosts:
-            assert host.wait(150)["code"] == 0, host.told()
+            assert host.wait(150)["code"] == 0, host.summary()
         ranks = {label for host in hosts for name, label in host.labels().items() if name != "setup"}
         assert ranks == {"rank 0", "rank 1", "rank 2"}
         said = hosts[0].log("0") + hosts[0].log("1") + hosts[1].log("0")
@@ -103,7 +103,7 @@ def test_unequal_hosts_form_one_group(tmp_path: Path, job_python: str) -> None:
 def test_a_failing_rank_fails_the_job(tmp_path: Path, job_python: str) -> None:
     with attempt(tmp_path, job_python) as made:
         host = made.container(("python", "-c", ONE_FAILS), "torchrun", slots=2).start()
-        until(lambda: host.log("0") and host.log("1"), 60, host.told)
+        until(lambda: host.log("0") and host.log("1"), 60, host.summary)
         made.release()
         exit = host.wait(150)
     assert (exit["code"], exit["reason"]) == (1, "exited")
@@ -116,13 +116,13 @@ def test_an_ordinary_script_ends_well_though_its_collectives_threads_are_late(tm
     """They wait for Python's lock when Python ends, which would end them by force, and the ranks with them."""
     with attempt(tmp_path, job_python) as made:
         host = made.container(("python", "-c", LATE), "torchrun", slots=2).start()
-        assert host.wait(150)["code"] == 0, host.told()
+        assert host.wait(150)["code"] == 0, host.summary()
 
 
 @pytest.mark.thorough
 def test_a_stop_ends_all_ranks(tmp_path: Path, job_python: str) -> None:
     with attempt(tmp_path, job_python) as made:
         host = made.container(("sh", "-c", "echo up; sleep 100"), "torchrun", slots=2).start()
-        until(lambda: "up" in host.log("0") and "up" in host.log("1"), 60, host.told)
+        until(lambda: "up" in host.log("0") and "up" in host.log("1"), 60, host.summary)
         host.tell(stop={"reason": "cancelled", "grace_seconds": 5})
         assert host.wait(30)["reason"] == "stopped"

@@ -60,10 +60,10 @@ class ElasticJob:
         )
 
     def sees(self, host: Container, words: str, after: int = 0) -> None:
-        until(lambda: words in host.log()[after:], 30, self.told)
+        until(lambda: words in host.log()[after:], 30, self.summary)
 
-    def told(self) -> str:
-        return "\n".join(container.told() for container in self.made.containers)
+    def summary(self) -> str:
+        return "\n".join(container.summary() for container in self.made.containers)
 
     def enough(self) -> None:
         (self.made.home / "checkpoints" / "enough").touch()
@@ -99,9 +99,9 @@ def test_a_group_grows_leaves_its_first_host_and_does_every_step_once(elastic: E
     driver.tell(hosts=[("h1", 1), ("h2", 2)])
     elastic.sees(h1, "of 3 ranks")
     assert "told resized" in h1.log()
-    until(lambda: "rank 1 of 3" in h2.log("0") and "rank 2 of 3" in h2.log("1"), 20, elastic.told)
+    until(lambda: "rank 1 of 3" in h2.log("0") and "rank 2 of 3" in h2.log("1"), 20, elastic.summary)
     h1.tell(stop={"reason": "drained", "grace_seconds": 10})
-    until(lambda: "being drained" in h1.log("setup"), 20, elastic.told)
+    until(lambda: "being drained" in h1.log("setup"), 20, elastic.summary)
     driver.tell(hosts=[("h2", 2)])
     assert h1.wait(20)["reason"] == "stopped"
     assert "told drained" in h1.log()
@@ -110,7 +110,7 @@ def test_a_group_grows_leaves_its_first_host_and_does_every_step_once(elastic: E
     elastic.enough()
     assert driver.wait() == {"code": 0, "reason": "exited", "detail": ""}
     assert h2.wait()["code"] == 0
-    assert elastic.did_every_step_once(), elastic.told()
+    assert elastic.did_every_step_once(), elastic.summary()
     assert h2.labels() == {"setup": "set-up", "0": "rank 0", "1": "rank 1"}
 
 
@@ -136,7 +136,7 @@ def test_another_driver_takes_over_what_runs_and_changes_it(moving: ElasticJob) 
     following = moving.driver()
     following.tell(hosts=[("h1", 1), ("h2", 1)])
     following.start()
-    until(lambda: "Taking over the ranks on h1, h2" in following.log("setup"), 40, moving.told)
+    until(lambda: "Taking over the ranks on h1, h2" in following.log("setup"), 40, moving.summary)
     alone = len(moving.steps())
     moving.sees(h1, f"step {alone + 5} of 2 ranks")
     assert len(re.findall("pid", h1.log() + h2.log())) == 2  # the same processes
@@ -145,7 +145,7 @@ def test_another_driver_takes_over_what_runs_and_changes_it(moving: ElasticJob) 
     moving.sees(h2, "of 1 ranks")
     moving.enough()
     assert following.wait()["code"] == 0
-    assert moving.did_every_step_once(), moving.told()
+    assert moving.did_every_step_once(), moving.summary()
 
 
 def test_cancelling_ends_a_group_at_once(elastic: ElasticJob) -> None:

@@ -248,7 +248,7 @@ def test_a_whole_group_is_taken_over_undisturbed() -> None:
 
 
 @pytest.mark.parametrize("case", ["one is gone", "of two groups", "one has failed"])
-def test_what_is_left_of_a_group_begins_anew(case: str) -> None:
+def test_what_is_left_of_a_group_is_started_again(case: str) -> None:
     stage = Stage(first=1_000_000)
     runs = {name: [dict(FOUND[name][0])] for name in FOUND}
     if case == "one is gone":

@@ -1,4 +1,4 @@
-"""ElasticJob of the process runtime inside bubblewrap: Horovod, torchrun, workers that load data, and a training that fails."""
+"""Training jobs of the process runtime inside bubblewrap: Horovod, torchrun, workers that load data, and a training that fails."""
 
 import json
 import threading
