@@ -443,6 +443,8 @@ SILENT_RANK_MINUTES = env_int("SILENT_RANK_MINUTES", 30, 0, 10_080)
 may have its own limit."""
 NODE_LOST_AFTER_SECONDS = 18
 """Three missed reports, so that a loss is noticed within 20 s even if the last report came just before it."""
+NODE_ALARM_AFTER_SECONDS = 120
+"""No alarm before this time without a report: a restart of the agent or the machine is shorter."""
 GPU_QUARANTINE_FAILURES = env_int("GPU_QUARANTINE_FAILURES", 3, 0, 20)
 """A GPU is quarantined after so many different jobs in a row failed on it at once; 0 turns this off."""
 FENCE_SECONDS = 34

@@ -20,8 +20,6 @@ from portal.cluster.models import LIVE_NODE, Gpu, Node
 
 log = logging.getLogger(__name__)
 
-SILENT = timedelta(minutes=2)
-"""No alarm before this time without a report: a restart of the agent or the machine is shorter."""
 REST = timedelta(hours=1)
 """Minimum time between two mails."""
 REMEMBERED = timedelta(days=30)
@@ -42,7 +40,8 @@ def alarms(now: datetime | None = None) -> list[Alarm]:
     """Return the present alarms. A node that is cordoned or draining may be switched off without an alarm."""
     now = now or timezone.now()
     nodes = Node.objects.filter(LIVE_NODE, approved_at__isnull=False)
-    silent = nodes.filter(cordoned=False, draining=False, last_seen_at__lt=now - SILENT).order_by("name")
+    heard = now - timedelta(seconds=settings.NODE_ALARM_AFTER_SECONDS)
+    silent = nodes.filter(cordoned=False, draining=False, last_seen_at__lt=heard).order_by("name")
     gpus = Gpu.objects.filter(node__in=nodes, present=True, quarantined_at__isnull=False).select_related("node")
     return [*map(_silent, silent), *map(_quarantined, gpus.order_by("node__name", "index"))]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import django
 
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.browser.settings")
 django.setup()
 
 from django.utils import timezone  # noqa: E402
@@ -48,15 +48,14 @@ def seeded() -> dict[str, Any]:
     for user in User.objects.all():
         user.set_password(PASSWORD)
         user.save(update_fields=["password"])
-    Node.objects.filter(draining=False).update(last_seen_at=timezone.now() + timedelta(hours=1))
+    Node.objects.filter(draining=False).update(last_seen_at=timezone.now())
     return made
 
 
 def resized_job() -> dict[str, int]:
     """An elastic job that ran on 2 GPUs, then on 6, and is on 3 now; and its node."""
     alice = User.objects.get(username="alice")
-    soon = timezone.now() + timedelta(hours=1)
-    first, second = (world.make_node(name, gpus=4, last_seen_at=soon) for name in ("gpu-foxtrot", "gpu-golf"))
+    first, second = (world.make_node(name, gpus=4) for name in ("gpu-foxtrot", "gpu-golf"))
     job = world.make_job(world.make_project(alice, "Resizes"), name="language model", elastic=True, max_gpus=6)
     attempt = world.place(job, list(first.gpus.all()[:2]), driver=True)
     more = [*first.gpus.all()[2:], *second.gpus.all()[:2]]
@@ -85,9 +84,7 @@ def month() -> dict[str, Any]:
     alice = User.objects.get(username="alice")
     alice.set_password(PASSWORD)
     User.objects.update(password=alice.password)
-    Node.objects.filter(name__in=[node.name for node in made.nodes]).update(
-        last_seen_at=timezone.now() + timedelta(hours=1)
-    )
+    Node.objects.filter(name__in=[node.name for node in made.nodes]).update(last_seen_at=timezone.now())
     return {"running": [job.pk for job in made.running], "queued": [job.pk for job in made.queued]}
 
 
@@ -119,7 +116,7 @@ def demo_lab() -> dict[str, int]:
     now = timezone.now()
     written = month.fill(now, Size(4, 4), "http://127.0.0.1:1")
     User.objects.create_user("alice", "alice@demo.invalid", PASSWORD, is_staff=True)
-    Node.objects.update(last_seen_at=now + timedelta(hours=1), ready=True)
+    Node.objects.update(last_seen_at=now, ready=True)
     resized = max(written.ran, key=lambda ran: len(ran.simulated.resizes))
     return {"node": Node.objects.order_by("pk")[0].pk, "resized": resized.job.pk}
 
@@ -181,7 +178,7 @@ def lab_at_work(node: str = "gpu-delta") -> dict[str, Any]:
 
     switch_policy(None, "elastic_fifo", {})
     Node.objects.update(cordoned=True)
-    lab.ready_node(node, 4, ("sweeps",), last_seen_at=timezone.now() + timedelta(hours=1))
+    lab.ready_node(node, 4, ("sweeps",))
     sweeps = world.make_environment("sweeps")
     runs = lab.queue(1, 4, owner="alice", name="sweep of widths", environment=sweeps)
     turn()
@@ -210,7 +207,7 @@ def line_of_jobs() -> dict[str, Any]:
     from tests.portal import control_world as lab
 
     Node.objects.update(cordoned=True)
-    lab.ready_node("gpu-echo", 4, ("vision",), last_seen_at=timezone.now() + timedelta(hours=1))
+    lab.ready_node("gpu-echo", 4, ("vision",))
     vision = world.make_environment("vision")
     switch_policy(None, "fifo", {})
     about: dict[str, Any] = {"environment": vision, "launcher": "command", "entry": "python train.py"}

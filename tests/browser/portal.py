@@ -57,6 +57,7 @@ class Portal:
         self.home = home
         self.made = made
         self.env = {**os.environ, "SCHEDULEARN_HOME": str(home), "PORT": str(self.port), "LOG_LEVEL": "WARNING"}
+        self.env["DJANGO_SETTINGS_MODULE"] = "tests.browser.settings"
         self.env.pop("DATABASE_URL", None)
         self.server: subprocess.Popen[bytes] | None = None
 

@@ -4,6 +4,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.core import mail
 from django.core.cache import cache
 from django.test import Client
@@ -59,7 +60,7 @@ def test_a_node_that_is_out_of_use_on_purpose_is_none(fields: dict[str, Any]) ->
 
 
 def test_a_machine_that_restarts_is_none() -> None:
-    world.make_node("gpu-1", last_seen_at=timezone.now() - alarms.SILENT / 2)
+    world.make_node("gpu-1", last_seen_at=timezone.now() - timedelta(seconds=settings.NODE_ALARM_AFTER_SECONDS / 2))
     assert alarms.alarms() == []
 
 
