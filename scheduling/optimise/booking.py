@@ -211,8 +211,9 @@ class _Shop:
         return fast * self.apart if nodes == "many" and size <= self.largest else fast
 
     def options(self, sizes: Sequence[int]) -> list[tuple[int, str]]:
+        """Return the sizes that fit on empty nodes: on one of them, and on several for a job that may spread."""
         one = [(size, "one") for size in sizes if size <= self.largest]
-        return one + ([(size, "many") for size in sizes if size > 1] if self.job.spread else [])
+        return one + ([(size, "many") for size in sizes if 1 < size <= self.total] if self.job.spread else [])
 
     def elastic(self) -> Bid:
         """Choose a size for each slot, or a pause if it can be stopped, by a dynamic program over (slot, work done)."""
@@ -230,8 +231,7 @@ class _Shop:
         done = np.floor(speeds[:, None] * self.lengths[None, :] / (work / quanta) + 1e-9).astype(np.int64)
         costs = np.where(done > 0, costs, np.inf)
         # A job that could not end within the horizon even on empty nodes books all of it, and keeps its GPUs afterwards.
-        fits = [size <= (self.largest if nodes == "one" else self.total) for size, nodes in options]
-        goal = min(quanta, int(done[fits].max(axis=0, initial=0).sum()))
+        goal = min(quanta, int(done.max(axis=0, initial=0).sum()))
         index = np.arange(quanta + 1)
         table = np.full((slots + 1, quanta + 1), np.inf)
         table[:, 0] = 0.0

@@ -100,7 +100,9 @@ class Afs:
         if self.lengths == "known" and job.work is not None and job.work.source != "default":
             return max(job.work.value, 1.0)
         waited = now - (job.submitted_at if job.since is None else job.since) if job.waiting else 0.0
-        served = max(job.served_gpu_seconds - waited, FIRST_CLASS_SECONDS)
+        # In whole classes: a job that was just stopped must not be shorter at once than the one it was stopped for.
+        credit = waited // FIRST_CLASS_SECONDS * FIRST_CLASS_SECONDS
+        served = max(job.served_gpu_seconds - credit, FIRST_CLASS_SECONDS)
         return float(FIRST_CLASS_SECONDS * 2 ** int(log2(served / FIRST_CLASS_SECONDS)))
 
     def _place(self, job: Job, length: float) -> str:

@@ -193,10 +193,19 @@ class Pdors:
                 for size in {job.min_gpus, max(job.min_gpus, max_size(job))}
             ]
             cells = [cell for cell in cells if 0 < cell < float("inf")] or [1.0]
-            last = float(worth(now + self.horizon * self.slot_seconds - job.submitted_at))
+            last = float(worth(now + self._latest_end(job) - job.submitted_at))
             low = min(low, last / (2 * max(cells)))
             high = max(high, worth.value / min(cells))
         return low, max(high, 2 * low)
+
+    def _latest_end(self, job: Job) -> float:
+        """Return the seconds until the latest end that it may bid for.
+
+        A job that takes longer than the horizon books all of it and keeps its GPUs afterwards, so it ends later.
+        """
+        horizon = self.horizon * self.slot_seconds
+        seconds = estimates.remaining_seconds(job, job.min_gpus, free_batch=True) + job.restart_seconds
+        return max(horizon, seconds + self.slot_seconds) if seconds < float("inf") else horizon
 
     def _needed(self, job: Job, schedule: Schedule, first: int) -> Schedule:
         """Return the bookings of a job that it still needs: its remaining work may end before they do."""

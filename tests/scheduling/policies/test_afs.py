@@ -107,6 +107,16 @@ def test_two_jobs_of_unknown_length_do_not_take_turns_every_minute() -> None:
     assert sizes(decide(draw({"a": 1}, x, waiting("y", served_gpu_seconds=600.0)))) == {"x": 1}
 
 
+def test_a_job_that_was_just_stopped_does_not_go_before_the_one_it_was_stopped_for() -> None:
+    """The credit for waiting counts in classes: a second of it would make 1,200 s served shorter than 2,000 s at once."""
+    stopped = waiting("stopped", served_gpu_seconds=1200.0, since=1000.0)
+    first = waiting("first", served_gpu_seconds=2000.0, since=700.0)
+    order = ["first", "stopped"]
+    for now, ahead in ((1006.0, "first"), (1500.0, "first"), (1700.0, "stopped")):
+        lab = draw({"a": 1}, *(job for id in order for job in (stopped, first) if job.id == id), now=now)
+        assert sizes(decide(lab)) == {ahead: 1}, now
+
+
 def test_higher_priority_starts_first() -> None:
     lab = draw({"a": 1}, waiting("urgent", work=LONG, priority=1), waiting("short", work=SHORT))
     assert sizes(decide(lab)) == {"urgent": 1}

@@ -234,6 +234,20 @@ def test_no_slot_is_sold_twice_whatever_happens(
     assert comes_to_rest(world, policy, turns=30)
 
 
+def test_a_job_longer_than_the_horizon_starts_in_an_empty_lab() -> None:
+    """It ends after the last slot that can be booked, and is worth less then; the lowest price allows for that."""
+    long = waiting("x", 2, 6, elastic=False, asked_gpus=5, spread=False, work=slots(340), submitted_at=5.0)
+    slow = replace(long, speed=Curve((1.0, 1.0, 1.5, 2.4, 3.4, 3.4)))
+    assert sizes(decide(draw({"a": 1, "b": 4}, slow, now=NOW)))["x"] >= 2
+
+
+def test_sizes_that_never_fit_do_not_make_the_steps_of_work_too_large_for_the_others() -> None:
+    """Six GPUs would be thirteen times as fast as four, but the lab has five."""
+    curve = Curve((0.1, 0.1, 0.1, 0.1, 0.1, 1.3))
+    job = waiting("x", 4, 6, elastic=True, speed=curve, work=slots(150))
+    assert sizes(decide(draw({"a": 5}, job, now=NOW)))["x"] >= 4
+
+
 def test_the_reason_of_a_job_that_a_limit_holds_back_is_the_limit() -> None:
     limit = Limit("alice", 2, frozenset({"x", "y"}))
     lab = draw(
