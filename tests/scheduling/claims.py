@@ -198,7 +198,7 @@ CLAIMS: Mapping[str, Claim] = {
     r"(\d+) jobs? (?:is|are) ahead of it": _ahead,
     rf"it needs {GPUS} at once and only (\d+) (?:is|are) free( for it)?": _too_few,
     r"(?:the only GPU|all (\d+) GPUs)( of the nodes it can run on)? (?:is|are) (in use(?: or kept for jobs ahead of it)?)": _none_free,
-    rf"under this policy it does not start yet, though {GPUS} (?:is|are) free": _not_yet,
+    rf"under this policy it does not start yet, though {GPUS} (?:is|are) free(?: for it)?": _not_yet,
     rf"it needs {GPUS} at once; the largest group of free ones is (\d+), on node ([\w-]+)": _too_scattered,
     rf"jobs start strictly in order; the first waits for {GPUS}": _first_needs,
     rf"starting now it could hold up the first, which waits for {GPUS}(?:, expected in about \d+ min)?": _first_needs,
