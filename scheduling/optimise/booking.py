@@ -231,7 +231,7 @@ class _Shop:
         done = np.floor(speeds[:, None] * self.lengths[None, :] / (work / quanta) + 1e-9).astype(np.int64)
         costs = np.where(done > 0, costs, np.inf)
         # A job that could not end within the horizon even on empty nodes books all of it, and keeps its GPUs afterwards.
-        goal = min(quanta, int(done.max(axis=0, initial=0).sum()))
+        goal = min(quanta, int(done.max(axis=0).sum()))
         index = np.arange(quanta + 1)
         table = np.full((slots + 1, quanta + 1), np.inf)
         table[:, 0] = 0.0

@@ -199,7 +199,7 @@ class Pdors:
         return low, max(high, 2 * low)
 
     def _latest_end(self, job: Job) -> float:
-        """Return the seconds until the latest end that it may bid for.
+        """Return the seconds until the latest end that the job may bid for.
 
         A job that takes longer than the horizon books all of it and keeps its GPUs afterwards, so it ends later.
         """

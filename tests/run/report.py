@@ -74,7 +74,9 @@ def table(results: Mapping[str, Result], budget: Mapping[str, float], level: str
         counts = f"{name:10} {result.passed:6} {result.failed:6} {result.skipped:7}"
         row = f"{counts} {result.seconds / 60:7.1f} {allowed} {result.processor_seconds / 60:6.1f}"
         notes = [result.note, result.not_run and f"NOT RUN: {result.not_run}"]
-        notes += [f"OVER BUDGET by more than its size (tests/run/budget.toml, [{level}])"] if name in late else []
+        notes += (
+            [f"OVER BUDGET: more than twice its minutes (tests/run/budget.toml, [{level}])"] if name in late else []
+        )
         lines.append("  ".join([row, *filter(None, notes)]))
     return "\n".join(lines)
 

@@ -55,8 +55,8 @@ class Container:
         driver: str | None = None,
         batch: int | None = None,
     ) -> None:
-        hosts_told = [{"name": name, "slots": slots} for name, slots in hosts]
-        self.write("control.json", json.dumps({"stop": stop, "hosts": hosts_told, "driver": driver, "batch": batch}))
+        known_hosts = [{"name": name, "slots": slots} for name, slots in hosts]
+        self.write("control.json", json.dumps({"stop": stop, "hosts": known_hosts, "driver": driver, "batch": batch}))
 
     def start(self, renew: bool = True, **env: str) -> "Container":
         module = "runners.launch.driver" if self.spec.role == "driver" else "runners.launch.supervisor"
@@ -251,14 +251,14 @@ def attempt(home: Path, python: str = sys.executable) -> Iterator[Attempt]:
         made.close()
 
 
-def until(true: Callable[[], Any], seconds: float = 30, told: Callable[[], str] = str) -> Any:
-    """Waits for something to become true; fails with ``told`` when it does not in time."""
+def until(true: Callable[[], Any], seconds: float = 30, summary: Callable[[], str] = str) -> Any:
+    """Waits for something to become true; fails with the ``summary`` when it does not in time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if value := true():
             return value
         time.sleep(0.05)
-    raise AssertionError(f"not true within {seconds} s\n{told()}")
+    raise AssertionError(f"not true within {seconds} s\n{summary()}")
 
 
 def last_accuracy(text: str) -> float:

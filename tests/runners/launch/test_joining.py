@@ -75,7 +75,7 @@ def test_ranks_of_which_one_has_joined_are_not(tmp_path: Path, program: str) -> 
 def test_ranks_that_train_without_the_others_are_told_of_while_they_do(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
         (host,) = started(made, STEPS, 2)
-        until(lambda: SENTENCE in host.log("setup"), told=host.summary)
+        until(lambda: SENTENCE in host.log("setup"), summary=host.summary)
         made.release()
         assert host.wait() == {"code": 0, "reason": "exited", "detail": SENTENCE}
     assert host.log("setup").count(SENTENCE) == 1

@@ -39,7 +39,7 @@ def test_ranks_read_the_batch_that_was_chosen_last(tmp_path: Path) -> None:
         host = made.container(("sh", "-c", f"set -- 128; {READS}; set -- 96; {READS}")).start()
         until(lambda: host.process is not None)
         host.tell(batch=128)
-        until(lambda: "batch 128" in host.log(), told=host.summary)
+        until(lambda: "batch 128" in host.log(), summary=host.summary)
         host.tell(batch=96)
         assert host.wait()["code"] == 0
         assert "batch 96" in host.log()
