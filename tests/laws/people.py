@@ -9,7 +9,9 @@ import io
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
+from pathlib import Path
 
+from django.conf import settings
 from django.contrib.auth.hashers import make_password
 from django.contrib.auth.models import Group
 from django.utils import timezone
@@ -141,15 +143,15 @@ def make_world() -> World:
 
 
 @cache
-def unpacked(source: bytes) -> archive.Unpacked:
-    """The store keeps code by its hash, across the tests of a run."""
+def unpacked(source: bytes, home: Path) -> archive.Unpacked:
+    """The store in ``home`` keeps code by its hash, across the tests of a run. Some tests have a home of their own."""
     return archive.take([("train.py", io.BytesIO(source))])
 
 
 def make_project(owner: User, name: str, source: bytes) -> tuple[Project, CodeVersion]:
     project = Project.objects.create(name=name, description=f"About {name}", created_by=owner)
     Membership.objects.create(project=project, user=owner, role=Membership.Role.OWNER)
-    taken = unpacked(source)
+    taken = unpacked(source, settings.HOME)
     code = CodeVersion.objects.create(
         project=project,
         number=1,

@@ -11,8 +11,10 @@ from types import SimpleNamespace
 from typing import Any, Self, TypeVar
 from unittest import mock
 
+from django.apps import apps
 from django.conf import settings
 from django.core.management import call_command
+from django.core.management.color import no_style
 from django.db import connection
 
 from portal.cluster.models import Node as NodeRow
@@ -230,6 +232,9 @@ class Lab:
             process.go_away(self.chance.uniform(0, DOWN_SECONDS))
         call_command("flush", verbosity=0, interactive=False, inhibit_post_migrate=True)
         connection.creation.deserialize_db_from_string(saved)
+        with connection.cursor() as cursor:  # pg_restore does so, too
+            for statement in connection.ops.sequence_reset_sql(no_style(), apps.get_models(include_auto_created=True)):
+                cursor.execute(statement)
         self.points.begin_anew()
         self.judge.forget()
 
