@@ -4,12 +4,14 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from runners.agent.actions import NotReadyError
 from runners.agent.portal_client import Backoff
 from runners.environments.builds import Environments, Report
 from runners.environments.preparing import Progress
+from runners.host.node_files import read_own_json, write_json
 from runners.runtime import CreateError, EngineError
 
 logger = logging.getLogger(__name__)
@@ -25,10 +27,17 @@ class AgentStoppedError(Exception):
 
 
 class EnvironmentKeeper:
-    """Prepares environments in one thread, while other threads ask for them."""
+    """Prepares environments in one thread, while other threads ask for them.
 
-    def __init__(self, environments: Environments) -> None:
+    After a restart of the agent, those that were ready come first: they take a second each, a new one takes minutes.
+    """
+
+    def __init__(self, environments: Environments, ready_file: Path | None = None) -> None:
+        """``ready_file`` keeps the keys of those that are ready, for the next start."""
         self._environments = environments
+        self._ready_file = ready_file
+        self._were_ready = _keys_in(ready_file) if ready_file else set()
+        """Those that were ready before the start and have not been looked at since."""
         self._wanted: tuple[str, ...] = ()
         self._changed = threading.Condition()
         self._stopping = False
@@ -94,7 +103,7 @@ class EnvironmentKeeper:
 
     def _next(self, wanted: Sequence[str]) -> str | None:
         now = time.monotonic()
-        for key in wanted:
+        for key in sorted(wanted, key=lambda key: key not in self._were_ready):
             if key in self._retry and now < self._retry[key][0]:
                 continue
             try:
@@ -105,6 +114,7 @@ class EnvironmentKeeper:
         return None
 
     def _prepare(self, key: str) -> None:
+        self._were_ready.discard(key)
         logger.info("Preparing the environment %s.", key)
         try:
             report = self._environments.prepare(key, self._progress)
@@ -117,9 +127,19 @@ class EnvironmentKeeper:
         if report.state == "ready":
             self._retry.pop(key, None)
             logger.info("The environment %s is ready.", key)
+            self._keep_ready()
         else:
             self._put_off(key)
             logger.warning("The environment %s is not ready: %s", key, report.detail)
+
+    def _keep_ready(self) -> None:
+        if self._ready_file is None:
+            return
+        ready = {report.key for report in self._environments.reports() if report.state == "ready"}
+        try:
+            write_json(self._ready_file, sorted(ready | self._were_ready), 0o600)
+        except OSError as error:  # only the order after the next start depends on it
+            logger.warning("%s could not be written: %s", self._ready_file, error.strerror or error)
 
     def _put_off(self, key: str) -> None:
         backoff = self._retry[key][1] if key in self._retry else Backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
@@ -132,6 +152,11 @@ class EnvironmentKeeper:
                 raise AgentStoppedError
 
         return progress
+
+
+def _keys_in(file: Path) -> set[str]:
+    keys = read_own_json(file)
+    return {key for key in keys if isinstance(key, str)} if isinstance(keys, list) else set()
 
 
 class AllReady:

@@ -101,7 +101,7 @@ class Agent:
         self.journal = ContainerJournal(files)
         self.networks = Networks(runtime, self.journal)
         self.shipper = LogShipper(portal)
-        self.environments = EnvironmentKeeper(environments)
+        self.environments = EnvironmentKeeper(environments, files.home / "environments.json")
         self.code = CodeStore(files.code, portal)
         self.machine = machine or Machine(files.home, runtime, portal.url)
         self.executor = ActionExecutor(

@@ -128,13 +128,14 @@ class Lab(Product):
         for child in family:  # those of Celery would live on
             kill_dead(child)
 
-    def start_all(self) -> None:
+    def migrate(self) -> None:
+        """Bring the tables up to date, which offers all environments of the release, and retire those not used here."""
         self.manage("migrate", "-v", "0")
-        said = self.shell(
-            MAKE_ADMIN.format(password=PASSWORD)
-            + ONLY_THESE.format(keys=list(self.environments))
-            + JOIN_TOKEN * len(self.lan.machines)
-        )
+        self.shell(ONLY_THESE.format(keys=list(self.environments)))
+
+    def start_all(self) -> None:
+        self.migrate()
+        said = self.shell(MAKE_ADMIN.format(password=PASSWORD) + JOIN_TOKEN * len(self.lan.machines))
         self.token = re.search(r"TOKEN (\S+)", said).group(1)  # type: ignore[union-attr]
         self.start("web")
         self.start("scheduler")

@@ -109,7 +109,7 @@ def everything_is_deployed(scene: Scene) -> None:
         process = scene.lab.processes.pop(name)
         process.send_signal(signal.SIGTERM)
         process.wait(40)
-    scene.lab.manage("migrate", "-v", "0")
+    scene.lab.migrate()
     for name in ("web", "scheduler", "worker"):
         scene.lab.start(name)
     for machine in scene.lab.lan.machines:

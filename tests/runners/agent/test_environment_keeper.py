@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -65,6 +66,39 @@ def test_they_are_prepared_in_order_and_reported_meanwhile() -> None:
     until(lambda: {report["state"] for report in keeper.reports()} == {"ready"})
     assert slow.order == ["b", "a"]
     keeper.require("a")
+    keeper.stop()
+
+
+def test_those_that_were_ready_come_first_after_a_restart(tmp_path: Path) -> None:
+    file = tmp_path / "environments.json"
+    slow = Slow()
+    slow.go.set()
+    before = EnvironmentKeeper(slow, file)
+    before.start()
+    before.want(["c", "b"])
+    until(lambda: {report["state"] for report in before.reports()} == {"ready"})
+    before.stop()
+    again = Slow()
+    again.go.set()
+    keeper = EnvironmentKeeper(again, file)
+    keeper.want(["new", "a", "b", "c"])
+    keeper.start()
+    until(lambda: len(again.order) == 4)
+    assert again.order == ["b", "c", "new", "a"]
+    keeper.stop()
+
+
+@pytest.mark.parametrize("content", ["", "7", '{"a": 1}', "[[1]]", '["gone"]'])
+def test_a_damaged_memory_changes_nothing(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "environments.json"
+    file.write_text(content)
+    slow = Slow()
+    slow.go.set()
+    keeper = EnvironmentKeeper(slow, file)
+    keeper.want(["b", "a"])
+    keeper.start()
+    until(lambda: len(slow.order) == 2)
+    assert slow.order == ["b", "a"]
     keeper.stop()
 
 
