@@ -5,7 +5,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +99,11 @@ class Client:
             if open_jobs:
                 time.sleep(0.5)
         return states
+
+    def cancel_open(self, states: Mapping[int, str]) -> None:
+        """Cancel the jobs that are not in a final state, so that the next fault finds a lab with all its GPUs."""
+        for job in [job for job, state in states.items() if state not in FINAL]:
+            self.ask("POST", f"jobs/{job}/cancel/")
 
     def causes(self, jobs: Iterable[int]) -> list[str]:
         """What the portal gives as the causes of those that failed: where to look when they should not have."""

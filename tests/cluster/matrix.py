@@ -121,7 +121,7 @@ def _carry_out(on: Stage, fault: Fault, seed: int, times: int) -> Row:
         if back is not None:
             back()
     except Exception as error:  # noqa: BLE001
-        row.complaints.append(f"not mended: {error!r}")
+        row.complaints.append(f"not repaired: {error!r}")
     finals = client.finals(DRAIN_SECONDS)
     rings = client.finals(DRAIN_SECONDS, {ring.job for ring in scene.rings})
     try:
@@ -137,6 +137,7 @@ def _carry_out(on: Stage, fault: Fault, seed: int, times: int) -> Row:
     if row.complaints:
         print(*client.causes({*finals, *rings}), sep="\n", flush=True)
     row.complaints += [load.trouble] if load.trouble else []
+    client.cancel_open(finals | rings)
     row.jobs, row.runs = len(client.asked) + len(scene.rings), len(runs)
     row.restarted = len(runs) - len({run.job for run in runs}) + again(scene.rings, on.judge.seen_ranks())
     row.complaints += census(on, seed)

@@ -1,5 +1,5 @@
 """Faults of the portal's own programs and of its databases. Each function breaks one thing once, in a way drawn from the
-seed, and mends it."""
+seed, and repairs it."""
 
 import glob
 import signal

@@ -80,13 +80,15 @@ class Ring:
 
     def machines(self) -> tuple[Machine, list[Machine]]:
         """The driver's, and the others that have ranks."""
-        found: dict[str, list[str]] = {}
-        for machine in self.scene.lab.lan.machines:
-            asked = ("ps", "--filter", f"label=sl.job={self.job}", "--format", '{{.Label "sl.name"}}')
-            found[machine.name] = machine.docker(*asked).stdout.decode().split()
+        found = {machine.name: self.names_on(machine) for machine in self.scene.lab.lan.machines}
         leads = next(name for name, parts in found.items() if any(part.endswith("-0") for part in parts))
         others = [name for name, parts in found.items() if parts and name != leads]
         return self.scene.lab.machine(leads), [self.scene.lab.machine(name) for name in others]
+
+    def names_on(self, machine: Machine) -> list[str]:
+        """Those of its containers that run on this machine."""
+        asked = ("ps", "--filter", f"label=sl.job={self.job}", "--format", '{{.Label "sl.name"}}')
+        return machine.docker(*asked).stdout.decode().split()
 
     def finish(self) -> None:
         for machine in self.scene.lab.lan.machines:
@@ -131,7 +133,8 @@ def nodes_are_parted(scene: Scene) -> None:
 def minimum_is_broken(scene: Scene) -> None:
     """An elastic ring needs all its ranks, on two machines; one of these is drained, cut off, or without power.
 
-    Its attempt ends instead of holding the GPUs that are left, and its job runs again when there are enough.
+    Its attempt ends instead of holding the GPUs that are left, and its job runs again when there are enough. From a machine
+    that is drained it may also move to others that have room, without an end.
     """
     ring = Ring(scene, elastic=True, least=RANKS)
     ring.asked.again = True
@@ -143,8 +146,13 @@ def minimum_is_broken(scene: Scene) -> None:
     broken = time.monotonic()
     heal = broken_by(scene, machine, how)
     try:
-        what = f"the first attempt of a ring ends after {how} of {machine.name}"
-        scene.within(NOWHERE_SECONDS, what, lambda: ended(scene, ring.job), broken)
+        what = f"the first attempt of a ring ends, or has moved, after {how} of {machine.name}"
+        scene.within(
+            NOWHERE_SECONDS,
+            what,
+            lambda: ended(scene, ring.job) or (how == "drain" and not ring.names_on(machine)),
+            broken,
+        )
     finally:
         heal()
     ring.comes_to(f"of {RANKS} ranks", 3)
