@@ -46,7 +46,7 @@ async def knock(world: World, role: str, address: str, origin: bytes | None = OU
     if origin is not None:
         headers.append((b"origin", origin))
     socket = WebsocketCommunicator(application, address, headers=headers)
-    opened, _ = await socket.connect()
+    opened, _ = await socket.connect(timeout=60)
     got = b""
     if opened:
         first = json.loads(await socket.receive_from(5))
@@ -55,7 +55,7 @@ async def knock(world: World, role: str, address: str, origin: bytes | None = OU
         while CANARY.encode() not in got:
             message = await socket.receive_from(5)
             got += message.encode() if isinstance(message, str) else message
-    await socket.disconnect()
+    await socket.disconnect(timeout=60)
     return opened, got
 
 

@@ -164,7 +164,7 @@ async def test_other_addresses_are_refused() -> None:
     socket = WebsocketCommunicator(
         application, "/ws/elsewhere/", headers=[(b"host", b"localhost"), (b"origin", ORIGIN)]
     )
-    accepted, _ = await socket.connect()
+    accepted, _ = await socket.connect(timeout=60)
     assert not accepted
 
 
@@ -182,7 +182,7 @@ async def test_the_history_comes_first_and_then_each_line_as_it_is_stored(lab: L
     other = await sync_to_async(lab.write)(b"hello\n", name="1")
     await viewer.until_bytes(other.pk, 6)
     assert viewer.bytes == {stream.pk: b"one\ntwo\nthree\n", other.pk: b"hello\n"}
-    await viewer.socket.disconnect()
+    await viewer.socket.disconnect(timeout=60)
 
 
 async def test_a_bell_that_is_lost_only_costs_time(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +193,7 @@ async def test_a_bell_that_is_lost_only_costs_time(lab: Lab, monkeypatch: pytest
     monkeypatch.setattr(logs, "wake_job_viewers", lambda *_, **__: None)
     stream = await sync_to_async(lab.write)(b"quiet\n")
     await viewer.until_bytes(stream.pk, 6)
-    await viewer.socket.disconnect()
+    await viewer.socket.disconnect(timeout=60)
 
 
 async def test_after_a_break_it_goes_on_exactly_where_the_viewer_was(lab: Lab) -> None:
@@ -209,21 +209,21 @@ async def test_after_a_break_it_goes_on_exactly_where_the_viewer_was(lab: Lab) -
         else:
             await viewer.until("idle")
             assert viewer.bytes == {}
-        await viewer.socket.disconnect()
+        await viewer.socket.disconnect(timeout=60)
 
 
 async def test_cursors_may_come_in_several_messages(lab: Lab) -> None:
     streams = [await sync_to_async(lab.write)(b"0123456789", name=str(name)) for name in range(3)]
     viewer = Viewer(lab.job, await cookie_of(lab, lab.alice))
-    await viewer.socket.connect()
-    await viewer.socket.receive_json_from()
+    await viewer.socket.connect(timeout=60)
+    await viewer.socket.receive_json_from(timeout=60)
     for number, stream in enumerate(streams):
         message = {"type": "read", "cursors": {stream.pk: 4 + number}, "more": number < 2}
         await viewer.socket.send_json_to(message)
         viewer.cursors[stream.pk] = 4 + number
     await viewer.until("idle")
     assert viewer.bytes == {stream.pk: b"0123456789"[4 + number :] for number, stream in enumerate(streams)}
-    await viewer.socket.disconnect()
+    await viewer.socket.disconnect(timeout=60)
 
 
 async def test_times_are_right_from_any_cursor(lab: Lab) -> None:
@@ -236,7 +236,7 @@ async def test_times_are_right_from_any_cursor(lab: Lab) -> None:
         for n in range(cursor // 10 + 1, lines, 97):
             assert [10 * n, 5000 + n] in viewer.marks[stream.pk]
         assert viewer.marks[stream.pk][0] == [cursor, 5000 + cursor // 10]
-        await viewer.socket.disconnect()
+        await viewer.socket.disconnect(timeout=60)
 
 
 async def test_the_ranks_of_a_long_history_come_in_the_order_of_their_times(lab: Lab) -> None:
@@ -253,7 +253,7 @@ async def test_the_ranks_of_a_long_history_come_in_the_order_of_their_times(lab:
         if frame := message.get("bytes"):
             order.append(json.loads(frame[4 : 4 + struct.unpack_from(">I", frame)[0]])["m"][0][1])
     assert order == [0, 1000, 2000, 3000, 4000, 5000]
-    await viewer.socket.disconnect()
+    await viewer.socket.disconnect(timeout=60)
 
 
 async def test_a_viewer_that_does_not_read_gets_one_window_and_is_shut_out(
@@ -322,12 +322,12 @@ async def test_a_user_has_a_limited_number_of_sockets(lab: Lab, monkeypatch: pyt
     bob = Viewer(lab.job, await cookie_of(lab, lab.bob))
     assert await bob.open()
     await bob.until("idle")
-    await viewers[0].socket.disconnect()
+    await viewers[0].socket.disconnect(timeout=60)
     again = Viewer(lab.job, cookie)
     await again.open()
     await again.until("idle")
     for viewer in (viewers[1], viewers[2], bob, again):
-        await viewer.socket.disconnect()
+        await viewer.socket.disconnect(timeout=60)
     assert consumers._open_sockets[lab.alice.pk] == consumers._open_sockets[lab.bob.pk] == 0
 
 
