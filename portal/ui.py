@@ -185,6 +185,14 @@ def counted(number: int, words: str) -> str:
 
 
 @register.filter
+def sentence(content: Any) -> Any:
+    """Return the sentence for a message as it is stored; a text of an earlier release and other values as they are."""
+    from portal.sentences import sentence_of  # noqa: PLC0415  # its modules use the filters above
+
+    return sentence_of(content) if isinstance(content, dict) and "code" in content else content
+
+
+@register.filter
 def gpu_hours(amount: float | None) -> str:
     """Format GPU-microseconds, the unit of ``portal.usage``, as GPU-hours."""
     if amount is None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from runners.messages import Message, quoted
+from runners.messages.problems import Problem
 from runners.spec import RunSpec
 
 ContainerState = Literal["created", "running", "exited"]
@@ -19,13 +21,17 @@ class SetupError(Exception):
 
 
 class RunError(Exception):
-    """The runtime could not do what was requested. The message is a sentence for users and admins.
+    """The runtime could not do what was requested. The ``message`` is for users and admins.
 
     RunError
     ├── EngineError   it does not answer, or not in time: nothing is known, try again later
     └── CreateError   this container cannot be created, even if tried again: exit_reason ``create_error``
         └── TroubleError   because of an error of the engine itself, which may be temporary
     """
+
+    def __init__(self, message: Message | str) -> None:
+        self.message = quoted(message)
+        super().__init__(self.message.text)
 
 
 class EngineError(RunError):
@@ -38,21 +44,6 @@ class CreateError(RunError):
 
 class TroubleError(CreateError):
     pass
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Something unfit about this machine, for the nodes page."""
-
-    text: str
-    fix: str
-    """What an admin should do; empty when there is nothing to do."""
-    blocking: bool = False
-    """True when no container can run, or none safely, before it is fixed."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the problem as reports have it; portals of the previous release read the fix under its former name."""
-        return {"text": self.text, "fix": self.fix, "mend": self.fix, "blocking": self.blocking}
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +156,8 @@ class ContainerRuntime(Protocol):
         ...
 
 
-LAUNCH = ("__init__.py", "spec.py", "launch", "training")
-"""The part of ``runners`` that jobs need: what runs first in a container, and the training library."""
+LAUNCH = ("__init__.py", "spec.py", "messages", "launch", "training")
+"""The part of ``runners`` that jobs need: what runs first in a container with its messages, and the training library."""
 
 
 def module_of(spec: RunSpec) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from scheduling.messages import Message
 from scheduling.types import Job, JobId, Placement, Snapshot
 
 Kind = Literal["preempted", "restarts", "shrinks", "moves", "grows", "starts", "waits", "goes on"]
@@ -21,16 +22,16 @@ class JobChange:
     kind: Kind
     before: Placement
     after: Placement
-    reason: str = ""
+    reason: Message | None = None
     """Why the job waits, for a waiting job."""
 
 
 def changes(
-    snapshot: Snapshot, target: Mapping[JobId, Placement], reasons: Mapping[JobId, str]
+    snapshot: Snapshot, target: Mapping[JobId, Placement], reasons: Mapping[JobId, Message]
 ) -> tuple[JobChange, ...]:
     """Return one change per job that is not being stopped, the most disruptive first, then in the order of the queue."""
     found = [
-        (KINDS.index(kind), job.queue_key, JobChange(job.id, kind, job.now_on, after, reasons.get(job.id, "")))
+        (KINDS.index(kind), job.queue_key, JobChange(job.id, kind, job.now_on, after, reasons.get(job.id)))
         for job in snapshot.jobs
         if not job.stopping
         for after in [clean(target.get(job.id, {}))]

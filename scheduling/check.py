@@ -2,23 +2,53 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
+from scheduling.failures import (
+    GpusNotWhole,
+    GpusOfClosedNode,
+    GpusOfExcludedNode,
+    GpusOfSeveralNodes,
+    GpusOfUnknownNodes,
+    GpusOutOfRange,
+    GpusWhileBlocked,
+    GpusWhileStopping,
+    JobNotInSnapshot,
+    LimitExceeded,
+    LossOfBase,
+    MoreGpusThanFree,
+    ReasonMissing,
+    ResizeOfInelastic,
+    StopOfUnstoppable,
+)
+from scheduling.messages import Message, Text
 from scheduling.types import Job, Placement, Plan, Snapshot
 
 
-def violations(snapshot: Snapshot, plan: Plan) -> list[str]:
-    """Return one sentence for each rule that the plan breaks; none for a valid plan."""
+def violations(snapshot: Snapshot, plan: Plan) -> list[Message]:
+    """Return one message for each rule that the plan breaks; none for a valid plan."""
     known = {job.id: job for job in snapshot.jobs}
     nodes = {node.id for node in snapshot.nodes}
-    found = [f"Job {job} is not in the snapshot." for job in plan.target if job not in known]
+    found: list[Message] = [JobNotInSnapshot(str(job)) for job in plan.target if job not in known]
     for job in snapshot.jobs:
         target = plan.target.get(job.id, {})
         if (target or job.now_on) and not (target is job.now_on and _sound(job, nodes)):
             found += _job(job, target, nodes)
     found += _nodes(snapshot, plan)
     found += _limits(snapshot, plan)
-    found += [f"The reason for job {job} is empty." for job, reason in plan.reasons.items() if not reason.strip()]
+    found += [ReasonMissing(str(job)) for job, reason in plan.reasons.items() if not _is_one(reason)]
     return found
+
+
+def _is_one(reason: Any) -> bool:
+    """Whether it is a reason: a lab's own policy may return anything."""
+    return reason.text.strip() != "" if isinstance(reason, Text) else isinstance(reason, Message)
+
+
+def _number(count: Any) -> float:
+    """Return a number as JSON can have it: policies may give GPUs as numbers of NumPy, or as fractions."""
+    number = float(count)
+    return int(number) if number.is_integer() else number
 
 
 def _sound(job: Job, nodes: set[str]) -> bool:
@@ -26,42 +56,42 @@ def _sound(job: Job, nodes: set[str]) -> bool:
     return not job.stopping and job.min_gpus <= job.gpus <= job.max_gpus and job.now_on.keys() <= nodes
 
 
-def _job(job: Job, target: Placement, nodes: set[str]) -> Iterator[str]:
+def _job(job: Job, target: Placement, nodes: set[str]) -> Iterator[Message]:
     count = sum(target.values())
     if any(gpus < 0 or type(gpus) is not int for gpus in target.values()):
-        yield f"Job {job.id} is given a fraction of a GPU, or a negative number."
+        yield GpusNotWhole(job.id)
     # Some of its GPUs may be lost, or some of its ranks ended: it may stay below its minimum, but not lose more.
     minimum = min(job.min_gpus, job.gpus) if job.running else job.min_gpus
     if count and not minimum <= count <= job.max_gpus:
-        yield f"Job {job.id} is given {count} GPUs, but runs on {job.min_gpus} to {job.max_gpus}."
+        yield GpusOutOfRange(job.id, _number(count), job.min_gpus, job.max_gpus)
     if unknown := set(target) - nodes:
-        yield f"Job {job.id} is given GPUs of unknown nodes: {', '.join(sorted(unknown))}."
+        yield GpusOfUnknownNodes(job.id, sorted(map(str, unknown)))
     if job.stopping:
         if count:
-            yield f"Job {job.id} is being stopped, but is given GPUs."
+            yield GpusWhileStopping(job.id)
         return
     if job.running:
         yield from _running(job, target)
     elif count:
         if job.blocked:
-            yield f"Job {job.id} cannot start now, but is given GPUs."
+            yield GpusWhileBlocked(job.id)
         if len([gpus for gpus in target.values() if gpus]) > 1 and not job.spread:
-            yield f"Job {job.id} must be on one node, but is given GPUs of several."
+            yield GpusOfSeveralNodes(job.id)
 
 
-def _running(job: Job, target: Placement) -> Iterator[str]:
+def _running(job: Job, target: Placement) -> Iterator[Message]:
     count = sum(target.values())
     if not count:
         if not job.preemptible:
-            yield f"Job {job.id} runs and cannot be stopped, but is given nothing."
+            yield StopOfUnstoppable(job.id)
         return
     changed = any(target.get(node, 0) != job.now_on.get(node, 0) for node in {*target, *job.now_on})
     if changed and not job.elastic:
-        yield f"Job {job.id} is not elastic, but its GPUs are changed."
+        yield ResizeOfInelastic(job.id)
     if any(target.get(node, 0) < gpus for node, gpus in job.base.items()):
-        yield f"Job {job.id} runs, but loses its base."
+        yield LossOfBase(job.id)
     if not job.spread and len([gpus for gpus in {**job.now_on, **target}.values() if gpus]) > 1:
-        yield f"Job {job.id} must be on one node, but is given GPUs of several."
+        yield GpusOfSeveralNodes(job.id)
 
 
 def _added(job: Job, target: Placement) -> dict[str, int]:
@@ -71,7 +101,7 @@ def _added(job: Job, target: Placement) -> dict[str, int]:
     return {node: gpus for node, gpus in more.items() if gpus > 0}
 
 
-def _nodes(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
+def _nodes(snapshot: Snapshot, plan: Plan) -> Iterator[Message]:
     names = {node.id: node.name for node in snapshot.nodes}
     given: Counter[str] = Counter()
     for job in snapshot.jobs:
@@ -82,15 +112,15 @@ def _nodes(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
         given.update(more)
         for node in more:
             if job.nodes is not None and node not in job.nodes:
-                yield f"Job {job.id} cannot run on node {names.get(node, node)}, but is given GPUs of it."
+                yield GpusOfExcludedNode(job.id, names.get(node, node))
     for view in snapshot.nodes:
         if given[view.id] and not view.open:
-            yield f"Node {view.name} is not open for new work, but {given[view.id]} of its GPUs are given."
+            yield GpusOfClosedNode(view.name, _number(given[view.id]))
         if given[view.id] > view.free:
-            yield f"Node {view.name} has {view.free} free GPUs, but {given[view.id]} are given."
+            yield MoreGpusThanFree(view.name, view.free, _number(given[view.id]))
 
 
-def _limits(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
+def _limits(snapshot: Snapshot, plan: Plan) -> Iterator[Message]:
     """Check the limits, except soft ones. One that is exceeded already (lowered, or GPUs not yet released) forbids more."""
     hard = [limit for limit in snapshot.limits if not limit.soft]
     known = {job.id: job for job in snapshot.jobs} if hard else {}
@@ -99,4 +129,4 @@ def _limits(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
         added = sum(sum(_added(job, plan.target.get(job.id, {})).values()) for job in members)
         held = limit.leaving + sum(job.gpus for job in members if not job.stopping)
         if added and held + added > limit.max_gpus:
-            yield f"The limit of {limit.max_gpus} GPUs for {limit.name} is exceeded: {held} are held and {added} more given."
+            yield LimitExceeded(limit.max_gpus, limit.name, held, _number(added))

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from scheduling import damping, reservations, tiers
+from scheduling.messages import Text
 from scheduling.toolkit.projected_state import project
 from scheduling.types import Job, JobId, Plan, Policy, Snapshot
 
@@ -39,7 +40,15 @@ def _decide(policy: Policy, snapshot: Snapshot) -> Plan:
     def plan(view: Snapshot) -> Plan:
         return damping.around(partial(tiers.plan, policy), view, growth=not hasattr(policy, "grow_after_seconds"))
 
-    return reservations.around(plan, snapshot)
+    return _with_messages(reservations.around(plan, snapshot))
+
+
+def _with_messages(plan: Plan) -> Plan:
+    """Return the plan with messages for reasons; those of a lab's own policy may be plain sentences."""
+    if not any(isinstance(reason, str) for reason in plan.reasons.values()):
+        return plan
+    reasons = {job: Text(reason) if isinstance(reason, str) else reason for job, reason in plan.reasons.items()}
+    return replace(plan, reasons=reasons)
 
 
 def _losing(snapshot: Snapshot, plan: Plan) -> list[Job]:

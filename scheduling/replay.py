@@ -9,6 +9,8 @@ from scheduling import wire
 from scheduling.changes import KINDS, Kind, clean, kind_of
 from scheduling.check import violations
 from scheduling.decide import decide
+from scheduling.failures import PlanRefused, PolicyFailed
+from scheduling.messages import Message, Text
 from scheduling.types import Job, JobId, Plan, Policy, Snapshot
 
 
@@ -27,7 +29,7 @@ class ReplayOutcome:
     """A repeated decision. ``plan`` is None when the policy failed or its plan breaks a rule; ``wrong`` has the reason."""
 
     plan: Plan | None
-    wrong: str
+    wrong: Message | None
     differences: tuple[Difference, ...]
     state_differs: bool
     """Whether the new plan has another state. The states of two different policies are not compared."""
@@ -52,11 +54,11 @@ def decide_again(
         # Through JSON, like the recorded plan: tuples of a state become lists, and its keys become strings.
         new = wire.plan_from_json(json.loads(json.dumps(wire.plan_to_json(decide(policy, snapshot)))))
     except Exception as error:  # any failure of the policy is a result
-        return ReplayOutcome(None, f"The policy failed: {type(error).__name__}: {error}", (), False)
+        return ReplayOutcome(None, PolicyFailed.by(error), (), False)
     if wrong := violations(snapshot, new):
-        return ReplayOutcome(None, f"The plan is not allowed: {' '.join(wrong[:3])}", (), False)
+        return ReplayOutcome(None, PlanRefused.for_(wrong[:3]), (), False)
     found = differences(snapshot, plan, new, words=not other)
-    return ReplayOutcome(new, "", found, not other and new.state != plan.state)
+    return ReplayOutcome(new, None, found, not other and new.state != plan.state)
 
 
 def differences(snapshot: Snapshot, one: Plan, other: Plan, *, words: bool = True) -> tuple[Difference, ...]:
@@ -75,8 +77,10 @@ def _described(job: Job, one: Plan, other: Plan, names: Mapping[str, str], words
         ("", _gpus(one, job, names), _gpus(other, job, names)),
         ("batch ", one.batches.get(job.id), other.batches.get(job.id)),
     ]
-    if words:
-        pairs.append(("", one.reasons.get(job.id), other.reasons.get(job.id)))
+    before, after = one.reasons.get(job.id), other.reasons.get(job.id)
+    recorded_as_text = isinstance(before, Text) and after is not None and not isinstance(after, Text)
+    if words and not recorded_as_text:  # by an earlier release
+        pairs.append(("", before, after))
     return [f"{what}{_shown(before)} -> {_shown(after)}" for what, before, after in pairs if before != after]
 
 
@@ -86,4 +90,9 @@ def _gpus(plan: Plan, job: Job, names: Mapping[str, str]) -> str:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, Text):
+        return value.text
+    if isinstance(value, Message):
+        parameters = ", ".join(f"{name}={shown!r}" for name, shown in value.data().items() if name != "code")
+        return f"{value.code}({parameters})"
     return "none" if value is None else str(value)

@@ -12,9 +12,10 @@ next cycle where it put them.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from scheduling import tiers
-from scheduling.toolkit import reasons
+from scheduling.messages import Message
 from scheduling.types import Job, JobId, NodeId, Placement, Plan, Reservation, Snapshot
 
 AHEAD_SECONDS = 30 * 86400.0
@@ -259,6 +260,20 @@ def _is_gone_by(moment: float, job: Job, now: float) -> bool:
     return job.longest_seconds is not None and began + job.longest_seconds <= moment
 
 
+@dataclass(frozen=True)
+class BesideReserved(Message):
+    """A reason, and the free GPUs that the job may not use: its reservation has ``begun``, or begins before it would end."""
+
+    code: ClassVar[str] = "beside_reserved"
+    reason: Message
+    count: int
+    node: str
+    name: str
+    minutes: int
+    """Until the reservation ends or, if it has not begun, until it begins."""
+    begun: bool
+
+
 def _merged(where: Placement, real: Mapping[NodeId, NodeId]) -> dict[NodeId, int]:
     together: dict[NodeId, int] = {}
     for node, gpus in where.items():
@@ -267,7 +282,7 @@ def _merged(where: Placement, real: Mapping[NodeId, NodeId]) -> dict[NodeId, int
     return _held(together)
 
 
-def _with_reserved(id: JobId, reason: str, view: Snapshot, parts: list[ReservedPart]) -> str:
+def _with_reserved(id: JobId, reason: Message, view: Snapshot, parts: list[ReservedPart]) -> Message:
     """Add to a reason the free GPUs that are reserved and that the job may not use."""
     job = next((job for job in view.jobs if job.id == id), None)
     if job is None or job.blocked:
@@ -278,17 +293,14 @@ def _with_reserved(id: JobId, reason: str, view: Snapshot, parts: list[ReservedP
             name = next(node.name for node in view.nodes if node.id == part.id)
             if job.owner in item.owners:
                 item = next(each for each in part.followers if job.owner not in each.owners)
-            until = f"for another {_minutes(item.end - view.now)}"
-            if item.start > view.now:
-                until = f"in {_minutes(item.start - view.now)}, before it would surely end"
-            are = "is" if part.free == 1 else "are"
-            return f"{reason} {reasons.gpus(part.free)} of node {name} {are} reserved for {item.name} {until}."
+            begun = item.start <= view.now
+            minutes = _minutes((item.end if begun else item.start) - view.now)
+            return BesideReserved(reason, part.free, name, item.name, minutes, begun)
     return reason
 
 
-def _minutes(seconds: float) -> str:
+def _minutes(seconds: float) -> int:
+    """Return minutes, rounded to whole hours from two hours on, and to whole days from two days on."""
     minutes = max(1, round(seconds / 60))
-    if minutes < 120:
-        return "1 minute" if minutes == 1 else f"{minutes} minutes"
     hours = round(minutes / 60)
-    return f"{hours} hours" if hours < 48 else f"{round(hours / 24)} days"
+    return minutes if minutes < 120 else hours * 60 if hours < 48 else round(hours / 24) * 24 * 60

@@ -20,6 +20,7 @@ from math import inf
 from typing import Any, ClassVar
 
 from scheduling import damping
+from scheduling.messages import Message
 from scheduling.toolkit import reasons
 from scheduling.toolkit.capacity import Capacity
 from scheduling.types import Account, Job, JobId, Limit, NodeId, Placement, Plan, Policy, Snapshot
@@ -116,6 +117,22 @@ class _Alone:
         return Plan(capacity.held, why)
 
 
+@dataclass(frozen=True)
+class Overdue(Message):
+    """It has waited longer than the lab's patience: GPUs are kept for it."""
+
+    code: ClassVar[str] = "overdue"
+    patience: int
+
+
+@dataclass(frozen=True)
+class BehindTier(Message):
+    """Jobs of a higher tier wait, under a policy that starts jobs strictly in order."""
+
+    code: ClassVar[str] = "behind_tier"
+    tier: str
+
+
 def layers(snapshot: Snapshot) -> dict[JobId, str]:
     """Name the layer of each job, one of ``LAYERS``."""
     found: dict[JobId, str] = {job.id: "spare" if job.opportunistic else job.tier for job in snapshot.jobs}
@@ -151,7 +168,7 @@ class _World:
         self.held = {job.id: job.gpus if job.running else 0 for job in self.snapshot.jobs}
         self.gone: set[JobId] = set()
         self.target: dict[JobId, Placement] = {job.id: job.now_on for job in self.snapshot.jobs if job.running}
-        self.reasons: dict[JobId, str] = {}
+        self.reasons: dict[JobId, Message] = {}
         self.batches: dict[JobId, int] = {}
         self.states: dict[str, Mapping[str, Any]] = {}
         self.again_at: list[float] = []
@@ -196,10 +213,7 @@ class _World:
             self.kept[node] += at_once
             self.leaving[node] -= min(take - at_once, max(0, self.leaving[node]))
             missing -= take
-        hours = reasons.hours(self.snapshot.patience_seconds)
-        self.reasons[job.id] = (
-            f"It has waited for more than {hours}, so it is next: GPUs are kept for it as they come free."
-        )
+        self.reasons[job.id] = Overdue(reasons.rough(self.snapshot.patience_seconds))
 
     def _view(self, name: str, free: Mapping[NodeId, int], leaving: Mapping[NodeId, int]) -> Snapshot:
         """Return the snapshot of one layer: its own jobs, and the GPUs that no job above it holds or waits for."""
@@ -333,7 +347,7 @@ class _World:
             promised.update(where)
             missing = sum(max(0, gpus - max(0, self.free[node])) for node, gpus in where.items())
             if id in self.reasons and missing:
-                self.reasons[id] = reasons.promised(missing)
+                self.reasons[id] = reasons.Promised(missing)
         for node in self.free:
             held_back = max(0, promised[node] - given[node])
             self.free[node] -= given[node]
@@ -355,7 +369,7 @@ class _World:
         others = tuple(job for job in view.jobs if not job.waiting or job.preemptible)
         done = policy.plan(replace(view, jobs=others))
         capacity = Capacity(view)
-        behind = f"Jobs of the {self.line} tier are ahead of it, and jobs start strictly in order."
+        behind = BehindTier(self.line)
         why = {job.id: reasons.impossible(job, capacity) or reasons.limited(job, capacity) or behind for job in held}
         return replace(done, reasons={**done.reasons, **why})
 

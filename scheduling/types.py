@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
+from scheduling.messages import Message
 from scheduling.renamed import warn
 
 NodeId = str
@@ -93,8 +94,8 @@ class Job:
     """Its attempt is being stopped: it gets nothing in this cycle. What it still holds is *leaving*, not ``now_on``."""
     nodes: frozenset[NodeId] | None = None
     """Nodes it can run on (its environment is ready there); None means all."""
-    blocked: str = ""
-    """Why it cannot start on any node now, under any policy; empty when it can."""
+    blocked: Message | None = None
+    """Why it cannot start on any node now, under any policy; None when it can."""
     spread: bool = True
     """Whether its GPUs may be on several nodes. Those of a plain command may not: it is one container."""
     preemptible: bool = False
@@ -241,11 +242,11 @@ class Snapshot:
 class Plan:
     """The GPUs that each job should hold. A job that is left out should hold none.
 
-    ``reasons`` has one plain sentence for each waiting job, written for the user who waits.
+    ``reasons`` has one message for each waiting job, for the user who waits.
     """
 
     target: Mapping[JobId, Placement]
-    reasons: Mapping[JobId, str] = field(default_factory=dict)
+    reasons: Mapping[JobId, Message] = field(default_factory=dict)
     state: Mapping[str, Any] = field(default_factory=dict)
     batches: Mapping[JobId, int] = field(default_factory=dict)
     """The total batch size chosen for jobs that allow it; a job that is left out chooses for itself."""

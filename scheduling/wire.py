@@ -1,11 +1,12 @@
 """Snapshots and plans as JSON, for recorded cycles, replays and reports. A round trip loses nothing."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import orjson
 
+from scheduling.messages import message_from
 from scheduling.types import Account, Curve, Estimate, Job, Limit, Node, NodeId, Plan, Reservation, Snapshot
 
 NUMBERS = orjson.OPT_SERIALIZE_NUMPY
@@ -20,11 +21,12 @@ def snapshot_to_text(snapshot: Snapshot) -> str:
     """
     places = {nodes: sorted(nodes) for nodes in {job.nodes for job in snapshot.jobs} if nodes is not None}
     numbers = {nodes: number for number, nodes in enumerate(sorted(places, key=places.__getitem__))}
+    jobs = [replace(job, blocked=job.blocked.data()) if job.blocked else job for job in snapshot.jobs]  # type: ignore[arg-type]
     content = {
         "now": snapshot.now,
         "nodes": snapshot.nodes,
         "places": [places[nodes] for nodes in numbers],
-        "jobs": orjson.Fragment(_text(snapshot.jobs, numbers.__getitem__)),
+        "jobs": orjson.Fragment(_text(jobs, numbers.__getitem__)),
         "limits": snapshot.limits,
         "state": orjson.Fragment(orjson.dumps(snapshot.state, option=NUMBERS)),
         "accounts": snapshot.accounts,
@@ -67,7 +69,7 @@ def snapshot_from_json(content: Mapping[str, Any]) -> Snapshot:
 def plan_to_json(plan: Plan) -> dict[str, Any]:
     return {
         "target": {job: dict(where) for job, where in plan.target.items()},
-        "reasons": dict(plan.reasons),
+        "reasons": {job: reason.data() for job, reason in plan.reasons.items()},
         "state": dict(plan.state),
         "batches": dict(plan.batches),
         "again_at": plan.again_at,
@@ -75,11 +77,14 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
 
 
 def plan_from_json(content: Mapping[str, Any]) -> Plan:
-    return Plan(**_known(Plan, content))
+    values = _known(Plan, content)
+    reasons = {job: message_from(reason) for job, reason in values.pop("reasons", {}).items()}
+    return Plan(**values, reasons=reasons)
 
 
 def _job(content: Mapping[str, Any], places: Sequence[frozenset[NodeId]]) -> Job:
     values = _known(Job, content)
+    values["blocked"] = message_from(blocked) if (blocked := values.get("blocked")) else None
     match values.get("nodes"):
         case int(number):
             values["nodes"] = places[number]

@@ -30,6 +30,7 @@ from runners.environments.builds import LOCAL_BASE, PUBLIC_BASE, DockerEnvironme
 from runners.environments.docker_images import DockerImages
 from runners.environments.preparing import cache_home, content_key
 from runners.launch.ranks import KEEP_MEMORY
+from runners.messages import Message
 from runners.runtime import EngineError
 from runners.runtimes.docker import connect
 from tests.programs import call
@@ -179,8 +180,9 @@ def job_environment_python(key: str = KEY, cuda: bool = False) -> str:
 def prepared(environments: DockerEnvironments | ProcessEnvironments, key: str) -> str:
     seen = ""
 
-    def say(percent: int, words: str) -> None:
+    def say(percent: int, step: Message) -> None:
         nonlocal seen
+        words = step.text
         if (what := words.split(":")[0].split(" for ")[0]) != seen:
             seen = what
             print(f"  {key}: {percent} % {words}", file=sys.stderr, flush=True)

@@ -31,9 +31,10 @@ def main(lines: int = 4000) -> dict[str, Any]:
 
     from portal.accounts.models import User
     from portal.cluster.models import Environment, NodeEnvironment, Reservation
-    from portal.jobs import lifecycle, services
+    from portal.jobs import events, lifecycle, services
     from portal.jobs.models import Attempt, Job
     from portal.projects.models import Membership
+    from scheduling.toolkit.reasons import TooFewFree
     from tests.portal import jobs_world as world
 
     now = timezone.now()
@@ -102,7 +103,7 @@ def main(lines: int = 4000) -> dict[str, Any]:
         return world.make_job(project, name=name, environment=torch, **fields)
 
     def run(row: Job, gpus: list[Any]) -> Attempt:
-        lifecycle.record(row, "submitted", f"Submitted by {row.submitted_by}.", actor=row.submitted_by)
+        lifecycle.record(row, events.Submitted(row.submitted_by.username), actor=row.submitted_by)
         attempt = world.place(row, gpus, policy="elastic_fifo v3")
         for part in attempt.containers.all():
             lifecycle.advance(part, "RUNNING", detail="2 ranks are running")
@@ -137,10 +138,8 @@ def main(lines: int = 4000) -> dict[str, Any]:
     other = job(speech, "keyword spotting", submitted_by=bob)
     write_logs(run(other, list(small.gpus.all()[:1])), 100)
     waiting = job(vision, "large batch", min_gpus=4, max_gpus=4)
-    lifecycle.record(waiting, "submitted", "Submitted by alice.", actor=alice)
-    Job.objects.filter(pk=waiting.pk).update(
-        waiting_reason="It needs 4 GPUs at once; 2 are free. The next are expected from job 3.", queue_position=1
-    )
+    lifecycle.record(waiting, events.Submitted("alice"), actor=alice)
+    Job.objects.filter(pk=waiting.pk).update(waiting_reason=TooFewFree(0, 4, 2, kept=False).data(), queue_position=1)
     held = job(speech, "baseline", submitted_by=bob)
     services.hold(alice, held)
     cancelled = job(vision, "wrong flag")

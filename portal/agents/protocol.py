@@ -23,6 +23,13 @@ MAX_CONTAINERS = 2000
 MAX_ENVIRONMENTS = 200
 FORMER_FIX = "mend"
 MAX_PROBLEMS = 50
+CODE = re.compile(r"[a-z]+\.[a-z_]{1,60}")
+"""The codes of the messages of agents, such as ``problem.old_runc``."""
+MAX_PARAMETERS, MAX_DEPTH = 20, 4
+MAX_PARAMETER = 1000
+"""The maximum length of a text in a message."""
+CONFINEMENT = "confinement_message"
+"""The fact that is a message; the others are names, versions and numbers."""
 MAX_FACTS_BYTES = 64 * 1024
 MAX_MARKS = 200
 READINGS = ("utilisation_percent", "memory_used_mib", "temperature_celsius")
@@ -45,13 +52,16 @@ class GpuReport:
     model: str
     memory_mib: int
     healthy: bool
-    problem: str
+    problem: Any
+    """A message, or the text of an agent of the previous release."""
     utilisation_percent: int | None
     memory_used_mib: int | None
     temperature_celsius: int | None
     links: str
-    outside: str
-    fault: str
+    outside: Any
+    """A message, or the text of an agent of the previous release."""
+    fault: Any
+    """A message, or the text of an agent of the previous release."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +70,8 @@ class EnvironmentReport:
     digest: str
     state: str
     progress_percent: int
-    detail: str
+    detail: Any
+    """A message, or the text of an agent of the previous release."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +79,8 @@ class ContainerReport:
     name: str
     epoch: int
     state: str
-    detail: str
+    detail: Any
+    """A message, or a text: a quotation, or of an agent of the previous release."""
     running_at: datetime | None
     exit_code: int | None
     exit_reason: str
@@ -198,9 +210,31 @@ def _problems(data: dict[str, Any]) -> tuple[dict[str, Any], ...]:
 
 
 def _problem(item: dict[str, Any]) -> dict[str, Any]:
-    """Read a problem. Agents and readers of the API of the previous release know ``fix`` as ``FORMER_FIX``."""
+    """Read a problem: a message, or the texts of an agent of the previous release. A message comes with them as well."""
+    blocking = {"blocking": item.get("blocking") is True}
+    if message := _message({name: value for name, value in item.items() if name not in ("text", "fix", FORMER_FIX)}):
+        return message | blocking
     fix = _text(item, "fix", 500) or _text(item, FORMER_FIX, 500)
-    return {"text": _text(item, "text", 500), "fix": fix, FORMER_FIX: fix, "blocking": item.get("blocking") is True}
+    return {"text": _text(item, "text", 500), "fix": fix, FORMER_FIX: fix} | blocking
+
+
+def _message(value: Any, depth: int = 0) -> dict[str, Any] | None:
+    """Read a message (``runners.messages``), known here or not; None for anything else."""
+    if not isinstance(value, dict) or depth > MAX_DEPTH or len(value) > MAX_PARAMETERS:
+        return None
+    code = value.get("code")
+    if not isinstance(code, str) or not CODE.fullmatch(code):
+        return None
+    return {name[:60]: _parameter(each, depth + 1) for name, each in value.items()}
+
+
+def _parameter(value: Any, depth: int) -> Any:
+    if isinstance(value, str):
+        return value[:MAX_PARAMETER]
+    if isinstance(value, list):
+        read = (_parameter(each, depth) for each in value[:MAX_PARAMETERS] if isinstance(each, str | dict))
+        return [each for each in read if each is not None]
+    return value if isinstance(value, bool | int | float) else _message(value, depth)
 
 
 def _gpu(item: dict[str, Any]) -> GpuReport:
@@ -212,13 +246,13 @@ def _gpu(item: dict[str, Any]) -> GpuReport:
         model=_text(item, "model", 80),
         memory_mib=_number(item, "memory_mib", 0, LARGE) or 0,
         healthy=item.get("healthy") is not False,
-        problem=_text(item, "problem", 200),
+        problem=_message(item.get("message")) or _text(item, "problem", 200),
         utilisation_percent=utilisation,
         memory_used_mib=memory,
         temperature_celsius=temperature,
         links=_text(item, "links", 200),
-        outside=_text(item, "outside", 200),
-        fault=_text(item, "fault", 200),
+        outside=_message(item.get("outside_message")) or _text(item, "outside", 200),
+        fault=_message(item.get("fault_message")) or _text(item, "fault", 200),
     )
 
 
@@ -229,7 +263,7 @@ def _environment(item: dict[str, Any]) -> EnvironmentReport:
         digest=_text(item, "digest", 80),
         state=str(state) if state in NodeEnvironment.State.values else NodeEnvironment.State.WAITING,
         progress_percent=_number(item, "progress_percent", 0, 100) or 0,
-        detail=_text(item, "detail", 2000),
+        detail=_message(item.get("message")) or _text(item, "detail", 2000),
     )
 
 
@@ -244,7 +278,7 @@ def _container(item: dict[str, Any]) -> ContainerReport | None:
         name=name,
         epoch=epoch,
         state=str(state),
-        detail=_text(item, "detail", 2000),
+        detail=_message(item.get("message")) or _text(item, "detail", 2000),
         running_at=_moment(item.get("running_at")),
         exit_code=_number(item, "exit_code", -LARGE, LARGE),
         # An unknown reason comes from an agent of another version, not from users' code.
@@ -267,9 +301,11 @@ def _facts(data: dict[str, Any]) -> dict[str, Any]:
     facts = data.get("facts", {})
     if not isinstance(facts, dict) or len(json.dumps(facts)) > MAX_FACTS_BYTES:
         raise BadReportError(f"facts must be an object of at maximum {MAX_FACTS_BYTES >> 10} KiB.")
+    facts = dict(facts)
     if "ring_address" in facts and not _is_address(facts["ring_address"]):
-        # The address is sent to other nodes, whose agents would reject the whole answer.
-        return {name: value for name, value in facts.items() if name != "ring_address"}
+        del facts["ring_address"]  # it is sent to other nodes, whose agents would reject the whole answer
+    if message := _message(facts.pop(CONFINEMENT, None)):
+        facts[CONFINEMENT] = message
     return facts
 
 

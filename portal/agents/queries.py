@@ -17,6 +17,7 @@ from django.db import connection, transaction
 from django.db.backends.utils import CursorWrapper
 
 from portal.jobs.rules import STOP_SECONDS
+from portal.message_field import stored_message
 from portal.monitoring import sampling
 
 Readings = tuple[int | None, int | None, int | None]
@@ -61,7 +62,8 @@ class ListedContainer:
     epoch: int
     role: str
     state: str
-    detail: str
+    detail: Any
+    """As ``Container.detail`` has it."""
     wanted: str
     stop_reason: str
     given_up: bool
@@ -169,6 +171,7 @@ def _found(rows: Sequence[Sequence[Any]]) -> tuple[ReportingNode | None, list[Li
     node = ReportingNode(first.pop("pk"), **{name: bool(value) for name, value in first.items()})
     containers = [{name: row[name] for name in CONTAINER_COLUMNS} for row in named if row["name"] is not None]
     for row in containers:
+        row["detail"] = stored_message(row["detail"])
         row |= {"job_uid": str(row["job_uid"]).replace("-", ""), "spec": _spec(row["spec"])}
     return node, [ListedContainer(**row) for row in containers]
 

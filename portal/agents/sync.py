@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from django.conf import settings
 from django.db import transaction
@@ -45,6 +45,7 @@ from portal.monitoring import sampling
 from portal.monitoring.sampling import Reading
 from portal.usage import capacity
 from portal.wake import wake_scheduler
+from scheduling.messages import Message
 
 COMPARE_SECONDS = 900
 """At this interval a report is compared with all rows even if it repeats the last one, which repairs rows that differ."""
@@ -54,6 +55,14 @@ ENVIRONMENTS_SECONDS = 5.0
 GPU_FIELDS = [each.name for each in fields(GpuReport) if each.name not in ("uuid", *READINGS)]
 """Written when they change; readings once per slot of ``sampling``."""
 ENVIRONMENT_FIELDS = [each.name for each in fields(EnvironmentReport) if each.name != "key"]
+
+
+@dataclass(frozen=True)
+class ReportedTwice(Message):
+    """Another node reports the same GPU and keeps it."""
+
+    code: ClassVar[str] = "gpu_reported_twice"
+    node: str
 
 
 class UnknownTokenError(Exception):
@@ -139,8 +148,7 @@ def _with_duplicates_unfit(node: Node, reports: tuple[GpuReport, ...], now: date
     def checked(report: GpuReport) -> GpuReport:
         if report.kind != Gpu.Kind.CUDA or report.uuid not in owners:
             return report
-        problem = f"{owners[report.uuid]} reports this GPU, too, and keeps it. Delete the node that is not needed."
-        return replace(report, healthy=False, problem=problem)
+        return replace(report, healthy=False, problem=ReportedTwice(owners[report.uuid]).data())
 
     return tuple(checked(report) for report in reports)
 
@@ -149,7 +157,7 @@ def _store_gpus(node: Node, reports: tuple[GpuReport, ...], sampled_at: datetime
     """Update the node's GPUs; with ``sampled_at`` also keep a sample of their readings."""
     known = {gpu.uuid: gpu for gpu in _locked(node.pk)}
     changed, read, news = [], [], False
-    faults: list[tuple[Gpu, str]] = []
+    faults: list[tuple[Gpu, Any]] = []
     readings: list[Reading] = []
     for report in reports:
         gpu = known.pop(report.uuid, None)
@@ -163,7 +171,7 @@ def _store_gpus(node: Node, reports: tuple[GpuReport, ...], sampled_at: datetime
                 faults.append((gpu, report.fault))
         elif not gpu.present or _differs(gpu, report, GPU_FIELDS):
             news = news or not gpu.present or gpu.healthy != report.healthy or gpu.outside != report.outside
-            if report.fault and report.fault != gpu.fault:
+            if report.fault and not quarantine.same_fault(report.fault, gpu.fault):
                 faults.append((gpu, report.fault))
             gpu.present = True
             for name in (*GPU_FIELDS, *READINGS):
@@ -184,7 +192,7 @@ def _store_gpus(node: Node, reports: tuple[GpuReport, ...], sampled_at: datetime
     if sampled_at is not None:
         sampling.keep(node, sampled_at, readings)
     for gpu, fault in faults:
-        quarantine.quarantine(gpu, f"{fault}.")
+        quarantine.quarantine(gpu, quarantine.Fault(fault))
     if news:
         capacity.record(nodes=[node.pk])
         wake_scheduler()

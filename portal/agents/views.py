@@ -21,6 +21,7 @@ from django.views.decorators.csrf import csrf_exempt
 
 from portal.accounts.models import digest
 from portal.agents import sync as agent_sync
+from portal.agents.known_tokens import known_tokens
 from portal.agents.protocol import NAME, BadReportError, load, parse, read_join, read_marks
 from portal.cluster import services as cluster
 from portal.cluster.models import Node
@@ -46,14 +47,21 @@ Run = Callable[[Callable[..., Any]], Callable[..., Awaitable[Any]]]
 
 
 class AgentError(Exception):
-    """An error response: ``{"error": {"code", "message"}}``."""
+    """An error response: ``{"error": {"code", "message"}}``.
 
-    def __init__(self, status: int, code: str, message: str) -> None:
+    With a ``reason``, a message as data, for what the agent reports to users; agents of the previous release report the
+    sentence.
+    """
+
+    def __init__(self, status: int, code: str, message: str, reason: dict[str, Any] | None = None) -> None:
         super().__init__(message)
-        self.status, self.code = status, code
+        self.status, self.code, self.reason = status, code, reason
 
     def response(self) -> JsonResponse:
-        response = JsonResponse({"error": {"code": self.code, "message": str(self)}}, status=self.status)
+        error: dict[str, Any] = {"code": self.code, "message": str(self)}
+        if self.reason is not None:
+            error["reason"] = self.reason
+        response = JsonResponse({"error": error}, status=self.status)
         if self.status == 401:
             response["WWW-Authenticate"] = "Bearer"
         return response
@@ -99,30 +107,27 @@ def authenticated(request: HttpRequest) -> Node:
     return node
 
 
-_heard_of: dict[str, int] = {}
-"""Nodes by the digest of their token, once they have shown it: whose report is worth reading, and whose channel to
-subscribe to. Whether the token is still valid is read from the database each time."""
-
-
 def recognised(request: HttpRequest) -> int:
     """Return the id of the node whose token the request has, valid or revoked, without a query; for frequent requests."""
     token_digest = digest(_token(request))
-    if token_digest not in _heard_of:
-        _heard_of[token_digest] = authenticated(request).pk
-    return _heard_of[token_digest]
+    node = known_tokens.node_of(token_digest)
+    if node is None:
+        node = authenticated(request).pk
+        known_tokens.add(token_digest, node)
+    return node
 
 
 def has_shown_token(authorization: str) -> bool:
     """Return whether a node has reported with this header since the process started. Nodes report every few seconds."""
     scheme, _, token = authorization.partition(" ")
-    return scheme.lower() == "bearer" and digest(token.strip()) in _heard_of
+    return scheme.lower() == "bearer" and digest(token.strip()) in known_tokens
 
 
 def _of_holder(work: Callable[..., dict[str, Any]], token_digest: str, *args: Any) -> dict[str, Any]:
     try:
         return work(token_digest, *args)
     except agent_sync.UnknownTokenError:
-        _heard_of.pop(token_digest, None)
+        known_tokens.forget(token_digest)
         raise no_node() from None
 
 
@@ -193,7 +198,7 @@ async def wait(request: HttpRequest, run: Run = sync_to_async) -> HttpResponseBa
     until = time.monotonic() + WAIT_SECONDS
     try:
         token_digest = digest(_token(request))
-        node_id = _heard_of.get(token_digest) or await run(recognised)(request)
+        node_id = known_tokens.node_of(token_digest) or await run(recognised)(request)
         with NotificationHub.current().subscribe(node_channel(node_id)) as notified:
             while True:
                 notified.clear()
@@ -295,9 +300,9 @@ def _output_refusals() -> Iterator[None]:
     try:
         yield
     except outputs.BadPathError as error:
-        raise AgentError(400, "invalid", str(error)) from error
+        raise AgentError(400, "invalid", str(error), error.why.data()) from error
     except outputs.OutputsTooLargeError as error:
-        raise AgentError(413, "too_large", str(error)) from error
+        raise AgentError(413, "too_large", str(error), error.why.data()) from error
 
 
 def _whole_number(request: HttpRequest, name: str) -> int:

@@ -5,18 +5,20 @@ The cache remembers which alarms were mailed. When it is emptied, they are maile
 
 import logging
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar
 
 from django.conf import settings
 from django.core.cache import cache
-from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils import timezone
 from kombu.exceptions import OperationalError
 
 from portal.accounts.models import User
-from portal.accounts.tasks import mail
+from portal.accounts.tasks import send
 from portal.cluster.models import LIVE_NODE, Gpu, Node
+from portal.sentences import sentence_of
+from scheduling.messages import Message
 
 log = logging.getLogger(__name__)
 
@@ -30,10 +32,40 @@ MAILED, RESTING = "alarms.mailed", "alarms.resting"
 class Alarm:
     key: str
     """Identifies one occurrence: when the same happens again, the key differs."""
-    text: str
-    """A sentence."""
+    message: Message
     path: str
     """Path of the page with details, where it can be fixed."""
+
+    @property
+    def text(self) -> str:
+        return sentence_of(self.message.data())
+
+
+@dataclass(frozen=True)
+class NodeSilent(Message):
+    code: ClassVar[str] = "node_silent"
+    node: str
+    since: str
+    """ISO 8601, in UTC."""
+
+
+@dataclass(frozen=True)
+class GpuOutOfUse(Message):
+    code: ClassVar[str] = "gpu_out_of_use"
+    gpu: str
+    """``Gpu.label``"""
+    node: str
+    reason: Any
+    """``Gpu.quarantine_reason``"""
+
+
+@dataclass(frozen=True)
+class LabAlarms(Message):
+    """The mail about alarms."""
+
+    code: ClassVar[str] = "lab_alarms"
+    alarms: list[dict[str, Any]]
+    """The message and the path of each."""
 
 
 def alarms(now: datetime | None = None) -> list[Alarm]:
@@ -48,20 +80,16 @@ def alarms(now: datetime | None = None) -> list[Alarm]:
 
 def _silent(node: Node) -> Alarm:
     assert node.last_seen_at is not None  # noqa: S101  # the query asks for it
-    since = f"{timezone.localtime(node.last_seen_at):%d %b, %H:%M %Z}"
     key = f"node {node.pk} {node.last_seen_at.timestamp():.0f}"
-    return Alarm(
-        key, f"Node {node.name} has not reported since {since}.", reverse("monitoring:admin-node", args=[node.pk])
-    )
+    message = NodeSilent(node.name, node.last_seen_at.astimezone(UTC).isoformat())
+    return Alarm(key, message, reverse("monitoring:admin-node", args=[node.pk]))
 
 
 def _quarantined(gpu: Gpu) -> Alarm:
     assert gpu.quarantined_at is not None  # noqa: S101  # the query asks for it
     key = f"gpu {gpu.pk} {gpu.quarantined_at.timestamp():.0f}"
-    # The reason may be from an agent: line breaks must not get into a mail header.
-    reason = " ".join(gpu.quarantine_reason.split()).rstrip(".")
-    text = f"{gpu.label} of {gpu.node.name} is out of use: {reason}."
-    return Alarm(key, text, reverse("monitoring:admin-node", args=[gpu.node_id]))
+    message = GpuOutOfUse(gpu.label, gpu.node.name, gpu.quarantine_reason)
+    return Alarm(key, message, reverse("monitoring:admin-node", args=[gpu.node_id]))
 
 
 def mail_admins(now: datetime | None = None) -> int:
@@ -73,13 +101,13 @@ def mail_admins(now: datetime | None = None) -> int:
     to = sorted(set(admins.values_list("email", flat=True))) if new and not settings.DEMO else []
     if not to or not cache.add(RESTING, True, REST.total_seconds()):
         return 0
-    subject = new[0].text.rstrip(".") if len(new) == 1 else f"{len(new)} things in the lab need an admin"
-    text = render_to_string("cluster/mail_alarms.txt", {"alarms": new, "site": settings.SITE_URL})
+    content = LabAlarms([{"message": each.message.data(), "path": each.path} for each in new]).data()
     try:
         for address in to:
-            mail.delay(f"Schedulearn: {subject}"[:150], text, address)
+            send.delay(content, address)
     except OperationalError:
-        log.error("The mail to admins about %s could not be queued: is Redis running?", subject)
+        about = " ".join(each.text for each in new)
+        log.error("The mail to admins could not be queued: is Redis running? It was about this: %s", about)
         return 0
     cache.set(MAILED, tuple(keys), REMEMBERED.total_seconds())
     return len(to)

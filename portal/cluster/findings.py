@@ -1,10 +1,11 @@
 """The facts that an agent reports about its machine, in the order and wording of the node's page."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from portal.cluster.models import Node
+from portal.sentences import sentence_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,11 @@ def of(node: Node) -> list[Finding]:
         if text:
             found.append(Finding(title, text))
     return found
+
+
+def confinement(facts: Mapping[str, Any]) -> str:
+    """Return how the jobs of a process runtime are confined; an agent of the previous release reports a text only."""
+    return sentence_of(facts.get("confinement_message")) or str(facts.get("confinement") or "")[:200]
 
 
 def _text(*names: str) -> Callable[[dict[str, Any]], str]:
@@ -67,7 +73,7 @@ FACTS: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
     ("Memory", _gib("memory_mib")),
     ("Free disk for the agent", _gib("disk_free_mib")),
     ("Engine", _text("engine", "storage")),
-    ("Confinement of jobs", _text("confinement")),
+    ("Confinement of jobs", confinement),
     ("runc", _text("runc")),
     ("containerd", _text("containerd")),
     ("Packages", _packages),

@@ -2,13 +2,15 @@
 
 import secrets
 import uuid
-from datetime import datetime
 
 from django.conf import settings
 from django.contrib.auth.models import Group
 from django.db import models
 from django.db.models import Q
 from django.utils import timezone
+
+from portal.message_field import MessageField
+from portal.sentences.problems import ShownProblem, problem_of
 
 
 class Installation(models.Model):
@@ -73,12 +75,18 @@ class Node(models.Model):
     facts = models.JSONField(default=dict)
     """The agent's report on its machine: {"cpus", "memory_mib", ...}."""
     problems = models.JSONField(default=list)
-    """[{"text": what is unfit, "fix": what to do, "blocking": whether it accepts no jobs until then}]."""
+    """Messages of the agent (``runners.messages.problems``), each with ``blocking``: whether it accepts no jobs until then.
+    Those of agents of the previous release are {"text": what is unfit, "fix": what to do, "blocking": ...}."""
     report_digest = models.CharField(max_length=64, blank=True, default="", db_column="said")
     """Digest of the last report that was compared with all rows; an equal report is not compared again."""
 
     class Meta:
         ordering = ["name"]
+
+    @property
+    def shown_problems(self) -> list[ShownProblem]:
+        """Return its problems as its page has them."""
+        return [problem_of(each) for each in self.problems]
 
 
 class Gpu(models.Model):
@@ -95,16 +103,16 @@ class Gpu(models.Model):
     model = models.CharField(max_length=80)
     memory_mib = models.PositiveIntegerField(default=0)
     healthy = models.BooleanField(default=True)
-    problem = models.CharField(max_length=200, blank=True)
+    problem = MessageField(blank=True)
     links = models.CharField(max_length=200, blank=True)
     """How it is connected to the node's other devices, in words."""
-    outside = models.CharField(max_length=200, blank=True)
-    """Who uses it outside the portal, in words; no job starts on it meanwhile."""
-    fault = models.CharField(max_length=200, blank=True)
+    outside = MessageField(blank=True)
+    """Who uses it outside the portal; no job starts on it meanwhile."""
+    fault = MessageField(blank=True)
     """The last critical error of the device (XID, memory) that its driver reported."""
     quarantined_at = models.DateTimeField(null=True, blank=True)
     """When the portal or an admin took it out of use; an admin ends this."""
-    quarantine_reason = models.CharField(max_length=300, blank=True)
+    quarantine_reason = MessageField(blank=True)
     trusted_since = models.DateTimeField(null=True, blank=True)
     """When an admin last ended a quarantine: earlier failures no longer count."""
     present = models.BooleanField(default=True)
@@ -126,11 +134,6 @@ class Gpu(models.Model):
     def usable(self) -> bool:
         """Whether a job may be placed on it when it is free. Same rule as ``usable_gpu()``."""
         return self.healthy and self.present and self.quarantined_at is None and not self.outside
-
-    def failed_since(self, moment: datetime) -> bool:
-        """Return whether it was quarantined after that moment because its driver reported a critical error."""
-        taken_out = self.quarantined_at is not None and self.quarantined_at >= moment
-        return taken_out and bool(self.fault) and self.quarantine_reason == f"{self.fault}."
 
 
 def usable_gpu(path: str = "") -> Q:
@@ -169,7 +172,7 @@ class NodeEnvironment(models.Model):
     environment = models.ForeignKey(Environment, on_delete=models.CASCADE, related_name="on_nodes")
     state = models.CharField(max_length=10, choices=State.choices, default=State.WAITING)
     progress_percent = models.PositiveSmallIntegerField(default=0)
-    detail = models.TextField(blank=True)
+    detail = MessageField(blank=True)
     """The current step, the reason of a failure with its fix, or the base image of a ready environment."""
     digest = models.CharField(max_length=80, blank=True)
     updated_at = models.DateTimeField(auto_now=True)

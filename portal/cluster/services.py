@@ -243,8 +243,7 @@ def revoke_token(actor: User | None, node: Node) -> Node:
 
 def blocking_problems(node: Node) -> list[str]:
     """Return the problems that must be fixed before the node takes work, as sentences that include the fix."""
-    blocking = (each for each in node.problems if each.get("blocking"))
-    return [f"{each.get('text')} {each.get('fix', '')}".strip() for each in blocking]
+    return [f"{each.text} {each.fix}".strip() for each in node.shown_problems if each.blocking]
 
 
 def _locked(node: Node) -> Node:

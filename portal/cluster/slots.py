@@ -1,21 +1,24 @@
 """The noun for what jobs use: GPUs, or CPU slots on machines without GPUs."""
 
-import re
 from collections.abc import Iterable
 
 from django.db.models import QuerySet
 
 from portal.cluster.models import LIVE_NODE, Gpu, Node
+from portal.sentences.words import in_cpu_slots as in_cpu_slots
 
-GPUS = re.compile(r"\bGPU(s?)\b(?!-)")
 CPU_SLOT_MODEL = "CPU slot"
 """The model of a CPU slot in the reports of agents."""
 
 
 def noun(kinds: Iterable[str]) -> str:
     """Return ``CPU slot`` if all are CPU slots; ``GPU`` otherwise, also if there are none."""
-    found = set(kinds)
-    return "CPU slot" if found == {Gpu.Kind.CPU} else "GPU"
+    return "CPU slot" if are_cpu_slots(kinds) else "GPU"
+
+
+def are_cpu_slots(kinds: Iterable[str]) -> bool:
+    """Return whether all are CPU slots; no if there are none."""
+    return set(kinds) == {Gpu.Kind.CPU}
 
 
 def lab_noun() -> str:
@@ -36,11 +39,6 @@ def node_nouns(nodes: Iterable[int]) -> dict[int, str]:
 def counted(count: int, word: str) -> str:
     """Return a count with its noun: ``1 GPU``, ``2 CPU slots``."""
     return f"{count} {word}{'' if count == 1 else 's'}"
-
-
-def in_cpu_slots(sentence: str) -> str:
-    """Replace GPUs by CPU slots in a sentence."""
-    return GPUS.sub(r"CPU slot\1", sentence)
 
 
 def _nodes() -> QuerySet[Node]:

@@ -12,14 +12,9 @@ from django.conf import settings
 from portal.accounts.services import open_invites, people
 from portal.cluster.models import LIVE_NODE, Node
 from portal.refused import Refused
+from portal.sentences.reasons import UNCONFINED
 
 PROCESS = Node.Runtime.PROCESS
-FIX = (
-    "Install Docker Engine there, then restart its agent, or Schedulearn itself where make run started both (docs/nodes.md). Or "
-    "set SCHEDULEARN_UNSAFE_PROCESSES=yes for the portal if everyone may see everything."
-)
-CLAUSE = f"runs jobs as plain processes, which does not isolate users from each other: it is for one person only. {FIX}"
-"""The rest of a sentence that begins with a node."""
 
 
 def is_refused(runtime: str) -> bool:
@@ -36,7 +31,7 @@ def check_joining(runtime: str) -> None:
     """Raise Refused when several people use the lab or are invited."""
     invited = open_invites().filter(created_by__isnull=False)
     if _isolates_no_one(runtime) and people().count() + invited.count() > 1:
-        raise Refused(f"This machine {CLAUSE}", "forbidden")
+        raise Refused(f"This machine {UNCONFINED}", "forbidden")
 
 
 def check_another_person(**_: Any) -> None:
@@ -44,7 +39,7 @@ def check_another_person(**_: Any) -> None:
     if not _isolates_no_one(PROCESS) or not people().exists():
         return
     if (node := Node.objects.filter(LIVE_NODE, runtime=PROCESS).order_by("name").first()) is not None:
-        raise Refused(f"No one else can join while node {node.name} {CLAUSE}", "forbidden")
+        raise Refused(f"No one else can join while node {node.name} {UNCONFINED}", "forbidden")
 
 
 def _isolates_no_one(runtime: str) -> bool:

@@ -31,7 +31,7 @@ class Forecasts(OfJob):
         row = Forecast.objects.filter(job=job).first() if waits else None
         about: dict[str, Any] = {
             "state": job.state,
-            "waiting_reason": job.waiting_reason,
+            "waiting_reason": job.why_waiting,
             "queue_position": job.queue_position,
             "sentence": describe(row).sentence if waits else helping.NO_LONGER,
             "futures": row.draws if row and not row.note else 0,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from portal.cluster.models import Environment, Node, NodeEnvironment
-from portal.forecast import words
+from portal.forecast import messages
 from portal.forecast.futures import HORIZON_SECONDS, NEVER, simulate_futures
 from portal.jobs.models import Job
 from portal.projects import inspection
@@ -19,6 +19,7 @@ from portal.scheduler.snapshot import with_at_most
 from scheduling import types
 from scheduling.check import violations
 from scheduling.decide import decide
+from scheduling.messages import Message
 from scheduling.simulate import InvalidPlanError
 from scheduling.toolkit import estimates
 from scheduling.types import Policy, Snapshot
@@ -45,14 +46,11 @@ class ProposedChange:
 
     key: str
     """Its name in forms and scripts: ``gpus-2``."""
-    phrase: str
-    """A clause: ``with 2 GPUs instead of 4``."""
+    message: Message
     spec: Mapping[str, Any]
     """The fields of the ``Submission`` that differ, with their values."""
     job: types.Job
     """The changed job, as the policy would see it."""
-    condition: str = ""
-    """A sentence about what only the owner knows or must accept."""
 
     @property
     def kind(self) -> str:
@@ -76,15 +74,12 @@ class HelpfulChange:
         return self.high == 0.0
 
     @property
-    def sentence(self) -> str:
-        phrase = f"{self.change.phrase[0].upper()}{self.change.phrase[1:]}"
-        condition = f" {self.change.condition}" if self.change.condition else ""
+    def message(self) -> Message:
+        change = self.change.message
         if self.starts_now:
-            return f"{phrase} it starts now.{condition}"
-        instead = ""
-        if self.now_high != NEVER:
-            instead = f" instead of {words.span(self.now_low, self.now_high)}"
-        return f"{phrase} it probably starts {words.span(self.low, self.high)}{instead}.{condition}"
+            return messages.ChangeStartsNow(change)
+        now = (self.now_low, self.now_high) if self.now_high != NEVER else (None, None)
+        return messages.ChangeStartsSooner(change, self.low, self.high, *now)
 
 
 # --- which changes there are -------------------------------------------------------------------------------------
@@ -112,11 +107,11 @@ def _new_id(snapshot: Snapshot) -> str:
 def _fewer_gpus(job: types.Job) -> Iterator[ProposedChange]:
     for gpus in _sizes(job.min_gpus):
         if job.min_gpus == job.max_gpus:
-            phrase = f"with {_gpus(gpus)} instead of {job.min_gpus}"
-            yield ProposedChange(f"gpus-{gpus}", phrase, {"min_gpus": gpus, "max_gpus": gpus}, with_at_most(job, gpus))
+            fewer = messages.FewerGpus(gpus, job.min_gpus)
+            yield ProposedChange(f"gpus-{gpus}", fewer, {"min_gpus": gpus, "max_gpus": gpus}, with_at_most(job, gpus))
         else:
-            phrase = f"with a minimum of {_gpus(gpus)} instead of {job.min_gpus}"
-            yield ProposedChange(f"gpus-{gpus}", phrase, {"min_gpus": gpus}, replace(job, min_gpus=gpus))
+            smaller = messages.SmallerMinimum(gpus, job.min_gpus)
+            yield ProposedChange(f"gpus-{gpus}", smaller, {"min_gpus": gpus}, replace(job, min_gpus=gpus))
 
 
 def _sizes(gpus: int) -> Iterator[int]:
@@ -130,8 +125,8 @@ def _sizes(gpus: int) -> Iterator[int]:
 def _elastic(row: Job, job: types.Job) -> Iterator[ProposedChange]:
     """Yield the elastic variant, only for code that uses ``hvd.elastic``: other code fails when its GPUs change."""
     if row.launcher == Job.Launcher.HOROVOD and not row.elastic and row.max_gpus > 1 and row.code.guess.get("elastic"):
-        phrase = f"as an elastic job with 1 to {_gpus(row.max_gpus)}"
-        yield ProposedChange(ELASTIC, phrase, {"elastic": True, "min_gpus": 1}, replace(job, elastic=True, min_gpus=1))
+        message = messages.ElasticFromOne(row.max_gpus)
+        yield ProposedChange(ELASTIC, message, {"elastic": True, "min_gpus": 1}, replace(job, elastic=True, min_gpus=1))
 
 
 def _environments(row: Job, job: types.Job, snapshot: Snapshot) -> Iterator[ProposedChange]:
@@ -147,11 +142,9 @@ def _environments(row: Job, job: types.Job, snapshot: Snapshot) -> Iterator[Prop
         nodes = ready[environment.pk]
         if nodes <= here or inspection.missing_modules(row.code.guess, environment.packages):
             continue
-        more = len(nodes - here)
-        where = f"which is ready on {more} {'other ' if here else ''}node{'s' * (more != 1)}"
-        changed = replace(job, nodes=frozenset(nodes), blocked="", spread=_may_spread(row, nodes))
-        phrase = f"in the environment {environment.title}, {where},"
-        yield ProposedChange(f"environment-{environment.key}", phrase, {"environment": environment}, changed)
+        message = messages.OtherEnvironment(environment.title, len(nodes - here), bool(here))
+        changed = replace(job, nodes=frozenset(nodes), blocked=None, spread=_may_spread(row, nodes))
+        yield ProposedChange(f"environment-{environment.key}", message, {"environment": environment}, changed)
 
 
 def _may_spread(row: Job, nodes: set[str]) -> bool:
@@ -166,27 +159,18 @@ def _shorter(row: Job, job: types.Job) -> Iterator[ProposedChange]:
     for seconds in TIME_LIMITS:
         if seconds >= row.time_limit_seconds or (expected is not None and seconds < ROOM * expected):
             continue
-        phrase = f"with at most {words.length(seconds)} instead of {words.length(row.time_limit_seconds)}"
+        message = messages.ShorterLimit(seconds, row.time_limit_seconds, expected is not None)
         changed = replace(job, longest_seconds=float(seconds))
-        condition = "" if expected is not None else "It is stopped after that time."
-        yield ProposedChange(f"time-{seconds}", phrase, {"time_limit_seconds": seconds}, changed, condition)
+        yield ProposedChange(f"time-{seconds}", message, {"time_limit_seconds": seconds}, changed)
 
 
 def _willing(row: Job, job: types.Job) -> Iterator[ProposedChange]:
     if not row.resumable:
-        condition = "Only if its code resumes from /checkpoints after a stop."
         changed = replace(job, preemptible=True)
-        phrase = "as a job that can restart from its checkpoint"
-        yield ProposedChange(RESUMABLE, phrase, {"resumable": True}, changed, condition)
+        yield ProposedChange(RESUMABLE, messages.RestartingFromCheckpoint(), {"resumable": True}, changed)
     if not row.opportunistic and row.tier != Job.Tier.PREMIUM:
-        condition = "It is the first to be stopped when others need these GPUs."
         changed = replace(job, opportunistic=True, preemptible=True)
-        phrase = "as a preemptible job on idle GPUs"
-        yield ProposedChange(OPPORTUNISTIC, phrase, {"opportunistic": True}, changed, condition)
-
-
-def _gpus(count: int) -> str:
-    return f"{count} GPU{'s' * (count != 1)}"
+        yield ProposedChange(OPPORTUNISTIC, messages.PreemptibleOnIdleGpus(), {"opportunistic": True}, changed)
 
 
 # --- trying them -------------------------------------------------------------------------------------------------

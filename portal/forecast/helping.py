@@ -13,6 +13,7 @@ from django.db.models import Max
 from django.utils import timezone
 
 from portal.accounts.models import User
+from portal.forecast import messages
 from portal.forecast.changes import HelpfulChange, ProposedChange, candidates, what_helps
 from portal.forecast.services import present
 from portal.jobs import lifecycle, services
@@ -24,21 +25,14 @@ from portal.refused import Refused
 from portal.scheduler.job_history import History
 from portal.scheduler.models import Cycle
 from portal.scheduler.services import current_config
+from portal.sentences import sentence_of
 from portal.turns import BusyError, Turns
 from scheduling import types
 from scheduling.types import Policy, Snapshot
 
 KEPT_SECONDS = 60
-KINDS = {
-    "gpus": "fewer GPUs",
-    "elastic": "running elastically",
-    "environment": "another environment",
-    "time": "a shorter time limit",
-    "resumable": "restarting from a checkpoint",
-    "opportunistic": "using idle GPUs only",
-}
-NO_LONGER = "This job is no longer waiting."
-BUSY = "Another request of this kind is being computed. Try again in a few seconds."
+NO_LONGER = sentence_of(messages.NoLongerWaiting().data())
+BUSY = sentence_of(messages.AdviceBusy().data())
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +40,7 @@ class Advice:
     """A change that helps, as it is shown."""
 
     change: str
-    sentence: str
+    message: dict[str, Any]
     starts_now: bool
     low_seconds: float
     high_seconds: float
@@ -55,6 +49,10 @@ class Advice:
     form: str
     """The query that fills the form of a new job accordingly."""
 
+    @property
+    def sentence(self) -> str:
+        return sentence_of(self.message)
+
 
 @dataclass(frozen=True, slots=True)
 class Counsel:
@@ -62,8 +60,12 @@ class Counsel:
 
     advice: tuple[Advice, ...] = ()
     about_to_start: bool = False
-    sentence: str = ""
-    """Why there is no advice; empty when there is some."""
+    message: dict[str, Any] | None = None
+    """Why there is no advice; None when there is some."""
+
+    @property
+    def sentence(self) -> str:
+        return sentence_of(self.message)
 
 
 def counsel(job: Job, user: User) -> Counsel:
@@ -72,16 +74,16 @@ def counsel(job: Job, user: User) -> Counsel:
     The result is cached until the next recorded scheduling cycle, at most a minute; each user has one computed at a time.
     """
     cycle = f"{current_config().pk}-{Cycle.objects.aggregate(last=Max('pk'))['last']}"
-    key = f"forecast-help-{job.pk}-{cycle}"
+    key = f"forecast-advice-{job.pk}-{cycle}"
     kept = cache.get(key)
     if kept is None:
         try:
             with _answers.of(user.pk):
                 kept = asdict(_ask(job, cycle))
         except BusyError:
-            return Counsel(sentence=BUSY)
+            return Counsel(message=messages.AdviceBusy().data())
         cache.set(key, kept, KEPT_SECONDS)
-    return Counsel(tuple(Advice(**each) for each in kept["advice"]), kept["about_to_start"], kept["sentence"])
+    return Counsel(tuple(Advice(**each) for each in kept["advice"]), kept["about_to_start"], kept["message"])
 
 
 MAX_ANSWERS = 2
@@ -125,29 +127,23 @@ def _ask(job: Job, cycle: str) -> Counsel:
     try:
         policy, seen, view = _present.of(cycle, job)
     except ValueError:
-        return Counsel(sentence="The scheduler cannot decide at the moment, so nothing can be tried.")
+        return Counsel(message=messages.SchedulerCannotDecide().data())
     if view is None:
-        return Counsel(sentence=NO_LONGER)
+        return Counsel(message=messages.NoLongerWaiting().data())
     answer = what_helps(policy, seen, view, candidates(job, view, seen))
-    sentence = "" if answer.helps else _nothing(answer.about_to_start, answer.tried)
-    return Counsel(tuple(_advice(each) for each in answer.helps), answer.about_to_start, sentence)
+    if answer.helps:
+        return Counsel(tuple(_advice(each) for each in answer.helps), answer.about_to_start)
+    why = messages.AboutToStart() if answer.about_to_start else messages.NothingHelps(list(answer.tried))
+    return Counsel((), answer.about_to_start, why.data())
 
 
 def _view(seen: Snapshot, job: Job) -> types.Job | None:
     return next((each for each in seen.jobs if each.id == str(job.pk) and each.waiting), None)
 
 
-def _nothing(about_to_start: bool, tried: tuple[str, ...]) -> str:
-    if about_to_start:
-        return "It is about to start as it is."
-    words = [KINDS[kind] for kind in tried]
-    listed = " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
-    return f"None of these starts it clearly sooner: {listed}." if words else "There is no change to try."
-
-
 def _advice(found: HelpfulChange) -> Advice:
     return Advice(
-        found.change.key, found.sentence, found.starts_now, found.low, found.high,
+        found.change.key, found.message.data(), found.starts_now, found.low, found.high,
         _differs(found.change), urlencode(_form(found.change)),
     )  # fmt: skip
 
@@ -218,6 +214,5 @@ def _requeue(user: User, job: Job, found: ProposedChange) -> Job:
     changed = services.submit(user, job.project, asked, copied_from=job)
     changed.submitted_at = job.submitted_at
     changed.save(update_fields=["submitted_at"])
-    text = f"It has the place of job {job.pk} in the queue, {found.phrase.rstrip(',')}."
-    lifecycle.record(changed, "requeued", text, actor=user)
+    lifecycle.record(changed, messages.Requeued(job.pk, found.message), user)
     return changed

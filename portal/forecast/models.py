@@ -3,6 +3,7 @@
 from django.db import models
 
 from portal.jobs.models import Job
+from portal.message_field import MessageField
 
 
 class Forecast(models.Model):
@@ -19,7 +20,7 @@ class Forecast(models.Model):
     until = models.DateTimeField()
     """How far the future was simulated."""
     draws = models.PositiveSmallIntegerField(default=0)
-    note = models.CharField(max_length=300, blank=True)
+    note = MessageField(blank=True)
     """Why there is no range; empty when there is one."""
     trail = models.JSONField(default=list)
     """Earlier ranges [made at, low, high] in seconds since the epoch: the first one, then those of the last hour."""

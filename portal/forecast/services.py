@@ -13,13 +13,17 @@ from django.utils import timezone
 
 from portal.forecast import words
 from portal.forecast.futures import NEVER, Futures, simulate_futures
+from portal.forecast.messages import NotByItself, TooFarBack
 from portal.forecast.models import Forecast, Score
 from portal.jobs.models import Attempt, Job, JobState
 from portal.scheduler import snapshot as snapshots
 from portal.scheduler.job_history import History
 from portal.scheduler.models import PolicyState
 from portal.scheduler.services import current_config
+from portal.sentences import sentence_of
+from portal.sentences.spans import length, span
 from scheduling import registry
+from scheduling.messages import Message
 from scheduling.simulate import InvalidPlanError
 from scheduling.toolkit import reasons
 from scheduling.toolkit.capacity import Capacity, in_queue_order
@@ -31,8 +35,6 @@ SIMULATION_SECONDS = 20.0 if settings.LAB else 6.0
 """Seconds of every half minute. The lab size has a worker for it; the small size shares its machine with the jobs."""
 MAX_JOBS = 500
 """Forecasts are made for so many waiting jobs, the first in the queue."""
-NOT_BY_ITSELF = "There is no forecast: what the job waits for does not change with time alone."
-TOO_FAR_BACK = "It is too far back in the queue for a forecast: these are made for the first {count} jobs."
 SCORED_DAYS = 30
 SCORES_KEPT = timedelta(days=90)
 MIN_SCORES = 20
@@ -76,20 +78,20 @@ def refresh(now: datetime | None = None, history: History | None = None) -> int:
 
 def forecast_ranges(
     policy: Policy, seen: Snapshot
-) -> tuple[Mapping[JobId, tuple[float, float]], Mapping[JobId, str], Futures]:
+) -> tuple[Mapping[JobId, tuple[float, float]], Mapping[JobId, Message], Futures]:
     """Return by waiting job its range, or why there is none, and the futures."""
     waiting = in_queue_order(job for job in seen.jobs if job.waiting)
     capacity = Capacity(seen)
-    notes = {job.id: NOT_BY_ITSELF for job in waiting if reasons.impossible(job, capacity)}
+    notes: dict[JobId, Message] = {job.id: NotByItself() for job in waiting if reasons.impossible(job, capacity)}
     line = [job.id for job in waiting if job.id not in notes]
-    notes |= dict.fromkeys(line[MAX_JOBS:], TOO_FAR_BACK.format(count=MAX_JOBS))
+    notes |= dict.fromkeys(line[MAX_JOBS:], TooFarBack(MAX_JOBS))
     simulated = replace(seen, jobs=tuple(job for job in seen.jobs if job.id not in notes))
     futures = simulate_futures(policy, simulated, line[:MAX_JOBS], seconds=SIMULATION_SECONDS)
     return {job: futures.range_of(job) for job in line[:MAX_JOBS]}, notes, futures
 
 
 def _keep(
-    seen: Snapshot, ranges: Mapping[JobId, tuple[float, float]], notes: Mapping[JobId, str], futures: Futures
+    seen: Snapshot, ranges: Mapping[JobId, tuple[float, float]], notes: Mapping[JobId, Message], futures: Futures
 ) -> None:
     made_at, snapshot_at, until = timezone.now(), _moment(seen.now), _moment(futures.until)
     with transaction.atomic():
@@ -100,9 +102,10 @@ def _keep(
         for job in waiting:
             low, high = _shown(ranges.get(str(job)), until)
             trail = before[job].trail if job in before else []
+            note = notes.get(str(job))
             row = Forecast(
                 job_id=job, snapshot_at=snapshot_at, made_at=made_at, low=low, high=high, until=until,
-                draws=futures.draws, note=notes.get(str(job), ""),
+                draws=futures.draws, note=note.data() if note else "",
             )  # fmt: skip
             row.trail = trail if row.note else _longer(trail, row)
             new.append(row)
@@ -232,24 +235,24 @@ def describe(row: Forecast | None, now: datetime | None = None) -> ForecastText:
         return ForecastText(None, "The first forecast comes within a minute.")
     stale = now - row.made_at > STALE
     if row.note:
-        return ForecastText(row, row.note, stale=stale)
+        return ForecastText(row, sentence_of(row.note), stale=stale)
     if row.low is None:
-        within = words.length((row.until - row.snapshot_at).total_seconds())
+        within = length((row.until - row.snapshot_at).total_seconds())
         return ForecastText(row, f"Not within {within}.", f"not within {words.short(within)}", stale=stale)
     low = (row.low - now).total_seconds()
     if row.high is None:
         before = words.clock(row.low, now, zone=True)
-        within = words.length((row.until - row.snapshot_at).total_seconds())
+        within = length((row.until - row.snapshot_at).total_seconds())
         text = f"Not before {before}, perhaps not within {within}."
         return ForecastText(row, text, f"not before {before}", stale=stale)
     high = (row.high - now).total_seconds()
     if high < 0:
         text = f"It was expected until {words.clock(row.high, now, zone=True)}. The next forecast is under way."
         return ForecastText(row, text, "expected by now", stale=stale)
-    span = words.span(low, high)
+    within = span(low, high)
     until = words.clock(row.high, now, zone=True)
     between = f"between {words.clock(row.low, now)} and {until}" if low > 0 else f"by {until}"
-    return ForecastText(row, f"Probably {between} ({span}).", f"starts {words.short(span)}", span, stale)
+    return ForecastText(row, f"Probably {between} ({within}).", f"starts {words.short(within)}", within, stale)
 
 
 def forecasts_of(jobs: Iterable[Job]) -> Mapping[int, ForecastText]:

@@ -26,6 +26,7 @@ from portal.cluster.models import LIVE_NODE, Node
 from portal.cluster.services import is_online
 from portal.jobs import lifecycle
 from portal.jobs.clock import WallClock
+from portal.jobs.events import Restarts
 from portal.jobs.models import FINISHED_STATES, Attempt, CheckpointSet, Container, ContainerState, Job
 from portal.jobs.outputs import READ_BYTES, clean_path
 from portal.jobs.rules import silence_allowed
@@ -114,9 +115,7 @@ def record_start(attempt: Attempt, row: CheckpointSet) -> None:
     job = lifecycle.locked(attempt.job_id)
     if attempt.number == 1 or job.events.filter(kind="checkpoint", data__attempt=attempt.number).exists():
         return
-    taken = f"{row.taken_at.astimezone(UTC):%d %b %H:%M:%S} UTC, {row.size / 2**20:,.1f} MiB"
-    text = f"Attempt {attempt.number} restarts from the checkpoint of {taken}."
-    lifecycle.record(job, "checkpoint", text, attempt=attempt.number)
+    lifecycle.record(job, Restarts(attempt.number, row.taken_at.astimezone(UTC).isoformat(), row.size))
 
 
 # --- pieces ------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from collections import Counter
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from channels.auth import get_user
 from channels.db import database_sync_to_async
@@ -54,8 +54,6 @@ SIGNED_OUT, FORBIDDEN, TOO_SLOW, TOO_MANY, TOO_BIG, NONSENSE = 4401, 4403, 4408,
 BROKEN = 4500
 """Applications may only use 1000 and codes from 3000."""
 
-_open_sockets: Counter[int] = Counter()
-
 
 class _CloseSocketError(Exception):
     def __init__(self, code: int) -> None:
@@ -64,6 +62,8 @@ class _CloseSocketError(Exception):
 
 
 class LogConsumer(AsyncWebsocketConsumer):
+    open_sockets: ClassVar[Counter[int]] = Counter()
+    """The number of open sockets of each user in this process."""
     counted_for: int | None = None
     pump: asyncio.Task[None] | None = None
     reported_idle = False
@@ -94,10 +94,10 @@ class LogConsumer(AsyncWebsocketConsumer):
             return
         user_id = self.scope["user"].pk
         await self.accept()
-        if _open_sockets[user_id] >= MAX_SOCKETS:
+        if self.open_sockets[user_id] >= MAX_SOCKETS:
             await self.close(TOO_MANY)
             return
-        _open_sockets[user_id] += 1
+        self.open_sockets[user_id] += 1
         self.counted_for = user_id
         self.pump = asyncio.create_task(self._run())
 
@@ -107,7 +107,7 @@ class LogConsumer(AsyncWebsocketConsumer):
     def _release(self) -> None:
         self.subscription.close()
         if self.counted_for is not None:
-            _open_sockets[self.counted_for] -= 1
+            self.open_sockets[self.counted_for] -= 1
             self.counted_for = None
         if self.pump is not None:
             self.pump.cancel()

@@ -15,6 +15,7 @@ from django.db.models import Q
 
 from portal.cluster import quarantine
 from portal.cluster.models import Gpu, usable_gpu
+from portal.cluster.quarantine import FailsJobs, failed_since
 from portal.jobs import lifecycle
 from portal.jobs.models import Allocation, Container, StopReason
 from portal.jobs.rules import essential
@@ -62,10 +63,9 @@ def look_after_exits(container_ids: Collection[int]) -> list[Gpu]:
         codes = {stay.code for stay in stays if stay.failed_at_once}
         count = failures_in_a_row(stays, _failed_elsewhere(gpu, codes)) if codes else 0
         others = Gpu.objects.filter(usable_gpu(), node__removed_at=None, node__approved_at__isnull=False)
-        if count >= min_failures and others.exclude(pk=gpu.pk).exists():
-            reason = f"{count} different jobs in a row failed within {AT_ONCE.seconds} s of their start on it."
-            if quarantine.quarantine(gpu, reason):
-                taken.append(gpu)
+        proven = count >= min_failures and others.exclude(pk=gpu.pk).exists()
+        if proven and quarantine.quarantine(gpu, FailsJobs(count, AT_ONCE.seconds)):
+            taken.append(gpu)
     return taken
 
 
@@ -80,7 +80,7 @@ def leave() -> None:
     if not held.exists():
         return  # the usual case, and far quicker than reading all of their columns
     for row in held.select_related("gpu", "container", "attempt__job").order_by("attempt__job_id", "gpu"):
-        if row.gpu.failed_since(row.allocated_at):
+        if failed_since(row.gpu, row.allocated_at):
             attempt, containers = row.attempt, list(row.attempt.containers.all())
             rule = survival_rule_for(attempt.job, attempt)
             needed = essential(attempt.job.elastic, counting(rule, containers), rule)

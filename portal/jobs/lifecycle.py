@@ -19,8 +19,10 @@ from django.utils import timezone
 
 from portal.accounts.models import User
 from portal.cluster.models import Node
-from portal.jobs import causes, clock_steps
+from portal.cluster.quarantine import failed_since
+from portal.jobs import causes, clock_steps, ends, events
 from portal.jobs.clock import wall_clock
+from portal.jobs.events import Event, NodeShare
 from portal.jobs.models import (
     FINISHED_STATES,
     Allocation,
@@ -74,14 +76,14 @@ def lock(job_id: int) -> None:
     Job.objects.select_for_update(no_key=True).values_list("pk").get(pk=job_id)
 
 
-def record(job: Job, kind: str, text: str, actor: User | None = None, **data: object) -> JobEvent:
+def record(job: Job, event: Event, actor: User | None = None) -> JobEvent:
     """Add a line to the history of a job, in the transaction of the change that it describes."""
     with transaction.atomic(savepoint=False):
         lock(job.pk)
         last = JobEvent.objects.filter(job=job).aggregate(last=Max("seq"))["last"] or 0
-        event = JobEvent.objects.create(job=job, seq=last + 1, kind=kind, text=text[:300], actor=actor, data=data)
+        row = JobEvent.objects.create(job=job, seq=last + 1, kind=event.kind, actor=actor, data=event.data())
         wake_job_viewers(job.pk)
-        return event
+        return row
 
 
 # --- reports -----------------------------------------------------------------------------------------------------
@@ -95,7 +97,7 @@ def advance(
     at: datetime | None = None,
     exit_code: int | None = None,
     exit_reason: str = "",
-    detail: str = "",
+    detail: Any = "",
 ) -> bool:
     """Move a container to a later state and settle its job; return whether it moved.
 
@@ -125,7 +127,7 @@ def advance(
         row.exited_at = max(now, row.running_at or row.assigned_at)
         row.exit_code, row.exit_reason = exit_code, exit_reason or "exited"
         if row.exit_reason == "exited" and exit_code and (fault := _fault_of(row)):
-            row.exit_reason, row.detail = "lost", f"A GPU of it has failed: {fault}."
+            row.exit_reason, row.detail = "lost", ends.HeldFailedGpu(fault).data()
         changed += ["exited_at", "exit_code", "exit_reason"]
         _release(row, now)
         _note_exit(job, row)
@@ -140,13 +142,13 @@ def advance(
 def _note_start(job: Job, container: Container, when: datetime) -> None:
     if Attempt.objects.filter(pk=container.attempt_id, started_at__isnull=True).update(started_at=when):
         Job.objects.filter(pk=job.pk, started_at__isnull=True).update(started_at=when)
-        record(job, "started", f"Attempt {container.attempt.number} started.")
+        record(job, events.Started(container.attempt.number))
 
 
-def _fault_of(container: Container) -> str:
+def _fault_of(container: Container) -> Any:
     """Return the fault that the driver of a GPU reported while the container held it: then the code is not to blame."""
     held = Allocation.objects.filter(container=container, released_at__isnull=True).select_related("gpu")
-    return next((row.gpu.fault for row in held if row.gpu.failed_since(row.allocated_at)), "")
+    return next((row.gpu.fault for row in held if failed_since(row.gpu, row.allocated_at)), "")
 
 
 def _release(container: Container, now: datetime) -> None:
@@ -157,24 +159,20 @@ def _release(container: Container, now: datetime) -> None:
 
 def _note_exit(job: Job, container: Container) -> None:
     if container.exit_reason in LOST_REASONS:
-        record(
-            job,
-            "lost",
-            f"The container on {container.node.name} was lost.",
-            container=container.name,
-            reason=container.exit_reason,
-        )
+        record(job, events.ContainerLost(container.name, container.node.name, container.exit_reason))
 
 
 # --- decisions of the scheduler and of users ---------------------------------------------------------------------
 
 
 @transaction.atomic
-def start_attempt(job: Job, policy: str, where: str = "", overlay_network: int | None = None) -> Attempt:
+def start_attempt(
+    job: Job, policy: str, nodes: Sequence[NodeShare] = (), overlay_network: int | None = None
+) -> Attempt:
     """Create a live attempt, to which the caller adds containers and GPUs in the same transaction.
 
-    ``where`` is written to the history, e.g. ``node a (2 GPUs)``; ``overlay_network`` is the number of the network
-    between its nodes, or None for an attempt on one node. Raises JobChangedError when the job is no longer waiting.
+    ``nodes`` is for the history; ``overlay_network`` is the number of the network between the nodes, or None for an
+    attempt on one node. Raises JobChangedError when the job is no longer waiting.
     """
     row = locked(job.pk)
     if row.state != JobState.QUEUED or row.intent != Job.Intent.RUN:
@@ -190,8 +188,7 @@ def start_attempt(job: Job, policy: str, where: str = "", overlay_network: int |
         counted_seconds=counted,
         overlay_network=overlay_network,
     )
-    placed = f"placed on {where}" if where else "placed"
-    record(row, "placed", f"Attempt {attempt.number} was {placed} by {policy}.", attempt=attempt.number)
+    record(row, events.Placed(attempt.number, policy, list(nodes)))
     _set_state(row)
     _copy_state(row, job)
     return attempt
@@ -229,9 +226,7 @@ def stop_attempt(attempt: Attempt, reason: str) -> None:
     row.save(update_fields=["wanted", "stop_reason"])
     attempt.wanted, attempt.stop_reason = row.wanted, row.stop_reason
     if reason != StopReason.DONE:
-        why = room_for_others(job.resumable) if reason == StopReason.PREEMPTED else StopReason(reason).label
-        text = f"Attempt {row.number} was asked to stop: {why}."
-        record(job, "stopping", text, attempt=row.number, reason=str(reason))
+        record(job, events.Stopping(row.number, str(reason), job.resumable))
     for container in row.containers.exclude(state=EXITED):
         stop_container(container, reason)
     settle(job)
@@ -306,25 +301,7 @@ def _end(job: Job, attempt: Attempt, containers: Sequence[Container]) -> None:
     attempt.ended_at, attempt.outcome = max(timezone.now(), attempt.started_at or attempt.created_at), outcome
     attempt.cause = causes.explain(job, attempt, containers)
     attempt.save(update_fields=["ended_at", "outcome", "cause"])
-    title = attempt.cause.get("title", "")
-    text = f"Attempt {attempt.number} ended: {outcome.label}." + (f" {title}." if title else "")
-    record(job, "ended", text, attempt=attempt.number, outcome=str(outcome))
-
-
-def room_for_others(resumable: bool) -> str:
-    """Return why an attempt was preempted, in words for the owner of the job."""
-    then = "restarts from its checkpoint" if resumable else "restarts from the beginning"
-    return f"to make room for others; it {then} later"
-
-
-STATE_TEXTS = {
-    JobState.QUEUED: "is queued",
-    JobState.RUNNING: "is running",
-    JobState.HELD: "is held",
-    JobState.SUCCEEDED: "has succeeded",
-    JobState.FAILED: "has failed",
-    JobState.CANCELLED: "was cancelled",
-}
+    record(job, events.Ended(attempt.number, str(outcome), causes.without_detail(attempt.cause)))
 
 
 def _set_state(job: Job) -> None:
@@ -336,12 +313,9 @@ def _set_state(job: Job) -> None:
     job.state = state
     job.finished_at = max(timezone.now(), job.started_at or job.submitted_at) if state in FINISHED_STATES else None
     job.save(update_fields=["state", "finished_at"])
-    text = STATE_TEXTS[state]
-    if state == JobState.QUEUED and outcomes:
-        text += " again"
-        if outcomes[-1] in GOES_ON:
-            text += ", to restart from its checkpoint" if job.resumable else ", to restart from the beginning"
-    record(job, "state", f"The job {text}.", state=str(state))
+    again = state == JobState.QUEUED and bool(outcomes)
+    restarts = again and outcomes[-1] in GOES_ON
+    record(job, events.StateChanged(str(state), again, restarts, job.resumable))
     wake_scheduler()
 
 
@@ -351,7 +325,7 @@ def _copy_state(source: Job, target: Job) -> None:
         target.state, target.started_at, target.finished_at = source.state, source.started_at, source.finished_at
 
 
-def note_collected(container: Container, complaint: str = "") -> None:
+def note_collected(container: Container, complaint: Any = "") -> None:
     """Record that the log and outputs of a container are complete, and find the cause again with the last lines.
 
     ``complaint`` is the agent's message about outputs that it could not send.
@@ -367,7 +341,7 @@ def note_collected(container: Container, complaint: str = "") -> None:
             Attempt.objects.filter(pk=attempt.pk).update(cause=cause)
     if complaint:
         with transaction.atomic():
-            record(locked(attempt.job_id), "outputs", complaint)
+            record(locked(attempt.job_id), events.OutputsNotSent(complaint))
     wake_job_viewers(attempt.job_id)
 
 
@@ -427,7 +401,7 @@ def _carry_out(seen: AttemptFacts, due: Due, now: datetime) -> None:
         elif due.what == "silent":
             _declare_lost(container, now)
         else:
-            advance(container, EXITED, exit_reason="lost", detail="It did not stop in time; its lease has run out.")
+            advance(container, EXITED, exit_reason="lost", detail=ends.DidNotStop().data())
 
 
 @transaction.atomic
@@ -436,4 +410,4 @@ def _declare_lost(container: Container, now: datetime) -> None:
     locked(container.attempt.job_id)
     node = Node.objects.select_for_update(no_key=True).get(pk=container.node_id)
     if is_silent(node.last_seen_at, now):
-        advance(container, EXITED, exit_reason="lost", detail=f"{node.name} was silent for too long.")
+        advance(container, EXITED, exit_reason="lost", detail=ends.NodeWasSilent(node.name).data())

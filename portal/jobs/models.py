@@ -12,59 +12,18 @@ from django.utils import timezone
 from portal.accounts.models import User
 from portal.cluster.models import Environment, Gpu, Node
 from portal.jobs.resize_timeline.models import RankGroup as RankGroup
+from portal.jobs.states import FINISHED_STATES as FINISHED_STATES
+from portal.jobs.states import RESTART_LIMIT_VARIABLE as RESTART_LIMIT_VARIABLE
+from portal.jobs.states import UNFINISHED_STATES as UNFINISHED_STATES
+from portal.jobs.states import WAITING_STATES as WAITING_STATES
+from portal.jobs.states import ContainerState as ContainerState
+from portal.jobs.states import JobState as JobState
+from portal.jobs.states import Outcome as Outcome
+from portal.jobs.states import StopReason as StopReason
 from portal.jobs.word_lists import WordsField
+from portal.message_field import MessageField
 from portal.projects.models import CodeVersion, Project
-
-
-class JobState(models.TextChoices):
-    QUEUED = "QUEUED", "queued"
-    RUNNING = "RUNNING", "running"
-    HELD = "HELD", "held"
-    SUCCEEDED = "SUCCEEDED", "succeeded"
-    FAILED = "FAILED", "failed"
-    CANCELLED = "CANCELLED", "cancelled"
-
-
-WAITING_STATES = (JobState.QUEUED, JobState.HELD)
-UNFINISHED_STATES = (JobState.QUEUED, JobState.RUNNING, JobState.HELD)
-FINISHED_STATES = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
-
-
-RESTART_LIMIT_VARIABLE = "SCHEDULEARN_RING_RETRIES"
-"""The environment variable with the limit of restarts, for drivers; in earlier releases, jobs set it themselves."""
-
-
-class ContainerState(models.TextChoices):
-    ASSIGNED = "ASSIGNED", "assigned"
-    PREPARING = "PREPARING", "preparing"
-    RUNNING = "RUNNING", "running"
-    STOPPING = "STOPPING", "stopping"
-    EXITED = "EXITED", "exited"
-
-
-class Outcome(models.TextChoices):
-    """How an attempt ended. *failed*: by the user's code; *lost* and *error*: by the lab, which uses up no retry."""
-
-    SUCCEEDED = "succeeded", "succeeded"
-    FAILED = "failed", "failed"
-    PREEMPTED = "preempted", "preempted"
-    CANCELLED = "cancelled", "cancelled"
-    TIMED_OUT = "timed_out", "timed out"
-    LOST = "lost", "lost"
-    ERROR = "error", "error"
-    HELD = "held", "put on hold"
-
-
-class StopReason(models.TextChoices):
-    PREEMPTED = "preempted", "the scheduler takes the GPUs back"
-    CANCELLED = "cancelled", "cancelled"
-    TIMED_OUT = "timed_out", "time limit reached"
-    DRAINED = "drained", "its node is being drained"
-    PEER_LOST = "peer_lost", "another part of it was lost"
-    DONE = "done", "its work is done"
-    HELD = "held", "put on hold"
-    STUCK = "stuck", "it did not get on in time"
-    GPU_FAULT = "gpu_fault", "a GPU of it has failed"
+from portal.sentences import explained, sentence_of
 
 
 class JobQuerySet(models.QuerySet["Job"]):
@@ -154,7 +113,8 @@ class Job(models.Model):
     finished_at = models.DateTimeField(null=True, blank=True)
 
     # written by the scheduler
-    waiting_reason = models.TextField(blank=True)
+    waiting_reason = MessageField(blank=True)
+    """Empty for a job that does not wait; ``why_waiting`` has the sentence."""
     queue_position = models.PositiveIntegerField(null=True, blank=True)
 
     objects = JobQuerySet.as_manager()
@@ -177,6 +137,11 @@ class Job(models.Model):
                 name="job_finished_at_when_finished",
             ),
         ]
+
+    @property
+    def why_waiting(self) -> str:
+        """The reason of a waiting job as a sentence; empty when it does not wait, or was not considered yet."""
+        return sentence_of(self.waiting_reason)
 
     @property
     def restart_limit(self) -> int:
@@ -209,7 +174,7 @@ class Attempt(models.Model):
     stop_reason = models.CharField(max_length=12, choices=StopReason.choices, blank=True)
     outcome = models.CharField(max_length=10, choices=Outcome.choices, blank=True)
     cause = models.JSONField(default=dict)
-    """For an attempt that did not succeed, and as a hint for some that did: {"code", "title", "detail", "advice"}."""
+    """For an attempt that did not succeed, and as a hint for some that did: a ``causes.Cause``; ``explanation`` has the words."""
     secret = models.CharField(max_length=64)
     """The key that signs the messages between its containers."""
     counted_seconds = models.PositiveIntegerField(default=0)
@@ -239,6 +204,11 @@ class Attempt(models.Model):
             ),
         ]
 
+    @property
+    def explanation(self) -> dict[str, str]:
+        """The cause for a reader: code, title, detail and advice; empty without one."""
+        return explained(self.cause)
+
 
 class Container(models.Model):
     """A container of an attempt on one node: a *host*, which has ranks, or the driver."""
@@ -265,7 +235,7 @@ class Container(models.Model):
     stop_reason = models.CharField(max_length=12, choices=StopReason.choices, blank=True)
     stop_requested_at = models.DateTimeField(null=True, blank=True)
 
-    # written from the agent's reports, through lifecycle.advance()
+    # written from the agent's reports, through lifecycle.advance(); detail: what it does now, or what went wrong
     state = models.CharField(max_length=9, choices=ContainerState.choices, default=ContainerState.ASSIGNED)
     state_since = models.DateTimeField(default=timezone.now)
     running_at = models.DateTimeField(null=True, blank=True)
@@ -273,8 +243,7 @@ class Container(models.Model):
     exit_code = models.IntegerField(null=True, blank=True)
     exit_reason = models.CharField(max_length=20, blank=True)
     """exited, stopped, fenced, launch_error, oom, disk, lost, or create_error."""
-    detail = models.TextField(blank=True)
-    """What it does now, or what went wrong, as the agent reports it."""
+    detail = MessageField(blank=True)
     collected_at = models.DateTimeField(null=True, blank=True)
     """When its log and outputs were complete in the portal; the node may forget the container."""
 
@@ -318,14 +287,14 @@ class Allocation(models.Model):
 
 
 class JobEvent(models.Model):
-    """One line of a job's history, never changed."""
+    """One line of a job's history, never changed: a message (``events``); in rows of earlier releases, its text."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="events")
     seq = models.PositiveIntegerField()
     at = models.DateTimeField(default=timezone.now)
     kind = models.CharField(max_length=30)
     """submitted, placed, started, resized, stopping, ended, held, released, cancel_asked, state, ..."""
-    text = models.CharField(max_length=300)
+    text = models.CharField(max_length=300, blank=True)
     actor = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
     )
@@ -334,6 +303,11 @@ class JobEvent(models.Model):
     class Meta:
         ordering = ["job", "seq"]
         constraints = [models.UniqueConstraint(fields=["job", "seq"], name="job_event_seq_once")]
+
+    @property
+    def sentence(self) -> str:
+        """What happened, for a reader."""
+        return self.text or sentence_of(self.data)
 
 
 METRICS_STREAM = "metrics"

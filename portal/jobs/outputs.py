@@ -19,6 +19,7 @@ from django.utils import timezone
 
 from portal.jobs import lifecycle
 from portal.jobs.models import Attempt, Job, Output
+from portal.sentences import agents
 from portal.wake import wake_job_viewers
 
 MAX_FILES = 10_000
@@ -30,18 +31,24 @@ UNWANTED = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
 class BadPathError(ValueError):
     """The path is not one under /outputs."""
 
+    def __init__(self) -> None:
+        self.why = agents.outputs.BadPath(MAX_PATH)
+        super().__init__(self.why.text)
+
 
 class OutputsTooLargeError(Exception):
     """The job's outputs would take more than the portal keeps."""
+
+    def __init__(self, why: agents.outputs.TooLarge | agents.outputs.TooManyFiles) -> None:
+        self.why = why
+        super().__init__(why.text)
 
 
 def clean_path(path: str) -> str:
     """Return the path if it is plain and relative; raises BadPathError otherwise."""
     parts = path.split("/")
     if not path or len(path) > MAX_PATH or UNWANTED.search(path) or any(part in ("", ".", "..") for part in parts):
-        raise BadPathError(
-            f"An output's path is relative and has at most {MAX_PATH} characters, without '..' or control characters."
-        )
+        raise BadPathError
     return path
 
 
@@ -66,7 +73,7 @@ def room_for(job_id: int, path: str) -> int:
     """Return the maximum size of this file, which may replace another of its name."""
     others = Output.objects.filter(job=job_id).exclude(path=path)
     if others.count() >= MAX_FILES:
-        raise OutputsTooLargeError(f"A job keeps at most {MAX_FILES} output files. Put them into one archive.")
+        raise OutputsTooLargeError(agents.outputs.TooManyFiles(MAX_FILES))
     taken = others.aggregate(taken=Sum("size"))["taken"] or 0
     return max(0, settings.MAX_OUTPUTS_MIB * 1024 * 1024 - taken)
 
@@ -130,6 +137,4 @@ def _drop(job_id: int, sha256: str) -> None:
 
 
 def _too_large() -> OutputsTooLargeError:
-    return OutputsTooLargeError(
-        f"The job's outputs would take more than {settings.MAX_OUTPUTS_MIB} MiB together. Write less, or ask an admin for more."
-    )
+    return OutputsTooLargeError(agents.outputs.TooLarge(settings.MAX_OUTPUTS_MIB))

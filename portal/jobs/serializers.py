@@ -9,6 +9,7 @@ from portal.jobs.logs import label_of
 from portal.jobs.models import Attempt, Container, Job, JobEvent, JobState, LogStream, Outcome, Output, StopReason
 from portal.jobs.spec import FIELDS, MAX_ARGUMENT_LENGTH, MAX_ENV_VALUE_LENGTH, Kind
 from portal.jobs.word_lists import MAX_WORD_LENGTH, WordsField
+from portal.sentences import sentence_of
 
 IN_LISTS = tuple(name for name, about in FIELDS.items() if about.in_lists)
 IN_DETAILS = tuple(name for name, about in FIELDS.items() if not about.in_lists)
@@ -27,6 +28,9 @@ class JobSerializer(serializers.ModelSerializer[Job]):
     environment = serializers.SlugRelatedField[Any](slug_field="key", read_only=True)
     submitted_by = serializers.SlugRelatedField[Any](slug_field="username", read_only=True)
     mode = serializers.CharField(read_only=True, help_text="How ranks make updates; empty leaves that to the code.")
+    waiting_reason = serializers.CharField(
+        source="why_waiting", read_only=True, help_text="Why it waits, as a sentence; empty when it does not."
+    )
     group = serializers.SlugRelatedField[Any](
         slug_field="name", read_only=True, allow_null=True, help_text="Whose share it uses."
     )
@@ -84,11 +88,11 @@ class JobDetailSerializer(JobSerializer):
 
     def get_cause(self, job: Job) -> dict[str, Any] | None:
         last = job.attempts.order_by("-number").first()
-        return last.cause or None if last else None
+        return last.explanation or None if last else None
 
     def get_silence(self, job: Job) -> dict[str, Any] | None:
         found = silence.of_job(job) if job.state == JobState.RUNNING else None
-        return {"since": found.since, "ranks": list(found.ranks), "text": found.text()} if found else None
+        return {"since": found.since, "ranks": list(map(str, found.ranks)), "text": found.text()} if found else None
 
     def get_may_act(self, job: Job) -> bool:
         return bool(self.context.get("may_act", False))
@@ -141,6 +145,7 @@ def request_field(name: str) -> serializers.Field[Any, Any, Any, Any]:
 
 
 class EventSerializer(serializers.ModelSerializer[JobEvent]):
+    text = serializers.CharField(source="sentence", read_only=True)
     actor = serializers.SlugRelatedField[Any](slug_field="username", read_only=True, allow_null=True)
 
     class Meta:
@@ -165,6 +170,7 @@ class StreamSerializer(serializers.ModelSerializer[LogStream]):
 class ContainerSerializer(serializers.ModelSerializer[Container]):
     node = serializers.SlugRelatedField[Any](slug_field="name", read_only=True)
     gpus = serializers.SerializerMethodField(help_text="Indices of its GPUs on the node.")
+    detail = serializers.SerializerMethodField(help_text="What it does now, or how it ended.")
 
     class Meta:
         model = Container
@@ -183,6 +189,9 @@ class ContainerSerializer(serializers.ModelSerializer[Container]):
         )
         read_only_fields = fields
 
+    def get_detail(self, container: Container) -> str:
+        return sentence_of(container.detail)
+
     def get_gpus(self, container: Container) -> list[int]:
         return sorted(allocation.gpu.index for allocation in container.allocations.all())
 
@@ -193,6 +202,11 @@ class AttemptSerializer(serializers.ModelSerializer[Attempt]):
     )
     stop_reason = serializers.CharField(
         read_only=True, help_text=f"Empty unless it was asked to stop: {', '.join(StopReason.values)}."
+    )
+    cause = serializers.JSONField(
+        source="explanation",
+        read_only=True,
+        help_text="Why it did not succeed, or a hint about one that did: code, title, detail, advice. Empty for most.",
     )
     containers = ContainerSerializer(many=True, read_only=True)
 

@@ -24,7 +24,8 @@ from portal.accounts.limits import limits_for, may_use_premium
 from portal.accounts.models import User
 from portal.cluster.models import Gpu
 from portal.cluster.slots import counted, lab_noun
-from portal.jobs import lifecycle, rules
+from portal.jobs import events, lifecycle, rules
+from portal.jobs.events import Event
 from portal.jobs.models import FINISHED_STATES, WAITING_STATES, Attempt, IdempotencyKey, Job, StopReason
 from portal.jobs.permissions import env_vars_for, require_may_act
 from portal.jobs.spec import (
@@ -118,8 +119,7 @@ def _insert(user: User, project: Project, asked: Submission, copied_from: Job | 
         group=accounted_group(user, project),
         **values | {"name": asked.name.strip() or _default_name(asked), "description": asked.description.strip()},
     )
-    text = f"Submitted by {user}." if copied_from is None else f"Submitted by {user}, copied from job {copied_from.pk}."
-    lifecycle.record(job, "submitted", text, actor=user)
+    lifecycle.record(job, events.Submitted(str(user), copied_from.pk if copied_from else None), user)
     wake_scheduler()
     return job
 
@@ -381,7 +381,7 @@ def cancel(user: User, job: Job) -> Job:
     if attempt is not None and rules.work_is_done(list(attempt.containers.all()), survival_rule_for(row, attempt)):
         raise Refused("This job has just finished.", "conflict")
     _want(row, Job.Intent.CANCEL)
-    lifecycle.record(row, "cancel_asked", f"Cancelled by {user}.", actor=user)
+    lifecycle.record(row, events.Cancelled(str(user)), user)
     if attempt is not None:
         lifecycle.stop_attempt(attempt, StopReason.CANCELLED)
     lifecycle.settle(row)
@@ -395,23 +395,23 @@ def hold(user: User, job: Job) -> Job:
     row = lifecycle.locked(job.pk)
     if row.state in FINISHED_STATES or row.intent == Job.Intent.CANCEL:
         raise Refused("This job has ended and cannot be held.", "conflict")
-    return _hold(row, f"Put on hold by {user}.", user)
+    return _hold(row, events.Held(str(user)), user)
 
 
 @transaction.atomic
-def hold_by_rule(job: Job, why: str) -> Job:
-    """Put a job on hold by a rule of the lab. A job that has finished or is being cancelled does not change."""
+def hold_by_rule(job: Job, why: Event) -> Job:
+    """Put a job on hold by a rule of the lab; ``why`` is for its history. A job that has finished or is being cancelled does not change."""
     row = lifecycle.locked(job.pk)
     if row.state in FINISHED_STATES or row.intent == Job.Intent.CANCEL:
         return row
     return _hold(row, why, None)
 
 
-def _hold(row: Job, text: str, actor: User | None) -> Job:
+def _hold(row: Job, event: Event, actor: User | None) -> Job:
     if row.intent == Job.Intent.HOLD:
         return row
     _want(row, Job.Intent.HOLD)
-    lifecycle.record(row, "held", text, actor=actor)
+    lifecycle.record(row, event, actor)
     if attempt := _live_attempt(row):
         lifecycle.stop_attempt(attempt, StopReason.HELD)
     lifecycle.settle(row)
@@ -426,7 +426,7 @@ def release(user: User, job: Job) -> Job:
     if row.intent != Job.Intent.HOLD or row.state in FINISHED_STATES:
         raise Refused("This job is not on hold.", "conflict")
     _want(row, Job.Intent.RUN)
-    lifecycle.record(row, "released", f"Released by {user}.", actor=user)
+    lifecycle.record(row, events.Released(str(user)), user)
     lifecycle.settle(row)
     return row
 

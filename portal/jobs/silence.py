@@ -17,8 +17,9 @@ from django.db.models import F, Max, Q
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
-from portal.cluster.slots import counted, noun
+from portal.cluster.slots import are_cpu_slots
 from portal.jobs import logs
+from portal.jobs.events import Silent
 from portal.jobs.models import (
     METRICS_STREAM,
     Allocation,
@@ -30,15 +31,23 @@ from portal.jobs.models import (
     JobEvent,
     LogStream,
 )
-from portal.ui import duration
+from portal.sentences import events as sentences
+from portal.sentences import mails
 
-REPORTED = "silent"
-"""The kind of the event in a job's history."""
 SETUP_STREAM = "setup"
 """The streams of supervisors and drivers, which print whether or not the ranks are alive."""
 USUAL_GAPS = 3
 """A rank counts as silent when its silence is this many times as long as its longest one before."""
-NAMED_RANKS = 4
+
+
+class SilentRank(NamedTuple):
+    """A rank that is silent while others print, e.g. ``rank 3 on gpu-2``."""
+
+    label: str
+    node: str
+
+    def __str__(self) -> str:
+        return sentences.rank_on_node(*self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +57,35 @@ class Silence:
     attempt: int
     job: int
     since: datetime
-    ranks: tuple[str, ...] = ()
-    """The ranks that are silent while others print, e.g. ``rank 3 on gpu-2``; empty: all are silent."""
+    ranks: tuple[SilentRank, ...] = ()
+    """The ranks that are silent while others print; empty: all are silent."""
     containers: tuple[int, ...] = ()
     """The hosts of these ranks; all hosts of the attempt when all are silent."""
 
     def text(self, now: datetime | None = None) -> str:
         """Return a sentence for the job's owner."""
-        length = duration(((now or timezone.now()) - self.since).total_seconds())
-        if not self.ranks:
-            return (
-                f"No output for {length}: its worker processes (ranks) are alive, but no line of log, no metric and no "
-                "checkpoint has come from them."
-            )
-        more = len(self.ranks) - NAMED_RANKS
-        names = ", ".join(self.ranks[:NAMED_RANKS]) + (f" and {counted(more, 'other')}" if more > 0 else "")
-        verb = "has" if len(self.ranks) == 1 else "have"
-        return f"Some of its worker processes are silent: {names} {verb} printed nothing for {length}. Others continue."
+        return sentences.silence(self.seconds(now or timezone.now()), self.ranks)
+
+    def seconds(self, now: datetime) -> int:
+        return round((now - self.since).total_seconds())
+
+    @property
+    def rank_names(self) -> list[list[str]]:
+        """Return the label and the node of each silent rank, for a message."""
+        return [list(rank) for rank in self.ranks]
+
+
+class Utilisation(NamedTuple):
+    """What the GPUs of a job do, in percent."""
+
+    gpus: int
+    cpu_slots: bool
+    """They are CPU slots."""
+    lowest: int
+    highest: int
+
+    def __str__(self) -> str:
+        return mails.utilisation(*self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +93,7 @@ class Clues:
     """What a user checks first; each is empty if it is unknown."""
 
     last_line: str
-    gpus: str
-    """e.g. ``2 GPUs are at 0 to 3 % utilisation``"""
+    gpus: Utilisation | None
 
 
 class _Host(NamedTuple):
@@ -116,7 +136,7 @@ def silences(now: datetime, job: int | None = None) -> dict[int, Silence]:
 
 def was_reported(attempt: Attempt) -> bool:
     """Return whether a silence of this attempt has been reported, whether or not it has ended."""
-    return JobEvent.objects.filter(job=attempt.job_id, kind=REPORTED, data__attempt=attempt.number).exists()
+    return JobEvent.objects.filter(job=attempt.job_id, kind=Silent.kind, data__attempt=attempt.number).exists()
 
 
 def of_job(job: Job) -> Silence | None:
@@ -202,10 +222,10 @@ def _has_stopped(stream: LogStream, limit: timedelta, now: datetime) -> bool:
 
 
 def _of_streams(host: _Host, streams: list[LogStream]) -> Silence:
-    names = tuple(f"{logs.label_of(stream)} on {stream.container.node.name}" for stream in streams)
+    ranks = tuple(SilentRank(logs.label_of(stream), stream.container.node.name) for stream in streams)
     pks = tuple(dict.fromkeys(stream.container_id for stream in streams))
     since = min(stream.last_at for stream in streams if stream.last_at is not None)
-    return Silence(host.attempt, host.job, since, names, pks)
+    return Silence(host.attempt, host.job, since, ranks, pks)
 
 
 # --- clues -------------------------------------------------------------------------------------------------------
@@ -218,13 +238,11 @@ def clues(silence: Silence) -> Clues:
     return Clues(logs.last_line(newest) if newest else "", _gpus(silence))
 
 
-def _gpus(silence: Silence) -> str:
+def _gpus(silence: Silence) -> Utilisation | None:
     held = Allocation.objects.filter(container__in=silence.containers, released_at=None)
     rows = list(held.values_list("gpu__kind", "gpu__utilisation_percent"))
     percents = [percent for _, percent in rows if percent is not None]
     if not percents:
-        return ""
-    lowest, highest = min(percents), max(percents)
-    verb = "is" if len(percents) == 1 else "are"
-    span = f"{lowest} to {highest}" if lowest != highest else f"{lowest}"
-    return f"{counted(len(percents), noun(kind for kind, _ in rows))} {verb} at {span}\u00a0% utilisation"
+        return None
+    cpu_slots = are_cpu_slots(kind for kind, _ in rows)
+    return Utilisation(len(percents), cpu_slots, min(percents), max(percents))

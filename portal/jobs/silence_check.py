@@ -1,25 +1,43 @@
 """Checks for jobs without output once a minute: one line in the history of the job and one mail for each silence."""
 
 import logging
+from dataclasses import dataclass
 from datetime import datetime
+from typing import Any, ClassVar
 
 from django.conf import settings
 from django.core.cache import cache
 from django.db import transaction
-from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils import timezone
 from kombu.exceptions import OperationalError
 
-from portal.accounts.tasks import mail
+from portal.accounts.tasks import send
 from portal.jobs import lifecycle, silence
+from portal.jobs.events import Silent
 from portal.jobs.models import Attempt, Job, JobEvent
 from portal.jobs.silence import Silence
-from portal.ui import duration
+from scheduling.messages import Message
 
 log = logging.getLogger(__name__)
 
 SEEN, SEEN_SECONDS = "silence.seen", 180
+
+
+@dataclass(frozen=True)
+class JobSilent(Message):
+    """The mail about a silence."""
+
+    code: ClassVar[str] = "job_silent"
+    job: int
+    name: str
+    path: str
+    """Path of the job's page."""
+    seconds: int
+    ranks: list[list[str]]
+    """As in the event of this silence."""
+    gpus: dict[str, Any] | None
+    """``silence.Utilisation`` of what they hold."""
 
 
 def sweep(now: datetime | None = None) -> int:
@@ -39,7 +57,7 @@ def sweep(now: datetime | None = None) -> int:
 
 def _reported(jobs: list[int]) -> dict[int, datetime]:
     """Return the start of the silence that was reported last, by job."""
-    events = JobEvent.objects.filter(job__in=jobs, kind=silence.REPORTED).order_by("seq")
+    events = JobEvent.objects.filter(job__in=jobs, kind=Silent.kind).order_by("seq")
     return {job: datetime.fromisoformat(since) for job, since in events.values_list("job", "data__since")}
 
 
@@ -62,8 +80,7 @@ def _record(found: Silence, now: datetime) -> bool:
     attempt = Attempt.objects.filter(pk=found.attempt, ended_at=None, wanted=Attempt.Wanted.RUN).first()
     if attempt is None or not _is_new(found, _reported([job.pk])):
         return False
-    text = f"{found.text(now)} It is not stopped for this."
-    lifecycle.record(job, silence.REPORTED, text, attempt=attempt.number, since=found.since.isoformat())
+    lifecycle.record(job, Silent(attempt.number, found.since.isoformat(), found.seconds(now), found.rank_names))
     return True
 
 
@@ -72,16 +89,10 @@ def _send_mail(found: Silence, now: datetime) -> None:
     owner = job.submitted_by
     if not owner.email or not owner.is_active or settings.DEMO:
         return
-    about = {
-        "job": job,
-        "text": found.text(now),
-        "clues": silence.clues(found),
-        "link": settings.SITE_URL + reverse("jobs:detail", args=[job.pk]),
-    }
-    length = duration((now - found.since).total_seconds())
-    subject = f"Schedulearn: {'ranks of' if found.ranks else 'no output from'} job {job.pk}"
-    subject += f" are silent for {length}" if found.ranks else f" for {length}"
+    path, gpus = reverse("jobs:detail", args=[job.pk]), silence.clues(found).gpus
+    used = gpus._asdict() if gpus else None
+    message = JobSilent(job.pk, job.name, path, found.seconds(now), found.rank_names, used)
     try:
-        mail.delay(subject, render_to_string("jobs/mail_silent.txt", about), owner.email)
+        send.delay(message.data(), owner.email)
     except OperationalError:
         log.error("The owner of job %s could not be sent a notice of its silence: is Redis up?", job.pk)

@@ -268,10 +268,10 @@ def _about(request: HttpRequest, job: Job) -> dict[str, Any]:
         "clues": silence.clues(quiet) if quiet else None,
         "live_containers": [each for each in live.containers.all() if each.state != "EXITED"] if live else [],
         "held": held_now(live) if live else "",
-        "cause": last.cause
+        "cause": last.explanation
         if last and last.cause and job.state not in (JobState.SUCCEEDED, JobState.CANCELLED)
         else None,
-        "hint": last.cause if last and job.state == JobState.SUCCEEDED else None,
+        "hint": last.explanation if last and job.state == JobState.SUCCEEDED else None,
         "events": list(job.events.select_related("actor").order_by("-seq")[:MAX_EVENTS]),
         "outputs": list(outputs[:MAX_OUTPUTS]),
         "outputs_count": totals["count"],

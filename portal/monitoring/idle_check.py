@@ -8,10 +8,8 @@ from django.utils import timezone
 from portal.jobs import lifecycle, services
 from portal.jobs.models import Attempt, JobEvent
 from portal.monitoring import idle
+from portal.monitoring.events import GpusIdle, HeldForIdleGpus
 from portal.monitoring.idle import Rule
-from portal.ui import duration
-
-KIND = "idle"
 
 
 def sweep(now: datetime | None = None) -> int:
@@ -32,13 +30,11 @@ def _look_at(attempt: Attempt, since: datetime, rule: Rule, now: datetime) -> bo
     job = lifecycle.locked(attempt.job_id)
     # The samples reach back twice the time of the rule. A longer idle time seems to begin there; it was warned of.
     began = attempt.created_at if now - since >= 2 * rule.after else since
-    warned = JobEvent.objects.filter(job=job, kind=KIND, at__gte=began).last()
+    warned = JobEvent.objects.filter(job=job, kind=GpusIdle.kind, at__gte=began).last()
     verdict = idle.judge(now - since, now - warned.at if warned else None, rule)
-    length = duration((now - since).total_seconds())
+    seconds = round((now - since).total_seconds())
     if verdict == "warn":
-        then = " If it stays so, the job is put on hold." if rule.stops else ""
-        text = f"Its GPUs have done less than {rule.percent} % for {length}.{then}"
-        lifecycle.record(job, KIND, text, attempt=attempt.number)
+        lifecycle.record(job, GpusIdle(attempt.number, rule.percent, seconds, rule.stops))
     elif verdict == "stop":
-        services.hold_by_rule(job, f"Put on hold by the lab's rule: its GPUs were idle for {length}.")
+        services.hold_by_rule(job, HeldForIdleGpus(seconds))
     return bool(verdict)

@@ -1,16 +1,21 @@
 """API representations of nodes and GPUs. The job on a GPU is shown only to users who may see it."""
 
+from dataclasses import asdict
 from typing import Any
 
 from rest_framework import serializers
 
-from portal.cluster.models import Gpu, Node
+from portal.cluster.findings import confinement
+from portal.cluster.models import Gpu, Node, NodeEnvironment
 from portal.cluster.services import is_online
 from portal.jobs.occupancy import holder
+from portal.sentences import sentence_of
 
 
 class GpuSerializer(serializers.ModelSerializer[Gpu]):
     in_use_outside = serializers.SerializerMethodField(help_text="It is used outside the portal.")
+    problem = serializers.SerializerMethodField()
+    quarantine_reason = serializers.SerializerMethodField()
     busy = serializers.SerializerMethodField()
     job = serializers.SerializerMethodField(help_text="The job that runs on it, if you may see it.")
 
@@ -39,6 +44,12 @@ class GpuSerializer(serializers.ModelSerializer[Gpu]):
     def get_in_use_outside(self, gpu: Gpu) -> bool:
         return bool(gpu.outside)
 
+    def get_problem(self, gpu: Gpu) -> str:
+        return sentence_of(gpu.problem)
+
+    def get_quarantine_reason(self, gpu: Gpu) -> str:
+        return sentence_of(gpu.quarantine_reason)
+
     def get_busy(self, gpu: Gpu) -> bool:
         return holder(gpu) is not None
 
@@ -51,7 +62,10 @@ class NodeEnvironmentSerializer(serializers.Serializer[Any]):
     key = serializers.CharField(source="environment.key")
     state = serializers.CharField()
     progress_percent = serializers.IntegerField()
-    detail = serializers.CharField()
+    detail = serializers.SerializerMethodField()
+
+    def get_detail(self, row: NodeEnvironment) -> str:
+        return sentence_of(row.detail)
 
 
 class NodeSerializer(serializers.ModelSerializer[Node]):
@@ -59,6 +73,10 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
     approved = serializers.SerializerMethodField()
     confinement = serializers.SerializerMethodField(
         help_text="For runtime `process`: how its jobs are confined, in words. Empty otherwise."
+    )
+    problems = serializers.SerializerMethodField(
+        help_text="What is unfit about the machine (`text`), what to do about it (`fix`), and whether it accepts no jobs "
+        "until then (`blocking`). `code` identifies the problem; `mend` is the former name of `fix`."
     )
     gpus = GpuSerializer(many=True, read_only=True)
     environments = NodeEnvironmentSerializer(many=True, read_only=True)
@@ -87,5 +105,8 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
     def get_approved(self, node: Node) -> bool:
         return node.approved_at is not None
 
+    def get_problems(self, node: Node) -> list[dict[str, Any]]:
+        return [asdict(each) | {"mend": each.fix} for each in node.shown_problems]
+
     def get_confinement(self, node: Node) -> str:
-        return str(node.facts.get("confinement", ""))[:200]
+        return confinement(node.facts)

@@ -1,6 +1,6 @@
 """Apply a plan to the database, checking each step again: what the policy saw may have changed since.
 
-Locks are taken in one order, jobs before GPUs, each by id. A step is applied whole or dropped with a sentence that
+Locks are taken in one order, jobs before GPUs, each by id. A step is applied whole or dropped with a reason that
 gives the reason; the next scheduling cycle decides again.
 """
 
@@ -8,20 +8,23 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
+from typing import ClassVar, Literal
 
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from portal.cluster.models import Gpu, Node
-from portal.cluster.slots import counted, noun
+from portal.cluster.slots import are_cpu_slots
 from portal.jobs import lifecycle
+from portal.jobs.events import NodeShare
 from portal.jobs.models import Allocation, Attempt, Container, ContainerState, Job, StopReason
 from portal.scheduler import overlay_networks, run_specs
 from portal.scheduler.availability import USABLE_GPU, is_open
+from portal.scheduler.events import Resized
 from portal.scheduler.run_specs import ContainerPlacement
 from portal.wake import wake_node
 from runners.spec import RunSpec
+from scheduling.messages import Message
 from scheduling.types import Placement, Plan, Snapshot
 
 
@@ -41,12 +44,27 @@ class ApplyResult:
     started: list[int] = field(default_factory=list)
     resized: list[int] = field(default_factory=list)
     stopped: list[int] = field(default_factory=list)
-    dropped: dict[int, str] = field(default_factory=dict)
-    """By job, the sentence with the reason why its step was dropped."""
+    dropped: dict[int, Message] = field(default_factory=dict)
+    """Why the step of a job was dropped."""
+
+
+@dataclass(frozen=True)
+class StepDropped(Message):
+    """A step that does not fit the lab as it is by now."""
+
+    code: ClassVar[str] = "step_dropped"
+    why: str
+    """A key of ``portal.sentences.reasons.DROPPED``."""
+    node: str = ""
+    count: int = 0
 
 
 class PlanStaleError(Exception):
-    """A step no longer fits the state of the lab; the message is a clause with the reason."""
+    """A step no longer fits the state of the lab."""
+
+    def __init__(self, why: str, node: str = "", count: int = 0) -> None:
+        super().__init__(why)
+        self.dropped = StepDropped(why, node, count)
 
 
 def plan_steps(snapshot: Snapshot, plan: Plan) -> list[PlanStep]:
@@ -86,11 +104,13 @@ def apply(snapshot: Snapshot, plan: Plan, policy: str, now: datetime | None = No
         try:
             with transaction.atomic():
                 applier.carry_out(step)
-        except (PlanStaleError, lifecycle.JobChangedError) as gone:
-            done.dropped[step.job] = f"{str(gone)[:1].upper()}{str(gone)[1:]}."
+        except PlanStaleError as error:
+            done.dropped[step.job] = error.dropped
+        except lifecycle.JobChangedError:
+            done.dropped[step.job] = StepDropped("no_longer_waits")
         except IntegrityError:
             # A unique index refused it: a process without the lock holds one of these GPUs or has started this job.
-            done.dropped[step.job] = "Another scheduler was quicker."
+            done.dropped[step.job] = StepDropped("another_scheduler")
         else:
             {"start": done.started, "resize": done.resized, "stop": done.stopped}[step.kind].append(step.job)
             continue
@@ -134,7 +154,7 @@ class _PlanApplier:
     def carry_out(self, step: PlanStep) -> None:
         job = self.jobs.get(step.job)
         if job is None:
-            raise PlanStaleError("the job is gone")
+            raise PlanStaleError("job_gone")
         if step.kind == "start":
             self._start(job, step)
             return
@@ -149,8 +169,7 @@ class _PlanApplier:
             self._grow(attempt, step)
         size = sum(step.before.values())
         size_after = size + sum(step.add.values()) - sum(step.drop.values())
-        what = counted(size_after, noun(gpu.kind for gpu in self.gpus))
-        lifecycle.record(job, "resized", f"{size} → {what}", before=size, after=size_after)
+        lifecycle.record(job, Resized(size, size_after, are_cpu_slots(gpu.kind for gpu in self.gpus)))
 
     # Starting
 
@@ -158,7 +177,7 @@ class _PlanApplier:
         chosen = list(self._pick(step.add))
         hosts = run_specs.host_placements(job, job.elastic, chosen)
         network = _network_number_for(job, [part.node for part in hosts])
-        attempt = lifecycle.start_attempt(job, self.policy, _where(chosen), network)
+        attempt = lifecycle.start_attempt(job, self.policy, _shares(chosen), network)
         attempt.job = job  # the instance that has its environment and code loaded
         home, ranks = hosts[0].node, sum(len(part.gpus) for part in hosts)
         first = 0
@@ -187,7 +206,7 @@ class _PlanApplier:
             if part.node.pk not in here and (
                 attempt.overlay_network is None or not overlay_networks.reaches_others(part.node)
             ):
-                raise PlanStaleError(f"containers on node {part.node.name} cannot reach the job's others")
+                raise PlanStaleError("out_of_reach", part.node.name)
             for gpu in part.gpus:
                 index = overlay_networks.next_index(used, taken)
                 used.append(index)
@@ -204,9 +223,9 @@ class _PlanApplier:
         for node_id, count in sorted(where.items()):
             node = self.nodes.get(node_id)
             if node is None or not is_open(node, self.now):
-                raise PlanStaleError(f"node {node.name if node else node_id} no longer accepts new jobs")
+                raise PlanStaleError("node_closed", node.name if node else str(node_id))
             if len(self.free[node_id]) < count:
-                raise PlanStaleError(f"node {node.name} no longer has {count} free")
+                raise PlanStaleError("too_few_left", node.name, count)
             yield ContainerPlacement(node, tuple(self.free[node_id][:count]))
 
     def _add(self, attempt: Attempt, index: int, role: Container.Role, part: ContainerPlacement, spec: RunSpec) -> None:
@@ -226,11 +245,11 @@ class _PlanApplier:
     def _running_as_seen(self, job: Job, step: PlanStep) -> Attempt:
         attempt = job.attempts.filter(ended_at__isnull=True, wanted=Attempt.Wanted.RUN).first()
         if attempt is None or job.intent != Job.Intent.RUN:
-            raise PlanStaleError("the job no longer runs")
+            raise PlanStaleError("no_longer_runs")
         attempt.job = job
         held = attempt.allocations.filter(released_at__isnull=True, requested_back_at__isnull=True)
         if Counter(map(str, held.values_list("gpu__node", flat=True))) != Counter(step.before):
-            raise PlanStaleError("the job's GPUs have changed in the meantime")
+            raise PlanStaleError("gpus_changed")
         return attempt
 
     def _require_driver(self, attempt: Attempt) -> None:
@@ -240,7 +259,7 @@ class _PlanApplier:
         drivers = attempt.containers.filter(role=Container.Role.DRIVER).exclude(state=ContainerState.EXITED)
         last = drivers.order_by("index").values_list("index", "state").last()
         if last is None or (last[0] > 0 and last[1] != ContainerState.RUNNING):
-            raise PlanStaleError("the job's driver is being moved")
+            raise PlanStaleError("driver_moving")
 
     def _ask_back(self, attempt: Attempt, node: int, count: int) -> None:
         """Request GPUs on a node back by stopping whole single-GPU containers, the youngest first."""
@@ -248,7 +267,7 @@ class _PlanApplier:
         live = list(hosts.exclude(state=ContainerState.EXITED).order_by("index"))
         spare = [part for part in live[1:] if part.node_id == node]
         if len(spare) < count:
-            raise PlanStaleError("the job has nothing left to release there")
+            raise PlanStaleError("nothing_to_release")
         for part in spare[-count:]:
             lifecycle.stop_container(part, StopReason.PREEMPTED)
 
@@ -260,12 +279,13 @@ def _network_number_for(job: Job, nodes: Sequence[Node]) -> int | None:
         return None
     network = overlay_networks.free() if all(map(overlay_networks.reaches_others, nodes)) else None
     if several and network is None:
-        raise PlanStaleError("its nodes do not reach each other, or no network between them is free")
+        raise PlanStaleError("no_network")
     return network
 
 
-def _where(parts: Sequence[ContainerPlacement]) -> str:
-    """Describe a placement for the job's history: ``a (2 GPUs) and b (1 CPU slot)``."""
-    return " and ".join(
-        f"{part.node.name} ({counted(len(part.gpus), noun(gpu.kind for gpu in part.gpus))})" for part in parts
-    )
+def _shares(parts: Sequence[ContainerPlacement]) -> list[NodeShare]:
+    """Return a placement for the job's history."""
+    return [
+        NodeShare(node=part.node.name, gpus=len(part.gpus), cpu_slots=are_cpu_slots(gpu.kind for gpu in part.gpus))
+        for part in parts
+    ]

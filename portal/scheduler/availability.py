@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypedDict
 
 from django.db.models import Count
 from django.db.models.fields.json import KT
@@ -12,7 +12,7 @@ from django.db.models.fields.json import KT
 from portal.cluster import unconfined
 from portal.cluster.models import LIVE_NODE, Gpu, Node, NodeEnvironment, usable_gpu
 from portal.cluster.services import is_online
-from portal.cluster.slots import counted
+from scheduling.messages import Message
 
 USABLE_GPU = usable_gpu()
 
@@ -40,8 +40,8 @@ class Nodes:
     """By environment, then by node."""
     open: frozenset[int]
     names: Mapping[int, str]
-    closed: Mapping[int, str]
-    """The node's name and a clause with the reason why it is not open, by node."""
+    closed: "Mapping[int, ClosedNode]"
+    """Why nodes are not open, by node."""
     out_of_reach: frozenset[int]
     """Nodes that report no address at which containers of other nodes reach theirs."""
 
@@ -60,24 +60,33 @@ class Availability:
 
 def is_open(node: Node, now: datetime) -> bool:
     """Return whether the node accepts new jobs."""
-    return not why_closed(node, now)
+    return why_closed(node, now) is None
 
 
-def why_closed(node: Node, now: datetime) -> str:
-    """Return why the node accepts no new jobs, as a clause that follows its name; empty when it does accept them."""
-    if node.removed_at is not None or node.approved_at is None:
-        return "is not part of the lab"
-    if node.draining:
-        return "is being drained"
-    if node.cordoned:
-        return "is cordoned by an admin"
-    if not is_online(node, now):
-        return "has not reported for a while"
-    if not node.ready:
-        return "is still starting"
-    if unconfined.is_refused(node.runtime):
-        return unconfined.CLAUSE.rstrip(".")
-    return next((f"is unfit: {problem.get('text')}" for problem in node.problems if problem.get("blocking")), "")
+class ClosedNode(TypedDict):
+    """A node that accepts no new jobs, in a ``NoNodeAccepts``."""
+
+    node: str
+    why: str
+    """A key of ``portal.sentences.reasons.CLOSED``."""
+    problem: dict[str, Any] | None
+    """Of ``Node.problems``, for a node that is *unfit*."""
+
+
+def why_closed(node: Node, now: datetime) -> ClosedNode | None:
+    """Return why the node accepts no new jobs; None when it does accept them."""
+    problem = next((problem for problem in node.problems if problem.get("blocking")), None)
+    reasons = {
+        "not_in_the_lab": node.removed_at is not None or node.approved_at is None,
+        "draining": node.draining,
+        "cordoned": node.cordoned,
+        "silent": not is_online(node, now),
+        "starting": not node.ready,
+        "unconfined": unconfined.is_refused(node.runtime),
+        "unfit": problem is not None,
+    }
+    why = next((why for why, holds in reasons.items() if holds), None)
+    return ClosedNode(node=node.name, why=why, problem=problem if why == "unfit" else None) if why else None
 
 
 def read_nodes(now: datetime) -> Nodes:
@@ -94,7 +103,7 @@ def read_nodes(now: datetime) -> Nodes:
     environments: dict[int, dict[int, Prepared]] = defaultdict(dict)
     for row in map(Prepared._make, NodeEnvironment.objects.filter(node__in=ours).values_list(*Prepared._fields)):
         environments[row.environment_id][row.node_id] = row
-    closed = {node.pk: f"{node.name} {why}" for node in rows if (why := why_closed(node, now))}
+    closed = {node.pk: why for node in rows if (why := why_closed(node, now))}
     return Nodes(
         rows=rows,
         gpus=gpus,
@@ -122,22 +131,68 @@ def availability_of(nodes: Nodes, environment: int) -> Availability:
     return Availability(ready, frozenset(map(str, ready)), frozenset(map(str, ready - nodes.out_of_reach)))
 
 
-def why_nowhere(min_gpus: int, environment: int, title: str, nodes: Nodes, ready: frozenset[int]) -> str:
-    """Return why a job cannot start on any node now, whatever the policy; empty when it can."""
+@dataclass(frozen=True)
+class NoNodeYet(Message):
+    code: ClassVar[str] = "no_node_yet"
+
+
+@dataclass(frozen=True)
+class LargerThanLab(Message):
+    """It needs more GPUs than all nodes of the lab have together."""
+
+    code: ClassVar[str] = "larger_than_lab"
+    needed: int
+    total: int
+
+
+@dataclass(frozen=True)
+class NoNodeAccepts(Message):
+    """All nodes are closed; with the reasons of the first three."""
+
+    code: ClassVar[str] = "no_node_accepts"
+    closed: list[ClosedNode]
+
+
+@dataclass(frozen=True)
+class EnvironmentPreparing(Message):
+    code: ClassVar[str] = "environment_preparing"
+    title: str
+    node: str
+    percent: int
+    detail: Any
+    """As ``NodeEnvironment.detail`` has it."""
+
+
+@dataclass(frozen=True)
+class EnvironmentPlanned(Message):
+    code: ClassVar[str] = "environment_planned"
+    title: str
+
+
+@dataclass(frozen=True)
+class EnvironmentFailed(Message):
+    code: ClassVar[str] = "environment_failed"
+    title: str
+    node: str
+    detail: Any
+    """As ``NodeEnvironment.detail`` has it."""
+
+
+def why_nowhere(min_gpus: int, environment: int, title: str, nodes: Nodes, ready: frozenset[int]) -> Message | None:
+    """Return why a job cannot start on any node now, whatever the policy; None when it can."""
     if not nodes.rows:
-        return "No node has joined the lab yet. An admin can add one under Nodes."
+        return NoNodeYet()
     lab = sum(nodes.gpus.values())
     if min_gpus > lab:
-        needed = counted(min_gpus, "GPU")  # the cycle replaces it with CPU slot where the lab has no GPUs
-        return f"It needs {needed} at once, but the lab has {lab}. Submit it with fewer, or ask an admin."
+        return LargerThanLab(min_gpus, lab)
     if not nodes.open:
-        return f"No node accepts new jobs now: {'; '.join(list(nodes.closed.values())[:3]).rstrip('.')}."
+        return NoNodeAccepts(list(nodes.closed.values())[:3])
     if not ready:
         return _not_ready(nodes, environment, title)
-    return ""
+    return None
 
 
-def _not_ready(nodes: Nodes, environment: int, title: str) -> str:
+def _not_ready(nodes: Nodes, environment: int, title: str) -> Message:
     """Describe the preparation of the environment on the node that will have it first."""
     State = NodeEnvironment.State  # noqa: N806
     here = [row for node, row in nodes.environments.get(environment, {}).items() if node in nodes.open]
@@ -145,12 +200,10 @@ def _not_ready(nodes: Nodes, environment: int, title: str) -> str:
         (row for row in here if row.state == State.PREPARING), key=lambda row: row.progress_percent, default=None
     )
     if preparing is not None:
-        doing = f" ({preparing.detail})" if preparing.detail else ""
         name = nodes.names[preparing.node_id]
-        return f"Its environment {title} is being prepared on node {name}: {preparing.progress_percent} %{doing}."
+        return EnvironmentPreparing(title, name, preparing.progress_percent, preparing.detail)
     waiting = next((row for row in here if row.state == State.WAITING), None)
     if waiting is not None or len(here) < len(nodes.open):
-        return f"Its environment {title} will be prepared on a node first."
+        return EnvironmentPlanned(title)
     failed = here[0]
-    why = f": {failed.detail}" if failed.detail else "."
-    return f"Its environment {title} could not be prepared on node {nodes.names[failed.node_id]}{why}"
+    return EnvironmentFailed(title, nodes.names[failed.node_id], failed.detail)

@@ -15,32 +15,34 @@ The lock avoids useless work, the second check in ``apply`` makes it correct, th
 
 import gc
 import logging
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from django.db import Error as DatabaseTrouble
 from django.db import connection, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from portal.cluster.slots import CPU_SLOT_MODEL, in_cpu_slots
+from portal.cluster.slots import CPU_SLOT_MODEL
 from portal.jobs import gpu_failures, lifecycle
 from portal.jobs.models import Job, JobState
 from portal.scheduler import batch_sizes, drain_migration, driver_failover, recording
 from portal.scheduler import snapshot as snapshots
 from portal.scheduler.apply import ApplyResult, apply
+from portal.scheduler.failures import CycleFailed, ParametersRefused, UnknownPolicy
 from portal.scheduler.job_history import History
 from portal.scheduler.models import Cycle, Leader, PolicyState, SchedulerConfig
+from portal.scheduler.policy_thread import NoPlanError, policy_thread
 from portal.scheduler.queue_order import queue_entries
 from portal.scheduler.services import config_in_force, policy_name
 from scheduling import registry
 from scheduling.check import violations
-from scheduling.decide import decide
+from scheduling.failures import PlanRefused
+from scheduling.messages import Message
 from scheduling.types import Plan, Policy, Snapshot
 from scheduling.version import version_of
 from scheduling.wire import snapshot_to_text
@@ -53,15 +55,33 @@ POLICY_SECONDS = 5.0
 """Policies decide in milliseconds; one that takes longer delays every job."""
 CYCLES_KEPT = 100_000
 """Rows without their snapshots, of which ``settings.RECORDED_TURNS`` are kept."""
-CANNOT_DECIDE = "The scheduler cannot decide at the moment. Admins see why on the policy page."
 
 
 class LeadershipLostError(Exception):
     """Another scheduler leads now; this one has written nothing."""
 
 
-class NoPlanError(Exception):
-    """The policy made no plan that may be applied; the message has the reason."""
+@dataclass(frozen=True)
+class CannotDecide(Message):
+    """The policy failed, took too long, or made a plan that is not allowed."""
+
+    code: ClassVar[str] = "cannot_decide"
+
+
+@dataclass(frozen=True)
+class NotStarted(Message):
+    """It was about to start, but the lab had changed meanwhile; the scheduler tries again."""
+
+    code: ClassVar[str] = "not_started"
+    why: Message
+
+
+@dataclass(frozen=True)
+class InCpuSlots(Message):
+    """The reason, in a lab that has CPU slots and no GPUs."""
+
+    code: ClassVar[str] = "in_cpu_slots"
+    reason: Message
 
 
 @dataclass
@@ -71,7 +91,8 @@ class CycleResult:
     busy: bool = False
     applied: ApplyResult = field(default_factory=ApplyResult)
     waiting: int = 0
-    error: str = ""
+    error: Message | None = None
+    """Why there was no plan."""
     seen: Snapshot | None = None
     plan: Plan | None = None
     """None when there was no plan that may be applied."""
@@ -116,7 +137,7 @@ def run(epoch: int, now: datetime | None = None, history: History | None = None)
     except Exception as error:
         # Nothing of the cycle is kept except the record that it failed.
         logger.exception("the scheduling cycle failed")
-        result = CycleResult(error=f"The scheduling cycle failed: {type(error).__name__}: {error}")
+        result = CycleResult(error=CycleFailed(f"{type(error).__name__}: {error}"))
         with transaction.atomic():
             lead(epoch)
             _record(result, config_in_force(), epoch, began, reasons_changed=False)
@@ -156,15 +177,15 @@ def _decide_and_apply(epoch: int, now: datetime, began: float, history: History 
     kept = PolicyState.objects.filter(config=config.pk).first()
     result.seen = snapshots.take(now, kept.state if kept else {}, history)
     try:
-        policy = registry.build(config.policy, config.params)
+        policy = _policy_of(config)
         asked = time.monotonic()
-        plan = plan_within(policy, result.seen, POLICY_SECONDS)
+        plan = policy_thread.plan(policy, result.seen, POLICY_SECONDS)
         result.plan_ms = (time.monotonic() - asked) * 1000
         if wrong := violations(result.seen, plan):
-            raise NoPlanError(f"The plan was refused: {' '.join(wrong[:10])}")
-    except (ValueError, NoPlanError) as error:
-        result.error = str(error)
-        reasons = {int(job.id): CANNOT_DECIDE for job in result.seen.jobs if job.waiting}
+            raise NoPlanError(PlanRefused.for_(wrong))
+    except NoPlanError as error:
+        result.error = error.why
+        reasons: dict[int, Message] = {int(job.id): CannotDecide() for job in result.seen.jobs if job.waiting}
     else:
         result.plan = plan
         result.applied = apply(result.seen, plan, policy_name(config), now)
@@ -173,48 +194,26 @@ def _decide_and_apply(epoch: int, now: datetime, began: float, history: History 
             PolicyState.objects.update_or_create(config=config, defaults={"state": dict(plan.state)})
         reasons = {int(job): reason for job, reason in plan.reasons.items()}
         for job, why in result.applied.dropped.items():
-            reasons.setdefault(job, f"It was about to start, but then: {why} The scheduler tries again.")
+            reasons.setdefault(job, NotStarted(why))
     if {node.kind for node in result.seen.nodes} - {""} == {CPU_SLOT_MODEL}:
-        reasons = {job: in_cpu_slots(reason) for job, reason in reasons.items()}
+        reasons = {job: InCpuSlots(reason) for job, reason in reasons.items()}
     reasons_changed = _update_reasons(result.seen, reasons)
     result.waiting = len(reasons)
     _record(result, config, epoch, began, reasons_changed)
     return result
 
 
-def plan_within(policy: Policy, snapshot: Snapshot, seconds: float) -> Plan:
-    """Return the policy's plan. Raises NoPlanError when it fails or takes longer: its thread cannot be ended and is
-    abandoned."""
-    if any(thread.is_alive() for thread in _abandoned):
-        raise NoPlanError(
-            "The policy is still busy with an earlier scheduling cycle. Switch to another, then restart the scheduler."
-        )
-    answer: list[Plan] = []
-    failures: list[Exception] = []
-
-    def run_policy() -> None:
-        try:
-            answer.append(decide(policy, snapshot))
-        except Exception as error:
-            logger.exception("the policy failed")
-            failures.append(error)
-
-    thread = threading.Thread(target=run_policy, name="policy", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if failures:
-        raise NoPlanError(f"The policy failed: {type(failures[0]).__name__}: {failures[0]}")
-    if not answer:
-        _abandoned.append(thread)
-        raise NoPlanError(f"The policy did not decide within {seconds:g} seconds.")
-    return answer[0]
+def _policy_of(config: SchedulerConfig) -> Policy:
+    """Return the policy in force. Raises NoPlanError when it, or a parameter of it, is no longer in the code."""
+    if config.policy not in registry.POLICIES:
+        raise NoPlanError(UnknownPolicy(config.policy, list(registry.POLICIES)))
+    try:
+        return registry.build(config.policy, config.params)
+    except ValueError as error:
+        raise NoPlanError(ParametersRefused(str(error))) from error
 
 
-_abandoned: list[threading.Thread] = []
-"""Threads of policies that ran out of time: while one still runs, no other is started."""
-
-
-def _update_reasons(seen: Snapshot, reasons: Mapping[int, str]) -> bool:
+def _update_reasons(seen: Snapshot, reasons: Mapping[int, Message]) -> bool:
     """Store each waiting job's reason and place in the queue; return whether any reason changed."""
     entries = queue_entries(seen.jobs, reasons)
 
@@ -222,7 +221,7 @@ def _update_reasons(seen: Snapshot, reasons: Mapping[int, str]) -> bool:
         stored = rows.values_list("pk", "state", "intent", "waiting_reason", "queue_position")
         for job, state, intent, before, number in stored:
             entry = entries.get(job) if state == JobState.QUEUED and intent == Job.Intent.RUN else None
-            current = (entry.reason, entry.place) if entry else ("", None)
+            current = (entry.reason.data(), entry.place) if entry else ("", None)
             if (before, number) != current:
                 yield _ReasonUpdate(job, state, intent, before, *current)
 
@@ -245,28 +244,32 @@ class _ReasonUpdate(NamedTuple):
     job: int
     state: str
     intent: str
-    before: str
-    reason: str
+    before: dict[str, Any] | str
+    reason: dict[str, Any] | str
     place: int | None
+
+    @property
+    def stored(self) -> str:
+        return str(Job._meta.get_field("waiting_reason").get_prep_value(self.reason))
 
 
 def _write_reasons(updates: Sequence[_ReasonUpdate]) -> None:
     """Write the reasons and places. One start moves up every job behind it: too many small updates for ``bulk_update``.
 
-    A row that another transaction has locked is skipped: it is only a sentence, and the next cycle comes soon.
+    A row that another transaction has locked is skipped: it is only a reason, and the next cycle comes soon.
     """
     table = Job._meta.db_table
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
             columns = [
-                [getattr(each, name) for each in updates] for name in ("job", "state", "intent", "reason", "place")
+                [getattr(each, name) for each in updates] for name in ("job", "state", "intent", "stored", "place")
             ]
             cursor.execute(
                 "WITH updates AS (SELECT * FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::text[], %s::integer[])"  # noqa: S608
-                " AS updates(job, state, intent, reason, place)), "
+                " AS updates(job, state, intent, stored, place)), "
                 f"ours AS (SELECT updates.* FROM updates JOIN {table} AS job ON job.id = updates.job"
                 " AND job.state = updates.state AND job.intent = updates.intent FOR NO KEY UPDATE OF job SKIP LOCKED) "
-                f"UPDATE {table} SET waiting_reason = ours.reason, queue_position = ours.place"
+                f"UPDATE {table} SET waiting_reason = ours.stored, queue_position = ours.place"
                 f" FROM ours WHERE {table}.id = ours.job",
                 columns,
             )
@@ -274,7 +277,7 @@ def _write_reasons(updates: Sequence[_ReasonUpdate]) -> None:
             cursor.executemany(
                 f"UPDATE {table} SET waiting_reason = %s, queue_position = %s"  # noqa: S608
                 " WHERE id = %s AND state = %s AND intent = %s",
-                [(each.reason, each.place, each.job, each.state, each.intent) for each in updates],
+                [(each.stored, each.place, each.job, each.state, each.intent) for each in updates],
             )
 
 
@@ -286,8 +289,9 @@ def _record(result: CycleResult, config: SchedulerConfig, epoch: int, began: flo
     """Add a row for a cycle that changed something: one every few seconds would bury those."""
     done = result.applied
     last = Cycle.objects.order_by("-id").values("error", "config").first() or {"error": "", "config": None}
-    new_error = result.error and (result.error, config.pk) != (last["error"], last["config"])
-    recovered = last["error"] and not result.error and last["config"] == config.pk
+    error = result.error.data() if result.error else ""
+    new_error = error and (error, config.pk) != (last["error"], last["config"])
+    recovered = last["error"] and not error and last["config"] == config.pk
     if not (done.started or done.resized or done.stopped or done.dropped or reasons_changed or new_error or recovered):
         return
     if result.seen is not None:
@@ -304,8 +308,8 @@ def _record(result: CycleResult, config: SchedulerConfig, epoch: int, began: flo
         resized=len(done.resized),
         stopped=len(done.stopped),
         waiting=result.waiting,
-        dropped=[{"job": job, "why": why} for job, why in done.dropped.items()],
-        error=result.error,
+        dropped=[{"job": job, "why": why.data()} for job, why in done.dropped.items()],
+        error=error,
     )
     if row.pk % 100 == 0:
         Cycle.objects.filter(pk__lte=row.pk - CYCLES_KEPT).delete()

@@ -22,6 +22,7 @@ from portal.jobs.models import Allocation, Attempt, Container, ContainerState, J
 from portal.jobs.resize_timeline.models import RankGroup
 from portal.scheduler import apply as applying
 from portal.scheduler.availability import USABLE_GPU, availability_of, read_nodes
+from portal.scheduler.events import Moving
 from scheduling.toolkit.placement import place
 
 PATIENCE = timedelta(minutes=3)
@@ -111,8 +112,7 @@ def _begin(job: Job, attempt: Attempt, live: Sequence[Container], lacking: int, 
     except (applying.PlanStaleError, lifecycle.JobChangedError, IntegrityError):
         return False
     lifecycle.ask_back(attempt, now)
-    names = ", ".join(sorted({part.node.name for part in live if part.node.draining}))
-    lifecycle.record(job, "moving", f"It leaves {names} for other nodes while it runs, because of a drain.")
+    lifecycle.record(job, Moving(sorted({part.node.name for part in live if part.node.draining})))
     return True
 
 

@@ -14,6 +14,7 @@ from portal.jobs import lifecycle
 from portal.jobs.models import Attempt, Container, ContainerState, Job
 from portal.jobs.survival import hosts_of, lacks_driver, survival_rule_for
 from portal.scheduler import overlay_networks, run_specs
+from portal.scheduler.events import DriverMoved
 from portal.wake import wake_node
 
 REST = timedelta(seconds=3)
@@ -53,6 +54,6 @@ def _replace(pk: int, now: datetime) -> None:
     index = overlay_networks.next_index([part.index for part in parts], [part.index for part in live])
     spec = run_specs.driver_spec(attempt, index, home, len(hosts))
     lifecycle.add_container(attempt, home, index, Container.Role.DRIVER, spec.name, spec.to_json())
-    lifecycle.record(job, "driver", f"The driver moved to {home.name}; the ranks keep training.", container=spec.name)
+    lifecycle.record(job, DriverMoved(spec.name, home.name))
     for node in {part.node_id for part in live}:
         wake_node(node)

@@ -1,10 +1,14 @@
 """Scheduler configurations, and the record of what the scheduler decided."""
 
+from typing import Any
+
 from django.conf import settings
 from django.db import models
 from django.utils import timezone
 
 from portal.jobs.models import Attempt
+from portal.message_field import MessageField
+from portal.sentences import sentence_of
 
 
 class SchedulerConfig(models.Model):
@@ -63,11 +67,17 @@ class Cycle(models.Model):
     stopped = models.PositiveIntegerField(default=0)
     waiting = models.PositiveIntegerField(default=0)
     dropped = models.JSONField(default=list)
-    """The steps of the plan that no longer fitted when they were applied, each with the reason."""
-    error = models.TextField(blank=True)
+    """``[{"job", "why"}]``: a message, or the sentence of an earlier release; read ``steps_dropped``."""
+    error = MessageField(blank=True)
+    """Why it made no plan (``portal/scheduler/failures.py``)."""
 
     class Meta:
         ordering = ["-id"]
+
+    @property
+    def steps_dropped(self) -> list[dict[str, Any]]:
+        """The steps of the plan that no longer fitted when they were applied: the job, and why as a sentence."""
+        return [{"job": step["job"], "why": sentence_of(step["why"])} for step in self.dropped]
 
 
 class Recording(models.Model):

@@ -21,6 +21,7 @@ from portal.accounts.models import User
 from portal.refused import Refused
 from portal.scheduler import services
 from portal.scheduler import snapshot as snapshots
+from portal.scheduler.failures import shown
 from portal.scheduler.models import SchedulerConfig
 from portal.scheduler.recording import sha256_of
 from scheduling import registry
@@ -158,7 +159,8 @@ def within(seconds: float, work: Callable[[], T]) -> T:
             f"The policy did not decide on the present state of the lab within {seconds:g} seconds."
         )
     if isinstance(failures[0], InvalidPlanError):
-        raise PolicyFailedError(f"Its plan for the present state of the lab is not allowed: {failures[0]}")
+        wrong = shown(failures[0].violations)
+        raise PolicyFailedError(f"Its plan for the present state of the lab is not allowed: {wrong}")
     raise PolicyFailedError(f"It failed on the present state of the lab: {type(failures[0]).__name__}: {failures[0]}")
 
 

@@ -6,6 +6,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from portal.scheduler.models import Cycle, SchedulerConfig
+from portal.sentences import sentence_of
 from scheduling import changes
 from scheduling.params import KINDS, Param
 from scheduling.types import Knows
@@ -92,9 +93,12 @@ class PlannedChangeSerializer(serializers.Serializer[Any]):
     present = serializers.SerializerMethodField(help_text="What the policy in force would do with the job now.")
     before = serializers.DictField(child=serializers.IntegerField(), help_text="GPUs it holds now, by node.")
     after = serializers.DictField(child=serializers.IntegerField())
-    reason = serializers.CharField(help_text="Why the job waits; empty when it does not.")
+    reason = serializers.SerializerMethodField(help_text="Why the job waits; empty when it does not.")
     eta_before = serializers.SerializerMethodField()
     eta_after = serializers.SerializerMethodField()
+
+    def get_reason(self, change: Any) -> str:
+        return sentence_of(change.reason.data()) if change.reason else ""
 
     def get_present(self, change: Any) -> str:
         return str(self.context["preview"].present.get(change.job, ""))
@@ -139,6 +143,10 @@ class CycleSerializer(serializers.ModelSerializer[Cycle]):
     recorded = serializers.BooleanField(
         help_text="Its snapshot and plan are kept: manage.py replay can decide it again."
     )
+    dropped = serializers.JSONField(
+        source="steps_dropped", read_only=True, help_text="Steps of the plan that no longer fitted: [{job, why}]."
+    )
+    error = serializers.SerializerMethodField()
 
     class Meta:
         model = Cycle
@@ -162,3 +170,6 @@ class CycleSerializer(serializers.ModelSerializer[Cycle]):
             "recorded",
         )
         read_only_fields = fields
+
+    def get_error(self, cycle: Cycle) -> str:
+        return sentence_of(cycle.error)

@@ -24,6 +24,7 @@ from portal.scheduler.holdings import Holding, PastUse, active_jobs, read_holdin
 from portal.scheduler.job_history import USAGE_DAYS, HeldGpus, History, RuntimeSample, Script, speed_on
 from portal.scheduler.throughput import Speeds
 from scheduling import types
+from scheduling.messages import Message
 
 
 def take(
@@ -102,7 +103,7 @@ def of_the_past(rows: list["Row"], since: datetime, history: History) -> types.S
         jobs=tuple(
             _job(
                 JobFacts(
-                    row, NodeReachability(None, _has_rank_group(row)), "", names.group_of(row), programs.program(row)
+                    row, NodeReachability(None, _has_rank_group(row)), None, names.group_of(row), programs.program(row)
                 )
             )
             for row in rows
@@ -164,7 +165,7 @@ class JobFacts(NamedTuple):
 
     row: Row
     reach: NodeReachability
-    blocked: str
+    blocked: Message | None
     group: str
     program: Program
 

@@ -24,6 +24,7 @@ from portal.refused import Refused
 from portal.scheduler import preview, services
 from portal.scheduler.forms import PolicyForm, query_of
 from portal.scheduler.models import Cycle, Leader, SchedulerConfig
+from portal.sentences import sentence_of
 from scheduling import registry
 from scheduling.changes import JobChange, Kind
 from scheduling.types import Placement
@@ -238,7 +239,7 @@ def _row(change: JobChange, job: Job, found: preview.Preview, names: dict[str, s
         anyway=found.present.get(change.job) == change.kind,
         before=_placement(change.before, names),
         after=_placement(change.after, names),
-        reason=change.reason,
+        reason=sentence_of(change.reason.data()) if change.reason else "",
         starts=[] if change.before else _times(now, before.starts, after.starts),
         ends=_times(now, before.ends, after.ends),
     )

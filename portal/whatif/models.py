@@ -5,7 +5,9 @@ from django.db import models
 from django.db.models import Q
 from django.utils import timezone
 
+from portal.message_field import MessageField
 from portal.scheduler.models import SchedulerConfig
+from portal.sentences import sentence_of
 
 
 class Simulation(models.Model):
@@ -38,14 +40,20 @@ class Simulation(models.Model):
     """When the process that runs it last reported."""
     over_at = models.DateTimeField(null=True, blank=True)
     result = models.JSONField(null=True, blank=True)
-    """The figures of what really happened and of each policy (``services._carry_out``)."""
-    error = models.TextField(blank=True)
+    """The figures of what really happened and of each policy (``services._carry_out``); of a policy that failed ``wrong``,
+    a message, or the sentence of an earlier release."""
+    error = MessageField(blank=True)
+    """Why it failed; ``why_failed`` has the sentence."""
 
     class Meta:
         ordering = ["-id"]
         constraints = [
             models.UniqueConstraint(fields=["status"], condition=Q(status="running"), name="one_simulation_at_a_time")
         ]
+
+    @property
+    def why_failed(self) -> str:
+        return sentence_of(self.error)
 
     @property
     def is_over(self) -> bool:

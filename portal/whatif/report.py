@@ -10,6 +10,7 @@ from portal.charts import Chart, Series
 from portal.scheduler import services as control
 from portal.scheduler.forms import query_of
 from portal.scheduler.models import SchedulerConfig
+from portal.sentences import sentence_of
 from portal.whatif.models import Simulation
 from scheduling import registry
 from scheduling.params import Param
@@ -108,7 +109,7 @@ def columns(simulation: Simulation) -> list[Column]:
             Column(
                 name=name,
                 figures={} if "wrong" in world else world,
-                wrong=world.get("wrong", ""),
+                wrong=sentence_of(world.get("wrong")),
                 query=query_of(each["policy"], each["params"]) if known and place else "",
                 words=_words(each),
                 in_force=place == 0,

@@ -4,6 +4,7 @@ from typing import Any
 
 from rest_framework import serializers
 
+from portal.sentences import sentence_of
 from portal.whatif import progress
 from portal.whatif.models import Simulation
 from portal.whatif.services import MAX_POLICIES, WINDOWS
@@ -33,6 +34,7 @@ class SimulationSerializer(serializers.ModelSerializer[Simulation]):
     )
     created_by = serializers.SlugRelatedField[Any](slug_field="username", read_only=True)
     policies = WantedPolicySerializer(many=True, read_only=True, help_text="The one in force first.")
+    error = serializers.CharField(source="why_failed", read_only=True, help_text="Why it failed, as a sentence.")
 
     class Meta:
         model = Simulation
@@ -71,12 +73,16 @@ class FiguresSerializer(serializers.Serializer[Any]):
 
 class ResultSerializer(serializers.Serializer[Any]):
     really = FiguresSerializer(help_text="What really happened.")
-    simulated = serializers.ListField(
-        child=serializers.DictField(),
+    simulated = serializers.SerializerMethodField(
         help_text='For each of the policies the same figures, or {"wrong": "why it could not decide"}.',
     )
     gpu_hours_offered = serializers.FloatField()
     nodes = serializers.IntegerField()
+
+    def get_simulated(self, result: dict[str, Any]) -> list[dict[str, Any]]:
+        return [
+            each | {"wrong": sentence_of(each["wrong"])} if "wrong" in each else each for each in result["simulated"]
+        ]
 
 
 class SimulationDetailSerializer(SimulationSerializer):

@@ -13,10 +13,12 @@ from django.utils import timezone
 from portal.accounts.models import User
 from portal.refused import Refused
 from portal.scheduler import services as control
-from portal.whatif import figures, progress, simulation_runs
+from portal.whatif import figures, messages, progress, simulation_runs
 from portal.whatif.history import World
 from portal.whatif.models import Simulation
 from scheduling import registry
+from scheduling.failures import PlanRefused
+from scheduling.messages import Message, Text
 from scheduling.simulate import InvalidPlanError
 from scheduling.types import Plan, Snapshot
 
@@ -31,6 +33,7 @@ SILENT = timedelta(minutes=3)
 """A running simulation saves its progress every second, except in long decisions; after this it counts as dead."""
 SAVE_SECONDS = 1.0
 MAX_SECONDS = 1800.0
+MAX_QUOTED = 500
 State = Simulation.State
 LIVE = (State.QUEUED, State.RUNNING)
 Choice = tuple[str, Mapping[str, Any]]
@@ -100,16 +103,18 @@ def run_queued() -> int:
         except SimulationCancelledError:
             logger.info("simulation %s was cancelled", simulation.pk)
         except Refused as refusal:
-            _finish(simulation, status=State.FAILED, error=str(refusal))
+            _fail(simulation, Text(str(refusal)))
         except SimulationTimeoutError:
-            text = f"It took longer than {MAX_SECONDS / 60:.0f} minutes. Choose fewer days or fewer policies."
-            _finish(simulation, status=State.FAILED, error=text)
+            _fail(simulation, messages.TookTooLong(round(MAX_SECONDS / 60)))
         except Exception as error:
             logger.exception("simulation %s failed", simulation.pk)
-            text = f"The simulation failed: {type(error).__name__}. The portal's log has the details."
-            _finish(simulation, status=State.FAILED, error=text)
+            _fail(simulation, messages.Broke(type(error).__name__))
         _forget()
     return count
+
+
+def _fail(simulation: Simulation, why: Message) -> None:
+    _finish(simulation, status=State.FAILED, error=why.data())
 
 
 def _claim() -> Simulation | None:
@@ -118,7 +123,7 @@ def _claim() -> Simulation | None:
     Simulation.objects.filter(status=State.RUNNING, seen_at__lt=now - SILENT).update(
         status=State.FAILED,
         over_at=now,
-        error="It was interrupted, probably by a restart of the portal. Start it again.",
+        error=messages.Interrupted().data(),
     )
     following = Simulation.objects.filter(status=State.QUEUED).order_by("pk").first()
     if following is None or Simulation.objects.filter(status=State.RUNNING).exists():
@@ -200,10 +205,10 @@ def _carry_out(simulation: Simulation) -> dict[str, Any]:
         except (SimulationCancelledError, SimulationTimeoutError):
             raise
         except InvalidPlanError as error:
-            worlds.append({"wrong": f"Its plan was not allowed: {error}"[:500]})
+            worlds.append({"wrong": PlanRefused.for_(error.violations).data()})
         except Exception as error:
             logger.exception("policy %s failed in simulation %s", each["policy"], simulation.pk)
-            worlds.append({"wrong": f"It failed on this history: {type(error).__name__}: {error}"[:500]})
+            worlds.append({"wrong": messages.FailedOnHistory(f"{type(error).__name__}: {error}"[:MAX_QUOTED]).data()})
         reporter.end(whole="wrong" not in worlds[-1])
     found = {
         "really": figures.summarise(world, figures.actual_outcomes(world)),

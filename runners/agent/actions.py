@@ -41,6 +41,25 @@ from runners.host.exclusive import BusyError
 from runners.host.node_files import NodeFiles, read_json_beneath, write_atomic, write_json
 from runners.launch.fence import COUNTS_FROM_THE_REPORT, lease_content
 from runners.launch.scribe import keep_room
+from runners.messages import Message
+from runners.messages.containers import (
+    AwaitingConfirmation,
+    AwaitingEnvironment,
+    AwaitingSharedFolder,
+    AwaitingSpace,
+    CheckpointNotFetched,
+    CodeNotFetched,
+    Creating,
+    FetchingCheckpoints,
+    FetchingCode,
+    FoldersNotPrepared,
+    HostsFirst,
+    NodeSwitchedOff,
+    PortalRefused,
+    SendingLog,
+    Starting,
+    UnpackingCode,
+)
 from runners.runtime import ContainerRuntime, CreateError, EngineError, Observed, RunError, TroubleError
 from runners.spec import JobIdentity, RunSpec, group_of
 
@@ -59,6 +78,10 @@ HOSTS_FIRST_SECONDS = 3.0
 
 class NotReadyError(Exception):
     """Something that the action needs is still being prepared. The message names it."""
+
+    def __init__(self, message: Message) -> None:
+        self.message = message
+        super().__init__(message.text)
 
 
 @dataclass(slots=True)
@@ -95,7 +118,7 @@ class ActionExecutor:
         portal: FilesPortal,
         environments: Readiness,
         may_start: Callable[[str], bool],
-        in_use: Callable[[tuple[str, ...]], str] = lambda gpus: "",
+        in_use: Callable[[tuple[str, ...]], Message | None] = lambda gpus: None,
     ) -> None:
         self.files = files
         self.runtime = runtime
@@ -106,9 +129,9 @@ class ActionExecutor:
         self.may_start = may_start
         """Whether a recent reply of the portal wants the container to run: it counts its fence from its own start."""
         self.in_use = in_use
-        """Why nothing may start on these GPUs: they are in use outside the portal. Empty when they are free."""
-        self.details: dict[str, str] = {}
-        """A short description of what happens with each container now, by name."""
+        """Why nothing may start on these GPUs: they are in use outside the portal. None when they are free."""
+        self.details: dict[str, Message] = {}
+        """What happens with each container now, by name."""
         self._trouble_since: dict[str, float] = {}
         """Since when the engine has had trouble with a container that is to start, by name; monotonic seconds."""
         self._portal = portal
@@ -183,10 +206,10 @@ class ActionExecutor:
                         self.checkpoints(spec).send(spec.name, ended=False)
         return None
 
-    def halt(self, container: DesiredContainer, reason: str, detail: str) -> None:
+    def halt(self, container: DesiredContainer, reason: str, detail: Message) -> None:
         """Mark a container to be ended for a reason of the agent. A stop from the portal takes precedence."""
         self.journal.change(container.spec.name, halted=reason, halted_detail=detail)
-        logger.warning("%s is stopped: %s", container.spec.name, detail)
+        logger.warning("%s is stopped: %s", container.spec.name, detail.text)
 
     def stop_everything(self, grace_seconds: int) -> None:
         """End all running containers. They will be reported as lost, so the portal may run their jobs again."""
@@ -208,7 +231,7 @@ class ActionExecutor:
 
     def _stop(self, name: str, grace_seconds: int) -> None:
         if self.journal.get(name) is not None:
-            self.journal.change(name, halted="lost", halted_detail="Its node was switched off.")
+            self.journal.change(name, halted="lost", halted_detail=NodeSwitchedOff())
         try:
             self.runtime.stop(name, grace_seconds)
         except RunError as error:
@@ -222,19 +245,19 @@ class ActionExecutor:
         except CreateError as error:
             if isinstance(error, TroubleError) and self._may_recover(spec.name):
                 raise
-            sentence = str(error)
+            message = error.message
         except PortalRefusedError as error:
             if error.status == 401:
                 raise PortalAwayError(str(error)) from error
-            sentence = f"The portal refused what its start needs: {error}"
+            message = PortalRefused(str(error))
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR):
                 raise PortalAwayError(f"This machine lacks a resource: {error.strerror}.") from error
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise NotReadyError("waiting for space on the disk of its node, which is full") from error
-            sentence = f"The node could not prepare the job's folders: {error.strerror or error}."
-        logger.warning("%s cannot start: %s", spec.name, sentence)
-        self._end(spec, Exit(None, "create_error", sentence))
+                raise NotReadyError(AwaitingSpace()) from error
+            message = FoldersNotPrepared(str(error.strerror or error))
+        logger.warning("%s cannot start: %s", spec.name, message.text)
+        self._end(spec, Exit(None, "create_error", message))
 
     def _may_recover(self, name: str) -> bool:
         """Whether the engine's trouble with a container is so recent that it may pass."""
@@ -251,37 +274,37 @@ class ActionExecutor:
         self.journal.begin(spec.name, JournalEntry(spec.job, spec.attempt, spec.number))
         if spec.role == "driver":
             self._wait_for_hosts(spec)
-        self._set_detail(spec, "waiting for its environment")
+        self._set_detail(spec, AwaitingEnvironment())
         self.environments.require(spec.environment)
         if not shared_folders.is_there(self.files):
-            raise NotReadyError("waiting for the folder that the nodes share")
+            raise NotReadyError(AwaitingSharedFolder())
         self.claims.claim(spec)
         folders = self.files.make_container(spec)
         keep_room(folders.scribe)
         write_json(folders.control / "job.json", spec.to_json())
         self._write_control(spec, container.control)
         if spec.role == "host":
-            self._set_detail(spec, "fetching its checkpoints")
-            with _refusal_named("The checkpoint"):
+            self._set_detail(spec, FetchingCheckpoints())
+            with _refusal_named(CheckpointNotFetched):
                 self.checkpoints(spec).fetch(
                     spec.name,
                     lambda user: self._may_use_checkpoints(user, spec),
                     lambda detail: self._set_detail(spec, detail),
                 )
-        self._set_detail(spec, "fetching the code")
-        with _refusal_named("The code"):
+        self._set_detail(spec, FetchingCode())
+        with _refusal_named(CodeNotFetched):
             tar = self.code.fetch(spec.code_sha256)
         if any(folders.workspace.iterdir()):  # an earlier agent was killed here
             delete_tree(folders.workspace)
             folders.workspace.mkdir()
-        self._set_detail(spec, "unpacking the code")
+        self._set_detail(spec, UnpackingCode())
         unpack(tar, folders.workspace)
-        self._set_detail(spec, "creating the container")
+        self._set_detail(spec, Creating())
         self.runtime.create(spec, folders)
         self.journal.change(spec.name, created=True)
 
     def _wait_for_hosts(self, spec: RunSpec) -> None:
-        self._set_detail(spec, "letting the hosts start first")
+        self._set_detail(spec, HostsFirst())
         until = time.monotonic() + HOSTS_FIRST_SECONDS
         while time.monotonic() < until:
             entries = [entry for name, entry in self.journal.entries().items() if name != spec.name]
@@ -297,9 +320,9 @@ class ActionExecutor:
         return entry.exit is None
 
     def _start(self, spec: RunSpec) -> None:
-        self._set_detail(spec, "starting")
+        self._set_detail(spec, Starting())
         if not self.may_start(spec.name):
-            raise NotReadyError("waiting for the portal to confirm the start")
+            raise NotReadyError(AwaitingConfirmation())
         if occupied := self.in_use(tuple(spec.gpus)):
             raise CreateError(occupied)
         self.journal.change(spec.name, started=True)
@@ -327,7 +350,7 @@ class ActionExecutor:
         if seen is not None and entry is not None and entry.started and exits.read_exit(exit_file) is None:
             with contextlib.suppress(EngineError):
                 printed = self.runtime.logs(spec.name, PRINTED_BYTES)
-        self._set_detail(spec, "sending the rest of its log")
+        self._set_detail(spec, SendingLog())
         if entry is not None and entry.started:
             self.adopt(container)  # if it is not followed yet
             self.shipper.finish(spec.name, DRAIN_SECONDS)
@@ -379,27 +402,27 @@ class ActionExecutor:
             if all(entry.job != forgotten.job for entry in left):
                 self._checkpoints = {key: one for key, one in self._checkpoints.items() if key[0] != forgotten.job}
 
-    def _set_detail(self, spec: RunSpec, detail: str) -> None:
+    def _set_detail(self, spec: RunSpec, detail: Message) -> None:
         self.details[spec.name] = detail
 
-    def complaint(self, spec: RunSpec) -> str:
-        """Return sentences about files that were not kept, for the job's page; empty when all were."""
+    def complaints(self, spec: RunSpec) -> list[Message]:
+        """Return which files were not kept, for the job's page; nothing when all were."""
         with self._senders_lock:
             sender = self._senders.get((spec.attempt, spec.group))
             checkpoints = self._checkpoints.get((spec.job, spec.identity))
-        sentences = (sender.complaint() if sender else "", checkpoints.complaint if checkpoints else "")
-        return " ".join(sentence for sentence in sentences if sentence)
+        found = (sender.complaint() if sender else None, checkpoints.complaint if checkpoints else None)
+        return [message for message in found if message]
 
 
 @contextlib.contextmanager
-def _refusal_named(what: str) -> Iterator[None]:
+def _refusal_named(kind: Callable[[str], Message]) -> Iterator[None]:
     """Name in a CreateError what the portal refuses to send. An unknown token (401) is no refusal: the agent joins again."""
     try:
         yield
     except PortalRefusedError as error:
         if error.status == 401:
             raise
-        raise CreateError(f"{what} could not be fetched: {error}") from error
+        raise CreateError(kind(str(error))) from error
 
 
 def counts_from_the_report(files: NodeFiles, name: str) -> bool:

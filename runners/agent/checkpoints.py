@@ -21,6 +21,8 @@ from runners.agent.journal import delete_tree
 from runners.agent.portal_client import PortalAwayError, PortalRefusedError
 from runners.host.exclusive import ExclusiveSection
 from runners.host.node_files import UnsafeFileError, Walk, open_beneath, read_own_json, write_json
+from runners.messages import Message
+from runners.messages.containers import CheckpointIncomplete, CheckpointsArrived, CheckpointsNotKept
 from runners.runtime import CreateError
 
 PIECE = 16 << 20
@@ -34,10 +36,6 @@ MAX_PATH = 500
 MAX_OPEN = 256
 """So many files stay open from their reading to their sending, so that a file that replaces one does not matter."""
 ROUNDS = 3
-INCOMPLETE = (
-    "Parts of its checkpoint are missing in the portal. Submit a copy of the job, which starts from the beginning; "
-    "an admin can look for them in the backup of the portal's files."
-)
 UNFIT = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -123,8 +121,8 @@ class JobCheckpoints:
     def __init__(self, home: Path, portal: CheckpointPortal) -> None:
         self.home = home
         self.folder = home / "checkpoints"
-        self.complaint = ""
-        """One sentence for the job's page when the portal did not keep them."""
+        self.complaint: Message | None = None
+        """For the job's page when the portal did not keep them."""
         self._portal = portal
         self._section = ExclusiveSection("sending or fetching its checkpoints")
         self._changing_since: float | None = None
@@ -156,7 +154,7 @@ class JobCheckpoints:
                 if refused.status == 401:
                     raise PortalAwayError(str(refused)) from refused
                 self._refused = seen
-                self.complaint = f"Its checkpoints were not kept in the portal: {refused}"
+                self.complaint = CheckpointsNotKept(str(refused))
             except _ChangedError as error:
                 if ended:
                     raise PortalAwayError("Its checkpoints are still being written.") from error
@@ -225,7 +223,7 @@ class JobCheckpoints:
                 self._put(container, set(answer["missing"]), entries, files)
             else:
                 raise PortalAwayError("The portal does not have the checkpoints that it was sent.")
-        self._changing_since, self._refused, self.complaint = None, {}, ""
+        self._changing_since, self._refused, self.complaint = None, {}, None
         if answer["outdated"]:
             return
         memory.files = {path: each for path, each in memory.files.items() if path not in deleted} | entries
@@ -284,7 +282,7 @@ class JobCheckpoints:
 
     # --- from the portal ---
 
-    def fetch(self, container: str, lives: Callable[[str], bool], report_progress: Callable[[str], None]) -> None:
+    def fetch(self, container: str, lives: Callable[[str], bool], report_progress: Callable[[Message], None]) -> None:
         """Replace the folder with the newest set of the job, if that is newer than the folder.
 
         The folder is not replaced while another container that ``lives`` uses it. Raises PortalAwayError, also while
@@ -313,7 +311,9 @@ class JobCheckpoints:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise PortalAwayError("The portal's answer about checkpoints is not understood.") from error
 
-    def _replace_folder(self, container: str, files: dict[str, Entry], report_progress: Callable[[str], None]) -> None:
+    def _replace_folder(
+        self, container: str, files: dict[str, Entry], report_progress: Callable[[Message], None]
+    ) -> None:
         """Fetch a set into a new folder, then replace the old one. The agent owns it until the runtime's ``create``."""
         fresh, old = self.home / "checkpoints.new", self.home / "checkpoints.old"
         for folder in (fresh, old):
@@ -321,7 +321,7 @@ class JobCheckpoints:
         fresh.mkdir()
         total, done = sum(entry.size for entry in files.values()) >> 20, 0
         for path, entry in sorted(files.items()):
-            report_progress(f"fetching its checkpoints: {done >> 20:,} of {total:,} MiB")
+            report_progress(CheckpointsArrived(done >> 20, total))
             self._make_file(container, fresh, path, entry)
             done += entry.size
         self.folder.rename(old)
@@ -357,7 +357,7 @@ class JobCheckpoints:
         except PortalRefusedError as refused:
             if refused.status != 404:
                 raise
-            raise CreateError(INCOMPLETE) from refused
+            raise CreateError(CheckpointIncomplete()) from refused
         if hashlib.sha256(content).hexdigest() != sha256:
             raise PortalAwayError("A checkpoint that arrived is not the one that was requested (its SHA-256 differs).")
         return content

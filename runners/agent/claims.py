@@ -25,7 +25,7 @@ from runners.agent.journal import ContainerJournal
 from runners.agent.portal_client import PortalRefusedError
 from runners.host.exclusive import BusyError
 from runners.host.node_files import NodeFiles, read_own_json, write_json
-from runners.runtime import Problem
+from runners.messages.problems import FoldersSetAside
 from runners.spec import RunSpec, group_of
 
 IDENTITY = "identity.json"
@@ -34,7 +34,6 @@ ASIDE = ".other-"
 NO_DIGITS = re.compile(r"[^0-9a-f]")
 CLOCKS_SECONDS = 3600
 """How far the clocks of a node and the portal may differ when a folder's age is compared with a job's."""
-MAX_NAMED = 3
 LOCK_SECONDS = 10.0
 """How long to wait for the lock; it is held for milliseconds."""
 LOCK_POLL_SECONDS = 0.02
@@ -129,17 +128,7 @@ class Claims:
         """Return the problems to report, for the page of the node."""
         with self._lock:
             aside = self._aside
-        if not aside:
-            return []
-        more = f" and {len(aside) - MAX_NAMED} more" if len(aside) > MAX_NAMED else ""
-        folders = "A folder" if len(aside) == 1 else f"{len(aside)} folders"
-        problem = Problem(
-            f"{folders} with files of jobs that the portal does not know: {', '.join(aside[:MAX_NAMED])}{more}. "
-            "No job gets them.",
-            "They are deleted 30 days after they were set aside. Copy what is needed, or delete them now. "
-            "See docs/nodes.md, “After a restored backup”.",
-        )
-        return [problem.to_json()]
+        return [FoldersSetAside.among(aside).to_json()] if aside else []
 
     def _of(self, spec: RunSpec) -> list[tuple[Path, Claim, Known]]:
         if spec.identity is None:  # a portal of an earlier release sends none

@@ -16,6 +16,13 @@ from typing import BinaryIO, Protocol
 
 from runners.host.exclusive import ExclusiveSection
 from runners.host.node_files import MAX_DEPTH, opened_folder
+from runners.messages.containers import (
+    CodeHasTooManyFiles,
+    CodeNotUnpacked,
+    InvalidName,
+    NotARegularFile,
+    UnreadableFile,
+)
 from runners.runtime import CreateError
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -95,12 +102,12 @@ def unpack(tar: Path, workspace: Path) -> None:
         with opened_folder(workspace) as top, tarfile.open(tar, mode="r:") as archive:
             for number, member in enumerate(archive):
                 if number >= MAX_ENTRIES:
-                    raise CreateError(f"The code has more than {MAX_ENTRIES:,} files.")
+                    raise CreateError(CodeHasTooManyFiles(MAX_ENTRIES))
                 _unpack_one(archive, member, top)
     except tarfile.TarError as error:
-        raise CreateError(f"The code cannot be unpacked: {error}.") from error
+        raise CreateError(CodeNotUnpacked(str(error))) from error
     except OSError as error:
-        raise CreateError(f"The code cannot be unpacked: {error.strerror}.") from error
+        raise CreateError(CodeNotUnpacked(str(error.strerror))) from error
 
 
 def _unpack_one(archive: tarfile.TarFile, member: tarfile.TarInfo, top: int) -> None:
@@ -109,16 +116,16 @@ def _unpack_one(archive: tarfile.TarFile, member: tarfile.TarInfo, top: int) -> 
     if name in (".", ""):
         return
     if any(part in ("", ".", "..") or "\0" in part for part in parts) or len(parts) > MAX_DEPTH:
-        raise CreateError(f"The code has a file with the invalid name {name[:200]!r}.")
+        raise CreateError(InvalidName(name[:200]))
     if member.isdir():
         _make_folders(top, parts)
         return
     if not member.isreg() or member.issparse():
-        raise CreateError(f"The code has {name[:200]!r}, which is not a regular file.")
+        raise CreateError(NotARegularFile(name[:200]))
     _make_folders(top, parts[:-1])
     source = archive.extractfile(member)
     if source is None:
-        raise CreateError(f"The code has {name[:200]!r}, which cannot be read.")
+        raise CreateError(UnreadableFile(name[:200]))
     with opened_folder(top, "/".join(parts[:-1])) as parent:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         handle = os.open(parts[-1], flags, 0o644, dir_fd=parent)

@@ -14,6 +14,8 @@ from runners.agent.claims import ASIDE
 from runners.agent.journal import delete_tree
 from runners.agent.log_shipper import MAX_STREAM
 from runners.host.node_files import NodeFiles, disk_usage
+from runners.messages import Message
+from runners.messages.containers import CheckpointsOverLimit, FilesOverLimit, SupervisorFolderOverLimit, TooManyFiles
 from runners.spec import RunSpec
 
 MIB = 1 << 20
@@ -27,24 +29,22 @@ SETTLED_SECONDS = 3600
 """A folder younger than this may belong to an attempt that has just arrived."""
 
 
-def over_limit(files: NodeFiles, spec: RunSpec) -> str:
-    """Return a sentence for the user when a container is over one of its limits; empty when it is not."""
+def over_limit(files: NodeFiles, spec: RunSpec) -> Message | None:
+    """Return how a container is over one of its limits, for its user; None when it is not."""
     limit = spec.resources.disk_mib * MIB
     workspace, outputs = disk_usage(files.workspace(spec.name)), disk_usage(files.outputs(spec.attempt))
     if not (workspace.complete and outputs.complete):
-        return "It has too many files, folders too deep, or folders closed to reading, in /workspace and /outputs."
+        return TooManyFiles()
     used = workspace.disk_bytes + outputs.disk_bytes
     if used > limit:
-        return (
-            f"It filled {used // MIB:,} MiB of /workspace and /outputs; its limit is {spec.resources.disk_mib:,} MiB."
-        )
+        return FilesOverLimit(used // MIB, spec.resources.disk_mib)
     checkpoints = disk_usage(files.checkpoints(spec.job))
     if checkpoints.disk_bytes > limit or not checkpoints.complete:
-        return f"Its /checkpoints are over the limit of {spec.resources.disk_mib:,} MiB. Delete old ones as it goes."
+        return CheckpointsOverLimit(spec.resources.disk_mib)
     scribe = disk_usage(files.scribe(spec.name))
     if scribe.disk_bytes > SCRIBE_MIB * MIB + (spec.slots + 1) * MAX_STREAM or not scribe.complete:
-        return "It wrote far too much to the folder that only its supervisor should write to."
-    return ""
+        return SupervisorFolderOverLimit()
+    return None
 
 
 def tidy(files: NodeFiles, jobs: Collection[int], attempts: Collection[int]) -> None:

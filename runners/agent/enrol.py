@@ -15,7 +15,8 @@ from runners.agent.portal_client import PortalClient, PortalError
 from runners.agent.settings import Identity, MachineFindings, Settings, choose_runtime, identify, lock_home
 from runners.agent.signals import StopSignal
 from runners.host.node_files import NodeFiles
-from runners.runtime import Problem, SetupError
+from runners.messages.problems import Problem
+from runners.runtime import SetupError
 
 logger = logging.getLogger(__name__)
 

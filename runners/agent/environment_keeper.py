@@ -12,6 +12,8 @@ from runners.agent.portal_client import Backoff
 from runners.environments.builds import Environments, Report
 from runners.environments.preparing import Progress
 from runners.host.node_files import read_own_json, write_json
+from runners.messages import Message
+from runners.messages.containers import EnvironmentFailed, EnvironmentInPreparation
 from runners.runtime import CreateError, EngineError
 
 logger = logging.getLogger(__name__)
@@ -68,12 +70,12 @@ class EnvironmentKeeper:
             return
         report = self._known().get(key)
         if report is not None and report.state == "failed":
-            raise CreateError(f"The environment “{key}” could not be prepared: {report.detail}")
+            raise CreateError(EnvironmentFailed(key, report.message))
         with self._changed:
             if key not in self._wanted:
                 self._wanted = (key, *self._wanted)
                 self._changed.notify_all()
-        raise NotReadyError(f"waiting for the environment “{key}”: {report.detail if report else 'not started'}")
+        raise NotReadyError(EnvironmentInPreparation(key, report.message if report else None))
 
     def reports(self) -> list[dict[str, Any]]:
         known = self._known()
@@ -147,7 +149,7 @@ class EnvironmentKeeper:
 
     @property
     def _progress(self) -> Progress:
-        def progress(percent: int, detail: str) -> None:
+        def progress(percent: int, step: Message) -> None:
             if self._stopping:
                 raise AgentStoppedError
 

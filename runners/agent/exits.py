@@ -4,16 +4,27 @@ import signal
 from typing import Any
 
 from runners.agent.reconcile import DesiredContainer, Exit, JournalEntry
+from runners.messages import Quotation
+from runners.messages.containers import (
+    EndedUnobserved,
+    FirstProcessCrashed,
+    GoneWithoutRecord,
+    KilledAfterGrace,
+    KilledFromOutside,
+    MachineDown,
+    NoRecord,
+    OverMemoryLimit,
+    StoppedBeforeStart,
+)
+from runners.messages.launch import MAX_LENGTH, read_message
 from runners.runtime import Observed
 
 SUPERVISOR_REASONS = frozenset({"exited", "stopped", "fenced", "launch_error"})
 """The reasons that exit.json may contain. What runs inside a container decides nothing else about its end."""
-MAX_DETAIL = 1000
 KILLED = 128 + signal.SIGKILL
 """Nothing inside can kill the first process: it was the engine, an admin, or the kernel of a machine without memory."""
 DOWN = 255
 """The exit code that an engine reports for a container that it finds dead after the machine went down."""
-OUT_OF_MEMORY = "It was killed because it used more memory than its limit."
 
 
 def judge(
@@ -30,8 +41,8 @@ def judge(
     """
     if entry is None or not entry.started:
         if container.wanted == "stop" or (entry is not None and container.control.stop_reason):
-            return Exit(None, "stopped", "It was stopped before it started.")
-        return Exit(None, "lost", "This node has no record of it.")
+            return Exit(None, "stopped", StoppedBeforeStart())
+        return Exit(None, "lost", NoRecord())
     stop_sent = entry.control is not None and bool(entry.control.stop_reason)
     reported = read_exit(exit_file)
     code = reported.code if reported else seen.exit_code if seen else None
@@ -39,29 +50,30 @@ def judge(
         return Exit(code, entry.halted, entry.halted_detail)
     if reported is not None:
         if reported.reason == "exited" and reported.code and seen is not None and seen.oom_killed:
-            return Exit(reported.code, "oom", OUT_OF_MEMORY)
+            return Exit(reported.code, "oom", OverMemoryLimit())
         return reported
     if stop_sent:
-        return Exit(code, "stopped", "It did not end by itself in time and was killed.")
+        return Exit(code, "stopped", KilledAfterGrace())
     if seen is None:
-        return Exit(None, "lost", "The container is gone from this node and left no record of how it ended.")
+        return Exit(None, "lost", GoneWithoutRecord())
     if seen.oom_killed:
-        return Exit(code, "oom", OUT_OF_MEMORY)
+        return Exit(code, "oom", OverMemoryLimit())
+    reason = Quotation(seen.detail) if seen.detail else None
     if code is None:
-        return Exit(None, "lost", seen.detail or "The container ended unobserved and left no record of how.")
+        return Exit(None, "lost", reason or EndedUnobserved())
     if code == KILLED:
-        return Exit(code, "lost", seen.detail or "Its first process was killed from outside.")
+        return Exit(code, "lost", reason or KilledFromOutside())
     if code == DOWN:
-        return Exit(code, "lost", seen.detail or "The machine or its engine went down, and the container with it.")
-    last = printed.decode(errors="replace").strip()[-MAX_DETAIL:]
-    return Exit(code, "launch_error", seen.detail or f"Its first process crashed. {last}".strip())
+        return Exit(code, "lost", reason or MachineDown())
+    last = printed.decode(errors="replace").strip()[-MAX_LENGTH:]
+    return Exit(code, "launch_error", reason or FirstProcessCrashed(last))
 
 
 def read_exit(exit_file: dict[str, Any]) -> Exit | None:
     """Return the content of exit.json as an Exit; None when it is absent or is not what a supervisor writes."""
-    code, reason, detail = exit_file.get("code"), exit_file.get("reason"), exit_file.get("detail", "")
+    code, reason = exit_file.get("code"), exit_file.get("reason")
     if not isinstance(code, int) or isinstance(code, bool) or not -255 <= code <= 255:
         return None
     if not isinstance(reason, str) or reason not in SUPERVISOR_REASONS:
         return None
-    return Exit(code, reason, detail[:MAX_DETAIL] if isinstance(detail, str) else "")
+    return Exit(code, reason, read_message(exit_file.get("message"), exit_file.get("detail")))

@@ -15,6 +15,8 @@ from typing import Any
 
 from runners.agent.reconcile import ControlMessage, Exit, JournalEntry
 from runners.host.node_files import STATE, NodeFiles, opened_folder, read_own_json, write_json
+from runners.messages import Message, message_from
+from runners.messages.containers import Forgotten
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +24,7 @@ OLD_CONTROL = "told"
 """What earlier releases called ``control`` in the file of an entry."""
 MAX_ENDED = 2_000
 """So many names of forgotten containers are kept, so that an old reply cannot start one of them again."""
-ENDED = JournalEntry(0, 0, 0, exit=Exit(None, "lost", "It ended earlier and is forgotten here."), collected=True)
+ENDED = JournalEntry(0, 0, 0, exit=Exit(None, "lost", Forgotten()), collected=True)
 
 
 class ContainerJournal:
@@ -116,10 +118,23 @@ class ContainerJournal:
         return unused
 
     def _write(self, name: str, entry: JournalEntry) -> JournalEntry:
-        write_json(self._files.state(name), asdict(entry), 0o600)
+        write_json(self._files.state(name), _as_json(entry), 0o600)
         with self._lock:
             self._entries[name] = entry
         return entry
+
+
+def _as_json(entry: JournalEntry) -> dict[str, Any]:
+    exit = entry.exit
+    return asdict(replace(entry, halted_detail=None, exit=None)) | {
+        "halted_detail": entry.halted_detail.data() if entry.halted_detail else None,
+        "exit": exit and {"code": exit.code, "reason": exit.reason, "detail": exit.message and exit.message.data()},
+    }
+
+
+def _message(stored: Any) -> Message | None:
+    """Read a message as it was written, or the text of an agent of the previous release. Raises TypeError."""
+    return message_from(stored) if stored else None
 
 
 def _from_json(data: Any) -> JournalEntry | None:
@@ -133,7 +148,8 @@ def _from_json(data: Any) -> JournalEntry | None:
             **{
                 **data,
                 "control": ControlMessage(**{**control, "hosts": hosts}) if control else None,
-                "exit": Exit(**exit) if exit else None,
+                "halted_detail": _message(data.get("halted_detail")),
+                "exit": Exit(exit["code"], exit["reason"], _message(exit.get("detail"))) if exit else None,
             }
         )
     except (TypeError, KeyError, ValueError, AttributeError):

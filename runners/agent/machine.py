@@ -13,7 +13,10 @@ from runners.host.facts import installed, network_facts, nvidia_facts
 from runners.host.gpu_watch import GpuWatch
 from runners.host.gpus import Gpu
 from runners.host.node_files import NodeFiles
-from runners.runtime import ContainerRuntime, Problem, RunError
+from runners.messages import Message
+from runners.messages.containers import GpuInUse
+from runners.messages.problems import Problem
+from runners.runtime import ContainerRuntime, RunError
 
 CLOCK_STEP_SECONDS = 0.5
 """The precision of the clock's offset; smaller changes would only make each report differ."""
@@ -102,12 +105,12 @@ class Machine:
             if self._offset is None or abs(offset - self._offset) >= CLOCK_STEP_SECONDS:
                 self._offset = offset
 
-    def in_use(self, uuids: tuple[str, ...]) -> str:
+    def in_use(self, uuids: tuple[str, ...]) -> Message | None:
         """Return why nothing should start on these GPUs: one is in use outside the portal. Asks the driver again."""
         for gpu in self.inventory():
             if gpu.uuid in uuids and gpu.outside:
-                return f"GPU {gpu.index} of this node is in use outside the portal ({gpu.outside})."
-        return ""
+                return GpuInUse(gpu.index, gpu.outside)
+        return None
 
 
 def inspect_machine(home: Path, runtime: str, url: str, overlay_address: str) -> MachineFindings:

@@ -6,11 +6,11 @@ from typing import Any
 
 from runners.agent.journal import ContainerJournal
 from runners.agent.reconcile import DesiredContainer, neighbours
-from runners.runtime import ContainerRuntime, Neighbours, Problem, RunError
+from runners.messages import Message
+from runners.messages.problems import NetworksFailed
+from runners.runtime import ContainerRuntime, Neighbours, RunError
 
 logger = logging.getLogger(__name__)
-
-FIX = "See docs/nodes.md, “Jobs over several nodes”."
 
 
 class Networks:
@@ -19,7 +19,7 @@ class Networks:
         self._journal = journal
         self._joined: list[Neighbours] | None = None
         """The networks that the runtime last set up; None when they are not known."""
-        self._error = ""
+        self._error: Message | None = None
 
     def join(self, desired: Mapping[str, DesiredContainer]) -> None:
         """Set up the wanted networks. May be called again and again, as other programs may have changed what we made."""
@@ -30,11 +30,11 @@ class Networks:
         try:
             self._runtime.connect(wanted)
         except RunError as error:
-            if str(error) != self._error:
+            if error.message != self._error:
                 logger.warning("%s", error)
-            self._error = str(error)
+            self._error = error.message
         else:
-            self._joined, self._error = wanted, ""
+            self._joined, self._error = wanted, None
 
     def problems(self) -> list[dict[str, Any]]:
-        return [Problem(self._error, FIX).to_json()] if self._error else []
+        return [NetworksFailed(self._error).to_json()] if self._error else []

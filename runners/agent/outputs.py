@@ -16,13 +16,15 @@ from typing import Any, BinaryIO, Protocol
 from runners.agent.portal_client import PortalAwayError, PortalRefusedError
 from runners.host.exclusive import ExclusiveSection
 from runners.host.node_files import FoundFile, UnsafeFileError, Walk, open_beneath, read_own_json, write_json
+from runners.messages import Message, Quotation, message_from
+from runners.messages.outputs import FileNotKept, NameNotUtf8, OnlyFirstFiles, OutputsNotKept, Unreadable
 
 STABLE_SECONDS = 5.0
 """While the job runs, a file that has not changed for this long is taken to be complete."""
 MAX_FILES = 10_000
 ASK_BYTES = 8 << 20
 """Before a file of at least this size is sent, the agent asks whether the portal would keep it."""
-MAX_SENTENCES = 3
+MAX_NAMED = 3
 """So many complaints about single files are reported; the rest is counted."""
 
 
@@ -34,15 +36,30 @@ class OutputPortal(Protocol):
 
 @dataclass(slots=True)
 class _Sent:
-    """The outputs that the portal has, as path -> [size, modified], and the sentences about those it refused."""
+    """The outputs that the portal has, as path -> [size, modified], and the complaints about those it refused."""
 
     files: dict[str, list[int]] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, Message] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path) -> "_Sent":
         data: Any = read_own_json(path)
-        return cls(data["files"], data["refused"]) if isinstance(data, dict) else cls()
+        if not isinstance(data, dict):
+            return cls()
+        messages = data.get("complaints", {})  # the previous release has only the sentences, and drops the rest
+        return cls(data["files"], {name: _read(messages.get(name), text) for name, text in data["refused"].items()})
+
+    def write(self, path: Path) -> None:
+        texts = {name: each.text for name, each in self.refused.items()}
+        messages = {name: each.data() for name, each in self.refused.items()}
+        write_json(path, {"files": self.files, "refused": texts, "complaints": messages}, 0o600)
+
+
+def _read(content: Any, text: str) -> Message:
+    try:
+        return message_from(content)
+    except TypeError:
+        return Quotation(text)
 
 
 class OutputSender:
@@ -69,7 +86,7 @@ class OutputSender:
             try:
                 for number, found in enumerate(walk):
                     if number >= MAX_FILES:
-                        self._complain("…", f"Only the first {MAX_FILES:,} files of /outputs are kept.")
+                        self._complain("…", OnlyFirstFiles(MAX_FILES))
                         changed = True
                         break
                     if self._wanted(found, ended):
@@ -79,18 +96,15 @@ class OutputSender:
             finally:
                 if changed:
                     with contextlib.suppress(OSError):
-                        write_json(self.memory, {"files": self._sent.files, "refused": self._sent.refused}, 0o600)
+                        self._sent.write(self.memory)
         if ended and unsteady:
             raise PortalAwayError(f"{unsteady!a} is still being written.")
 
-    def complaint(self) -> str:
-        """Return sentences about files that were not kept, for the job's page; empty when all were."""
+    def complaint(self) -> Message | None:
+        """Return which files were not kept, for the job's page; None when all were."""
         with self._lock:
             refused = list(self._sent.refused.values())
-        sentences = refused[:MAX_SENTENCES]
-        if len(refused) > MAX_SENTENCES:
-            sentences.append(f"{len(refused) - MAX_SENTENCES} more files were not kept.")
-        return " ".join(sentences)
+        return OutputsNotKept(tuple(refused[:MAX_NAMED]), max(0, len(refused) - MAX_NAMED)) if refused else None
 
     def _wanted(self, found: FoundFile, ended: bool) -> bool:
         if self._sent.files.get(found.path) == [found.size, found.modified_ns]:
@@ -112,29 +126,29 @@ class OutputSender:
                     self._portal.offer_output(container, found.path, info.st_size)
                 self._portal.put_output(container, found.path, file, info.st_size)
         except UnicodeEncodeError:
-            self._refuse(found.path, version, "its name is not UTF-8")
+            self._refuse(found.path, version, NameNotUtf8())
         except (UnsafeFileError, FileNotFoundError):
             pass  # it is no longer a regular file
         except PortalRefusedError as refused:
             if refused.status == 401:
                 raise PortalAwayError(str(refused)) from refused
-            self._refuse(found.path, version, str(refused))
+            self._refuse(found.path, version, refused.reason)
         except OSError as error:
             if error.errno == errno.EAGAIN:
                 return False
-            self._refuse(found.path, version, error.strerror or "it cannot be read")
+            self._refuse(found.path, version, Quotation(error.strerror) if error.strerror else Unreadable())
         else:
             self._sent.files[found.path] = version
             with self._lock:
                 self._sent.refused.pop(found.path, None)
         return True
 
-    def _refuse(self, path: str, version: list[int], reason: str) -> None:
+    def _refuse(self, path: str, version: list[int], reason: Message) -> None:
         """Record that a file was not kept; it is not sent again until it changes."""
         shown = path.encode(errors="replace").decode()[:200]
         self._sent.files[path] = version
-        self._complain(path, f"{shown} was not kept: {reason}".rstrip(".") + ".")
+        self._complain(path, FileNotKept(shown, reason))
 
-    def _complain(self, path: str, sentence: str) -> None:
+    def _complain(self, path: str, complaint: Message) -> None:
         with self._lock:
-            self._sent.refused[path] = sentence
+            self._sent.refused[path] = complaint

@@ -22,6 +22,8 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
+from runners.messages import Message, Quotation, message_from
+
 CONNECT_SECONDS = 5.0
 SYNC_CONNECT_SECONDS = 2.5
 """Reports renew leases, so a new attempt is better than a long wait for one that began while the network was cut."""
@@ -48,10 +50,12 @@ class PortalAwayError(PortalError):
 
 
 class PortalRefusedError(PortalError):
-    def __init__(self, status: int, message: str, code: str = "") -> None:
+    def __init__(self, status: int, message: str, code: str = "", reason: Message | None = None) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
+        self.reason = reason or Quotation(message)
+        """For users; a portal of the previous release sends only its sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,15 +336,23 @@ def _loopback(host: str) -> bool:
 
 def refusal(response: httpx.Response) -> PortalError:
     """Return the error for a response that is not a success."""
-    code = message = ""
+    code, reason = "", None
     try:
         error = response.json()["error"]
-        code, message = str(error["code"]), str(error["message"])
+        code, message, reason = str(error["code"]), str(error["message"]), _reason(error.get("reason"))
     except (ValueError, KeyError, TypeError):
         message = f"The portal answered {response.status_code} {response.reason_phrase}."
     if response.status_code >= 500 or response.status_code in (408, 425, 429):
         return PortalAwayError(message)
-    return PortalRefusedError(response.status_code, message, code)
+    return PortalRefusedError(response.status_code, message, code, reason)
+
+
+def _reason(content: Any) -> Message | None:
+    """Return a refusal that is a message; None for one of a later release, whose sentence is shown."""
+    try:
+        return message_from(content)
+    except TypeError:
+        return None
 
 
 def away(error: httpx.HTTPError) -> PortalAwayError:

@@ -43,13 +43,15 @@ from runners.agent.machine import Machine
 from runners.agent.networks import Networks
 from runners.agent.portal_client import Backoff, PortalAwayError, PortalClient, PortalError, PortalRefusedError
 from runners.agent.reconcile import Action, DesiredContainer, Finish, JournalEntry, reconcile, renewed, state_of
-from runners.agent.report import container_report, exit_detail, node_report, phase_of
+from runners.agent.report import container_report, exit_message, node_report, phase_of
 from runners.agent.ring_reports import RANK_GROUPS_SECONDS, RankGroupReports
 from runners.agent.settings import Identity, Settings, identify, lock_home, make_runtime
 from runners.agent.signals import StopSignal
 from runners.environments.builds import Environments
 from runners.host.node_files import NodeFiles
-from runners.runtime import ContainerRuntime, EngineError, Observed, Problem, RunError, SetupError
+from runners.messages import Message, Quotation, quoted
+from runners.messages.problems import EngineAway
+from runners.runtime import ContainerRuntime, EngineError, Observed, RunError, SetupError
 from runners.spec import RunSpec
 
 logger = logging.getLogger("runners.agent")
@@ -125,7 +127,7 @@ class Agent:
         self._listing = ContainerListing()
         self._action_states: dict[str, ActionState] = {}
         self._overdue = OverdueTracker(files)
-        self._engine_error = ""
+        self._engine_error: Message | None = None
         self._full_pass = False
         self._backoff = Backoff()
         self._sync_not_before = 0.0
@@ -185,9 +187,9 @@ class Agent:
         entries = self.journal.entries(desired)
         problems = self.machine.problems() + self.networks.problems() + self.executor.claims.problems()
         if self._engine_error:
-            problems.append(Problem(self._engine_error, "Start the engine of this machine.", blocking=True).to_json())
+            problems.append(EngineAway(self._engine_error).to_json())
         containers = [
-            container_report(container, state, entries.get(name), self._detail(container, entries.get(name), state))
+            container_report(container, state, entries.get(name), self._message(container, entries.get(name), state))
             for name, container in desired.items()
             for state in [state_of(container, listing.containers.get(name), entries.get(name), busy=name in busy)]
         ]
@@ -195,13 +197,16 @@ class Agent:
             self.boot, full_pass, self.runtime.kind, self.machine, self.environments, problems, containers
         )
 
-    def _detail(self, container: DesiredContainer, entry: JournalEntry | None, state: str) -> str:
+    def _message(self, container: DesiredContainer, entry: JournalEntry | None, state: str) -> Message | None:
         name = container.spec.name
         if entry is not None and entry.exit is not None:
-            return exit_detail(entry.exit, self.shipper.refusal(name), self.executor.complaint(container.spec))
+            refusal = self.shipper.refusal(name)
+            return exit_message(
+                entry.exit, Quotation(refusal) if refusal else None, *self.executor.complaints(container.spec)
+            )
         if state == "RUNNING":
             return phase_of(self.files.scribe(name))
-        return self.executor.details.get(name, "")
+        return self.executor.details.get(name)
 
     def _sync(self) -> float | None:
         sent_at = time.monotonic()
@@ -305,9 +310,9 @@ class Agent:
         except EngineError as error:
             if not self._engine_error:
                 logger.warning("%s", error)
-            self._engine_error = str(error)
+            self._engine_error = error.message
             return ENGINE_SECONDS
-        self._engine_error = ""
+        self._engine_error = None
         with self._lock:
             changed = self._listing.containers != containers
             self._listing = ContainerListing(began, containers)
@@ -327,10 +332,10 @@ class Agent:
         """End containers over their disk limits. A slow disk is checked less often."""
         began = time.monotonic()
         for container in self._running():
-            if sentence := over_limit(self.files, container.spec):
+            if excess := over_limit(self.files, container.spec):
                 entry = self.journal.get(container.spec.name)
                 if entry is not None and not entry.halted and entry.exit is None:
-                    self.executor.halt(container, "disk", sentence)
+                    self.executor.halt(container, "disk", excess)
                     self._wake("reconcile")
         return max(TEND_SECONDS, 10 * (time.monotonic() - began))
 
@@ -405,10 +410,10 @@ class Agent:
             if not isinstance(action, Finish):
                 self.executor.details.pop(action.name, None)
         except NotReadyError as reason:
-            self.executor.details[action.name] = str(reason)
+            self.executor.details[action.name] = reason.message
             rest = 0.3
         except (PortalError, RunError) as error:
-            self.executor.details[action.name] = str(error)
+            self.executor.details[action.name] = error.message if isinstance(error, RunError) else quoted(error)
             rest = state.backoff.failed()
             if state.backoff.failures in (1, 10):
                 logger.info("%s of %s waits: %s", type(action).__name__, action.name, error)

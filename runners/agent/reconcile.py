@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv4Address
 from typing import Any, Literal
 
+from runners.messages import Message
 from runners.runtime import Neighbours, Observed
 from runners.spec import JobIdentity, RunSpec
 
@@ -75,7 +76,12 @@ class Exit:
 
     code: int | None
     reason: str
-    detail: str = ""
+    message: Message | None = None
+
+    @property
+    def detail(self) -> str:
+        """Return the message as text, empty without one."""
+        return self.message.text if self.message else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +100,7 @@ class JournalEntry:
     control: ControlMessage | None = None
     halted: str = ""
     """The agent's own reason to end it (``disk``); empty when it has none."""
-    halted_detail: str = ""
+    halted_detail: Message | None = None
     exit: Exit | None = None
     collected: bool = False
 

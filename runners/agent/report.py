@@ -8,6 +8,9 @@ from runners.agent.environment_keeper import EnvironmentKeeper
 from runners.agent.machine import Machine
 from runners.agent.reconcile import DesiredContainer, Exit, JournalEntry
 from runners.host.node_files import read_json_beneath
+from runners.messages import Message, Quotation
+from runners.messages.containers import WithRemark
+from runners.messages.launch import read_message
 
 MAX_DETAIL = 2000
 MAX_PHASE = 200
@@ -36,15 +39,16 @@ def node_report(
 
 
 def container_report(
-    container: DesiredContainer, state: str, entry: JournalEntry | None, detail: str
+    container: DesiredContainer, state: str, entry: JournalEntry | None, message: Message | None
 ) -> dict[str, Any]:
-    """Return what the report has about a container that the portal lists."""
+    """Return what the report has about a container that the portal lists. Portals of the previous release read the text."""
     exit = entry.exit if entry else None
     return {
         "name": container.spec.name,
         "epoch": container.spec.number,
         "state": state,
-        "detail": detail,
+        "message": message.data() if message and not isinstance(message, Quotation) else None,
+        "detail": message.text[:MAX_DETAIL] if message else "",
         "running_at": entry.running_at if entry else None,
         "exit_code": exit.code if exit else None,
         "exit_reason": exit.reason if exit else "",
@@ -52,12 +56,15 @@ def container_report(
     }
 
 
-def exit_detail(exit: Exit, *complaints: str) -> str:
-    """Return how a container ended, and what of its log and outputs could not be sent."""
-    return " ".join(part for part in (exit.detail, *complaints) if part)[:MAX_DETAIL]
+def exit_message(exit: Exit, *remarks: Message | None) -> Message | None:
+    """Return how a container ended, and what of its log and outputs could not be sent; None if there is nothing to add."""
+    message = exit.message
+    for remark in filter(None, remarks):
+        message = WithRemark(message, remark) if message else remark
+    return message
 
 
-def phase_of(folder: Path) -> str:
+def phase_of(folder: Path) -> Message | None:
     """Return what a running container does, as its supervisor wrote it into this folder."""
-    phase = read_json_beneath(folder, "status.json").get("phase")
-    return phase[:MAX_PHASE] if isinstance(phase, str) else ""
+    status = read_json_beneath(folder, "status.json")
+    return read_message(status.get("message"), status.get("phase"), MAX_PHASE)

@@ -22,7 +22,8 @@ from runners.environments.builds import DockerEnvironments, Environments, Proces
 from runners.host.gpus import cuda_devices
 from runners.host.node_files import NodeFiles, read_own_json, write_json
 from runners.host.overlay import node_address
-from runners.runtime import ContainerRuntime, Problem, RunError, SetupError
+from runners.messages.problems import Problem
+from runners.runtime import ContainerRuntime, RunError, SetupError
 from runners.runtimes import confinement_check
 from runners.runtimes.fake import FakeRuntime
 from runners.runtimes.process import ProcessRuntime

@@ -197,7 +197,7 @@ class DemoRuntime(FakeRuntime):
             noise = chance.gauss(0, 5) if course.busy_percent else 0
             percent, memory = min(100, max(0, round(course.busy_percent + noise))), course.memory_mib
         heat = COOL + round((HOT - COOL) * percent / 100) + chance.randint(-1, 1)
-        return Gpu(uuid, index, "cuda", MODEL, MEMORY_MIB, True, "", percent, memory, heat)
+        return Gpu(uuid, index, "cuda", MODEL, MEMORY_MIB, True, None, percent, memory, heat)
 
     def _pass_time(self) -> None:
         super()._pass_time()

@@ -13,7 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -30,7 +30,6 @@ from runners.environments.preparing import (
     alone,
     cache_home,
     content_key,
-    elapsed,
     explain,
     need_space,
     run,
@@ -39,6 +38,18 @@ from runners.environments.preparing import (
 from runners.environments.targets import Target, this_machine
 from runners.environments.wheels import Pins, framework_of, make, pins_of, recipe_key, wheelhouse
 from runners.host.exclusive import ExclusiveSection
+from runners.messages import Message
+from runners.messages.environments import (
+    BuildingImage,
+    CheckingPackages,
+    DownloadingPackage,
+    Gone,
+    InstallingPackages,
+    PullingBaseImage,
+    PullingBuildImage,
+    Starting,
+)
+from runners.messages.failures import CannotPullCompiler, EngineFailed, Stage, SystemRefused, UnknownEnvironment
 from runners.runtime import LAUNCH, EngineError
 
 PUBLIC_BASE = "python:3.11-slim-bookworm"
@@ -70,10 +81,25 @@ class Report:
     digest: str = ""
     state: Literal["waiting", "preparing", "ready", "failed"] = "waiting"
     progress_percent: int = 0
-    detail: str = ""
+    message: Message | None = None
+    """The step, the failure, or what a ready environment was made from."""
+
+    @property
+    def detail(self) -> str:
+        """Return the message as text, empty without one."""
+        return self.message.text if self.message else ""
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """Return the report as the agent sends it. Portals of the previous release read the text."""
+        message = self.message.data() if self.message else None
+        return {
+            "key": self.key,
+            "digest": self.digest,
+            "state": self.state,
+            "progress_percent": self.progress_percent,
+            "message": message,
+            "detail": self.detail,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +108,8 @@ class Prepared:
 
     digest: str
     reference: str
-    origin: str = ""
-    """A sentence with the base image that it was made from and the digest of that."""
+    origin: Message | None = None
+    """The base image that it was made from, with its digest."""
 
 
 class Environments(Protocol):
@@ -114,29 +140,27 @@ class BaseEnvironments(ABC):
         with self._section.entered(PREPARE_SECONDS):
             entry = images.find(key)
             if entry is None:
-                return self._note(
-                    Report(key, state="failed", detail=f"There is no environment “{key}” in this release.")
-                )
+                return self._note(Report(key, state="failed", message=UnknownEnvironment(key)))
 
             reached = 0
 
-            def report(percent: int, phrase: str) -> None:
+            def report(percent: int, step: Message) -> None:
                 """Report the progress, which never decreases, whatever each step estimates."""
                 nonlocal reached
                 reached = max(reached, min(99, percent))
-                self._note(Report(key, state="preparing", progress_percent=reached, detail=phrase))
+                self._note(Report(key, state="preparing", progress_percent=reached, message=step))
                 if progress is not None:
-                    progress(reached, phrase)
+                    progress(reached, step)
 
-            report(0, "starting")
+            report(0, Starting())
             try:
                 prepared = self._make(entry, report)
             except PrepareError as error:
-                return self._note(Report(key, state="failed", detail=f"{error.text} {error.fix}"))
+                return self._note(Report(key, state="failed", message=error.failure))
             except EngineError as error:
-                return self._note(Report(key, state="failed", detail=f"{error} Start the engine; it is tried again."))
+                return self._note(Report(key, state="failed", message=EngineFailed(error.message)))
             except OSError as error:
-                return self._note(Report(key, state="failed", detail=f"The system refused: {error}."))
+                return self._note(Report(key, state="failed", message=SystemRefused(str(error))))
             with self._lock:
                 self._prepared[key] = prepared
             return self._note(Report(key, prepared.digest, "ready", 100, prepared.origin))
@@ -154,7 +178,7 @@ class BaseEnvironments(ABC):
             return prepared.reference
         with self._lock:
             self._prepared.pop(key, None)
-            self._reports[key] = replace(self._reports[key], state="waiting", progress_percent=0, detail="it is gone")
+            self._reports[key] = replace(self._reports[key], state="waiting", progress_percent=0, message=Gone())
         return None
 
     def _note(self, report: Report) -> Report:
@@ -214,20 +238,24 @@ class ProcessEnvironments(BaseEnvironments):
         def installing(seconds: float, output: str) -> None:
             share = seconds / (seconds + INSTALL_SECONDS)
             what = downloaded(output)
-            phrase = f"downloading {what}" if what else f"installing {len(pins.packages)} packages"
-            progress(begin + int((CHECK_PERCENT - begin) * share), elapsed(phrase, seconds))
+            step = (
+                DownloadingPackage(what, seconds=int(seconds))
+                if what
+                else InstallingPackages(len(pins.packages), seconds=int(seconds))
+            )
+            progress(begin + int((CHECK_PERCENT - begin) * share), step)
 
         def checking(seconds: float, output: str) -> None:
-            progress(CHECK_PERCENT, elapsed("checking that the packages work", seconds))
+            progress(CHECK_PERCENT, CheckingPackages(seconds=int(seconds)))
 
         try:
-            progress(begin, f"installing {len(pins.packages)} packages")
+            progress(begin, InstallingPackages(len(pins.packages)))
             packages = [*pins.packages, *([str(wheel)] if wheel is not None else [])]
             python = make_environment(folder, packages, log, installing, pins.index)
-            progress(CHECK_PERCENT, "checking that the packages work")
+            progress(CHECK_PERCENT, CheckingPackages())
             run([python, "-c", entry.check or "pass"], log, checking, env=KEEP_BYTECODE, cwd=folder, seconds=300)
         except ProgramError as error:
-            raise explain(error, "Installing the packages", log) from error
+            raise explain(error, Stage("installing"), log) from error
 
     def _is_there(self, prepared: Prepared) -> bool:
         return Path(prepared.reference).exists()
@@ -270,7 +298,7 @@ class DockerEnvironments(BaseEnvironments):
         digest = content_key("job 2", packages, self.engine.id_of(packages) or "", recipe, tree(launch))
         tag = f"schedulearn-job:{entry.key}-{digest[:12]}"
         if self.engine.id_of(tag) is None:
-            with building(progress, "building the job image", "building the job image", (94, 99)) as step:
+            with building(progress, BuildingImage(packages=False), (94, 99)) as step:
                 self.engine.build(
                     {**launch, "Dockerfile": recipe},
                     "Dockerfile",
@@ -291,7 +319,7 @@ class DockerEnvironments(BaseEnvironments):
         image_digests.pinned_digest(wanted[0])
         image = next((image for image in wanted if self.engine.id_of(image)), wanted[0])
         if self.engine.id_of(image) is None:
-            self.engine.pull(image, lambda status: progress(1, f"downloading the base image {image}: {status}"))
+            self.engine.pull(image, lambda arrived: progress(1, PullingBaseImage(image, arrived)))
         image_digests.verify(image, self.engine.repo_digests(image))
         return image
 
@@ -312,8 +340,7 @@ class DockerEnvironments(BaseEnvironments):
                     shutil.copy(wheel, own)
                 if target.machine == platform.machine() and (uv := uv_program()) is not None:
                     shutil.copy(uv, own / "uv")
-                what = "building the image of the packages"
-                with building(progress, what, what, (71, 92)) as step:
+                with building(progress, BuildingImage(packages=True), (71, 92)) as step:
                     self.engine.install(
                         base,
                         script,
@@ -337,14 +364,9 @@ class DockerEnvironments(BaseEnvironments):
         if self.engine.id_of(image) is None:
             lacking = horovod_wheel.missing_tools(this_machine(self.cuda))
             try:
-                self.engine.pull(
-                    image, lambda status: progress(1, f"downloading the compiler's image {image}: {status}")
-                )
+                self.engine.pull(image, lambda arrived: progress(1, PullingBuildImage(image, arrived)))
             except PrepareError as error:
-                raise lacking or PrepareError(
-                    f"Horovod must be compiled once, and the image with the compiler ({image}) cannot be pulled.",
-                    "Set SCHEDULEARN_BUILD_IMAGE to an image with the same Python, g++ and make.",
-                ) from error
+                raise lacking or PrepareError(CannotPullCompiler(image)) from error
         image_digests.verify(image, self.engine.repo_digests(image))
         target = self.engine.target(image, self.cuda)
         with tempfile.TemporaryDirectory(prefix="schedulearn-tools-") as folder:
@@ -367,25 +389,28 @@ class DockerEnvironments(BaseEnvironments):
 
 @contextmanager
 def building(
-    progress: Progress, first: str, then: str, percent: tuple[int, int]
+    progress: Progress, image: BuildingImage, percent: tuple[int, int]
 ) -> Iterator[Callable[[int, int], None]]:
     """Report the progress of an image build each second: a step may take a minute without any output. Yields a function to
-    call with the step and the number of steps; ``first`` describes what precedes step 1."""
+    call with the step and the number of steps."""
     low, high = percent
-    began, now = time.monotonic(), (low, first)
+    began, now = time.monotonic(), (low, image)
     over = threading.Event()
 
     def step(number: int, of: int) -> None:
         nonlocal now
-        now = (low + (high - low) * number // of, f"{then}, step {number} of {of}")
-        progress(now[0], elapsed(now[1], time.monotonic() - began))
+        now = (low + (high - low) * number // of, replace(image, step=number, steps=of))
+        show()
+
+    def show() -> None:
+        progress(now[0], replace(now[1], seconds=int(time.monotonic() - began)))
 
     def report() -> None:
         while not over.wait(TICK_SECONDS):
             with suppress(Exception):  # the agent is ending: the build notices it at its next step
-                progress(now[0], elapsed(now[1], time.monotonic() - began))
+                show()
 
-    progress(low, first)
+    progress(low, image)
     thread = threading.Thread(target=report, name="image build", daemon=True)
     thread.start()
     try:

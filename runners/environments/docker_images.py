@@ -14,6 +14,9 @@ from typing import Any
 
 from runners.environments.preparing import PrepareError, ProgramError, explain, last_error, tail
 from runners.environments.targets import Target, glibc_of
+from runners.messages import Message
+from runners.messages.environments import AskingRegistry, LayersArrived
+from runners.messages.failures import CannotPull, EngineDiskFull, NoWorkingPython, ProgramFailed, Stage, TookTooLong
 from runners.runtimes.docker import APIError, ContainerError, ImageNotFound, connect, engine_calls
 
 BUILD_SECONDS = 900
@@ -57,7 +60,7 @@ class DockerImages:
         with engine_calls():
             return tuple(self.client.api.inspect_image(image).get("RepoDigests") or ())
 
-    def pull(self, image: str, progress: Callable[[str], None]) -> None:
+    def pull(self, image: str, progress: Callable[[Message], None]) -> None:
         """Download an image. ``progress`` is called with how much has arrived. Raises PrepareError if no registry has it."""
         layers = Layers()
         with engine_calls():
@@ -75,10 +78,7 @@ class DockerImages:
         try:
             python, libc, machine = json.loads(self.output(image, ["python", "-c", ASK]))
         except ValueError as error:
-            raise PrepareError(
-                f"The base image {image} has no working python: {error}",
-                "Use an image with Python 3.11 or newer called “python”, or run deploy/base-image.sh.",
-            ) from error
+            raise PrepareError(NoWorkingPython(image, str(error))) from error
         return Target(".".join(str(part) for part in python), glibc_of((libc[0], libc[1])), machine, cuda)
 
     def output(self, image: str, command: list[str]) -> str:
@@ -109,7 +109,7 @@ class DockerImages:
             "security_opt": ["no-new-privileges:true"],
         }
         with self._container(image, script, mounts, log, options) as container:
-            yield from until_it_exits(container, f"Compiling in {image}", log)
+            yield from until_it_exits(container, Stage("compiling_in", image), log)
 
     def install(
         self,
@@ -136,7 +136,7 @@ class DockerImages:
         options = {"user": "0:0", "labels": {"schedulearn": "image"}}
         with self._container(base, script, readable, log, options) as container:
             progress(1, 2)
-            for _ in until_it_exits(container, f"Building {tag}", log):
+            for _ in until_it_exits(container, Stage("building", tag), log):
                 pass
             progress(2, 2)
             repository, _, version = tag.partition(":")
@@ -222,7 +222,7 @@ class DockerImages:
                             raise
 
 
-def until_it_exits(container: Any, what: str, log: Path) -> Iterator[str]:
+def until_it_exits(container: Any, stage: Stage, log: Path) -> Iterator[str]:
     """Yield the end of a container's output each second. Raises PrepareError when it fails or takes too long."""
     until = time.monotonic() + SCRIPT_SECONDS
     while True:
@@ -231,14 +231,11 @@ def until_it_exits(container: Any, what: str, log: Path) -> Iterator[str]:
         if container.status == "exited":
             break
         if time.monotonic() > until:
-            raise PrepareError(
-                f"{what} has not ended after {SCRIPT_SECONDS // 60} minutes, and was stopped.",
-                f"See the end of {log}, then try again.",
-            )
+            raise PrepareError(TookTooLong(stage, int(SCRIPT_SECONDS // 60), str(log)))
         yield last
         time.sleep(TICK_SECONDS)
     if container.attrs["State"]["ExitCode"] != 0:
-        raise explain(ProgramError(last), what, log)
+        raise explain(ProgramError(last), stage, log)
 
 
 class Layers:
@@ -259,14 +256,12 @@ class Layers:
             self._bytes.setdefault(layer, (0, 0))
             self._done.add(layer)
 
-    def summary(self) -> str:
-        """Return a text such as ``34 of 120 MiB, 2 of 5 layers``."""
+    def summary(self) -> Message:
         if not self._bytes:
-            return "asking the registry"
+            return AskingRegistry()
         total = sum(total for _, total in self._bytes.values())
         here = sum(total if layer in self._done else now for layer, (now, total) in self._bytes.items())
-        sizes = f"{here // 2**20} of {total // 2**20} MiB, " if total else ""
-        return f"{sizes}{len(self._done)} of {len(self._bytes)} layers"
+        return LayersArrived(len(self._done), len(self._bytes), here // 2**20, total // 2**20 if total else None)
 
 
 @contextmanager
@@ -302,15 +297,10 @@ def add_bytes(tar: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def image_error(image: str, why: str) -> PrepareError:
-    return PrepareError(
-        f"The base image {image} cannot be pulled: {why}",
-        "Set SCHEDULEARN_BASE_IMAGE to an image this engine has, or make one with deploy/base-image.sh.",
-    )
+    return PrepareError(CannotPull(image, why))
 
 
 def build_failed(tag: str, output: str, log: Path) -> PrepareError:
     if "no space left" in output.lower():
-        return PrepareError(
-            "Building the image failed: the engine's disk is full.", "Make room (docker system prune), then try again."
-        )
-    return PrepareError(f"Building {tag} failed: {last_error(output)}", f"The full output is in {log}.")
+        return PrepareError(EngineDiskFull())
+    return PrepareError(ProgramFailed(Stage("building", tag), last_error(output), str(log)))

@@ -22,7 +22,6 @@ from runners.environments.preparing import (
     alone,
     cache_home,
     content_key,
-    elapsed,
     explain,
     need_space,
     run,
@@ -30,6 +29,9 @@ from runners.environments.preparing import (
 )
 from runners.environments.targets import Target, cross, this_machine
 from runners.environments.wheels import Framework, Pins, framework_of, make
+from runners.messages import Message
+from runners.messages.environments import CompilingHorovod, FetchingHorovod, FetchingTools, InstallingTools
+from runners.messages.failures import MissingTools, NoWheel, OtherFile, OtherSource, Stage
 
 TOOLS = (
     "setuptools==79.0.1",
@@ -156,12 +158,12 @@ def ensure(
             source = patched_source(entry.horovod, work, progress, low)
             out = make(work / "out")
 
-            def scaled(done: int, phrase: str) -> None:
-                progress(low + (high - low) * done // 100, phrase)
+            def scaled(done: int, step: Message) -> None:
+                progress(low + (high - low) * done // 100, step)
 
             build(source, pins, out, settings(target, framework), scaled)
             if not list(out.glob("horovod-*.whl")):
-                raise PrepareError("Compiling Horovod left no wheel.", "See the log in the cache folder.")
+                raise PrepareError(NoWheel())
             shutil.rmtree(folder, ignore_errors=True)
             out.rename(folder)
     return find(entry, target, pins)
@@ -169,7 +171,7 @@ def ensure(
 
 def patched_source(horovod: Horovod, work: Path, progress: Progress, percent: int) -> Path:
     """Fetch the published release, check its hash and apply the patches. Returns the folder with the source."""
-    progress(percent, "fetching Horovod's source")
+    progress(percent, FetchingHorovod())
     log = cache_home() / "logs" / "fetch-horovod.log"
     tools = work / "sdist-tools"
     try:
@@ -178,13 +180,10 @@ def patched_source(horovod: Horovod, work: Path, progress: Progress, percent: in
         fetch = ["download", "--no-deps", "--no-build-isolation", "--no-binary", "horovod", "-d", str(work)]
         run([*PIP, *fetch, f"horovod=={horovod.version}"], log, env={"PYTHONPATH": str(tools)}, seconds=600)
     except ProgramError as error:
-        raise explain(error, "Fetching Horovod's source", log) from error
+        raise explain(error, Stage("fetching_horovod"), log) from error
     archive = work / f"horovod-{horovod.version}.tar.gz"
     if not archive.exists() or hashlib.sha256(archive.read_bytes()).hexdigest() != horovod.sha256:
-        raise PrepareError(
-            f"The source of Horovod {horovod.version} is not the one this recipe was written for.",
-            "Check where this machine's pip fetches from; the expected hash is in environment.toml.",
-        )
+        raise PrepareError(OtherSource(horovod.version))
     with tarfile.open(archive) as tar:
         tar.extraction_filter = getattr(tarfile, "data_filter", None)  # Debian 12's Python 3.11.2 has none
         tar.extractall(work)  # noqa: S202  # the archive is known by its hash
@@ -198,9 +197,7 @@ def apply_patches(source: Path) -> None:
         path = source / patch.path
         text = path.read_text()
         if patch.before not in text:
-            raise PrepareError(
-                f"Horovod's {patch.path} is not as expected.", "Adapt runners/environments/horovod_wheel.py to it."
-            )
+            raise PrepareError(OtherFile(str(patch.path)))
         path.write_text(text.replace(patch.before, patch.after))
 
 
@@ -212,14 +209,7 @@ def missing_tools(target: Target) -> PrepareError | None:
         missing.append("Python.h")
     if target.cuda and nvcc() is None:
         missing.append("nvcc")
-    if not missing:
-        return None
-    cuda = " and NVIDIA's CUDA toolkit (nvcc)" if "nvcc" in missing else ""
-    return PrepareError(
-        f"Horovod must be compiled once, and this machine lacks {', '.join(missing)}.",
-        f"Debian or Ubuntu: apt-get install g++ make python3-dev{cuda}. "
-        f"Fedora: dnf install gcc-c++ make python3-devel{cuda}.",
-    )
+    return PrepareError(MissingTools(tuple(missing))) if missing else None
 
 
 def nvcc() -> str | None:
@@ -245,10 +235,10 @@ def build_here(source: Path, pins: Pins, out: Path, variables: dict[str, str], p
         place = folder / "environment"
 
         def installing(seconds: float, output: str) -> None:
-            progress(2, elapsed("installing what Horovod is compiled with", seconds))
+            progress(2, InstallingTools(seconds=int(seconds)))
 
         try:
-            progress(1, "installing what Horovod is compiled with")
+            progress(1, InstallingTools())
             tools = resolve(TOOLS, this_machine("HOROVOD_GPU" in variables), log)
             names = {each.partition("==")[0] for each in tools}
             packages = [each for each in pins.packages if each.partition("==")[0] not in names]
@@ -262,7 +252,7 @@ def build_here(source: Path, pins: Pins, out: Path, variables: dict[str, str], p
                 niceness=BUILD_NICENESS,
             )
         except ProgramError as error:
-            raise explain(error, "Compiling Horovod", log) from error
+            raise explain(error, Stage("compiling"), log) from error
 
 
 def cuda_variables(python: Path) -> dict[str, str]:
@@ -277,12 +267,12 @@ def cuda_variables(python: Path) -> dict[str, str]:
     return {"HOROVOD_NCCL_HOME": str(found[0]), "HOROVOD_NCCL_LINK": "SHARED"}
 
 
-def compiling(seconds: float, output: str) -> tuple[int, str]:
+def compiling(seconds: float, output: str) -> tuple[int, Message]:
     """Return the progress: Make's own "[ 45%]" if there is one, else an estimate by time."""
     marks = [part.rpartition("[")[2].strip() for part in output.split("%]")[:-1]]
     numbers = [int(mark) for mark in marks if mark.isdecimal()]
     percent = numbers[-1] if numbers else min(10, int(10 * seconds / EXPECTED_SECONDS))
-    return max(2, min(99, percent)), elapsed("compiling Horovod", seconds)
+    return max(2, min(99, percent)), CompilingHorovod(seconds=int(seconds))
 
 
 def container_script(framework: Framework) -> str:
@@ -307,10 +297,10 @@ def tools_line() -> str:
 
 def tools_house(target: Target, work: Path, progress: Progress) -> Path:
     """Fetch the build tools as wheels, for compiling in a container without a network."""
-    progress(0, "fetching build tools")
+    progress(0, FetchingTools())
     log = cache_home() / "logs" / "fetch-tools.log"
     try:
         run([*PIP, "download", "--only-binary=:all:", "-d", work, *cross(target), *TOOLS], log, seconds=900)
     except ProgramError as error:
-        raise explain(error, "Fetching build tools", log) from error
+        raise explain(error, Stage("fetching_tools"), log) from error
     return work

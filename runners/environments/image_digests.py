@@ -7,6 +7,9 @@ import re
 from collections.abc import Sequence
 
 from runners.environments.preparing import PrepareError
+from runners.messages import Message
+from runners.messages.environments import MadeFrom, MadeFromLocal
+from runners.messages.failures import IncompleteDigest, OtherDigest
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
@@ -17,10 +20,7 @@ def pinned_digest(image: str) -> str | None:
     if not at:
         return None
     if not DIGEST.fullmatch(digest):
-        raise PrepareError(
-            f"The image {image} names no complete digest.",
-            "Write NAME:TAG@sha256: and 64 hexadecimal digits, or leave out @ and what follows.",
-        )
+        raise PrepareError(IncompleteDigest(image))
     return digest
 
 
@@ -31,15 +31,12 @@ def verify(image: str, repo_digests: Sequence[str]) -> None:
     """
     digest = pinned_digest(image)
     if digest is not None and digest not in {each.partition("@")[2] for each in repo_digests}:
-        raise PrepareError(
-            f"The engine's image {image} does not have this digest; it has {', '.join(repo_digests) or 'none'}.",
-            f"Pull it from its registry (docker pull {image}), or change SCHEDULEARN_BASE_IMAGE.",
-        )
+        raise PrepareError(OtherDigest(image, tuple(repo_digests)))
 
 
-def origin(image: str, repo_digests: Sequence[str], image_id: str) -> str:
-    """Return a sentence with what an environment was made from. It is recorded with the environment."""
+def origin(image: str, repo_digests: Sequence[str], image_id: str) -> Message:
+    """Return what an environment was made from. It is recorded with the environment."""
     name = image.partition("@")[0]
     if repo_digests:
-        return f"Made from {name} ({repo_digests[0].partition('@')[2]})."
-    return f"Made from {name} (image ID {image_id}; it does not come from a registry)."
+        return MadeFrom(name, repo_digests[0].partition("@")[2])
+    return MadeFromLocal(name, image_id)

@@ -12,8 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-Progress = Callable[[int, str], None]
-"""(percent of the whole, a phrase for a page about what is done now)"""
+from runners.messages import Message
+from runners.messages.environments import WaitingForOther
+from runners.messages.failures import DiskFull, Failure, IndexOutOfReach, NoSpace, OutOfMemory, ProgramFailed, Stage
+
+Progress = Callable[[int, Message], None]
+"""(percent of the whole, what is done now)"""
 
 TICK_SECONDS = 1.0
 TAIL_BYTES = 4000
@@ -22,12 +26,11 @@ STALE_SECONDS = 24 * 3600.0
 
 
 class PrepareError(Exception):
-    """Why an environment could not be prepared (``text``), and what would fix it (``fix``). Both are sentences."""
+    """An environment could not be prepared."""
 
-    def __init__(self, text: str, fix: str) -> None:
-        super().__init__(f"{text} {fix}")
-        self.text = text
-        self.fix = fix
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.text)
+        self.failure = failure
 
 
 class ProgramError(Exception):
@@ -59,10 +62,7 @@ def need_space(folder: Path, mib: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(folder).free // 2**20
     if free < mib:
-        raise PrepareError(
-            f"Only {free} MiB are free on the disk of {folder}; {mib} MiB are needed.",
-            "Make room there, or set SCHEDULEARN_CACHE to a folder with more space.",
-        )
+        raise PrepareError(NoSpace(free, mib, str(folder)))
 
 
 @contextmanager
@@ -87,7 +87,7 @@ def alone(lock: Path, progress: Progress, percent: int) -> Iterator[None]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                progress(percent, "waiting for another process that prepares the same")
+                progress(percent, WaitingForOther())
                 time.sleep(TICK_SECONDS)
         yield
 
@@ -158,31 +158,18 @@ def tail(log: Path) -> str:
         return file.read().decode(errors="replace")
 
 
-def elapsed(phrase: str, seconds: float) -> str:
-    """Return a text such as ``compiling Horovod: 1 min 5 s so far``."""
-    return f"{phrase}: {clock(seconds)} so far"
-
-
-def clock(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
-
-
-def explain(error: ProgramError, what: str, log: Path) -> PrepareError:
+def explain(error: ProgramError, stage: Stage, log: Path) -> PrepareError:
     """Return the cause and the fix of a failure from the end of a program's output."""
     output = error.tail
     if "No space left on device" in output or "Errno 28" in output:
-        return PrepareError(f"{what} failed: no space is left on the disk.", "Make room, then try again.")
+        return PrepareError(DiskFull(stage))
     if re.search(
         r"No matching distribution|Could not find a version|Temporary failure|connection|CERTIFICATE", output, re.I
     ):
-        return PrepareError(
-            f"{what} failed: {last_error(output)}",
-            "Check that this machine's pip reaches a package index (pip config list), then try again.",
-        )
+        return PrepareError(IndexOutOfReach(stage, last_error(output)))
     if re.search(r"Killed|internal compiler error|cannot allocate memory", output, re.I):
-        return PrepareError(f"{what} failed: memory ran out.", "Free some memory (4 GiB are needed), then try again.")
-    return PrepareError(f"{what} failed: {last_error(output)}", f"The full output is in {log}.")
+        return PrepareError(OutOfMemory(stage))
+    return PrepareError(ProgramFailed(stage, last_error(output), str(log)))
 
 
 def last_error(output: str) -> str:

@@ -21,13 +21,14 @@ from runners.environments.preparing import (
     alone,
     cache_home,
     content_key,
-    elapsed,
     explain,
     need_space,
     run,
     temporary_folder,
 )
 from runners.environments.targets import Target, cross
+from runners.messages.environments import DownloadingPackages, ResolvingPackages
+from runners.messages.failures import NoFramework, OnlyGpuBuilds, Stage
 
 logger = logging.getLogger(__name__)
 
@@ -79,13 +80,13 @@ def pins_of(entry: Entry, target: Target, progress: Progress, percent: int) -> P
     with alone(cache_home() / "locks" / f"pins-{key}", progress, percent):
         if (pins := read_pins(cached)) is not None:
             return pins
-        progress(percent, "resolving packages")
+        progress(percent, ResolvingPackages())
         log = cache_home() / "logs" / f"resolve-{entry.key}.log"
         log.unlink(missing_ok=True)
         try:
             pins = choose_pins(entry, target, log)
         except ProgramError as error:
-            raise explain(error, "Resolving the packages", log) from error
+            raise explain(error, Stage("resolving"), log) from error
         part = make(cached.parent) / f".{key}.part"
         part.write_text(json.dumps(asdict(pins)))
         part.replace(cached)
@@ -117,11 +118,7 @@ def choose_pins(entry: Entry, target: Target, log: Path) -> Pins:
                 continue
             if not of_cuda(pins.packages):
                 return pins
-    raise PrepareError(
-        f"This machine has no GPU, and its package index offers only builds for GPUs ({of_cuda(pins.packages)[0]}).",
-        f"Set SCHEDULEARN_TORCH_INDEX to an index with the CPU build (PyTorch's own: {entry.torch_cpu_index}), or add a "
-        "folder that holds its wheel: pip config set global.find-links FOLDER. Then try again.",
-    )
+    raise PrepareError(OnlyGpuBuilds(of_cuda(pins.packages)[0], str(entry.torch_cpu_index)))
 
 
 def resolve_constrained(entry: Entry, lines: Sequence[str], target: Target, log: Path, index: str) -> tuple[str, ...]:
@@ -154,9 +151,7 @@ def framework_of(pins: Pins) -> Framework:
     for package in ("torch", "tensorflow", "tensorflow-cpu"):
         if package in versions:
             return Framework(package, versions[package])
-    raise PrepareError(
-        "The packages contain neither torch nor TensorFlow.", "Add one to the recipe's requirements.txt."
-    )
+    raise PrepareError(NoFramework())
 
 
 def wheelhouse(
@@ -178,14 +173,14 @@ def wheelhouse(
             def tick(seconds: float, output: str) -> None:
                 here = len(list(part.glob("*.whl")))
                 done = min(1.0, here / max(1, len(pins.packages)))
-                phrase = f"downloading packages, {here} of {len(pins.packages)}"
-                progress(low + int((high - low) * done), elapsed(phrase, seconds))
+                step = DownloadingPackages(here, len(pins.packages), seconds=int(seconds))
+                progress(low + int((high - low) * done), step)
 
             fetch = ["download", ONLY_WHEELS, "--no-deps", "-d", str(part), *index_option(pins.index)]
             try:
                 run([*PIP, *fetch, *cross(target), *pins.packages], log, tick)
             except ProgramError as error:
-                raise explain(error, "Downloading the packages", log) from error
+                raise explain(error, Stage("downloading"), log) from error
             part.rename(folder)
     return folder
 

@@ -8,7 +8,16 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from runners.runtime import Problem
+from runners.messages.problems import (
+    EscapableRunc,
+    GpusByVariable,
+    OldContainerd,
+    OldRunc,
+    OldToolkit,
+    Problem,
+    SmallDisk,
+    WrongClock,
+)
 
 MIN_RUNC = (1, 1, 12)
 """Closes CVE-2024-21626: a container's first process could begin in a folder of the host."""
@@ -92,24 +101,13 @@ def runc_problem(version: str, package: str = "") -> Problem | None:
         fixed = next((first for begins, first in FIXED_RUNC if version.startswith(begins)), None)
         safe = found[:3] >= MIN_RUNC or (fixed is not None and compare(version, fixed) >= 0)
         # Without its package's version there is nothing to compare.
-        return None if safe or not package else _old_runc(version)
+        return None if safe or not package else OldRunc(version)
     if found[:3] < MIN_RUNC:
-        return _old_runc(version)
+        return OldRunc(version)
     series = found[:2]
     if series > max(SAFE_RUNC) or (series in SAFE_RUNC and found[2] >= SAFE_RUNC[series]):
         return None
-    return Problem(
-        f"This runc ({version}) has known container escapes (CVE-2025-31133, -52565, -52881).",
-        "Upgrade runc to 1.2.8, 1.3.3 or newer (a newer containerd.io or docker package brings it).",
-    )
-
-
-def _old_runc(version: str) -> Problem:
-    return Problem(
-        f"This runc ({version}) lets a container reach the files of the machine (CVE-2024-21626).",
-        "Upgrade the packages of this machine: runc 1.1.12 or newer, or one that your distribution has fixed.",
-        blocking=True,
-    )
+    return EscapableRunc(version)
 
 
 def containerd_problem(version: str) -> Problem | None:
@@ -120,21 +118,14 @@ def containerd_problem(version: str) -> Problem | None:
     series = found[:2]
     if series > max(SAFE_CONTAINERD) or (series in SAFE_CONTAINERD and found[2] >= SAFE_CONTAINERD[series]):
         return None
-    return Problem(
-        f"This containerd ({version}) lets users of the machine into folders of containers (CVE-2024-25621).",
-        "Upgrade containerd to 1.7.29, 2.0.7, 2.1.5 or newer (package containerd.io).",
-    )
+    return OldContainerd(version)
 
 
 def toolkit_problem(version: str) -> Problem | None:
     found = numbers(version)
     if len(found) < 3 or found[:3] >= MIN_TOOLKIT:
         return None
-    return Problem(
-        f"This NVIDIA Container Toolkit ({version}) lets an image become root of the machine (CVE-2025-23266).",
-        "Upgrade nvidia-container-toolkit to 1.17.8 or newer and restart the engine.",
-        blocking=True,
-    )
+    return OldToolkit(version)
 
 
 def envvar_problem(config: Mapping[str, Any] | None, by_cdi: bool) -> Problem | None:
@@ -145,27 +136,16 @@ def envvar_problem(config: Mapping[str, Any] | None, by_cdi: bool) -> Problem | 
     """
     if config is None or not by_cdi or config.get("accept-nvidia-visible-devices-envvar-when-unprivileged") is False:
         return None
-    return Problem(
-        "Containers that others start on this engine can take any GPU by setting a variable.",
-        "Set accept-nvidia-visible-devices-envvar-when-unprivileged = false in "
-        "/etc/nvidia-container-runtime/config.toml.",
-    )
+    return GpusByVariable()
 
 
 def clock_problem(offset_seconds: float | None) -> Problem | None:
     if offset_seconds is None or abs(offset_seconds) <= MAX_CLOCK_SECONDS:
         return None
-    side = "ahead of" if offset_seconds > 0 else "behind"
-    return Problem(
-        f"The clock of this machine is {abs(offset_seconds):.0f} s {side} the portal's: times in logs are wrong.",
-        "Synchronise it by NTP (timedatectl set-ntp true, or chrony).",
-    )
+    return WrongClock(round(offset_seconds))
 
 
 def disk_problem(free_mib: int, place: str) -> Problem | None:
     if free_mib >= MIN_DISK_MIB:
         return None
-    return Problem(
-        f"Only {free_mib / 1024:.1f} GiB are free where the agent keeps its files ({place}).",
-        "Free some space, or move AGENT_HOME to a larger disk: an environment alone takes about 8 GiB.",
-    )
+    return SmallDisk(round(free_mib / 1024, 1), place)

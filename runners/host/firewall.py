@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Collection, Sequence
 
-from runners.runtime import Problem
+from runners.messages.problems import FirewallMissing, FirewallNotRoot, FirewallRefused, Problem
 
 RULE = ("INPUT", "-i", "slj-+", "-j", "DROP")
 """The name of every bridge that ``host_config`` requests begins with ``slj-``."""
@@ -20,26 +20,20 @@ CHAIN = "SCHEDULEARN-RING"
 OVERLAY_RULE = ("INPUT", "-p", "udp", "-m", "udp", "--dport", str(OVERLAY_PORT), "-j", CHAIN)
 
 SECONDS = 10
-FIX = (
-    "Run once as root: iptables -I "
-    + " ".join(RULE)
-    + " (and make your firewall keep the rule), or run the agent as root."
-)
 
 
 def close_host_to_jobs() -> Problem | None:
     """Make sure that the rule exists for IPv4, and for IPv6 where the machine has it. Returns a problem when it does not."""
-    text = "Jobs with a network can reach services of this machine itself: "
     if os.geteuid() != 0:
-        return Problem(text + "the agent is not root and cannot block them in the firewall.", FIX)
+        return FirewallNotRoot(" ".join(RULE))
     if shutil.which("iptables") is None:
-        return Problem(text + "iptables is not installed.", "Install iptables (Debian: apt-get install iptables).")
+        return FirewallMissing()
     try:
         ensure_rule("iptables")
         if shutil.which("ip6tables"):
             ensure_rule("ip6tables", needed=False)
     except (subprocess.SubprocessError, OSError) as error:
-        return Problem(f"{text}iptables refused the rule ({error_line(error)}).", FIX)
+        return FirewallRefused(error_line(error), " ".join(RULE))
     return None
 
 

@@ -15,20 +15,11 @@ import pynvml
 from runners.host import gpus, processes
 from runners.host.exclusive import ExclusiveSection
 from runners.host.gpus import Gpu, decoded
+from runners.messages import Message
+from runners.messages.gpus import LostAt, Process, Processes, UncorrectedErrors, XidError
 
 PROGRAM_ERRORS = frozenset({13, 31, 43, 45, 63, 68, 92, 109})
 """XIDs that a program causes by itself, or that only report something the device has already handled."""
-MEANINGS = {
-    48: "memory error that could not be corrected",
-    62: "its own controller has stopped",
-    64: "worn out memory could not be replaced",
-    74: "error on NVLink",
-    79: "it has fallen off the bus",
-    94: "memory error that could not be corrected",
-    95: "memory error that could not be corrected, and may have spread",
-    119: "its firmware does not answer",
-    120: "its firmware has failed",
-}
 DRIVER_SECONDS = 10.0
 """The longest wait of a thread while another one queries the driver, which may hang."""
 MAX_EVENTS = 1000
@@ -47,7 +38,7 @@ class GpuWatch:
         self._now = now
         self._section = ExclusiveSection("asking the driver about the GPUs")
         self._events: Any = None
-        self._faults: dict[str, str] = {}
+        self._faults: dict[str, Message] = {}
         """The last grave error of each GPU, by UUID."""
         self._errors: dict[str, int] = {}
         """The uncorrected memory errors at the last count, by UUID."""
@@ -90,8 +81,8 @@ class GpuWatch:
             uuid = self._uuids.get(gpu.index, gpu.uuid)
             if uuid not in self._lost:
                 self._lost.add(uuid)
-                self._faults[uuid] = f"The driver has lost it at {self._time()}"
-            return replace(gpu, uuid=uuid, links=self._links.get(uuid, ""), fault=self._faults.get(uuid, ""))
+                self._faults[uuid] = LostAt(self._time())
+            return replace(gpu, uuid=uuid, links=self._links.get(uuid, ""), fault=self._faults.get(uuid))
         self._uuids[gpu.index] = gpu.uuid
         self._lost.discard(gpu.uuid)
         if gpu.uuid not in self._links:
@@ -101,7 +92,7 @@ class GpuWatch:
             gpu,
             links=self._links[gpu.uuid],
             outside=self._outside_processes(handle, is_ours),
-            fault=self._faults.get(gpu.uuid, ""),
+            fault=self._faults.get(gpu.uuid),
         )
 
     # --- errors --------------------------------------------------------------------------------------------------
@@ -133,11 +124,10 @@ class GpuWatch:
             self._events = events
 
     def _note(self, uuid: str, code: int) -> None:
-        meaning = f" ({MEANINGS[code]})" if code in MEANINGS else ""
-        self._faults[uuid] = f"XID {code}{meaning} at {self._time()}"
+        self._faults[uuid] = XidError(code, self._time())
 
     def _time(self) -> str:
-        return f"{self._now():%Y-%m-%d %H:%M:%S} UTC"
+        return self._now().isoformat(timespec="seconds")
 
     def _count_errors(self, uuid: str, handle: Any) -> None:
         nvml = self._nvml
@@ -148,22 +138,21 @@ class GpuWatch:
         except nvml.NVMLError:
             return
         if count and count > self._errors.get(uuid, 0):
-            self._faults[uuid] = f"{count} memory error{'s' * (count != 1)} that could not be corrected"
+            self._faults[uuid] = UncorrectedErrors(count)
         self._errors[uuid] = count
 
     # --- processes outside the portal -----------------------------------------------------------------------------------------------
 
-    def _outside_processes(self, handle: Any, is_ours: IsOurs) -> str:
+    def _outside_processes(self, handle: Any, is_ours: IsOurs) -> Processes | None:
         nvml = self._nvml
         try:
             running = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
         except nvml.NVMLError:
-            return ""
+            return None
         named = [(pid, processes.name_of(pid)) for pid in sorted({int(entry.pid) for entry in running})]
         # A process without a name has ended since the driver was queried.
-        found = [f"{name}, process {pid}" for pid, name in named if name is not None and not is_ours(pid)]
-        more = f" and {len(found) - MAX_NAMED} more" if len(found) > MAX_NAMED else ""
-        return ("; ".join(found[:MAX_NAMED]) + more)[:200]
+        found = [Process(name, pid) for pid, name in named if name is not None and not is_ours(pid)]
+        return Processes(tuple(found[:MAX_NAMED]), max(0, len(found) - MAX_NAMED)) if found else None
 
     # --- links ---------------------------------------------------------------------------------------------------
 

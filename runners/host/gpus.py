@@ -3,12 +3,14 @@
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeVar
 
 import pynvml
 
-from runners.runtime import Problem
+from runners.messages import Message
+from runners.messages.gpus import DividedByMig, LostByDriver, MemoryErrors, NoAnswer, PagesToRetire, TooHot, WornOut
+from runners.messages.problems import DriverAway, Problem
 
 Answer = TypeVar("Answer")
 
@@ -26,19 +28,24 @@ class Gpu:
     model: str
     memory_mib: int = 0
     healthy: bool = True
-    problem: str = ""
+    problem: Message | None = None
     utilisation_percent: int | None = None
     memory_used_mib: int | None = None
     temperature_celsius: int | None = None
     links: str = ""
     """Its links to the other GPUs: ``NVLink to GPU 1, 2; PCIe 5.0 x16``."""
-    outside: str = ""
-    """The processes on it outside the portal: ``python, process 4711``. Empty when there are none."""
-    fault: str = ""
+    outside: Message | None = None
+    """The processes on it outside the portal, if there are any."""
+    fault: Message | None = None
     """The last grave error that the driver reported, with its time: the portal takes the GPU out of use for it."""
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """Return the device as reports have it. Portals of the previous release read the texts."""
+        report = asdict(replace(self, problem=None, fault=None, outside=None))
+        for name, key in (("problem", "message"), ("fault", "fault_message"), ("outside", "outside_message")):
+            message = getattr(self, name)
+            report |= {name: message.text if message else "", key: message.data() if message else None}
+        return report
 
 
 def inventory() -> list[Gpu]:
@@ -61,11 +68,7 @@ def driver_problem(nvml: Any = pynvml) -> Problem | None:
     except (nvml.NVMLError_LibraryNotFound, nvml.NVMLError_DriverNotLoaded):
         return None
     except nvml.NVMLError as error:
-        return Problem(
-            f"NVIDIA's driver does not answer ({error}): no GPU of this machine can be offered.",
-            "Reboot after a driver update, and check that nvidia-smi works for the agent's user.",
-            blocking=True,
-        )
+        return DriverAway(str(error))
     return None
 
 
@@ -126,7 +129,7 @@ def device(nvml: Any, index: int) -> Gpu:
         uuid = decoded(nvml.nvmlDeviceGetUUID(handle))
     except nvml.NVMLError as error:
         # Lost from the bus: without a UUID no job can get it, but the page should show it.
-        return Gpu(f"gpu-{index}", index, "cuda", "unknown", healthy=False, problem=f"The driver has lost it: {error}")
+        return Gpu(f"gpu-{index}", index, "cuda", "unknown", healthy=False, problem=LostByDriver(str(error)))
     memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle)
     rates = ask(nvml.nvmlDeviceGetUtilizationRates, handle)
     temperature = ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
@@ -162,21 +165,21 @@ def health(
     failed_rows: bool,
     temperature_celsius: int | None,
     mig: bool,
-) -> str:
-    """Return why nothing should run on a device, in one sentence; empty when it is healthy."""
+) -> Message | None:
+    """Return why nothing should run on a device; None when it is healthy."""
     if not answers:
-        return "It does not answer the driver."
+        return NoAnswer()
     if failed_rows:
-        return "Its memory is worn out (row remapping failed): replace the GPU."
+        return WornOut()
     if uncorrected_errors:
-        return f"{uncorrected_errors} memory errors could not be corrected since the driver was loaded: reset it or reboot."
+        return MemoryErrors(uncorrected_errors)
     if pending_rows:
-        return "Bad memory pages are waiting to be retired: reset it or reboot."
+        return PagesToRetire()
     if temperature_celsius is not None and temperature_celsius >= TOO_HOT_CELSIUS:
-        return f"It has a temperature of {temperature_celsius} °C: check its cooling."
+        return TooHot(temperature_celsius)
     if mig:
-        return "It is divided by MIG, which Schedulearn does not schedule: turn MIG off."
-    return ""
+        return DividedByMig()
+    return None
 
 
 def decoded(text: str | bytes) -> str:

@@ -18,7 +18,15 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from runners.host import firewall
-from runners.runtime import Problem
+from runners.messages.problems import (
+    ForeignAddress,
+    OverlayFailed,
+    OverlayNotRoot,
+    OverlayProgramMissing,
+    OverlayTaken,
+    Problem,
+    SmallPackets,
+)
 
 PREFIX = "slv-"
 PORT = firewall.OVERLAY_PORT
@@ -179,25 +187,20 @@ class Overlay:
     @classmethod
     def begin(cls, address: str) -> Self | Problem:
         """Lock the overlay and test it. The problem states why jobs on this node cannot span nodes, and what to do."""
-        text = "Jobs cannot span this node and others: "
         if os.geteuid() != 0:
-            return Problem(text + "the agent is not root.", "Run the agent as root.")
+            return OverlayNotRoot()
         if missing := [name for name in ("ip", "bridge", "iptables") if shutil.which(name) is None]:
-            return Problem(f"{text}{missing[0]} is not installed.", "Debian: apt-get install iproute2 iptables.")
+            return OverlayProgramMissing(missing[0])
         # An abstract socket name belongs to one network namespace, and disappears with the process that holds it.
         lock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             lock.bind("\0schedulearn-overlay")
         except OSError:
             lock.close()
-            return Problem(text + "another agent on this machine makes their networks.", "Run one agent per machine.")
-        try:
-            _check_room(address)
-            _run(_add(PROBE, PROBE_ID, address))
-            _run(("ip", "link", "del", "dev", PROBE))
-        except (OverlayError, ValueError) as error:
+            return OverlayTaken()
+        if problem := _try(address):
             lock.close()
-            return Problem(f"{text}{error}", "See docs/nodes.md, “Jobs over several nodes”.")
+            return problem
         return cls(address, lock)
 
     def apply(self, wanted: Sequence[Link]) -> None:
@@ -230,14 +233,25 @@ def routes() -> str:
     return _run(("ip", "-json", "-4", "route", "show"))
 
 
-def _check_room(address: str) -> None:
-    """Raises ValueError when the address is not this machine's, or its interface takes packets that are too small."""
+def _try(address: str) -> Problem | None:
+    """Return why no overlay can be made on this address: it must be this machine's, and its interface take large packets."""
+    try:
+        if problem := _address_problem(address):
+            return problem
+        _run(_add(PROBE, PROBE_ID, address))
+        _run(("ip", "link", "del", "dev", PROBE))
+    except (OverlayError, ValueError) as error:
+        return OverlayFailed(str(error))
+    return None
+
+
+def _address_problem(address: str) -> Problem | None:
     for entry in _objects(_run(("ip", "-json", "-4", "address", "show"))):
         if any(info.get("local") == address for info in entry.get("addr_info", ())):
             if int(entry.get("mtu", 0)) < MTU + VXLAN_BYTES:
-                raise ValueError(f"{entry.get('ifname')} takes packets of {entry.get('mtu')} bytes, not 1,500.")
-            return
-    raise ValueError(f"{address} is not an address of this machine.")
+                return SmallPackets(str(entry.get("ifname")), int(entry.get("mtu", 0)))
+            return None
+    return ForeignAddress(address)
 
 
 def _run(command: Iterable[str]) -> str:

@@ -28,8 +28,18 @@ from runners.launch.processes import Wakeup
 from runners.launch.rendezvous import Routes, serve
 from runners.launch.scribe import Scribe
 from runners.launch.static import run_static
-from runners.launch.supervisor import TURN_SECONDS, run_first_process, sentence_of
+from runners.launch.supervisor import TURN_SECONDS, run_first_process, stop_message
 from runners.launch.torch_group import TorchGroup
+from runners.messages import Message
+from runners.messages.launch import (
+    AwaitingHosts,
+    DriverCannotListen,
+    HostsDidNotCome,
+    RankInSlotEnded,
+    RanksNotRun,
+    Running,
+    Stopping,
+)
 from runners.spec import CollectiveGroup, RunSpec
 
 NUMBERS_EACH = 1_000_000
@@ -59,7 +69,8 @@ class Driver:
         self.fence = Fence.from_env(paths.control / "lease", os.environ)
         first = NUMBERS_EACH * int(spec.name.rpartition("-")[2])
         self.host_updates = HostUpdates(first)
-        self._phase, self._ranks = "", 0
+        self._phase: Message = AwaitingHosts()
+        self._ranks = 0
         self._formed_at = 0.0
         self.group_log = GroupLog(self._write_status)
         self.hosts = Hosts(first=first, on_resumed=self.group_log.resumed)
@@ -92,7 +103,7 @@ class Driver:
         try:
             server = serve(self.group.secret, self.routes, address, self.group.port)
         except OSError as error:
-            return Verdict(1, "launch_error", f"The driver cannot listen on port {self.group.port}: {error.strerror}")
+            return Verdict(1, "launch_error", DriverCannotListen(self.group.port, error.strerror or str(error)))
         threading.Thread(target=self._form_and_run, name="ranks", daemon=True).start()
         verdict = None
         while verdict is None:
@@ -103,9 +114,9 @@ class Driver:
             verdict = outcome if outcome and outcome.code == 0 else stop or outcome
         if verdict.detail:
             self.scribe.report(verdict.detail)
-        self._set_phase("stopping")
+        self._set_phase(Stopping())
         if not self._ranks_continue(verdict):
-            self.hosts.end(verdict.code, verdict.detail, self.farewell_seconds)
+            self.hosts.end(verdict.code, verdict.message, self.farewell_seconds)
         server.shutdown()
         return verdict
 
@@ -118,11 +129,11 @@ class Driver:
 
     def _stop(self, arrived: set[int]) -> Verdict | None:
         if self.fence.expired():
-            return Verdict(1, "fenced", sentence_of("fenced"))
+            return Verdict(1, "fenced", stop_message("fenced"))
         if self.control.stop:
-            return Verdict(1, "stopped", sentence_of(self.control.stop.reason))
+            return Verdict(1, "stopped", stop_message(self.control.stop.reason))
         if arrived & {signal.SIGTERM, signal.SIGINT}:
-            return Verdict(1, "stopped", sentence_of("stopped"))
+            return Verdict(1, "stopped", stop_message("stopped"))
         return None
 
     def _place_later(self, host: str, slot: int, request: str) -> str:
@@ -138,7 +149,7 @@ class Driver:
                 import_module("runners.launch.elastic")  # takes a moment, during which hosts connect
             outcome = self._wait_for_hosts() or self._run()
         except Exception as error:  # whatever it was, the attempt must end and report it
-            outcome = Verdict(1, "launch_error", f"The ranks could not be run: {type(error).__name__}: {error}")
+            outcome = Verdict(1, "launch_error", RanksNotRun(f"{type(error).__name__}: {error}"))
         self.outcome = outcome
         self.wakeup.notify()
 
@@ -147,11 +158,12 @@ class Driver:
         began = time.monotonic()
         enough_since = None
         reported = ""
-        self._set_phase("waiting for hosts")
+        self._set_phase(AwaitingHosts())
         while True:
             wanted, present = self.control.hosts, self.hosts.present()
             here = [host for host in wanted if host.name in present]
-            missing = ", ".join(host.name for host in wanted if host.name not in present)
+            absent = [host.name for host in wanted if host.name not in present]
+            missing = ", ".join(absent)
             enough = sum(host.slots for host in here) >= self.group.min_ranks
             now = time.monotonic()
             enough_since = (enough_since or now) if enough else None
@@ -165,15 +177,15 @@ class Driver:
                 reported = sentence
                 self.scribe.report(sentence)
             if now - began > FORM_SECONDS:
-                return Verdict(1, "launch_error", f"{sentence} took longer than {FORM_SECONDS:.0f} seconds")
+                return Verdict(1, "launch_error", HostsDidNotCome.among(absent, round(FORM_SECONDS)))
             self.hosts.wait(self.turn_seconds)
 
     def _run(self) -> Verdict:
         if not self.spec.elastic:
             plan = self.control.hosts
             self._group_formed([host.name for host in plan for _ in range(host.slots)])
-            code, sentence = run_static(self.hosts, plan, self.scribe.report)
-            return Verdict(code, self._reason(code), sentence)
+            code, message = run_static(self.hosts, plan, self.scribe.report)
+            return Verdict(code, self._reason(code), message)
         discovery = Discovery(lambda: self.control.hosts, self.hosts.present)
         if self.spec.launcher == "torchrun":
             available = discovery.find_available_hosts_and_slots
@@ -202,11 +214,11 @@ class Driver:
         self._drop_connections, self._end_stuck_ranks = group.drop_connections, group.end_stuck_ranks
         return self._verdict(*run_elastic(group), group.lacks_hosts)
 
-    def _verdict(self, code: int, sentence: str, lacks_hosts: bool) -> Verdict:
+    def _verdict(self, code: int, message: Message | None, lacks_hosts: bool) -> Verdict:
         """Return the verdict on an attempt. A lack of hosts is not the job's fault, unless a rank failed before."""
         if lacks_hosts:
-            return self._first_failure() or Verdict(code, "launch_error", sentence)
-        return Verdict(code, self._reason(code), sentence)
+            return self._first_failure() or Verdict(code, "launch_error", message)
+        return Verdict(code, self._reason(code), message)
 
     def _first_failure(self) -> Verdict | None:
         """Return the exit of the rank that failed first by itself: without its host too few ranks may be left."""
@@ -215,7 +227,7 @@ class Driver:
         if not own:
             return None
         run = min(own, key=lambda run: run.ended_at)
-        return Verdict(run.code, "exited", f"The rank in slot {run.slot} of {run.host} ended with exit code {run.code}")
+        return Verdict(run.code, "exited", RankInSlotEnded(run.slot, run.host, run.code))
 
     def _reason(self, code: int) -> str:
         """Return the exit reason. Ranks that failed because a host was stopped, fenced or lost are not to blame.
@@ -235,7 +247,7 @@ class Driver:
         """Record a new rank group. ``hosts`` has the host of each rank."""
         ranks = len(hosts)
         self.scribe.report(f"The job now has {ranks} rank{'s' if ranks != 1 else ''}")
-        self._phase, self._ranks, self._formed_at = "running", ranks, time.monotonic()
+        self._phase, self._ranks, self._formed_at = Running(), ranks, time.monotonic()
         self.group_log.formed(hosts)
 
     def _watch(self) -> None:
@@ -277,13 +289,14 @@ class Driver:
                 "All ranks must take the same number of steps, or the others wait for one that has ended"
             )
 
-    def _set_phase(self, phase: str) -> None:
+    def _set_phase(self, phase: Message) -> None:
         self._phase, self._ranks = phase, 0
         self._write_status()
 
     def _write_status(self) -> None:
         status = {
-            "phase": self._phase,
+            "message": self._phase.data(),
+            "phase": self._phase.text,  # for agents of the previous release
             "ranks": self._ranks,
             "rings": self.group_log.to_json(),  # the agent reads this key
             "lease": COUNTS_FROM_THE_REPORT,

@@ -27,6 +27,14 @@ from runners.launch.hosts import Hosts, RankRun
 from runners.launch.joining_ranks import JoiningRanks
 from runners.launch.rendezvous import Store
 from runners.launch.slots import slot_env
+from runners.messages import Message, Quotation
+from runners.messages.launch import (
+    HorovodRankEnded,
+    LacksHosts,
+    NoRankSucceeded,
+    RanksCouldNotContinue,
+    RestartedWithoutCommit,
+)
 from runners.spec import CollectiveGroup
 
 ELASTIC_SECONDS = 120
@@ -104,7 +112,7 @@ class ElasticGroup(horovod_driver.ElasticDriver):
         self._patience = patience_seconds
         self._restarts_without_commit = restarts_without_commit
         self._max_restarts = max_restarts_without_commit
-        self.problem = ""
+        self.problem: Message | None = None
         """Why the ranks could not continue, for the user."""
         self.lacks_hosts = False
         """Whether it ended because too few hosts were available."""
@@ -209,18 +217,16 @@ class ElasticGroup(horovod_driver.ElasticDriver):
 
     def resume(self) -> None:
         if self._restarts_without_commit() >= self._max_restarts:
-            times = f"{self._max_restarts} times in a row" if self._max_restarts > 1 else "once"
-            self.problem = f"The ranks failed and were restarted {times} without a commit. Their logs show why"
-            raise RuntimeError(self.problem)
+            self.problem = RestartedWithoutCommit(self._max_restarts)
+            raise RuntimeError(self.problem.text)
         try:
             super().resume()
         except horovod_driver.timeout.TimeoutException:
             self.lacks_hosts = True
-            ranks = f"{self.min_ranks} rank{'s' if self.min_ranks != 1 else ''}"
-            self.problem = f"The job needs {ranks}, but too few hosts were available for {self._timeout_seconds} s"
+            self.problem = LacksHosts(self.min_ranks, self._timeout_seconds)
             raise
         except Exception as error:
-            self.problem = f"The ranks could not continue: {error}"
+            self.problem = RanksCouldNotContinue(str(error))
             raise
 
     def create_worker(self, slot_info: Any, events: list[threading.Event]) -> tuple[int, float]:
@@ -272,8 +278,8 @@ def retries(env: Mapping[str, str]) -> int:
     return int(wanted) if valid else MAX_RESTARTS_WITHOUT_COMMIT
 
 
-def run_elastic(group: ElasticGroup) -> tuple[int, str]:
-    """Run the ranks from their start to the end of the last. Returns an exit code, 0 for success, and a sentence."""
+def run_elastic(group: ElasticGroup) -> tuple[int, Message | None]:
+    """Run the ranks from their start to the end of the last. Returns an exit code, 0 for success, and a message."""
     threading.Thread(target=group.repeat_updates, name="repeat updates", daemon=True).start()
     threading.Thread(target=group.release_barrier, name="release barrier", daemon=True).start()
     group.begin()
@@ -285,7 +291,7 @@ def run_elastic(group: ElasticGroup) -> tuple[int, str]:
     ended = sorted(results.worker_results.items(), key=lambda item: item[1][1])
     for name, (code, _) in ended:
         if code != 0:
-            return int(code), f"The rank on {name} ended with exit code {code}"
+            return int(code), HorovodRankEnded(str(name), int(code))
     if ended:
-        return 0, ""
-    return 1, results.error_message or "No rank ended successfully"
+        return 0, None
+    return 1, Quotation(results.error_message) if results.error_message else NoRankSucceeded()

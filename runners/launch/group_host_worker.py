@@ -17,6 +17,17 @@ from runners.launch.ranks import horovod_env, torch_env
 from runners.launch.rendezvous import Server
 from runners.launch.slots import slot_env
 from runners.launch.stepclock import STEPS_VARIABLE, StepClock
+from runners.messages import Message
+from runners.messages.launch import (
+    AwaitingOtherHosts,
+    DriverDidNotAnswer,
+    DriverSilent,
+    HostHasNoAddress,
+    LeftJob,
+    NoWayToDriver,
+    Running,
+    read_message,
+)
 from runners.spec import CollectiveGroup
 
 FORM_SECONDS = 600.0
@@ -31,7 +42,7 @@ REPORT_SECONDS = 3.0
 
 
 class GroupHostWorker:
-    phase = "waiting for the other hosts"
+    phase: Message = AwaitingOtherHosts()
 
     def __init__(self, context: WorkerContext, group: CollectiveGroup, wakeup: Wakeup) -> None:
         os.environ["RES_OPTIONS"] = RESOLVER_OPTIONS  # for this process only: the ranks' variables were copied before
@@ -130,7 +141,7 @@ class GroupHostWorker:
             return None
         if self._over:
             return self._over
-        return Verdict(0, "stopped", "left the job") if self._leaving else None
+        return Verdict(0, "stopped", LeftJob()) if self._leaving else None
 
     def stopping_can_wait(self) -> bool:
         """Whether ranks may leave by themselves: those of a host that an elastic job loses do so at their next commit."""
@@ -149,13 +160,13 @@ class GroupHostWorker:
             return
         answered_at = self.client.answered_at
         if answered_at is None and now - self._began_at > FORM_SECONDS:
-            self._fail(f"The driver of this job did not answer within {FORM_SECONDS:.0f} seconds")
+            self._fail(DriverDidNotAnswer(round(FORM_SECONDS)))
         elif answered_at is not None and now - answered_at > self._patience:
-            self._fail(f"The driver of this job has not answered for {self._patience:.0f} seconds")
+            self._fail(DriverSilent(round(self._patience)))
 
-    def _fail(self, sentence: str) -> None:
-        self.context.scribe.report(sentence)
-        self._failed = Verdict(1, "launch_error", sentence)
+    def _fail(self, message: Message) -> None:
+        self.context.scribe.report(message.text)
+        self._failed = Verdict(1, "launch_error", message)
 
     def _execute(self, command: dict[str, Any]) -> None:
         match command.get("do"):
@@ -172,7 +183,8 @@ class GroupHostWorker:
                 for key in self._prestarted.waiting():
                     self._end_rank(key)
             case "end":
-                self._over = Verdict(int(command.get("code", 1)), "exited", str(command.get("sentence", "")))
+                message = read_message(command.get("message"), command.get("sentence"))
+                self._over = Verdict(int(command.get("code", 1)), "exited", message)
                 # When an attempt is stopped, this may arrive before the agent's stop, which grants the same time.
                 patience = max(KILL_SECONDS, self.context.spec.grace_seconds)
                 for key in self.context.processes.running():
@@ -220,7 +232,7 @@ class GroupHostWorker:
             return
         self._runs[key] = run
         self._record_run({"run": run, "slot": slot, "code": None, **command.get("together", {})})
-        self.phase = "running"
+        self.phase = Running()
 
     def _adopt(self, command: dict[str, Any]) -> None:
         """Make a prestarted rank the one that the driver asks for."""
@@ -228,7 +240,7 @@ class GroupHostWorker:
         self.context.scribe.label(str(slot), str(command["label"]))
         code = self._prestarted.claim(str(slot), _env_of(command))
         self._record_run({"run": run, "slot": slot, "code": code})
-        self.phase = "running"
+        self.phase = Running()
         if code is None:
             self._runs[str(slot)] = run
         else:
@@ -245,12 +257,12 @@ class GroupHostWorker:
 
     def _find_interface(self) -> bool:
         if not self._torch and not network.own_name_resolves():
-            self._fail("This host's own name has no address, which Gloo needs: add it to /etc/hosts on the node")
+            self._fail(HostHasNoAddress())
             return False
         try:
             self._interface = network.interface_of(network.own_address_in(self._driver(), self.group.port))
         except OSError as error:
-            self._fail(f"No network interface leads to the driver: {error}")
+            self._fail(NoWayToDriver(str(error)))
             return False
         return True
 

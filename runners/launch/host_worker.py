@@ -9,13 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Thread
-from typing import Protocol
+from typing import Any, Protocol
 
 from runners.launch import network
 from runners.launch.files import ContainerPaths, Control, write_json
 from runners.launch.processes import Exit, Processes
 from runners.launch.ranks import NOTICE_FILE, processors, rank_env, torchrun_argv, with_python, with_shim
 from runners.launch.scribe import Scribe
+from runners.messages import Message
+from runners.messages.launch import Running
 from runners.spec import RunSpec
 
 NOT_FOUND_CODE = 127
@@ -29,7 +31,17 @@ class Verdict:
 
     code: int
     reason: str
-    detail: str = ""
+    message: Message | None = None
+
+    @property
+    def detail(self) -> str:
+        """Return the message as text, empty without one."""
+        return self.message.text if self.message else ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of exit.json. Agents of the previous release read ``detail``."""
+        content = {"code": self.code, "reason": self.reason, "detail": self.detail}
+        return content | {"message": self.message.data()} if self.message else content
 
 
 @dataclass
@@ -96,8 +108,8 @@ class WorkerContext:
 class HostWorker(Protocol):
     """What a supervisor runs on its host, and how it ends."""
 
-    phase: str
-    """A phrase for status.json."""
+    phase: Message
+    """What it does, for status.json."""
 
     def begin(self) -> None:
         """Start what can be started immediately."""
@@ -121,7 +133,7 @@ class HostWorker(Protocol):
 class CommandWorker:
     """Runs the command once, with all GPUs of the container."""
 
-    phase = "running"
+    phase: Message = Running()
 
     def __init__(self, context: WorkerContext) -> None:
         self.context = context
@@ -152,7 +164,7 @@ class CommandWorker:
 class TorchrunWorker:
     """Runs torchrun, which starts this host's ranks. The output of each comes through its own named pipe."""
 
-    phase = "running"
+    phase: Message = Running()
 
     def __init__(self, context: WorkerContext) -> None:
         self.context = context

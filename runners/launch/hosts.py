@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from runners.launch.files import HOSTNAME, MAX_SLOTS
 from runners.launch.rendezvous import RefusedError
+from runners.messages import Message
 
 POLL_SECONDS = 10.0
 SILENT_SECONDS = 30.0
@@ -212,12 +213,14 @@ class Hosts:
                 self._hosts[host].leaving = True
                 self._send(host, {"do": "leave"})
 
-    def end(self, code: int, sentence: str, seconds: float = 5.0) -> None:
+    def end(self, code: int, message: Message | None, seconds: float = 5.0) -> None:
         """Send the end of the attempt to all supervisors, and wait until they have received it, up to a time limit."""
         until = self._clock() + seconds
+        # Supervisors of the previous release, on nodes that are not upgraded yet, read the sentence.
+        words = {"sentence": message.text, "message": message.data()} if message else {"sentence": ""}
         with self._changed:
             for name in self._hosts:
-                self._send(name, {"do": "end", "code": code, "sentence": sentence})
+                self._send(name, {"do": "end", "code": code, **words})
             while self._clock() < until and any(self._must_receive(name) for name in self._hosts):
                 self._changed.wait(max(until - self._clock(), 0))
 

@@ -11,13 +11,9 @@ from pathlib import Path
 
 from runners.launch.host_worker import Verdict
 from runners.launch.ranks import JOINING_FILE
+from runners.messages.launch import RanksApart
 
 STARTED, JOINED, TRAINS_ALONE = ".started", ".joined", ".trains-alone"
-SENTENCE = (
-    "The ranks have not joined each other: none has started Horovod, a process group of torch or schedulearn_train's Run. "
-    "Each runs the whole program by itself, so unless it divides the work by rank, all of them train on all of the data."
-)
-"""The portal recognises it by its beginning (``portal/jobs/causes.py``)."""
 
 
 class JoinCheck:
@@ -32,15 +28,15 @@ class JoinCheck:
         """Report it as soon as a rank trains, and not only when a long training is over. Called while ranks run."""
         if not self._is_reported and self._is_there(TRAINS_ALONE) and not self._is_there(JOINED):
             self._is_reported = True
-            self._report(SENTENCE)
+            self._report(RanksApart().text)
 
     def with_note(self, verdict: Verdict) -> Verdict:
-        """Return how the host ended, with the sentence if it ended well and no rank joined."""
+        """Return how the host ended, with the message if it ended well and no rank joined."""
         if verdict.code or not self._is_there(STARTED) or self._is_there(JOINED):
             return verdict
         if not self._is_reported:
-            self._report(SENTENCE)
-        return replace(verdict, detail=verdict.detail or SENTENCE)
+            self._report(RanksApart().text)
+        return replace(verdict, message=verdict.message or RanksApart())
 
     def _is_there(self, mark: str) -> bool:
         return (self._folder / f"{JOINING_FILE}{mark}").exists()

@@ -5,10 +5,12 @@ from collections.abc import Callable, Sequence
 from runners.launch.files import Host
 from runners.launch.hosts import Hosts
 from runners.launch.slots import assign, slot_env
+from runners.messages import Message
+from runners.messages.launch import RankEnded
 
 
-def run_static(hosts: Hosts, plan: Sequence[Host], report: Callable[[str], None]) -> tuple[int, str]:
-    """Run all ranks from start to end. Returns an exit code, 0 for success, and a sentence.
+def run_static(hosts: Hosts, plan: Sequence[Host], report: Callable[[str], None]) -> tuple[int, Message | None]:
+    """Run all ranks from start to end. Returns an exit code, 0 for success, and a message.
 
     ``hosts.present`` must be called meanwhile, as the driver's main loop does, so that silent hosts are noticed.
     """
@@ -28,5 +30,5 @@ def run_static(hosts: Hosts, plan: Sequence[Host], report: Callable[[str], None]
                 hosts.stop(run)
         hosts.wait(0.5)
     if first is None:
-        return 0, ""
-    return first.code, f"Rank {first.rank} on {first.host} ended with exit code {first.code}"
+        return 0, None
+    return first.code, RankEnded(first.rank, first.host, first.code)

@@ -27,6 +27,7 @@ from runners.launch.processes import Processes, Wakeup, adopt_orphans
 from runners.launch.ranks import BATCH_FILE, METRICS_PIPE
 from runners.launch.scribe import Scribe
 from runners.launch.tensorboard import EventFiles
+from runners.messages import Message, launch
 from runners.spec import RunSpec
 
 TURN_SECONDS = 0.5
@@ -36,26 +37,26 @@ UNKILLABLE_SECONDS = 10.0
 DRAIN_SECONDS = 5.0
 """Time for output that is still in the pipes when all ranks have ended."""
 
-SENTENCES = {
-    "preempted": "The scheduler takes the GPUs back",
-    "cancelled": "The job was cancelled",
-    "timed_out": "The job has reached its time limit",
-    "drained": "The node is being drained",
-    "peer_lost": "Another part of the job was lost",
-    "done": "The job has ended",
-    "held": "The job was put on hold",
-    "stuck": "The job did not make progress in time",
-    "gpu_fault": "A GPU of the job has failed",
-    "disk": "The job has used more of the disk than it may",
-    "stopped": "The container was asked to stop",
-    "fenced": "The node has lost contact with the portal",
+STOP_MESSAGES: dict[str, Message] = {
+    "preempted": launch.Preempted(),
+    "cancelled": launch.Cancelled(),
+    "timed_out": launch.TimedOut(),
+    "drained": launch.Drained(),
+    "peer_lost": launch.PeerLost(),
+    "done": launch.JobEnded(),
+    "held": launch.Held(),
+    "stuck": launch.Stuck(),
+    "gpu_fault": launch.GpuFailed(),
+    "disk": launch.DiskOverLimit(),
+    "stopped": launch.AskedToStop(),
+    "fenced": launch.Fenced(),
 }
-"""Sentences for the portal's reasons to stop, the agent's (``disk``) and our own (``stopped``, ``fenced``)."""
+"""Messages for the portal's reasons to stop, the agent's (``disk``) and our own (``stopped``, ``fenced``)."""
 
 
-def sentence_of(reason: str) -> str:
-    """Return the sentence for the user. A portal or agent newer than this image may send a reason that it does not know."""
-    return SENTENCES.get(reason, f"{SENTENCES['stopped']} ({reason})")
+def stop_message(reason: str) -> Message:
+    """Return the message for a reason to stop. A portal or agent newer than this image may send one that it does not know."""
+    return STOP_MESSAGES.get(reason) or launch.AskedToStop(reason)
 
 
 @dataclass(slots=True)
@@ -166,7 +167,7 @@ class Supervisor:
             pass  # the job trains on with the batch it has
 
     def _begin_stop(self, exit_reason: str, stop: Stop, now: float) -> None:
-        self.scribe.report(f"{sentence_of(stop.reason)}: the ranks have {stop.grace_seconds:g} seconds to end")
+        self.scribe.report(f"{stop_message(stop.reason).text}: the ranks have {stop.grace_seconds:g} seconds to end")
         self.context.give_notice(stop.reason, stop.grace_seconds)
         # Ranks that may leave by themselves still get a few seconds between SIGTERM and SIGKILL.
         patience = max(stop.grace_seconds / 2, stop.grace_seconds - 3) if self._can_wait(stop) else 0.0
@@ -193,7 +194,7 @@ class Supervisor:
         if self.processes.running() and time.monotonic() < self.stopping.kill_at + UNKILLABLE_SECONDS:
             return None
         code = verdict.code if verdict else self.last_code
-        return Verdict(code, self.stopping.exit_reason, sentence_of(self.stopping.stop.reason))
+        return Verdict(code, self.stopping.exit_reason, stop_message(self.stopping.stop.reason))
 
     def _clean_up(self) -> None:
         """Kill all processes of the job, and wait for the output that is still in pipes."""
@@ -212,9 +213,10 @@ class Supervisor:
             pump.join(max(until - time.monotonic(), 0))
 
     def _write_status(self) -> None:
-        phase = "stopping" if self.stopping else self.worker.phase
+        phase: Message = launch.Stopping() if self.stopping else self.worker.phase
         status: dict[str, object] = {
-            "phase": phase,
+            "message": phase.data(),
+            "phase": phase.text,  # for agents of the previous release
             "ranks": len(self.processes.running()),
             "lease": COUNTS_FROM_THE_REPORT,
         }
@@ -239,11 +241,11 @@ def run_first_process(first: Callable[[RunSpec, ContainerPaths, Control, Scribe]
         verdict = first(control.spec(), paths, control, scribe).run()
     except Exception as error:
         traceback.print_exc()  # for the engine's own log
-        sentence = f"This container could not be run: {error}"
-        scribe.report(sentence)
-        verdict = Verdict(1, "launch_error", sentence)
+        message = launch.ContainerNotRun(str(error))
+        scribe.report(message.text)
+        verdict = Verdict(1, "launch_error", message)
     scribe.close()  # before exit.json: a reader of that then has the whole log
-    content = {"code": verdict.code, "reason": verdict.reason, "detail": verdict.detail}
+    content = verdict.to_json()
     try:
         write_json(paths.scribe / "exit.json", content)
     except OSError as error:

@@ -12,6 +12,8 @@ from runners.launch.discovery import in_order
 from runners.launch.files import Host
 from runners.launch.hosts import SILENT_SECONDS, Hosts, RankRun
 from runners.launch.slots import Slot, assign
+from runners.messages import Message
+from runners.messages.launch import LacksRanks, RankEnded, RankNotEnded
 from runners.spec import CollectiveGroup
 
 GATHER_SECONDS = 120.0
@@ -53,25 +55,24 @@ class TorchGroup:
         self.lacks_hosts = False
         """Whether it ended because too few hosts were available."""
 
-    def run(self) -> tuple[int, str]:
-        """Run the ranks, the first ones or those of an earlier driver, to the end. Returns an exit code and a sentence."""
+    def run(self) -> tuple[int, Message | None]:
+        """Run the ranks, the first ones or those of an earlier driver, to the end. Returns an exit code and a message."""
         runs = self._take_over()
         while True:
             runs = runs or self._start(self._gather())
             if not runs:
                 self.lacks_hosts = True
-                min_ranks = self._group.min_ranks
-                return 1, f"For {GATHER_SECONDS:.0f} seconds the job had fewer than the {min_ranks} ranks that it needs"
+                return 1, LacksRanks(self._group.min_ranks, round(GATHER_SECONDS))
             change = self._watch(runs)
             self._end(runs)
             if any(not run.ended.is_set() for run in runs):
-                return 1, "A rank could not be ended, so the others cannot be restarted"
+                return 1, RankNotEnded()
             if all(_finished(run) for run in runs):
-                return 0, ""
+                return 0, None
             change = change or self._loss(runs)
             if not change:
                 first = min((run for run in runs if run.code != 0), key=lambda run: run.ended_at)
-                return first.code, f"Rank {first.rank} on {first.host} ended with exit code {first.code}"
+                return first.code, RankEnded(first.rank, first.host, first.code)
             self._report(f"{change}: the ranks restart from their last snapshot")
             self._restarts += 1
             runs = []

@@ -14,7 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runners.host import interpreters
-from runners.runtime import Problem
+from runners.messages import Message
+from runners.messages.confinement import FilesAndProcesses, FilesOnly, NotConfined
+from runners.messages.problems import (
+    INSTALL,
+    BubblewrapRefuses,
+    CannotConfine,
+    ConfinementOff,
+    JobsSeeEachOther,
+    NoBubblewrap,
+    NoUserNamespaces,
+    Problem,
+    Unconfined,
+)
 from runners.runtimes.confinement import PRIVATE, Sandbox, View, command_line, launch_package
 from runners.runtimes.host_config import owner_for
 
@@ -33,15 +45,6 @@ tempfile.TemporaryFile(dir="/tmp").write(b"x")
 tempfile.TemporaryFile(dir="/dev/shm").write(b"x")
 open("/proc/self/status").read()
 """
-SHARE = "To share this machine with other people, install Docker Engine and restart the agent."
-INSTALL = (
-    "Install bubblewrap (Debian or Ubuntu: sudo apt-get install bubblewrap; Fedora: sudo dnf install bubblewrap) and restart the "
-    "agent: jobs then see only their own files and processes."
-)
-ORDINARY = "Jobs run as ordinary processes of this machine: they can read and change everything you can."
-SEE_EACH_OTHER = (
-    "Jobs run inside bubblewrap, but they see the processes of this machine and can end those of your user."
-)
 SWITCHES = (
     ("kernel/apparmor_restrict_unprivileged_userns", "1", "0"),
     ("kernel/unprivileged_userns_clone", "0", "1"),
@@ -52,16 +55,15 @@ SWITCHES = (
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """How jobs are confined. ``sentence`` is for the node's page; ``problem`` describes what is missing, if anything."""
+    """How jobs are confined. ``kind`` is for the node's page; ``problem`` describes what is missing, if anything."""
 
     sandbox: Sandbox | None
-    sentence: str
+    kind: Message
     problem: Problem | None = None
 
 
-def unconfined(advice: str = "") -> Confinement:
-    fix = " ".join(filter(None, (advice, SHARE)))
-    return Confinement(None, "none: jobs run as ordinary processes of this user", Problem(ORDINARY, fix))
+def unconfined(problem: Unconfined) -> Confinement:
+    return Confinement(None, NotConfined(), problem)
 
 
 def find(beside: Path) -> Confinement:
@@ -70,13 +72,13 @@ def find(beside: Path) -> Confinement:
     ``SCHEDULEARN_CONFINE=no`` switches it off, for programs that need what it hides.
     """
     if sys.platform != "linux":
-        return unconfined()
+        return unconfined(CannotConfine())
     if os.environ.get("SCHEDULEARN_CONFINE", "").lower() in ("0", "false", "no"):
-        return unconfined("To confine them, start the agent without SCHEDULEARN_CONFINE=no.")
+        return unconfined(ConfinementOff())
     program = shutil.which(PROGRAM)
     if program is None:
         logger.info("Jobs are not confined. %s", INSTALL)  # make run has printed it on the terminal
-        return unconfined(INSTALL)
+        return unconfined(NoBubblewrap())
     refusals = []
     for sandbox in _candidates(program):
         refusal = _refusal(sandbox, beside)
@@ -85,20 +87,15 @@ def find(beside: Path) -> Confinement:
                 compileall.compile_dir(package, quiet=2)
             return _confined(sandbox)
         refusals.append(refusal)
-    advice = _advice(refusals[0])
-    logger.warning("Jobs are not confined (%s). %s", refusals[0], advice)
-    return unconfined(advice)
+    problem = _unconfined_by(refusals[0])
+    logger.warning("Jobs are not confined (%s). %s", refusals[0], problem.advice)
+    return unconfined(problem)
 
 
 def _confined(sandbox: Sandbox) -> Confinement:
     if sandbox.own_processes:
-        return Confinement(sandbox, "bubblewrap: jobs see only their own files and processes")
-    problem = Problem(
-        SEE_EACH_OTHER,
-        "This system refuses a new /proc, as in a container or under ProtectKernelTunables= and ProtectProc= of systemd. Start "
-        "the agent without these.",
-    )
-    return Confinement(sandbox, "bubblewrap: jobs see only their own files, but also other processes", problem)
+        return Confinement(sandbox, FilesAndProcesses())
+    return Confinement(sandbox, FilesOnly(), JobsSeeEachOther())
 
 
 def _candidates(program: str) -> Iterator[Sandbox]:
@@ -152,13 +149,12 @@ def hidden_folders(state: Path) -> tuple[Path, ...]:
     return tuple({*homes, *(home.resolve() for home in homes)})
 
 
-def _advice(refusal: str) -> str:
+def _unconfined_by(refusal: str) -> Unconfined:
     for name, forbids, allows in SWITCHES:
         try:
             value = Path("/proc/sys", name).read_text().strip()
         except OSError:
             continue
         if value == forbids and os.geteuid() != 0:
-            setting = name.replace("/", ".")
-            return f"Bubblewrap needs user namespaces. Allow them (sudo sysctl -w {setting}={allows}) and restart the agent."
-    return f"Bubblewrap is installed but does not work here ({refusal}). Restart the agent when that is solved."
+            return NoUserNamespaces(name.replace("/", "."), allows)
+    return BubblewrapRefuses(refusal)

@@ -8,7 +8,7 @@ import logging
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -20,6 +20,22 @@ from docker.errors import APIError, ContainerError, DockerException, ImageNotFou
 from runners.host import facts as host_facts
 from runners.host import firewall, gpus, overlay, processes
 from runners.host.exclusive import ExclusiveSection
+from runners.messages import Message
+from runners.messages.containers import EnvironmentMissing, FoldersNotGiven, GoneFromEngine, ImageGone, NotOurs
+from runners.messages.engine import (
+    AddressesTaken,
+    ContainerNotStarted,
+    ContainerRefused,
+    EngineBroken,
+    EngineSilent,
+    NetworkHides,
+    NetworkInCreation,
+    NetworkRefused,
+    NetworksUnreadable,
+    NoAddressesLeft,
+    NoOverlay,
+)
+from runners.messages.problems import NoEngine, Problem
 from runners.runtime import (
     CreateError,
     EngineError,
@@ -27,7 +43,6 @@ from runners.runtime import (
     Interpreter,
     Neighbours,
     Observed,
-    Problem,
     TroubleError,
 )
 from runners.runtimes import docker_checks
@@ -78,14 +93,14 @@ def engine_calls() -> Iterator[None]:
     try:
         yield
     except APIError as error:
-        raise EngineError(f"The Docker Engine failed: {error.explanation or error}") from error
+        raise EngineError(EngineBroken(str(error.explanation or error))) from error
     except (requests.exceptions.RequestException, DockerException, OSError, KeyError) as error:
-        raise EngineError(f"The Docker Engine does not answer: {error}") from error
+        raise EngineError(EngineSilent(str(error))) from error
 
 
-def _refused(what: str, error: APIError) -> CreateError:
+def _refused(message: Callable[[str], Message], error: APIError) -> CreateError:
     kind = TroubleError if error.is_server_error() else CreateError
-    return kind(f"{what}: {error.explanation}")
+    return kind(message(str(error.explanation)))
 
 
 class DockerRuntime:
@@ -130,7 +145,7 @@ class DockerRuntime:
             with engine_calls():
                 info, version = self.client.info(), self.client.version()
         except EngineError as error:
-            return [docker_checks.no_engine(str(error))]
+            return [NoEngine(error.message)]
         packages: dict[str, str] = host_facts.installed()["packages"]
         found = docker_checks.problems(info, version, packages)
         found += docker_checks.gpu_problems(info, len(gpus.cuda_devices()), packages, host_facts.nvidia_config())
@@ -169,12 +184,12 @@ class DockerRuntime:
     def create(self, spec: RunSpec, folders: Folders) -> None:
         image = self.image_of(spec.environment)
         if image is None:
-            raise CreateError(f"The environment “{spec.environment}” is not prepared on this node.")
+            raise CreateError(EnvironmentMissing(spec.environment))
         owner = owner_for(spec.job, os.geteuid(), os.getegid())
         try:
             give_folders(folders, owner)
         except OSError as error:
-            raise CreateError(f"The job's folders could not be prepared: {error}") from error
+            raise CreateError(FoldersNotGiven(str(error))) from error
         with engine_calls():
             if self._find(spec.name) is not None:
                 return
@@ -190,24 +205,24 @@ class DockerRuntime:
             try:
                 self.client.api.create_container_from_config(config, self.identity.engine_name(spec.name))
             except ImageNotFound as error:
-                raise CreateError(f"The image of “{spec.environment}” ({image}) is gone from this node.") from error
+                raise CreateError(ImageGone(spec.environment, image)) from error
             except APIError as error:
                 if error.status_code == 409 and self._find(spec.name) is not None:
                     return
-                raise _refused("The Docker Engine refused the container", error) from error
+                raise _refused(ContainerRefused, error) from error
 
     def start(self, name: str) -> None:
         """Start a container unless it runs, or has ended: it must not run again."""
         with engine_calls():
             found = self._find(name)
             if found is None:
-                raise CreateError("The container is gone from this node's engine before it started.")
+                raise CreateError(GoneFromEngine())
             if found["State"]["Status"] != "created":
                 return
             try:
                 self.client.api.start(found["Id"])
             except APIError as error:
-                raise _refused("The container could not be started", error) from error
+                raise _refused(ContainerNotStarted, error) from error
 
     def signal(self, name: str, signum: int) -> None:
         with engine_calls():
@@ -274,9 +289,7 @@ class DockerRuntime:
             return None
         labels = found["Config"].get("Labels") or {}
         if any(labels.get(key) != value for key, value in self.identity.labels().items()):
-            raise CreateError(
-                f"A container called {self.identity.engine_name(name)} belongs to another installation or program."
-            )
+            raise CreateError(NotOurs(self.identity.engine_name(name)))
         return found
 
     def _unless_gone(self, call: Any, *args: Any, **kwargs: Any) -> None:
@@ -327,7 +340,7 @@ class DockerRuntime:
             try:
                 self._overlay.apply(links)
             except (overlay.OverlayError, subprocess.SubprocessError, OSError) as error:
-                raise EngineError(f"Jobs cannot span this node and others: {firewall.error_line(error)}") from error
+                raise EngineError(NoOverlay(firewall.error_line(error))) from error
 
     def _ensure_network(self, name: str, collective: CollectiveGroup | None, job: JobIdentity | None) -> None:
         config = network_config(name, self.identity, collective, job)
@@ -344,29 +357,21 @@ class DockerRuntime:
                 return
             if "same bridge name" in str(error.explanation):
                 # A driver and a host are created at the same time: the other's network exists, but is not listed yet.
-                raise EngineError("The job's network is being created right now.") from error
+                raise EngineError(NetworkInCreation()) from error
             if collective and collective.subnet and "overlaps" in str(error.explanation):
                 # Numbers are reused in turn, so the attempt with this one has ended and its network is being removed.
-                raise EngineError(
-                    f"Another network of this engine still has the addresses {collective.subnet}."
-                ) from error
+                raise EngineError(AddressesTaken(collective.subnet)) from error
             if "address pool" in str(error.explanation):
-                raise CreateError(
-                    "The Docker Engine has no addresses left for another job network. "
-                    'Add "default-address-pools" to its daemon.json.'
-                ) from error
-            raise CreateError(f"The Docker Engine refused the job's network: {error.explanation}") from error
+                raise CreateError(NoAddressesLeft()) from error
+            raise CreateError(NetworkRefused(str(error.explanation))) from error
 
     def _check_routes(self, subnet: str) -> None:
         try:
             hidden = overlay.conflicting_network(subnet, overlay.routes())
         except overlay.OverlayError as error:
-            raise EngineError(f"The machine's own networks could not be read: {error}") from error
+            raise EngineError(NetworksUnreadable(str(error))) from error
         if hidden:
-            raise CreateError(
-                f"The job's network {subnet} would hide this machine's own {hidden}. An admin must set RING_NETWORK of "
-                "the portal to addresses that no machine of the lab uses."
-            )
+            raise CreateError(NetworkHides(subnet, str(hidden)))
 
     def _networks(self, engine_name: str) -> tuple[dict[str, Any], ...]:
         found = self.client.api.networks(names=[engine_name], filters=self._mine())

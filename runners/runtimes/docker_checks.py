@@ -4,18 +4,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from runners.host.checks import containerd_problem, envvar_problem, numbers, runc_problem, toolkit_problem
-from runners.runtime import Problem
+from runners.messages.problems import (
+    GpusOutOfReach,
+    NoLimits,
+    NoLiveRestore,
+    NoSeccomp,
+    NoSwapLimit,
+    NvidiaByDefault,
+    OldEngine,
+    Problem,
+    RootlessEngine,
+    UserNamespaces,
+)
 
 MIN_API = (1, 41)
 """Docker 20.10."""
-
-
-def no_engine(why: str) -> Problem:
-    return Problem(
-        f"No Docker Engine can be used: {why}",
-        "Install Docker Engine and start it, let the agent's user reach its socket (group docker), or set DOCKER_HOST.",
-        blocking=True,
-    )
 
 
 def problems(info: dict[str, Any], version: dict[str, Any], packages: Mapping[str, str] | None = None) -> list[Problem]:
@@ -39,71 +42,38 @@ def problems(info: dict[str, Any], version: dict[str, Any], packages: Mapping[st
 def version_problem(version: dict[str, Any]) -> Problem | None:
     if numbers(version.get("ApiVersion") or "0") >= MIN_API and version.get("Os", "linux") == "linux":
         return None
-    return Problem(
-        f"The Docker Engine is too old or not for Linux ({version.get('Version', 'unknown version')}).",
-        "Install Docker Engine 20.10 or newer for Linux.",
-        blocking=True,
-    )
+    return OldEngine(str(version.get("Version", "")))
 
 
 def namespace_problem(options: str) -> Problem | None:
     """Check for engines that map user ids: a job could not write to its folders there."""
-    for mark, what in (("name=rootless", "runs rootless"), ("name=userns", "maps user ids (userns-remap)")):
-        if mark in options:
-            return Problem(
-                f"The Docker Engine {what}: jobs could not write to their folders.",
-                "Use an ordinary engine for this node: jobs run without root and without capabilities in it.",
-                blocking=True,
-            )
-    return None
+    if "name=rootless" in options:
+        return RootlessEngine()
+    return UserNamespaces() if "name=userns" in options else None
 
 
 def seccomp_problem(options: str) -> Problem | None:
     if "name=seccomp" in options and "unconfined" not in options:
         return None
-    return Problem(
-        "The Docker Engine runs containers without its seccomp filter.",
-        'Remove "seccomp-profile": "unconfined" from daemon.json, or use a kernel with seccomp, and restart the engine.',
-        blocking=True,
-    )
+    return NoSeccomp()
 
 
 def limit_problems(info: dict[str, Any]) -> list[Problem | None]:
-    fix = "Enable the cgroup controllers memory, cpu and pids (or cgroup v2) on this machine and restart the engine."
     needed = {"MemoryLimit": "memory", "PidsLimit": "processes", "CpuCfsQuota": "processors"}
-    missing = [word for key, word in needed.items() if not info.get(key)]
-    found: list[Problem | None] = []
-    if missing:
-        text = f"The Docker Engine cannot limit a container's {' and '.join(missing)}."
-        found.append(Problem(text, fix, blocking=True))
-    if not info.get("SwapLimit"):
-        found.append(
-            Problem(
-                "The Docker Engine cannot limit swap: a job over its memory limit may slow the machine down.",
-                "Turn swap off, or boot with swapaccount=1.",
-            )
-        )
-    return found
+    missing = tuple(word for key, word in needed.items() if not info.get(key))
+    return [NoLimits(missing) if missing else None, None if info.get("SwapLimit") else NoSwapLimit()]
 
 
 def live_restore_problem(info: dict[str, Any]) -> Problem | None:
     if info.get("LiveRestoreEnabled"):
         return None
-    return Problem(
-        "Every job on this node dies when the Docker Engine is restarted or upgraded.",
-        'Put {"live-restore": true} into /etc/docker/daemon.json and reload the engine (systemctl reload docker).',
-    )
+    return NoLiveRestore()
 
 
 def default_runtime_problem(info: dict[str, Any]) -> Problem | None:
     if info.get("DefaultRuntime") != "nvidia":
         return None
-    return Problem(
-        "NVIDIA's runtime is the engine's default: a container may see GPUs it was not given.",
-        "Set the default runtime back to runc, and accept-nvidia-visible-devices-envvar-when-unprivileged = false in "
-        "/etc/nvidia-container-runtime/config.toml.",
-        blocking=True,
-    )
+    return NvidiaByDefault()
 
 
 def components(version: dict[str, Any]) -> dict[str, str]:
@@ -130,11 +100,7 @@ def gpu_problem(info: dict[str, Any], cuda_devices: int) -> Problem | None:
     runtimes = info.get("Runtimes") or {}
     if cuda_devices == 0 or "nvidia" in runtimes or info.get("DiscoveredDevices"):
         return None
-    return Problem(
-        "This machine has GPUs, but its Docker Engine cannot give them to containers.",
-        "Install NVIDIA Container Toolkit, then run: nvidia-ctk runtime configure && systemctl restart docker",
-        blocking=True,
-    )
+    return GpusOutOfReach()
 
 
 def facts(info: dict[str, Any], version: dict[str, Any]) -> dict[str, Any]:

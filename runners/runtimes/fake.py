@@ -23,7 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from runners.runtime import CreateError, EngineError, Folders, Neighbours, Observed, Problem, RunError
+from runners.messages.containers import GoneBeforeStart
+from runners.messages.launch import Running
+from runners.messages.problems import Problem
+from runners.runtime import CreateError, EngineError, Folders, Neighbours, Observed, RunError
 from runners.spec import RunSpec
 
 FENCE_SECONDS = 34.0
@@ -86,11 +89,13 @@ class FakeRuntime:
     def start(self, name: str) -> None:
         self._called("start", name)
         if name not in self.containers:
-            raise CreateError("The container is gone before it started.")
+            raise CreateError(GoneBeforeStart())
         run = self.containers[name]
         if run.state != "created":
             return
-        write_beside(run.folders.scribe / "status.json", {"phase": "running", "ranks": run.spec.slots})
+        phase = Running()
+        status = {"message": phase.data(), "phase": phase.text, "ranks": run.spec.slots}
+        write_beside(run.folders.scribe / "status.json", status)
         self._begin(run)
         run.started_at = run.lease_at = self.clock()  # last: from then on a test may replace its files
 

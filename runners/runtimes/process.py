@@ -23,7 +23,9 @@ from typing import Any, Literal
 
 from runners.host import interpreters, processes
 from runners.host.node_files import write_json
-from runners.runtime import CreateError, Folders, Interpreter, Neighbours, Observed, Problem, module_of
+from runners.messages.containers import EnvironmentMissing, GoneBeforeStart, NotConfined, ProcessNotStarted
+from runners.messages.problems import CannotConfine, Problem
+from runners.runtime import CreateError, Folders, Interpreter, Neighbours, Observed, module_of
 from runners.runtimes import confinement
 from runners.runtimes.confinement_check import Confinement, hidden_folders, unconfined
 from runners.runtimes.host_config import owner_for
@@ -56,7 +58,7 @@ class ProcessRuntime:
         node: str,
         state: Path,
         python_of: Interpreter,
-        confine: Callable[[Path], Confinement] = lambda state: unconfined(),
+        confine: Callable[[Path], Confinement] = lambda state: unconfined(CannotConfine()),
     ) -> None:
         self.installation = installation
         self.node = node
@@ -73,7 +75,8 @@ class ProcessRuntime:
         pages, page = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
         return {
             "engine": "processes",
-            "confinement": self.confinement.sentence,
+            "confinement": self.confinement.kind.text,  # for portals of the previous release
+            "confinement_message": self.confinement.kind.data(),
             "system": platform.platform(terse=True),
             "kernel": platform.release(),
             "cpus": os.cpu_count() or 1,
@@ -90,7 +93,7 @@ class ProcessRuntime:
             return
         python = self.python_of(spec.environment)
         if python is None:
-            raise CreateError(f"The environment “{spec.environment}” is not prepared on this node.")
+            raise CreateError(EnvironmentMissing(spec.environment))
         private = self._private(spec.name)
         private.mkdir(mode=0o700, exist_ok=True)
         argv = [python, "-m", module_of(spec)]
@@ -99,7 +102,7 @@ class ProcessRuntime:
             try:
                 argv = confinement.command_line(sandbox, self._view(spec, folders, python), argv)
             except (OSError, ValueError, subprocess.SubprocessError) as error:
-                raise CreateError(f"The job could not be confined: {error}") from error
+                raise CreateError(NotConfined(str(error))) from error
         record = {
             "installation": self.installation,
             "node": self.node,
@@ -143,7 +146,7 @@ class ProcessRuntime:
     def start(self, name: str) -> None:
         record = self._read(name)
         if record is None:
-            raise CreateError("The container is gone before it started.")
+            raise CreateError(GoneBeforeStart())
         if record["process"] is not None or record["exit_code"] is not None:
             return
         # An agent may have been killed after the start and before it was recorded: processes have a mark.
@@ -173,7 +176,7 @@ class ProcessRuntime:
             limit(child.pid, record["file_mib"])
             first = (confined and read_child_pid(reader)) or child.pid
         except OSError as error:
-            raise CreateError(f"The first process could not be started: {error}") from error
+            raise CreateError(ProcessNotStarted(str(error))) from error
         finally:
             os.close(reader)
             if writer != -1:

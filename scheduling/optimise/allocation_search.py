@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduling.messages import Message
 from scheduling.renamed import renamed
 from scheduling.toolkit import estimates, placement, reasons
 from scheduling.toolkit.capacity import UNLIMITED, Capacity, in_queue_order
@@ -160,7 +161,7 @@ class Question:
     """GPUs that can be shared among them."""
     held: tuple[Job, ...]
     """Running jobs that keep what they have under any decision."""
-    why: dict[JobId, str]
+    why: dict[JobId, Message]
     """The reasons of waiting jobs that cannot get GPUs under any decision."""
     later: Capacity
 
@@ -177,7 +178,7 @@ def ask(snapshot: Snapshot) -> Question:
     """
     later = Capacity(snapshot, coming=True)
     gpus = sum(later.free.values())
-    why: dict[JobId, str] = {}
+    why: dict[JobId, Message] = {}
     candidates: list[Candidate] = []
     held: list[Job] = []
     everywhere = sum(node.total for node in later.nodes.values())

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import inf, log2
 from typing import ClassVar
 
+from scheduling.messages import Message
 from scheduling.params import param
 from scheduling.toolkit import estimates, reasons
 from scheduling.toolkit.capacity import Capacity, in_queue_order
@@ -87,12 +88,12 @@ class Afs:
 
         unplaced: set[JobId] = set()
 
-        def sentence(job: Job, capacity: Capacity, ahead: int) -> str:
+        def short(job: Job, capacity: Capacity, ahead: int) -> Message:
             if wanted.get(job.id):
                 unplaced.add(job.id)
-            return f"{reasons.shortage(job, capacity, ahead).removesuffix('.')}; {self._place(job, length[job.id])}."
+            return self._after_others(reasons.shortage(job, capacity, ahead), job, length[job.id])
 
-        plan = build_plan(snapshot, order, wanted, why=pool.impossible, batches=batches, short=sentence)
+        plan = build_plan(snapshot, order, wanted, why=pool.impossible, batches=batches, short=short)
         return plan, unplaced
 
     def _length(self, job: Job, now: float) -> float:
@@ -105,11 +106,28 @@ class Afs:
         served = max(job.served_gpu_seconds - credit, FIRST_CLASS_SECONDS)
         return float(FIRST_CLASS_SECONDS * 2 ** int(log2(served / FIRST_CLASS_SECONDS)))
 
-    def _place(self, job: Job, length: float) -> str:
+    def _after_others(self, reason: Message, job: Job, length: float) -> Message:
         if self.lengths == "known" and job.work is not None and job.work.source != "default":
-            return f"it has about {reasons.hours(length)} of work left on one GPU, and shorter jobs go first"
-        used = reasons.hours(job.served_gpu_seconds)
-        return f"how long it takes is not known, it had {used} of one GPU so far, and those who had less go first"
+            return ShorterFirst(reason, reasons.rough(length))
+        return LessServedFirst(reason, reasons.rough(job.served_gpu_seconds))
+
+
+@dataclass(frozen=True)
+class ShorterFirst(Message):
+    """Jobs with less than its ``seconds`` of work on one GPU go first."""
+
+    code: ClassVar[str] = "shorter_first"
+    reason: Message
+    seconds: int
+
+
+@dataclass(frozen=True)
+class LessServedFirst(Message):
+    """Its length is not known: jobs that had less than its ``seconds`` of one GPU go first."""
+
+    code: ClassVar[str] = "less_served_first"
+    reason: Message
+    seconds: int
 
 
 class _Contender:

@@ -5,6 +5,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from scheduling.messages import Message
 from scheduling.params import param
 from scheduling.toolkit import estimates, placement, reasons
 from scheduling.toolkit.capacity import Capacity, in_queue_order, queue
@@ -64,7 +65,7 @@ class ElasticFifo:
         later = Capacity(snapshot, coming=True)
         running = in_queue_order(job for job in snapshot.jobs if job.running)
         spares = Spares(later, running)
-        why: dict[JobId, str] = {}
+        why: dict[JobId, Message] = {}
         served: list[Job] = []
         line: list[Job] = []
         unfit: set[Hashable] = set()
@@ -279,14 +280,14 @@ def _room_for(job: Job, spares: Spares, taken: list[tuple[Job, NodeId]]) -> Plac
     return where
 
 
-def _limited(job: Job, spares: Spares) -> str:
-    """Return the limit that keeps a job waiting even when all spare GPUs are released, or "".
+def _limited(job: Job, spares: Spares) -> Message | None:
+    """Return the limit that keeps a job waiting even when all spare GPUs are released, or None.
 
     GPUs of running jobs above their minimum must not matter here: they change with this very decision.
     """
     limits = spares.ledger.limits_of(job)
     short = any(job.min_gpus > room + spares.of(limit) for limit, room in limits)
-    return reasons.limited(job, spares.ledger) if short else ""
+    return reasons.limited(job, spares.ledger) if short else None
 
 
 def _extra(job: Job, ledger: Capacity) -> int:

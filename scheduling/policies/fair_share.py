@@ -9,6 +9,7 @@ from math import log
 from operator import mul
 from typing import Any, ClassVar
 
+from scheduling.messages import Message
 from scheduling.params import param
 from scheduling.toolkit import backfill, estimates, reasons
 from scheduling.toolkit.capacity import Capacity, in_queue_order
@@ -135,14 +136,14 @@ class FairShare:
 
         unplaced: set[JobId] = set()
 
-        def sentence(job: Job, capacity: Capacity, ahead: int) -> str:
+        def short(job: Job, capacity: Capacity, ahead: int) -> Message:
             if wanted.get(job.id):
                 unplaced.add(job.id)
             saved = sum(gpus for node, gpus in hold.here.items() if node in capacity.free_for(job)) if hold else 0
-            short = reasons.behind_saved(saved) if saved else reasons.shortage(job, capacity, ahead)
-            return f"{short.removesuffix('.')}; {part_of[job.id].summary()}."
+            reason = reasons.BehindSaved(saved) if saved else reasons.shortage(job, capacity, ahead)
+            return reasons.BehindShare(reason, *part_of[job.id].usage())
 
-        plan = build_plan(snapshot, order, wanted, why=pool.impossible, batches=batches, short=sentence)
+        plan = build_plan(snapshot, order, wanted, why=pool.impossible, batches=batches, short=short)
         root.dismantle()
         waits = {job.id for job in order if job.waiting and job.id not in plan.target and job.id not in pool.impossible}
         promised = frozenset(id for id in waits if wanted.get(id) and id not in unplaced)
@@ -293,8 +294,6 @@ class _AccountNode:
     """A heap of the accounts below that want GPUs, the lowest first."""
     line: list[Job] = field(default_factory=list)
     """Its jobs that are not served yet, the next one last."""
-    text: str = ""
-    """The result of ``summary``, once computed."""
 
     @property
     def level(self) -> float:
@@ -359,15 +358,13 @@ class _AccountNode:
             part.dismantle()
         self.below, self.heads = [], []
 
-    def summary(self) -> str:
-        if not self.text:
-            self.text = f"{self.name} has {self._facts()}"
-            if self.above is not None and self.above.above is not None:
-                self.text += f", and {self.above.name} has {self.above._facts()}"
-        return self.text
+    def usage(self) -> tuple[reasons.AccountHas, reasons.AccountHas | None]:
+        """Return the usage of the account, and that of its group."""
+        grouped = self.above is not None and self.above.above is not None
+        return self._has(), self.above._has() if self.above is not None and grouped else None
 
-    def _facts(self) -> str:
-        return f"{reasons.gpus(self.now)} now and had {self.recent:.1f} on average recently, with a fair share of {self.share:.1f}"
+    def _has(self) -> reasons.AccountHas:
+        return reasons.AccountHas(self.name, self.now, round(self.recent, 1), round(self.share, 1))
 
 
 def _turns(root: _AccountNode, key: Callable[[_AccountNode], Any]) -> Iterator[_AccountNode]:

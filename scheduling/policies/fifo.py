@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from scheduling.messages import Message
 from scheduling.params import param
 from scheduling.toolkit import placement, reasons
 from scheduling.toolkit.backfill import expected_seconds
@@ -49,7 +50,7 @@ class Fifo:
 
     def plan(self, snapshot: Snapshot) -> Plan:
         capacity = Capacity(snapshot)
-        why: dict[JobId, str] = {}
+        why: dict[JobId, Message] = {}
         line: list[Job] = []
         started: list[Job] = []
         promise: Promise | None = None
@@ -126,6 +127,6 @@ class Promise:
         for node in where:
             self.room[node] = min(self.capacity.free[node], self.spare[node])
 
-    def reason(self, ahead: int) -> str:
+    def reason(self, ahead: int) -> Message:
         seconds = None if self.at == float("inf") else self.at - self.now
         return reasons.would_hold_up(self.first, ahead, seconds)

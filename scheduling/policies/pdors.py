@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import ClassVar
 
+from scheduling.messages import Message
 from scheduling.optimise.booking import Book, Market, ResultValue, Schedule, owned, schedule_from_json
 from scheduling.params import param
 from scheduling.toolkit import estimates, reasons
@@ -108,7 +109,7 @@ class Pdors:
         wanted = skip_unprofitable_resizes(snapshot, pool.count, PAYS_WITHIN_SECONDS)
         held = {job.id: job.gpus for job in running}
         why = {
-            job.id: reasons.limit_reached_by(job, snapshot, wanted, held) or self._sentence(job, book, declined, ahead)
+            job.id: reasons.limit_reached_by(job, snapshot, wanted, held) or self._reason(job, book, declined, ahead)
             for job in waiting
             if not wanted.get(job.id)
         } | pool.impossible
@@ -239,26 +240,67 @@ class Pdors:
             _lend((*now, *later, *ahead), pool)
         return [*now, *later, *ahead, *others]
 
-    def _sentence(
+    def _reason(
         self, job: Job, book: Book, declined: Mapping[JobId, Sequence[float]], ahead: Mapping[JobId, int]
-    ) -> str:
+    ) -> Message:
         if job.id in book.schedules:
             first = min(book.schedules[job.id])
             wait = max(0.0, (first - book.first) * self.slot_seconds)
             count = owned(book.schedules, job.id, first)
             if first > book.first:
-                return f"It has booked {reasons.gpus(count)} from the slot that begins in about {reasons.hours(wait)}."
-            return f"It has booked {reasons.gpus(count)} for now, but others have not given them back yet."
+                return BookedLater(count, reasons.rough(wait))
+            return BookedNow(count)
         if job.id in ahead:
-            return f"It has not bid yet: {reasons.jobs(ahead[job.id])} ahead of it."
+            return NotBidYet(ahead[job.id])
         if not declined.get(job.id):
-            hours = reasons.hours(self.horizon * self.slot_seconds)
-            return f"In the next {hours} no GPUs it could use are left to book; it bids again in the next slot."
+            return NothingToBook(reasons.rough(self.horizon * self.slot_seconds))
         worth, cost = declined[job.id]
-        return (
-            f"Not yet worth its price: its result is worth {worth:.3g} and the cheapest GPUs for it cost {cost:.3g}, "
-            f"a payoff of {worth - cost:.3g}; it bids again in each slot of {reasons.hours(self.slot_seconds)}."
-        )
+        return NotWorthItsPrice(_shown(worth), _shown(cost), _shown(worth - cost), reasons.rough(self.slot_seconds))
+
+
+@dataclass(frozen=True)
+class BookedLater(Message):
+    code: ClassVar[str] = "booked_later"
+    count: int
+    seconds: int
+    """Until its slot begins."""
+
+
+@dataclass(frozen=True)
+class BookedNow(Message):
+    """It has booked the present slot, but its GPUs are still held."""
+
+    code: ClassVar[str] = "booked_now"
+    count: int
+
+
+@dataclass(frozen=True)
+class NotBidYet(Message):
+    code: ClassVar[str] = "not_bid_yet"
+    ahead: int
+
+
+@dataclass(frozen=True)
+class NothingToBook(Message):
+    """All GPUs that it could use are booked for as long as the policy looks ahead."""
+
+    code: ClassVar[str] = "nothing_to_book"
+    seconds: int
+
+
+@dataclass(frozen=True)
+class NotWorthItsPrice(Message):
+    """Its result is worth less than the cheapest schedule costs; it bids again in each slot, of ``slot`` seconds."""
+
+    code: ClassVar[str] = "not_worth_its_price"
+    worth: float
+    cost: float
+    payoff: float
+    slot: int
+
+
+def _shown(value: float) -> float:
+    return float(f"{value:.3g}")
 
 
 def _start(job: Job, schedule: Schedule) -> int:

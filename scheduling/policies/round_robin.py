@@ -4,6 +4,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from scheduling.messages import Message
 from scheduling.params import param
 from scheduling.toolkit import reasons
 from scheduling.toolkit.capacity import Capacity, queue
@@ -60,7 +61,7 @@ class RoundRobin:
 
     def _around(self, snapshot: Snapshot) -> Plan:
         capacity = Capacity(snapshot)
-        why: dict[JobId, str] = {}
+        why: dict[JobId, Message] = {}
         unfit: set[Hashable] = set()
         last = snapshot.state.get("last", "")
         ahead = 0
@@ -129,7 +130,7 @@ class RoundRobin:
             return job.gpus
         return min(max(job.asked, job.min_gpus), job.max_gpus) if self.size == "most" else job.min_gpus
 
-    def _short(self, job: Job, capacity: Capacity, ahead: int) -> str:
+    def _short(self, job: Job, capacity: Capacity, ahead: int) -> Message:
         return reasons.in_turns(reasons.shortage(job, capacity, ahead), self.slice_seconds)
 
 

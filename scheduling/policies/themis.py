@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import ClassVar
 
+from scheduling.messages import Message
 from scheduling.params import param
 from scheduling.toolkit import estimates, reasons
 from scheduling.toolkit.capacity import Capacity
@@ -101,14 +102,11 @@ class Themis:
 
         unplaced: set[JobId] = set()
 
-        def sentence(job: Job, capacity: Capacity, ahead: int) -> str:
+        def short(job: Job, capacity: Capacity, ahead: int) -> Message:
             if wanted.get(job.id):
                 unplaced.add(job.id)
-            return (
-                f"{reasons.shortage(job, capacity, ahead).removesuffix('.')}; even with its share of {shares.each:.1f} GPUs "
-                f"from now on it takes {alone[job.id]:.1f} times as long as if it had had that from the start, "
-                "and who is worse off goes first."
-            )
+            reason = reasons.shortage(job, capacity, ahead)
+            return WorseOffFirst(reason, round(shares.each, 1), round(alone[job.id], 1))
 
         plan = build_plan(
             snapshot,
@@ -116,7 +114,7 @@ class Themis:
             wanted,
             why=pool.impossible,
             batches=batches,
-            short=sentence,
+            short=short,
             again_at=min(later, default=None),
         )
         return plan, unplaced
@@ -151,3 +149,14 @@ def _to_the_worst(jobs: Iterable[Job], pool: Pool, shares: Shares, tolerance: fl
         _, _, size, job = heapq.heappop(heap)
         if pool.take(job, size - pool.count[job.id]):
             push(job)
+
+
+@dataclass(frozen=True)
+class WorseOffFirst(Message):
+    """Even with its equal share from now on it takes this many ``times`` as long; jobs for which it is more go first."""
+
+    code: ClassVar[str] = "worse_off_first"
+    reason: Message
+    share: float
+    """GPUs."""
+    times: float

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from scheduling.messages import Message
 from scheduling.params import param
 from scheduling.toolkit import estimates, placement, reasons
 from scheduling.toolkit.capacity import Capacity
@@ -130,7 +131,7 @@ class Tiresias:
             if job.waiting and not job.elastic:
                 wanted.setdefault(job.id, size(job))  # a job that fits into a gap of the packing may start
 
-        def short(job: Job, capacity: Capacity, ahead: int) -> str:
+        def short(job: Job, capacity: Capacity, ahead: int) -> Message:
             reason = reasons.shortage(job, capacity, ahead)
             return reasons.outserved(reason, job) if queue[job.id] else reason
 

@@ -167,7 +167,7 @@ class Engine:
         snapshot = self.snapshot()
         plan = self.ask(snapshot)
         if wrong := violations(snapshot, plan):
-            raise InvalidPlanError(" ".join(wrong[:10]))
+            raise InvalidPlanError(wrong)
         changed = self.apply(snapshot, plan) or plan.state != self.state
         self.state = plan.state
         if plan.again_at is not None and plan.again_at > self.now:

@@ -3,11 +3,13 @@
 For simulators that apply a whole allocation at once: rounds of 60 seconds, and ``manage.py decide``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from scheduling.check import violations
 from scheduling.decide import decide
+from scheduling.failures import MAX_VIOLATIONS
+from scheduling.messages import Message
 from scheduling.toolkit.projected_state import project
 from scheduling.types import Plan, Policy, Snapshot
 
@@ -17,6 +19,13 @@ MAX_CYCLES = 30
 
 class InvalidPlanError(Exception):
     """The plan of a policy breaks a rule: a mistake of the policy, never of its user."""
+
+    def __init__(self, violations: Iterable[Message]) -> None:
+        self.violations = tuple(violations)[:MAX_VIOLATIONS]
+        super().__init__(self.violations)
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.violations))
 
 
 def settle(
@@ -32,7 +41,7 @@ def settle(
     for _ in range(MAX_CYCLES):
         plan = ask(snapshot)
         if wrong := violations(snapshot, plan):
-            raise InvalidPlanError(" ".join(wrong[:10]))
+            raise InvalidPlanError(wrong)
         then = project(snapshot, plan, at_first, movable=movable)
         if then.jobs == snapshot.jobs:
             return plan, then

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any
 
+from scheduling.messages import Message
 from scheduling.toolkit import estimates, placement, reasons
 from scheduling.toolkit.capacity import Capacity, in_queue_order
 from scheduling.toolkit.levels import Levels
@@ -263,11 +264,11 @@ def _only(node: Node, free: int) -> Node:
     return replace(node, free=free, leaving=0)
 
 
-def _reason(snapshot: Snapshot, hold: Hold, saved: Placement) -> str:
+def _reason(snapshot: Snapshot, hold: Hold, saved: Placement) -> Message:
     """Return why the job that holds the reservation waits."""
     count = sum(hold.where.values())
     if hold.at <= snapshot.now:
-        return reasons.promised(count - sum(saved.values()))
+        return reasons.Promised(count - sum(saved.values()))
     return reasons.saving(hold.job, snapshot.now, sum(saved.values()), count)
 
 

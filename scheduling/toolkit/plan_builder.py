@@ -8,6 +8,7 @@ its reason.
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from scheduling.messages import Message
 from scheduling.renamed import renamed
 from scheduling.toolkit import placement, reasons
 from scheduling.toolkit.capacity import Capacity
@@ -30,10 +31,10 @@ def build_plan(
     order: Sequence[Job],
     wanted: Mapping[JobId, int],
     *,
-    why: Mapping[JobId, str] | None = None,
+    why: Mapping[JobId, Message] | None = None,
     state: Mapping[str, Any] | None = None,
     batches: Mapping[JobId, int] | None = None,
-    short: Callable[[Job, Capacity, int], str] = reasons.shortage,
+    short: Callable[[Job, Capacity, int], Message] = reasons.shortage,
     again_at: float | None = None,
 ) -> Plan:
     """Return the plan that comes closest to ``wanted`` GPUs per job.
@@ -117,7 +118,7 @@ def apply_now(
     running: Iterable[Job],
     served: Iterable[Job],
     stopped: Iterable[Job],
-    why: dict[JobId, str],
+    why: dict[JobId, Message],
 ) -> Capacity:
     """Carry out as much of the ledger ``later`` as is possible now; return that ledger, and add reasons for ``served``."""
     now = Capacity(snapshot)
@@ -186,7 +187,7 @@ def _shrink(later: Capacity, running: Iterable[Job], wanted: Mapping[JobId, int]
 
 
 def _serve(
-    later: Capacity, order: Sequence[Job], wanted: Mapping[JobId, int], why: dict[JobId, str], explain: bool
+    later: Capacity, order: Sequence[Job], wanted: Mapping[JobId, int], why: dict[JobId, Message], explain: bool
 ) -> tuple[list[Job], list[Job], list[Job]]:
     """Give waiting jobs their GPUs in ``later`` and stop others where needed; return (served, waiting, stopped)."""
     served: list[Job] = []

@@ -1,69 +1,253 @@
-"""Why a job waits: one plain, true sentence for the user who waits, a different one for each cause.
+"""Why a job waits: a different message for each cause, from which ``portal/sentences/reasons.py`` makes the sentence.
 
-Recorded cycles contain these sentences, and a replay compares them: a changed sentence shows as a difference.
+Recorded cycles contain these messages, and a replay compares them: a changed one shows as a difference.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
+from scheduling.messages import Message
 from scheduling.toolkit.capacity import Capacity
 from scheduling.types import Job, JobId, Limit, Snapshot
 
-UNEXPLAINED = "It waits."
-"""The reason where no one reads it (``Snapshot.explain``)."""
+
+@dataclass(frozen=True)
+class Unexplained(Message):
+    """Any reason, where no one reads it (``Snapshot.explain``)."""
+
+    code: ClassVar[str] = "unexplained"
 
 
-def gpus(count: int) -> str:
-    return "1 GPU" if count == 1 else f"{count} GPUs"
+@dataclass(frozen=True)
+class NoOpenNode(Message):
+    code: ClassVar[str] = "no_open_node"
 
 
-def jobs(count: int) -> str:
-    return "1 job is" if count == 1 else f"{count} jobs are"
+@dataclass(frozen=True)
+class NoOpenNodeForIt(Message):
+    """None of the nodes it can run on is open."""
+
+    code: ClassVar[str] = "no_open_node_for_it"
 
 
-def hours(seconds: float) -> str:
-    """Return a duration in words: seconds, minutes, hours or days."""
-    for unit, size in (("day", 86400.0), ("hour", 3600.0), ("minute", 60.0)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}s"
-    return f"{seconds:.0f} seconds"
+@dataclass(frozen=True)
+class TooLarge(Message):
+    """It needs more GPUs than there are for it: on one node, or on several for a job that may spread."""
+
+    code: ClassVar[str] = "too_large"
+    needed: int
+    largest: int
+    spread: bool
 
 
-def impossible(job: Job, capacity: Capacity) -> str:
-    """Return why the job could not start even if it were alone on the open nodes; empty when it could.
+@dataclass(frozen=True)
+class AboveLimit(Message):
+    """It needs more GPUs than its user or group may ever hold."""
+
+    code: ClassVar[str] = "above_limit"
+    needed: int
+    limit: int
+    name: str
+
+
+@dataclass(frozen=True)
+class LimitReached(Message):
+    """The other jobs of its user or group hold too many GPUs; ``promised`` when some of those are not held yet."""
+
+    code: ClassVar[str] = "limit_reached"
+    needed: int
+    limit: int
+    name: str
+    held: int
+    promised: bool
+
+
+@dataclass(frozen=True)
+class NoneFree(Message):
+    """All ``total`` GPUs that it could use are in use or, with ``kept``, kept for jobs ahead of it."""
+
+    code: ClassVar[str] = "none_free"
+    ahead: int
+    total: int
+    everywhere: bool
+    """Whether it can run on all nodes."""
+    kept: bool
+
+
+@dataclass(frozen=True)
+class TooFewFree(Message):
+    """Fewer GPUs are free than it needs; with ``kept``, others are free, but kept for jobs ahead of it."""
+
+    code: ClassVar[str] = "too_few_free"
+    ahead: int
+    needed: int
+    free: int
+    kept: bool
+
+
+@dataclass(frozen=True)
+class NotUnderThisPolicy(Message):
+    """Enough GPUs are free, but the policy does not start it yet."""
+
+    code: ClassVar[str] = "not_under_this_policy"
+    ahead: int
+    free: int
+    kept: bool
+
+
+@dataclass(frozen=True)
+class TooScattered(Message):
+    """Enough GPUs are free, but too few together on one node."""
+
+    code: ClassVar[str] = "too_scattered"
+    ahead: int
+    needed: int
+    largest: int
+    node: str
+
+
+@dataclass(frozen=True)
+class InLine(Message):
+    """The first job of the queue comes before, even if GPUs are free."""
+
+    code: ClassVar[str] = "in_line"
+    ahead: int
+    first_needs: int
+
+
+@dataclass(frozen=True)
+class WouldHoldUp(Message):
+    """It could delay the first of the queue, which others may overtake only without delaying it."""
+
+    code: ClassVar[str] = "would_hold_up"
+    ahead: int
+    first_needs: int
+    minutes: int | None
+    """When the first one is expected to start; None when unknown."""
+
+
+@dataclass(frozen=True)
+class Outserved(Message):
+    """The job was stopped, or waits, because it has had more GPU time than others."""
+
+    code: ClassVar[str] = "outserved"
+    reason: Message
+    gpu_hours: float
+
+
+@dataclass(frozen=True)
+class InTurns(Message):
+    """Jobs that can be stopped make room at the end of their time slice."""
+
+    code: ClassVar[str] = "in_turns"
+    reason: Message
+    minutes: int
+
+
+@dataclass(frozen=True)
+class Promised(Message):
+    """Other jobs are releasing GPUs for this job."""
+
+    code: ClassVar[str] = "promised"
+    count: int
+
+
+@dataclass(frozen=True)
+class Saving(Message):
+    """The job holds the reservation of a backfilling policy: GPUs are kept for it as they become free."""
+
+    code: ClassVar[str] = "saving"
+    waited: int
+    needed: int
+    saved: int
+
+
+@dataclass(frozen=True)
+class BehindSaved(Message):
+    """GPUs are free, but kept for the job that holds the reservation."""
+
+    code: ClassVar[str] = "behind_saved"
+    count: int
+
+
+@dataclass(frozen=True)
+class AccountHas(Message):
+    """The GPUs that an account holds ``now``, that it held on average recently, and that it is entitled to."""
+
+    code: ClassVar[str] = "account_has"
+    name: str
+    now: int
+    recent: float
+    share: float
+
+
+@dataclass(frozen=True)
+class BehindShare(Message):
+    """Accounts that are further below their share go first."""
+
+    code: ClassVar[str] = "behind_share"
+    reason: Message
+    account: AccountHas
+    group: AccountHas | None
+
+
+UNEXPLAINED = Unexplained()
+
+
+def rough(seconds: float) -> int:
+    """Return a duration rounded as a sentence shows it, in seconds: to whole days, hours, minutes or seconds."""
+    size = next((size for size in (86400, 3600, 60) if seconds >= 2 * size), 1)
+    return round(seconds / size) * size
+
+
+def ahead_of(reason: Message) -> int:
+    """Return the number of jobs ahead in a reason, or 0."""
+    if isinstance(inner := getattr(reason, "reason", None), Message):
+        return ahead_of(inner)
+    return getattr(reason, "ahead", 0)
+
+
+def with_ahead(reason: Message, ahead: int) -> Message:
+    """Return the reason with another number of jobs ahead. It must have one."""
+    if isinstance(inner := getattr(reason, "reason", None), Message):
+        return replace(reason, reason=with_ahead(inner, ahead))  # type: ignore[type-var]
+    return replace(reason, ahead=ahead)  # type: ignore[type-var]
+
+
+def impossible(job: Job, capacity: Capacity) -> Message | None:
+    """Return why the job could not start even if it were alone on the open nodes; None when it could.
 
     Such a job holds no other job up, under any policy.
     """
     if job.blocked:
         return job.blocked
     if not capacity.nodes:
-        return "No node is open for new work now: all are lost, drained or not approved yet."
+        return NoOpenNode()
     scope = capacity.scope(job)
     if not scope.nodes:
-        return "None of the nodes it can run on is open for new work now."
+        return NoOpenNodeForIt()
     maximum = scope.max_gpus(job)
     if job.min_gpus > maximum:
-        where = "the nodes it can run on have" if job.spread else "the largest node it can run on has"
-        together = "at once" if job.spread else "on one node"
-        return f"It needs {gpus(job.min_gpus)} {together}, but {where} only {maximum}."
+        return TooLarge(job.min_gpus, maximum, job.spread)
     for limit, _ in capacity.limits_of(job):
         if job.min_gpus > limit.max_gpus:
-            return (
-                f"It needs {gpus(job.min_gpus)}, but the limit for {limit.name} is {limit.max_gpus}: "
-                "submit it with fewer, or ask an admin."
-            )
-    return ""
+            return AboveLimit(job.min_gpus, limit.max_gpus, limit.name)
+    return None
 
 
-def limited(job: Job, capacity: Capacity) -> str:
-    """Return which limit keeps the job from starting now, or "". Only jobs of its owner or group can change that."""
+def limited(job: Job, capacity: Capacity) -> Message | None:
+    """Return which limit keeps the job from starting now, or None. Only jobs of its owner or group can change that."""
     for limit, room in capacity.limits_of(job):
         if job.min_gpus > room:
             return _limit_reached(job, limit, room, promised=capacity.promises(limit))
-    return ""
+    return None
 
 
-def limit_reached_by(job: Job, snapshot: Snapshot, sizes: Mapping[JobId, int], held: Mapping[JobId, int]) -> str:
-    """Return which limit leaves too few GPUs for the job when others get these ``sizes``, or "".
+def limit_reached_by(
+    job: Job, snapshot: Snapshot, sizes: Mapping[JobId, int], held: Mapping[JobId, int]
+) -> Message | None:
+    """Return which limit leaves too few GPUs for the job when others get these ``sizes``, or None.
 
     ``held`` has the GPUs that jobs hold now.
     """
@@ -75,41 +259,25 @@ def limit_reached_by(job: Job, snapshot: Snapshot, sizes: Mapping[JobId, int], h
             if job.min_gpus > room:
                 more = kept or given > sum(held.get(other, 0) for other in limit.jobs)
                 return _limit_reached(job, limit, room, promised=more)
-    return ""
+    return None
 
 
-def _limit_reached(job: Job, limit: Limit, room: int, *, promised: bool) -> str:
-    held = limit.max_gpus - room
-    taken = "in use or promised" if promised else "in use"
-    return (
-        f"The limit of {gpus(limit.max_gpus)} for {limit.name} is reached: "
-        f"{held} {'is' if held == 1 else 'are'} {taken} and it needs {job.min_gpus}."
-    )
+def _limit_reached(job: Job, limit: Limit, room: int, *, promised: bool) -> LimitReached:
+    return LimitReached(job.min_gpus, limit.max_gpus, limit.name, limit.max_gpus - room, promised)
 
 
-def shortage(job: Job, capacity: Capacity, ahead: int) -> str:
+def shortage(job: Job, capacity: Capacity, ahead: int) -> Message:
     """Return that too few GPUs are free, or too few of them together."""
     left, node = capacity.left(job), capacity.fullest(job)
-    free = "free for it" if _keeps(job, capacity) else "free"
-    maximum, name = (capacity.free[node.id], node.name) if node is not None else (0, "")
+    largest, name = (capacity.free[node.id], node.name) if node is not None else (0, "")
     if left <= 0:
-        short = _none_free(job, capacity)
-    elif left < job.min_gpus:
-        short = f"it needs {gpus(job.min_gpus)} at once and only {left} {'is' if left == 1 else 'are'} {free}"
-    elif job.spread or maximum >= job.min_gpus:
-        short = f"under this policy it does not start yet, though {gpus(left)} {'is' if left == 1 else 'are'} free"
-    else:
-        short = f"it needs {gpus(job.min_gpus)} at once; the largest group of free ones is {maximum}, on node {name}"
-    return _sentence(f"{jobs(ahead)} ahead of it and {short}" if ahead else short)
-
-
-def _none_free(job: Job, capacity: Capacity) -> str:
-    scope = capacity.scope(job)
-    whole = "the only GPU" if scope.total == 1 else f"all {scope.total} GPUs"
-    where = "" if scope.allowed is None else " of the nodes it can run on"
-    taken = "in use or kept for jobs ahead of it" if _keeps(job, capacity) else "in use"
-    total = scope.total
-    return f"{whole}{where} {'is' if total == 1 else 'are'} {taken}"
+        scope = capacity.scope(job)
+        return NoneFree(ahead, scope.total, scope.allowed is None, _keeps(job, capacity))
+    if left < job.min_gpus:
+        return TooFewFree(ahead, job.min_gpus, left, _keeps(job, capacity))
+    if job.spread or largest >= job.min_gpus:
+        return NotUnderThisPolicy(ahead, left, _keeps(job, capacity))
+    return TooScattered(ahead, job.min_gpus, largest, name)
 
 
 def _keeps(job: Job, capacity: Capacity) -> bool:
@@ -118,57 +286,31 @@ def _keeps(job: Job, capacity: Capacity) -> bool:
     return any(allowed is None or node in allowed for node in capacity.kept)
 
 
-def in_line(first: Job, ahead: int) -> str:
-    """Return that the first job of the queue comes before, even if GPUs are free."""
-    return f"{jobs(ahead)} ahead of it and jobs start strictly in order; the first waits for {gpus(first.min_gpus)}."
+def in_line(first: Job, ahead: int) -> Message:
+    return InLine(ahead, first.min_gpus)
 
 
-def would_hold_up(first: Job, ahead: int, seconds: float | None) -> str:
-    """Return that the job could delay the first of the queue, which others may overtake only without delaying it."""
-    when = "" if seconds is None else f", expected in about {max(1, round(seconds / 60))} min"
-    return f"{jobs(ahead)} ahead of it, and starting now it could hold up the first, which waits for {gpus(first.min_gpus)}{when}."
+def would_hold_up(first: Job, ahead: int, seconds: float | None) -> Message:
+    return WouldHoldUp(ahead, first.min_gpus, None if seconds is None else max(1, round(seconds / 60)))
 
 
-def outserved(reason: str, job: Job) -> str:
-    """Add to a reason that the job was stopped, or waits, because it has had more GPU time than others."""
-    return f"{reason.rstrip('.')}; it has had {job.served_gpu_seconds / 3600:.1f} GPU-hours, and jobs that had fewer go first."
+def outserved(reason: Message, job: Job) -> Message:
+    return Outserved(reason, round(job.served_gpu_seconds / 3600, 1))
 
 
-def in_turns(reason: str, seconds: int) -> str:
-    """Add to a reason that jobs that can be stopped make room at the end of their time slice."""
-    return f"{reason.rstrip('.')}; jobs that can be stopped make room after about {max(1, round(seconds / 60))} min."
+def in_turns(reason: Message, seconds: float) -> Message:
+    return InTurns(reason, max(1, round(seconds / 60)))
 
 
-def promised(count: int) -> str:
-    """Return that other jobs are releasing GPUs for this job."""
-    return f"{gpus(count)} {'is' if count == 1 else 'are'} being given back by other jobs; then it starts."
-
-
-def awaiting(job: Job, capacity: Capacity, missing: int) -> str:
+def awaiting(job: Job, capacity: Capacity, missing: int) -> Message:
     """Explain that a job will start on GPUs of which ``missing`` are not free yet.
 
-    Another job may have started on some of those, so the sentence counts only GPUs that are being released.
+    Another job may have started on some of those, so the reason counts only GPUs that are being released.
     """
     coming = min(missing, capacity.coming_for(job))
-    return promised(coming) if coming else shortage(job, capacity, 0)
+    return Promised(coming) if coming else shortage(job, capacity, 0)
 
 
-def saving(job: Job, now: float, have: int, count: int) -> str:
-    """Return that the job holds the reservation: GPUs are kept for it as they become free."""
-    waited = hours(max(0.0, now - job.submitted_at - job.run_seconds))
-    return (
-        f"It has waited for {waited} and needs {gpus(count)} at once, so GPUs are saved for it as they come free: "
-        f"{have} of {count} so far."
-    )
-
-
-def behind_saved(count: int) -> str:
-    """Return that GPUs are free, but kept for the job that holds the reservation."""
-    return (
-        f"{gpus(count)} {'is' if count == 1 else 'are'} being saved for a job that has waited too long, "
-        "and too few others are free."
-    )
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
+def saving(job: Job, now: float, have: int, count: int) -> Message:
+    waited = rough(max(0.0, now - job.submitted_at - job.run_seconds))
+    return Saving(waited, count, have)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
+from scheduling.messages import Message
 from scheduling.renamed import renamed
 from scheduling.toolkit import reasons
 from scheduling.toolkit.capacity import Capacity
@@ -47,13 +48,13 @@ class Pool:
         self.count: dict[JobId, int] = {}
         self.min_gpus: dict[JobId, int] = {}
         """The GPUs that a running job must keep if it continues."""
-        self.impossible: dict[JobId, str] = {}
+        self.impossible: dict[JobId, Message] = {}
         self._room = [limit.max_gpus - limit.elsewhere for limit in snapshot.limits]
         self._limits: dict[JobId, list[int]] = {}
         for index, limit in enumerate(snapshot.limits):
             for id in limit.jobs:
                 self._limits.setdefault(id, []).append(index)
-        known: dict[object, str] = {}
+        known: dict[object, Message | None] = {}
         nodes = capacity.nodes.keys()
         for job in snapshot.jobs:
             if job.stopping:

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from scheduling.messages import Message
 from scheduling.renamed import renamed
 from scheduling.toolkit import placement, reasons
 from scheduling.toolkit.capacity import Capacity
@@ -21,7 +22,7 @@ def carry_out(
     snapshot: Snapshot,
     order: Sequence[Job],
     target: Mapping[JobId, Placement],
-    why: Mapping[JobId, str],
+    why: Mapping[JobId, Message],
     state: Mapping[str, Any],
     batches: Mapping[JobId, int] | None = None,
     again_at: float | None = None,

@@ -16,6 +16,7 @@ from django.utils import timezone  # noqa: E402
 from portal.accounts.models import User  # noqa: E402
 from portal.cluster import quarantine  # noqa: E402
 from portal.cluster.models import Node  # noqa: E402
+from portal.cluster.quarantine import Fault  # noqa: E402
 from portal.jobs import lifecycle, logs  # noqa: E402
 from portal.jobs.models import Allocation, Attempt, Container, Job  # noqa: E402
 from portal.jobs.resize_timeline.models import RankGroup  # noqa: E402
@@ -74,7 +75,7 @@ def resized_job() -> dict[str, int]:
         row.update(started_at=began)
     second.gpus.update(kind="cuda", model="NVIDIA A100-SXM4-40GB", memory_mib=40_960, links="NVLink to 0, 1, 2, 3")
     Node.objects.filter(pk=second.pk).update(runtime="docker", facts=FACTS, problems=PROBLEMS)
-    quarantine.quarantine(second.gpus.all()[3], "XID 79: the GPU has fallen off the bus")
+    quarantine.quarantine(second.gpus.all()[3], Fault("XID 79: the GPU has fallen off the bus"))
     return {"resized": job.pk, "node": second.pk}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from runners.host.gpu_watch import GpuWatch
-from runners.host.gpus import cuda_devices, driver_facts, driver_problem, inventory
+from runners.host.gpus import Gpu, cuda_devices, driver_facts, driver_problem, inventory
 from runners.runtimes.host_config import GPU_UUID
 
 pytestmark = pytest.mark.gpu
@@ -33,6 +33,10 @@ def somebody_on(index: int, mebibytes: int) -> Iterator[int]:
         assert process.stdout.readline() == "holds it\n"
         yield process.pid
         process.stdin.close()
+
+
+def outside_of(gpu: Gpu) -> str:
+    return gpu.outside.text if gpu.outside else ""
 
 
 def test_the_inventory_is_what_the_driver_says() -> None:
@@ -61,16 +65,16 @@ def test_who_computes_without_the_portal_is_named_and_its_memory_counted() -> No
     free = watch.inventory(lambda pid: False)[0]
     with somebody_on(0, 512) as pid:
         held = watch.inventory(lambda pid: False)[0]
-        assert f"process {pid}" in held.outside
+        assert f"process {pid}" in outside_of(held)
         assert held.memory_used_mib is not None and free.memory_used_mib is not None
         assert held.memory_used_mib >= free.memory_used_mib + 512
-        assert f"process {pid}" not in watch.inventory(lambda some: some == pid)[0].outside, "it is ours"
-    assert f"process {pid}" not in watch.inventory(lambda pid: False)[0].outside
+        assert f"process {pid}" not in outside_of(watch.inventory(lambda some: some == pid)[0]), "it is ours"
+    assert f"process {pid}" not in outside_of(watch.inventory(lambda pid: False)[0])
 
 
 def test_a_driver_without_errors_tells_of_none_and_links_are_named() -> None:
     watch = GpuWatch()
     for _ in range(3):
         for gpu in watch.inventory(lambda pid: True):
-            assert gpu.fault == ""
+            assert gpu.fault is None
             assert "PCIe" in gpu.links or "NVLink" in gpu.links

@@ -40,7 +40,7 @@ def test_no_key_is_in_the_database_or_in_the_log(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache.clear()
-    monkeypatch.setattr(tasks.mail, "delay", tasks.mail)  # else a worker would send the mail
+    monkeypatch.setattr(tasks.send, "delay", tasks.send)  # else a worker would send the mail
     caplog.set_level(logging.DEBUG)
     first = services.setup_link("http://x")
     people = make_people()

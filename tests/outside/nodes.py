@@ -82,7 +82,7 @@ class PretendedNode(FakeRuntime):
 
     def devices(self) -> list[Gpu]:
         return [
-            Gpu(f"outside-{self.name}-{index}", index, "cuda", "Pretended GPU", 40_960, True, "", 50, 8_192, 50)
+            Gpu(f"outside-{self.name}-{index}", index, "cuda", "Pretended GPU", 40_960, True, None, 50, 8_192, 50)
             for index in range(GPUS)
         ]
 

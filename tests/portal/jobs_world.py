@@ -113,5 +113,5 @@ def run(part: Container) -> None:
     lifecycle.advance(part, "RUNNING")
 
 
-def exit(part: Container, code: int | None = 0, reason: str = "exited", detail: str = "") -> None:
+def exit(part: Container, code: int | None = 0, reason: str = "exited", detail: Any = "") -> None:
     lifecycle.advance(part, "EXITED", exit_code=code, exit_reason=reason, detail=detail)

@@ -80,7 +80,7 @@ def run_load(
         result.cycles += 1
         result.dropped += len(done.applied.dropped)
         if done.error:
-            result.crashed.append(done.error)
+            result.crashed.append(str(done.error))
 
     def work() -> None:
         heartbeat()

@@ -22,7 +22,7 @@ class Lab:
         cache.clear()
         self.now = NOON
         monkeypatch.setattr(timezone, "now", lambda: self.now)
-        monkeypatch.setattr(look.mail, "delay", look.mail)  # in the lab size a worker would send it
+        monkeypatch.setattr(look.send, "delay", look.send)  # in the lab size a worker would send it
         self.alice = world.make_user("alice", email="alice@example.org")
         self.project = world.make_project(self.alice)
 

@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from portal.sentences import sentence_of
+from portal.sentences.words import duration
 from scheduling import tiers
-from scheduling.toolkit import reasons
 from scheduling.toolkit.capacity import Capacity, Scope
+from scheduling.toolkit.reasons import rough
 from scheduling.types import Job, Limit, NodeId, Plan, Snapshot
 
 GPUS = r"(\d+) GPUs?"
@@ -154,11 +156,11 @@ def _had(facts: Facts, job: Job, match: re.Match[str]) -> bool:
 
 
 def _work_left(facts: Facts, job: Job, match: re.Match[str]) -> bool:
-    return job.work is not None and reasons.hours(max(job.work.value, 1.0)) == match[1]
+    return job.work is not None and duration(rough(max(job.work.value, 1.0))) == match[1]
 
 
 def _served(facts: Facts, job: Job, match: re.Match[str]) -> bool:
-    return reasons.hours(job.served_gpu_seconds) == match[1]
+    return duration(rough(job.served_gpu_seconds)) == match[1]
 
 
 def _account_has(facts: Facts, job: Job, match: re.Match[str]) -> bool:
@@ -232,7 +234,8 @@ def untruths(snapshot: Snapshot, plan: Plan) -> list[str]:
     """Return the claims of a plan's reasons that are not true, and the texts without a known claim."""
     facts, found = Facts(snapshot, plan), []
     jobs = {job.id: job for job in snapshot.jobs}
-    for id, reason in plan.reasons.items():
+    for id, message in plan.reasons.items():
+        reason = sentence_of(message.data())
         rest = reason
         for pattern, holds in CLAIMS.items():
             for match in re.finditer(pattern, reason, re.IGNORECASE):

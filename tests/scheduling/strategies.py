@@ -12,6 +12,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from scheduling import registry
+from scheduling.messages import Text
 from scheduling.types import Account, Curve, Estimate, Job, Limit, Node, Policy, Snapshot
 from tests.examples import examples
 from tests.scheduling.worlds import NOW
@@ -102,7 +103,7 @@ def _job(rng: random.Random, id: str, names: tuple[str, ...], calm: bool) -> Job
         spread=spread,
         preemptible=rng.random() < 0.5,
         nodes=frozenset(name for name in names if rng.random() < 0.5) if some else None,
-        blocked="Its environment is not ready." if not calm and rng.random() < 0.1 else "",
+        blocked=Text("Its environment is not ready.") if not calm and rng.random() < 0.1 else None,
         served_gpu_seconds=ran * minimum,
         run_seconds=ran,
         first_started_at=NOW - 2 * ran if ran else None,

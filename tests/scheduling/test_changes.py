@@ -6,9 +6,12 @@ from typing import Any
 import pytest
 
 from scheduling.changes import changes, kind_of
+from scheduling.messages import Text
 from scheduling.policies.fifo import Fifo
 from scheduling.replay import decide_again, differences
+from scheduling.toolkit.reasons import NoneFree
 from scheduling.types import Plan, Snapshot
+from tests.scheduling.sentences import said
 from tests.scheduling.worlds import draw, running, waiting
 
 
@@ -38,18 +41,18 @@ def test_what_may_hurt_first_comes_first_and_jobs_that_stop_are_left_out() -> No
     lab = draw(
         {"a": 4}, waiting("w"), waiting("s"), running("p", {"a": 1}), replace(running("x", {"a": 1}), stopping=True)
     )
-    found = changes(lab, {"s": {"a": 1}}, {"w": "All are in use."})
+    found = changes(lab, {"s": {"a": 1}}, {"w": Text("All are in use.")})
     assert [(change.job, change.kind, change.reason) for change in found] == [
-        ("p", "preempted", ""),
-        ("s", "starts", ""),
-        ("w", "waits", "All are in use."),
+        ("p", "preempted", None),
+        ("s", "starts", None),
+        ("w", "waits", Text("All are in use.")),
     ]
 
 
 def test_plans_differ_in_gpus_batches_and_words() -> None:
     lab = draw({"a": 4}, waiting("1"), waiting("2"), waiting("3"))
-    one = Plan({"1": {"a": 1}}, {"3": "Wait."}, batches={"2": 32})
-    other = Plan({"1": {"a": 0}, "2": {"a": 1}}, {"3": "Wait longer."}, batches={"2": 64})
+    one = Plan({"1": {"a": 1}}, {"3": Text("Wait.")}, batches={"2": 32})
+    other = Plan({"1": {"a": 0}, "2": {"a": 1}}, {"3": Text("Wait longer.")}, batches={"2": 64})
     assert {each.job: each.what for each in differences(lab, one, other)} == {
         "1": "1 on a -> no GPUs",
         "2": "no GPUs -> 1 on a; batch 32 -> 64",
@@ -70,14 +73,21 @@ class Greedy:
 
 
 @pytest.mark.parametrize(
-    ("policy", "why"), [(Broken(), "The policy failed: ZeroDivisionError"), (Greedy(), "not allowed")]
+    ("policy", "why"), [(Broken(), "The policy failed: ZeroDivisionError"), (Greedy(), "The plan was refused: Job 1")]
 )
 def test_a_policy_that_fails_now_decides_nothing_again(policy: Any, why: str) -> None:
     lab = draw({"a": 4}, waiting("1"))
     found = decide_again(policy, lab, Plan({}))
-    assert why in found.wrong and not found.same
+    assert why in said(found.wrong) and not found.same
 
 
 def test_the_same_policy_decides_the_same() -> None:
     lab = draw({"a": 4}, waiting("1"), waiting("2", 4))
     assert decide_again(Fifo(), lab, Fifo().plan(lab)).same
+
+
+def test_a_sentence_of_an_earlier_release_is_not_compared_with_a_reason() -> None:
+    lab = draw({"a": 0}, waiting("1"))
+    reason = NoneFree(0, 0, everywhere=True, kept=False)
+    assert differences(lab, Plan({}, {"1": Text("All 0 GPUs are in use.")}), Plan({}, {"1": reason})) == ()
+    assert differences(lab, Plan({}, {"1": reason}), Plan({}, {"1": Text("All 0 GPUs are in use.")}))

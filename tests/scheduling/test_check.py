@@ -1,11 +1,17 @@
 """The last look at a plan: each thing that must not be, drawn once."""
 
+import json
 from collections.abc import Mapping
+from typing import Any
 
+import numpy as np
 import pytest
 
 from scheduling.check import violations
+from scheduling.failures import GpusOfUnknownNodes, GpusOutOfRange, MoreGpusThanFree, PlanRefused, ReasonMissing
+from scheduling.messages import Text, message_from
 from scheduling.types import Limit, Placement, Plan, Snapshot
+from tests.scheduling.sentences import said
 from tests.scheduling.worlds import draw, running, waiting
 
 ELASTIC = running("x", {"a": 2}, 1, 4)
@@ -25,7 +31,11 @@ FIXED = running("x", {"a": 2})
         (draw({"a": 1}, waiting("x"), closed=("a",)), {"x": {"a": 1}}, "Node a is not open for new work, but 1"),
         (draw({"a": 1}, waiting("x", nodes=frozenset())), {"x": {"a": 1}}, "Job x cannot run on node a"),
         (draw({"a": 1, "b": 1}, waiting("x", nodes=frozenset({"b"}))), {"x": {"a": 1}}, "Job x cannot run on node a"),
-        (draw({"a": 1}, waiting("x", blocked="No.")), {"x": {"a": 1}}, "Job x cannot start now, but is given GPUs."),
+        (
+            draw({"a": 1}, waiting("x", blocked=Text("No."))),
+            {"x": {"a": 1}},
+            "Job x cannot start now, but is given GPUs.",
+        ),
         (draw({"a": 1}, waiting("x", stopping=True)), {"x": {"a": 1}}, "Job x is being stopped, but is given GPUs."),
         (draw({"a": 4}, FIXED), {"x": {"a": 2, "b": 0}}, "unknown nodes: b"),
         (draw({"a": 4}, running("x", {"a": 2}, 1, 4, elastic=False)), {"x": {"a": 3}}, "is not elastic"),
@@ -50,12 +60,12 @@ FIXED = running("x", {"a": 2})
     ],
 )
 def test_what_must_not_be_is_named(snapshot: Snapshot, target: Mapping[str, Placement], sentence: str) -> None:
-    assert sentence in " ".join(violations(snapshot, Plan(target)))
+    assert sentence in " ".join(map(said, violations(snapshot, Plan(target))))
 
 
 def test_a_job_may_not_keep_gpus_of_a_node_that_has_left() -> None:
     snapshot = draw({"a": 4}, running("x", {"b": 2}))
-    assert violations(snapshot, Plan({"x": snapshot.jobs[0].now_on})) == ["Job x is given GPUs of unknown nodes: b."]
+    assert violations(snapshot, Plan({"x": snapshot.jobs[0].now_on})) == [GpusOfUnknownNodes("x", ["b"])]
 
 
 @pytest.mark.parametrize(
@@ -74,5 +84,17 @@ def test_what_may_be_is_left_alone(snapshot: Snapshot, target: Mapping[str, Plac
     assert violations(snapshot, Plan(target)) == []
 
 
-def test_an_empty_reason_is_no_reason() -> None:
-    assert violations(draw({"a": 0}, waiting("x")), Plan({}, {"x": " "})) == ["The reason for job x is empty."]
+@pytest.mark.parametrize("reason", [None, "", Text(" "), 3])
+def test_an_empty_reason_is_a_violation(reason: Any) -> None:
+    plan = Plan({}, {"x": reason})
+    assert violations(draw({"a": 0}, waiting("x")), plan) == [ReasonMissing("x")]
+
+
+def test_numbers_that_json_does_not_know_are_reported() -> None:
+    plan = Plan({"x": {"a": np.int64(3)}, "y": {"a": 0.5}})  # type: ignore[dict-item]  # what a faulty policy returns
+    found = violations(draw({"a": 1}, waiting("x", 1, 2), waiting("y")), plan)
+    assert GpusOutOfRange("x", 3, 1, 2) in found and MoreGpusThanFree("a", 1, 3.5) in found
+    message = PlanRefused.for_(found)
+    assert message_from(json.loads(json.dumps(message.data()))) == message
+    assert "Job x is given 3 GPUs, but runs on 1 to 2." in said(message)
+    assert "Node a has 1 free GPUs, but 3.5 are given." in said(message)

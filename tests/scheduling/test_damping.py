@@ -15,6 +15,7 @@ from scheduling.policies.elastic_fifo import ElasticFifo
 from scheduling.policies.fair_share import FairShare
 from scheduling.policies.fifo import Fifo
 from scheduling.types import Job, Limit, Reservation, Snapshot
+from tests.scheduling.sentences import reasons_of
 from tests.scheduling.strategies import EXAMPLES, built, snapshots
 from tests.scheduling.worlds import NOW, Decided, World, comes_to_rest, draw, running, sizes, waiting
 
@@ -36,14 +37,14 @@ def placed(seconds_ago: float, **facts: Any) -> Job:
 def test_a_job_that_was_just_placed_is_not_stopped_for_a_higher_tier() -> None:
     done = decide(FIFO, damped(draw({"a": 2}, placed(10), waiting("2", 2, tier="premium"))))
     assert sizes(done) == {"1": 2}
-    assert done.reasons == {"2": "All 2 GPUs are in use."}
+    assert reasons_of(done) == {"2": "All 2 GPUs are in use."}
     assert done.again_at == NOW + 20, "then it can be stopped"
 
 
 def test_it_is_stopped_once_the_damping_time_is_over() -> None:
     done = decide(FIFO, damped(draw({"a": 2}, placed(DAMPING), waiting("2", 2, tier="premium"))))
     assert sizes(done) == {}
-    assert done.reasons == {"2": "2 GPUs are being given back by other jobs; then it starts."}
+    assert reasons_of(done) == {"2": "2 GPUs are being given back by other jobs; then it starts."}
 
 
 def test_a_job_that_was_placed_earlier_is_stopped_instead() -> None:
@@ -96,13 +97,13 @@ def test_the_reason_of_a_job_behind_such_gpus_is_that_they_are_kept() -> None:
     lab = replace(lab, jobs=(replace(lab.jobs[0], base={"a": 2}), lab.jobs[1]))
     done = decide(SHARES, lab)
     assert sizes(done) == {"1": 2}
-    assert done.reasons["2"].startswith("All 4 GPUs are in use or kept for jobs ahead of it;")
+    assert reasons_of(done)["2"].startswith("All 4 GPUs are in use or kept for jobs ahead of it;")
 
 
 def test_gpus_for_a_growth_that_is_put_off_are_promised_and_not_in_use() -> None:
     limit = Limit("alice", 4, frozenset({"1", "2"}))
     lab = damped(draw({"a": 8}, running("1", {"a": 2}, 1, 4), waiting("2", 1, tier="basic"), limits=(limit,)))
-    assert decide(SHARES, lab).reasons == {
+    assert reasons_of(decide(SHARES, lab)) == {
         "2": "The limit of 4 GPUs for alice is reached: 4 are in use or promised and it needs 1."
     }
 
@@ -111,7 +112,7 @@ def test_the_reason_of_a_job_of_a_lower_tier_names_them_too() -> None:
     grows = running("1", {"a": 3}, 3, 8, tier="premium")
     done = decide(SHARES, damped(draw({"a": 4}, grows, waiting("2", 1, tier="standard", owner="bob"))))
     assert sizes(done) == {"1": 3}
-    assert done.reasons["2"].startswith("All 4 GPUs are in use or kept for jobs ahead of it")
+    assert reasons_of(done)["2"].startswith("All 4 GPUs are in use or kept for jobs ahead of it")
 
 
 def test_a_job_below_its_minimum_takes_at_once_what_it_lacks() -> None:

@@ -14,6 +14,7 @@ from scheduling.check import violations
 from scheduling.toolkit import reasons
 from scheduling.toolkit.capacity import Capacity
 from scheduling.types import Snapshot
+from tests.scheduling.sentences import reasons_of
 from tests.scheduling.strategies import EXAMPLES, built, snapshots
 from tests.scheduling.worlds import Decided, World, comes_to_rest, waiting
 
@@ -48,7 +49,7 @@ def test_each_waiting_job_has_a_reason_and_no_other_has(key: str, snapshot: Snap
     plan = built(key).plan(snapshot)
     left_out = {job.id for job in snapshot.jobs if job.waiting and not plan.target.get(job.id)}
     assert set(plan.reasons) == left_out
-    for reason in plan.reasons.values():
+    for reason in reasons_of(plan).values():
         assert not reason[0].islower() and reason.endswith(".")
         if shortage := re.search(r"needs (\d+) GPUs? at once and only (\d+) (?:is|are) free", reason):
             assert int(shortage[2]) < int(shortage[1]), reason

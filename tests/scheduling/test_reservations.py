@@ -11,6 +11,7 @@ from scheduling.check import violations
 from scheduling.decide import decide
 from scheduling.policies.fifo import Fifo
 from scheduling.types import Job, Plan, Reservation, Snapshot
+from tests.scheduling.sentences import reasons_of
 from tests.scheduling.strategies import EXAMPLES, NODE_NAMES, OWNERS, built, snapshots, world
 from tests.scheduling.worlds import NOW, Decided, World, comes_to_rest, draw, running, sizes, waiting
 
@@ -26,7 +27,7 @@ def test_what_is_reserved_now_is_for_its_owners() -> None:
     lab = draw({"a": 4}, waiting("1", 1), waiting("2", 1), waiting("3", 2, owner="bob"))
     done = reserved(lab, 3, -60, HOUR)
     assert sizes(done) == {"1": 1, "3": 2}
-    assert "3 GPUs of node a are reserved for the course for another 60 minutes." in done.reasons["2"]
+    assert "3 GPUs of node a are reserved for the course for another 60 minutes." in reasons_of(done)["2"]
 
 
 def test_a_job_that_would_run_into_it_waits() -> None:
@@ -62,7 +63,7 @@ def test_a_job_in_its_own_reservation_does_not_run_into_the_next_one(
     done = decide(Fifo(strict=False), replace(lab, reservations=(bob, eve)))
     assert ("1" in sizes(done)) == (starts or gpus == 1)
     if "1" not in sizes(done):
-        assert "reserved for Eve's in 60 minutes, before it would surely end." in done.reasons["1"]
+        assert "reserved for Eve's in 60 minutes, before it would surely end." in reasons_of(done)["1"]
 
 
 def test_when_it_begins_others_who_can_are_asked_to_leave() -> None:

@@ -14,6 +14,7 @@ from scheduling.toolkit.capacity import Capacity
 from scheduling.toolkit.plan_builder import build_plan
 from scheduling.toolkit.target_plan import carry_out
 from scheduling.types import Job, Limit, Plan, Policy, Snapshot
+from tests.scheduling.sentences import reasons_of
 from tests.scheduling.strategies import EXAMPLES, built, snapshots
 from tests.scheduling.worlds import draw, running, sizes, waiting
 
@@ -72,7 +73,7 @@ def test_premium_stops_the_basic_job_that_loses_least() -> None:
     )
     done = plan(lab)
     assert sizes(done) == {"1": 2}
-    assert done.reasons == {"3": "2 GPUs are being given back by other jobs; then it starts."}
+    assert reasons_of(done) == {"3": "2 GPUs are being given back by other jobs; then it starts."}
 
 
 def test_elastic_jobs_below_give_before_any_is_stopped() -> None:
@@ -116,7 +117,7 @@ def test_a_strict_policy_lets_no_lower_job_pass_that_could_not_make_room_again()
     lab = draw({"a": 4}, running("1", {"a": 2}), waiting("2", 4, tier="premium"), waiting("3", 1))
     done = decide(Fifo(strict=True), lab)
     assert sizes(done) == {"1": 2}
-    assert done.reasons["3"] == "Jobs of the premium tier are ahead of it, and jobs start strictly in order."
+    assert reasons_of(done)["3"] == "Jobs of the premium tier are ahead of it, and jobs start strictly in order."
 
 
 def test_a_strict_policy_lets_an_elastic_job_pass_only_if_it_can_be_stopped() -> None:

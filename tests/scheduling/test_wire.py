@@ -4,6 +4,8 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import given
 
+from scheduling.messages import Text
+from scheduling.toolkit.reasons import NoneFree
 from scheduling.types import Account, Curve, Estimate, Plan, Reservation, Snapshot
 from scheduling.wire import plan_from_json, plan_to_json, snapshot_from_json, snapshot_to_text
 from tests.scheduling.strategies import snapshots
@@ -47,8 +49,21 @@ def test_a_snapshot_that_lists_the_nodes_of_each_job_is_still_read() -> None:
 
 
 def test_a_plan_comes_back_as_it_went() -> None:
-    plan = Plan({"1": {"a": 2}}, {"2": "All 2 GPUs are in use."}, {"queue": [1]}, {"1": 64})
+    plan = Plan({"1": {"a": 2}}, {"2": NoneFree(0, 2, everywhere=True, kept=False)}, {"queue": [1]}, {"1": 64})
     assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
+
+
+def test_reasons_of_an_earlier_release_are_texts() -> None:
+    content = json.loads(snapshot_to_text(draw({"a": 2}, waiting("1"), waiting("2", blocked=Text("It is too late.")))))
+    content["jobs"][0]["blocked"], content["jobs"][1]["blocked"] = "", "It is too late."
+    assert [job.blocked for job in snapshot_from_json(content).jobs] == [None, Text("It is too late.")]
+    assert plan_from_json({"target": {}, "reasons": {"2": "It waits."}}).reasons == {"2": Text("It waits.")}
+
+
+def test_a_reason_of_a_later_release_is_kept() -> None:
+    later = {"code": "phase_of_the_moon", "degrees": 12}
+    plan = plan_from_json({"target": {}, "reasons": {"2": later}})
+    assert plan_to_json(plan)["reasons"] == {"2": later}
 
 
 def test_numbers_of_numpy_are_numbers() -> None:

@@ -22,6 +22,7 @@ from runners.demo import programs
 from runners.demo.nodes import MODEL, Course
 from runners.demo.programs import ENDINGS, SILENT_BEFORE_TRAINING, Training
 from runners.host.node_files import NodeFiles
+from runners.messages.launch import Running
 from runners.spec import RunSpec
 
 LINES = 36
@@ -361,7 +362,8 @@ def hand_over(written: Written, found: Mapping[int, Trajectory], now: datetime) 
             files.make()
             folders = files.make_container(RunSpec.from_json(part.spec))
             (folders.control / "job.json").write_text(json.dumps(part.spec))
-            (folders.scribe / "status.json").write_text(json.dumps({"phase": "running", "ranks": part.spec["slots"]}))
+            status = {"message": Running().data(), "ranks": part.spec["slots"]}
+            (folders.scribe / "status.json").write_text(json.dumps(status))
             course.write(files.container(part.name))
             entry = JournalEntry(
                 ran.job.pk, ran.attempt.pk, ran.number, created=True, started=True,

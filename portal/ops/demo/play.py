@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from portal.ops.demo.workload import DAY, DAYS, HOUR, Ask, Size
 from scheduling import registry
+from scheduling.messages import Message
 from scheduling.reservations import around
 from scheduling.simulate import Loss, Options, Submission, accounts_of, lasts, linear, simulate
 from scheduling.types import Job, Node, Placement, Plan, Policy, Reservation, Snapshot
@@ -78,7 +79,7 @@ class Story:
     simulated_attempts: list[SimulatedAttempt] = field(default_factory=list)
     finished: float | None = None
     status: str = "QUEUED"
-    reason: str = ""
+    reason: Message | None = None
     """Why it waits at the end of the month."""
     left_seconds: float = 0.0
     """How long a job that runs at the end of the month continues. At most three quarters of an hour, so that visitors
@@ -205,7 +206,7 @@ class _Recorder:
                 )
             else:
                 self._resize(live, target, now)
-            story.reason = "" if target else plan.reasons.get(job.id, "")
+            story.reason = None if target else plan.reasons.get(job.id)
 
     def _lost(self, live: SimulatedAttempt, left: dict[int, int]) -> None:
         at = max(loss.at for loss in self.losses)

@@ -4,17 +4,20 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from portal.accounts.models import AuditEntry
 from portal.cluster.models import Gpu, Reservation
-from portal.jobs import causes, lifecycle
+from portal.jobs import causes, events
+from portal.jobs.ends import NodeWasSilent
+from portal.jobs.events import Event, NodeShare
 from portal.jobs.models import Allocation, Attempt, Container, Job, JobEvent, JobState, Outcome
 from portal.jobs.resize_timeline.models import RankGroup
 from portal.ops.demo.people import PEOPLE, Made
 from portal.ops.demo.play import BACK_AT, END, KNOWN_BEFORE, LOST_AT, SWITCHES, Piece, SimulatedAttempt, Story
 from portal.ops.demo.workload import Fate
 from portal.scheduler import overlay_networks, run_specs
+from portal.scheduler.events import Resized
 from portal.scheduler.models import SchedulerConfig
 from portal.usage.models import CapacitySpell
 from runners.demo.programs import ENDINGS
@@ -204,7 +207,7 @@ def _job(made: Made, story: Story, at: Clock) -> Job:
         state=story.status,
         started_at=at(min(begins)) if begins else None,
         finished_at=None if story.finished is None else at(story.finished),
-        waiting_reason=story.reason if story.status == JobState.QUEUED else "",
+        waiting_reason=story.reason.data() if story.reason and story.status == JobState.QUEUED else "",
     )
 
 
@@ -338,10 +341,10 @@ def _container(
 
 def _exit(
     fate: Fate, simulated: SimulatedAttempt, piece: Piece, node: str, *, base: bool, stopped: bool
-) -> tuple[int | None, str, str]:
+) -> tuple[int | None, str, Any]:
     """Return exit code, reason and detail of a container that has ended."""
     if piece.until == LOST_AT:
-        return None, "lost", f"{node} was silent for too long."
+        return None, "lost", NodeWasSilent(node).data()
     if stopped:
         return STOPPED, "stopped", ""
     if simulated.ended_as != Outcome.FAILED or fate not in ENDINGS:
@@ -396,11 +399,11 @@ def write_history(written: Written) -> None:
     JobEvent.objects.bulk_create(
         (
             JobEvent(
-                job=job, seq=seq, at=written.at(when), kind=kind, text=text[:300], data=data,
+                job=job, seq=seq, at=written.at(when), kind=event.kind, data=event.data(),
                 actor=job.submitted_by if own else None,
             )
             for story, job in zip(written.stories, written.jobs, strict=True)
-            for seq, (when, kind, text, own, data) in enumerate(
+            for seq, (when, event, own) in enumerate(
                 sorted(_lines(story, job, by_job[job.pk]), key=lambda line: line[0]), start=1
             )
         ),
@@ -408,54 +411,43 @@ def write_history(written: Written) -> None:
     )  # fmt: skip
 
 
-HistoryLine = tuple[float, str, str, bool, dict[str, object]]
-"""(When, kind, text, whether the owner did it, data)."""
+HistoryLine = tuple[float, Event, bool]
+"""(When, what happened, whether the owner did it)."""
 
 
 def _lines(story: Story, job: Job, ran: Sequence[Ran]) -> Iterator[HistoryLine]:
-    yield story.ask.submitted, "submitted", f"Submitted by {job.submitted_by}.", True, {}
+    yield story.ask.submitted, events.Submitted(str(job.submitted_by)), True
     if story.status == JobState.CANCELLED and story.finished is not None:
         asked = min(story.finished, *(each.simulated.stopped_at or story.finished for each in ran), story.finished)
-        yield asked, "cancel_asked", f"Cancelled by {job.submitted_by}.", True, {}
+        yield asked, events.Cancelled(str(job.submitted_by)), True
     for each in ran:
         yield from _lines_of(each)
     if story.finished is not None:
-        state = JobState(story.status)
-        yield story.finished, "state", f"The job {lifecycle.STATE_TEXTS[state]}.", False, {"state": str(state)}
+        yield story.finished, events.StateChanged(str(story.status)), False
 
 
 def _lines_of(ran: Ran) -> Iterator[HistoryLine]:
     attempt, simulated, number = ran.attempt, ran.simulated, ran.number
-    where = " and ".join(
-        f"{node} ({count} GPU{'s' * (count > 1)})" for node, count in sorted(_first_placement(ran).items())
-    )
-    placed = f"Attempt {number} was placed on {where} by {attempt.policy}."
-    yield simulated.placed, "placed", placed, False, {"attempt": number}
-    yield simulated.placed, "state", "The job is running.", False, {"state": "RUNNING"}
+    shares = [
+        NodeShare(node=node, gpus=count, cpu_slots=False) for node, count in sorted(_first_placement(ran).items())
+    ]
+    yield simulated.placed, events.Placed(number, attempt.policy, shares), False
+    yield simulated.placed, events.StateChanged("RUNNING"), False
     if ran.began is not None:
-        yield ran.began, "started", f"Attempt {number} started.", False, {}
+        yield ran.began, events.Started(number), False
     for when, before, after in simulated.resizes:
-        yield when, "resized", f"{before} → {after} GPUs", False, {"before": before, "after": after}
+        yield when, Resized(before, after, cpu_slots=False), False
     for host in ran.hosts:
         if host.exit_reason == "lost":
-            data: dict[str, object] = {"container": host.name, "reason": "lost"}
-            yield LOST_AT, "lost", f"The container on {host.node.name} was lost.", False, data
+            yield LOST_AT, events.ContainerLost(host.name, host.node.name, "lost"), False
     if simulated.stopped_at is not None and attempt.stop_reason:
-        why = lifecycle.room_for_others(ran.job.resumable) if attempt.stop_reason == "preempted" else _label(attempt)
-        data = {"attempt": number, "reason": attempt.stop_reason}
-        yield simulated.stopped_at, "stopping", f"Attempt {number} was asked to stop: {why}.", False, data
+        yield simulated.stopped_at, events.Stopping(number, attempt.stop_reason, ran.job.resumable), False
     if simulated.ended is not None:
-        title = attempt.cause.get("title", "")
-        text = f"Attempt {number} ended: {Outcome(attempt.outcome).label}." + (f" {title}." if title else "")
-        yield simulated.ended, "ended", text, False, {"attempt": number, "outcome": attempt.outcome}
-        if attempt.outcome in (Outcome.PREEMPTED, Outcome.LOST) and ran.number <= len(ran.story.simulated_attempts):
-            then = ", to restart from its checkpoint" if ran.job.resumable else ", to restart from the beginning"
-            news = f"The job is queued again{then if attempt.outcome == Outcome.PREEMPTED else ''}."
-            yield simulated.ended, "state", news, False, {"state": "QUEUED"}
-
-
-def _label(attempt: Attempt) -> str:
-    return str(attempt.get_stop_reason_display())
+        outcome = attempt.outcome
+        yield simulated.ended, events.Ended(number, outcome, causes.without_detail(attempt.cause)), False
+        if outcome in (Outcome.PREEMPTED, Outcome.LOST) and number <= len(ran.story.simulated_attempts):
+            restarts = outcome == Outcome.PREEMPTED
+            yield simulated.ended, events.StateChanged("QUEUED", True, restarts, ran.job.resumable), False
 
 
 def _first_placement(ran: Ran) -> dict[str, int]:

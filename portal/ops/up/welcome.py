@@ -20,6 +20,7 @@ from portal.jobs.gallery import run_example
 from portal.jobs.logs import tail
 from portal.jobs.models import FINISHED_STATES, Job, JobState
 from portal.projects import examples
+from portal.sentences import sentence_of
 
 EXAMPLES = ("pytorch-digits", "horovod-elastic")
 NAMES = ("first job", "second job")
@@ -68,7 +69,7 @@ class Chapter:
             yield from self._once(f"{self.name}: running")
         elif failed := _environment(job, NodeEnvironment.State.FAILED):
             yield from self._once(
-                f"{self.name}: waiting. {job.environment.title} could not be prepared: {failed.detail}"
+                f"{self.name}: waiting. {job.environment.title} could not be prepared: {sentence_of(failed.detail)}"
             )
 
     def progress(self, job: Job) -> tuple[str, str]:
@@ -78,11 +79,11 @@ class Chapter:
             return f"{self.name} runs", f"accuracy {accuracy} so far" if accuracy else "starting"
         row = _environment(job, NodeEnvironment.State.PREPARING)
         if row and row.updated_at >= self.since:
-            return f"Preparing {job.environment.title}", f"{row.progress_percent} %, {row.detail}"
+            return f"Preparing {job.environment.title}", f"{row.progress_percent} %, {sentence_of(row.detail)}"
         if row := _environment(job, NodeEnvironment.State.READY):
             # Until the scheduler notices that the environment is ready, its reason is still about that.
             settled = timezone.now() - row.updated_at > SETTLED
-            return f"{self.name} waits", job.waiting_reason if settled else "for the scheduler"
+            return f"{self.name} waits", job.why_waiting if settled else "for the scheduler"
         if _environment(job, NodeEnvironment.State.FAILED):
             return "", ""  # the reason is printed already, and nothing continues by itself
         return "This machine joins the lab", ""

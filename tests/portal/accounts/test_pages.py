@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 import pytest
+from celery import current_app
 from django.contrib.auth.models import Group
 from django.core import mail
 from django.core.cache import cache
@@ -23,7 +24,7 @@ NEW = "weathered-lighthouse-7"
 def clean_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody asked for mail yet, and mail is sent at once also where a worker would send it."""
     cache.clear()
-    monkeypatch.setattr(tasks.mail, "delay", tasks.mail)
+    monkeypatch.setattr(tasks.send, "delay", tasks.send)
 
 
 @pytest.fixture
@@ -176,6 +177,16 @@ class TestReset:
         assert sign_in(browser(), "alice", NEW).status_code == 302
         assert sign_in(browser(), "bob", PASSWORD).status_code == 429, (
             "only the lockout of the one who has a new password"
+        )
+
+    def test_a_mail_that_the_previous_release_queued_is_sent(self) -> None:
+        queued = current_app.tasks["portal.accounts.tasks.mail"]
+        queued.apply(args=["Choose a new password for Schedulearn", "Hello alice", "alice@example.org"])
+        [sent] = mail.outbox
+        assert (sent.subject, sent.body, sent.to) == (
+            "Choose a new password for Schedulearn",
+            "Hello alice",
+            ["alice@example.org"],
         )
 
     def test_an_unknown_address_gets_the_same_answer_and_no_mail(self, people: dict[str, User]) -> None:

@@ -115,7 +115,7 @@ def test_a_set_is_kept_whole_and_read_on_another_node(lab: Lab) -> None:
     pieces = [b"".join(ask(lab.two, part, sha256).streaming_content) for sha256 in found["files"]["model.pt"][2]]
     assert b"".join(pieces) == large
     ask(lab.two, part)
-    news = lab.job.events.get(kind="checkpoint").text
+    news = lab.job.events.get(kind="checkpoint").sentence
     assert news == "Attempt 2 restarts from the checkpoint of 01 Jan 00:00:01 UTC, 16.0 MiB."
     row = CheckpointSet.objects.get()
     assert row.size == len(large) + 2 and b"".join(checkpoints.content(lab.job, row.files["model.pt"])) == large
@@ -384,7 +384,7 @@ def test_agent_and_portal_understand_each_other(
             (folder / path).write_bytes(content)
         with django_capture_on_commit_callbacks(execute=True):
             jobs[agent].send(part.name, ended=True)
-        assert jobs[agent].complaint == ""
+        assert jobs[agent].complaint is None
         run(part)
         lab.stopped()
         agent = lab.two if agent is lab.one else lab.one

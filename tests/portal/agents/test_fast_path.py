@@ -13,7 +13,8 @@ from django.test import AsyncClient, Client
 
 from portal import callers
 from portal.accounts.models import ApiToken
-from portal.agents import asgi, queries, views
+from portal.agents import asgi, queries
+from portal.agents.known_tokens import known_tokens
 from portal.asgi import ConcurrencyLimit, application, client_of, nodes_application
 from portal.cluster import services as cluster
 from portal.cluster.models import Node
@@ -206,7 +207,7 @@ async def test_so_many_requests_at_once_and_no_more() -> None:
 
 async def test_a_node_may_send_much_once_it_has_reported() -> None:
     agent = await sync_to_async(Agent)()
-    views._heard_of.clear()
+    known_tokens.clear()
     assert not may_send_much(b"/agent/v1/containers/a/outputs/b", f"Bearer {agent.token}")
     assert may_send_much(b"/projects/1/code", "")
     status, _, _ = await ask("GET", "/agent/v1/wait?seen=x", agent.token)

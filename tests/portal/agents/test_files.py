@@ -17,6 +17,7 @@ from portal.jobs import log_watchers, outputs
 from portal.jobs.models import Container, Output
 from portal.projects import store
 from portal.wake import node_channel, notify
+from runners.messages.outputs import BadPath, TooLarge, TooManyFiles
 from tests.portal.agents_world import Agent, Lookups, job_on
 
 pytestmark = pytest.mark.django_db
@@ -116,6 +117,16 @@ def test_an_output_cannot_be_anywhere_else(placed: tuple[Agent, Container], path
     assert not Output.objects.exists()
 
 
+def test_other_refusals_of_outputs_have_their_reasons_too(
+    placed: tuple[Agent, Container], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent, part = placed
+    assert put(agent, part, "./a", b"x").json()["error"]["reason"] == BadPath(outputs.MAX_PATH).data()
+    monkeypatch.setattr(outputs, "MAX_FILES", 1)
+    assert put(agent, part, "a", b"x").status_code == 201
+    assert put(agent, part, "b", b"x").json()["error"]["reason"] == TooManyFiles(1).data()
+
+
 def test_outputs_over_the_limit_are_refused_with_a_sentence(
     placed: tuple[Agent, Container], settings: LazySettings
 ) -> None:
@@ -123,7 +134,9 @@ def test_outputs_over_the_limit_are_refused_with_a_sentence(
     settings.MAX_OUTPUTS_MIB = 1
     assert put(agent, part, "a", b"x" * 700_000).status_code == 201
     refused = put(agent, part, "b", b"x" * 700_000)
-    assert refused.status_code == 413 and "1 MiB" in refused.json()["error"]["message"]
+    assert refused.status_code == 413
+    # agents of the previous release report the sentence
+    assert refused.json()["error"] == {"code": "too_large", "message": TooLarge(1).text, "reason": TooLarge(1).data()}
     assert put(agent, part, "a", b"y" * 900_000).status_code == 201  # what it replaces does not count
     assert len(list(outputs.folder_of(part.attempt.job).iterdir())) >= 1
 

@@ -145,10 +145,8 @@ def test_checkpoints_of_unknown_jobs_are_kept_for_a_month(
         assert folder.exists() == kept, f"after {days} days"
 
 
-def test_a_reply_names_the_job_beside_a_spec_that_earlier_agents_understand(
-    agent: Agent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("portal.cluster.installation._known", [])
+def test_a_reply_names_the_job_beside_a_spec_that_earlier_agents_understand(agent: Agent) -> None:
+    installation_id.cache_clear()  # other tests have databases of their own
     part = start(make_job(make_project(make_user("alice")), launcher="command"), agent)
     (entry,) = agent.sync()["containers"]
     job = JobIdentity.from_json(entry["identity"])

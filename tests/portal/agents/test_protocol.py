@@ -25,6 +25,7 @@ from portal.cluster.models import Environment, Gpu, Node
 from portal.jobs import lifecycle, logs, services
 from portal.jobs.models import Attempt, Container
 from portal.jobs.rules import STOP_SECONDS
+from portal.sentences import sentence_of
 from tests.examples import HUNT, examples
 from tests.portal.agents_world import Agent, about, job_on
 from tests.portal.jobs_world import add_host, make_environment, make_job, make_project, make_user, place
@@ -207,7 +208,7 @@ def test_a_gpu_that_two_nodes_report_is_used_on_the_older_one() -> None:
         return [gpu.usable for gpu in agent.node.gpus.order_by("index")]
 
     assert (usable(older), usable(newer)) == ([True] * 3, [True, True, False])
-    assert newer.node.gpus.get(index=2).problem.startswith("older reports this GPU, too, and keeps it.")
+    assert sentence_of(newer.node.gpus.get(index=2).problem).startswith("older reports this GPU, too, and keeps it.")
     Node.objects.filter(pk=older.node.pk).update(last_seen_at=timezone.now() - timedelta(hours=1))
     newer.report["boot"] = "b2"  # whatever is new lets a report be compared with the rows
     newer.sync()

@@ -1,5 +1,6 @@
 """Admins hear of machines that fell silent and of GPUs out of use: once, and not too often."""
 
+import json
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -7,23 +8,29 @@ import pytest
 from django.conf import settings
 from django.core import mail
 from django.core.cache import cache
+from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
-from portal.accounts.models import User
+from portal.accounts.models import AuditEntry, User
 from portal.celery import app
 from portal.cluster import alarms, quarantine
 from portal.cluster.models import Gpu, Node
+from portal.cluster.quarantine import Fault
 from portal.cluster.tasks import mail_admins
 from tests.portal import jobs_world as world
 
 pytestmark = pytest.mark.django_db
 
 
+def through_the_queue(message: dict[str, Any], to: str) -> None:
+    alarms.send(json.loads(json.dumps(message)), to)
+
+
 @pytest.fixture(autouse=True)
 def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
     cache.clear()
-    monkeypatch.setattr(alarms.mail, "delay", alarms.mail)  # in the lab size a worker would send it
+    monkeypatch.setattr(alarms.send, "delay", through_the_queue)  # in the lab size a worker would send it
 
 
 @pytest.fixture
@@ -42,7 +49,7 @@ def later(**time: float) -> datetime:
 def test_silent_nodes_and_gpus_out_of_use_are_alarms() -> None:
     silent()
     node = world.make_node("gpu-2")
-    quarantine.quarantine(Gpu.objects.get(node=node, index=1), "XID 79: it fell off the bus.\nSubject: x")
+    quarantine.quarantine(Gpu.objects.get(node=node, index=1), Fault("XID 79: it fell off the bus.\nSubject: x"))
     first, second = alarms.alarms()
     assert first.text.startswith("Node gpu-1 has not reported since")
     assert second.text == "CPU slot 1 of gpu-2 is out of use: XID 79: it fell off the bus. Subject: x."
@@ -119,3 +126,26 @@ def test_only_admins_see_it_on_their_home_page(ada: User) -> None:
     assert "1 thing in the lab needs an admin" in page and "Node gpu-1 has not reported since" in page
     client.force_login(world.make_user("bob"))
     assert "needs an admin" not in client.get("/").content.decode()
+
+
+def test_a_gpu_that_the_previous_release_took_out_of_use_keeps_its_reason(ada: User) -> None:
+    gpu = Gpu.objects.get(node=world.make_node("gpu-1"), index=0)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE cluster_gpu SET quarantined_at = %s, quarantine_reason = %s, fault = %s WHERE id = %s",
+            [timezone.now(), "XID 79.", "XID 79", gpu.pk],
+        )
+    [alarm] = alarms.alarms()
+    assert alarm.text == "CPU slot 0 of gpu-1 is out of use: XID 79."
+    gpu.refresh_from_db()
+    assert quarantine.failed_since(gpu, timezone.now() - timedelta(hours=1))
+    quarantine.release(ada, gpu)
+    assert AuditEntry.objects.get().before == {"reason": "XID 79."}
+
+
+def test_the_audit_log_has_the_reason_as_data_and_shows_its_sentence(ada: User) -> None:
+    quarantine.take_out(ada, Gpu.objects.get(node=world.make_node("gpu-1"), index=0))
+    assert AuditEntry.objects.get().after == {"reason": {"code": "gpu_taken_out", "user": "ada"}}
+    client = Client()
+    client.force_login(ada)
+    assert "reason: Taken out of use by ada." in client.get("/admin/audit/").content.decode()

@@ -18,6 +18,7 @@ from portal.cluster import agent_package, findings, quarantine, services
 from portal.cluster.agent_package import Certificate, join_command
 from portal.cluster.models import Gpu, Node
 from portal.refused import Refused
+from portal.sentences import sentence_of
 from tests.portal.agents_world import Agent
 from tests.portal.jobs_world import make_node, make_user
 from tests.portal.pages import one_line
@@ -183,7 +184,7 @@ class TestQuarantine:
         agent.report["gpus"][1]["fault"] = "XID 79 at noon"
         agent.sync()
         bad = Gpu.objects.get(index=1)
-        assert bad.quarantine_reason == "XID 79 at noon." and not bad.usable
+        assert sentence_of(bad.quarantine_reason) == "XID 79 at noon." and not bad.usable
         assert Gpu.objects.get(index=0).usable
         assert "XID 79 at noon." in browser.get("/admin/nodes/").content.decode()
         assert browser.post(f"/admin/nodes/{agent.node.pk}/gpus/{bad.pk}/release").status_code == 302
@@ -199,7 +200,7 @@ class TestQuarantine:
 
     def test_an_admin_may_take_one_out_and_only_once(self, admin: User) -> None:
         gpu = make_node().gpus.all()[0]
-        assert "by admin" in quarantine.take_out(admin, gpu).quarantine_reason
+        assert "by admin" in sentence_of(quarantine.take_out(admin, gpu).quarantine_reason)
         with pytest.raises(Refused, match="already"):
             quarantine.take_out(admin, gpu)
         assert quarantine.release(admin, gpu).usable

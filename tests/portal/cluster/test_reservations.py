@@ -90,7 +90,7 @@ def test_the_scheduler_leaves_reserved_gpus_to_those_they_are_for(ada: User) -> 
     ask(ada, node, 2, users=[bob])
     assert turn().applied.started == []
     job.refresh_from_db()
-    assert "2 CPU slots of node alpha are reserved for Course for another 60 minutes." in job.waiting_reason
+    assert "2 CPU slots of node alpha are reserved for Course for another 60 minutes." in job.why_waiting
     Reservation.objects.all().delete()
     ask(ada, node, 2, users=[job.submitted_by])
     assert turn().applied.started == [job.pk]

@@ -128,7 +128,7 @@ def test_a_lab_that_has_both_keeps_what_runs_and_starts_nothing_more() -> None:
     running.refresh_from_db()
     waiting.refresh_from_db()
     assert (running.state, waiting.state) == ("RUNNING", "QUEUED")
-    assert "laptop runs jobs as plain processes" in waiting.waiting_reason
+    assert "laptop runs jobs as plain processes" in waiting.why_waiting
     assert "No new job starts on nodes that run jobs as plain processes" in banner(running.submitted_by)
     [machine] = machines_for(waiting.submitted_by)
     assert (machine.state_text, machine.accepts_jobs) == ("not accepting jobs", False)

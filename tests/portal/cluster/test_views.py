@@ -14,6 +14,7 @@ from portal.accounts.models import AuditEntry, User, digest
 from portal.cluster import services
 from portal.cluster.models import JoinToken, Node
 from portal.cluster.node_state import state_of
+from runners.messages.confinement import FilesAndProcesses
 from tests.portal import jobs_world as world
 
 pytestmark = pytest.mark.django_db
@@ -56,9 +57,21 @@ class TestForEveryone:
         seen = page(people["bob"], "/nodes/")
         assert "alpha" in seen and "beta" not in seen and "gone" not in seen
 
-    def test_how_jobs_are_confined_is_one_sentence_on_the_page_and_in_the_api(self, people: dict[str, User]) -> None:
-        sentence = "bubblewrap: jobs see only their own files and processes"
-        node = world.make_node("alpha", runtime="process", facts={"confinement": sentence})
+    @pytest.mark.parametrize(
+        ("facts", "sentence"),
+        [
+            ({"confinement": "bubblewrap: of the previous release"}, "bubblewrap: of the previous release"),
+            (
+                {"confinement": "as text", "confinement_message": FilesAndProcesses().data()},
+                "bubblewrap: jobs see only their own files and processes",
+            ),
+        ],
+        ids=["text", "data"],
+    )
+    def test_how_jobs_are_confined_is_one_sentence_on_the_page_and_in_the_api(
+        self, people: dict[str, User], facts: dict[str, Any], sentence: str
+    ) -> None:
+        node = world.make_node("alpha", runtime="process", facts=facts)
         world.make_node("beta")
         assert sentence in page(people["admin"], f"/admin/nodes/{node.pk}/")
         listed = browser(people["bob"]).get("/api/v1/nodes/").json()

@@ -257,7 +257,7 @@ class TestChanging:
         assert (gpus_of(changed), gpus_of(behind)) == (2, 0)
         assert (
             f"the place of job {job.pk} in the queue, with 2 GPUs instead of 4"
-            in changed.events.get(kind="requeued").text
+            in changed.events.get(kind="requeued").sentence
         )
 
     def test_only_its_owner_may(self) -> None:

@@ -12,6 +12,7 @@ from django.utils import timezone
 from portal.accounts.models import User
 from portal.cluster.models import Node
 from portal.forecast import services, tasks
+from portal.forecast.messages import NotByItself, TooFarBack
 from portal.forecast.models import Forecast, Score
 from portal.jobs import lifecycle
 from portal.jobs import services as jobs
@@ -19,6 +20,7 @@ from portal.jobs.models import Attempt, Job
 from portal.projects.models import Membership
 from portal.scheduler.job_history import History
 from portal.scheduler.services import switch_policy
+from tests.portal.api_client import Script
 from tests.portal.control_world import project_of, queue, ready_node, run_agents, turn
 from tests.portal.jobs_world import make_user
 from tests.portal.pages import one_line
@@ -101,7 +103,11 @@ class TestMaking:
         services.refresh()
         row = Forecast.objects.get(job=job)
         assert (row.low, row.high, row.trail) == (None, None, [])
-        assert services.describe(row).sentence == services.NOT_BY_ITSELF
+        assert row.note == NotByItself().data()
+        assert (
+            services.describe(row).sentence
+            == "There is no forecast: what the job waits for does not change with time alone."
+        )
 
     def test_of_a_long_queue_the_first_jobs_are_looked_at(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(services, "MAX_JOBS", 1)
@@ -109,7 +115,24 @@ class TestMaking:
         first, second = queue(1), queue(1)
         assert services.refresh() == 1
         assert Forecast.objects.get(job=first).high
-        assert "first 1 jobs" in Forecast.objects.get(job=second).note
+        row = Forecast.objects.get(job=second)
+        assert row.note == TooFarBack(1).data()
+        assert (
+            services.describe(row).sentence
+            == "It is too far back in the queue for a forecast: these are made for the first 1 jobs."
+        )
+
+    def test_a_row_of_the_release_before_shows_its_text_until_the_next_forecast(self, client: Client) -> None:
+        busy_lab()
+        job = queue(8)
+        forecast(job, None, None)
+        with connection.cursor() as cursor:
+            cursor.execute("UPDATE forecast_forecast SET note = 'No forecast, as before.'")
+        assert Script(job.submitted_by).get(f"jobs/{job.pk}/forecast/").json()["sentence"] == "No forecast, as before."
+        client.force_login(job.submitted_by)
+        assert "No forecast, as before." in client.get(f"/jobs/{job.pk}/").content.decode()
+        services.refresh()
+        assert "change with time alone" in Script(job.submitted_by).get(f"jobs/{job.pk}/forecast/").json()["sentence"]
 
     def test_without_a_policy_that_decides_the_old_forecasts_stay(self) -> None:
         busy_lab()
@@ -280,7 +303,7 @@ class TestPages:
         forecast(job, 20, 100)
         job.refresh_from_db()
         page = browser(job.submitted_by).get(f"/jobs/{job.pk}/").content.decode()
-        assert job.waiting_reason and job.waiting_reason in page
+        assert job.why_waiting and job.why_waiting in page
         assert (
             "100 minutes)" in page and "none was tested in the last 30 days" in page and f"/jobs/{job.pk}/help" in page
         )

@@ -10,6 +10,8 @@ import pytest
 from portal.forecast import changes, futures, words
 from portal.forecast.futures import simulate_futures
 from portal.jobs.models import Job as JobRow
+from portal.sentences import sentence_of
+from portal.sentences.spans import span
 from scheduling.policies.elastic_fifo import ElasticFifo
 from scheduling.policies.fifo import Fifo
 from scheduling.simulate import Submission, assumed, simulate
@@ -176,7 +178,7 @@ def test_when_lengths_are_as_uncertain_as_stated_about_eight_of_ten_ranges_hold(
     ],
 )
 def test_spans_are_given_in_words_with_units(low: float, high: float, text: str) -> None:
-    assert words.span(low, high) == text
+    assert span(low, high) == text
 
 
 def test_a_list_has_room_for_less() -> None:
@@ -207,7 +209,7 @@ def test_a_shorter_limit_fits_before_a_reservation() -> None:
     snapshot = replace(world(job), reservations=(kept,))
     offered = list(changes._shorter(row, replace(job, id="8")))
     answer = changes.what_helps(Fifo(), snapshot, job, offered)
-    assert [each.sentence for each in answer.helps] == [
+    assert [sentence_of(each.message.data()) for each in answer.helps] == [
         "With at most 60 minutes instead of 24 hours it starts now. It is stopped after that time."
     ]
     assert not answer.about_to_start

@@ -1,21 +1,33 @@
 """Causes are found in the logs of real failures."""
 
+import json
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
 from django.test import Client
 from django.urls import reverse
 
 from portal.cluster.models import Gpu
-from portal.jobs import lifecycle, logs
-from portal.jobs.causes import Facts, classify, duration
+from portal.jobs import causes, lifecycle, logs
+from portal.jobs.causes import Facts
 from portal.jobs.models import Attempt
 from portal.jobs.rules import LOSSES_IN_A_ROW
-from runners.launch.joining import SENTENCE
+from portal.sentences.causes import explained
+from portal.ui import duration
+from runners.messages import Quotation
+from runners.messages.containers import CheckpointsNotKept, WithRemark
+from runners.messages.launch import RanksApart
 from tests.portal.jobs_world import exit, make_environment, make_job, make_node, make_project, make_user, place
 
 FAILED = Facts(outcome="failed", exit_reason="exited", exit_code=1)
+
+
+def classify(facts: Facts, tail: str) -> dict[str, str]:
+    """The cause in words, as a page shows it after it was stored."""
+    return explained(json.loads(json.dumps(asdict(causes.classify(facts, tail)))))
+
 
 TRACE = 'Traceback (most recent call last):\n  File "/workspace/train.py", line 12, in <module>\n    main()\n'
 
@@ -238,16 +250,30 @@ def test_the_cause_is_found_again_when_the_last_of_the_log_has_come() -> None:
     assert Attempt.objects.get(pk=attempt.pk).cause["code"] == "exit_code"
     logs.append(logs.open_stream(part, "0"), 0, b"ModuleNotFoundError: No module named 'sklearn'\n")
     lifecycle.note_collected(part)
-    cause = Attempt.objects.get(pk=attempt.pk).cause
+    cause = Attempt.objects.get(pk=attempt.pk).explanation
     assert cause["code"] == "import_error" and "science" in cause["advice"]
 
 
+APART = RanksApart().text
+
+
 @pytest.mark.django_db
-def test_ranks_that_never_joined_are_a_hint_on_the_page_of_a_job_that_succeeded(client: Client) -> None:
+@pytest.mark.parametrize(
+    "detail",
+    [
+        RanksApart().data(),
+        WithRemark(RanksApart(), CheckpointsNotKept("full")).data(),
+        APART,
+        f"{APART} Its checkpoints were not kept in the portal: full",
+        WithRemark(Quotation(APART), CheckpointsNotKept("full")).data(),
+    ],
+    ids=["a message", "a message and a remark", "a text", "a text and a remark", "a quotation and a remark"],
+)
+def test_ranks_that_never_joined_are_a_hint_on_the_page_of_a_job_that_succeeded(client: Client, detail: Any) -> None:
     owner = make_user("alice")
     job = make_job(make_project(owner))
     attempt = place(job, list(Gpu.objects.filter(node=make_node(gpus=2))))
-    exit(attempt.containers.get(), 0, detail=SENTENCE)
+    exit(attempt.containers.get(), 0, detail=detail)
     job.refresh_from_db()
     attempt.refresh_from_db()
     assert (job.state, attempt.cause["code"]) == ("SUCCEEDED", "ranks_apart")
@@ -276,7 +302,7 @@ def test_a_part_that_the_job_went_on_without_is_not_to_blame() -> None:
     exit(base, 3)
     exit(driver, 3)
     attempt.refresh_from_db()
-    assert (attempt.outcome, attempt.cause["title"]) == ("failed", "It ended with exit code 3")
+    assert (attempt.outcome, attempt.explanation["title"]) == ("failed", "It ended with exit code 3")
 
 
 @pytest.mark.django_db
@@ -290,7 +316,7 @@ def test_a_host_that_was_given_back_did_not_end_early() -> None:
     exit(base, 3)
     exit(driver, 3)
     attempt.refresh_from_db()
-    assert attempt.outcome == "failed" and "same number of steps" not in attempt.cause["detail"]
+    assert attempt.outcome == "failed" and "same number of steps" not in attempt.explanation["detail"]
 
 
 @pytest.mark.django_db
@@ -302,10 +328,10 @@ def test_the_last_of_many_losses_promises_no_further_attempt() -> None:
         attempt = place(job, list(Gpu.objects.filter(node=node)))
         exit(attempt.containers.get(), None, "lost")
         attempt.refresh_from_db()
-        advice.append(attempt.cause["advice"])
+        advice.append(attempt.explanation["advice"])
         job.refresh_from_db()
     assert job.state == "FAILED"
     assert all("restarts on another node" in text for text in advice[:-1]) and "Report it to an admin" in advice[-1]
     lifecycle.note_collected(attempt.containers.get())
     attempt.refresh_from_db()
-    assert attempt.cause["advice"] == advice[-1]
+    assert attempt.explanation["advice"] == advice[-1]

@@ -328,7 +328,7 @@ async def test_a_user_has_a_limited_number_of_sockets(lab: Lab, monkeypatch: pyt
     await again.until("idle")
     for viewer in (viewers[1], viewers[2], bob, again):
         await viewer.socket.disconnect(timeout=60)
-    assert consumers._open_sockets[lab.alice.pk] == consumers._open_sockets[lab.bob.pk] == 0
+    assert consumers.LogConsumer.open_sockets[lab.alice.pk] == consumers.LogConsumer.open_sockets[lab.bob.pk] == 0
 
 
 async def test_a_socket_that_an_error_ended_counts_no_longer(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,7 +339,7 @@ async def test_a_socket_that_an_error_ended_counts_no_longer(lab: Lab, monkeypat
     await viewer.socket.send_input({"type": "websocket.receive", "text": "{}"})
     with pytest.raises(ConnectionError):
         await viewer.socket.wait(60)
-    assert consumers._open_sockets[lab.alice.pk] == 0
+    assert consumers.LogConsumer.open_sockets[lab.alice.pk] == 0
     pumps = [task for task in asyncio.all_tasks() if "LogConsumer" in str(task.get_coro())]
     await asyncio.wait_for(asyncio.gather(*pumps, return_exceptions=True), 30)  # cancelled already
 

@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.utils import timezone
 
 from portal.cluster import quarantine
@@ -12,6 +13,8 @@ from portal.cluster.quarantine import release
 from portal.jobs import gpu_failures
 from portal.jobs.gpu_failures import Stay, failures_in_a_row, look_after_exits
 from portal.jobs.models import Container
+from portal.sentences import sentence_of
+from runners.messages.gpus import UncorrectedErrors, XidError
 from tests.portal.jobs_world import add_host, exit, make_code, make_job, make_node, make_project, make_user, place, run
 
 BAD = Stay(1, 1, failed_at_once=True)
@@ -68,7 +71,9 @@ def test_three_jobs_that_fail_at_once_take_the_gpu_out_and_only_it(gpus: list[Gp
     assert not Gpu.objects.exclude(quarantined_at=None).exists()
     lab.fail(bad)
     (taken,) = Gpu.objects.exclude(quarantined_at=None)
-    assert taken == bad and taken.quarantine_reason.startswith("3 different jobs in a row failed within 30 s")
+    assert taken == bad and sentence_of(taken.quarantine_reason).startswith(
+        "3 different jobs in a row failed within 30 s"
+    )
     release(make_user("ada", is_staff=True), bad)
     lab.fail(bad)  # what was before no longer counts
     assert not Gpu.objects.exclude(quarantined_at=None).exists()
@@ -112,9 +117,9 @@ def test_it_can_be_turned_off(gpus: list[Gpu], settings: Any) -> None:
 class TestGpusThatFailed:
     """GPUs whose driver reported a grave error."""
 
-    def fails(self, gpu: Gpu, fault: str = "XID 79 (it has fallen off the bus) at noon") -> None:
+    def fails(self, gpu: Gpu, fault: Any = XidError(79, "2026-11-21T12:00:00+00:00").data()) -> None:  # noqa: B008
         Gpu.objects.filter(pk=gpu.pk).update(fault=fault)
-        quarantine.quarantine(gpu, f"{fault}.")
+        quarantine.quarantine(gpu, quarantine.Fault(fault))
 
     def test_a_job_that_ends_badly_on_it_was_lost_and_waits_again(self, gpus: list[Gpu]) -> None:
         job = make_job(Lab().project)
@@ -126,7 +131,32 @@ class TestGpusThatFailed:
         attempt.refresh_from_db()
         job.refresh_from_db()
         assert (attempt.outcome, job.state) == ("lost", "QUEUED")
-        assert "XID 79" in Container.objects.get().detail
+        detail = "A GPU of it has failed: XID 79 (it has fallen off the bus) at 2026-11-21 12:00:00 UTC."
+        assert sentence_of(Container.objects.get().detail) == detail
+
+    @pytest.mark.parametrize("again", ["XID 7 at noon", XidError(7, "noon").data(), ""], ids=["text", "data", "none"])
+    def test_a_gpu_that_the_previous_release_took_out_of_use_is_left(self, gpus: list[Gpu], again: Any) -> None:
+        """Its rows have texts; the fault may be data since the last report of an agent of this release."""
+        job = make_job(Lab().project)
+        attempt = place(job, gpus[:1])
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "UPDATE cluster_gpu SET quarantined_at = %s, quarantine_reason = %s, fault = %s WHERE id = %s",
+                [timezone.now(), "XID 7 at noon.", "XID 7 at noon", gpus[0].pk],
+            )
+        if again:
+            Gpu.objects.filter(pk=gpus[0].pk).update(fault=again)
+        gpu_failures.leave()
+        attempt.refresh_from_db()
+        assert (attempt.wanted, attempt.stop_reason) == ("stop", "gpu_fault")
+
+    def test_a_second_fault_does_not_hide_the_first(self, gpus: list[Gpu]) -> None:
+        attempt = place(make_job(Lab().project), gpus[:1])
+        self.fails(gpus[0])
+        Gpu.objects.filter(pk=gpus[0].pk).update(fault=UncorrectedErrors(1).data())
+        gpu_failures.leave()
+        attempt.refresh_from_db()
+        assert attempt.stop_reason == "gpu_fault"
 
     def test_a_fault_from_before_a_job_does_not_excuse_its_failure(self, gpus: list[Gpu]) -> None:
         self.fails(gpus[0])
@@ -179,6 +209,7 @@ class TestGpusThatFailed:
             release(admin, gpus[0])
         attempt = place(make_job(Lab().project), gpus[:1])
         if how != "before":
+            Gpu.objects.filter(pk=gpus[0].pk).update(fault=XidError(79, "noon").data())
             quarantine.take_out(admin, gpus[0])
         gpu_failures.leave()
         attempt.refresh_from_db()

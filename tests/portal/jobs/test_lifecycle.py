@@ -282,11 +282,11 @@ def test_the_time_limit_counts_what_a_job_ran_that_goes_on_but_not_its_waiting(
 def test_a_preempted_jobs_history_shows_why_and_what_follows(project: Project, resumable: bool, then: str) -> None:
     job = make_job(project, resumable=resumable)
     preempted(job, 10)
-    history = " ".join(job.events.values_list("text", flat=True))
+    history = " ".join(event.sentence for event in job.events.all())
     assert f"asked to stop: to make room for others; it {then} later." in history
     assert ("The job is queued again, to restart from its checkpoint." in history) is resumable
     assert state_of(job) == "QUEUED"
-    assert then in job.attempts.get().cause["advice"]
+    assert then in job.attempts.get().explanation["advice"]
 
 
 def test_the_time_limit_counts_from_the_start_of_the_attempt(project: Project) -> None:

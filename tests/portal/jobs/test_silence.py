@@ -9,7 +9,7 @@ from django.test import Client
 from portal.cluster.models import Gpu
 from portal.jobs import lifecycle, logs, silence
 from portal.jobs.models import CheckpointSet, Job, LogStream, StopReason
-from portal.jobs.silence import Silence
+from portal.jobs.silence import Silence, SilentRank
 from tests.portal import jobs_world as world
 from tests.portal.api_client import Script
 from tests.portal.pages import one_line
@@ -158,7 +158,7 @@ class TestSingleRanks:
         assert found(lab, job) is None
         self.train(lab, job, 5, (0,))
         seen = found(lab, job)
-        assert seen is not None and seen.ranks == ("rank 1 on gpu-2",)
+        assert seen is not None and seen.ranks == (("rank 1", "gpu-2"),)
         assert seen.since == NOON + timedelta(minutes=60)
         assert "rank 1 on gpu-2 has printed nothing for 30 min" in seen.text()
         lab.prints(job, host=1)
@@ -178,7 +178,7 @@ class TestSingleRanks:
         assert found(lab, job) is None
         self.train(lab, job, 5, (0,))
         seen = found(lab, job)
-        assert seen is not None and seen.ranks == ("rank 1 on gpu-2",)
+        assert seen is not None and seen.ranks == (("rank 1", "gpu-2"),)
 
     def test_metrics_alone_do_not_accuse_the_rank_that_sends_them(self, lab: Lab, job: Job) -> None:
         self.train(lab, job, 60, (0,))
@@ -195,7 +195,7 @@ class TestSingleRanks:
         assert seen is not None and seen.ranks == () and len(seen.containers) == 2
 
     def test_of_many_the_text_names_some(self) -> None:
-        ranks = tuple(f"rank {number} on gpu-2" for number in range(8))
+        ranks = tuple(SilentRank(f"rank {number}", "gpu-2") for number in range(8))
         text = Silence(1, 1, NOON - timedelta(hours=2), ranks).text(NOON)
         assert "rank 3 on gpu-2 and 4 others have printed nothing for 2 h" in text and "rank 4" not in text
 

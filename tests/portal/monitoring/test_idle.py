@@ -112,7 +112,7 @@ def test_an_idle_time_is_reported_once(job: Job) -> None:
     sampled(job, 14.5)
     assert look.sweep() == 1
     assert look.sweep() == 0
-    assert "less than 5 % for 14 min" in JobEvent.objects.get(job=job, kind="idle").text
+    assert "less than 5 % for 14 min" in JobEvent.objects.get(job=job, kind="idle").sentence
     assert job.state == JobState.RUNNING
 
 

@@ -99,7 +99,7 @@ def test_jobs_wait_and_those_that_wait_now_have_a_reason(lab: Written) -> None:
     ]
     assert sum(wait > WAITS_SECONDS for wait in waits) >= 50
     waiting = list(Job.objects.filter(state=JobState.QUEUED))
-    assert len(waiting) >= 2 and all(job.waiting_reason.endswith(".") for job in waiting)
+    assert len(waiting) >= 2 and all(job.why_waiting.endswith(".") for job in waiting)
 
 
 def test_every_attempt_that_did_not_succeed_has_the_cause_that_the_portal_finds(lab: Written) -> None:
@@ -107,7 +107,7 @@ def test_every_attempt_that_did_not_succeed_has_the_cause_that_the_portal_finds(
     codes: Counter[str] = Counter()
     for attempt in ended:
         found = causes.explain(attempt.job, attempt, list(attempt.containers.select_related("node")))
-        assert attempt.cause == found and found["title"], attempt.pk
+        assert attempt.cause == found and attempt.explanation["title"], attempt.pk
         codes[str(found["code"])] += 1
     assert set(codes) >= {"gpu_out_of_memory", "import_error", "file_not_found", "exception", "time_limit", "preempted"}
     assert "unknown" not in codes and "exit_code" not in codes

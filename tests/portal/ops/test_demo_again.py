@@ -35,7 +35,7 @@ def test_the_same_start_of_another_week_gives_the_same_month(db: None, tmp_path:
         ]
         values = list(MetricPoint.objects.order_by("pk").values_list("name", "step", "value"))
         sizes = list(LogStream.objects.order_by("pk").values_list("name", "size", "marks"))
-        reasons = [job.waiting_reason for job in written.jobs]
+        reasons = [job.why_waiting for job in written.jobs]
         return [*jobs, *held, *values, *sizes, *reasons]
 
     months = []

@@ -15,6 +15,7 @@ from portal.ops.up.welcome import SETTLED, Story, submit_examples, unfinished_ex
 from portal.projects.examples import find
 from portal.scheduler import snapshot
 from portal.scheduler.apps import offer_environments
+from portal.scheduler.availability import EnvironmentFailed
 from tests.portal.agents_world import Agent
 from tests.portal.jobs_world import make_node, make_user
 
@@ -129,7 +130,8 @@ def old_agent() -> Agent:
 def test_nothing_is_placed_on_a_node_that_does_not_know_the_environment(jobs: list[Job]) -> None:
     agent = old_agent()
     plain, elastic = (next(job for job in snapshot.take().jobs if job.id == str(each.pk)) for each in jobs)
-    assert UNKNOWN in plain.blocked and elastic.blocked == ""
+    assert isinstance(plain.blocked, EnvironmentFailed) and plain.blocked.detail == UNKNOWN
+    assert elastic.blocked is None
     assert elastic.nodes is None or str(agent.node.pk) in elastic.nodes
 
 

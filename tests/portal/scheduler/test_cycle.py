@@ -16,10 +16,20 @@ from portal.jobs import lifecycle, services
 from portal.jobs.models import Allocation, Attempt, Container, Job, JobEvent
 from portal.scheduler import apply as applying
 from portal.scheduler import cycle, snapshot
+from portal.scheduler.failures import (
+    CycleFailed,
+    ParametersRefused,
+    PolicyStillBusy,
+    PolicyTooSlow,
+    UnknownPolicy,
+)
 from portal.scheduler.models import Cycle, Leader, SchedulerConfig
+from portal.scheduler.policy_thread import policy_thread
 from portal.scheduler.services import switch_policy
+from portal.sentences import sentence_of
 from runners.spec import RunSpec
 from scheduling import registry
+from scheduling.failures import MoreGpusThanFree, PlanRefused, PolicyFailed
 from scheduling.types import Plan, Snapshot
 from tests.portal.control_world import gpus_of, lead, queue, ready_node, run_agents, turn
 from tests.scheduling.worlds import draw, running, waiting
@@ -40,7 +50,7 @@ def policy(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Snapshot], Pl
 
 def reason(job: Job) -> str:
     job.refresh_from_db()
-    return job.waiting_reason
+    return job.why_waiting
 
 
 # Starting
@@ -53,9 +63,9 @@ def test_a_start_makes_attempt_containers_allocations_and_a_line_of_history() ->
     assert attempt.policy == f"{registry.DEFAULT} v{SchedulerConfig.objects.get().pk}" and len(attempt.secret) == 64
     assert attempt.allocations.count() == 2
     job.refresh_from_db()
-    assert (job.state, job.waiting_reason, job.queue_position) == ("RUNNING", "", None)
+    assert (job.state, job.why_waiting, job.queue_position) == ("RUNNING", "", None)
     text = f"Attempt 1 was placed on a (2 CPU slots) by {attempt.policy}."
-    assert JobEvent.objects.get(kind="placed").text == text
+    assert JobEvent.objects.get(kind="placed").sentence == text
     assert {part.node for part in Container.objects.all()} == {node}
 
 
@@ -156,7 +166,7 @@ def test_an_elastic_job_shrinks_for_a_newcomer_and_grows_again() -> None:
     Node.objects.update(last_seen_at=later)
     assert turn(now=later).applied.resized == [old.pk]
     assert gpus_of(old) == 4
-    assert list(JobEvent.objects.filter(kind="resized").values_list("text", flat=True)) == [
+    assert [event.sentence for event in JobEvent.objects.filter(kind="resized")] == [
         "4 → 3 CPU slots",
         "3 → 4 CPU slots",
     ]
@@ -187,7 +197,7 @@ def test_a_line_is_dropped_when_its_job_no_longer_waits() -> None:
     services.cancel(job.submitted_by, job)
     done = applying.apply(seen, plan_for(seen), "test v1")
     assert done.started == [other.pk]
-    assert "no longer waits" in done.dropped[job.pk]
+    assert done.dropped[job.pk] == applying.StepDropped("no_longer_waits")
 
 
 def test_a_line_is_dropped_when_its_gpus_are_taken() -> None:
@@ -197,7 +207,7 @@ def test_a_line_is_dropped_when_its_gpus_are_taken() -> None:
     stale = Plan({str(second.pk): {seen.nodes[0].id: 1}})
     turn()
     assert gpus_of(first) == 1
-    assert applying.apply(seen, stale, "test v1").dropped == {second.pk: "Node a no longer has 1 free."}
+    assert applying.apply(seen, stale, "test v1").dropped == {second.pk: applying.StepDropped("too_few_left", "a", 1)}
     assert not second.attempts.exists()
 
 
@@ -219,7 +229,7 @@ def test_a_line_is_dropped_when_its_node_was_closed() -> None:
     job = queue()
     seen = snapshot.take()
     Node.objects.update(draining=True)
-    assert applying.apply(seen, plan_for(seen), "t").dropped == {job.pk: "Node a no longer accepts new jobs."}
+    assert applying.apply(seen, plan_for(seen), "t").dropped == {job.pk: applying.StepDropped("node_closed", "a")}
 
 
 def test_a_resize_is_dropped_when_the_job_changed_meanwhile() -> None:
@@ -230,9 +240,9 @@ def test_a_resize_is_dropped_when_the_job_changed_meanwhile() -> None:
     seen = snapshot.take()
     lifecycle.stop_container(Container.objects.order_by("-index")[0], "drained")
     shrunk = Plan({str(job.pk): {seen.nodes[0].id: 1}})
-    assert applying.apply(seen, shrunk, "t").dropped == {job.pk: "The job's GPUs have changed in the meantime."}
+    assert applying.apply(seen, shrunk, "t").dropped == {job.pk: applying.StepDropped("gpus_changed")}
     services.cancel(job.submitted_by, job)
-    assert applying.apply(seen, shrunk, "t").dropped == {job.pk: "The job no longer runs."}
+    assert applying.apply(seen, shrunk, "t").dropped == {job.pk: applying.StepDropped("no_longer_runs")}
 
 
 def test_shrinking_stops_the_youngest_parts_and_never_the_first_host() -> None:
@@ -244,7 +254,7 @@ def test_shrinking_stops_the_youngest_parts_and_never_the_first_host() -> None:
     node = seen.nodes[0].id
     first, *others = Container.objects.filter(role="host").order_by("index")
     everything = applying.PlanStep(job.pk, "resize", {node: 3}, {}, {int(node): 3})
-    with pytest.raises(applying.PlanStaleError, match="nothing left to release"):
+    with pytest.raises(applying.PlanStaleError, match="nothing_to_release"):
         applying._PlanApplier([everything], "t", timezone.now()).carry_out(everything)
     assert applying.apply(seen, Plan({str(job.pk): {node: 2}}), "t").resized == [job.pk]
     assert list(Container.objects.filter(wanted="stop")) == others[-1:] and first not in others
@@ -282,7 +292,7 @@ def test_the_last_guard_drops_a_line_and_the_rest_goes_on(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(applying._PlanApplier, "reload_free_gpus", blind)
     done = applying.apply(turn_of, plan_for(turn_of), "t")
-    assert done.dropped[first.pk] == "Another scheduler was quicker."
+    assert done.dropped[first.pk] == applying.StepDropped("another_scheduler")
     assert done.started == [second.pk]
     assert Allocation.objects.filter(released_at=None).values("gpu").distinct().count() == 2
 
@@ -302,9 +312,9 @@ def test_a_policy_that_fails_changes_nothing_and_is_reported_once(policy: Any) -
         raise KeyError("gpu")
 
     policy(fail)
-    assert turn().error == "The policy failed: KeyError: 'gpu'"
+    assert turn().error == PolicyFailed("KeyError: 'gpu'")
     turn()
-    assert [row.error for row in Cycle.objects.all()] == ["The policy failed: KeyError: 'gpu'"]
+    assert [sentence_of(row.error) for row in Cycle.objects.all()] == ["The policy failed: KeyError: 'gpu'"]
     assert reason(job) == "The scheduler cannot decide at the moment. Admins see why on the policy page."
     assert not Attempt.objects.exists()
 
@@ -320,13 +330,13 @@ def test_a_policy_that_takes_too_long_is_abandoned(policy: Any, monkeypatch: pyt
         return Plan({})
 
     policy(ponder)
-    assert turn().error == "The policy did not decide within 0.05 seconds."
-    assert turn().error.startswith("The policy is still busy with an earlier scheduling cycle.")
+    assert turn().error == PolicyTooSlow(0.05)
+    assert turn().error == PolicyStillBusy()
     enough.set()
-    for thread in cycle._abandoned:
-        thread.join(60)
+    assert policy_thread.busy is not None
+    policy_thread.busy.join(60)
     monkeypatch.setattr(cycle, "POLICY_SECONDS", 60)
-    assert turn().error == ""
+    assert turn().error is None
 
 
 def test_a_plan_with_one_violation_is_not_applied_at_all(policy: Any) -> None:
@@ -334,7 +344,7 @@ def test_a_plan_with_one_violation_is_not_applied_at_all(policy: Any) -> None:
     queue()
     queue()
     policy(lambda seen: Plan({job.id: {seen.nodes[0].id: 1} for job in seen.jobs}))
-    assert turn().error == "The plan was refused: Node a has 1 free GPUs, but 2 are given."
+    assert turn().error == PlanRefused([MoreGpusThanFree("a", 1, 2).data()])
     assert not Attempt.objects.exists()
 
 
@@ -343,7 +353,10 @@ def test_parameters_that_no_longer_fit_their_policy_are_reported() -> None:
     queue()
     switch_policy(None, "fifo", {})
     SchedulerConfig.objects.update(params={"nice": 1})
-    assert "There is no parameter nice" in turn().error
+    error = turn().error
+    assert isinstance(error, ParametersRefused) and "There is no parameter nice" in error.error
+    SchedulerConfig.objects.update(policy="old_one")
+    assert turn().error == UnknownPolicy("old_one", list(registry.POLICIES))
 
 
 def test_running_jobs_go_on_while_the_policy_fails_and_lost_time_is_still_kept(policy: Any) -> None:
@@ -365,9 +378,9 @@ def test_a_bug_of_ours_keeps_nothing_but_its_trace(monkeypatch: pytest.MonkeyPat
         raise TypeError("ours")
 
     monkeypatch.setattr(cycle, "_update_reasons", broken)
-    assert turn().error == "The scheduling cycle failed: TypeError: ours"
+    assert turn().error == CycleFailed("TypeError: ours")
     assert not Attempt.objects.exists()
-    assert Cycle.objects.get().error == "The scheduling cycle failed: TypeError: ours"
+    assert sentence_of(Cycle.objects.get().error) == "The scheduling cycle failed: TypeError: ours"
 
 
 def test_a_deposed_scheduler_writes_nothing() -> None:
@@ -378,7 +391,7 @@ def test_a_deposed_scheduler_writes_nothing() -> None:
     with pytest.raises(cycle.LeadershipLostError):
         turn(old)
     assert not Attempt.objects.exists() and not Cycle.objects.exists()
-    assert Job.objects.get().waiting_reason == ""
+    assert Job.objects.get().why_waiting == ""
 
 
 def test_a_scheduler_that_never_led_writes_nothing() -> None:
@@ -399,7 +412,7 @@ def test_waiting_jobs_know_their_place_and_why() -> None:
     assert urgent.state == "RUNNING"
     for job in (running, second):
         job.refresh_from_db()
-    assert [(job.queue_position, job.waiting_reason) for job in (running, second)] == [
+    assert [(job.queue_position, job.why_waiting) for job in (running, second)] == [
         (1, "The only CPU slot is in use."),
         (2, "1 job is ahead of it and the only CPU slot is in use."),
     ]

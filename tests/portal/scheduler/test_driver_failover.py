@@ -11,6 +11,7 @@ from portal.jobs import lifecycle
 from portal.jobs.models import Allocation, Attempt, Container, ContainerState, Job
 from portal.scheduler import apply as applying
 from portal.scheduler import driver_failover, snapshot
+from portal.scheduler.apply import StepDropped
 from scheduling.types import Plan
 from tests.portal.control_world import gpus_of, queue, ready_node, run_agents, turn
 
@@ -114,7 +115,7 @@ def test_a_rank_group_is_not_resized_while_it_waits_for_its_driver(job: Job) -> 
     lifecycle.sweep(timezone.now())
     b = str(Node.objects.get(name="b").pk)
     fewer = Plan({str(job.pk): {b: 1}})
-    moving = {job.pk: "The job's driver is being moved."}
+    moving = {job.pk: StepDropped("driver_moving")}
     assert applying.apply(snapshot.take(), fewer, "t").dropped == moving
     driver_failover.replace(timezone.now() + LATER)
     assert applying.apply(snapshot.take(), fewer, "t").dropped == moving

@@ -11,6 +11,7 @@ from portal.jobs import lifecycle
 from portal.jobs.models import Attempt, Container
 from portal.scheduler import apply as applying
 from portal.scheduler import overlay_networks, snapshot
+from portal.scheduler.apply import StepDropped
 from runners.spec import RunSpec
 from scheduling.types import Plan
 from tests.portal.control_world import gpus_of, queue, ready_node, run_agents, turn
@@ -84,7 +85,7 @@ def test_when_no_network_is_free_jobs_stay_on_one_node(settings: Any) -> None:
     assert {elastic.attempts.get().overlay_network, other.attempts.get().overlay_network} == {0, None}
     seen = snapshot.take()
     other_way = applying.apply(seen, Plan({str(wide.pk): {a: 1, b: 2}}), "t").dropped
-    assert other_way == {wide.pk: "Node a no longer has 1 free."}
+    assert other_way == {wide.pk: StepDropped("too_few_left", "a", 1)}
     assert overlay_networks.free() is None
 
 
@@ -95,7 +96,7 @@ def test_a_gang_over_two_nodes_waits_for_a_free_network(settings: Any) -> None:
     seen = snapshot.take()
     a, b = (node.id for node in seen.nodes)
     plan = Plan({str(elastic.pk): {a: 1}, str(wide.pk): {a: 1, b: 1}})
-    reason = "Its nodes do not reach each other, or no network between them is free."
+    reason = StepDropped("no_network")
     assert applying.apply(seen, plan, "t").dropped == {wide.pk: reason}
 
 
@@ -110,7 +111,7 @@ def test_what_began_without_a_network_does_not_grow_to_another_node() -> None:
     assert gpus_of(job) == 1
     seen = snapshot.take()
     wish = Plan({str(job.pk): {node.id: 1 for node in seen.nodes}})
-    assert applying.apply(seen, wish, "t").dropped == {job.pk: "Containers on node b cannot reach the job's others."}
+    assert applying.apply(seen, wish, "t").dropped == {job.pk: StepDropped("out_of_reach", "b")}
 
 
 def test_a_rank_group_grows_to_another_node_at_an_address_that_nothing_there_has() -> None:

@@ -58,12 +58,12 @@ def test_a_job_that_had_much_makes_room_and_goes_on_later(node: Node) -> None:
     run_agents()
     first = old.attempts.get()
     assert (first.outcome, first.stop_reason, state_of(old)) == (Outcome.PREEMPTED, "preempted", "QUEUED")
-    assert first.cause["title"] == "Stopped to make room for others"
+    assert first.explanation["title"] == "Stopped to make room for others"
 
     turns(2)
     assert (gpus_of(new), gpus_of(old), state_of(new)) == (2, 0, "RUNNING")
     old.refresh_from_db()
-    assert old.waiting_reason
+    assert old.why_waiting
     run_agents(finish=True)
     assert state_of(new) == "SUCCEEDED"
 
@@ -74,7 +74,7 @@ def test_a_job_that_had_much_makes_room_and_goes_on_later(node: Node) -> None:
     assert (seen.restarts, seen.preemptible) == (1, True)
     assert seen.longest_seconds == pytest.approx(2600, abs=10)
 
-    history = list(old.events.order_by("seq").values_list("text", flat=True))
+    history = [event.sentence for event in old.events.order_by("seq")]
     stop = next(place for place, text in enumerate(history) if "make room" in text)
     assert history[stop] == (
         "Attempt 1 was asked to stop: to make room for others; it restarts from its checkpoint later."
@@ -149,7 +149,7 @@ def test_under_fair_share_who_had_most_makes_room_for_others() -> None:
     turns(3)
     assert gpus_of(other) == 1 and gpus_of(greedy) + gpus_of(also) == 1
     stopped = next(job for job in (greedy, also) if not gpus_of(job))
-    assert stopped.events.filter(text__contains="make room for others").exists()
+    assert "make room for others" in stopped.events.get(kind="stopping").sentence
 
 
 def test_a_job_that_was_just_placed_is_stopped_only_when_the_damping_time_is_over(node: Node) -> None:

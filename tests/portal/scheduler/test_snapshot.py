@@ -17,6 +17,7 @@ from portal.jobs.models import Allocation, Attempt, CheckpointSet, Container, Jo
 from portal.scheduler import apply as applying
 from portal.scheduler import snapshot
 from portal.scheduler.job_history import History
+from portal.sentences import sentence_of
 from scheduling.types import Job as JobView
 from scheduling.types import Node as NodeView
 from scheduling.types import Plan
@@ -181,16 +182,19 @@ def test_a_rank_group_spreads_over_the_nodes_that_reach_each_other_and_goes_to_a
 # Why a job cannot start anywhere
 
 
+def blocked(job: Job) -> str:
+    reason = view(job).blocked
+    return sentence_of(reason.data() if reason else None)
+
+
 def test_without_a_node_the_reason_names_who_can_add_one() -> None:
-    assert view(queue()).blocked == "No node has joined the lab yet. An admin can add one under Nodes."
+    assert blocked(queue()) == "No node has joined the lab yet. An admin can add one under Nodes."
 
 
 def test_more_than_the_lab_has_is_reported_at_once() -> None:
     ready_node("a", 2)
     ready_node("b", 2)
-    assert view(queue(9)).blocked == (
-        "It needs 9 GPUs at once, but the lab has 4. Submit it with fewer, or ask an admin."
-    )
+    assert blocked(queue(9)) == ("It needs 9 GPUs at once, but the lab has 4. Submit it with fewer, or ask an admin.")
 
 
 @pytest.mark.parametrize(
@@ -205,7 +209,7 @@ def test_more_than_the_lab_has_is_reported_at_once() -> None:
 )
 def test_a_lab_with_no_open_node_gives_the_reason(facts: dict[str, Any], clause: str) -> None:
     ready_node("a", **facts)
-    assert view(queue()).blocked == f"No node accepts new jobs now: {clause}."
+    assert blocked(queue()) == f"No node accepts new jobs now: {clause}."
 
 
 def test_an_environment_that_is_being_prepared_shows_how_far_it_is() -> None:
@@ -216,17 +220,17 @@ def test_an_environment_that_is_being_prepared_shows_how_far_it_is() -> None:
             node=make_node(name), environment=environment, state="preparing", progress_percent=percent,
             detail="compiling Horovod",
         )  # fmt: skip
-    assert view(job).blocked == ("Its environment chemistry is being prepared on node quick: 62 % (compiling Horovod).")
+    assert blocked(job) == ("Its environment chemistry is being prepared on node quick: 62 % (compiling Horovod).")
 
 
 def test_an_environment_that_is_not_begun_differs_from_one_that_failed() -> None:
     environment = make_environment("chemistry")
     node, job = make_node("a"), queue(environment=environment)
-    assert view(job).blocked == "Its environment chemistry will be prepared on a node first."
+    assert blocked(job) == "Its environment chemistry will be prepared on a node first."
     NodeEnvironment.objects.create(
         node=node, environment=environment, state="failed", detail="No compiler. Install g++."
     )
-    assert view(job).blocked == ("Its environment chemistry could not be prepared on node a: No compiler. Install g++.")
+    assert blocked(job) == ("Its environment chemistry could not be prepared on node a: No compiler. Install g++.")
 
 
 def test_a_job_runs_only_where_its_environment_is_ready() -> None:

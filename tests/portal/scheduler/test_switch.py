@@ -128,7 +128,8 @@ def test_a_policy_that_cannot_decide_cannot_be_confirmed(client: Client, policy:
     page = client.get("/admin/policy/preview/?policy=made").content.decode()
     assert "It failed on the present state of the lab: KeyError" in page and "Confirm" not in page
     policy(lambda seen: Plan({job.id: {"9999": 1} for job in seen.jobs}))
-    assert "is not allowed" in client.get("/admin/policy/preview/?policy=made").content.decode()
+    page = one_line(client.get("/admin/policy/preview/?policy=made").content.decode())
+    assert "is not allowed: Job " in page and "is given GPUs of unknown nodes: 9999." in page
     ticket = preview.compute("made", {}).ticket
     with pytest.raises(Refused, match="not allowed"):
         preview.confirm(None, "made", {}, ticket)

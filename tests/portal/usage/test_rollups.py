@@ -12,7 +12,7 @@ from django.utils import timezone
 from portal.accounts.limits import set_limit
 from portal.cluster import services as cluster
 from portal.cluster.models import Gpu, Node
-from portal.jobs import lifecycle
+from portal.jobs import events, lifecycle
 from portal.jobs import services as jobs
 from portal.jobs.models import Attempt, Job
 from portal.usage import capacity, rollups, tasks
@@ -128,7 +128,7 @@ def test_time_on_hold_gives_no_right_to_a_share() -> None:
     make_node("a", 1)
     capacity.record()
     job = make_job(make_project(alice))
-    lifecycle.record(job, "submitted", "Submitted.", actor=alice)
+    lifecycle.record(job, events.Submitted("alice"), actor=alice)
     jobs.hold(alice, job)
     later = timezone.now() + timedelta(hours=1)
     days = rollups.days_of(rollups.today(later), rollups.today(later), later)

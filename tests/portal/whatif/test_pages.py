@@ -1,5 +1,6 @@
 """Simulations of recent history: requested, run, cancelled and shown, by pages and by REST, for admins alone."""
 
+import html
 import json
 import os
 import subprocess
@@ -18,7 +19,7 @@ from django.utils import timezone
 from portal.accounts.models import User
 from portal.refused import Refused
 from portal.scheduler.services import switch_policy
-from portal.whatif import services, tasks
+from portal.whatif import services, simulation_runs, tasks
 from portal.whatif.models import Simulation
 from tests import month
 from tests.portal import jobs_world as world
@@ -120,7 +121,7 @@ class TestCarryingOut:
         row = queued(ada)
         assert services.run_queued() == 1
         row.refresh_from_db()
-        assert row.status == State.FAILED and row.error.startswith("No job ran or waited")
+        assert row.status == State.FAILED and row.why_failed.startswith("No job ran or waited")
 
     def test_one_at_a_time_and_the_first_first(self, ada: User) -> None:
         first, second = queued(ada), queued(ada)
@@ -134,7 +135,7 @@ class TestCarryingOut:
         row = queued(ada, status=State.RUNNING, seen_at=timezone.now() - services.SILENT - timedelta(seconds=1))
         services.run_queued()
         row.refresh_from_db()
-        assert row.status == State.FAILED and "interrupted" in row.error
+        assert row.status == State.FAILED and "interrupted" in row.why_failed
 
     def test_a_cancel_ends_it_on_the_way(self, ada: User, lab: month.Month, monkeypatch: pytest.MonkeyPatch) -> None:
         row = queued(ada)
@@ -160,7 +161,27 @@ class TestCarryingOut:
         monkeypatch.setattr(services, "MAX_SECONDS", 0.0)
         services.run_queued()
         row.refresh_from_db()
-        assert row.status == State.FAILED and "Choose fewer days" in row.error
+        assert row.status == State.FAILED and "Choose fewer days" in row.why_failed
+
+    def test_a_policy_that_fails_is_shown_with_its_error(
+        self, ada: User, client: Client, lab: month.Month, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: Any, **__: Any) -> None:
+            raise KeyError("gpu")
+
+        monkeypatch.setattr(simulation_runs, "simulate_world", fail)
+        row = queued(ada)
+        services.run_queued()
+        row.refresh_from_db()
+        result = row.result
+        assert result is not None
+        assert result["simulated"][1]["wrong"] == {"code": "failed_on_history", "error": "KeyError: 'gpu'"}
+        Simulation.objects.update(result=result | {"simulated": [{"wrong": "As before."}, result["simulated"][1]]})
+        shown = ["As before.", "It failed on this history: KeyError: 'gpu'"]
+        found = Script(ada).get(f"simulations/{row.pk}/").json()["result"]["simulated"]
+        assert found == [{"wrong": text} for text in shown]
+        page = html.unescape(client.get(f"/admin/simulations/{row.pk}/").content.decode())
+        assert all(text in page for text in shown)
 
     def test_only_the_last_ones_are_kept(self, ada: User, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(services, "KEPT", 2)

@@ -11,6 +11,12 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
+from portal.scheduler.management.commands.decide import answer
+from scheduling import registry
+from scheduling.policies.fifo import Fifo
+from scheduling.simulate.filter import Filter
+from scheduling.types import Plan, Snapshot
+
 TRACE = """id,submitted,seconds,gpus,owner,preemptible
 long,0,5000,4,alice,yes
 short,10,50,4,bob,yes
@@ -125,3 +131,21 @@ def test_decide_answers_line_by_line_while_its_input_stays_open_and_survives_non
         }
         process.stdin.close()
         assert process.wait(20) == 0
+
+
+class TooMany(Fifo):
+    """Gives every job more GPUs than there are."""
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        return Plan({job.id: {"0": 99} for job in snapshot.jobs})
+
+
+def test_the_rules_that_a_plan_breaks_are_named_as_sentences(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = "Job {} is given 99 GPUs, but runs on {} to {}."
+    line = json.dumps(snapshot(0, x={}))
+    assert answer(Filter(TooMany()), line)["error"].startswith(
+        f"The policy made a plan that breaks a rule: {broken.format('x', 2, 2)} Node 0 has 4 free GPUs, but 99"
+    )
+    monkeypatch.setitem(registry.POLICIES, "too_many", TooMany)
+    with pytest.raises(CommandError, match=f"A plan breaks a rule: {broken.format('long', 4, 4)}"):
+        simulate("--trace", str(trace), "--cluster", "1x4", "--policy", "too_many")

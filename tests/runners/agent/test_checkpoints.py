@@ -12,12 +12,17 @@ import pytest
 from runners.agent import checkpoints
 from runners.agent.checkpoints import JobCheckpoints
 from runners.agent.portal_client import PortalAwayError, PortalClient, PortalRefusedError
+from runners.messages import Message
 from runners.runtimes import owners
 from runners.runtimes.host_config import Owner
 from tests.fake_portal import FakePortal
 from tests.runners.conftest import make_folders
 
 NAME = "sl-1-a1-0"
+
+
+def complaint_of(job: JobCheckpoints) -> str:
+    return job.complaint.text if job.complaint else ""
 
 
 class Node:
@@ -28,7 +33,7 @@ class Node:
         self.folder = home / "checkpoints"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.portal = portal
-        self.progress: list[str] = []
+        self.progress: list[Message] = []
         self.lives: Callable[[str], bool] = lambda user: False
 
     def write(self, path: str, content: bytes, age: float = 60.0) -> None:
@@ -89,7 +94,7 @@ def test_a_folder_comes_back_the_same_elsewhere(
     assert two.files() == one.files()
     times = [(node.folder / "model.pt").stat().st_mtime_ns for node in (one, two)]
     assert times[0] == times[1], "so that it is not sent again"
-    assert two.progress[0] == "fetching its checkpoints: 0 of 0 MiB"
+    assert two.progress[0].text == "fetching its checkpoints: 0 of 0 MiB"
     before = portal.requests.total()
     two.send(ended=True)
     assert portal.requests.total() == before, "nothing has changed"
@@ -285,7 +290,10 @@ def test_a_refusal_is_reported_and_not_tried_again_until_something_changes(one: 
     job.send(NAME, ended=False)
     job.send(NAME, ended=True)
     assert full.asked == 1
-    assert job.complaint == "Its checkpoints were not kept in the portal: They take more than 1 MiB."
+    assert (
+        job.complaint
+        and job.complaint.text == "Its checkpoints were not kept in the portal: They take more than 1 MiB."
+    )
     one.write("a", b"22")
     job.send(NAME, ended=True)
     assert full.asked == 2
@@ -295,17 +303,17 @@ def test_too_many_files_stay_here_with_a_sentence(one: Node, monkeypatch: pytest
     monkeypatch.setattr(checkpoints, "MAX_FILES", 2)
     for number in range(3):
         one.write(f"f{number}", b"x")
-    assert "more than 2 files" in one.send(ended=True).complaint
+    assert "more than 2 files" in complaint_of(one.send(ended=True))
 
 
 def test_more_than_the_portal_keeps_is_not_even_read(one: Node, portal: FakePortal) -> None:
     """A file with a hole costs a job nothing, and whoever reads it hours."""
     with (one.folder / "hole").open("wb") as file:
         file.truncate(1 << 42)
-    assert "more than 1,024 MiB" in one.send(ended=True).complaint
+    assert "more than 1,024 MiB" in complaint_of(one.send(ended=True))
     (one.folder / "hole").unlink()
     one.write("a", b"1")
-    assert one.send(ended=True).complaint == ""
+    assert one.send(ended=True).complaint is None
     assert set(portal.checkpoints) == {"a"}
 
 

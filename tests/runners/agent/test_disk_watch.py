@@ -23,7 +23,8 @@ def folders(tmp_path: Path) -> Folders:
 
 
 def sentence(tmp_path: Path, spec: RunSpec = SPEC) -> str:
-    return over_limit(NodeFiles(tmp_path), spec)
+    found = over_limit(NodeFiles(tmp_path), spec)
+    return found.text if found else ""
 
 
 @pytest.mark.parametrize(

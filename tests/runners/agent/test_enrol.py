@@ -19,7 +19,8 @@ from runners.agent.signals import StopSignal
 from runners.host import processes
 from runners.host.gpus import Gpu
 from runners.host.node_files import NodeFiles
-from runners.runtime import Problem
+from runners.messages.gpus import Process, Processes
+from runners.messages.problems import OldRunc, SmallDisk
 from runners.runtimes.fake import FakeRuntime
 from runners.runtimes.process import ProcessRuntime
 
@@ -76,26 +77,24 @@ def test_a_node_that_joins_again_keeps_what_it_runs(files: NodeFiles, monkeypatc
     monkeypatch.setattr(Settings, "client", lambda *_: portal)
     monkeypatch.setattr(agent_settings, "_revoked", lambda *_: True)
     settings = Settings("https://lab", files.home, join_token="sln_join", runtime="fake", name="gpu-1")
-    found = MachineFindings({"runc": "1.2.8"}, (Problem("Unfit.", "Fix it.", blocking=True),))
+    found = MachineFindings({"runc": "1.2.8"}, (OldRunc("1.1.5"),))
     identity = identify(settings, files, StopSignal(), found)
     assert (identity.token, identity.installation) == ("sln_new", OLD.installation)
     ((_, _, _, facts, problems),) = portal.joined
-    assert facts["runc"] == "1.2.8" and problems == [
-        {"text": "Unfit.", "fix": "Fix it.", "mend": "Fix it.", "blocking": True}
-    ]
+    assert facts["runc"] == "1.2.8" and problems == [OldRunc("1.1.5").to_json()]
 
 
 def test_findings_are_described_in_lines() -> None:
     facts = {"engine": "Docker 28.2", "gpus": ["A100 (80 GiB)"]}
-    lines = describe(
-        MachineFindings(facts, (Problem("Old runc.", "Upgrade it.", blocking=True), Problem("No swap limit.", "")))
-    )
+    runc, disk = OldRunc("1.1.5"), SmallDisk(1.5, "/var")
+    lines = describe(MachineFindings(facts, (runc, disk)))
     assert lines == [
         "Engine: Docker 28.2",
         "GPUs: A100 (80 GiB)",
-        "Must be fixed first: Old runc.",
-        "    Upgrade it.",
-        "Note: No swap limit.",
+        f"Must be fixed first: {runc.text}",
+        f"    {runc.fix}",
+        f"Note: {disk.text}",
+        f"    {disk.fix}",
     ]
 
 
@@ -117,13 +116,16 @@ def test_the_clock_is_compared_with_the_portal_s(ahead: float, is_problem: bool,
 def test_nothing_starts_on_a_gpu_in_use_outside_the_portal(tmp_path: Path) -> None:
     class Busy(Machine):
         def inventory(self) -> Sequence[Gpu]:  # type: ignore[override]
-            return [Gpu("GPU-1", 0, "cuda", "A100"), Gpu("GPU-2", 1, "cuda", "A100", outside="python, process 7")]
+            return [
+                Gpu("GPU-1", 0, "cuda", "A100"),
+                Gpu("GPU-2", 1, "cuda", "A100", outside=Processes((Process("python", 7),), 0)),
+            ]
 
     machine = Busy(tmp_path, FakeRuntime())
-    assert machine.in_use(("GPU-1",)) == ""
-    assert machine.in_use(("GPU-1", "GPU-2")) == (
-        "GPU 1 of this node is in use outside the portal (python, process 7)."
-    )
+    assert machine.in_use(("GPU-1",)) is None
+    busy = machine.in_use(("GPU-1", "GPU-2"))
+    assert busy is not None
+    assert busy.text == "GPU 1 of this node is in use outside the portal (python, process 7)."
 
 
 def test_a_process_of_a_job_is_distinguished_from_others(tmp_path: Path) -> None:

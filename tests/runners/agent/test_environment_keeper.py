@@ -11,6 +11,7 @@ from runners.agent.actions import NotReadyError
 from runners.agent.environment_keeper import EnvironmentKeeper
 from runners.environments.builds import Report
 from runners.environments.preparing import Progress
+from runners.messages import Quotation
 from runners.runtime import CreateError
 
 
@@ -26,16 +27,16 @@ class Slow:
 
     def prepare(self, key: str, progress: Progress | None = None) -> Report:
         self.order.append(key)
-        self.known[key] = Report(key, state="preparing", progress_percent=40, detail="compiling")
+        self.known[key] = Report(key, state="preparing", progress_percent=40, message=Quotation("compiling"))
         try:
             while not self.go.wait(0.01):
                 if progress:
-                    progress(40, "compiling")
+                    progress(40, Quotation("compiling"))
         except BaseException:
             self.dropped.set()
             raise
         state = "failed" if key in self.bad else "ready"
-        self.known[key] = Report(key, "d", state, 100, "no compiler" if key in self.bad else "")  # type: ignore[arg-type]
+        self.known[key] = Report(key, "d", state, 100, Quotation("no compiler") if key in self.bad else None)  # type: ignore[arg-type]
         return self.known[key]
 
     def reports(self) -> list[Report]:

@@ -16,6 +16,7 @@ from runners.agent.portal_client import Backoff
 from runners.agent.program import RETRY_SECONDS
 from runners.host.node_files import NodeFiles, write_json
 from runners.launch.scribe import RESERVE, RESERVE_BYTES, keep_room
+from runners.messages import Quotation
 from runners.runtime import TroubleError
 from runners.runtimes.fake import BadRuntime, FakeRuntime
 from tests.fake_portal import FakePortal
@@ -128,7 +129,9 @@ class TestFailures:
     def test_a_container_whose_gpu_is_in_use_outside_the_portal_ends_before_it_starts(
         self, bench: Bench, portal: FakePortal
     ) -> None:
-        bench.start().executor.in_use = lambda gpus: f"{gpus[0]} is in use outside the portal." if gpus else ""
+        bench.start().executor.in_use = lambda gpus: (
+            Quotation(f"{gpus[0]} is in use outside the portal.") if gpus else None
+        )
         portal.want(entry(spec_of(give_code(portal), env=FOREVER, gpus=("cpu-0",))))
         portal.until(lambda: portal.states(NAME)[-1:] == ["EXITED"])
         ended = portal.container(NAME)

@@ -2,7 +2,7 @@
 
 import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,8 @@ import pytest
 from runners.agent.journal import ContainerJournal, delete_tree
 from runners.agent.reconcile import ControlMessage, Exit, JournalEntry
 from runners.host.node_files import NodeFiles
+from runners.messages import Quotation
+from runners.messages.containers import FilesOverLimit, TooManyFiles
 from tests.runners.conftest import as_nobody
 
 ENTRY = JournalEntry(
@@ -30,6 +32,20 @@ def test_the_next_agent_knows_what_this_one_did(files: NodeFiles) -> None:
     assert journal.begin("sl-1-a1-0", JournalEntry(1, 11, 1)) == ENTRY, "an entry is begun once"
     changed = journal.change("sl-1-a1-0", started=True)
     assert ContainerJournal(files).get("sl-1-a1-0") == changed and changed.started
+
+
+def test_messages_are_kept_as_data_and_texts_of_the_previous_release_are_read(files: NodeFiles) -> None:
+    journal, name = ContainerJournal(files), "sl-1-a1-0"
+    ended = replace(ENTRY, halted="disk", halted_detail=TooManyFiles(), exit=Exit(1, "disk", FilesOverLimit(7, 5)))
+    journal.begin(name, ended)
+    assert ContainerJournal(files).get(name) == ended
+    stored = json.loads(files.state(name).read_text())
+    assert stored["exit"]["detail"] == {"code": "container.files_over_limit", "used_mib": 7, "limit_mib": 5}
+    for text, read in (("It filled the disk.", Quotation("It filled the disk.")), ("", None)):
+        former = {**stored, "halted_detail": text, "exit": {"code": 1, "reason": "disk", "detail": text}}
+        files.state(name).write_text(json.dumps(former))
+        found = ContainerJournal(files).get(name)
+        assert found is not None and found.halted_detail == read and found.exit == Exit(1, "disk", read)
 
 
 def test_an_attempts_folder_goes_with_its_last_container(files: NodeFiles) -> None:

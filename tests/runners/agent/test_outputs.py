@@ -1,15 +1,18 @@
 """What is in /outputs reaches the portal once, and nothing that only looks like being there."""
 
+import json
 import os
 import time
 from contextlib import nullcontext
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pytest
 
 from runners.agent.outputs import ASK_BYTES, OutputSender
 from runners.agent.portal_client import PortalAwayError, PortalClient, PortalRefusedError
+from runners.messages import Message, Quotation
+from runners.messages.outputs import FileNotKept, OutputsNotKept, TooLarge
 from tests.fake_portal import FakePortal
 
 
@@ -49,6 +52,11 @@ def folder(tmp_path: Path) -> Path:
 
 def sender(folder: Path, portal: object) -> OutputSender:
     return OutputSender(folder, folder.parent / "sent.json", portal)  # type: ignore[arg-type]
+
+
+def complaint_of(sender: OutputSender) -> str:
+    complaint = sender.complaint()
+    return complaint.text if complaint else ""
 
 
 def age(path: Path, seconds: float) -> None:
@@ -98,9 +106,59 @@ def test_what_is_refused_is_named_and_not_sent_again(folder: Path, portal: Memor
     outputs.send("c", ended=True)
     outputs.send("c", ended=True)
     assert sorted(portal.puts) == ["big", "small"]
-    assert "big was not kept: over the limit of 1 MiB." in outputs.complaint()
-    assert "bad? was not kept: its name is not UTF-8." in outputs.complaint()
+    assert "big was not kept: over the limit of 1 MiB." in complaint_of(outputs)
+    assert "bad? was not kept: its name is not UTF-8." in complaint_of(outputs)
     assert sender(folder, portal).complaint() == outputs.complaint(), "the next agent still knows"
+
+
+REFUSED = FileNotKept("big", Quotation("over the limit of 1 MiB."))
+
+
+def test_complaints_are_data_and_the_release_before_still_reads_them(folder: Path, portal: MemoryPortal) -> None:
+    portal.refuse = {"big"}
+    (folder / "big").write_bytes(b"x")
+    outputs = sender(folder, portal)
+    assert outputs.complaint() is None
+    outputs.send("c", ended=True)
+    assert outputs.complaint() == OutputsNotKept((REFUSED,), 0)
+    kept = json.loads((folder.parent / "sent.json").read_text())
+    assert kept["refused"] == {"big": "big was not kept: over the limit of 1 MiB."}
+    assert kept["complaints"] == {"big": REFUSED.data()}
+
+
+@pytest.mark.parametrize("complaints", [{}, {"complaints": {"big": {"code": "output.of_a_later_release"}}}])
+def test_what_another_release_has_recorded_is_reported_by_its_text(
+    folder: Path, portal: MemoryPortal, complaints: dict[str, Any]
+) -> None:
+    (folder / "small").write_bytes(b"x")
+    former = {"files": {"big": [1, 2]}, "refused": {"big": "big was not kept: as before."}, **complaints}
+    (folder.parent / "sent.json").write_text(json.dumps(former))
+    outputs = sender(folder, portal)
+    assert outputs.complaint() == OutputsNotKept((Quotation("big was not kept: as before."),), 0)
+    outputs.send("c", ended=True)
+    assert complaint_of(sender(folder, portal)) == "big was not kept: as before."
+
+
+@pytest.mark.parametrize(
+    ("reason", "understood"),
+    [
+        (TooLarge(5).data(), TooLarge(5)),
+        (None, Quotation("No, as text.")),  # a portal of the release before
+        ({"code": "output.of_a_later_release"}, Quotation("No, as text.")),
+    ],
+)
+def test_what_the_portal_answers_is_passed_on(folder: Path, reason: Any, understood: Message) -> None:
+    (folder / "a").write_bytes(b"x")
+    with (folder / "big").open("wb") as file:
+        file.truncate(ASK_BYTES)
+    error = {"code": "too_large", "message": "No, as text."} | ({"reason": reason} if reason else {})
+    with FakePortal() as portal:
+        portal.offer = lambda path, size: (413, {"error": error})  # type: ignore[method-assign]
+        client = PortalClient(portal.url, "sln_fake")
+        outputs = sender(folder, client)
+        outputs.send("c", ended=True)
+        client.close()
+    assert outputs.complaint() == OutputsNotKept((FileNotKept("big", understood),), 0)
 
 
 def test_many_complaints_are_counted(folder: Path, portal: MemoryPortal) -> None:
@@ -109,7 +167,7 @@ def test_many_complaints_are_counted(folder: Path, portal: MemoryPortal) -> None
         portal.refuse.add(f"f{number}")
     outputs = sender(folder, portal)
     outputs.send("c", ended=True)
-    assert "17 more files were not kept." in outputs.complaint()
+    assert "17 more files were not kept." in complaint_of(outputs)
 
 
 def test_a_portal_that_goes_away_gets_the_rest_later(folder: Path, portal: MemoryPortal) -> None:
@@ -132,7 +190,7 @@ def test_too_many_files_are_cut_with_a_sentence(
         (folder / f"f{number}").write_bytes(b"x")
     outputs = sender(folder, portal)
     outputs.send("c", ended=True)
-    assert len(portal.files) == 3 and "Only the first 3 files" in outputs.complaint()
+    assert len(portal.files) == 3 and "Only the first 3 files" in complaint_of(outputs)
 
 
 def test_a_file_that_changes_while_it_is_sent_is_sent_again(folder: Path) -> None:
@@ -165,7 +223,7 @@ def test_a_large_file_that_the_portal_would_not_keep_is_not_sent(folder: Path, p
     outputs = sender(folder, portal)
     outputs.send("c", ended=True)
     assert sorted(portal.offered) == ["large", "too-large"] and sorted(portal.puts) == ["large", "small"]
-    assert outputs.complaint() == "too-large was not kept: over the limit of 1 MiB."
+    assert complaint_of(outputs) == "too-large was not kept: over the limit of 1 MiB."
 
 
 @pytest.mark.parametrize(("answer", "raises"), [(200, False), (405, False), (413, True)])

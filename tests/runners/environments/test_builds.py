@@ -40,6 +40,9 @@ from runners.environments.preparing import (
 from runners.environments.targets import Target, cross, this_machine
 from runners.environments.wheels import Framework, Pins, framework_of, pins_of
 from runners.host import processes
+from runners.messages import Message
+from runners.messages.environments import BuildingImage, CompilingHorovod, Starting
+from runners.messages.failures import CannotPull, NoWheel, Stage
 from runners.runtime import EngineError
 
 BOOKWORM = Target("3.11", (2, 36), "x86_64")
@@ -216,7 +219,7 @@ def test_packages_for_gpus_never_reach_a_machine_without(
 ) -> None:
     with pytest.raises(PrepareError, match="only builds for GPUs") as refused:
         pins(Indexes(BIG, small), monkeypatch)
-    assert "SCHEDULEARN_TORCH_INDEX" in refused.value.fix and CPU_INDEX in refused.value.fix
+    assert "SCHEDULEARN_TORCH_INDEX" in refused.value.failure.fix and CPU_INDEX in refused.value.failure.fix
 
 
 def test_what_was_resolved_is_kept_so_that_a_later_start_needs_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,7 +320,7 @@ def test_without_a_compiler_it_names_the_packages(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(horovod_wheel.shutil, "which", lambda name: None)
     problem = horovod_wheel.missing_tools(this_machine(cuda=False))
     assert problem is not None
-    assert "c++" in problem.text and "apt-get install g++ make" in problem.fix
+    assert "c++" in problem.failure.reason and "apt-get install g++ make" in problem.failure.fix
     assert not horovod_wheel.host_can_build(this_machine(cuda=False))
 
 
@@ -330,12 +333,9 @@ def test_a_host_with_a_newer_c_library_does_not_build_for_the_image(monkeypatch:
 
 
 def test_it_says_how_long_it_compiles() -> None:
-    assert horovod_wheel.compiling(190, "[ 12%] Building\n[ 45%] Building CXX object") == (
-        45,
-        "compiling Horovod: 3 min 10 s so far",
-    )
-    percent, words = horovod_wheel.compiling(5, "configuring")
-    assert 0 < percent < 20 and words == "compiling Horovod: 5 s so far"
+    assert horovod_wheel.compiling(190, "[ 12%] Building\n[ 45%] Building CXX") == (45, CompilingHorovod(seconds=190))
+    percent, step = horovod_wheel.compiling(5, "configuring")
+    assert 0 < percent < 20 and step.text == "compiling Horovod: 5 s so far"
 
 
 # Messages
@@ -352,8 +352,9 @@ def test_it_says_how_long_it_compiles() -> None:
     ],
 )
 def test_a_failed_program_is_explained_with_its_fix(output: str, text: str, fix: str) -> None:
-    problem = explain(ProgramError(output), "Doing it", Path("/log"))
-    assert text in problem.text and fix in problem.fix
+    failure = explain(ProgramError(output), Stage("installing"), Path("/log")).failure
+    assert failure.reason.startswith("Installing the packages failed: ")
+    assert text in failure.reason and fix in failure.fix
 
 
 def test_it_looks_for_space_first(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -423,13 +424,14 @@ class Played(BaseEnvironments):
         self.there = True
 
     def _make(self, entry: Entry, tell: Progress) -> Prepared:
-        tell(40, "compiling")
+        tell(40, CompilingHorovod())
         assert self.reports()[0].to_json() == {
             "key": "python",
             "digest": "",
             "state": "preparing",
             "progress_percent": 40,
-            "detail": "compiling",
+            "detail": "compiling Horovod",
+            "message": {"code": "environment.compiling_horovod", "seconds": None},
         }
         if isinstance(self.answer, Exception):
             raise self.answer
@@ -452,7 +454,7 @@ def test_it_keeps_book_of_each_environment() -> None:
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (PrepareError("It broke.", "Fix it."), "It broke. Fix it."),
+        (PrepareError(NoWheel()), "left no wheel. See the log"),
         (EngineError("No engine."), "No engine. Start the engine"),
         (OSError(28, "No space left on device"), "No space left"),
     ],
@@ -465,7 +467,7 @@ def test_what_goes_wrong_is_reported_not_raised(error: Exception, words: str) ->
 class Wavering(Played):
     def _make(self, entry: Entry, tell: Progress) -> Prepared:
         for percent in (97, 87, 98, 200):
-            tell(percent, "working")
+            tell(percent, Starting())
         return Prepared("digest", "image:tag")
 
 
@@ -497,7 +499,7 @@ class Engine:
         return self.digests.get(image, ())
 
     def pull(self, image: str, tell: Any) -> None:
-        raise PrepareError(f"The base image {image} cannot be pulled: no registry", "Set SCHEDULEARN_BASE_IMAGE.")
+        raise PrepareError(CannotPull(image, "no registry"))
 
     def target(self, image: str, cuda: bool) -> Target:
         return dataclasses.replace(BOOKWORM, cuda=cuda)
@@ -591,13 +593,8 @@ def test_what_goes_into_a_job_image_is_only_what_runs_first_and_the_training_lib
     (_, packages, own), (_, job, files) = engine.built
     assert packages == {"BASE_IMAGE": PUBLIC_BASE} and set(job) == {"PACKAGES_IMAGE"}
     assert own == ["check.py", "requirements.txt", "uv"]
-    assert files == [
-        "Dockerfile",
-        "schedulearn/runners/__init__.py",
-        "schedulearn/runners/launch",
-        "schedulearn/runners/spec.py",
-        "schedulearn/runners/training",
-    ]
+    ours = ("__init__.py", "launch", "messages", "spec.py", "training")
+    assert files == ["Dockerfile", *(f"schedulearn/runners/{name}" for name in ours)]
 
 
 def test_a_missing_base_image_is_reported_with_its_mend(fetched: list[str]) -> None:
@@ -646,18 +643,17 @@ def test_a_long_step_of_a_build_reports_how_long_it_takes(monkeypatch: pytest.Mo
     told: list[tuple[int, str]] = []
     again = threading.Event()
 
-    def tell(percent: int, words: str) -> None:
-        told.append((percent, words))
+    def tell(percent: int, step: Message) -> None:
+        told.append((percent, step.text))
         if len(told) > 3:
             again.set()
 
-    with building(tell, "sending", "building", (70, 90)) as step:
+    with building(tell, BuildingImage(packages=False), (70, 90)) as step:
         step(5, 10)
         assert again.wait(60)
-    assert told[0] == (70, "sending")
-    assert all(
-        percent == 80 and re.fullmatch(r"building, step 5 of 10: .+ so far", words) for percent, words in told[1:]
-    )
+    assert told[0] == (70, "building the job image")
+    later = r"building the job image, step 5 of 10: .+ so far"
+    assert all(percent == 80 and re.fullmatch(later, words) for percent, words in told[1:])
 
 
 def test_a_host_without_a_compiler_compiles_in_a_container(fetched: list[str]) -> None:

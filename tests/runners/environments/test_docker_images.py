@@ -10,6 +10,9 @@ import pytest
 from runners.environments import docker_images
 from runners.environments.docker_images import DockerImages, Layers, until_it_exits
 from runners.environments.preparing import PrepareError
+from runners.messages import Message
+from runners.messages.environments import AskingRegistry
+from runners.messages.failures import Stage
 
 
 class Api(docker.APIClient):
@@ -48,10 +51,10 @@ class Client:
 def test_an_image_is_fetched_by_the_name_it_was_given(
     image: str, repository: str, tag: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client, said = Client(), list[str]()
+    client, said = Client(), list[Message]()
     monkeypatch.setattr(docker_images, "connect", lambda *_: client)
     DockerImages().pull(image, said.append)
-    assert client.api.asked == [{"fromImage": repository, "tag": tag}] and said == ["asking the registry"]
+    assert client.api.asked == [{"fromImage": repository, "tag": tag}] and said == [AskingRegistry()]
 
 
 class Endless:
@@ -68,19 +71,19 @@ class Endless:
 
 def test_a_script_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(docker_images, "SCRIPT_SECONDS", -1)
-    with pytest.raises(PrepareError, match="has not ended after"):
-        list(until_it_exits(Endless(), "Compiling", tmp_path / "log"))
+    with pytest.raises(PrepareError, match="Compiling in builder:1 has not ended after"):
+        list(until_it_exits(Endless(), Stage("compiling_in", "builder:1"), tmp_path / "log"))
 
 
 def test_a_pull_says_how_much_is_downloaded() -> None:
     layers = Layers()
-    assert layers.summary() == "asking the registry"
+    assert layers.summary().text == "asking the registry"
     layers.note({"status": "Pulling from library/python", "id": "3.11"})
     for layer in ("a", "b", "c"):
         layers.note({"status": "Pulling fs layer", "id": layer})
     layers.note({"status": "Already exists", "id": "c"})
     layers.note({"status": "Downloading", "id": "a", "progressDetail": {"current": 2**20, "total": 40 * 2**20}})
     layers.note({"status": "Downloading", "id": "b", "progressDetail": {"current": 3 * 2**20, "total": 80 * 2**20}})
-    assert layers.summary() == "4 of 120 MiB, 1 of 3 layers"
+    assert layers.summary().text == "4 of 120 MiB, 1 of 3 layers"
     layers.note({"status": "Pull complete", "id": "a"})
-    assert layers.summary() == "43 of 120 MiB, 2 of 3 layers"
+    assert layers.summary().text == "43 of 120 MiB, 2 of 3 layers"

@@ -97,7 +97,7 @@ def test_an_image_runs_as_nobody_by_default(light_image: str) -> None:
 def test_preparing_again_finds_what_is_there(light_image: str) -> None:
     again = DockerEnvironments(base_image=engines.base_image())
     said: list[str] = []
-    report = again.prepare("python", lambda percent, words: said.append(words))
+    report = again.prepare("python", lambda percent, words: said.append(words.text))
     assert again.reference_of("python") == light_image and report.digest.startswith("sha256:")
     assert said == ["starting"]
     assert report.detail.startswith(f"Made from {engines.base_image()} (") and "sha256:" in report.detail

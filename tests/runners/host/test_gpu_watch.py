@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from runners.host import gpus
+from runners.host import gpus, processes
 from runners.host.gpu_watch import GpuWatch
 from runners.host.gpus import Gpu, cuda_devices
+from runners.messages.gpus import LostAt, Process, Processes, UncorrectedErrors, XidError
 from tests.runners.host.test_gpus import A100, Driver, NVMLError
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -65,13 +66,13 @@ def look(watch: GpuWatch, ours: set[int] | None = None) -> list[Gpu]:
 def test_a_grave_error_is_kept_with_its_time_and_meaning(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Watched(dict(A100), {**A100, "uuid": "GPU-2"})
     watch = watch_of(driver, monkeypatch)
-    assert [gpu.fault for gpu in look(watch)] == ["", ""]
+    assert [gpu.fault for gpu in look(watch)] == [None, None]
     assert driver.registered == ["GPU-1", "GPU-2"]
     driver.events.append((driver.devices[1], 79))
     for _ in range(2):  # it is still reported when asked again
         first, second = look(watch)
-        assert first.fault == ""
-        assert second.fault == "XID 79 (it has fallen off the bus) at 2026-11-21 12:00:00 UTC"
+        assert first.fault is None and second.fault == XidError(79, NOON.isoformat())
+        assert second.fault.text == "XID 79 (it has fallen off the bus) at 2026-11-21 12:00:00 UTC"
     assert driver.registered == ["GPU-1", "GPU-2"]
 
 
@@ -80,15 +81,15 @@ def test_what_a_program_did_to_itself_is_no_fault_of_the_device(code: int, monke
     driver = Watched(dict(A100))
     watch = watch_of(driver, monkeypatch)
     driver.events.append((driver.devices[0], code))
-    assert look(watch)[0].fault == "" and not driver.events
+    assert look(watch)[0].fault is None and not driver.events
 
 
 def test_memory_errors_are_a_fault_each_time_there_are_more(monkeypatch: pytest.MonkeyPatch) -> None:
     device = {**A100, "ecc": 1}
     watch = watch_of(Watched(device), monkeypatch)
-    assert look(watch)[0].fault == "1 memory error that could not be corrected"
+    assert look(watch)[0].fault == UncorrectedErrors(1)
     device["ecc"] = 3
-    assert look(watch)[0].fault == "3 memory errors that could not be corrected"
+    assert look(watch)[0].fault == UncorrectedErrors(3)
 
 
 def test_a_device_that_is_lost_is_still_known_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,18 +99,25 @@ def test_a_device_that_is_lost_is_still_known_by_its_name(monkeypatch: pytest.Mo
     device["lost"] = True
     (gpu,) = look(watch)
     assert gpu.uuid == "GPU-1" and not gpu.healthy
-    assert gpu.fault.startswith("The driver has lost it at ")
+    assert gpu.fault == LostAt(NOON.isoformat())
     device["lost"] = False
     (gpu,) = look(watch)
-    assert gpu.healthy and gpu.fault.startswith("The driver has lost it at ")  # until an admin gives it back
+    assert gpu.healthy and gpu.fault == LostAt(NOON.isoformat())  # until an admin gives it back
 
 
 def test_a_process_outside_the_portal_is_named_and_ours_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     me = os.getpid()
     watch = watch_of(Watched({**A100, "processes": [me, 2**22 + 1]}), monkeypatch)  # the other one has ended
     (gpu,) = look(watch)
-    assert gpu.outside.endswith(f"process {me}") and ";" not in gpu.outside
-    assert look(watch, {me})[0].outside == ""
+    name = processes.name_of(me)
+    assert name is not None and gpu.outside == Processes((Process(name, me),), 0)
+    assert look(watch, {me})[0].outside is None
+
+
+def test_of_many_processes_some_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "name_of", lambda pid: "python")
+    (gpu,) = look(watch_of(Watched({**A100, "processes": [9, 8, 7, 6, 5]}), monkeypatch))
+    assert gpu.outside == Processes((Process("python", 5), Process("python", 6), Process("python", 7)), 2)
 
 
 def test_links_are_described(monkeypatch: pytest.MonkeyPatch) -> None:

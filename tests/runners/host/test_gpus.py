@@ -7,6 +7,7 @@ import pytest
 
 from runners.host import gpus
 from runners.host.gpus import cpu_slots, cuda_devices, driver_problem, health
+from runners.messages.gpus import NoAnswer
 
 
 class NVMLError(Exception):
@@ -127,12 +128,12 @@ def test_a_device_that_supports_few_questions_is_healthy() -> None:
 )
 def test_an_unhealthy_device_has_a_reason(change: dict[str, Any], words: str) -> None:
     sick, well = cuda_devices(Driver({**A100, **change}, {**A100, "uuid": "GPU-2"}))
-    assert not sick.healthy and words in sick.problem
+    assert not sick.healthy and sick.problem and words in sick.problem.text
     assert well.healthy
 
 
 def test_a_device_without_an_answer_about_memory_is_unfit() -> None:
-    assert health(False, 0, False, False, None, False) == "It does not answer the driver."
+    assert health(False, 0, False, False, None, False) == NoAnswer()
 
 
 @pytest.mark.parametrize("error", [LibraryMissing(), DriverMissing()])

@@ -12,6 +12,7 @@ from runners.launch import hosts as hosts_module
 from runners.launch.driver import EARLY_SECONDS, Driver
 from runners.launch.files import ContainerPaths, Control
 from runners.launch.scribe import Scribe
+from runners.messages.launch import HostsDidNotCome
 from runners.spec import CollectiveGroup
 from tests.runners.conftest import make_spec
 
@@ -80,7 +81,7 @@ def test_a_static_group_without_all_its_hosts_is_our_error(static: Stage, monkey
     static.comes("h1")
     verdict = static.driver._wait_for_hosts()
     assert verdict is not None
-    assert (verdict.reason, verdict.detail) == ("launch_error", "Waiting for h2 took longer than 0 seconds")
+    assert (verdict.reason, verdict.message) == ("launch_error", HostsDidNotCome(("h2",), 0, 0))
 
 
 def test_a_removed_host_is_asked_to_leave_once(elastic: Stage) -> None:

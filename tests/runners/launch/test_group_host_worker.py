@@ -11,9 +11,11 @@ import pytest
 from runners.launch import group_host_worker
 from runners.launch.files import ContainerPaths, Control
 from runners.launch.group_host_worker import KILL_SECONDS, GroupHostWorker
-from runners.launch.host_worker import WorkerContext
+from runners.launch.host_worker import Verdict, WorkerContext
 from runners.launch.processes import Wakeup
 from runners.launch.scribe import Scribe
+from runners.messages import Message, Quotation
+from runners.messages.launch import Cancelled
 from runners.spec import CollectiveGroup
 from tests.runners.conftest import make_spec
 
@@ -78,6 +80,25 @@ def test_ranks_have_all_of_the_grace_when_the_group_ends(host: Host) -> None:
     assert host.signals_after(0) == [signal.SIGTERM]
     assert host.signals_after(GRACE_SECONDS - 0.1) == [signal.SIGTERM]
     assert host.signals_after(0.2) == [signal.SIGTERM, signal.SIGKILL]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"sentence": Cancelled().text, "message": Cancelled().data()}, Cancelled()),
+        ({"sentence": "It was too cold."}, Quotation("It was too cold.")),
+        (
+            {"sentence": "It was too cold.", "message": {"code": "launch.cold", "degrees": 3}},
+            Quotation("It was too cold."),
+        ),
+        ({"sentence": 7, "message": [7]}, None),
+        ({"sentence": ""}, None),
+    ],
+    ids=["this release", "the previous release", "a later release", "junk", "nothing"],
+)
+def test_a_driver_may_be_of_another_release(host: Host, words: dict[str, Any], message: Message | None) -> None:
+    host.receives(do="end", code=1, **words)
+    assert host.work._over == Verdict(1, "exited", message)
 
 
 def test_a_rank_that_the_driver_ends_has_a_few_seconds(host: Host) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from portal.jobs import causes
 from runners.launch.hang_detector import CHECK_SECONDS, STOPPED_SECONDS, HangDetector
+from runners.messages.launch import RankEnded
 from tests.runners.launch.test_static_group import containers_of
 from tests.runners.launching import WAIT_FOR_RELEASE, attempt, until
 
@@ -111,6 +112,6 @@ def test_a_stopped_rank_ends_its_group(tmp_path: Path) -> None:
         for container in (driver, h1, h2):
             container.start(SCHEDULEARN_STOPPED_SECONDS="0.2")
         exit = driver.wait()
-        assert (exit["code"], exit["detail"]) == (137, "Rank 1 on h2 ended with exit code 137")
+        assert (exit["code"], exit["message"]) == (137, RankEnded(1, "h2", 137).data())
         assert h1.wait()["code"] == 137
     assert "was stopped by a signal" in h2.log("setup")

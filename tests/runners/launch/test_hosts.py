@@ -145,7 +145,7 @@ def test_the_end_waits_until_who_listens_has_heard_and_not_for_who_has_left(monk
         hosts.poll(hello("h0"))
         hosts.poll(hello("h1"))
     hosts.leave("h1")
-    ending = threading.Thread(target=hosts.end, args=(0, ""))
+    ending = threading.Thread(target=hosts.end, args=(0, None))
     ending.start()
     commands = hosts.poll(hello("h0"))["commands"]
     assert [command["do"] for command in commands] == ["end"]

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from runners.launch.host_worker import Verdict
-from runners.launch.joining import SENTENCE, JoinCheck
+from runners.launch.joining import JoinCheck
+from runners.messages.launch import LeftJob, RanksApart
 from tests.runners.launch.test_static_group import containers_of
 from tests.runners.launching import WAIT_FOR_RELEASE, Attempt, Container, attempt, until
 
@@ -38,6 +39,8 @@ for number in range(25):
     step()
 {WAIT_FOR_RELEASE}"""
 FAILS = "raise SystemExit(3)"
+SENTENCE = RanksApart().text
+APART = {"code": 0, "reason": "exited", "detail": SENTENCE, "message": {"code": "launch.ranks_apart"}}
 
 
 def started(made: Attempt, program: str, *slots: int) -> list[Container]:
@@ -58,7 +61,7 @@ def started(made: Attempt, program: str, *slots: int) -> list[Container]:
 def test_a_program_that_knows_nothing_of_ranks_is_told_of_when_it_has_ended_well(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
         hosts = started(made, PLAIN, 2, 1)
-        assert [host.wait() for host in hosts] == [{"code": 0, "reason": "exited", "detail": SENTENCE}] * 2
+        assert [host.wait() for host in hosts] == [APART] * 2
     assert [host.log("setup").count(SENTENCE) for host in hosts] == [1, 1]
 
 
@@ -77,7 +80,7 @@ def test_ranks_that_train_without_the_others_are_told_of_while_they_do(tmp_path:
         (host,) = started(made, STEPS, 2)
         until(lambda: SENTENCE in host.log("setup"), summary=host.summary)
         made.release()
-        assert host.wait() == {"code": 0, "reason": "exited", "detail": SENTENCE}
+        assert host.wait() == APART
     assert host.log("setup").count(SENTENCE) == 1
 
 
@@ -93,7 +96,8 @@ def test_what_a_host_says_of_its_end_is_kept(tmp_path: Path) -> None:
     said: list[str] = []
     joining = JoinCheck(tmp_path, said.append)
     (tmp_path / "joining.started").touch()
-    assert joining.with_note(Verdict(0, "stopped", "left the job")).detail == "left the job"
-    assert joining.with_note(Verdict(1, "exited")).detail == ""
+    assert joining.with_note(Verdict(0, "stopped", LeftJob())).message == LeftJob()
+    assert joining.with_note(Verdict(1, "exited")).message is None
+    assert joining.with_note(Verdict(0, "exited")).message == RanksApart()
     (tmp_path / "joining.joined").touch()
-    assert joining.with_note(Verdict(0, "exited")).detail == ""
+    assert joining.with_note(Verdict(0, "exited")).message is None

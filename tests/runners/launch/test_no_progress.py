@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from runners.launch.host_worker import Verdict
+from runners.messages.launch import LacksHosts, RestartedWithoutCommit
 from tests.runners.launching import ElasticJob, attempt
 
 pytestmark = [pytest.mark.horovod, pytest.mark.timeout(400)]
@@ -28,8 +30,7 @@ def test_the_driver_of_a_group_with_too_few_ranks_gives_up(elastic: ElasticJob, 
     else:
         h2.tell(stop={"reason": "drained", "grace_seconds": 5})
     ended = elastic.driver.wait(60)
-    lacks_hosts = "The job needs 2 ranks, but too few hosts were available for 6 s"
-    assert ended == {"code": 1, "reason": "launch_error", "detail": lacks_hosts}
+    assert ended == Verdict(1, "launch_error", LacksHosts(2, 6)).to_json()
     assert h1.wait(30)["code"] != 0
 
 
@@ -71,8 +72,6 @@ def test_a_group_that_keeps_failing_without_a_commit_ends(
         if commits:
             assert ended == {"code": 0, "reason": "exited", "detail": ""}, elastic.summary()
         else:
-            assert ended["code"] == 1 and ended["reason"] == "exited"
-            restarted = f"The ranks failed and were restarted {limit} times in a row without a commit"
-            assert ended["detail"].startswith(restarted)
+            assert ended == Verdict(1, "exited", RestartedWithoutCommit(limit)).to_json()
             assert h1.log().count("nothing works, step 1") == limit + 1, "the first group and those after it"
             assert h2.wait(30)["code"] != 0

@@ -16,13 +16,14 @@ import pytest
 from runners.launch import network
 from runners.launch.files import ContainerPaths, Control, Host
 from runners.launch.group_host_worker import GroupHostWorker
-from runners.launch.host_worker import WorkerContext
+from runners.launch.host_worker import Verdict, WorkerContext
 from runners.launch.hosts import Hosts
 from runners.launch.joining_ranks import ASKS_FOR_PLACE
 from runners.launch.prestart import PrestartedRanks, likely_slots
 from runners.launch.processes import Processes, Wakeup
 from runners.launch.rendezvous import Routes, Server, serve
 from runners.launch.scribe import Scribe
+from runners.messages.launch import LacksHosts, LeftJob, RankEnded
 from tests.runners.launch.test_static_group import containers_of
 from tests.runners.launching import Attempt, Container, attempt, local_group, until
 
@@ -120,7 +121,7 @@ def test_a_rank_that_fails_before_there_is_a_driver_fails_the_attempt(tmp_path: 
         until(lambda: "ended with exit code 9" in host.log("setup"))
         driver.start()
         exit = driver.wait()
-        assert (exit["code"], exit["detail"]) == (9, "Rank 0 on h1 ended with exit code 9")
+        assert exit == Verdict(9, "exited", RankEnded(0, "h1", 9)).to_json()
         assert host.wait()["code"] == 9
 
 
@@ -209,13 +210,13 @@ def test_an_early_rank_learns_from_its_driver_that_it_is_another_one(played: Pla
 
 def test_a_host_that_is_not_needed_ends_its_early_ranks(played: Played) -> None:
     played.hosts.leave("h1")
-    assert played.host.wait(30) == {"code": 0, "reason": "stopped", "detail": "left the job"}
+    assert played.host.wait(30) == Verdict(0, "stopped", LeftJob()).to_json()
 
 
 def test_a_group_that_is_over_before_it_began_ends_early_ranks(played: Played) -> None:
-    played.hosts.end(1, "too few hosts came")
+    played.hosts.end(1, LacksHosts(2, 120))
     exit = played.host.wait(30)
-    assert (exit["code"], exit["detail"]) == (1, "too few hosts came")
+    assert exit == Verdict(1, "exited", LacksHosts(2, 120)).to_json()
 
 
 def test_a_slot_is_started_anew_after_its_early_rank(played: Played) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from runners.launch.fence import T_FENCE_SECONDS
 from runners.launch.forwarder import call
 from runners.launch.ranks import processors
+from runners.messages.launch import RankEnded
 from runners.spec import RunSpec
 from tests.runners.launching import WAIT_FOR_RELEASE, Attempt, Container, attempt, local_group, until
 
@@ -103,7 +104,7 @@ def test_one_failing_rank_ends_the_attempt_with_its_code(tmp_path: Path) -> None
         made.release()
         exit = driver.wait()
         assert (exit["code"], exit["reason"]) == (7, "exited")
-        assert exit["detail"] == "Rank 1 on h2 ended with exit code 7"
+        assert exit["message"] == RankEnded(1, "h2", 7).data()
         assert h1.wait()["code"] == 7
         assert h2.wait()["code"] == 7
     assert "Ending the other ranks, because rank 1 failed" in driver.log("setup")
@@ -244,4 +245,4 @@ def test_a_driver_whose_port_is_taken_says_so(tmp_path: Path) -> None:
         until(lambda: "Waiting for" in first.log("setup"))
         exit = second.start().wait()
         assert exit["reason"] == "launch_error"
-        assert "cannot listen on port" in exit["detail"]
+        assert "cannot listen on port" in exit["detail"] and exit["message"]["code"] == "launch.driver_cannot_listen"

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from runners.runtime import LAUNCH
 from tests.runners.launching import WAIT_FOR_RELEASE, Container, attempt, until
 
 
@@ -127,15 +128,17 @@ def test_it_buries_orphans_and_leaves_no_process_behind(tmp_path: Path) -> None:
 
 
 def test_the_supervisor_needs_nothing_but_the_standard_library(tmp_path: Path) -> None:
-    """It is copied into images together with ``runners/__init__.py`` and ``spec.py`` alone."""
+    """It is copied into images with its messages, and with nothing of ``runners`` that needs a package."""
     import shutil
     import subprocess
 
     home = Path(__file__).resolve().parents[3] / "runners"
     (tmp_path / "runners").mkdir()
-    for name in ("__init__.py", "spec.py"):
-        shutil.copy(home / name, tmp_path / "runners" / name)
-    shutil.copytree(home / "launch", tmp_path / "runners" / "launch", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in LAUNCH:
+        if (home / name).is_dir():
+            shutil.copytree(home / name, tmp_path / "runners" / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(home / name, tmp_path / "runners" / name)
     check = "import runners.launch.supervisor, runners.launch.driver, sys; print('horovod' in sys.modules)"
     done = subprocess.run([sys.executable, "-S", "-c", check], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

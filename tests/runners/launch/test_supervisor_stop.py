@@ -9,7 +9,7 @@ import pytest
 from portal.jobs.models import StopReason
 from runners.launch.files import ContainerPaths, Control, Stop
 from runners.launch.scribe import Scribe
-from runners.launch.supervisor import SENTENCES, Supervisor
+from runners.launch.supervisor import STOP_MESSAGES, Supervisor
 from tests.runners.conftest import make_spec
 from tests.runners.launching import Container, attempt, until
 
@@ -89,8 +89,8 @@ def test_ranks_have_all_of_the_grace_between_sigterm_and_sigkill(tmp_path: Path)
     scribe.close()
 
 
-def test_every_reason_to_stop_has_a_sentence_and_no_sentence_is_idle() -> None:
-    assert set(SENTENCES) == {*StopReason.values, "disk", "stopped", "fenced"}
+def test_every_reason_to_stop_has_a_message_and_no_message_is_idle() -> None:
+    assert set(STOP_MESSAGES) == {*StopReason.values, "disk", "stopped", "fenced"}
 
 
 def test_a_reason_that_is_newer_than_the_image_is_named(tmp_path: Path) -> None:
@@ -98,7 +98,9 @@ def test_a_reason_that_is_newer_than_the_image_is_named(tmp_path: Path) -> None:
         container = made.container(("python", "-c", POLITE)).start()
         until(lambda: "up" in container.log())
         container.tell(stop={"reason": "moved", "grace_seconds": 60})
-        assert container.wait(30)["detail"] == "The container was asked to stop (moved)"
+        ended = container.wait(30)
+        assert ended["detail"] == "The container was asked to stop (moved)"
+        assert ended["message"] == {"code": "launch.asked_to_stop", "reason": "moved"}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -137,4 +139,4 @@ def test_a_program_that_ended_by_itself_was_not_stopped(tmp_path: Path) -> None:
         container = made.container(("false",)).start()
         assert container.wait() == {"code": 1, "reason": "exited", "detail": ""}
         status = json.loads((container.scribe / "status.json").read_text())
-    assert status["phase"] == "running"
+    assert status["phase"] == "running" and status["message"] == {"code": "launch.running"}

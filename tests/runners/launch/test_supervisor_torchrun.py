@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from runners.launch.joining import SENTENCE
 from runners.launch.ranks import processors
+from runners.messages.launch import RanksApart
 from tests.runners.launching import WAIT_FOR_RELEASE, attempt, local_group, until
 
 pytestmark = [pytest.mark.horovod, pytest.mark.timeout(400)]
@@ -76,8 +76,8 @@ def test_ranks_in_cpu_slots_keep_to_processors_of_their_own(tmp_path: Path, job_
 def test_a_script_that_knows_nothing_of_ranks_is_told_of(tmp_path: Path, job_python: str) -> None:
     with attempt(tmp_path, job_python) as made:
         host = made.container(("python", "-c", PLAIN), "torchrun", slots=2).start()
-        assert host.wait(150) == {"code": 0, "reason": "exited", "detail": SENTENCE}
-    assert host.log("setup").count(SENTENCE) == 1
+        assert host.wait(150)["message"] == RanksApart().data()
+    assert host.log("setup").count(RanksApart().text) == 1
 
 
 def test_unequal_hosts_form_one_group(tmp_path: Path, job_python: str) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from runners.launch.host_worker import Verdict
+from runners.messages.launch import RankEnded
 from tests.runners.launching import Attempt, Container, attempt, local_group, until
 
 pytestmark = pytest.mark.timeout(180)
@@ -122,7 +124,7 @@ def test_a_rank_that_is_killed_ends_the_attempt_with_its_code(elastic: ElasticJo
     elastic.sees(h1, "step 3 of 2 ranks")
     (pid,) = re.findall(r"pid (\d+)", h2.log())
     os.kill(int(pid), signal.SIGKILL)
-    assert driver.wait() == {"code": 137, "reason": "exited", "detail": "Rank 1 on h2 ended with exit code 137"}
+    assert driver.wait() == Verdict(137, "exited", RankEnded(1, "h2", 137)).to_json()
     assert h1.wait()["code"] == 137
 
 

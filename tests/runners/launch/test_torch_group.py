@@ -11,6 +11,8 @@ from runners.launch import torch_group as module
 from runners.launch.files import Host
 from runners.launch.hosts import Hosts
 from runners.launch.torch_group import TorchGroup, choose
+from runners.messages import Message
+from runners.messages.launch import LacksRanks, RankEnded
 from runners.spec import CollectiveGroup
 from tests.runners.launching import until
 
@@ -33,7 +35,7 @@ class Stage:
             self.said.append,
             self.formed.append,
         )
-        self.outcome: tuple[int, str] | None = None
+        self.outcome: tuple[int, Message | None] | None = None
         self.dark: set[str] = set()
         self._seen: dict[str, int] = {}
         self._started: list[dict[str, Any]] = []
@@ -91,7 +93,7 @@ class Stage:
 
         until(told, 10, lambda: str(self.said))
 
-    def comes_out(self) -> tuple[int, str]:
+    def comes_out(self) -> tuple[int, Message | None]:
         def over() -> bool:
             for name in list(self.available):
                 self.asks(name)
@@ -126,7 +128,7 @@ def test_ranks_are_told_what_torchrun_tells_them(stage: Stage) -> None:
     assert stage.formed == [["h1", "h1", "h2"]]
     for rank in (first, second, third):
         stage.ends(rank)
-    assert stage.comes_out() == (0, "")
+    assert stage.comes_out() == (0, None)
 
 
 def test_a_new_host_joins_after_all_ranks_have_been_stopped(stage: Stage) -> None:
@@ -164,7 +166,7 @@ def test_a_rank_that_fails_ends_the_group(stage: Stage) -> None:
     stage.ends(second, 3)
     stage.is_stopped(first)
     stage.ends(first, 143)
-    assert stage.comes_out() == (3, "Rank 1 on h2 ended with exit code 3")
+    assert stage.comes_out() == (3, RankEnded(1, "h2", 3))
     assert len(stage.formed) == 1
 
 
@@ -181,7 +183,7 @@ def test_a_rank_that_fails_because_its_peer_was_lost_does_not(stage: Stage, monk
     (again,) = stage.starts("h1")
     assert again["WORLD_SIZE"] == "1"
     stage.ends(again)
-    assert stage.comes_out() == (0, "")
+    assert stage.comes_out() == (0, None)
     assert stage.said[0].startswith("h2 left the job")
 
 
@@ -194,7 +196,7 @@ def test_ranks_that_a_leaving_host_ended_have_not_finished(stage: Stage) -> None
     stage.ends(second, 0)  # both agreed to stop
     (again,) = stage.starts("h2")  # although nobody has said yet that h1 is no longer offered
     stage.ends(again)
-    assert stage.comes_out() == (0, "")
+    assert stage.comes_out() == (0, None)
 
 
 def test_what_has_begun_to_end_does_not_grow(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,7 +215,7 @@ def test_what_has_begun_to_end_does_not_grow(stage: Stage, monkeypatch: pytest.M
 
     until(looked)
     stage.ends(second)
-    assert stage.comes_out() == (0, "")
+    assert stage.comes_out() == (0, None)
     assert len(stage.formed) == 1
 
 
@@ -221,8 +223,7 @@ def test_too_few_ranks_for_too_long_is_the_end() -> None:
     stage = Stage(least=2)
     stage.comes("h1")
     stage.begins()
-    code, sentence = stage.comes_out()
-    assert code == 1 and "fewer than the 2 ranks" in sentence
+    assert stage.comes_out() == (1, LacksRanks(2, 1))
 
 
 # Another driver
@@ -243,7 +244,7 @@ def test_a_whole_group_is_taken_over_undisturbed() -> None:
     assert stage.formed == [["h1", "h2"]]
     for run in (7, 8):
         stage.ends({"run": run})
-    assert stage.comes_out() == (0, "")
+    assert stage.comes_out() == (0, None)
     assert stage.said == ["Taking over the ranks on h1, h2"] and not stage._started
 
 

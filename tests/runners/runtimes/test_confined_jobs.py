@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from runners.host import processes
+from runners.messages import message_from
 from runners.runtime import Folders
 from runners.runtimes import confinement_check
 from runners.runtimes.process import ProcessRuntime
@@ -365,5 +366,7 @@ def test_an_agent_of_this_release_confines_its_jobs(agent: AgentProcess, portal:
     runs(portal)
     assert record_of(agent)["confined"] and record_of(agent)["argv"][0].endswith("bwrap")
     portal.until(lambda: portal.reports[-1]["facts"].get("confinement"), 20)
-    assert portal.reports[-1]["facts"]["confinement"].startswith("bubblewrap: ")
+    facts = portal.reports[-1]["facts"]
+    assert facts["confinement"].startswith("bubblewrap: ")
+    assert facts["confinement"] == message_from(facts["confinement_message"]).text
     enough(agent, portal)

@@ -10,6 +10,7 @@ import pytest
 
 from runners.host import interpreters
 from runners.host.interpreters import Paths
+from runners.messages.confinement import FilesAndProcesses, FilesOnly, NotConfined
 from runners.runtimes import confinement_check
 from runners.runtimes.confinement import GPU_CONTROLS, Sandbox, View, command_line, gpu_devices
 from runners.runtimes.confinement_check import find
@@ -209,7 +210,7 @@ def test_the_strictest_that_works_is_taken(machine: Path, monkeypatch: pytest.Mo
     refusing(monkeypatch, lambda sandbox: True)
     found = find(machine)
     assert found.sandbox == Sandbox(str(machine / "bwrap"), own_processes=True, nested_users=False, sizes=True)
-    assert found.problem is None and found.sentence == "bubblewrap: jobs see only their own files and processes"
+    assert found.problem is None and found.kind == FilesAndProcesses()
 
 
 def test_where_only_proc_is_refused_files_are_confined_and_the_page_says_what_is_not(
@@ -220,7 +221,7 @@ def test_where_only_proc_is_refused_files_are_confined_and_the_page_says_what_is
     assert found.sandbox is not None and not found.sandbox.own_processes and not found.sandbox.nested_users
     assert [sandbox.own_processes for sandbox in tried] == [True, True, False]
     assert found.problem is not None and "see the processes of this machine" in found.problem.text
-    assert "also other processes" in found.sentence and not found.problem.blocking
+    assert found.kind == FilesOnly() and not found.problem.blocking
 
 
 def test_without_bubblewrap_it_says_how_to_get_it(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,7 +229,7 @@ def test_without_bubblewrap_it_says_how_to_get_it(machine: Path, monkeypatch: py
     found = find(machine)
     assert found.sandbox is None and found.problem is not None and not found.problem.blocking
     assert "everything you can" in found.problem.text and "apt-get install bubblewrap" in found.problem.fix
-    assert "Docker Engine" in found.problem.fix and found.sentence.startswith("none: ")
+    assert "Docker Engine" in found.problem.fix and found.kind == NotConfined()
 
 
 def test_a_bubblewrap_that_does_not_work_is_a_reason_on_the_page_and_in_the_log(

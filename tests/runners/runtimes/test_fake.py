@@ -55,7 +55,8 @@ def test_it_writes_a_log_with_marks_and_labels(clock: Clock, folders: Folders) -
     offset, milliseconds = struct.unpack("<QQ", (log / "0.idx").read_bytes())
     assert offset == 0 and abs(milliseconds / 1000 - time.time()) < 60
     assert json.loads((log / "streams.json").read_text())["0"] == {"label": "rank 0"}
-    assert json.loads((folders.scribe / "status.json").read_text())["phase"] == "running"
+    status = json.loads((folders.scribe / "status.json").read_text())
+    assert status["phase"] == "running" and status["message"] == {"code": "launch.running"}
 
 
 def test_it_stops_when_told_by_the_control_file(clock: Clock, folders: Folders) -> None:

@@ -67,7 +67,7 @@ def main(home: Path, python: str) -> None:
     agent = home / "agent"
     runtime = ProcessRuntime("installation", "node", agent / "processes", lambda key: python, find)
     results = [run(runtime, agent, number, job) for number, job in enumerate(json.load(sys.stdin), start=1)]
-    print(json.dumps({"confinement": runtime.confinement.sentence, "problems": len(runtime.check()), "jobs": results}))
+    print(json.dumps({"confinement": runtime.confinement.kind.text, "problems": len(runtime.check()), "jobs": results}))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from scheduling.check import violations
 from scheduling.policies.afs import Afs
 from scheduling.types import Curve, Estimate, Plan, Snapshot
+from tests.scheduling.sentences import reasons_of
 from tests.scheduling.strategies import EXAMPLES, snapshots
 from tests.scheduling.worlds import World, comes_to_rest, draw, running, sizes, waiting
 
@@ -25,7 +26,7 @@ def test_the_shorter_job_goes_first() -> None:
     lab = draw({"a": 1}, waiting("long", work=LONG), waiting("short", work=SHORT))
     plan = decide(lab)
     assert sizes(plan) == {"short": 1}
-    assert plan.reasons["long"] == (
+    assert reasons_of(plan)["long"] == (
         "All the only GPU is in use; it has about 10 hours of work left on one GPU, and shorter jobs go first."
     ).replace("All the", "The")
 
@@ -76,7 +77,7 @@ def test_longer_jobs_are_stopped_for_shorter_ones_unless_switched_off() -> None:
     lab = draw({"a": 1}, running("long", {"a": 1}, work=LONG, preemptible=True), waiting("short", work=SHORT))
     plan = decide(lab)
     assert sizes(plan) == {}
-    assert plan.reasons["short"] == "1 GPU is being given back by other jobs; then it starts."
+    assert reasons_of(plan)["short"] == "1 GPU is being given back by other jobs; then it starts."
     assert sizes(decide(lab, Afs(preempt=False))) == {"long": 1}
 
 
@@ -84,7 +85,7 @@ def test_of_unknown_lengths_the_one_that_had_the_least_goes_first() -> None:
     lab = draw({"a": 1}, waiting("old", served_gpu_seconds=1e5), waiting("new"))
     plan = decide(lab)
     assert sizes(plan) == {"new": 1}
-    assert plan.reasons["old"].endswith(
+    assert reasons_of(plan)["old"].endswith(
         "how long it takes is not known, it had 28 hours of one GPU so far, and those who had less go first."
     )
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from scheduling.check import violations
 from scheduling.policies.elastic_fifo import ElasticFifo
 from scheduling.types import Curve, Limit, Plan, Snapshot
+from tests.scheduling.sentences import reasons_of
 from tests.scheduling.worlds import World, draw, running, sizes, waiting
 
 AT_ONCE = ElasticFifo(grow_after_seconds=0)
@@ -31,7 +32,7 @@ def test_the_second_job_gets_at_least_its_minimum() -> None:
     lab = draw({"a": 4}, waiting("x", 1, 4, elastic=True), waiting("y", 4, 4))
     plan = decide(lab)
     assert sizes(plan) == {"x": 4}
-    assert plan.reasons == {"y": "All 4 GPUs are in use."}
+    assert reasons_of(plan) == {"y": "All 4 GPUs are in use."}
 
 
 def test_a_job_of_fixed_size_never_exceeds_it() -> None:
@@ -43,21 +44,21 @@ def test_a_newcomer_makes_running_jobs_shrink_and_waits_for_what_they_give_back(
     lab = draw({"a": 4}, running("x", {"a": 4}, 1, 4), waiting("y", 1, 1))
     plan = decide(lab)
     assert sizes(plan) == {"x": 3}
-    assert plan.reasons == {"y": "1 GPU is being given back by other jobs; then it starts."}
+    assert reasons_of(plan) == {"y": "1 GPU is being given back by other jobs; then it starts."}
 
 
 def test_what_is_leaving_is_not_asked_for_twice() -> None:
     lab = draw({"a": 4}, running("x", {"a": 3}, 1, 4), waiting("y", 1, 1), leaving={"a": 1})
     plan = decide(lab)
     assert sizes(plan) == {"x": 3}
-    assert "being given back" in plan.reasons["y"]
+    assert "being given back" in reasons_of(plan)["y"]
 
 
 def test_a_job_whose_gpus_went_to_another_waits_for_no_more_than_is_given_back() -> None:
     lab = draw({"a": 3, "b": 2}, waiting("x", 2, 2), waiting("y", 3, 3), leaving={"b": 1})  # x was to go on b
     plan = decide(lab)
     assert plan.target == {"x": {"a": 2}}
-    assert plan.reasons == {"y": "1 GPU is being given back by other jobs; then it starts."}
+    assert reasons_of(plan) == {"y": "1 GPU is being given back by other jobs; then it starts."}
 
 
 def test_a_newcomer_shares_evenly_with_who_came_before() -> None:
@@ -95,7 +96,7 @@ def test_the_base_is_never_asked_back() -> None:
     lab = draw({"a": 3}, running("x", {"a": 3}, 1, 3, base={"a": 2}), waiting("y", 1, 1), waiting("z", 1, 1))
     plan = decide(lab)
     assert sizes(plan) == {"x": 2}
-    assert plan.reasons["z"] == "All 3 GPUs are in use."
+    assert reasons_of(plan)["z"] == "All 3 GPUs are in use."
 
 
 def test_the_richest_gives_first_and_among_equals_the_youngest() -> None:
@@ -158,7 +159,7 @@ def test_it_makes_room_on_one_node_for_a_job_that_cannot_spread() -> None:
     )
     plan = decide(lab)
     assert sizes(plan) == {"x": 2, "y": 1}  # not for a job that would still not fit
-    assert plan.reasons["z"] == "It needs 2 GPUs at once and only 1 is free."
+    assert reasons_of(plan)["z"] == "It needs 2 GPUs at once and only 1 is free."
 
 
 def test_growing_prefers_the_nodes_a_job_is_on() -> None:
@@ -198,15 +199,18 @@ def test_strictly_in_order_a_large_job_at_the_head_is_not_overtaken() -> None:
     assert sizes(decide(lab)) == {"x": 2, "small": 1}
     plan = decide(lab, ElasticFifo(strict=True))
     assert sizes(plan) == {"x": 2}
-    assert plan.reasons["small"] == "1 job is ahead of it and jobs start strictly in order; the first waits for 4 GPUs."
+    assert (
+        reasons_of(plan)["small"]
+        == "1 job is ahead of it and jobs start strictly in order; the first waits for 4 GPUs."
+    )
 
 
 def test_free_gpus_kept_for_a_job_ahead_are_not_given_away() -> None:
     lab = draw({"a": 4}, running("x", {"a": 3}, 1, 3), waiting("large", 3, 3), waiting("small", 1, 1))
     plan = decide(lab)
     assert sizes(plan) == {"x": 1}
-    assert plan.reasons["large"] == "2 GPUs are being given back by other jobs; then it starts."
-    assert plan.reasons["small"] == "All 4 GPUs are in use or kept for jobs ahead of it."
+    assert reasons_of(plan)["large"] == "2 GPUs are being given back by other jobs; then it starts."
+    assert reasons_of(plan)["small"] == "All 4 GPUs are in use or kept for jobs ahead of it."
 
 
 def test_a_closed_node_keeps_its_jobs_and_gets_no_more() -> None:

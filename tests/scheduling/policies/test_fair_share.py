@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scheduling.check import violations
 from scheduling.policies.fair_share import FairShare
 from scheduling.types import Account, Curve, Job, Plan, Snapshot
+from tests.scheduling.sentences import reasons_of
 from tests.scheduling.strategies import EXAMPLES, snapshots
 from tests.scheduling.worlds import NOW, Decided, World, comes_to_rest, draw, running, sizes, waiting
 
@@ -169,7 +170,7 @@ def test_jobs_of_who_is_far_above_are_stopped_for_who_is_below() -> None:
     """A fair share is 2. Alice's third job is 1 above bob's second, half a share: not far enough for a larger tolerance."""
     plan = decide(hogged(), policy=FairShare(tolerance=0.25))
     assert sizes(plan) == {"x0": 1, "x1": 1}
-    assert plan.reasons["y"] == "1 GPU is being given back by other jobs; then it starts."
+    assert reasons_of(plan)["y"] == "1 GPU is being given back by other jobs; then it starts."
     assert sizes(decide(hogged(), policy=FairShare(tolerance=0.6))) == {"x0": 1, "x1": 1, "x2": 1}
     assert len(sizes(decide(hogged(), policy=FairShare(tolerance=2.0)))) == 4
 
@@ -249,7 +250,7 @@ def test_the_reason_of_each_waiting_job_has_the_level_of_its_account() -> None:
     lab = draw({"a": 4}, running("x", {"a": 4}), waiting("y"))
     member = account("alice", "x", "y", used=[1.5], parent="vision")
     plan = decide(lab, account("vision", "x", "y", used=[8]), member)
-    assert plan.reasons["y"] == (
+    assert reasons_of(plan)["y"] == (
         "All 4 GPUs are in use; alice has 4 GPUs now and had 0.1 on average recently, with a fair share of 4.0, "
         "and vision has 4 GPUs now and had 0.8 on average recently, with a fair share of 4.0."
     )

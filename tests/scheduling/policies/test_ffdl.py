@@ -7,6 +7,7 @@ import pytest
 from scheduling.check import violations
 from scheduling.policies.ffdl import Ffdl
 from scheduling.types import Curve, Estimate, Job, Limit, Plan, Snapshot
+from tests.scheduling.sentences import reasons_of
 from tests.scheduling.worlds import NOW, World, draw, running, sizes, waiting
 
 WELL = Curve((1.0, 2.0, 3.0, 4.0))
@@ -63,7 +64,7 @@ def test_a_running_elastic_job_gives_way_to_one_that_uses_gpus_better() -> None:
     lab = draw({"a": 4}, running("x", {"a": 4}, 1, 4, speed=BADLY), waiting("y", 3, 3, speed=WELL))
     plan = decide(lab)
     assert sizes(plan) == {"x": 1}
-    assert plan.reasons == {"y": "3 GPUs are being given back by other jobs; then it starts."}
+    assert reasons_of(plan) == {"y": "3 GPUs are being given back by other jobs; then it starts."}
 
 
 def test_by_worth_a_job_that_gains_little_waits_and_in_order_it_does_not() -> None:
@@ -155,7 +156,7 @@ def test_a_preemptible_job_stops_only_for_one_that_is_worth_more_than_the_stop()
     assert sizes(decide(draw({"a": 2}, x, waiting("y", 2, 2, speed=Curve((1.0, 1.0)), submitted_at=NOW)))) == {"x": 2}
     plan = decide(draw({"a": 2}, x, waiting("y", 2, 2, speed=WELL, submitted_at=NOW)))
     assert sizes(plan) == {}
-    assert plan.reasons == {"y": "2 GPUs are being given back by other jobs; then it starts."}
+    assert reasons_of(plan) == {"y": "2 GPUs are being given back by other jobs; then it starts."}
 
 
 def test_what_is_given_back_slowly_still_goes_to_whom_it_was_meant_for() -> None:
@@ -191,4 +192,4 @@ def test_the_clock_alone_makes_no_job_oscillate(admission: str) -> None:
 
 def test_nodes_without_a_healthy_gpu_are_no_trouble() -> None:
     plan = decide(draw({"a": 0, "b": 0}, new("x", WELL)))
-    assert "only 0" in plan.reasons["x"]
+    assert "only 0" in reasons_of(plan)["x"]

@@ -12,6 +12,7 @@ from scheduling.optimise.integer_program import Genetic, Program
 from scheduling.policies.goodput import Goodput
 from scheduling.types import Curve, Estimate, Job, Limit, Plan, Snapshot
 from tests.examples import examples
+from tests.scheduling.sentences import reasons_of
 from tests.scheduling.strategies import snapshots
 from tests.scheduling.worlds import NOW, World, draw, running, sizes, waiting
 
@@ -105,7 +106,7 @@ def test_jobs_that_cannot_change_stay_as_they_are() -> None:
     )
     plan = decide(lab)
     assert sizes(plan) == {"x": 3, "y": 1}
-    assert plan.reasons == {"z": "All 4 GPUs are in use."}
+    assert reasons_of(plan) == {"z": "All 4 GPUs are in use."}
 
 
 def test_a_change_must_win_more_than_it_costs() -> None:

@@ -10,6 +10,7 @@ from scheduling import registry
 from scheduling.policies.round_robin import RoundRobin
 from scheduling.toolkit.capacity import Capacity
 from scheduling.types import Policy, Snapshot
+from tests.scheduling.sentences import reasons_of
 from tests.scheduling.strategies import EXAMPLES, snapshots
 from tests.scheduling.worlds import World
 
@@ -99,7 +100,7 @@ def test_no_job_waits_that_would_fit_beside_the_plan(policy: Policy, snapshot: S
     GPUs kept for a job ahead, while others are on their way to it, are not left.
     """
     plan = policy.plan(snapshot)
-    if any("given back" in reason for reason in plan.reasons.values()):
+    if any("given back" in reason for reason in reasons_of(plan).values()):
         return
     capacity = Capacity(snapshot)
     for job in snapshot.jobs:

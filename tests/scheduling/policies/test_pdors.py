@@ -16,6 +16,7 @@ from scheduling.optimise import booking
 from scheduling.optimise.booking import Book, Market, ResultValue
 from scheduling.policies.pdors import Pdors
 from scheduling.types import Curve, Estimate, Limit, Node, Plan, Snapshot
+from tests.scheduling.sentences import reasons_of
 from tests.scheduling.strategies import EXAMPLES, snapshots
 from tests.scheduling.worlds import World, comes_to_rest, draw, running, sizes, waiting
 
@@ -64,7 +65,7 @@ def test_a_job_that_must_wait_books_the_first_free_slot_and_has_it_as_its_reason
     plan = decide(draw({"a": 2}, busy, waiting("x", 2, work=slots(2), speed=LINEAR), now=NOW))
     assert booked(plan, "busy")[0][1] == 6
     assert booked(plan, "x") == [(7, 7, {"a": 2})]
-    assert plan.reasons["x"] == "It has booked 2 GPUs from the slot that begins in about 70 minutes."
+    assert reasons_of(plan)["x"] == "It has booked 2 GPUs from the slot that begins in about 70 minutes."
 
 
 def cheap_one_in_a_busy_lab(**facts: Any) -> Snapshot:
@@ -78,7 +79,7 @@ def test_a_job_that_is_not_worth_its_price_waits_with_its_payoff_as_its_reason()
     assert sizes(plan) == {"busy": 1}
     worth, cost = plan.state["declined"]["cheap"]
     assert worth < cost
-    assert plan.reasons["cheap"] == (
+    assert reasons_of(plan)["cheap"] == (
         f"Not yet worth its price: its result is worth {worth:.3g} and the cheapest GPUs for it cost {cost:.3g}, "
         f"a payoff of {worth - cost:.3g}; it bids again in each slot of 10 minutes."
     )
@@ -253,7 +254,7 @@ def test_the_reason_of_a_job_that_a_limit_holds_back_is_the_limit() -> None:
     lab = draw(
         {"a": 8}, running("x", {"a": 2}, work=slots(20)), waiting("y", 1, work=slots(2)), limits=(limit,), now=NOW
     )
-    assert decide(lab).reasons["y"] == "The limit of 2 GPUs for alice is reached: 2 are in use and it needs 1."
+    assert reasons_of(decide(lab))["y"] == "The limit of 2 GPUs for alice is reached: 2 are in use and it needs 1."
     both = draw({"a": 8}, waiting("x", 2, work=slots(2)), waiting("y", 2, work=slots(2)), limits=(limit,), now=NOW)
-    (reason,) = decide(both).reasons.values()
+    (reason,) = reasons_of(decide(both)).values()
     assert reason.startswith("The limit of 2 GPUs for alice is reached")

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from scheduling.check import violations
 from scheduling.policies.round_robin import RoundRobin
 from scheduling.types import Job, Plan, Snapshot
+from tests.scheduling.sentences import reasons_of
 from tests.scheduling.strategies import EXAMPLES, snapshots
 from tests.scheduling.worlds import NOW, World, draw, running, sizes, waiting
 
@@ -46,7 +47,7 @@ def test_a_job_that_fits_nowhere_does_not_change_the_next_node() -> None:
     lab = draw({"a": 2, "b": 2}, running("r", {"a": 1, "b": 1}), waiting("x", 2), state={"last": "a"})
     plan = decide(lab)
     assert plan.state == {"last": "a"}
-    assert plan.reasons == {"x": "It needs 2 GPUs at once; the largest group of free ones is 1, on node a."}
+    assert reasons_of(plan) == {"x": "It needs 2 GPUs at once; the largest group of free ones is 1, on node a."}
 
 
 def test_a_job_larger_than_any_node_is_spread_over_neighbours() -> None:
@@ -85,10 +86,10 @@ def since(job: Job, seconds: float) -> Job:
 def test_a_job_makes_room_when_its_slice_is_over_and_not_before() -> None:
     x, y = running("x", {"a": 1}), waiting("y", submitted_at=NOW - 550)
     over = decide(draw({"a": 1}, since(x, 600), y), SLICES)
-    assert sizes(over) == {} and "then it starts" in over.reasons["y"]
+    assert sizes(over) == {} and "then it starts" in reasons_of(over)["y"]
     early = decide(draw({"a": 1}, since(x, 599), y), SLICES)
     assert sizes(early) == {"x": 1}
-    assert early.reasons == {"y": "The only GPU is in use; jobs that can be stopped make room after about 10 min."}
+    assert reasons_of(early) == {"y": "The only GPU is in use; jobs that can be stopped make room after about 10 min."}
     assert early.again_at == NOW + 1
 
 

@@ -7,6 +7,7 @@ from scheduling.check import violations
 from scheduling.policies.themis import Themis
 from scheduling.toolkit.fairness import Shares, rho
 from scheduling.types import Curve, Estimate, Plan, Snapshot
+from tests.scheduling.sentences import reasons_of
 from tests.scheduling.strategies import EXAMPLES, snapshots
 from tests.scheduling.worlds import World, comes_to_rest, draw, running, sizes, waiting
 
@@ -62,7 +63,7 @@ def test_the_job_that_waited_longest_for_its_length_starts_first() -> None:
     short = waiting("short", work=Estimate(600.0), submitted_at=1000.0)
     plan = decide(draw({"a": 1}, long, short, now=2000.0))
     assert sizes(plan) == {"short": 1}
-    assert plan.reasons["long"] == (
+    assert reasons_of(plan)["long"] == (
         "The only GPU is in use; even with its share of 0.5 GPUs from now on it takes 1.0 times as long as if it had "
         "had that from the start, and who is worse off goes first."
     )

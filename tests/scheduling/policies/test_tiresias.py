@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from scheduling.check import violations
 from scheduling.policies.tiresias import CROWD, Tiresias
 from scheduling.types import Curve, Job, Limit, Plan, Snapshot
+from tests.scheduling.sentences import reasons_of
 from tests.scheduling.strategies import EXAMPLES, snapshots
 from tests.scheduling.worlds import NOW, World, comes_to_rest, draw, running, sizes, waiting
 
@@ -29,7 +30,7 @@ def test_a_newcomer_goes_before_a_job_that_has_had_much() -> None:
     lab = draw({"a": 4}, served(running("long", {"a": 4}), 60_000.0), waiting("new", 2))
     plan = decide(lab)
     assert sizes(plan) == {}
-    assert plan.reasons == {"new": "2 GPUs are being given back by other jobs; then it starts."}
+    assert reasons_of(plan) == {"new": "2 GPUs are being given back by other jobs; then it starts."}
 
 
 def test_a_newcomer_does_not_stop_a_job_of_its_own_queue() -> None:
@@ -37,7 +38,7 @@ def test_a_newcomer_does_not_stop_a_job_of_its_own_queue() -> None:
     young = served(running("young", {"a": 4}, submitted_at=50.0), 1000.0)
     plan = decide(draw({"a": 4}, young, waiting("new", 2, submitted_at=5.0)))
     assert sizes(plan) == {"young": 4}
-    assert plan.reasons == {"new": "All 4 GPUs are in use."}
+    assert reasons_of(plan) == {"new": "All 4 GPUs are in use."}
 
 
 def test_a_job_gets_all_it_asked_for_or_nothing_and_smaller_ones_pass() -> None:
@@ -69,7 +70,7 @@ def test_as_few_are_stopped_as_it_takes_and_the_last_of_the_order_first() -> Non
 
 def test_the_reason_of_a_stopped_job_has_what_goes_before_it() -> None:
     plan = decide(draw({"a": 2}, served(running("new", {"a": 2}), 10.0), served(waiting("old", 2), 72_000.0)))
-    assert plan.reasons == {
+    assert reasons_of(plan) == {
         "old": "All 2 GPUs are in use; it has had 20.0 GPU-hours, and jobs that had fewer go first."
     }
 

@@ -110,7 +110,7 @@ class TakesAll:
 
 
 def test_a_plan_that_breaks_a_rule_ends_it_all() -> None:
-    with pytest.raises(InvalidPlanError, match="free GPUs"):
+    with pytest.raises(InvalidPlanError, match="MoreGpusThanFree"):
         simulate(TakesAll(), nodes(a=2), [rigid("x", 0, 2, 10), rigid("y", 0, 2, 10)])
 
 

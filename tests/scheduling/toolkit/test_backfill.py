@@ -13,6 +13,7 @@ from scheduling.simulate import JobResult, Options, Submission, lasts, simulate
 from scheduling.toolkit.backfill import LENT, RESERVED
 from scheduling.toolkit.capacity import Capacity
 from scheduling.types import Estimate, Job, Limit, Node, Snapshot
+from tests.scheduling.sentences import reasons_of
 from tests.scheduling.strategies import EXAMPLES, snapshots
 from tests.scheduling.worlds import NOW, Decided, World, comes_to_rest, draw, running, sizes, waiting
 
@@ -45,10 +46,10 @@ def test_gpus_are_saved_for_a_job_that_was_passed_over_for_too_long() -> None:
     lab = draw({"a": 4}, busy(), large(), small())
     plan = BOUNDED.plan(lab)
     assert sizes(plan) == {"busy": 3} and plan.state[RESERVED] == "large"
-    assert plan.reasons["large"] == (
+    assert reasons_of(plan)["large"] == (
         "It has waited for 2 hours and needs 4 GPUs at once, so GPUs are saved for it as they come free: 1 of 4 so far."
     )
-    assert plan.reasons["small"].startswith(
+    assert reasons_of(plan)["small"].startswith(
         "1 GPU is being saved for a job that has waited too long, and too few others are free; sam has 0 GPUs now"
     )
 
@@ -196,7 +197,7 @@ def test_laws_no_job_that_can_be_stopped_waits_while_saved_gpus_would_do(snapsho
     """Work conservation within the reservation: what is saved is idle only for jobs that could not give it back."""
     plan = SOON.plan(snapshot)
     usual = UNBOUNDED.plan(snapshot)
-    promised = any("being given back" in reason for reason in (*usual.reasons.values(), *plan.reasons.values()))
+    promised = any("being given back" in reason for reason in (*reasons_of(usual).values(), *reasons_of(plan).values()))
     if RESERVED not in plan.state or promised:
         return
     left = Capacity(snapshot)
@@ -215,7 +216,7 @@ def test_laws_no_job_that_can_be_stopped_waits_while_saved_gpus_would_do(snapsho
 def test_laws_running_jobs_lose_nothing_to_what_is_only_saved(snapshot: Snapshot) -> None:
     """As long as the job cannot start, no running job loses a GPU that it would keep without the reservation."""
     plan, usual = SOON.plan(snapshot), UNBOUNDED.plan(snapshot)
-    if plan.state.get(RESERVED) is None or "saved for it" not in plan.reasons[plan.state[RESERVED]]:
+    if plan.state.get(RESERVED) is None or "saved for it" not in reasons_of(plan)[plan.state[RESERVED]]:
         return
     for job in snapshot.jobs:
         if job.running and sum(usual.target.get(job.id, {}).values()) >= job.gpus and not job.elastic:

@@ -5,6 +5,7 @@ import pytest
 from scheduling import registry
 from scheduling.decide import decide
 from scheduling.types import Snapshot
+from tests.scheduling.sentences import reasons_of
 from tests.scheduling.worlds import World, draw, waiting
 
 NOT_ROUND_ROBIN = [key for key in registry.POLICIES if key != "round_robin"]
@@ -39,7 +40,7 @@ def test_of_two_jobs_one_starts_and_the_other_waits_for_what_is_given_back(key: 
 def test_a_job_waits_for_one_node_rather_than_spread_over_two(key: str) -> None:
     plan = decide(registry.build(key, {}), lab({"b": 1, "c": 1}, {"a": 2}, 2))
     assert "first" not in plan.target
-    assert "being given back" in plan.reasons["first"]
+    assert "being given back" in reasons_of(plan)["first"]
 
 
 @EVERY

@@ -9,6 +9,7 @@ from scheduling.decide import decide
 from scheduling.policies.fifo import Fifo
 from scheduling.simulate import Options, Submission, lasts, simulate
 from scheduling.types import Job, Node, Snapshot
+from tests.scheduling.sentences import reasons_of
 from tests.scheduling.worlds import NOW, draw, running, sizes, waiting
 
 HOUR = 3600.0
@@ -29,7 +30,7 @@ def test_what_comes_free_is_kept_for_whoever_waited_longest() -> None:
     done = decide(FIFO, late(lab))
     assert sizes(done) == {"1": 2}
     assert (
-        done.reasons["2"]
+        reasons_of(done)["2"]
         == "It has waited for more than 100 seconds, so it is next: GPUs are kept for it as they come free."
     )
 

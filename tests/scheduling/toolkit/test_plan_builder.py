@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from scheduling.check import violations
 from scheduling.toolkit.plan_builder import build_plan
 from scheduling.types import Plan, Snapshot
+from tests.scheduling.sentences import reasons_of
 from tests.scheduling.strategies import snapshots
 from tests.scheduling.worlds import draw, running, sizes, waiting
 
@@ -20,7 +21,7 @@ def test_it_stops_a_preemptible_job_for_one_before_it() -> None:
     snapshot = draw({"a": 4}, running("1", {"a": 4}, preemptible=True), waiting("2", 4))
     plan = decide(snapshot, {"2": 4}, order="21")
     assert sizes(plan) == {}
-    assert plan.reasons["2"] == "4 GPUs are being given back by other jobs; then it starts."
+    assert reasons_of(plan)["2"] == "4 GPUs are being given back by other jobs; then it starts."
 
 
 def test_it_stops_no_job_without_need() -> None:

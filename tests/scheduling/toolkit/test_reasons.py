@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduling import registry
+from scheduling.messages import Text
 from scheduling.types import Plan, Snapshot
 from tests.scheduling.claims import untruths
 from tests.scheduling.strategies import EXAMPLES, built, snapshots
@@ -35,8 +36,8 @@ def test_every_reason_is_true_with_tiers_and_damping_around_the_policy(
 
 def test_an_untrue_reason_is_found() -> None:
     lab = draw({"a": 4}, waiting("1", 5), waiting("2", 1))
-    assert untruths(lab, Plan({}, {"1": "It needs 5 GPUs at once and only 4 are free."})) == []
-    assert untruths(lab, Plan({}, {"1": "It needs 5 GPUs at once and only 3 are free."}))
-    assert untruths(lab, Plan({}, {"1": "All 4 GPUs are in use."}))
-    assert untruths(lab, Plan({}, {"2": "2 GPUs are being given back by other jobs; then it starts."}))
-    assert untruths(lab, Plan({}, {"2": "The moon is full."}))
+    assert untruths(lab, Plan({}, {"1": Text("It needs 5 GPUs at once and only 4 are free.")})) == []
+    assert untruths(lab, Plan({}, {"1": Text("It needs 5 GPUs at once and only 3 are free.")}))
+    assert untruths(lab, Plan({}, {"1": Text("All 4 GPUs are in use.")}))
+    assert untruths(lab, Plan({}, {"2": Text("2 GPUs are being given back by other jobs; then it starts.")}))
+    assert untruths(lab, Plan({}, {"2": Text("The moon is full.")}))

@@ -7,6 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from portal.scheduler import policy_args
+from portal.scheduler.failures import shown
 from scheduling.simulate.filter import BadRequestError, Filter
 from scheduling.simulate.settle import InvalidPlanError
 
@@ -52,6 +53,6 @@ def answer(asked: Filter, line: str) -> dict[str, Any]:
     except RecursionError:
         return {"error": "This line is nested too deeply."}
     except InvalidPlanError as error:
-        return {"error": f"The policy made a plan that breaks a rule: {error}"}
+        return {"error": f"The policy made a plan that breaks a rule: {shown(error.violations)}"}
     except Exception as error:
         return {"error": f"The policy failed: {type(error).__name__}: {error}"}

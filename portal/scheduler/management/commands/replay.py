@@ -9,6 +9,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
 from portal.scheduler.replay import ReplayedCycle, Summary, replay, replay_as
+from portal.sentences import sentence_of
 from scheduling import registry
 from scheduling.replay import ReplayOutcome
 
@@ -60,7 +61,7 @@ class Command(BaseCommand):
         by = one.cycle.config.policy if one.cycle.config else "no policy"
         self.stdout.write(f"cycle {one.cycle.pk} at {one.cycle.at:%Y-%m-%d %H:%M:%S} by {by}{code}:")
         if again.wrong:
-            self.stdout.write(f"  {again.wrong}")
+            self.stdout.write(f"  {sentence_of(again.wrong.data())}")
         for each in again.differences[:SHOWN]:
             self.stdout.write(f"  job {each.job}: {each.what}")
         if again.state_differs:

@@ -1,0 +1,159 @@
+"""The lines of jobs' histories, as data: ``lifecycle.record`` writes them, ``portal/sentences/events.py`` has their sentences.
+
+A row has the kind of its message and the message's data. Kinds are part of the API, and several messages may share one. Rows
+are found by their data, so fields keep their names.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, TypedDict
+
+from scheduling.messages import Message
+
+
+class Event(Protocol):
+    """A message for the history of a job."""
+
+    kind: ClassVar[str]
+
+    def data(self) -> dict[str, Any]:
+        """Return the message as it is stored."""
+
+
+class NodeShare(TypedDict):
+    """What an attempt gets of one node."""
+
+    node: str
+    gpus: int
+    cpu_slots: bool
+    """They are CPU slots."""
+
+
+# --- what users did ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Submitted(Message):
+    code: ClassVar[str] = "job_submitted"
+    kind: ClassVar[str] = "submitted"
+    user: str
+    copied_from: int | None = None
+    """The number of the job of which it is a copy."""
+
+
+@dataclass(frozen=True)
+class Cancelled(Message):
+    code: ClassVar[str] = "job_cancelled"
+    kind: ClassVar[str] = "cancel_asked"
+    user: str
+
+
+@dataclass(frozen=True)
+class Held(Message):
+    code: ClassVar[str] = "job_held"
+    kind: ClassVar[str] = "held"
+    user: str
+
+
+@dataclass(frozen=True)
+class Released(Message):
+    code: ClassVar[str] = "job_released"
+    kind: ClassVar[str] = "released"
+    user: str
+
+
+# --- attempts ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Placed(Message):
+    code: ClassVar[str] = "attempt_placed"
+    kind: ClassVar[str] = "placed"
+    attempt: int
+    policy: str
+    nodes: list[NodeShare]
+    """Empty if it is not known on which nodes."""
+
+
+@dataclass(frozen=True)
+class Started(Message):
+    code: ClassVar[str] = "attempt_started"
+    kind: ClassVar[str] = "started"
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Restarts(Message):
+    """An attempt restarts from a checkpoint."""
+
+    code: ClassVar[str] = "attempt_restarts"
+    kind: ClassVar[str] = "checkpoint"
+    attempt: int
+    taken_at: str
+    """An ISO time in UTC."""
+    size: int
+    """Bytes."""
+
+
+@dataclass(frozen=True)
+class ContainerLost(Message):
+    code: ClassVar[str] = "container_lost"
+    kind: ClassVar[str] = "lost"
+    container: str
+    node: str
+    reason: str
+    """Its exit reason."""
+
+
+@dataclass(frozen=True)
+class Stopping(Message):
+    code: ClassVar[str] = "attempt_stopping"
+    kind: ClassVar[str] = "stopping"
+    attempt: int
+    reason: str
+    """A ``StopReason``."""
+    resumable: bool
+
+
+@dataclass(frozen=True)
+class Ended(Message):
+    code: ClassVar[str] = "attempt_ended"
+    kind: ClassVar[str] = "ended"
+    attempt: int
+    outcome: str
+    cause: dict[str, Any] | None
+    """Code and parameters of the cause, if there is one."""
+
+
+@dataclass(frozen=True)
+class OutputsNotSent(Message):
+    code: ClassVar[str] = "outputs_not_sent"
+    kind: ClassVar[str] = "outputs"
+    complaint: Any
+    """The agent's message about outputs that it could not send, or the text of an agent of the previous release."""
+
+
+@dataclass(frozen=True)
+class Silent(Message):
+    code: ClassVar[str] = "attempt_silent"
+    kind: ClassVar[str] = "silent"
+    attempt: int
+    since: str
+    """An ISO time."""
+    seconds: int
+    ranks: list[list[str]]
+    """Label and node of each rank that is silent while others print; empty: all are silent."""
+
+
+# --- jobs --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StateChanged(Message):
+    code: ClassVar[str] = "job_state"
+    kind: ClassVar[str] = "state"
+    state: str
+    again: bool = False
+    """It is queued after an attempt."""
+    restarts: bool = False
+    """It continues after its last attempt, which did not fail."""
+    resumable: bool = False

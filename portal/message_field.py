@@ -1,0 +1,38 @@
+"""A column for a message, which keeps the sentences that earlier releases stored."""
+
+import json
+from typing import Any
+
+from django.db import models
+
+MARK = '{"code":'
+"""How a message begins in the column."""
+
+
+class MessageField(models.TextField):
+    """A message as data (a dict with its code), or the text of an earlier release; empty for none.
+
+    The column is one of text: old rows stay as they are, and can be read while two releases run.
+    """
+
+    _pyi_private_set_type: Any
+    _pyi_private_get_type: Any
+
+    def from_db_value(self, value: str | None, *_: Any) -> Any:
+        return stored_message(value)
+
+    def to_python(self, value: Any) -> Any:
+        return value
+
+    def get_prep_value(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            code = json.dumps(value["code"])
+            rest = json.dumps({name: each for name, each in value.items() if name != "code"}, ensure_ascii=False)
+            return f"{MARK} {code}{'' if rest == '{}' else f', {rest[1:-1]}'}}}"
+        # A text that looks like a message, which jobs may print, stays a text.
+        return f" {value}" if isinstance(value, str) and value.startswith(MARK) else value
+
+
+def stored_message(value: str | None) -> Any:
+    """Return the content of such a column as the field does."""
+    return json.loads(value) if value and value.startswith(MARK) else value

@@ -1,0 +1,28 @@
+"""What agents report in words. Its sentences are those of ``runners.messages``, which nodes print and log themselves."""
+
+from functools import partial
+from typing import Any
+
+from portal.sentences.registry import SENTENCES
+from runners.messages import (
+    CLASSES,
+    Message,
+    confinement,
+    containers,
+    engine,
+    environments,
+    failures,
+    gpus,
+    launch,
+    outputs,
+    problems,
+)
+
+__all__ = ["confinement", "containers", "engine", "environments", "failures", "gpus", "launch", "outputs", "problems"]
+
+
+def _text(kind: type[Message], **values: Any) -> str:
+    return kind.of(values).text
+
+
+SENTENCES.update({code: partial(_text, kind) for code, kind in CLASSES.items()})

@@ -1,0 +1,123 @@
+"""Changes that would start a waiting job sooner, and why there is none to propose.
+
+The classes of these messages are in ``portal/forecast/messages.py``. The sentence for a change is a clause, which follows or
+precedes others.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from portal.sentences.registry import nested, sentence
+from portal.sentences.spans import length, span
+
+KINDS = {
+    "gpus": "fewer GPUs",
+    "elastic": "running elastically",
+    "environment": "another environment",
+    "time": "a shorter time limit",
+    "resumable": "restarting from a checkpoint",
+    "opportunistic": "using idle GPUs only",
+}
+
+
+# --- changes -----------------------------------------------------------------------------------------------------
+
+
+@sentence
+def fewer_gpus(gpus: int, instead_of: int) -> str:
+    return f"with {_gpus(gpus)} instead of {instead_of}"
+
+
+@sentence
+def smaller_minimum(gpus: int, instead_of: int) -> str:
+    return f"with a minimum of {_gpus(gpus)} instead of {instead_of}"
+
+
+@sentence
+def elastic_from_one(max_gpus: int) -> str:
+    return f"as an elastic job with 1 to {_gpus(max_gpus)}"
+
+
+@sentence
+def other_environment(title: str, nodes: int, runs_elsewhere: bool) -> str:
+    where = f"{nodes} {'other ' if runs_elsewhere else ''}node{'s' * (nodes != 1)}"
+    return f"in the environment {title}, which is ready on {where},"
+
+
+@sentence
+def shorter_limit(seconds: int, instead_of: int, length_known: bool) -> str:
+    return f"with at most {length(seconds)} instead of {length(instead_of)}"
+
+
+@sentence
+def restarting_from_checkpoint() -> str:
+    return "as a job that can restart from its checkpoint"
+
+
+@sentence
+def preemptible_on_idle_gpus() -> str:
+    return "as a preemptible job on idle GPUs"
+
+
+def _condition(change: Mapping[str, Any]) -> str:
+    """Return a sentence about what only the owner knows or must accept; empty for most changes."""
+    if change["code"] == "shorter_limit" and change["length_known"]:
+        return ""
+    return {
+        "shorter_limit": "It is stopped after that time.",
+        "restarting_from_checkpoint": "Only if its code resumes from /checkpoints after a stop.",
+        "preemptible_on_idle_gpus": "It is the first to be stopped when others need these GPUs.",
+    }.get(change["code"], "")
+
+
+# --- advice ------------------------------------------------------------------------------------------------------
+
+
+@sentence
+def change_starts_now(change: Mapping[str, Any]) -> str:
+    return _advice(change, "starts now")
+
+
+@sentence
+def change_starts_sooner(
+    change: Mapping[str, Any], low: float, high: float, now_low: float, now_high: float | None
+) -> str:
+    instead = "" if now_high is None else f" instead of {span(now_low, now_high)}"
+    return _advice(change, f"probably starts {span(low, high)}{instead}")
+
+
+def _advice(change: Mapping[str, Any], then: str) -> str:
+    clause, condition = nested(change), _condition(change)
+    return f"{clause[0].upper()}{clause[1:]} it {then}.{f' {condition}' if condition else ''}"
+
+
+@sentence
+def nothing_helps(tried: Sequence[str]) -> str:
+    if not tried:
+        return "There is no change to try."
+    *others, last = (KINDS.get(kind, kind) for kind in tried)
+    return f"None of these starts it clearly sooner: {', '.join(others)}{' or ' if others else ''}{last}."
+
+
+@sentence
+def about_to_start() -> str:
+    return "It is about to start as it is."
+
+
+@sentence
+def no_longer_waiting() -> str:
+    return "This job is no longer waiting."
+
+
+@sentence
+def scheduler_cannot_decide() -> str:
+    return "The scheduler cannot decide at the moment, so nothing can be tried."
+
+
+@sentence
+def advice_busy() -> str:
+    return "Another request of this kind is being computed. Try again in a few seconds."
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU{'s' * (count != 1)}"

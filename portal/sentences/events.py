@@ -1,0 +1,178 @@
+"""What happened to a job: the lines of its history.
+
+The classes of these messages are in the modules ``events`` of the apps.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from portal.sentences.causes import explained
+from portal.sentences.registry import nested, sentence
+from portal.ui import duration
+
+NAMED_RANKS = 4
+OUTCOMES = {"timed_out": "timed out", "held": "put on hold"}
+"""The words for outcomes that differ from their codes."""
+STOP_REASONS = {
+    "timed_out": "time limit reached",
+    "drained": "its node is being drained",
+    "peer_lost": "another part of it was lost",
+    "done": "its work is done",
+    "held": "put on hold",
+    "stuck": "it did not get on in time",
+    "gpu_fault": "a GPU of it has failed",
+}
+STATES = {
+    "QUEUED": "is queued",
+    "RUNNING": "is running",
+    "HELD": "is held",
+    "SUCCEEDED": "has succeeded",
+    "FAILED": "has failed",
+    "CANCELLED": "was cancelled",
+}
+
+
+# --- what users did ----------------------------------------------------------------------------------------------
+
+
+@sentence
+def job_submitted(user: str, copied_from: int | None) -> str:
+    return f"Submitted by {user}{f', copied from job {copied_from}' if copied_from else ''}."
+
+
+@sentence
+def job_cancelled(user: str) -> str:
+    return f"Cancelled by {user}."
+
+
+@sentence
+def job_held(user: str) -> str:
+    return f"Put on hold by {user}."
+
+
+@sentence
+def job_released(user: str) -> str:
+    return f"Released by {user}."
+
+
+@sentence
+def job_requeued(job: int, change: Any) -> str:
+    return f"It has the place of job {job} in the queue, {nested(change).rstrip(',')}."
+
+
+# --- attempts ----------------------------------------------------------------------------------------------------
+
+
+@sentence
+def attempt_placed(attempt: int, policy: str, nodes: Sequence[Mapping[str, Any]]) -> str:
+    shares = (f"{each['node']} ({_count(each['gpus'], each['cpu_slots'])})" for each in nodes)
+    where = f" on {' and '.join(shares)}" if nodes else ""
+    return f"Attempt {attempt} was placed{where} by {policy}."
+
+
+@sentence
+def attempt_started(attempt: int) -> str:
+    return f"Attempt {attempt} started."
+
+
+@sentence
+def attempt_restarts(attempt: int, taken_at: str, size: int) -> str:
+    taken = datetime.fromisoformat(taken_at).astimezone(UTC)
+    return f"Attempt {attempt} restarts from the checkpoint of {taken:%d %b %H:%M:%S} UTC, {size / 2**20:,.1f} MiB."
+
+
+@sentence
+def container_lost(container: str, node: str, reason: str) -> str:
+    return f"The container on {node} was lost."
+
+
+@sentence
+def attempt_stopping(attempt: int, reason: str, resumable: bool) -> str:
+    why = STOP_REASONS.get(reason, reason)
+    if reason == "preempted":
+        why = f"to make room for others; it restarts {restart_point(resumable)} later"
+    return f"Attempt {attempt} was asked to stop: {why}."
+
+
+@sentence
+def attempt_ended(attempt: int, outcome: str, cause: Mapping[str, Any] | None) -> str:
+    why = f" {explained(cause)['title']}." if cause else ""
+    return f"Attempt {attempt} ended: {OUTCOMES.get(outcome, outcome)}.{why}"
+
+
+@sentence
+def outputs_not_sent(complaint: Any) -> str:
+    return nested(complaint)
+
+
+# --- running jobs ------------------------------------------------------------------------------------------------
+
+
+@sentence
+def job_resized(before: int, after: int, cpu_slots: bool) -> str:
+    return f"{before} → {_count(after, cpu_slots)}"
+
+
+@sentence
+def job_moving(nodes: Sequence[str]) -> str:
+    return f"It leaves {', '.join(nodes)} for other nodes while it runs, because of a drain."
+
+
+@sentence
+def driver_moved(container: str, node: str) -> str:
+    return f"The driver moved to {node}; the ranks keep training."
+
+
+@sentence
+def gpus_idle(attempt: int, percent: int, seconds: int, held_next: bool) -> str:
+    then = " If it stays so, the job is put on hold." if held_next else ""
+    return f"Its GPUs have done less than {percent} % for {duration(seconds)}.{then}"
+
+
+@sentence
+def job_held_for_idle_gpus(seconds: int) -> str:
+    return f"Put on hold by the lab's rule: its GPUs were idle for {duration(seconds)}."
+
+
+@sentence
+def attempt_silent(attempt: int, since: str, seconds: int, ranks: Sequence[Sequence[str]]) -> str:
+    return f"{silence(seconds, ranks)} It is not stopped for this."
+
+
+def silence(seconds: float, ranks: Sequence[Sequence[str]]) -> str:
+    """Return the sentence for a silence: of the ranks with these labels and nodes, or of all ranks if there are none."""
+    length = duration(seconds)
+    if not ranks:
+        return (
+            f"No output for {length}: its worker processes (ranks) are alive, but no line of log, no metric and no "
+            "checkpoint has come from them."
+        )
+    more = len(ranks) - NAMED_RANKS
+    names = ", ".join(rank_on_node(*rank) for rank in ranks[:NAMED_RANKS])
+    names += f" and {more} other{'s' * (more > 1)}" if more > 0 else ""
+    verb = "has" if len(ranks) == 1 else "have"
+    return f"Some of its worker processes are silent: {names} {verb} printed nothing for {length}. Others continue."
+
+
+def rank_on_node(label: str, node: str) -> str:
+    """Return how a rank is named: ``rank 3 on gpu-2``."""
+    return f"{label} on {node}"
+
+
+# --- jobs --------------------------------------------------------------------------------------------------------
+
+
+@sentence
+def job_state(state: str, again: bool, restarts: bool, resumable: bool) -> str:
+    then = f", to restart {restart_point(resumable)}" if restarts else ""
+    return f"The job {STATES.get(state, state)}{' again' if again else ''}{then}."
+
+
+def restart_point(resumable: bool) -> str:
+    """Return from where a job restarts after a stop."""
+    return "from its checkpoint" if resumable else "from the beginning"
+
+
+def _count(number: int, cpu_slots: bool) -> str:
+    return f"{number} {'CPU slot' if cpu_slots else 'GPU'}{'' if number == 1 else 's'}"

@@ -1,0 +1,13 @@
+"""Why there is no forecast for a waiting job. The classes of these messages are in ``portal/forecast/messages.py``."""
+
+from portal.sentences.registry import sentence
+
+
+@sentence
+def not_by_itself() -> str:
+    return "There is no forecast: what the job waits for does not change with time alone."
+
+
+@sentence
+def too_far_back(jobs: int) -> str:
+    return f"It is too far back in the queue for a forecast: these are made for the first {jobs} jobs."

@@ -1,0 +1,302 @@
+"""Why a job waits: one plain, true sentence for the user who waits, a different one for each cause.
+
+The classes of these messages are in ``scheduling/toolkit/reasons.py``, in the policies, and in ``portal/scheduler``.
+"""
+
+from typing import Any
+
+from portal.sentences import words
+from portal.sentences.registry import nested, sentence
+from portal.sentences.words import are, capitalised, clause, duration, gpus, jobs_are
+from portal.sentences.words import minutes as in_minutes
+
+
+@sentence
+def text(text: str) -> str:
+    return text
+
+
+@sentence
+def unexplained() -> str:
+    return "It waits."
+
+
+# --- impossible now, whatever the policy -------------------------------------------------------------------------
+
+
+@sentence
+def no_open_node() -> str:
+    return "No node is open for new work now: all are lost, drained or not approved yet."
+
+
+@sentence
+def no_open_node_for_it() -> str:
+    return "None of the nodes it can run on is open for new work now."
+
+
+@sentence
+def too_large(needed: int, largest: int, spread: bool) -> str:
+    where = "the nodes it can run on have" if spread else "the largest node it can run on has"
+    return f"It needs {gpus(needed)} {'at once' if spread else 'on one node'}, but {where} only {largest}."
+
+
+@sentence
+def above_limit(needed: int, limit: int, name: str) -> str:
+    return f"It needs {gpus(needed)}, but the limit for {name} is {limit}: submit it with fewer, or ask an admin."
+
+
+@sentence
+def limit_reached(needed: int, limit: int, name: str, held: int, promised: bool) -> str:
+    taken = f"{held} {are(held)} in use{' or promised' if promised else ''}"
+    return f"The limit of {gpus(limit)} for {name} is reached: {taken} and it needs {needed}."
+
+
+@sentence
+def no_node_yet() -> str:
+    return "No node has joined the lab yet. An admin can add one under Nodes."
+
+
+@sentence
+def larger_than_lab(needed: int, total: int) -> str:
+    return f"It needs {gpus(needed)} at once, but the lab has {total}. Submit it with fewer, or ask an admin."
+
+
+@sentence
+def no_node_accepts(closed: list[dict[str, Any]]) -> str:
+    nodes = "; ".join(f"{each['node']} {_why_closed(each['why'], each['problem'])}" for each in closed)
+    return f"No node accepts new jobs now: {nodes.rstrip('.')}."
+
+
+INSTALL_DOCKER = (
+    "Install Docker Engine there, then restart its agent, or Schedulearn itself where make run started both (docs/nodes.md). Or "
+    "set SCHEDULEARN_UNSAFE_PROCESSES=yes for the portal if everyone may see everything."
+)
+UNCONFINED = f"runs jobs as plain processes, which does not isolate users from each other: it is for one person only. {INSTALL_DOCKER}"
+"""The rest of a sentence that begins with a node."""
+CLOSED = {
+    "not_in_the_lab": "is not part of the lab",
+    "draining": "is being drained",
+    "cordoned": "is cordoned by an admin",
+    "silent": "has not reported for a while",
+    "starting": "is still starting",
+    "unconfined": UNCONFINED.rstrip("."),
+    "unfit": "is unfit",
+}
+
+
+def _why_closed(why: str, problem: dict[str, Any] | None) -> str:
+    from portal.sentences.problems import problem_of  # noqa: PLC0415  # it imports this package
+
+    return f"{CLOSED[why]}: {problem_of(problem).text}" if problem else CLOSED[why]
+
+
+@sentence
+def environment_preparing(title: str, node: str, percent: int, detail: Any) -> str:
+    doing = f" ({nested(detail)})" if detail else ""
+    return f"Its environment {title} is being prepared on node {node}: {percent} %{doing}."
+
+
+@sentence
+def environment_planned(title: str) -> str:
+    return f"Its environment {title} will be prepared on a node first."
+
+
+@sentence
+def environment_failed(title: str, node: str, detail: Any) -> str:
+    return f"Its environment {title} could not be prepared on node {node}{f': {nested(detail)}' if detail else '.'}"
+
+
+# --- too few GPUs ------------------------------------------------------------------------------------------------
+
+
+@sentence
+def none_free(ahead: int, total: int, everywhere: bool, kept: bool) -> str:
+    whole = "the only GPU" if total == 1 else f"all {total} GPUs"
+    where = "" if everywhere else " of the nodes it can run on"
+    taken = "in use or kept for jobs ahead of it" if kept else "in use"
+    return _behind(ahead, f"{whole}{where} {are(total)} {taken}")
+
+
+@sentence
+def too_few_free(ahead: int, needed: int, free: int, kept: bool) -> str:
+    for_it = " for it" if kept else ""
+    return _behind(ahead, f"it needs {gpus(needed)} at once and only {free} {are(free)} free{for_it}")
+
+
+@sentence
+def not_under_this_policy(ahead: int, free: int, kept: bool) -> str:
+    for_it = " for it" if kept else ""
+    return _behind(ahead, f"under this policy it does not start yet, though {gpus(free)} {are(free)} free{for_it}")
+
+
+@sentence
+def too_scattered(ahead: int, needed: int, largest: int, node: str) -> str:
+    return _behind(
+        ahead, f"it needs {gpus(needed)} at once; the largest group of free ones is {largest}, on node {node}"
+    )
+
+
+def _behind(ahead: int, short: str) -> str:
+    return capitalised(f"{jobs_are(ahead)} ahead of it and {short}" if ahead else short)
+
+
+@sentence
+def promised(count: int) -> str:
+    return f"{gpus(count)} {are(count)} being given back by other jobs; then it starts."
+
+
+# --- behind others -----------------------------------------------------------------------------------------------
+
+
+@sentence
+def in_line(ahead: int, first_needs: int) -> str:
+    return f"{jobs_are(ahead)} ahead of it and jobs start strictly in order; the first waits for {gpus(first_needs)}."
+
+
+@sentence
+def would_hold_up(ahead: int, first_needs: int, minutes: int | None) -> str:
+    when = "" if minutes is None else f", expected in about {minutes} min"
+    return (
+        f"{jobs_are(ahead)} ahead of it, and starting now it could hold up the first, which waits for "
+        f"{gpus(first_needs)}{when}."
+    )
+
+
+@sentence
+def behind_tier(tier: str) -> str:
+    return f"Jobs of the {tier} tier are ahead of it, and jobs start strictly in order."
+
+
+@sentence
+def overdue(patience: int) -> str:
+    return f"It has waited for more than {duration(patience)}, so it is next: GPUs are kept for it as they come free."
+
+
+@sentence
+def saving(waited: int, needed: int, saved: int) -> str:
+    return (
+        f"It has waited for {duration(waited)} and needs {gpus(needed)} at once, so GPUs are saved for it as they come free: "
+        f"{saved} of {needed} so far."
+    )
+
+
+@sentence
+def behind_saved(count: int) -> str:
+    return f"{gpus(count)} {are(count)} being saved for a job that has waited too long, and too few others are free."
+
+
+@sentence
+def beside_reserved(reason: Any, count: int, node: str, name: str, minutes: int, begun: bool) -> str:
+    time = in_minutes(minutes)
+    until = f"for another {time}" if begun else f"in {time}, before it would surely end"
+    return f"{nested(reason)} {gpus(count)} of node {node} {are(count)} reserved for {name} {until}."
+
+
+# --- of one policy -----------------------------------------------------------------------------------------------
+
+
+@sentence
+def outserved(reason: Any, gpu_hours: float) -> str:
+    return f"{clause(nested(reason))}; it has had {gpu_hours:.1f} GPU-hours, and jobs that had fewer go first."
+
+
+@sentence
+def in_turns(reason: Any, minutes: int) -> str:
+    return f"{clause(nested(reason))}; jobs that can be stopped make room after about {minutes} min."
+
+
+@sentence
+def shorter_first(reason: Any, seconds: int) -> str:
+    left = f"it has about {duration(seconds)} of work left on one GPU"
+    return f"{clause(nested(reason))}; {left}, and shorter jobs go first."
+
+
+@sentence
+def less_served_first(reason: Any, seconds: int) -> str:
+    had = f"how long it takes is not known, it had {duration(seconds)} of one GPU so far"
+    return f"{clause(nested(reason))}; {had}, and those who had less go first."
+
+
+@sentence
+def worse_off_first(reason: Any, share: float, times: float) -> str:
+    return (
+        f"{clause(nested(reason))}; even with its share of {share:.1f} GPUs from now on it takes {times:.1f} times as long "
+        "as if it had had that from the start, and who is worse off goes first."
+    )
+
+
+@sentence
+def behind_share(reason: Any, account: Any, group: Any) -> str:
+    both = f"{nested(account)}, and {nested(group)}" if group else nested(account)
+    return f"{clause(nested(reason))}; {both}."
+
+
+@sentence
+def account_has(name: str, now: int, recent: float, share: float) -> str:
+    return f"{name} has {gpus(now)} now and had {recent:.1f} on average recently, with a fair share of {share:.1f}"
+
+
+@sentence
+def booked_later(count: int, seconds: int) -> str:
+    return f"It has booked {gpus(count)} from the slot that begins in about {duration(seconds)}."
+
+
+@sentence
+def booked_now(count: int) -> str:
+    return f"It has booked {gpus(count)} for now, but others have not given them back yet."
+
+
+@sentence
+def not_bid_yet(ahead: int) -> str:
+    return f"It has not bid yet: {jobs_are(ahead)} ahead of it."
+
+
+@sentence
+def nothing_to_book(seconds: int) -> str:
+    return f"In the next {duration(seconds)} no GPUs it could use are left to book; it bids again in the next slot."
+
+
+@sentence
+def not_worth_its_price(worth: float, cost: float, payoff: float, slot: int) -> str:
+    return (
+        f"Not yet worth its price: its result is worth {worth:.3g} and the cheapest GPUs for it cost {cost:.3g}, "
+        f"a payoff of {payoff:.3g}; it bids again in each slot of {duration(slot)}."
+    )
+
+
+# --- of the cycle ------------------------------------------------------------------------------------------------
+
+
+@sentence
+def cannot_decide() -> str:
+    return "The scheduler cannot decide at the moment. Admins see why on the policy page."
+
+
+@sentence
+def in_cpu_slots(reason: Any) -> str:
+    return words.in_cpu_slots(nested(reason))
+
+
+@sentence
+def not_started(why: Any) -> str:
+    return f"It was about to start, but then: {nested(why)} The scheduler tries again."
+
+
+DROPPED = {
+    "another_scheduler": "Another scheduler was quicker.",
+    "driver_moving": "The job's driver is being moved.",
+    "gpus_changed": "The job's GPUs have changed in the meantime.",
+    "job_gone": "The job is gone.",
+    "no_longer_runs": "The job no longer runs.",
+    "no_longer_waits": "The job no longer waits.",
+    "no_network": "Its nodes do not reach each other, or no network between them is free.",
+    "node_closed": "Node {node} no longer accepts new jobs.",
+    "nothing_to_release": "The job has nothing left to release there.",
+    "out_of_reach": "Containers on node {node} cannot reach the job's others.",
+    "too_few_left": "Node {node} no longer has {count} free.",
+}
+
+
+@sentence
+def step_dropped(why: str, node: str, count: int) -> str:
+    return DROPPED[why].format(node=node, count=count)
