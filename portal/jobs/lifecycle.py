@@ -20,7 +20,7 @@ from django.utils import timezone
 from portal.accounts.models import User
 from portal.cluster.models import Node
 from portal.cluster.quarantine import failed_since
-from portal.jobs import causes, clock_steps, ends, events
+from portal.jobs import causes, clock_steps, container_ends, events
 from portal.jobs.clock import wall_clock
 from portal.jobs.events import Event, NodeShare
 from portal.jobs.models import (
@@ -127,7 +127,7 @@ def advance(
         row.exited_at = max(now, row.running_at or row.assigned_at)
         row.exit_code, row.exit_reason = exit_code, exit_reason or "exited"
         if row.exit_reason == "exited" and exit_code and (fault := _fault_of(row)):
-            row.exit_reason, row.detail = "lost", ends.HeldFailedGpu(fault).data()
+            row.exit_reason, row.detail = "lost", container_ends.HeldFailedGpu(fault).data()
         changed += ["exited_at", "exit_code", "exit_reason"]
         _release(row, now)
         _note_exit(job, row)
@@ -401,7 +401,7 @@ def _carry_out(seen: AttemptFacts, due: Due, now: datetime) -> None:
         elif due.what == "silent":
             _declare_lost(container, now)
         else:
-            advance(container, EXITED, exit_reason="lost", detail=ends.DidNotStop().data())
+            advance(container, EXITED, exit_reason="lost", detail=container_ends.DidNotStop().data())
 
 
 @transaction.atomic
@@ -410,4 +410,4 @@ def _declare_lost(container: Container, now: datetime) -> None:
     locked(container.attempt.job_id)
     node = Node.objects.select_for_update(no_key=True).get(pk=container.node_id)
     if is_silent(node.last_seen_at, now):
-        advance(container, EXITED, exit_reason="lost", detail=ends.NodeWasSilent(node.name).data())
+        advance(container, EXITED, exit_reason="lost", detail=container_ends.NodeWasSilent(node.name).data())

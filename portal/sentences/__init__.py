@@ -7,7 +7,7 @@ apps; these keep the classes of their messages (``scheduling.messages.Message``)
 from collections.abc import Mapping
 from typing import Any
 
-from portal.sentences import agents, alarms, causes, changes, ends, events, failures, forecasts, reasons
+from portal.sentences import agents, alarms, causes, changes, container_ends, events, failures, forecasts, reasons
 from portal.sentences.causes import explained
 from portal.sentences.registry import SENTENCES
 
@@ -17,7 +17,7 @@ __all__ = [
     "alarms",
     "causes",
     "changes",
-    "ends",
+    "container_ends",
     "events",
     "explained",
     "failures",

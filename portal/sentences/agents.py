@@ -10,15 +10,25 @@ from runners.messages import (
     confinement,
     containers,
     engine,
+    environment_failures,
     environments,
-    failures,
     gpus,
     launch,
     outputs,
     problems,
 )
 
-__all__ = ["confinement", "containers", "engine", "environments", "failures", "gpus", "launch", "outputs", "problems"]
+__all__ = [
+    "confinement",
+    "containers",
+    "engine",
+    "environment_failures",
+    "environments",
+    "gpus",
+    "launch",
+    "outputs",
+    "problems",
+]
 
 
 def _text(kind: type[Message], **values: Any) -> str:

@@ -39,6 +39,13 @@ from runners.environments.targets import Target, this_machine
 from runners.environments.wheels import Pins, framework_of, make, pins_of, recipe_key, wheelhouse
 from runners.host.exclusive import ExclusiveSection
 from runners.messages import Message
+from runners.messages.environment_failures import (
+    CannotPullCompiler,
+    EngineFailed,
+    Stage,
+    SystemRefused,
+    UnknownEnvironment,
+)
 from runners.messages.environments import (
     BuildingImage,
     CheckingPackages,
@@ -49,7 +56,6 @@ from runners.messages.environments import (
     PullingBuildImage,
     Starting,
 )
-from runners.messages.failures import CannotPullCompiler, EngineFailed, Stage, SystemRefused, UnknownEnvironment
 from runners.runtime import LAUNCH, EngineError
 
 PUBLIC_BASE = "python:3.11-slim-bookworm"

@@ -15,8 +15,15 @@ from typing import Any
 from runners.environments.preparing import PrepareError, ProgramError, explain, last_error, tail
 from runners.environments.targets import Target, glibc_of
 from runners.messages import Message
+from runners.messages.environment_failures import (
+    CannotPull,
+    EngineDiskFull,
+    NoWorkingPython,
+    ProgramFailed,
+    Stage,
+    TookTooLong,
+)
 from runners.messages.environments import AskingRegistry, LayersArrived
-from runners.messages.failures import CannotPull, EngineDiskFull, NoWorkingPython, ProgramFailed, Stage, TookTooLong
 from runners.runtimes.docker import APIError, ContainerError, ImageNotFound, connect, engine_calls
 
 BUILD_SECONDS = 900

@@ -30,8 +30,8 @@ from runners.environments.preparing import (
 from runners.environments.targets import Target, cross, this_machine
 from runners.environments.wheels import Framework, Pins, framework_of, make
 from runners.messages import Message
+from runners.messages.environment_failures import MissingTools, NoWheel, OtherFile, OtherSource, Stage
 from runners.messages.environments import CompilingHorovod, FetchingHorovod, FetchingTools, InstallingTools
-from runners.messages.failures import MissingTools, NoWheel, OtherFile, OtherSource, Stage
 
 TOOLS = (
     "setuptools==79.0.1",

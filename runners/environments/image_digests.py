@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from runners.environments.preparing import PrepareError
 from runners.messages import Message
+from runners.messages.environment_failures import IncompleteDigest, OtherDigest
 from runners.messages.environments import MadeFrom, MadeFromLocal
-from runners.messages.failures import IncompleteDigest, OtherDigest
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 

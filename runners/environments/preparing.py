@@ -13,8 +13,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from runners.messages import Message
+from runners.messages.environment_failures import (
+    DiskFull,
+    Failure,
+    IndexOutOfReach,
+    NoSpace,
+    OutOfMemory,
+    ProgramFailed,
+    Stage,
+)
 from runners.messages.environments import WaitingForOther
-from runners.messages.failures import DiskFull, Failure, IndexOutOfReach, NoSpace, OutOfMemory, ProgramFailed, Stage
 
 Progress = Callable[[int, Message], None]
 """(percent of the whole, what is done now)"""

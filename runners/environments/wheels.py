@@ -27,8 +27,8 @@ from runners.environments.preparing import (
     temporary_folder,
 )
 from runners.environments.targets import Target, cross
+from runners.messages.environment_failures import NoFramework, OnlyGpuBuilds, Stage
 from runners.messages.environments import DownloadingPackages, ResolvingPackages
-from runners.messages.failures import NoFramework, OnlyGpuBuilds, Stage
 
 logger = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from runners.launch.stepclock import STEPS_VARIABLE, StepClock
 from runners.messages import Message
 from runners.messages.launch import (
     AwaitingOtherHosts,
-    DriverDidNotAnswer,
-    DriverSilent,
+    DriverNeverAnswered,
+    DriverStoppedAnswering,
     HostHasNoAddress,
     LeftJob,
     NoWayToDriver,
@@ -160,9 +160,9 @@ class GroupHostWorker:
             return
         answered_at = self.client.answered_at
         if answered_at is None and now - self._began_at > FORM_SECONDS:
-            self._fail(DriverDidNotAnswer(round(FORM_SECONDS)))
+            self._fail(DriverNeverAnswered(round(FORM_SECONDS)))
         elif answered_at is not None and now - answered_at > self._patience:
-            self._fail(DriverSilent(round(self._patience)))
+            self._fail(DriverStoppedAnswering(round(self._patience)))
 
     def _fail(self, message: Message) -> None:
         self.context.scribe.report(message.text)

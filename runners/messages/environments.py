@@ -1,4 +1,4 @@
-"""How far the preparation of an environment is, and what a ready one was made from. ``failures`` has why it failed."""
+"""How far the preparation of an environment is, and what a ready one was made from. ``environment_failures`` has why it failed."""
 
 from abc import abstractmethod
 from dataclasses import dataclass

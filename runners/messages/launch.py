@@ -295,7 +295,7 @@ class LeftJob(Message):
 
 
 @dataclass(frozen=True)
-class DriverDidNotAnswer(Message):
+class DriverNeverAnswered(Message):
     code = "launch.driver_did_not_answer"
     seconds: int
 
@@ -305,7 +305,7 @@ class DriverDidNotAnswer(Message):
 
 
 @dataclass(frozen=True)
-class DriverSilent(Message):
+class DriverStoppedAnswering(Message):
     code = "launch.driver_silent"
     seconds: int
 

@@ -9,8 +9,8 @@ import pytest
 
 from runners.messages import CLASSES, MAX_TEXT, Message, Quotation, message_from
 from runners.messages.containers import GpuInUse
+from runners.messages.environment_failures import Stage
 from runners.messages.environments import CompilingHorovod
-from runners.messages.failures import Stage
 from runners.messages.gpus import LostAt, Process, Processes, UncorrectedErrors, XidError
 from runners.messages.launch import (
     AskedToStop,

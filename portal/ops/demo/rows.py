@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from portal.accounts.models import AuditEntry
 from portal.cluster.models import Gpu, Reservation
 from portal.jobs import causes, events
-from portal.jobs.ends import NodeWasSilent
+from portal.jobs.container_ends import NodeWasSilent
 from portal.jobs.events import Event, NodeShare
 from portal.jobs.models import Allocation, Attempt, Container, Job, JobEvent, JobState, Outcome
 from portal.jobs.resize_timeline.models import RankGroup

@@ -27,8 +27,8 @@ from runners.host.gpus import Gpu as RunnersGpu
 from runners.messages import Message, Quotation
 from runners.messages.confinement import FilesOnly
 from runners.messages.containers import CheckpointsNotKept, EnvironmentInPreparation, FilesOverLimit
+from runners.messages.environment_failures import MissingTools
 from runners.messages.environments import InstallingPackages
-from runners.messages.failures import MissingTools
 from runners.messages.gpus import LostByDriver, Process, Processes, TooHot, XidError
 from runners.messages.launch import AwaitingOtherHosts, RankEnded
 from runners.messages.outputs import FileNotKept, OutputsNotKept, TooLarge

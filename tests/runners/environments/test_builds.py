@@ -41,8 +41,8 @@ from runners.environments.targets import Target, cross, this_machine
 from runners.environments.wheels import Framework, Pins, framework_of, pins_of
 from runners.host import processes
 from runners.messages import Message
+from runners.messages.environment_failures import CannotPull, NoWheel, Stage
 from runners.messages.environments import BuildingImage, CompilingHorovod, Starting
-from runners.messages.failures import CannotPull, NoWheel, Stage
 from runners.runtime import EngineError
 
 BOOKWORM = Target("3.11", (2, 36), "x86_64")

@@ -11,8 +11,8 @@ from runners.environments import docker_images
 from runners.environments.docker_images import DockerImages, Layers, until_it_exits
 from runners.environments.preparing import PrepareError
 from runners.messages import Message
+from runners.messages.environment_failures import Stage
 from runners.messages.environments import AskingRegistry
-from runners.messages.failures import Stage
 
 
 class Api(docker.APIClient):

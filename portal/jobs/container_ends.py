@@ -1,4 +1,4 @@
-"""How the portal itself ends containers, as data for ``Container.detail``; ``portal/sentences/ends.py`` has the sentences.
+"""How the portal itself ends containers, as data for ``Container.detail``; ``portal/sentences/container_ends.py`` has the sentences.
 
 The messages of agents about all other ends are in ``runners.messages``.
 """
