@@ -34,5 +34,14 @@ class MessageField(models.TextField):
 
 
 def stored_message(value: str | None) -> Any:
-    """Return the content of such a column as the field does."""
-    return json.loads(value) if value and value.startswith(MARK) else value
+    """Return the content of such a column as the field does.
+
+    What only looks like a message stays a text: jobs and nodes could write any text into rows of earlier releases.
+    """
+    if value and value.startswith(MARK):
+        try:
+            content = json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+        return content if isinstance(content, dict) and isinstance(content.get("code"), str) else value
+    return value[1:] if value and value.startswith(f" {MARK}") else value

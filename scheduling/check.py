@@ -42,7 +42,9 @@ def violations(snapshot: Snapshot, plan: Plan) -> list[Message]:
 
 def _is_one(reason: Any) -> bool:
     """Whether it is a reason: a lab's own policy may return anything."""
-    return reason.text.strip() != "" if isinstance(reason, Text) else isinstance(reason, Message)
+    if isinstance(reason, Text):
+        return isinstance(reason.text, str) and reason.text.strip() != ""
+    return isinstance(reason, Message)
 
 
 def _number(count: Any) -> float:

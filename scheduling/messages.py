@@ -4,7 +4,11 @@ Only data is stored and sent, so that a text can be corrected, translated and ad
 rounded to what the sentence shows: one that differs only in what is not shown would be stored again in every cycle.
 """
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from math import isfinite
+from numbers import Integral, Real
 from typing import Any, ClassVar
 
 
@@ -21,12 +25,38 @@ class Message:
             raise TypeError(f"{cls.__qualname__} has the code {cls.code!r} of {other.__qualname__}")
         CLASSES[cls.code] = cls
 
+    @classmethod
+    @cache
+    def names(cls) -> tuple[str, ...]:
+        """Return the names of its fields; a reason is made for each waiting job in each cycle."""
+        return tuple(field.name for field in fields(cls)) if is_dataclass(cls) else ()
+
     def data(self) -> dict[str, Any]:
         """Return the message as JSON, which ``message_from`` reads."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
-        return {"code": self.code} | {
-            name: value.data() if isinstance(value, Message) else value for name, value in values.items()
-        }
+        content: dict[str, Any] = {"code": self.code}
+        for name in self.names():
+            content[name] = _plain(getattr(self, name))
+        return content
+
+
+def _plain(value: Any) -> Any:
+    """Return a parameter as JSON has it. Policies of a lab may give numbers of NumPy, tuples, or anything else."""
+    kind = type(value)
+    if kind is str:
+        return value if value.isascii() else value.encode(errors="replace").decode()
+    if kind in (int, bool) or value is None:
+        return value
+    if isinstance(value, Message):
+        return value.data()
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real) and isfinite(value):
+        return float(value)
+    return str(value)
 
 
 CLASSES: dict[str, type[Message]] = {}

@@ -14,6 +14,7 @@ from typing import Any
 
 from portal.cluster.models import Gpu, NodeEnvironment
 from portal.jobs.models import ContainerState
+from portal.sentences import SENTENCES
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,79}")
 EXIT_REASONS = frozenset({"exited", "stopped", "fenced", "launch_error", "oom", "disk", "create_error", "lost"})
@@ -28,6 +29,8 @@ CODE = re.compile(r"[a-z]+\.[a-z_]{1,60}")
 MAX_PARAMETERS, MAX_DEPTH = 20, 4
 MAX_PARAMETER = 1000
 """The maximum length of a text in a message."""
+MAX_MESSAGE = 4096
+"""The maximum length of a whole message as JSON: the reasons of many jobs may have it."""
 CONFINEMENT = "confinement_message"
 """The fact that is a message; the others are names, versions and numbers."""
 MAX_FACTS_BYTES = 64 * 1024
@@ -212,10 +215,19 @@ def _problems(data: dict[str, Any]) -> tuple[dict[str, Any], ...]:
 def _problem(item: dict[str, Any]) -> dict[str, Any]:
     """Read a problem: a message, or the texts of an agent of the previous release. A message comes with them as well."""
     blocking = {"blocking": item.get("blocking") is True}
-    if message := _message({name: value for name, value in item.items() if name not in ("text", "fix", FORMER_FIX)}):
+    if message := _known_message(
+        {name: value for name, value in item.items() if name not in ("text", "fix", FORMER_FIX)}
+    ):
         return message | blocking
     fix = _text(item, "fix", 500) or _text(item, FORMER_FIX, 500)
     return {"text": _text(item, "text", 500), "fix": fix, FORMER_FIX: fix} | blocking
+
+
+def _known_message(value: Any) -> dict[str, Any] | None:
+    """Read a message; None for anything else, and for one of a later release or that is too long: a text is beside it."""
+    message = _message(value)
+    known = message is not None and message["code"] in SENTENCES and len(json.dumps(message)) <= MAX_MESSAGE
+    return message if known else None
 
 
 def _message(value: Any, depth: int = 0) -> dict[str, Any] | None:
@@ -246,13 +258,13 @@ def _gpu(item: dict[str, Any]) -> GpuReport:
         model=_text(item, "model", 80),
         memory_mib=_number(item, "memory_mib", 0, LARGE) or 0,
         healthy=item.get("healthy") is not False,
-        problem=_message(item.get("message")) or _text(item, "problem", 200),
+        problem=_known_message(item.get("message")) or _text(item, "problem", 200),
         utilisation_percent=utilisation,
         memory_used_mib=memory,
         temperature_celsius=temperature,
         links=_text(item, "links", 200),
-        outside=_message(item.get("outside_message")) or _text(item, "outside", 200),
-        fault=_message(item.get("fault_message")) or _text(item, "fault", 200),
+        outside=_known_message(item.get("outside_message")) or _text(item, "outside", 200),
+        fault=_known_message(item.get("fault_message")) or _text(item, "fault", 200),
     )
 
 
@@ -263,7 +275,7 @@ def _environment(item: dict[str, Any]) -> EnvironmentReport:
         digest=_text(item, "digest", 80),
         state=str(state) if state in NodeEnvironment.State.values else NodeEnvironment.State.WAITING,
         progress_percent=_number(item, "progress_percent", 0, 100) or 0,
-        detail=_message(item.get("message")) or _text(item, "detail", 2000),
+        detail=_known_message(item.get("message")) or _text(item, "detail", 2000),
     )
 
 
@@ -278,7 +290,7 @@ def _container(item: dict[str, Any]) -> ContainerReport | None:
         name=name,
         epoch=epoch,
         state=str(state),
-        detail=_message(item.get("message")) or _text(item, "detail", 2000),
+        detail=_known_message(item.get("message")) or _text(item, "detail", 2000),
         running_at=_moment(item.get("running_at")),
         exit_code=_number(item, "exit_code", -LARGE, LARGE),
         # An unknown reason comes from an agent of another version, not from users' code.

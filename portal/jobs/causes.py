@@ -260,9 +260,9 @@ def _hint(containers: Sequence[Container]) -> dict[str, Any]:
 
 def _are_ranks_apart(detail: Any) -> bool:
     """Whether a container's detail is that its ranks each ran the whole program, with or without a remark."""
-    if isinstance(detail, dict) and detail["code"] == agents.containers.WithRemark.code:
+    if isinstance(detail, dict) and detail.get("code") == agents.containers.WithRemark.code:
         return _are_ranks_apart(detail.get("end"))
-    if isinstance(detail, dict) and detail["code"] == agents.launch.RanksApart.code:
+    if isinstance(detail, dict) and detail.get("code") == agents.launch.RanksApart.code:
         return True
     return sentence_of(detail).startswith(APART)
 

@@ -21,15 +21,15 @@ class NoPlanError(Exception):
 
 
 class PolicyThread:
-    """The thread in which this process asks policies. While one that took too long still runs, no other is asked."""
+    """The threads in which this process asks policies. While one that took too long still runs, no other is asked."""
 
     def __init__(self) -> None:
-        self.busy: threading.Thread | None = None
-        """The thread that was left behind last: it cannot be ended."""
+        self.left_behind: list[threading.Thread] = []
+        """Those that took too long: they cannot be ended."""
 
     def plan(self, policy: Policy, snapshot: Snapshot, seconds: float) -> Plan:
         """Return the policy's plan. Raises NoPlanError when it fails or takes longer, or an earlier one is still busy."""
-        if self.busy is not None and self.busy.is_alive():
+        if any(thread.is_alive() for thread in self.left_behind):
             raise NoPlanError(PolicyStillBusy())
         answer: list[Plan] = []
         failures: list[Exception] = []
@@ -41,12 +41,13 @@ class PolicyThread:
                 logger.exception("the policy failed")
                 failures.append(error)
 
-        self.busy = threading.Thread(target=ask, name="policy", daemon=True)
-        self.busy.start()
-        self.busy.join(seconds)
+        thread = threading.Thread(target=ask, name="policy", daemon=True)
+        thread.start()
+        thread.join(seconds)
         if failures:
             raise NoPlanError(PolicyFailed.by(failures[0]))
         if not answer:
+            self.left_behind.append(thread)
             raise NoPlanError(PolicyTooSlow(seconds))
         return answer[0]
 

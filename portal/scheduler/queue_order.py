@@ -39,7 +39,7 @@ def queue_entries(jobs: Iterable[Job], why: Mapping[int, Message]) -> dict[int, 
             heapq.heappush(ready, coming.pop())
         index = heapq.heappop(ready)
         ahead, job = max(position, counts[index]), int(waiting[index].id)
-        found[job] = QueueEntry(with_ahead(why[job], ahead) if counts[index] else why[job], ahead + 1)
+        found[job] = QueueEntry(with_ahead(why[job], ahead) if counts[index] not in (0, ahead) else why[job], ahead + 1)
     return found
 
 

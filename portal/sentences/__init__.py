@@ -36,11 +36,13 @@ def sentence_of(content: Mapping[str, Any] | str | None) -> str:
         return ""
     if isinstance(content, str):
         return content
+    if not isinstance(content, Mapping) or not isinstance(content.get("code"), str):
+        return str(content)  # of a hostile node
     values = {name: value for name, value in content.items() if name != "code"}
     sentence = SENTENCES.get(content["code"])
     try:
         return sentence(**values) if sentence else _unknown(content["code"], values)
-    except TypeError:  # other parameters than ours
+    except (TypeError, ValueError, LookupError, AttributeError, OverflowError):  # other parameters than ours
         return _unknown(content["code"], values)
 
 

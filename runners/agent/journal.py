@@ -15,7 +15,7 @@ from typing import Any
 
 from runners.agent.reconcile import ControlMessage, Exit, JournalEntry
 from runners.host.node_files import STATE, NodeFiles, opened_folder, read_own_json, write_json
-from runners.messages import Message, message_from
+from runners.messages import Message, Quotation, message_from
 from runners.messages.containers import Forgotten
 
 logger = logging.getLogger(__name__)
@@ -133,8 +133,13 @@ def _as_json(entry: JournalEntry) -> dict[str, Any]:
 
 
 def _message(stored: Any) -> Message | None:
-    """Read a message as it was written, or the text of an agent of the previous release. Raises TypeError."""
-    return message_from(stored) if stored else None
+    """Read a message as it was written, or the text of an agent of the previous release; what else is there as a quotation."""
+    if not stored:
+        return None
+    try:
+        return message_from(stored)
+    except TypeError:  # of a later release
+        return Quotation(str(stored))
 
 
 def _from_json(data: Any) -> JournalEntry | None:

@@ -19,9 +19,10 @@ def read_message(content: Any, text: Any, max_length: int = MAX_LENGTH) -> Messa
     code = content.get("code") if isinstance(content, dict) else None
     kind = CLASSES.get(code) if isinstance(code, str) else None
     if kind is not None and kind.__module__ == __name__:
-        half = max_length // 2
         try:
-            message = kind.of({name: each[:half] if isinstance(each, str) else each for name, each in content.items()})
+            message = kind.of(
+                {name: each[:max_length] if isinstance(each, str) else each for name, each in content.items()}
+            )
         except (TypeError, RecursionError):  # of another release; a value that is nested too deeply to be shown
             message = None
         if message is not None and _fits(message, max_length):

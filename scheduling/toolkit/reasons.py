@@ -3,13 +3,27 @@
 Recorded cycles contain these messages, and a replay compares them: a changed one shows as a difference.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from scheduling.messages import Message
+from scheduling.messages import Message, Text
+from scheduling.renamed import renamed
 from scheduling.toolkit.capacity import Capacity
 from scheduling.types import Job, JobId, Limit, Snapshot
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed(
+        __name__,
+        {
+            "gpus": "gpus_in_words",
+            "jobs": "jobs_in_words",
+            "hours": "duration_in_words",
+            "promised": "Promised",
+            "behind_saved": "BehindSaved",
+        },
+    )
 
 
 @dataclass(frozen=True)
@@ -193,6 +207,27 @@ class BehindShare(Message):
 
 
 UNEXPLAINED = Unexplained()
+AHEAD = re.compile(r"\b(\d+) jobs? (?:is|are) ahead of it\b")
+"""The count in a sentence that a lab's own policy gives as a reason."""
+
+
+# Policies that a lab keeps to itself may give sentences as reasons.
+
+
+def gpus_in_words(count: int) -> str:
+    return "1 GPU" if count == 1 else f"{count} GPUs"
+
+
+def jobs_in_words(count: int) -> str:
+    return "1 job is" if count == 1 else f"{count} jobs are"
+
+
+def duration_in_words(seconds: float) -> str:
+    """Return a duration in its largest unit of which it has at least two: ``90 minutes``, ``3 days``."""
+    for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}s"
+    return f"{seconds:.0f} seconds"
 
 
 def rough(seconds: float) -> int:
@@ -203,13 +238,19 @@ def rough(seconds: float) -> int:
 
 def ahead_of(reason: Message) -> int:
     """Return the number of jobs ahead in a reason, or 0."""
+    if isinstance(reason, Text):
+        match = AHEAD.search(reason.text)
+        return int(match[1]) if match else 0
     if isinstance(inner := getattr(reason, "reason", None), Message):
         return ahead_of(inner)
-    return getattr(reason, "ahead", 0)
+    ahead = getattr(reason, "ahead", 0)
+    return ahead if isinstance(ahead, int) else 0
 
 
 def with_ahead(reason: Message, ahead: int) -> Message:
     """Return the reason with another number of jobs ahead. It must have one."""
+    if isinstance(reason, Text):
+        return Text(AHEAD.sub(f"{jobs_in_words(ahead)} ahead of it", reason.text, count=1))
     if isinstance(inner := getattr(reason, "reason", None), Message):
         return replace(reason, reason=with_ahead(inner, ahead))  # type: ignore[type-var]
     return replace(reason, ahead=ahead)  # type: ignore[type-var]

@@ -6,6 +6,7 @@ import inspect
 import json
 import re
 from dataclasses import fields
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -13,6 +14,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
+from portal.cluster.models import Gpu
 from portal.forecast import messages as changes
 from portal.jobs import events
 from portal.jobs.causes import PATTERNS, STOOD_STILL
@@ -36,7 +38,7 @@ from scheduling.messages import CLASSES, Message, Unknown, message_from
 from tests.architecture.test_house import ROOT, tracked
 from tests.portal.api_client import Script
 from tests.portal.control_world import ready_node, turn
-from tests.portal.jobs_world import make_job, make_project, make_user
+from tests.portal.jobs_world import make_job, make_node, make_project, make_user
 from tests.portal.pages import one_line
 
 
@@ -325,3 +327,44 @@ def test_a_job_that_waited_under_the_release_before_shows_its_sentence_until_the
     job.refresh_from_db()
     assert job.waiting_reason == InCpuSlots(LargerThanLab(2, 1)).data()
     assert "It needs 2 CPU slots at once, but the lab has 1" in client.get("/jobs/").content.decode()
+
+
+# --- whatever is stored can be shown ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        StepDropped("of_a_later_release").data(),
+        {"code": "no_node_accepts", "closed": [{"node": "a", "why": "of_a_later_release", "problem": None}]},
+        {"code": "attempt_restarts", "attempt": 1, "taken_at": "soon", "size": 1},
+        {"code": "beside_reserved", "reason": 5, "count": 1, "node": "a", "name": "b", "minutes": "x", "begun": 1},
+        {"code": "container.with_remark", "end": 5, "remark": ["x"]},
+        {"code": 5},
+        {"no": "code"},
+        ["x"],
+        7,
+    ],
+)
+def test_every_content_has_a_sentence(content: Any) -> None:
+    assert sentence_of(content)
+
+
+LOOKS_LIKE_ONE = ['{"code": boom', '{"code": 5}', '{"code": ["x"]}', '{"code":' + "[" * 100_000]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("text", LOOKS_LIKE_ONE, ids=["no JSON", "a number", "a list", "too deep"])
+def test_a_text_of_an_earlier_release_that_looks_like_a_message_stays_one(text: str, client: Client) -> None:
+    job = make_job(make_project(make_user("alice")), waiting_reason="x")
+    node = make_node("a", gpus=1)
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE jobs_job SET waiting_reason = %s", [text])
+        cursor.execute("UPDATE cluster_gpu SET quarantine_reason = %s, problem = %s", [text, text])
+    job.refresh_from_db()
+    assert job.why_waiting == text == Gpu.objects.get(node=node).quarantine_reason
+    client.force_login(job.submitted_by)
+    assert client.get(reverse("jobs:detail", args=[job.pk])).status_code == 200
+    job.save()
+    job.refresh_from_db()
+    assert job.waiting_reason == text

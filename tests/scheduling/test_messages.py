@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
 import pytest
 
 from scheduling.decide import decide
@@ -64,3 +65,26 @@ def test_a_policy_of_a_lab_may_give_plain_sentences() -> None:
     assert reasons_of(reserved) == {
         "1": "It is Sunday. 2 GPUs of node a are reserved for the course for another 60 minutes."
     }
+
+
+@dataclass(frozen=True)
+class OfALab(Message):
+    code: ClassVar[str] = "tests.of_a_lab"
+    parts: object
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [
+        (np.int64(3), 3),
+        (np.float32(0.5), 0.5),
+        ((1, "a"), [1, "a"]),
+        ([BEHIND], [BEHIND.data()]),
+        ({1: (2,)}, {"1": [2]}),
+        (float("nan"), "nan"),
+        ({7}, "{7}"),
+        ("half a pair \ud800", "half a pair ?"),
+    ],
+)
+def test_whatever_a_policy_puts_into_a_message_can_be_stored(given: object, stored: object) -> None:
+    assert json.loads(json.dumps(OfALab(given).data()))["parts"] == stored

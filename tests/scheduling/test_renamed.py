@@ -13,6 +13,13 @@ NAMES = {
     "scheduling.simulate": {"Known": "JobFacts", "Refused": "InvalidPlanError", "Run": "TrainingRun"},
     "scheduling.simulate.filter": {"BadRequest": "BadRequestError"},
     "scheduling.toolkit.capacity": {"in_turn": "in_queue_order"},
+    "scheduling.toolkit.reasons": {
+        "gpus": "gpus_in_words",
+        "jobs": "jobs_in_words",
+        "hours": "duration_in_words",
+        "promised": "Promised",
+        "behind_saved": "BehindSaved",
+    },
     "scheduling.toolkit.job_updates": {"rewritten": "updated_job"},
     "scheduling.toolkit.plan_builder": {
         "act": "apply_now",

@@ -121,10 +121,10 @@ def test_parameters_are_limited() -> None:
     deep: dict[str, Any] = {"code": "problem.no_engine"}
     for _ in range(10):
         deep = {"code": "problem.no_engine", "error": deep}
-    values = {"version": "x" * 5000, "many": ["y" * 5000, 7] * 50, "odd": {"no": "code"}, "none": None}
+    values = {"version": "x" * 5000, "many": ["yes", 7] * 50, "odd": {"no": "code"}, "none": None}
     read = protocol.read_report({"problems": [deep, {"code": RUNC.code, **values}]}).problems
     assert len(str(read[0])) < 300 and sentence_of(read[0])
-    assert len(read[1]["version"]) == 1000 and len(str(read[1]["many"])) < 12_000
+    assert len(read[1]["version"]) == 1000 and len(read[1]["many"]) <= 20
     assert read[1]["odd"] is None and read[1]["none"] is None
 
 
@@ -394,3 +394,42 @@ def test_long_parameters_fit_into_the_columns(agent: Agent) -> None:
     gpu.refresh_from_db()
     assert sentence_of(gpu.problem) == lost.text
     assert sentence_of(gpu.quarantine_reason) == f"{'Xid 79 ' * 60}."
+
+
+def test_a_message_of_a_later_release_leaves_the_text_beside_it(agent: Agent) -> None:
+    agent.report["problems"] = [{"code": "problem.too_loud", "decibels": 90, "text": "It is loud.", "fix": "Wait."}]
+    agent.report["environments"] = [
+        {
+            "key": make_environment().key,
+            "state": "failed",
+            "message": {"code": "environment.odd"},
+            "detail": "It is odd.",
+        }
+    ]
+    agent.sync()
+    (shown,) = Node.objects.get().shown_problems
+    assert (shown.text, shown.fix) == ("It is loud.", "Wait.")
+    assert NodeEnvironment.objects.get().detail == "It is odd."
+
+
+def test_a_message_that_is_too_long_leaves_the_text_beside_it(agent: Agent) -> None:
+    lines = {"code": "environment.missing_tools", "missing": ["x" * 900] * 20}
+    agent.report["environments"] = [
+        {"key": make_environment().key, "state": "failed", "message": lines, "detail": "Tools are missing."}
+    ]
+    agent.sync()
+    assert NodeEnvironment.objects.get().detail == "Tools are missing."
+
+
+@pytest.mark.parametrize("end", [5, ["x"], {"code": "container.with_remark", "end": None}])
+def test_an_odd_message_of_one_node_does_not_concern_another(agent: Agent, end: Any) -> None:
+    other = Agent("beta")
+    agent.sync()
+    other.sync()
+    job_on(agent, launcher="command")
+    Container.objects.filter(role="driver").delete()
+    host = Container.objects.get(role="host")
+    odd = {"code": "container.with_remark", "end": end, "remark": 5}
+    agent.sync(about(host, "EXITED", message=odd, exit_code=0, exit_reason="exited"))
+    assert Attempt.objects.get().outcome == "succeeded"
+    other.sync()

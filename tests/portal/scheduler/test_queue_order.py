@@ -99,3 +99,13 @@ def test_a_standard_job_behind_premium_ones_shows_so() -> None:
         shown[each.pk] = (each.queue_position, each.why_waiting.partition(" ahead")[0])
     assert shown[premium.pk][0] == 1 and shown[first.pk][0] == 2
     assert shown[second.pk] == (3, "2 jobs are")
+
+
+def test_the_count_in_a_sentence_of_a_lab_s_own_policy_is_that_of_its_place() -> None:
+    found = queue_entries([job(1), job(2)], {1: Text("3 jobs are ahead of it."), 2: Text("It is Sunday.")})
+    assert (found[1].reason, found[1].place) == (Text("3 jobs are ahead of it."), 4)
+    assert found[2].place == 1
+    (one,) = queue_entries([job(1)], {1: Text("1 job is ahead of it.")}).values()
+    assert one.reason == Text("1 job is ahead of it.")
+    (odd,) = queue_entries([job(1)], {1: InLine("many", 1)}).values()  # type: ignore[arg-type]
+    assert odd.place == 1

@@ -168,7 +168,7 @@ def test_what_cannot_be_parsed_ends_like_a_crash(tmp_path: Path) -> None:
 def test_long_texts_are_cut(tmp_path: Path) -> None:
     written = Verdict(1, "launch_error", ContainerNotRun("x" * 5000)).to_json()
     found = read_exit(written)
-    assert found == Exit(1, "launch_error", ContainerNotRun("x" * 500)) and len(json.dumps(found.message.data())) < 600  # type: ignore[union-attr]
+    assert found == Exit(1, "launch_error", Quotation(ContainerNotRun("x" * 5000).text[:1000]))
     assert read_exit(FAILED | {"detail": "x" * 5000}) == Exit(7, "exited", Quotation("x" * 1000))
     (tmp_path / "status.json").write_text(json.dumps({"phase": "x" * 5000}))
     assert phase_of(tmp_path) == Quotation("x" * 200)

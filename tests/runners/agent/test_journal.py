@@ -46,6 +46,10 @@ def test_messages_are_kept_as_data_and_texts_of_the_previous_release_are_read(fi
         files.state(name).write_text(json.dumps(former))
         found = ContainerJournal(files).get(name)
         assert found is not None and found.halted_detail == read and found.exit == Exit(1, "disk", read)
+    later = {"code": "container.of_a_later_release", "files": 7}
+    files.state(name).write_text(json.dumps({**stored, "exit": {"code": 1, "reason": "disk", "detail": later}}))
+    found = ContainerJournal(files).get(name)
+    assert found is not None and found.exit == Exit(1, "disk", Quotation(str(later)))
 
 
 def test_an_attempts_folder_goes_with_its_last_container(files: NodeFiles) -> None:
