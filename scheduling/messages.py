@@ -84,7 +84,7 @@ def message_from(content: Any) -> Any:
         if name != "code"
     }
     kind = CLASSES.get(content["code"])
-    if kind is None or {field.name for field in fields(kind)} != set(values):  # type: ignore[arg-type]
+    if kind is None or set(kind.names()) != set(values):
         return Unknown(dict(content))
     return kind(**values)
 

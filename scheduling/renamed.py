@@ -3,6 +3,7 @@
 import sys
 import warnings
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any
 
 
@@ -13,7 +14,7 @@ def renamed(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
         if name not in names:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         warn(f"{module}.{name}", f"{module}.{names[name]}")
-        return getattr(sys.modules[module], names[name])
+        return attrgetter(names[name])(sys.modules[module])
 
     return find
 

@@ -38,7 +38,7 @@ class Alarm:
 
     @property
     def text(self) -> str:
-        return sentence_of(self.message.data())
+        return sentence_of(self.message)
 
 
 @dataclass(frozen=True)

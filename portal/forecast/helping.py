@@ -31,8 +31,8 @@ from scheduling import types
 from scheduling.types import Policy, Snapshot
 
 KEPT_SECONDS = 60
-NO_LONGER = sentence_of(messages.NoLongerWaiting().data())
-BUSY = sentence_of(messages.AdviceBusy().data())
+NO_LONGER = sentence_of(messages.NoLongerWaiting())
+BUSY = sentence_of(messages.AdviceBusy())
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Apply a plan to the database, checking each step again: what the policy saw may have changed since.
 
-Locks are taken in one order, jobs before GPUs, each by id. A step is applied whole or dropped with a reason that
-gives the reason; the next scheduling cycle decides again.
+Locks are taken in one order, jobs before GPUs, each by id. A step is applied whole or dropped with its reason;
+the next scheduling cycle decides again.
 """
 
 from collections import Counter, defaultdict

@@ -48,4 +48,4 @@ class ParametersRefused(Message):
 
 def shown(violations: Iterable[Message]) -> str:
     """Return the sentences for the rules that a plan breaks."""
-    return " ".join(sentence_of(each.data()) for each in violations)
+    return " ".join(map(sentence_of, violations))

@@ -98,7 +98,7 @@ class PlannedChangeSerializer(serializers.Serializer[Any]):
     eta_after = serializers.SerializerMethodField()
 
     def get_reason(self, change: Any) -> str:
-        return sentence_of(change.reason.data()) if change.reason else ""
+        return sentence_of(change.reason)
 
     def get_present(self, change: Any) -> str:
         return str(self.context["preview"].present.get(change.job, ""))

@@ -239,7 +239,7 @@ def _row(change: JobChange, job: Job, found: preview.Preview, names: dict[str, s
         anyway=found.present.get(change.job) == change.kind,
         before=_placement(change.before, names),
         after=_placement(change.after, names),
-        reason=sentence_of(change.reason.data()) if change.reason else "",
+        reason=sentence_of(change.reason),
         starts=[] if change.before else _times(now, before.starts, after.starts),
         ends=_times(now, before.ends, after.ends),
     )

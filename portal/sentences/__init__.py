@@ -10,6 +10,7 @@ from typing import Any
 from portal.sentences import agents, alarms, causes, changes, container_ends, events, failures, forecasts, reasons
 from portal.sentences.causes import explained
 from portal.sentences.registry import SENTENCES
+from scheduling.messages import Message
 
 __all__ = [
     "SENTENCES",
@@ -27,8 +28,8 @@ __all__ = [
 ]
 
 
-def sentence_of(content: Mapping[str, Any] | str | None) -> str:
-    """Return the sentence for a message as it is stored: data, or the text of an earlier release; empty for nothing.
+def sentence_of(content: Message | Mapping[str, Any] | str | None) -> str:
+    """Return the sentence for a message, or for one as it is stored: data, or the text of an earlier release; empty for nothing.
 
     A message of another release that is not known here is shown as its code and parameters.
     """
@@ -36,6 +37,8 @@ def sentence_of(content: Mapping[str, Any] | str | None) -> str:
         return ""
     if isinstance(content, str):
         return content
+    if isinstance(content, Message):
+        content = content.data()
     if not isinstance(content, Mapping) or not isinstance(content.get("code"), str):
         return str(content)  # of a hostile node
     values = {name: value for name, value in content.items() if name != "code"}

@@ -7,6 +7,7 @@ precedes others.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from portal.sentences import words
 from portal.sentences.registry import nested, sentence
 from portal.sentences.spans import length, span
 
@@ -25,17 +26,17 @@ KINDS = {
 
 @sentence
 def fewer_gpus(gpus: int, instead_of: int) -> str:
-    return f"with {_gpus(gpus)} instead of {instead_of}"
+    return f"with {words.gpus(gpus)} instead of {instead_of}"
 
 
 @sentence
 def smaller_minimum(gpus: int, instead_of: int) -> str:
-    return f"with a minimum of {_gpus(gpus)} instead of {instead_of}"
+    return f"with a minimum of {words.gpus(gpus)} instead of {instead_of}"
 
 
 @sentence
 def elastic_from_one(max_gpus: int) -> str:
-    return f"as an elastic job with 1 to {_gpus(max_gpus)}"
+    return f"as an elastic job with 1 to {words.gpus(max_gpus)}"
 
 
 @sentence
@@ -117,7 +118,3 @@ def scheduler_cannot_decide() -> str:
 @sentence
 def advice_busy() -> str:
     return "Another request of this kind is being computed. Try again in a few seconds."
-
-
-def _gpus(count: int) -> str:
-    return f"{count} GPU{'s' * (count != 1)}"

@@ -9,6 +9,7 @@ from typing import Any
 
 from portal.sentences.causes import explained
 from portal.sentences.registry import nested, sentence
+from portal.sentences.words import devices
 from portal.ui import duration
 
 NAMED_RANKS = 4
@@ -66,7 +67,7 @@ def job_requeued(job: int, change: Any) -> str:
 
 @sentence
 def attempt_placed(attempt: int, policy: str, nodes: Sequence[Mapping[str, Any]]) -> str:
-    shares = (f"{each['node']} ({_count(each['gpus'], each['cpu_slots'])})" for each in nodes)
+    shares = (f"{each['node']} ({devices(each['gpus'], each['cpu_slots'])})" for each in nodes)
     where = f" on {' and '.join(shares)}" if nodes else ""
     return f"Attempt {attempt} was placed{where} by {policy}."
 
@@ -111,7 +112,7 @@ def outputs_not_sent(complaint: Any) -> str:
 
 @sentence
 def job_resized(before: int, after: int, cpu_slots: bool) -> str:
-    return f"{before} → {_count(after, cpu_slots)}"
+    return f"{before} → {devices(after, cpu_slots)}"
 
 
 @sentence
@@ -172,7 +173,3 @@ def job_state(state: str, again: bool, restarts: bool, resumable: bool) -> str:
 def restart_point(resumable: bool) -> str:
     """Return from where a job restarts after a stop."""
     return "from its checkpoint" if resumable else "from the beginning"
-
-
-def _count(number: int, cpu_slots: bool) -> str:
-    return f"{number} {'CPU slot' if cpu_slots else 'GPU'}{'' if number == 1 else 's'}"

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from django.conf import settings
 from django.template.loader import render_to_string
 
+from portal.sentences import words
 from portal.sentences.events import silence
 from portal.sentences.registry import nested
 from portal.ui import duration
@@ -71,6 +72,5 @@ def job_silent(
 
 def utilisation(gpus: int, cpu_slots: bool, lowest: int, highest: int) -> str:
     """Return how much some GPUs do: ``2 GPUs are at 0 to 3 % utilisation``."""
-    device = f"{gpus} {'CPU slot' if cpu_slots else 'GPU'}{'' if gpus == 1 else 's'}"
     span = f"{lowest} to {highest}" if lowest != highest else f"{lowest}"
-    return f"{device} {'is' if gpus == 1 else 'are'} at {span}\u00a0% utilisation"
+    return f"{words.devices(gpus, cpu_slots)} {words.are(gpus)} at {span}\u00a0% utilisation"

@@ -2,27 +2,20 @@
 
 import re
 
+from scheduling.words import duration as duration
+from scheduling.words import gpus as gpus
+from scheduling.words import jobs_are as jobs_are
+
 GPUS = re.compile(r"\bGPU(s?)\b(?!-)")
 
 
-def gpus(count: int) -> str:
-    return "1 GPU" if count == 1 else f"{count} GPUs"
-
-
-def jobs_are(count: int) -> str:
-    return "1 job is" if count == 1 else f"{count} jobs are"
+def devices(count: int, cpu_slots: bool) -> str:
+    """Return a count of GPUs, or of CPU slots."""
+    return f"{count} CPU slot{'s' * (count != 1)}" if cpu_slots else gpus(count)
 
 
 def are(count: int) -> str:
     return "is" if count == 1 else "are"
-
-
-def duration(seconds: float) -> str:
-    """Return a duration in its largest unit of which it has at least two: ``90 minutes``, ``3 days``."""
-    for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}s"
-    return f"{seconds:.0f} seconds"
 
 
 def minutes(count: int) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
+from scheduling import words
 from scheduling.messages import Message, Text
 from scheduling.renamed import renamed
 from scheduling.toolkit.capacity import Capacity
@@ -17,9 +18,9 @@ if not TYPE_CHECKING:
     __getattr__ = renamed(
         __name__,
         {
-            "gpus": "gpus_in_words",
-            "jobs": "jobs_in_words",
-            "hours": "duration_in_words",
+            "gpus": "words.gpus",
+            "jobs": "words.jobs_are",
+            "hours": "words.duration",
             "promised": "Promised",
             "behind_saved": "BehindSaved",
         },
@@ -211,25 +212,6 @@ AHEAD = re.compile(r"\b(\d+) jobs? (?:is|are) ahead of it\b")
 """The count in a sentence that a lab's own policy gives as a reason."""
 
 
-# Policies that a lab keeps to itself may give sentences as reasons.
-
-
-def gpus_in_words(count: int) -> str:
-    return "1 GPU" if count == 1 else f"{count} GPUs"
-
-
-def jobs_in_words(count: int) -> str:
-    return "1 job is" if count == 1 else f"{count} jobs are"
-
-
-def duration_in_words(seconds: float) -> str:
-    """Return a duration in its largest unit of which it has at least two: ``90 minutes``, ``3 days``."""
-    for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}s"
-    return f"{seconds:.0f} seconds"
-
-
 def rough(seconds: float) -> int:
     """Return a duration rounded as a sentence shows it, in seconds: to whole days, hours, minutes or seconds."""
     size = next((size for size in (86400, 3600, 60) if seconds >= 2 * size), 1)
@@ -250,7 +232,7 @@ def ahead_of(reason: Message) -> int:
 def with_ahead(reason: Message, ahead: int) -> Message:
     """Return the reason with another number of jobs ahead. It must have one."""
     if isinstance(reason, Text):
-        return Text(AHEAD.sub(f"{jobs_in_words(ahead)} ahead of it", reason.text, count=1))
+        return Text(AHEAD.sub(f"{words.jobs_are(ahead)} ahead of it", reason.text, count=1))
     if isinstance(inner := getattr(reason, "reason", None), Message):
         return replace(reason, reason=with_ahead(inner, ahead))  # type: ignore[type-var]
     return replace(reason, ahead=ahead)  # type: ignore[type-var]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+from operator import attrgetter
 
 import pytest
 
@@ -14,9 +15,9 @@ NAMES = {
     "scheduling.simulate.filter": {"BadRequest": "BadRequestError"},
     "scheduling.toolkit.capacity": {"in_turn": "in_queue_order"},
     "scheduling.toolkit.reasons": {
-        "gpus": "gpus_in_words",
-        "jobs": "jobs_in_words",
-        "hours": "duration_in_words",
+        "gpus": "words.gpus",
+        "jobs": "words.jobs_are",
+        "hours": "words.duration",
         "promised": "Promised",
         "behind_saved": "BehindSaved",
     },
@@ -43,7 +44,7 @@ NAMES = {
 def test_an_old_name_is_the_new_one_and_warns(module: str, old: str, new: str) -> None:
     found = importlib.import_module(module)
     with pytest.warns(FutureWarning, match=f"{module}.{old} is now {module}.{new}"):
-        assert getattr(found, old) is getattr(found, new)
+        assert getattr(found, old) is attrgetter(new)(found)
 
 
 def test_a_name_that_never_was_is_missing() -> None:

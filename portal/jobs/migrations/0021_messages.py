@@ -9,7 +9,7 @@ class Migration(migrations.Migration):
     dependencies = [("jobs", "0020_event_messages")]
 
     operations = [
-        # Only the state: an AlterField makes the table anew on SQLite, without its triggers.
+        # Only the state: an AlterField rewrites the table on SQLite, without its triggers.
         migrations.SeparateDatabaseAndState(
             state_operations=[
                 migrations.AlterField(

@@ -40,7 +40,12 @@ from tests.runners.agent_bench import spec_of
 pytestmark = pytest.mark.django_db
 
 RUNC = OldRunc("1.1.5")
-FORMER = {"text": "This runc lets people out.", "fix": "Upgrade runc.", "mend": "Upgrade runc.", "blocking": True}
+FORMER = {
+    "text": "This runc lets people out.",
+    "fix": "Upgrade runc.",
+    protocol.FORMER_FIX: "Upgrade runc.",
+    "blocking": True,
+}
 
 
 @pytest.fixture
@@ -66,7 +71,13 @@ def test_a_problem_is_stored_as_data_and_shown_as_a_sentence(agent: Agent) -> No
         {"code": "problem.no_live_restore", "blocking": False},
     ]
     first = problems_of(node)[0]
-    assert first == {"code": RUNC.code, "text": RUNC.text, "fix": RUNC.fix, "mend": RUNC.fix, "blocking": True}
+    assert first == {
+        "code": RUNC.code,
+        "text": RUNC.text,
+        "fix": RUNC.fix,
+        protocol.FORMER_FIX: RUNC.fix,
+        "blocking": True,
+    }
 
 
 def test_a_blocking_problem_keeps_a_node_out(agent: Agent) -> None:

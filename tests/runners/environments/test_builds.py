@@ -640,20 +640,20 @@ def test_an_incomplete_digest_is_refused_before_anything_is_pulled(fetched: list
 
 def test_a_long_step_of_a_build_reports_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builds, "TICK_SECONDS", 0.01)
-    told: list[tuple[int, str]] = []
+    steps: list[tuple[int, str]] = []
     again = threading.Event()
 
     def tell(percent: int, step: Message) -> None:
-        told.append((percent, step.text))
-        if len(told) > 3:
+        steps.append((percent, step.text))
+        if len(steps) > 3:
             again.set()
 
     with building(tell, BuildingImage(packages=False), (70, 90)) as step:
         step(5, 10)
         assert again.wait(60)
-    assert told[0] == (70, "building the job image")
+    assert steps[0] == (70, "building the job image")
     later = r"building the job image, step 5 of 10: .+ so far"
-    assert all(percent == 80 and re.fullmatch(later, words) for percent, words in told[1:])
+    assert all(percent == 80 and re.fullmatch(later, words) for percent, words in steps[1:])
 
 
 def test_a_host_without_a_compiler_compiles_in_a_container(fetched: list[str]) -> None:

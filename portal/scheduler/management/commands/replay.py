@@ -61,7 +61,7 @@ class Command(BaseCommand):
         by = one.cycle.config.policy if one.cycle.config else "no policy"
         self.stdout.write(f"cycle {one.cycle.pk} at {one.cycle.at:%Y-%m-%d %H:%M:%S} by {by}{code}:")
         if again.wrong:
-            self.stdout.write(f"  {sentence_of(again.wrong.data())}")
+            self.stdout.write(f"  {sentence_of(again.wrong)}")
         for each in again.differences[:SHOWN]:
             self.stdout.write(f"  job {each.job}: {each.what}")
         if again.state_differs:
