@@ -15,6 +15,7 @@ from typing import Any
 from portal.cluster.models import Gpu, NodeEnvironment
 from portal.jobs.models import ContainerState
 from portal.sentences import SENTENCES
+from portal.sentences.problems import FORMER_FIX
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,79}")
 EXIT_REASONS = frozenset({"exited", "stopped", "fenced", "launch_error", "oom", "disk", "create_error", "lost"})
@@ -22,7 +23,6 @@ CONTAINER_STATES = frozenset(ContainerState.values)
 MAX_GPUS = 256
 MAX_CONTAINERS = 2000
 MAX_ENVIRONMENTS = 200
-FORMER_FIX = "mend"
 MAX_PROBLEMS = 50
 CODE = re.compile(r"[a-z]+\.[a-z_]{1,60}")
 """The codes of the messages of agents, such as ``problem.old_runc``."""

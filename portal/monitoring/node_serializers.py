@@ -10,6 +10,7 @@ from portal.cluster.models import Gpu, Node, NodeEnvironment
 from portal.cluster.services import is_online
 from portal.jobs.occupancy import holder
 from portal.sentences import sentence_of
+from portal.sentences.problems import FORMER_FIX
 
 
 class GpuSerializer(serializers.ModelSerializer[Gpu]):
@@ -76,7 +77,7 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
     )
     problems = serializers.SerializerMethodField(
         help_text="What is unfit about the machine (`text`), what to do about it (`fix`), and whether it accepts no jobs "
-        "until then (`blocking`). `code` identifies the problem; `mend` is the former name of `fix`."
+        f"until then (`blocking`). `code` identifies the problem; `{FORMER_FIX}` is the former name of `fix`."
     )
     gpus = GpuSerializer(many=True, read_only=True)
     environments = NodeEnvironmentSerializer(many=True, read_only=True)
@@ -106,7 +107,7 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
         return node.approved_at is not None
 
     def get_problems(self, node: Node) -> list[dict[str, Any]]:
-        return [asdict(each) | {"mend": each.fix} for each in node.shown_problems]
+        return [asdict(each) | {FORMER_FIX: each.fix} for each in node.shown_problems]
 
     def get_confinement(self, node: Node) -> str:
         return confinement(node.facts)

@@ -6,7 +6,9 @@ from typing import Any
 
 from portal.sentences import sentence_of
 from runners.messages import message_from
-from runners.messages.problems import Problem
+from runners.messages.problems import FORMER_FIX, Problem
+
+__all__ = ["FORMER_FIX", "ShownProblem", "problem_of"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ INSTALL = (
     "agent: jobs then see only their own files and processes."
 )
 MAX_NAMED = 3
+FORMER_FIX = "mend"
+"""The name of ``fix`` in reports and answers of the release before."""
 
 
 class Problem(Message):
@@ -36,7 +38,7 @@ class Problem(Message):
 
     def to_json(self) -> dict[str, Any]:
         """Return the problem as reports have it. Portals of the previous release read the texts, and the fix by two names."""
-        former = {"text": self.text, "fix": self.fix, "mend": self.fix}
+        former = {"text": self.text, "fix": self.fix, FORMER_FIX: self.fix}
         return self.data() | {"blocking": self.blocking} | former
 
 

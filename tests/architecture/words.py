@@ -51,14 +51,12 @@ ALLOWED: dict[str, dict[str, str]] = {
         "mend": "former name of a JSON field",
         "said": "in former names of functions and a field",
     },
-    "portal/agents/protocol.py": {"mend": "former name of a JSON field, for one release"},
     "portal/agents/queries.py": {"said": "name of a column"},
     "portal/cluster/models.py": {"said": "name of a column"},
     "runners/agent/journal.py": {"told": "key in files of the previous release"},
     "runners/environments/horovod_wheel.py": {"mend": "part of the key of wheels that are compiled already"},
     "runners/environments/images/constraints-cuda.txt": {"besides": "a change would resolve all packages again"},
     "runners/messages/problems.py": {"mend": "former name of a JSON field, for one release"},
-    "portal/monitoring/node_serializers.py": {"mend": "former name of a JSON field, for one release"},
 }
 """By file: the words that it may contain, each with the reason."""
 

@@ -19,7 +19,7 @@ from portal.refused import Refused
 from portal.scheduler import availability
 from portal.scheduler.availability import why_closed
 from portal.sentences import sentence_of
-from portal.sentences.problems import problem_of
+from portal.sentences.problems import FORMER_FIX, problem_of
 from runners.agent.reconcile import DesiredContainer, Exit
 from runners.agent.report import container_report, exit_message
 from runners.environments.builds import Report
@@ -43,7 +43,7 @@ RUNC = OldRunc("1.1.5")
 FORMER = {
     "text": "This runc lets people out.",
     "fix": "Upgrade runc.",
-    protocol.FORMER_FIX: "Upgrade runc.",
+    FORMER_FIX: "Upgrade runc.",
     "blocking": True,
 }
 
@@ -75,7 +75,7 @@ def test_a_problem_is_stored_as_data_and_shown_as_a_sentence(agent: Agent) -> No
         "code": RUNC.code,
         "text": RUNC.text,
         "fix": RUNC.fix,
-        protocol.FORMER_FIX: RUNC.fix,
+        FORMER_FIX: RUNC.fix,
         "blocking": True,
     }
 
