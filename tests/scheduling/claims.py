@@ -146,7 +146,7 @@ def _none_of_its_nodes(facts: Facts, job: Job, match: re.Match[str]) -> bool:
 
 
 def _higher_tier_waits(facts: Facts, job: Job, match: re.Match[str]) -> bool:
-    layer_of = tiers.layers(facts.snapshot)
+    layer_of = tiers.layer_by_job(facts.snapshot)
     higher = tiers.LAYERS.index(match[1]) < tiers.LAYERS.index(layer_of[job.id])
     return higher and any(layer_of[other.id] == match[1] for other in facts.left_out)
 
@@ -183,7 +183,7 @@ def _not_booked(facts: Facts, job: Job, match: re.Match[str]) -> bool:
 def _book(facts: Facts) -> Mapping[str, list[tuple[int, int, Mapping[NodeId, int]]]]:
     """Return the bookings of all layers."""
     state = facts.plan.state
-    layers = [state, *state.get(tiers.OTHERS, {}).values()]
+    layers = [state, *state.get(tiers.OTHER_LAYERS_KEY, {}).values()]
     return {job: runs for layer in layers for job, runs in layer.get("book", {}).items()}
 
 

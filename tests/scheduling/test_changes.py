@@ -58,7 +58,7 @@ def test_plans_differ_in_gpus_batches_and_words() -> None:
         "2": "no GPUs -> 1 on a; batch 32 -> 64",
         "3": "Wait. -> Wait longer.",
     }
-    assert {each.job for each in differences(lab, one, other, words=False)} == {"1", "2"}
+    assert {each.job for each in differences(lab, one, other, compare_reasons=False)} == {"1", "2"}
     assert differences(lab, one, replace(one, target={"1": {"a": 1, "b": 0}})) == ()
 
 

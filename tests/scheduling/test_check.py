@@ -94,7 +94,7 @@ def test_numbers_that_json_does_not_know_are_reported() -> None:
     plan = Plan({"x": {"a": np.int64(3)}, "y": {"a": 0.5}})  # type: ignore[dict-item]  # what a faulty policy returns
     found = violations(draw({"a": 1}, waiting("x", 1, 2), waiting("y")), plan)
     assert GpusOutOfRange("x", 3, 1, 2) in found and MoreGpusThanFree("a", 1, 3.5) in found
-    message = PlanRefused.for_(found)
+    message = PlanRefused.from_violations(found)
     assert message_from(json.loads(json.dumps(message.data()))) == message
     assert "Job x is given 3 GPUs, but runs on 1 to 2." in said(message)
     assert "Node a has 1 free GPUs, but 3.5 are given." in said(message)

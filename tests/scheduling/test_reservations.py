@@ -179,7 +179,7 @@ def test_laws_of_reservations_tiers_hold_when_one_begins(snapshot: Snapshot, gpu
         return
     ours = sum(job.now_on.get(node, 0) for job in lab.jobs if job.owner == "bob")
     lacking = min(gpus, place.total) - ours - place.free - place.leaving
-    depth = {id: tiers.LAYERS.index(layer) for id, layer in tiers.layers(lab).items()}
+    depth = {id: tiers.LAYERS.index(layer) for id, layer in tiers.layer_by_job(lab).items()}
     others = [job for job in lab.jobs if job.owner != "bob" and node in job.now_on]
     for stopped in (job for job in others if not done.target.get(job.id)):
         lower = [job for job in others if job.preemptible and depth[job.id] > depth[stopped.id]]

@@ -137,7 +137,7 @@ def test_with_one_layer_the_plan_is_the_policy_s_own() -> None:
 
 @given(snapshot=snapshots())
 def test_each_layer_keeps_its_own_state(snapshot: Snapshot) -> None:
-    lab = replace(snapshot, state={"wish": {}, tiers.OTHERS: {"basic": {"wish": {}}}})
+    lab = replace(snapshot, state={"wish": {}, tiers.OTHER_LAYERS_KEY: {"basic": {"wish": {}}}})
     assert violations(lab, decide(ElasticFifo(), lab)) == []
 
 
@@ -158,7 +158,7 @@ def test_laws_of_tiers_a_strict_line_is_passed_only_by_jobs_that_can_be_stopped(
     policy: Policy, snapshot: Snapshot
 ) -> None:
     done = decide(policy, snapshot)
-    depth = {id: tiers.LAYERS.index(layer) for id, layer in tiers.layers(snapshot).items()}
+    depth = {id: tiers.LAYERS.index(layer) for id, layer in tiers.layer_by_job(snapshot).items()}
     capacity = Capacity(snapshot)
     line = [
         depth[job.id]
