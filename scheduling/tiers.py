@@ -213,7 +213,7 @@ class _LayeredPlan:
             self.kept[node] += at_once
             self.leaving[node] -= min(take - at_once, max(0, self.leaving[node]))
             missing -= take
-        self.reasons[job.id] = Overdue(reasons.rough(self.snapshot.patience_seconds))
+        self.reasons[job.id] = Overdue(reasons.rounded_seconds(self.snapshot.patience_seconds))
 
     def _layer_snapshot(self, name: str, free: Mapping[NodeId, int], leaving: Mapping[NodeId, int]) -> Snapshot:
         """Return the snapshot of one layer: its own jobs, and the GPUs that no job above it holds or waits for."""

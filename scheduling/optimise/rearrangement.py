@@ -301,7 +301,7 @@ class _Draft:
             self._set(job, {})
             return
         held = job.now_on
-        while placement.total(held) > want and (node := placement.shrink(held, job.base)):
+        while placement.total(held) > want and (node := placement.node_to_shrink_on(held, job.base)):
             held = placement.plus(held, node, -1)
         self._set(job, held)
 

@@ -108,8 +108,8 @@ class Afs:
 
     def _after_others(self, reason: Message, job: Job, length: float) -> Message:
         if self.lengths == "known" and job.work is not None and job.work.source != "default":
-            return ShorterFirst(reason, reasons.rough(length))
-        return LessServedFirst(reason, reasons.rough(job.served_gpu_seconds))
+            return ShorterFirst(reason, reasons.rounded_seconds(length))
+        return LessServedFirst(reason, reasons.rounded_seconds(job.served_gpu_seconds))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from scheduling.params import param
 from scheduling.toolkit import estimates, placement, reasons
 from scheduling.toolkit.capacity import Capacity, in_queue_order, queue
 from scheduling.toolkit.levels import Levels
-from scheduling.toolkit.plan_builder import minus, part, shrink_to, start
+from scheduling.toolkit.plan_builder import available_part, minus, shrink_to, start
 from scheduling.types import Job, JobId, Knows, Limit, NodeId, Placement, Plan, Snapshot
 
 
@@ -74,10 +74,10 @@ class ElasticFifo:
                 why[job.id] = alone
             elif self.strict and line:
                 line.append(job)
-            elif later.terms(job) not in unfit and _give_minimum(job, spares):
+            elif later.fit_key(job) not in unfit and _give_minimum(job, spares):
                 served.append(job)
             else:
-                unfit.add(later.terms(job))  # the ledger only gets tighter, so similar jobs do not fit either
+                unfit.add(later.fit_key(job))  # the ledger only gets tighter, so similar jobs do not fit either
                 if alone := _limited(job, spares):
                     why[job.id] = alone
                 else:
@@ -105,7 +105,7 @@ class ElasticFifo:
         before: Mapping[JobId, float] = snapshot.state.get("wish", {})
         wish: dict[JobId, float] = {}
         for job in running:
-            more = part(minus(later.held[job.id], job.now_on), now, job)
+            more = available_part(minus(later.held[job.id], job.now_on), now, job)
             if not more:
                 continue
             since = before.get(job.id, snapshot.now)
@@ -210,7 +210,7 @@ class Spares:
 
     def leave_with(self, job: Job, node: NodeId) -> None:
         """Undo ``take``."""
-        self.ledger.leave_with(job, node)
+        self.ledger.undo_ask_back(job, node)
         self._update(job)
 
     def give(self, job: Job, where: Placement) -> None:
@@ -313,7 +313,7 @@ def _take_from_richer(job: Job, spares: Spares) -> bool:
     for donor in spares.richer(enough):
         held = later.held[donor.id]
         usable = {node: held[node] for node in held if node in later.free and (allowed is None or node in allowed)}
-        if (there := placement.shrink(usable, donor.base)) is not None:
+        if (there := placement.node_to_shrink_on(usable, donor.base)) is not None:
             spares.take(donor, there)
             spares.give(job, {there: 1})
             return True

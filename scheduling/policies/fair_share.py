@@ -111,19 +111,19 @@ class FairShare:
     )
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        return backfill.around(self._arrange, snapshot, 3600 * self.passed_over_hours, self._min_gpus)
+        return backfill.plan_with_reservation(self._arrange, snapshot, 3600 * self.passed_over_hours, self._min_gpus)
 
     def _min_gpus(self, job: Job) -> int:
         """Return the number of GPUs with which a waiting job starts."""
         return job.min_gpus if self.elastic else job.asked
 
-    def _arrange(self, snapshot: Snapshot, hold: backfill.Hold | None) -> backfill.Arrangement:
+    def _arrange(self, snapshot: Snapshot, hold: backfill.BackfillReservation | None) -> backfill.Arrangement:
         """Decide; and again without the jobs that found no place, if any, so that others may use those GPUs."""
         arrangement, excluded = self._try(snapshot, hold, frozenset())
         return self._try(snapshot, hold, excluded)[0] if excluded else arrangement
 
     def _try(
-        self, snapshot: Snapshot, hold: backfill.Hold | None, excluded: AbstractSet[JobId]
+        self, snapshot: Snapshot, hold: backfill.BackfillReservation | None, excluded: AbstractSet[JobId]
     ) -> tuple[backfill.Arrangement, set[JobId]]:
         pool = Pool(snapshot, resize=self.elastic, preempt=self.preempt, excluded=excluded)
         line = in_queue_order(job for job in snapshot.jobs if not job.stopping)

@@ -248,14 +248,16 @@ class Pdors:
             wait = max(0.0, (first - book.first) * self.slot_seconds)
             count = owned(book.schedules, job.id, first)
             if first > book.first:
-                return BookedLater(count, reasons.rough(wait))
+                return BookedLater(count, reasons.rounded_seconds(wait))
             return BookedNow(count)
         if job.id in ahead:
             return NotBidYet(ahead[job.id])
         if not declined.get(job.id):
-            return NothingToBook(reasons.rough(self.horizon * self.slot_seconds))
+            return NothingToBook(reasons.rounded_seconds(self.horizon * self.slot_seconds))
         worth, cost = declined[job.id]
-        return NotWorthItsPrice(_shown(worth), _shown(cost), _shown(worth - cost), reasons.rough(self.slot_seconds))
+        return NotWorthItsPrice(
+            _shown(worth), _shown(cost), _shown(worth - cost), reasons.rounded_seconds(self.slot_seconds)
+        )
 
 
 @dataclass(frozen=True)

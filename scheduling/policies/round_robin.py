@@ -69,13 +69,13 @@ class RoundRobin:
             if alone := reasons.impossible(job, capacity) or reasons.limited(job, capacity):
                 why[job.id] = alone
                 continue
-            terms = capacity.terms(job)
-            found = None if terms in unfit else self._next(job, capacity, last)
+            key = capacity.fit_key(job)
+            found = None if key in unfit else self._next(job, capacity, last)
             if found:
                 where, last = found
                 capacity.give(job, where)
             else:
-                unfit.add(terms)
+                unfit.add(key)
                 may_spread = job.spread and _is_larger_than_any_node(job, capacity)
                 asks = job if may_spread == job.spread else replace(job, spread=may_spread)
                 why[job.id] = reasons.shortage(asks, capacity, ahead)
@@ -85,7 +85,7 @@ class RoundRobin:
     def _next(self, job: Job, capacity: Capacity, last: NodeId) -> tuple[Placement, NodeId] | None:
         """Return the placement on the next node with room and the last node tried, or None."""
         wanted = min(capacity.room(job), job.max_gpus if self.size == "most" else job.min_gpus)
-        node = capacity.free.following(last, job.min_gpus, capacity.scope(job).allowed)
+        node = capacity.free.first_after(last, job.min_gpus, capacity.scope(job).allowed)
         if node is not None:
             return {node: min(capacity.free[node], wanted)}, node
         return _spread(job, capacity, wanted, last) if _is_larger_than_any_node(job, capacity) else None

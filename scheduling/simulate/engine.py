@@ -22,7 +22,7 @@ from scheduling.simulate.live import SimulatedJob
 from scheduling.simulate.result import JobResult, Outcome, Result
 from scheduling.simulate.settle import InvalidPlanError
 from scheduling.toolkit.job_updates import updated_job
-from scheduling.toolkit.projected_state import base_of, clean
+from scheduling.toolkit.projected_state import base_of, without_empty_nodes
 from scheduling.types import Account, JobId, Limit, Node, NodeId, Placement, Plan, Policy, Reservation, Snapshot
 
 IDLE_CYCLES = 300
@@ -222,7 +222,7 @@ class Engine:
             if not target and not job.now_on:
                 continue
             live = self.jobs[job.id]
-            if target is not job.now_on and (target := clean(target or {})) != job.now_on:
+            if target is not job.now_on and (target := without_empty_nodes(target or {})) != job.now_on:
                 changed = True
                 if not target:
                     self.stop(live)

@@ -10,7 +10,7 @@ from portal.sentences import sentence_of
 from portal.sentences.words import duration
 from scheduling import tiers
 from scheduling.toolkit.capacity import Capacity, Scope
-from scheduling.toolkit.reasons import rough
+from scheduling.toolkit.reasons import rounded_seconds
 from scheduling.types import Job, Limit, NodeId, Plan, Snapshot
 
 GPUS = r"(\d+) GPUs?"
@@ -156,11 +156,11 @@ def _had(facts: Facts, job: Job, match: re.Match[str]) -> bool:
 
 
 def _work_left(facts: Facts, job: Job, match: re.Match[str]) -> bool:
-    return job.work is not None and duration(rough(max(job.work.value, 1.0))) == match[1]
+    return job.work is not None and duration(rounded_seconds(max(job.work.value, 1.0))) == match[1]
 
 
 def _served(facts: Facts, job: Job, match: re.Match[str]) -> bool:
-    return duration(rough(job.served_gpu_seconds)) == match[1]
+    return duration(rounded_seconds(job.served_gpu_seconds)) == match[1]
 
 
 def _account_has(facts: Facts, job: Job, match: re.Match[str]) -> bool:
