@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from scheduling.optimise import allocation_search
-from scheduling.optimise.rearrangement import choose
+from scheduling.optimise.rearrangement import rearrange_if_better
 from scheduling.params import param
 from scheduling.toolkit import estimates
 from scheduling.toolkit.target_plan import carry_out, recall, remember
@@ -93,50 +93,58 @@ class Ffdl:
     )
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        question = allocation_search.ask(snapshot)
-        held, order = question.held, question.order
+        problem = allocation_search.problem_from(snapshot)
+        held, order = problem.held, problem.order
         if aim := recall(snapshot, self.period_seconds):
             again_at = snapshot.state["at"] + self.period_seconds
-            return carry_out(snapshot, order, aim[0], question.why, snapshot.state, aim[1], again_at)
-        values = self._table(snapshot, question)
-        wanted = self._counts(question, values)
+            return carry_out(snapshot, order, aim[0], problem.why, snapshot.state, aim[1], again_at)
+        values = self._table(snapshot, problem)
+        wanted = self._counts(problem, values)
         wanted.update({job.id: job.gpus for job in held})
-        target = choose(snapshot, order, wanted, lambda target: allocation_search.total_value(question, values, target))
+        target = rearrange_if_better(
+            snapshot, order, wanted, lambda target: allocation_search.total_value(problem, values, target)
+        )
         batches = {
             job.id: size
             for job in order
             if self._free and (size := estimates.batch(job, sum(target.get(job.id, {}).values())))
         }
         state = remember(snapshot, target, batches)
-        again_at = snapshot.now + self.period_seconds if self.period_seconds and question.candidates else None
-        return carry_out(snapshot, order, target, question.why, state, batches, again_at)
+        again_at = snapshot.now + self.period_seconds if self.period_seconds and problem.candidates else None
+        return carry_out(snapshot, order, target, problem.why, state, batches, again_at)
 
     @property
     def _free(self) -> bool:
         return self.batch == "chosen"
 
-    def _counts(self, question: allocation_search.Question, values: list[allocation_search.Values]) -> dict[JobId, int]:
+    def _counts(
+        self, problem: allocation_search.AllocationProblem, values: list[allocation_search.Values]
+    ) -> dict[JobId, int]:
         """Return the best whole counts, plus the GPUs that they leave, one at a time."""
-        whole = allocation_search.whole(question, values)
-        first = allocation_search.within_limits(question, lambda caps: allocation_search.solve(question, whole, caps))
-        if sum(first.values()) == question.gpus:
+        whole = allocation_search.keep_packable_counts(problem, values)
+        first = allocation_search.solve_within_limits(
+            problem, lambda caps: allocation_search.solve(problem, whole, caps)
+        )
+        if sum(first.values()) == problem.gpus:
             return first
-        more = allocation_search.at_least(question, values, first)
-        return allocation_search.within_limits(question, lambda caps: allocation_search.solve(question, more, caps))
+        more = allocation_search.keep_counts_from(problem, values, first)
+        return allocation_search.solve_within_limits(problem, lambda caps: allocation_search.solve(problem, more, caps))
 
-    def _table(self, snapshot: Snapshot, question: allocation_search.Question) -> list[allocation_search.Values]:
-        others = self._others_last(question)
-        values = [self._values(snapshot.now, candidate, question.gpus, others) for candidate in question.candidates]
+    def _table(
+        self, snapshot: Snapshot, problem: allocation_search.AllocationProblem
+    ) -> list[allocation_search.Values]:
+        others = self._others_last(problem)
+        values = [self._values(snapshot.now, candidate, problem.gpus, others) for candidate in problem.candidates]
         if self.admission == "in_order":
-            self._admit(question, values)
+            self._admit(problem, values)
         return values
 
-    def _admit(self, question: allocation_search.Question, values: list[allocation_search.Values]) -> None:
+    def _admit(self, problem: allocation_search.AllocationProblem, values: list[allocation_search.Values]) -> None:
         """Guarantee running jobs their minimum, then those in the queue as long as possible; the others get none."""
-        left, rooms = question.gpus, allocation_search.Rooms(question)
-        order = sorted(range(len(values)), key=lambda number: question.candidates[number].job.waiting)
+        left, rooms = problem.gpus, allocation_search.LimitHeadroom(problem)
+        order = sorted(range(len(values)), key=lambda number: problem.candidates[number].job.waiting)
         for number in order:
-            candidate = question.candidates[number]
+            candidate = problem.candidates[number]
             if candidate.job.running or candidate.min_gpus <= min(left, rooms.left(candidate.job.id)):
                 left -= candidate.min_gpus
                 rooms.use(candidate.job.id, candidate.min_gpus)
@@ -144,9 +152,9 @@ class Ffdl:
             else:
                 values[number][1:] = -np.inf
 
-    def _others_last(self, question: allocation_search.Question) -> float:
+    def _others_last(self, problem: allocation_search.AllocationProblem) -> float:
         """Return for how many seconds waiting jobs would use the GPUs of a stopped one: the median of their durations."""
-        waiting = [candidate for candidate in question.candidates if candidate.job.waiting]
+        waiting = [candidate for candidate in problem.candidates if candidate.job.waiting]
         if not waiting:
             return float(self.horizon_seconds)
         return statistics.median(self._lasts(candidate.job, candidate.min_gpus) for candidate in waiting)
@@ -164,7 +172,7 @@ class Ffdl:
         maximum = min(candidate.max_gpus, gpus)
         speeds = allocation_search.speeds(job, maximum, free_batch=self._free)
         alone = estimates.speed(job, 1, free_batch=self._free)
-        value = self._claim(job, now) * (speeds / alone if alone > 0 else speeds)
+        value = self._progress_weight(job, now) * (speeds / alone if alone > 0 else speeds)
         if job.running:
             cost = MARGIN * (job.resize_seconds if job.elastic else job.restart_seconds)
             stays = value[job.gpus] if job.gpus <= maximum else 0.0
@@ -177,7 +185,7 @@ class Ffdl:
             value[0] = -np.inf
         return value
 
-    def _claim(self, job: Job, now: float) -> float:
+    def _progress_weight(self, job: Job, now: float) -> float:
         """Return its weight, doubled by each step of priority, times factors for its remaining work and its waiting time.
 
         The bonus for waiting ends when the job starts: otherwise a running job would keep its GPUs against all later

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduling.optimise import allocation_search
-from scheduling.optimise.allocation_search import Candidate, Question
-from scheduling.optimise.rearrangement import choose
+from scheduling.optimise.allocation_search import AllocationProblem, Candidate
+from scheduling.optimise.rearrangement import rearrange_if_better
 from scheduling.params import param
 from scheduling.toolkit import estimates, placement
 from scheduling.toolkit.target_plan import carry_out, recall, remember, world_digest
@@ -79,20 +79,20 @@ class Ones:
     seed: int = param(0, "Seed", "Another number gives other random choices.", minimum=0, maximum=1_000_000)
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        question = allocation_search.ask(snapshot)
-        order, old = question.order, snapshot.state
+        problem = allocation_search.problem_from(snapshot)
+        order, old = problem.order, snapshot.state
         if aim := recall(snapshot, self.period_seconds):
             again_at = old["at"] + self.period_seconds
-            return carry_out(snapshot, order, aim[0], question.why, old, aim[1], again_at)
-        breeder = Breeder(self, snapshot, question)
-        wanted = {job.id: job.gpus for job in question.held} | breeder.evolve()
-        target = choose(snapshot, order, wanted, breeder.value_of)
+            return carry_out(snapshot, order, aim[0], problem.why, old, aim[1], again_at)
+        breeder = Breeder(self, snapshot, problem)
+        wanted = {job.id: job.gpus for job in problem.held} | breeder.evolve()
+        target = rearrange_if_better(snapshot, order, wanted, breeder.value_of)
         batches = {
             job.id: size for job in order if (size := estimates.batch(job, placement.total(target.get(job.id, {}))))
         }
         state = {**remember(snapshot, target, batches), **breeder.state}
-        again_at = snapshot.now + self.period_seconds if self.period_seconds and question.candidates else None
-        return carry_out(snapshot, order, target, question.why, state, batches, again_at)
+        again_at = snapshot.now + self.period_seconds if self.period_seconds and problem.candidates else None
+        return carry_out(snapshot, order, target, problem.why, state, batches, again_at)
 
 
 Schedule = list[int]
@@ -103,9 +103,9 @@ class Breeder:
 
     population: list[Schedule]
 
-    def __init__(self, policy: Ones, snapshot: Snapshot, question: Question) -> None:
-        self.policy, self.snapshot, self.question = policy, snapshot, question
-        self.candidates: Sequence[Candidate] = question.candidates
+    def __init__(self, policy: Ones, snapshot: Snapshot, problem: AllocationProblem) -> None:
+        self.policy, self.snapshot, self.problem = policy, snapshot, problem
+        self.candidates: Sequence[Candidate] = problem.candidates
         self.cycle = int(snapshot.state.get("turn", 0)) + 1
         seed = [policy.seed, self.cycle, int(world_digest(snapshot), 16)]
         self.rng = np.random.default_rng(seed)
@@ -117,7 +117,7 @@ class Breeder:
         self.caps = [self._cap(number) for number in range(len(self.candidates))]
         self.fixed = [self._settling(c) for c in self.candidates]
         self.at_least = [c.job.gpus if fixed else floor for c, fixed, floor in self._each(self.fixed, self.floors)]
-        self.rooms = allocation_search.Rooms(question)
+        self.rooms = allocation_search.LimitHeadroom(problem)
         for candidate, count in zip(self.candidates, self.at_least, strict=True):
             self.rooms.use(candidate.job.id, count)
         self.per_work, self.price = self._tables()
@@ -183,7 +183,7 @@ class Breeder:
             if job.running and job.gpus >= limit and not self._settling(candidate):
                 limit *= 2
             limit = min(limit, TIMES_ASKED * job.asked, candidate.max_gpus)
-            if job.gpus * 2 >= self.question.gpus and job.run_seconds > median > 0:
+            if job.gpus * 2 >= self.problem.gpus and job.run_seconds > median > 0:
                 limit = min(limit, 2 * int(job.gpus / (job.run_seconds / median + 1)))
             found.append(max(limit, candidate.min_gpus))
         return found
@@ -220,7 +220,7 @@ class Breeder:
     def _score(self, counts: Sequence[int]) -> tuple[int, float]:
         rows, columns = np.arange(len(counts)), np.minimum(np.array(counts, np.intp), self.price.shape[1] - 1)
         score = self.per_work[rows, columns] @ self.left + self.price[rows, columns].sum()
-        return self.question.gpus - sum(counts), float(score)
+        return self.problem.gpus - sum(counts), float(score)
 
     def _ancestors(self) -> list[Schedule]:
         """Return the population of the last decision, filled up with the current counts."""
@@ -243,7 +243,7 @@ class Breeder:
         """Fit a schedule into GPUs and limits; the rest goes to new jobs, then to those with the least remaining work."""
         rooms = self.rooms.copy()
         counts = list(self.at_least)
-        free = self.question.gpus - sum(counts)
+        free = self.problem.gpus - sum(counts)
 
         def give(number: int, want: int) -> None:
             nonlocal free

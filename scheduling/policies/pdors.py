@@ -7,7 +7,7 @@ from math import ceil
 from typing import ClassVar
 
 from scheduling.messages import Message
-from scheduling.optimise.booking import Book, Market, ResultValue, Schedule, owned, schedule_from_json
+from scheduling.optimise.booking import Book, Market, ResultValue, Schedule, booked_gpus, schedule_from_json
 from scheduling.params import param
 from scheduling.toolkit import estimates, reasons
 from scheduling.toolkit.capacity import in_queue_order
@@ -221,7 +221,7 @@ class Pdors:
 
     def _count(self, book: Book, pool: Pool, running: Sequence[Job], waiting: Sequence[Job]) -> list[Job]:
         """Count the GPUs of each job now: those it booked, and of the rest those it can use; return all in that order."""
-        booked = {job.id: owned(book.schedules, job.id, book.first) for job in (*running, *waiting)}
+        booked = {job.id: booked_gpus(book.schedules, job.id, book.first) for job in (*running, *waiting)}
         now = [job for job in (*running, *waiting) if booked[job.id]]
         for job in now:
             minimum = pool.min_gpus[job.id] if job.running else job.min_gpus
@@ -246,7 +246,7 @@ class Pdors:
         if job.id in book.schedules:
             first = min(book.schedules[job.id])
             wait = max(0.0, (first - book.first) * self.slot_seconds)
-            count = owned(book.schedules, job.id, first)
+            count = booked_gpus(book.schedules, job.id, first)
             if first > book.first:
                 return BookedLater(count, reasons.rounded_seconds(wait))
             return BookedNow(count)

@@ -71,7 +71,7 @@ class BackfillReservation:
 MIN_LOAN_RESTARTS = 10.0
 """A loan must be expected to last this many times the duration of a restart."""
 Arrange = Callable[[Snapshot, "BackfillReservation | None"], Arrangement]
-"""The decision of a policy. With a reservation, the reserved GPUs are no longer among the free ones, and its job is blocked."""
+"""The decision of a policy. With a reservation, the reserved GPUs are not free, and the job that it is for is blocked."""
 
 
 def plan_with_reservation(

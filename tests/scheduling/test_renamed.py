@@ -12,7 +12,17 @@ from scheduling.types import Job
 from tests.scheduling.worlds import draw, running
 
 NAMES = {
-    "scheduling.optimise.allocation_search": {"worth": "total_value"},
+    "scheduling.optimise.allocation_search": {
+        "ask": "problem_from",
+        "at_least": "keep_counts_from",
+        "best": "best_counts",
+        "whole": "keep_packable_counts",
+        "within_limits": "solve_within_limits",
+        "worth": "total_value",
+        "Question": "AllocationProblem",
+        "Rooms": "LimitHeadroom",
+    },
+    "scheduling.optimise.rearrangement": {"choose": "rearrange_if_better"},
     "scheduling.simulate": {"Known": "JobFacts", "Refused": "InvalidPlanError", "Run": "TrainingRun"},
     "scheduling.simulate.filter": {"BadRequest": "BadRequestError"},
     "scheduling.toolkit.backfill": {"Hold": "BackfillReservation", "around": "plan_with_reservation"},

@@ -183,7 +183,10 @@ def _cheapest(prices: Any, free: Any, size: int, nodes: str) -> float:
 def _by_brute_force(market: Market, job: Any, worth: ResultValue) -> float:
     assert job.work and job.speed
     options = [
-        (size, nodes) for nodes in ("one", "many") for size in booking._sizes(job, 3) if nodes == "one" or size > 1
+        (size, nodes)
+        for nodes in ("one", "many")
+        for size in booking._candidate_sizes(job, 3)
+        if nodes == "one" or size > 1
     ]
     prices, free = market.book.prices(market.low, market.high), market.book.free
     work = max(min(job.work.value, 0.9 * max(job.speed.speeds) * 3 * SLOT), 1.0)
