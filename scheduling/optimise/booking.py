@@ -77,7 +77,7 @@ class Book:
                 for node, gpus in where.items():
                     self.sold[self.index[node], slot - self.first] -= gpus
 
-    def keep(self, job: JobId, now_on: Placement, slots: int) -> None:
+    def book_held(self, job: JobId, now_on: Placement, slots: int) -> None:
         """Book what a running job holds, as far as it is not sold: the job is there, whatever was planned."""
         schedule: Schedule = {}
         for slot in range(min(slots, self.slots)):

@@ -13,7 +13,7 @@ from scheduling.toolkit import estimates, placement
 from scheduling.toolkit.target_plan import carry_out, recall, remember
 from scheduling.types import Job, Knows, Plan, Snapshot
 
-WAITS = 0.25
+WAITING_SPEED = 0.25
 """Waiting counts like this fraction of the slowest useful speed, so that with p = -0.5 a job without GPUs costs 2 where
 one with the minimum costs 1 (Sia: 1.1; Pollux: 1000, which dominates everything else)."""
 
@@ -140,5 +140,5 @@ class Goodput:
             return -1 / max(speed, 1e-3)
         if self.p > 0:
             return float(speed**self.p)
-        speed = max(speed, WAITS)
+        speed = max(speed, WAITING_SPEED)
         return float(np.log(speed) if self.p == 0 else -(speed**self.p))

@@ -144,7 +144,7 @@ def test_gpus_that_are_not_booked_are_lent_unless_switched_off() -> None:
 
 
 def test_priority_is_worth_twice_as_much_for_each_step() -> None:
-    assert Pdors().worth(waiting("x", priority=3)).value == 8 * Pdors().worth(waiting("x")).value
+    assert Pdors().result_value(waiting("x", priority=3)).value == 8 * Pdors().result_value(waiting("x")).value
 
 
 def test_rounding_books_like_the_exact_solver_and_the_same_each_time() -> None:

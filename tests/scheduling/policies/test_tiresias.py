@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from scheduling.check import violations
-from scheduling.policies.tiresias import CROWD, Tiresias
+from scheduling.policies.tiresias import COMPACTION_THRESHOLD, Tiresias
 from scheduling.types import Curve, Job, Limit, Plan, Snapshot
 from tests.scheduling.sentences import reasons_of
 from tests.scheduling.strategies import EXAMPLES, snapshots
@@ -172,7 +172,7 @@ def test_a_job_asks_for_no_more_than_the_lab_or_its_limit_could_ever_give() -> N
 def test_elastic_shrinks_those_who_have_had_much_when_many_wait() -> None:
     policy = Tiresias(elastic=True, knob=0)
     old = running("old", {"a": 8}, 2, 8, served_gpu_seconds=1e6, speed=Curve((1.0, 2.0, 2.1)))
-    crowd = [waiting(f"j{number:02}", 1) for number in range(CROWD + 1)]
+    crowd = [waiting(f"j{number:02}", 1) for number in range(COMPACTION_THRESHOLD + 1)]
     assert sizes(decide(draw({"a": 8}, old, *crowd), policy)) == {"old": 2}
     assert sizes(decide(draw({"a": 8}, old, *crowd[1:]), policy)) == {"old": 8}
 
