@@ -130,7 +130,7 @@ class Done:
 def run(case: Case, data: Path) -> Done:
     began = time.perf_counter()
     pollux = data / "pollux"
-    nodes = compare.cluster(CLUSTER)
+    nodes = compare.parse_cluster(CLUSTER)
     submissions = traces.read(
         pollux / "workloads" / f"{case.workload}.csv", pollux / "profiles", case.mode,  # type: ignore[arg-type]
         knowledge=case.knowledge, whole_seconds=True,  # type: ignore[arg-type]
@@ -223,7 +223,7 @@ def bench_month(jobs: int = 20_000) -> Target:
     accounts = accounts_of(submissions)
     began, busy = time.perf_counter(), time.process_time()
     result = simulate(
-        registry.build("fair_share", {}), compare.cluster(CLUSTER), submissions, accounts=accounts,
+        registry.build("fair_share", {}), compare.parse_cluster(CLUSTER), submissions, accounts=accounts,
         options=Options(window_seconds=ROUND),
     )  # fmt: skip
     wall, cpu = time.perf_counter() - began, time.process_time() - busy
@@ -242,7 +242,7 @@ def bench_bursts(loads: Sequence[tuple[int, int]] = ((12, 30), (12, 36), (4, 60)
             submissions = bursts(batch=batch, waves=waves, minutes=minutes)
             result = simulate(
                 registry.build("ffdl", {"batch": "chosen" if batch == "chosen" else "asked"}),
-                compare.cluster("8x4"), submissions, accounts=accounts_of(submissions),
+                compare.parse_cluster("8x4"), submissions, accounts=accounts_of(submissions),
                 options=Options(round_seconds=ROUND),
             )  # fmt: skip
             until = waves * 3600.0
