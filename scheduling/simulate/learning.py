@@ -1,6 +1,7 @@
 """What the portal would have learnt about an application so far from the steps of its jobs in this simulation.
 
-A ``SpeedLearner`` belongs to one application in one simulation: start the next one with a new one, or it knows the future.
+A ``SpeedLearner`` belongs to one application in one simulation: the next simulation needs a new one, or it knows the
+future.
 """
 
 from collections.abc import Callable

@@ -8,8 +8,10 @@ WIDTH, HEIGHT = 760, 440
 LEFT, RIGHT, TOP, BOTTOM = 56, 200, 40, 48
 COLOURS = ("#0f766e", "#b45309", "#6d28d9", "#1d4ed8", "#b91c1c", "#15803d", "#be185d", "#475569")
 DASHES = ("", "6 3", "2 3", "10 4", "8 3 2 3", "1 4", "12 3", "4 4")
-TIME_MARKS = ((1, "1 s"), (10, "10 s"), (60, "1 min"), (600, "10 min"), (3600, "1 h"), (36_000, "10 h"), (86_400, "1 d"),
-         (864_000, "10 d"), (8_640_000, "100 d"))  # fmt: skip
+TIME_MARKS = (
+    (1, "1 s"), (10, "10 s"), (60, "1 min"), (600, "10 min"), (3600, "1 h"), (36_000, "10 h"), (86_400, "1 d"),
+    (864_000, "10 d"), (8_640_000, "100 d"),
+)  # fmt: skip
 
 
 def turnarounds(title: str, by_policy: Mapping[str, Sequence[float]]) -> str:
@@ -41,7 +43,7 @@ def svg_plot(
     y_grid: Sequence[tuple[float, str]],
     x_label: str = "",
 ) -> str:
-    """Return an SVG. ``lines`` maps names to paths; ``x_grid`` and ``y_grid`` are the grid lines, each with its label."""
+    """Return an SVG. ``lines`` maps names to paths; ``x_grid`` and ``y_grid`` are grid lines, each with its label."""
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">',
         f"<title>{escape(title)}</title>",

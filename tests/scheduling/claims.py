@@ -230,7 +230,7 @@ CLAIMS: Mapping[str, Claim] = {
 BETWEEN = re.compile(r"[\s.;:]|\band\b")
 
 
-def untruths(snapshot: Snapshot, plan: Plan) -> list[str]:
+def false_claims(snapshot: Snapshot, plan: Plan) -> list[str]:
     """Return the claims of a plan's reasons that are not true, and the texts without a known claim."""
     facts, found = Facts(snapshot, plan), []
     jobs = {job.id: job for job in snapshot.jobs}
