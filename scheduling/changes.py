@@ -10,7 +10,7 @@ from scheduling.types import Job, JobId, Placement, Snapshot
 Kind = Literal["preempted", "restarts", "shrinks", "moves", "grows", "starts", "waits", "goes on"]
 KINDS: tuple[Kind, ...] = ("preempted", "restarts", "shrinks", "moves", "grows", "starts", "waits", "goes on")
 """The most disruptive first. *restarts*: stopped and started with other GPUs; *moves*: to as many other GPUs."""
-DISTURBED: frozenset[Kind] = frozenset({"preempted", "restarts", "shrinks", "moves", "grows"})
+DISRUPTIVE_KINDS: frozenset[Kind] = frozenset({"preempted", "restarts", "shrinks", "moves", "grows"})
 """The kinds of change that disturb a running job."""
 
 
@@ -34,7 +34,7 @@ def changes(
         (KINDS.index(kind), job.queue_key, JobChange(job.id, kind, job.now_on, after, reasons.get(job.id)))
         for job in snapshot.jobs
         if not job.stopping
-        for after in [clean(target.get(job.id, {}))]
+        for after in [without_empty_nodes(target.get(job.id, {}))]
         for kind in [kind_of(job, after)]
     ]
     return tuple(change for *_, change in sorted(found, key=lambda one: one[:2]))
@@ -54,6 +54,6 @@ def kind_of(job: Job, after: Placement) -> Kind:
     return "moves" if not more else "grows" if more > 0 else "shrinks"
 
 
-def clean(target: Placement) -> dict[str, int]:
+def without_empty_nodes(target: Placement) -> dict[str, int]:
     """Return the placement without nodes with 0 GPUs."""
     return {node: gpus for node, gpus in target.items() if gpus}

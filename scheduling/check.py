@@ -32,40 +32,40 @@ def violations(snapshot: Snapshot, plan: Plan) -> list[Message]:
     found: list[Message] = [JobNotInSnapshot(str(job)) for job in plan.target if job not in known]
     for job in snapshot.jobs:
         target = plan.target.get(job.id, {})
-        if (target or job.now_on) and not (target is job.now_on and _sound(job, nodes)):
-            found += _job(job, target, nodes)
-    found += _nodes(snapshot, plan)
-    found += _limits(snapshot, plan)
-    found += [ReasonMissing(str(job)) for job, reason in plan.reasons.items() if not _is_one(reason)]
+        if (target or job.now_on) and not (target is job.now_on and _may_keep_gpus(job, nodes)):
+            found += _job_violations(job, target, nodes)
+    found += _node_violations(snapshot, plan)
+    found += _limit_violations(snapshot, plan)
+    found += [ReasonMissing(str(job)) for job, reason in plan.reasons.items() if not _is_reason(reason)]
     return found
 
 
-def _is_one(reason: Any) -> bool:
-    """Whether it is a reason: a lab's own policy may return anything."""
+def _is_reason(reason: Any) -> bool:
+    """Whether this is a reason: a lab's own policy may return anything."""
     if isinstance(reason, Text):
         return isinstance(reason.text, str) and reason.text.strip() != ""
     return isinstance(reason, Message)
 
 
-def _number(count: Any) -> float:
-    """Return a number as JSON can have it: policies may give GPUs as numbers of NumPy, or as fractions."""
+def _json_number(count: Any) -> float:
+    """Return a number that JSON can represent: policies may give GPUs as NumPy numbers, or as fractions."""
     number = float(count)
     return int(number) if number.is_integer() else number
 
 
-def _sound(job: Job, nodes: set[str]) -> bool:
+def _may_keep_gpus(job: Job, nodes: set[str]) -> bool:
     """Whether the job may keep what it has, which is what most plans do to most jobs."""
     return not job.stopping and job.min_gpus <= job.gpus <= job.max_gpus and job.now_on.keys() <= nodes
 
 
-def _job(job: Job, target: Placement, nodes: set[str]) -> Iterator[Message]:
+def _job_violations(job: Job, target: Placement, nodes: set[str]) -> Iterator[Message]:
     count = sum(target.values())
     if any(gpus < 0 or type(gpus) is not int for gpus in target.values()):
         yield GpusNotWhole(job.id)
     # Some of its GPUs may be lost, or some of its ranks ended: it may stay below its minimum, but not lose more.
     minimum = min(job.min_gpus, job.gpus) if job.running else job.min_gpus
     if count and not minimum <= count <= job.max_gpus:
-        yield GpusOutOfRange(job.id, _number(count), job.min_gpus, job.max_gpus)
+        yield GpusOutOfRange(job.id, _json_number(count), job.min_gpus, job.max_gpus)
     if unknown := set(target) - nodes:
         yield GpusOfUnknownNodes(job.id, sorted(map(str, unknown)))
     if job.stopping:
@@ -73,7 +73,7 @@ def _job(job: Job, target: Placement, nodes: set[str]) -> Iterator[Message]:
             yield GpusWhileStopping(job.id)
         return
     if job.running:
-        yield from _running(job, target)
+        yield from _running_job_violations(job, target)
     elif count:
         if job.blocked:
             yield GpusWhileBlocked(job.id)
@@ -81,7 +81,7 @@ def _job(job: Job, target: Placement, nodes: set[str]) -> Iterator[Message]:
             yield GpusOfSeveralNodes(job.id)
 
 
-def _running(job: Job, target: Placement) -> Iterator[Message]:
+def _running_job_violations(job: Job, target: Placement) -> Iterator[Message]:
     count = sum(target.values())
     if not count:
         if not job.preemptible:
@@ -96,39 +96,39 @@ def _running(job: Job, target: Placement) -> Iterator[Message]:
         yield GpusOfSeveralNodes(job.id)
 
 
-def _added(job: Job, target: Placement) -> dict[str, int]:
+def _added_gpus(job: Job, target: Placement) -> dict[str, int]:
     """Return the GPUs that the job does not hold already. Those of a stopping job do not count as held."""
     mine = {} if job.stopping else job.now_on
     more = {node: gpus - mine.get(node, 0) for node, gpus in target.items()}
     return {node: gpus for node, gpus in more.items() if gpus > 0}
 
 
-def _nodes(snapshot: Snapshot, plan: Plan) -> Iterator[Message]:
+def _node_violations(snapshot: Snapshot, plan: Plan) -> Iterator[Message]:
     names = {node.id: node.name for node in snapshot.nodes}
     given: Counter[str] = Counter()
     for job in snapshot.jobs:
         target = plan.target.get(job.id)
         if not target or target is job.now_on:
             continue
-        more = _added(job, target)
+        more = _added_gpus(job, target)
         given.update(more)
         for node in more:
             if job.nodes is not None and node not in job.nodes:
                 yield GpusOfExcludedNode(job.id, names.get(node, node))
     for view in snapshot.nodes:
         if given[view.id] and not view.open:
-            yield GpusOfClosedNode(view.name, _number(given[view.id]))
+            yield GpusOfClosedNode(view.name, _json_number(given[view.id]))
         if given[view.id] > view.free:
-            yield MoreGpusThanFree(view.name, view.free, _number(given[view.id]))
+            yield MoreGpusThanFree(view.name, view.free, _json_number(given[view.id]))
 
 
-def _limits(snapshot: Snapshot, plan: Plan) -> Iterator[Message]:
+def _limit_violations(snapshot: Snapshot, plan: Plan) -> Iterator[Message]:
     """Check the limits, except soft ones. One that is exceeded already (lowered, or GPUs not yet released) forbids more."""
     hard = [limit for limit in snapshot.limits if not limit.soft]
     known = {job.id: job for job in snapshot.jobs} if hard else {}
     for limit in hard:
         members = [known[job] for job in limit.jobs if job in known]
-        added = sum(sum(_added(job, plan.target.get(job.id, {})).values()) for job in members)
+        added = sum(sum(_added_gpus(job, plan.target.get(job.id, {})).values()) for job in members)
         held = limit.leaving + sum(job.gpus for job in members if not job.stopping)
         if added and held + added > limit.max_gpus:
-            yield LimitExceeded(limit.max_gpus, limit.name, held, _number(added))
+            yield LimitExceeded(limit.max_gpus, limit.name, held, _json_number(added))

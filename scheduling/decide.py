@@ -12,7 +12,7 @@ from scheduling.messages import Text
 from scheduling.toolkit.projected_state import project
 from scheduling.types import Job, JobId, Plan, Policy, Snapshot
 
-TRIES = 4
+MAX_ATTEMPTS = 4
 
 
 def decide(policy: Policy, snapshot: Snapshot) -> Plan:
@@ -23,24 +23,26 @@ def decide(policy: Policy, snapshot: Snapshot) -> Plan:
     scattered.
     """
     pinned: set[JobId] = set()
-    for _ in range(TRIES):
-        plan = _decide(policy, _pin(snapshot, pinned))
-        losing = _losing(snapshot, plan)
+    for _ in range(MAX_ATTEMPTS):
+        plan = _decide_once(policy, _pin_jobs(snapshot, pinned))
+        losing = _jobs_losing_gpus(snapshot, plan)
         if not losing:
             return plan
-        then = _decide(policy, replace(project(snapshot, plan), damping_seconds=0.0, explain=False))
+        then = _decide_once(policy, replace(project(snapshot, plan), damping_seconds=0.0, explain=False))
         futile = {job.id for job in losing if dict(then.target.get(job.id, {})) == dict(job.now_on)}
         if not futile:
             return plan
         pinned |= futile
-    return _decide(policy, _pin(snapshot, pinned | {job.id for job in losing}))
+    return _decide_once(policy, _pin_jobs(snapshot, pinned | {job.id for job in losing}))
 
 
-def _decide(policy: Policy, snapshot: Snapshot) -> Plan:
+def _decide_once(policy: Policy, snapshot: Snapshot) -> Plan:
     def plan(view: Snapshot) -> Plan:
-        return damping.around(partial(tiers.plan, policy), view, growth=not hasattr(policy, "grow_after_seconds"))
+        return damping.plan_with_damping(
+            partial(tiers.plan, policy), view, growth=not hasattr(policy, "grow_after_seconds")
+        )
 
-    return _with_messages(reservations.around(plan, snapshot))
+    return _with_messages(reservations.plan_with_reservations(plan, snapshot))
 
 
 def _with_messages(plan: Plan) -> Plan:
@@ -51,7 +53,7 @@ def _with_messages(plan: Plan) -> Plan:
     return replace(plan, reasons=reasons)
 
 
-def _losing(snapshot: Snapshot, plan: Plan) -> list[Job]:
+def _jobs_losing_gpus(snapshot: Snapshot, plan: Plan) -> list[Job]:
     """Return the running jobs that lose a GPU."""
     losing = []
     for job in snapshot.jobs:
@@ -61,7 +63,7 @@ def _losing(snapshot: Snapshot, plan: Plan) -> list[Job]:
     return losing
 
 
-def _pin(snapshot: Snapshot, jobs: Set[JobId]) -> Snapshot:
+def _pin_jobs(snapshot: Snapshot, jobs: Set[JobId]) -> Snapshot:
     """Return the snapshot with these jobs fixed to the GPUs that they hold."""
     if not jobs:
         return snapshot

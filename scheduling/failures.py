@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from scheduling.messages import Message
 
 MAX_VIOLATIONS = 10
-"""So many broken rules are named: a plan may break one for each job."""
+"""The largest number of broken rules in a message: a plan may break one for each job."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class PolicyFailed(Message):
     """The exception, quoted: its class and its message."""
 
     @classmethod
-    def by(cls, error: BaseException) -> "PolicyFailed":
+    def from_error(cls, error: BaseException) -> "PolicyFailed":
         return cls(f"{type(error).__name__}: {error}")
 
 
@@ -30,7 +30,7 @@ class PlanRefused(Message):
     """The first broken rules, each the data of a message of this module."""
 
     @classmethod
-    def for_(cls, violations: Sequence[Message]) -> "PlanRefused":
+    def from_violations(cls, violations: Sequence[Message]) -> "PlanRefused":
         return cls([each.data() for each in violations[:MAX_VIOLATIONS]])
 
 

@@ -27,20 +27,20 @@ class Message:
 
     @classmethod
     @cache
-    def names(cls) -> tuple[str, ...]:
+    def field_names(cls) -> tuple[str, ...]:
         """Return the names of its fields; a reason is made for each waiting job in each cycle."""
         return tuple(field.name for field in fields(cls)) if is_dataclass(cls) else ()
 
     def data(self) -> dict[str, Any]:
         """Return the message as JSON, which ``message_from`` reads."""
         content: dict[str, Any] = {"code": self.code}
-        for name in self.names():
-            content[name] = _plain(getattr(self, name))
+        for name in self.field_names():
+            content[name] = _to_json(getattr(self, name))
         return content
 
 
-def _plain(value: Any) -> Any:
-    """Return a parameter as JSON has it. Policies of a lab may give numbers of NumPy, tuples, or anything else."""
+def _to_json(value: Any) -> Any:
+    """Return a parameter as a JSON value. A lab's own policies may give NumPy numbers, tuples, or anything else."""
     kind = type(value)
     if kind is str:
         return value if value.isascii() else value.encode(errors="replace").decode()
@@ -49,9 +49,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Message):
         return value.data()
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_to_json(each) for each in value]
     if isinstance(value, Mapping):
-        return {str(name): _plain(each) for name, each in value.items()}
+        return {str(name): _to_json(each) for name, each in value.items()}
     if isinstance(value, Integral):
         return int(value)
     if isinstance(value, Real) and isfinite(value):
@@ -84,7 +84,7 @@ def message_from(content: Any) -> Any:
         if name != "code"
     }
     kind = CLASSES.get(content["code"])
-    if kind is None or set(kind.names()) != set(values):
+    if kind is None or set(kind.field_names()) != set(values):
         return Unknown(dict(content))
     return kind(**values)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from scheduling import wire
-from scheduling.changes import KINDS, Kind, clean, kind_of
+from scheduling.changes import KINDS, Kind, kind_of, without_empty_nodes
 from scheduling.check import violations
 from scheduling.decide import decide
 from scheduling.failures import PlanRefused, PolicyFailed
@@ -54,42 +54,46 @@ def decide_again(
         # Through JSON, like the recorded plan: tuples of a state become lists, and its keys become strings.
         new = wire.plan_from_json(json.loads(json.dumps(wire.plan_to_json(decide(policy, snapshot)))))
     except Exception as error:  # any failure of the policy is a result
-        return ReplayOutcome(None, PolicyFailed.by(error), (), False)
+        return ReplayOutcome(None, PolicyFailed.from_error(error), (), False)
     if wrong := violations(snapshot, new):
-        return ReplayOutcome(None, PlanRefused.for_(wrong[:3]), (), False)
-    found = differences(snapshot, plan, new, words=not other)
+        return ReplayOutcome(None, PlanRefused.from_violations(wrong[:3]), (), False)
+    found = differences(snapshot, plan, new, compare_reasons=not other)
     return ReplayOutcome(new, None, found, not other and new.state != plan.state)
 
 
-def differences(snapshot: Snapshot, one: Plan, other: Plan, *, words: bool = True) -> tuple[Difference, ...]:
+def differences(snapshot: Snapshot, one: Plan, other: Plan, *, compare_reasons: bool = True) -> tuple[Difference, ...]:
     """Return the differences between two plans by job, the most disruptive first."""
     names = {node.id: node.name for node in snapshot.nodes}
     found = []
     for job in snapshot.jobs:
-        if texts := _described(job, one, other, names, words):
-            was, would = (kind_of(job, clean(plan.target.get(job.id, {}))) for plan in (one, other))
+        if texts := _describe_differences(job, one, other, names, compare_reasons):
+            was, would = (kind_of(job, without_empty_nodes(plan.target.get(job.id, {}))) for plan in (one, other))
             found.append((KINDS.index(would), job.queue_key, Difference(job.id, was, would, "; ".join(texts))))
     return tuple(one for *_, one in sorted(found, key=lambda one: one[:2]))
 
 
-def _described(job: Job, one: Plan, other: Plan, names: Mapping[str, str], words: bool) -> list[str]:
+def _describe_differences(
+    job: Job, one: Plan, other: Plan, names: Mapping[str, str], compare_reasons: bool
+) -> list[str]:
     pairs: list[tuple[str, Any, Any]] = [
-        ("", _gpus(one, job, names), _gpus(other, job, names)),
+        ("", _describe_gpus(one, job, names), _describe_gpus(other, job, names)),
         ("batch ", one.batches.get(job.id), other.batches.get(job.id)),
     ]
     before, after = one.reasons.get(job.id), other.reasons.get(job.id)
     recorded_as_text = isinstance(before, Text) and after is not None and not isinstance(after, Text)
-    if words and not recorded_as_text:  # by an earlier release
+    if compare_reasons and not recorded_as_text:  # by an earlier release
         pairs.append(("", before, after))
-    return [f"{what}{_shown(before)} -> {_shown(after)}" for what, before, after in pairs if before != after]
+    return [
+        f"{what}{_format_value(before)} -> {_format_value(after)}" for what, before, after in pairs if before != after
+    ]
 
 
-def _gpus(plan: Plan, job: Job, names: Mapping[str, str]) -> str:
-    target = clean(plan.target.get(job.id, {}))
+def _describe_gpus(plan: Plan, job: Job, names: Mapping[str, str]) -> str:
+    target = without_empty_nodes(plan.target.get(job.id, {}))
     return " + ".join(f"{gpus} on {names.get(node, node)}" for node, gpus in sorted(target.items())) or "no GPUs"
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, Text):
         return value.text
     if isinstance(value, Message):

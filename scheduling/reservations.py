@@ -18,9 +18,9 @@ from scheduling import tiers
 from scheduling.messages import Message
 from scheduling.types import Job, JobId, NodeId, Placement, Plan, Reservation, Snapshot
 
-AHEAD_SECONDS = 30 * 86400.0
+LOOK_AHEAD_SECONDS = 30 * 86400.0
 """How far ahead reservations count: a job without a known end does not use GPUs that are reserved within this time."""
-PARTS = "reserved parts"
+RESERVED_PARTS_KEY = "reserved parts"
 """The key in the state of a plan for the number of GPUs by job and part."""
 
 
@@ -39,35 +39,37 @@ class ReservedPart:
         return _may_use(job, self.reservation, self.followers, now)
 
 
-def around(plan: Callable[[Snapshot], Plan], snapshot: Snapshot) -> Plan:
+def plan_with_reservations(plan: Callable[[Snapshot], Plan], snapshot: Snapshot) -> Plan:
     """Return the decision of ``plan`` with reserved GPUs kept for their owners; unchanged without reservations."""
     ahead = [
         item
         for item in sorted(snapshot.reservations, key=lambda item: (item.start, item.name, item.node))
-        if item.end > snapshot.now and item.start < snapshot.now + AHEAD_SECONDS
+        if item.end > snapshot.now and item.start < snapshot.now + LOOK_AHEAD_SECONDS
     ]
-    put = snapshot.state.get(PARTS, {})
-    if PARTS in snapshot.state:
-        snapshot = replace(snapshot, state={key: value for key, value in snapshot.state.items() if key != PARTS})
+    put = snapshot.state.get(RESERVED_PARTS_KEY, {})
+    if RESERVED_PARTS_KEY in snapshot.state:
+        snapshot = replace(
+            snapshot, state={key: value for key, value in snapshot.state.items() if key != RESERVED_PARTS_KEY}
+        )
     if not ahead:
         return plan(snapshot)
-    cleared, asked = _clear(snapshot, [item for item in ahead if item.start <= snapshot.now])
-    view, parts = _split(cleared, ahead, put)
+    cleared, asked = _reclaim_reserved_gpus(snapshot, [item for item in ahead if item.start <= snapshot.now])
+    view, parts = _split_nodes(cleared, ahead, put)
     done = plan(view)
     real = {part.id: part.reservation.node for part in parts}
-    target = {job: _merged(where, real) for job, where in {**asked, **done.target}.items()}
-    why = {job: _with_reserved(job, reason, view, parts) for job, reason in done.reasons.items()}
+    target = {job: _merge_parts(where, real) for job, where in {**asked, **done.target}.items()}
+    why = {job: _mention_reserved_gpus(job, reason, view, parts) for job, reason in done.reasons.items()}
     target = {job: where for job, where in target.items() if where}
-    whole = _on_whole_nodes(plan, cleared, parts, target)
+    whole = _start_on_whole_nodes(plan, cleared, parts, target)
     return replace(
         done,
         target={**target, **whole},
         reasons={job: reason for job, reason in why.items() if job not in whole},
-        state={**done.state, PARTS: _put(done.target, parts)},
+        state={**done.state, RESERVED_PARTS_KEY: _gpus_by_part(done.target, parts)},
     )
 
 
-def _put(target: Mapping[JobId, Placement], parts: list[ReservedPart]) -> dict[JobId, dict[NodeId, int]]:
+def _gpus_by_part(target: Mapping[JobId, Placement], parts: list[ReservedPart]) -> dict[JobId, dict[NodeId, int]]:
     """Return, for jobs on nodes with a reserved part, the number of GPUs on each part, zero or more."""
     homes = {part.reservation.node for part in parts}
     return {
@@ -77,7 +79,7 @@ def _put(target: Mapping[JobId, Placement], parts: list[ReservedPart]) -> dict[J
     }
 
 
-def _on_whole_nodes(
+def _start_on_whole_nodes(
     plan: Callable[[Snapshot], Plan], snapshot: Snapshot, parts: list[ReservedPart], target: Mapping[JobId, Placement]
 ) -> dict[JobId, Placement]:
     """Start jobs that fit on neither part of a node but may use both: a plain command needs all GPUs on one node."""
@@ -106,9 +108,9 @@ def _on_whole_nodes(
     return {job: where for job, where in done.target.items() if where}
 
 
-def _clear(snapshot: Snapshot, active: list[Reservation]) -> tuple[Snapshot, dict[JobId, Placement]]:
+def _reclaim_reserved_gpus(snapshot: Snapshot, active: list[Reservation]) -> tuple[Snapshot, dict[JobId, Placement]]:
     """Ask other jobs for the reserved GPUs that are not available otherwise; what they release is leaving."""
-    layer_of = tiers.layers(snapshot)
+    layer_of = tiers.layer_by_job(snapshot)
     jobs = {job.id: job for job in snapshot.jobs}
     nodes = {node.id: node for node in snapshot.nodes}
     unclaimed = {node.id: node.free + node.leaving for node in snapshot.nodes}
@@ -126,7 +128,7 @@ def _clear(snapshot: Snapshot, active: list[Reservation]) -> tuple[Snapshot, dic
             job for job in jobs.values() if job.running and job.owner not in item.owners and item.node in job.now_on
         ]
         others.sort(key=lambda job: (-tiers.LAYERS.index(layer_of[job.id]), job.lost_gpu_seconds_if_stopped, job.id))
-        for id, give in _given(others, item.node, lacking).items():
+        for id, give in _choose_releases(others, item.node, lacking).items():
             job = jobs[id]
             asked[id] = {where: left for where, gpus in job.now_on.items() if (left := gpus - give.get(where, 0))}
             jobs[id] = replace(job, now_on=asked[id], stopping=not asked[id])
@@ -143,7 +145,7 @@ def _clear(snapshot: Snapshot, active: list[Reservation]) -> tuple[Snapshot, dic
     return replace(snapshot, nodes=tuple(nodes.values()), jobs=tuple(jobs.values()), limits=limits), asked
 
 
-def _given(others: Iterable[Job], node: NodeId, lacking: int) -> dict[JobId, Placement]:
+def _choose_releases(others: Iterable[Job], node: NodeId, lacking: int) -> dict[JobId, Placement]:
     """Choose what each job releases so that ``lacking`` GPUs of ``node`` become free; ``others`` has the lowest layer first.
 
     As for tiers: first all that elastic jobs can spare, then whole jobs that can restart from a checkpoint.
@@ -161,7 +163,7 @@ def _given(others: Iterable[Job], node: NodeId, lacking: int) -> dict[JobId, Pla
     return give
 
 
-def _split(
+def _split_nodes(
     snapshot: Snapshot, ahead: list[Reservation], put: Mapping[JobId, Mapping[NodeId, int]]
 ) -> tuple[Snapshot, list[ReservedPart]]:
     """Return the snapshot with reserved parts as separate nodes; jobs that may use a part hold their GPUs there.
@@ -199,25 +201,27 @@ def _split(
         moved = 0
         for job, gpus in theirs.items():
             moved += gpus - kept[job]
-            jobs[job] = _moved(jobs[job], node.id, id, gpus - kept[job])
+            jobs[job] = _move_to_part(jobs[job], node.id, id, gpus - kept[job])
         size = part.free + part.leaving + moved
         nodes[node.id] = replace(node, total=node.total - size, free=free, leaving=leaving)
         nodes[part.id] = replace(node, id=part.id, total=size, free=part.free, leaving=part.leaving)
         parts.append(part)
-    return replace(snapshot, nodes=tuple(nodes.values()), jobs=_allowed(snapshot, jobs.values(), parts)), parts
+    return replace(
+        snapshot, nodes=tuple(nodes.values()), jobs=_add_allowed_parts(snapshot, jobs.values(), parts)
+    ), parts
 
 
-def _moved(job: Job, node: NodeId, part: NodeId, gpus: int) -> Job:
+def _move_to_part(job: Job, node: NodeId, part: NodeId, gpus: int) -> Job:
     if not gpus:
         return job
     left = job.now_on[node] - gpus
     base = job.base.get(node, 0)
     now_on = {**job.now_on, node: left, part: gpus}
     of_base = {**job.base, node: min(base, left), part: max(0, base - left)}
-    return replace(job, now_on=_held(now_on), base=_held(of_base))
+    return replace(job, now_on=_drop_zeros(now_on), base=_drop_zeros(of_base))
 
 
-def _allowed(snapshot: Snapshot, jobs: Iterable[Job], parts: list[ReservedPart]) -> tuple[Job, ...]:
+def _add_allowed_parts(snapshot: Snapshot, jobs: Iterable[Job], parts: list[ReservedPart]) -> tuple[Job, ...]:
     """Return the jobs with the parts that each may use added to its nodes."""
     usual = frozenset(node.id for node in snapshot.nodes)
     known: dict[tuple[frozenset[NodeId] | None, tuple[ReservedPart, ...]], frozenset[NodeId]] = {}
@@ -232,7 +236,7 @@ def _allowed(snapshot: Snapshot, jobs: Iterable[Job], parts: list[ReservedPart])
     return tuple(replace(job, nodes=nodes_of(job)) for job in jobs)
 
 
-def _held(where: Placement) -> dict[NodeId, int]:
+def _drop_zeros(where: Placement) -> dict[NodeId, int]:
     return {node: gpus for node, gpus in where.items() if gpus}
 
 
@@ -274,15 +278,15 @@ class BesideReserved(Message):
     begun: bool
 
 
-def _merged(where: Placement, real: Mapping[NodeId, NodeId]) -> dict[NodeId, int]:
+def _merge_parts(where: Placement, real: Mapping[NodeId, NodeId]) -> dict[NodeId, int]:
     together: dict[NodeId, int] = {}
     for node, gpus in where.items():
         home = real.get(node, node)
         together[home] = together.get(home, 0) + gpus
-    return _held(together)
+    return _drop_zeros(together)
 
 
-def _with_reserved(id: JobId, reason: Message, view: Snapshot, parts: list[ReservedPart]) -> Message:
+def _mention_reserved_gpus(id: JobId, reason: Message, view: Snapshot, parts: list[ReservedPart]) -> Message:
     """Add to a reason the free GPUs that are reserved and that the job may not use."""
     job = next((job for job in view.jobs if job.id == id), None)
     if job is None or job.blocked:
@@ -294,12 +298,12 @@ def _with_reserved(id: JobId, reason: Message, view: Snapshot, parts: list[Reser
             if job.owner in item.owners:
                 item = next(each for each in part.followers if job.owner not in each.owners)
             begun = item.start <= view.now
-            minutes = _minutes((item.end if begun else item.start) - view.now)
+            minutes = _rounded_minutes((item.end if begun else item.start) - view.now)
             return BesideReserved(reason, part.free, name, item.name, minutes, begun)
     return reason
 
 
-def _minutes(seconds: float) -> int:
+def _rounded_minutes(seconds: float) -> int:
     """Return minutes, rounded to whole hours from two hours on, and to whole days from two days on."""
     minutes = max(1, round(seconds / 60))
     hours = round(minutes / 60)

@@ -26,29 +26,29 @@ from scheduling.toolkit.capacity import Capacity
 from scheduling.types import Account, Job, JobId, Limit, NodeId, Placement, Plan, Policy, Snapshot
 
 LAYERS = ("patient", "premium", "standard", "basic", "spare")
-MAIN = "standard"
-"""The layer whose state is stored as the policy's own; the states of the others are stored under ``OTHERS``."""
-OTHERS = "other layers"
+MAIN_LAYER = "standard"
+"""The layer whose state is stored as the policy's own; the states of the others are stored under ``OTHER_LAYERS_KEY``."""
+OTHER_LAYERS_KEY = "other layers"
 
 
 def plan(policy: Policy, snapshot: Snapshot) -> Plan:
     """Return the plan for all layers together. With one layer it is the policy's own plan, unchanged."""
-    snapshot = _shielded(snapshot)
-    layer_of = layers(snapshot)
+    snapshot = _protect_overdue_jobs(snapshot)
+    layer_of = layer_by_job(snapshot)
     soft = any(limit.soft for limit in snapshot.limits)
-    snapshot = damping.shielded(snapshot)
+    snapshot = damping.protect_young_jobs(snapshot)
     if len(set(layer_of.values())) <= 1 and not soft:
-        return _look_again(policy.plan(snapshot), snapshot)
-    world = _World(snapshot, layer_of)
+        return _decide_again_when_overdue(policy.plan(snapshot), snapshot)
+    layered = _LayeredPlan(snapshot, layer_of)
     for name in LAYERS:
         if name == "patient" and name in layer_of.values():
-            world.settle_patient()
+            layered.decide_patient_layer()
         elif any(layer == name for layer in layer_of.values()):
-            world.settle(policy, name)
-    return _look_again(world.result(), snapshot)
+            layered.decide_layer(policy, name)
+    return _decide_again_when_overdue(layered.result(), snapshot)
 
 
-def _look_again(plan: Plan, snapshot: Snapshot) -> Plan:
+def _decide_again_when_overdue(plan: Plan, snapshot: Snapshot) -> Plan:
     """Set ``again_at`` to the moment when the patience of the next job ends."""
     if snapshot.patience_seconds == inf:
         return plan
@@ -59,18 +59,18 @@ def _look_again(plan: Plan, snapshot: Snapshot) -> Plan:
     return replace(plan, again_at=again_at + 1)
 
 
-def _waited(job: Job, now: float) -> float:
+def _waiting_seconds(job: Job, now: float) -> float:
     return now - job.submitted_at - job.run_seconds
 
 
-def _patient(snapshot: Snapshot) -> Job | None:
+def _most_overdue_job(snapshot: Snapshot) -> Job | None:
     """Return the first job that has waited longer than the lab's patience and could start if it were alone."""
     if snapshot.patience_seconds == inf:
         return None
     late = [
         job
         for job in snapshot.jobs
-        if job.waiting and not job.opportunistic and _waited(job, snapshot.now) > snapshot.patience_seconds
+        if job.waiting and not job.opportunistic and _waiting_seconds(job, snapshot.now) > snapshot.patience_seconds
     ]
     if not late:
         return None
@@ -79,8 +79,8 @@ def _patient(snapshot: Snapshot) -> Job | None:
     return min(able, key=lambda job: (job.submitted_at, job.id), default=None)
 
 
-def _shielded(snapshot: Snapshot) -> Snapshot:
-    """Mark the jobs that started after such a wait as not preemptible, until they have run for as long."""
+def _protect_overdue_jobs(snapshot: Snapshot) -> Snapshot:
+    """Mark jobs that started overdue as not preemptible until they have run for as long as the patience."""
     patience, now = snapshot.patience_seconds, snapshot.now
     if patience == inf:
         return snapshot
@@ -89,7 +89,7 @@ def _shielded(snapshot: Snapshot) -> Snapshot:
         for job in snapshot.jobs
         if job.running
         and job.preemptible
-        and _waited(job, now) > patience
+        and _waiting_seconds(job, now) > patience
         and now - (job.started_at if job.started_at is not None else now) < patience
     }
     if not late:
@@ -99,7 +99,7 @@ def _shielded(snapshot: Snapshot) -> Snapshot:
 
 
 @dataclass(frozen=True)
-class _Alone:
+class _SingleJobPolicy:
     """A minimal policy for a layer of one job: it starts every job that fits."""
 
     title: ClassVar[str] = ""
@@ -133,10 +133,10 @@ class BehindTier(Message):
     tier: str
 
 
-def layers(snapshot: Snapshot) -> dict[JobId, str]:
-    """Name the layer of each job, one of ``LAYERS``."""
+def layer_by_job(snapshot: Snapshot) -> dict[JobId, str]:
+    """Return the layer of each job, one of ``LAYERS``."""
     found: dict[JobId, str] = {job.id: "spare" if job.opportunistic else job.tier for job in snapshot.jobs}
-    if patient := _patient(snapshot):
+    if patient := _most_overdue_job(snapshot):
         found[patient.id] = "patient"
     soft = [limit for limit in snapshot.limits if limit.soft]
     known = {job.id: job for job in snapshot.jobs} if soft else {}
@@ -154,7 +154,7 @@ def layers(snapshot: Snapshot) -> dict[JobId, str]:
 
 
 @dataclass
-class _World:
+class _LayeredPlan:
     """The GPUs that remain for the next layer, and the plans of the layers so far."""
 
     snapshot: Snapshot
@@ -172,34 +172,34 @@ class _World:
         self.batches: dict[JobId, int] = {}
         self.states: dict[str, Mapping[str, Any]] = {}
         self.again_at: list[float] = []
-        self.line: str = ""
+        self.blocking_layer: str = ""
 
     def result(self) -> Plan:
-        state = dict(self.states.pop(MAIN, {}))
+        state = dict(self.states.pop(MAIN_LAYER, {}))
         if others := {name: dict(kept) for name, kept in self.states.items() if kept}:
-            state[OTHERS] = others
+            state[OTHER_LAYERS_KEY] = others
         target = {job: where for job, where in self.target.items() if where}
         return Plan(target, self.reasons, state, self.batches, min(self.again_at, default=None))
 
-    def settle(self, policy: Policy, name: str) -> dict[JobId, Placement]:
+    def decide_layer(self, policy: Policy, name: str) -> dict[JobId, Placement]:
         """Decide one layer and take what it needs from those below; return the GPUs that its waiting jobs will start on."""
-        view = self._view(name, self.free, self.leaving)
+        view = self._layer_snapshot(name, self.free, self.leaving)
         meant: dict[JobId, Placement] = {}
-        done = self._held_back(policy, view) if self.line else policy.plan(view)
-        if done.reasons and not self.line:
-            meant, lacking = self._needs(policy, name)
-            if self._take(lacking, name):
-                view = self._view(name, self.free, self.leaving)
+        done = self._plan_preemptible_only(policy, view) if self.blocking_layer else policy.plan(view)
+        if done.reasons and not self.blocking_layer:
+            meant, lacking = self._required_gpus(policy, name)
+            if self._take_from_lower_layers(lacking, name):
+                view = self._layer_snapshot(name, self.free, self.leaving)
                 done = policy.plan(view)
-        self._keep(name, done, meant)
-        if getattr(policy, "strict", False) and self._has_a_line(view, done):
-            self.line = name
+        self._adopt_plan(name, done, meant)
+        if getattr(policy, "strict", False) and self._has_queue(view, done):
+            self.blocking_layer = name
         return meant
 
-    def settle_patient(self) -> None:
-        """The layer of the one whom patience put first: what it lacks is kept for it as it comes free."""
-        meant = self.settle(_Alone(), "patient")
-        job = self._late()
+    def decide_patient_layer(self) -> None:
+        """Decide the layer of the overdue job: GPUs that it lacks are kept for it as they become free."""
+        meant = self.decide_layer(_SingleJobPolicy(), "patient")
+        job = self._patient_job()
         if self.target.get(job.id) or meant:
             return
         nodes = [node for node in self.snapshot.nodes if node.open and (job.nodes is None or node.id in job.nodes)]
@@ -213,15 +213,17 @@ class _World:
             self.kept[node] += at_once
             self.leaving[node] -= min(take - at_once, max(0, self.leaving[node]))
             missing -= take
-        self.reasons[job.id] = Overdue(reasons.rough(self.snapshot.patience_seconds))
+        self.reasons[job.id] = Overdue(reasons.rounded_seconds(self.snapshot.patience_seconds))
 
-    def _view(self, name: str, free: Mapping[NodeId, int], leaving: Mapping[NodeId, int]) -> Snapshot:
+    def _layer_snapshot(self, name: str, free: Mapping[NodeId, int], leaving: Mapping[NodeId, int]) -> Snapshot:
         """Return the snapshot of one layer: its own jobs, and the GPUs that no job above it holds or waits for."""
         jobs = tuple(job for id, job in self.jobs.items() if self.layer_of[id] == name and id not in self.gone)
         gpus = {job.id: job.gpus for job in jobs}
         states = self.snapshot.state
         state = (
-            states.get(OTHERS, {}).get(name, {}) if name != MAIN else {k: v for k, v in states.items() if k != OTHERS}
+            states.get(OTHER_LAYERS_KEY, {}).get(name, {})
+            if name != MAIN_LAYER
+            else {k: v for k, v in states.items() if k != OTHER_LAYERS_KEY}
         )
         return replace(
             self.snapshot,
@@ -230,18 +232,18 @@ class _World:
                 for node in self.snapshot.nodes
             ),
             jobs=jobs,
-            limits=tuple(self._limit(limit, gpus.keys()) for limit in self.snapshot.limits if not limit.soft),
+            limits=tuple(self._limit_of_layer(limit, gpus.keys()) for limit in self.snapshot.limits if not limit.soft),
             state=state,
-            accounts=tuple(self._account(account, gpus) for account in self.snapshot.accounts),
+            accounts=tuple(self._account_of_layer(account, gpus) for account in self.snapshot.accounts),
         )
 
-    def _account(self, account: Account, gpus: Mapping[JobId, int]) -> Account:
+    def _account_of_layer(self, account: Account, gpus: Mapping[JobId, int]) -> Account:
         """Return the account with the GPUs that its jobs hold in addition to ``gpus``; only reasons use them."""
         if not self.snapshot.explain:
             return account
         return replace(account, elsewhere=sum(self.held.get(id, 0) - gpus.get(id, 0) for id in account.jobs))
 
-    def _limit(self, limit: Limit, here: Set[JobId]) -> Limit:
+    def _limit_of_layer(self, limit: Limit, here: Set[JobId]) -> Limit:
         """Count GPUs of jobs in other layers as used, also those that jobs were just asked to release, until they are free."""
         elsewhere = leaving = 0
         for id in limit.jobs & self.jobs.keys():
@@ -253,14 +255,14 @@ class _World:
             limit, jobs=limit.jobs & here, leaving=limit.leaving + leaving, elsewhere=limit.elsewhere + elsewhere
         )
 
-    def _needs(self, policy: Policy, name: str) -> tuple[dict[JobId, Placement], "Counter[NodeId]"]:
+    def _required_gpus(self, policy: Policy, name: str) -> tuple[dict[JobId, Placement], "Counter[NodeId]"]:
         """Return the GPUs that its waiting jobs will start on, and by node those that lower layers must release first."""
         soon = {node: self.free[node] + self.leaving[node] for node in self.free}
         nothing = dict.fromkeys(soon, 0)
-        patient = policy.plan(self._view(name, soon, nothing))
-        spare = self._obtainable(name)
+        patient = policy.plan(self._layer_snapshot(name, soon, nothing))
+        spare = self._obtainable_gpus(name)
         everything = {node: soon[node] + spare[node] for node in soon}
-        greedy = policy.plan(self._view(name, everything, nothing)) if any(spare.values()) else patient
+        greedy = policy.plan(self._layer_snapshot(name, everything, nothing)) if any(spare.values()) else patient
         meant: dict[JobId, Placement] = {}
         in_time: Counter[NodeId] = Counter()
         more: Counter[NodeId] = Counter()
@@ -276,49 +278,49 @@ class _World:
         lacking = Counter({node: need - max(0, soon[node] - in_time[node]) for node, need in more.items()})
         return meant, +lacking
 
-    def _late(self) -> Job:
+    def _patient_job(self) -> Job:
         """Return the job of the layer ``patient``."""
         return next(job for id, job in self.jobs.items() if self.layer_of[id] == "patient")
 
-    def _below(self, name: str) -> list[Job]:
+    def _running_jobs_below(self, name: str) -> list[Job]:
         lower = LAYERS[LAYERS.index(name) + 1 :]
         if name == "patient":  # it does not come before premium jobs that run, unless it is one
-            lower = lower if self._late().tier == "premium" else lower[1:]
+            lower = lower if self._patient_job().tier == "premium" else lower[1:]
         return [
             job for id, job in self.jobs.items() if self.layer_of[id] in lower and job.running and id not in self.gone
         ]
 
-    def _obtainable(self, name: str) -> "Counter[NodeId]":
+    def _obtainable_gpus(self, name: str) -> "Counter[NodeId]":
         found: Counter[NodeId] = Counter()
-        for job in self._below(name):
+        for job in self._running_jobs_below(name):
             if job.preemptible:
                 found.update(job.now_on)
             else:
-                found.update(_spare(job))
+                found.update(_spare_gpus(job))
         return found
 
-    def _take(self, need: "Counter[NodeId]", name: str) -> bool:
+    def _take_from_lower_layers(self, need: "Counter[NodeId]", name: str) -> bool:
         """Shrink and stop jobs of lower layers until each node has what is needed; return whether any job gave GPUs."""
         gave = False
         order = sorted(
-            self._below(name),
+            self._running_jobs_below(name),
             key=lambda job: (-LAYERS.index(self.layer_of[job.id]), job.lost_gpu_seconds_if_stopped, job.id),
         )
         for job in order:
-            give = {node: min(gpus, need[node]) for node, gpus in _spare(job).items() if need[node] > 0}
+            give = {node: min(gpus, need[node]) for node, gpus in _spare_gpus(job).items() if need[node] > 0}
             if give:
-                self._give_back(job, give)
+                self._release(job, give)
                 need -= Counter(give)
                 gave = True
         for job in order:
             held = self.jobs[job.id].now_on
             if job.preemptible and any(need[node] > 0 for node in held):
-                self._give_back(self.jobs[job.id], held)
+                self._release(self.jobs[job.id], held)
                 need -= Counter(held)
                 gave = True
         return gave
 
-    def _give_back(self, job: Job, give: Placement) -> None:
+    def _release(self, job: Job, give: Placement) -> None:
         left = {node: gpus - give.get(node, 0) for node, gpus in job.now_on.items()}
         left = {node: gpus for node, gpus in left.items() if gpus}
         for node, gpus in give.items():
@@ -328,7 +330,7 @@ class _World:
         if not left:
             self.gone.add(job.id)
 
-    def _keep(self, name: str, done: Plan, meant: Mapping[JobId, Placement]) -> None:
+    def _adopt_plan(self, name: str, done: Plan, meant: Mapping[JobId, Placement]) -> None:
         """Adopt the plan of a layer; layers below do not get what its waiting jobs will start on."""
         given: Counter[NodeId] = Counter()
         for id, job in self.jobs.items():
@@ -360,7 +362,7 @@ class _World:
         if done.again_at is not None:
             self.again_at.append(done.again_at)
 
-    def _held_back(self, policy: Policy, view: Snapshot) -> Plan:
+    def _plan_preemptible_only(self, policy: Policy, view: Snapshot) -> Plan:
         """Decide a layer while jobs of a higher layer wait in strict order: only jobs that can be stopped start.
 
         An elastic job that cannot be stopped never releases its minimum.
@@ -369,11 +371,11 @@ class _World:
         others = tuple(job for job in view.jobs if not job.waiting or job.preemptible)
         done = policy.plan(replace(view, jobs=others))
         capacity = Capacity(view)
-        behind = BehindTier(self.line)
+        behind = BehindTier(self.blocking_layer)
         why = {job.id: reasons.impossible(job, capacity) or reasons.limited(job, capacity) or behind for job in held}
         return replace(done, reasons={**done.reasons, **why})
 
-    def _has_a_line(self, view: Snapshot, done: Plan) -> bool:
+    def _has_queue(self, view: Snapshot, done: Plan) -> bool:
         """Whether any of its jobs waits for GPUs that others hold, and not for a reason that concerns only itself."""
         capacity = Capacity(view)
         return any(
@@ -384,7 +386,7 @@ class _World:
         )
 
 
-def _spare(job: Job) -> dict[NodeId, int]:
+def _spare_gpus(job: Job) -> dict[NodeId, int]:
     """Return the GPUs that an elastic job can release without a restart, by node."""
     if not job.elastic:
         return {}

@@ -9,7 +9,7 @@ from importlib import import_module
 from importlib.util import find_spec
 
 DIGITS = 12
-AROUND = "scheduling.decide"
+DECIDE_MODULE = "scheduling.decide"
 IMPORT = re.compile(r"^from (scheduling(?:\.\w+)*) import (\([^)]*\)|[^\n#]*)", re.MULTILINE)
 
 
@@ -17,18 +17,18 @@ IMPORT = re.compile(r"^from (scheduling(?:\.\w+)*) import (\([^)]*\)|[^\n#]*)", 
 def version_of(policy: type) -> str:
     """Return the version of a policy. Equal versions decide the same; an edit of the policy or of a helper changes it."""
     seen: dict[str, str] = {}
-    todo = [policy.__module__, AROUND]
+    todo = [policy.__module__, DECIDE_MODULE]
     while todo:
         name = todo.pop()
         if name in seen:
             continue
-        seen[name] = _source(name)
-        todo += _imports(seen[name])
+        seen[name] = _source_of(name)
+        todo += _imported_modules(seen[name])
     whole = "\0".join(f"{name}\0{seen[name]}" for name in sorted(seen))
     return hashlib.sha256(whole.encode()).hexdigest()[:DIGITS]
 
 
-def _source(name: str) -> str:
+def _source_of(name: str) -> str:
     """Return the source of a module; empty for a policy without a file, as in a test."""
     try:
         return inspect.getsource(import_module(name))
@@ -36,7 +36,7 @@ def _source(name: str) -> str:
         return ""
 
 
-def _imports(source: str) -> Iterator[str]:
+def _imported_modules(source: str) -> Iterator[str]:
     """Yield the modules of this package that a source imports, without ``__init__`` files, which decide nothing.
 
     It searches the text: concurrent calls of ``ast.parse`` fail in Python 3.11, and two schedulers may run as threads.

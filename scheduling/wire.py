@@ -9,8 +9,8 @@ import orjson
 from scheduling.messages import message_from
 from scheduling.types import Account, Curve, Estimate, Job, Limit, Node, NodeId, Plan, Reservation, Snapshot
 
-NUMBERS = orjson.OPT_SERIALIZE_NUMPY
-"""The state of a policy may contain numbers of numpy."""
+NUMPY_OPTION = orjson.OPT_SERIALIZE_NUMPY
+"""The state of a policy may contain NumPy numbers."""
 
 
 def snapshot_to_text(snapshot: Snapshot) -> str:
@@ -26,19 +26,19 @@ def snapshot_to_text(snapshot: Snapshot) -> str:
         "now": snapshot.now,
         "nodes": snapshot.nodes,
         "places": [places[nodes] for nodes in numbers],
-        "jobs": orjson.Fragment(_text(jobs, numbers.__getitem__)),
+        "jobs": orjson.Fragment(_to_json_bytes(jobs, numbers.__getitem__)),
         "limits": snapshot.limits,
-        "state": orjson.Fragment(orjson.dumps(snapshot.state, option=NUMBERS)),
+        "state": orjson.Fragment(orjson.dumps(snapshot.state, option=NUMPY_OPTION)),
         "accounts": snapshot.accounts,
         "reservations": snapshot.reservations,
         "patience_seconds": snapshot.patience_seconds,
         "damping_seconds": snapshot.damping_seconds,
     }
-    return _text(content, sorted).decode()
+    return _to_json_bytes(content, sorted).decode()
 
 
-def _text(content: Any, of_set: Callable[[frozenset[str]], Any]) -> bytes:
-    return orjson.dumps(content, of_set, orjson.OPT_SORT_KEYS | NUMBERS)
+def _to_json_bytes(content: Any, of_set: Callable[[frozenset[str]], Any]) -> bytes:
+    return orjson.dumps(content, of_set, orjson.OPT_SORT_KEYS | NUMPY_OPTION)
 
 
 def snapshot_from_json(content: Mapping[str, Any]) -> Snapshot:
@@ -51,16 +51,18 @@ def snapshot_from_json(content: Mapping[str, Any]) -> Snapshot:
         now=content["now"],
         patience_seconds=content.get("patience_seconds") or float("inf"),
         damping_seconds=content.get("damping_seconds", 0.0),
-        nodes=tuple(Node(**_known(Node, node)) for node in content["nodes"]),
-        jobs=tuple(_job(job, places) for job in content["jobs"]),
-        limits=tuple(Limit(**{**_known(Limit, row), "jobs": frozenset(row["jobs"])}) for row in content["limits"]),
+        nodes=tuple(Node(**_known_fields(Node, node)) for node in content["nodes"]),
+        jobs=tuple(_job_from_json(job, places) for job in content["jobs"]),
+        limits=tuple(
+            Limit(**{**_known_fields(Limit, row), "jobs": frozenset(row["jobs"])}) for row in content["limits"]
+        ),
         state=content["state"],
         accounts=tuple(
-            Account(**{**_known(Account, row), "jobs": frozenset(row["jobs"]), "used": tuple(row["used"])})
+            Account(**{**_known_fields(Account, row), "jobs": frozenset(row["jobs"]), "used": tuple(row["used"])})
             for row in content.get("accounts", ())
         ),
         reservations=tuple(
-            Reservation(**{**_known(Reservation, row), "owners": frozenset(row["owners"])})
+            Reservation(**{**_known_fields(Reservation, row), "owners": frozenset(row["owners"])})
             for row in content.get("reservations", ())
         ),
     )
@@ -77,13 +79,13 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
 
 
 def plan_from_json(content: Mapping[str, Any]) -> Plan:
-    values = _known(Plan, content)
+    values = _known_fields(Plan, content)
     reasons = {job: message_from(reason) for job, reason in values.pop("reasons", {}).items()}
     return Plan(**values, reasons=reasons)
 
 
-def _job(content: Mapping[str, Any], places: Sequence[frozenset[NodeId]]) -> Job:
-    values = _known(Job, content)
+def _job_from_json(content: Mapping[str, Any], places: Sequence[frozenset[NodeId]]) -> Job:
+    values = _known_fields(Job, content)
     values["blocked"] = message_from(blocked) if (blocked := values.get("blocked")) else None
     match values.get("nodes"):
         case int(number):
@@ -93,13 +95,13 @@ def _job(content: Mapping[str, Any], places: Sequence[frozenset[NodeId]]) -> Job
     for name in ("speed", "free_speed"):
         if curve := values.get(name):
             values[name] = Curve(
-                **{**_known(Curve, curve), "speeds": tuple(curve["speeds"]), "batches": tuple(curve["batches"])}
+                **{**_known_fields(Curve, curve), "speeds": tuple(curve["speeds"]), "batches": tuple(curve["batches"])}
             )
     if estimate := values.get("work"):
-        values["work"] = Estimate(**_known(Estimate, estimate))
+        values["work"] = Estimate(**_known_fields(Estimate, estimate))
     return Job(**values)
 
 
-def _known(kind: Any, content: Mapping[str, Any]) -> dict[str, Any]:
+def _known_fields(kind: Any, content: Mapping[str, Any]) -> dict[str, Any]:
     names = {item.name for item in fields(kind)}
     return {name: value for name, value in content.items() if name in names}

@@ -182,7 +182,7 @@ def _decide_and_apply(epoch: int, now: datetime, began: float, history: History 
         plan = policy_thread.plan(policy, result.seen, POLICY_SECONDS)
         result.plan_ms = (time.monotonic() - asked) * 1000
         if wrong := violations(result.seen, plan):
-            raise NoPlanError(PlanRefused.for_(wrong))
+            raise NoPlanError(PlanRefused.from_violations(wrong))
     except NoPlanError as error:
         result.error = error.why
         reasons: dict[int, Message] = {int(job.id): CannotDecide() for job in result.seen.jobs if job.waiting}

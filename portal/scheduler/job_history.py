@@ -311,7 +311,7 @@ def _speeds(gpus: NDArray[np.float64], speeds: Sequence[float]) -> NDArray[np.fl
 
 @lru_cache(PROGRAMS_REMEMBERED)
 def _curve(groups: tuple[tuple[PastRun, ...], ...], max_gpus: int) -> Curve | None:
-    return performance.from_runs([[(run.gpus, run.seconds) for run in runs] for runs in groups], max_gpus)
+    return performance.curve_from_runs([[(run.gpus, run.seconds) for run in runs] for runs in groups], max_gpus)
 
 
 @lru_cache(PROGRAMS_REMEMBERED)

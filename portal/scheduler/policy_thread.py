@@ -45,7 +45,7 @@ class PolicyThread:
         thread.start()
         thread.join(seconds)
         if failures:
-            raise NoPlanError(PolicyFailed.by(failures[0]))
+            raise NoPlanError(PolicyFailed.from_error(failures[0]))
         if not answer:
             self.left_behind.append(thread)
             raise NoPlanError(PolicyTooSlow(seconds))

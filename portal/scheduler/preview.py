@@ -25,7 +25,7 @@ from portal.scheduler.failures import shown
 from portal.scheduler.models import SchedulerConfig
 from portal.scheduler.recording import sha256_of
 from scheduling import registry
-from scheduling.changes import DISTURBED, KINDS, JobChange, Kind, changes
+from scheduling.changes import DISRUPTIVE_KINDS, KINDS, JobChange, Kind, changes
 from scheduling.decide import decide
 from scheduling.simulate import InvalidPlanError, Options, Submission, assumed, settle, simulate
 from scheduling.types import JobId, Plan, Policy, Snapshot
@@ -74,7 +74,7 @@ class Preview:
     @property
     def material(self) -> str:
         """A digest of the running jobs that are stopped or resized, and how."""
-        touched = sorted((change.job, change.kind) for change in self.changes if change.kind in DISTURBED)
+        touched = sorted((change.job, change.kind) for change in self.changes if change.kind in DISRUPTIVE_KINDS)
         return hashlib.sha256(json.dumps(touched).encode()).hexdigest()[:16]
 
     @property

@@ -205,7 +205,7 @@ def _carry_out(simulation: Simulation) -> dict[str, Any]:
         except (SimulationCancelledError, SimulationTimeoutError):
             raise
         except InvalidPlanError as error:
-            worlds.append({"wrong": PlanRefused.for_(error.violations).data()})
+            worlds.append({"wrong": PlanRefused.from_violations(error.violations).data()})
         except Exception as error:
             logger.exception("policy %s failed in simulation %s", each["policy"], simulation.pk)
             worlds.append({"wrong": messages.FailedOnHistory(f"{type(error).__name__}: {error}"[:MAX_QUOTED]).data()})

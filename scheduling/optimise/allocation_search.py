@@ -19,22 +19,34 @@ from scheduling.toolkit.capacity import UNLIMITED, Capacity, in_queue_order
 from scheduling.types import Curve, Job, JobId, Placement, Snapshot
 
 if not TYPE_CHECKING:
-    __getattr__ = renamed(__name__, {"worth": "total_value"})
+    __getattr__ = renamed(
+        __name__,
+        {
+            "ask": "problem_from",
+            "at_least": "keep_counts_from",
+            "best": "best_counts",
+            "whole": "keep_packable_counts",
+            "within_limits": "solve_within_limits",
+            "worth": "total_value",
+            "Question": "AllocationProblem",
+            "Rooms": "LimitHeadroom",
+        },
+    )
 
 Values = NDArray[np.float64]
 
-CELLS = 300_000_000
+MAX_TABLE_CELLS = 300_000_000
 """The largest table of an exact search, in cells: about two seconds, and at most a quarter of a gigabyte.
 
 The bound is on work and not on time, so that equal inputs give equal results on any machine.
 """
 IMPOSSIBLE = -1e9
 """The value of a count that is not possible but came about because of the nodes on which GPUs are free."""
-ALIKE = 1e-9
+EQUAL_TOLERANCE = 1e-9
 """Gains that differ by less are equal: sums of floats are not exact."""
 
 
-def best(values: Sequence[Values], gpus: int, *, cells: int = CELLS) -> list[int]:
+def best_counts(values: Sequence[Values], gpus: int, *, cells: int = MAX_TABLE_CELLS) -> list[int]:
     """Return the counts with the largest sum. It is exact, unless curves that are not concave need more than ``cells``.
 
     Concave curves never need a table: for them it is optimal to give the next GPU to the largest gain. The others are
@@ -42,31 +54,31 @@ def best(values: Sequence[Values], gpus: int, *, cells: int = CELLS) -> list[int
     ``cells`` the others are replaced by their concave hulls, which loses at most the gain of one job by one step of its
     hull.
     """
-    floors = [_floor(value) for value in values]
+    floors = [_min_count(value) for value in values]
     left = gpus - sum(floors)
     if left < 0:
         raise ValueError(f"the minimum of all jobs together is more than {gpus} GPUs")
     tails = [value[floor : floor + left + 1] for value, floor in zip(values, floors, strict=True)]
-    rough = [number for number, tail in enumerate(tails) if not _concave(tail)]
+    rough = [number for number, tail in enumerate(tails) if not _is_concave(tail)]
     if sum(len(tails[number]) for number in rough) * (left + 1) > cells:
-        more = _along_hulls(tails, left)
+        more = _solve_on_hulls(tails, left)
     else:
-        more = _exactly(tails, rough, left)
+        more = _solve_exactly(tails, rough, left)
     return [floor + extra for floor, extra in zip(floors, more, strict=True)]
 
 
-def _floor(value: Values) -> int:
+def _min_count(value: Values) -> int:
     return int(np.argmax(np.isfinite(value)))
 
 
-def _concave(tail: Values) -> bool:
+def _is_concave(tail: Values) -> bool:
     if not np.isfinite(tail).all():
         return False
     gains = np.diff(tail)
-    return bool((np.diff(gains) <= ALIKE).all())
+    return bool((np.diff(gains) <= EQUAL_TOLERANCE).all())
 
 
-def _exactly(tails: Sequence[Values], rough: Sequence[int], left: int) -> list[int]:
+def _solve_exactly(tails: Sequence[Values], rough: Sequence[int], left: int) -> list[int]:
     smooth = sorted(set(range(len(tails))) - set(rough))
     gains = [(-gain, number) for number in smooth for gain in np.diff(tails[number]) if gain > 0]
     gains.sort()
@@ -76,7 +88,7 @@ def _exactly(tails: Sequence[Values], rough: Sequence[int], left: int) -> list[i
     table = np.zeros(left + 1)
     chosen = np.zeros((len(rough), left + 1), np.uint16)
     for row, number in enumerate(rough):
-        table = _add(table, tails[number], chosen[row])
+        table = _add_job(table, tails[number], chosen[row])
     counts = [0] * len(tails)
     k = int(np.argmax(table + greedy[::-1]))
     for _, number in gains[: left - k]:
@@ -87,23 +99,23 @@ def _exactly(tails: Sequence[Values], rough: Sequence[int], left: int) -> list[i
     return counts
 
 
-def _add(table: Values, tail: Values, chosen: NDArray[np.uint16]) -> Values:
+def _add_job(table: Values, tail: Values, chosen: NDArray[np.uint16]) -> Values:
     """Add one job: return the best of ``table[k - g] + tail[g]`` for every k, and write that g to ``chosen``."""
     maximum = table + tail[0]
     for count in range(1, len(tail)):
         if tail[count] == -np.inf:
             continue
         other = table[: len(table) - count] + tail[count]
-        better = other > maximum[count:] + ALIKE
+        better = other > maximum[count:] + EQUAL_TOLERANCE
         np.copyto(maximum[count:], other, where=better)
         chosen[count:][better] = count
     return maximum
 
 
-def _along_hulls(tails: Sequence[Values], left: int) -> list[int]:
+def _solve_on_hulls(tails: Sequence[Values], left: int) -> list[int]:
     steps: list[tuple[float, int, int, int]] = []
     for number, tail in enumerate(tails):
-        corners = _hull(tail)
+        corners = _hull_corners(tail)
         for here, there in zip(corners, corners[1:], strict=False):
             slope = (tail[there] - tail[here]) / (there - here)
             if slope > 0:
@@ -121,7 +133,7 @@ def _along_hulls(tails: Sequence[Values], left: int) -> list[int]:
     return counts
 
 
-def _hull(tail: Values) -> list[int]:
+def _hull_corners(tail: Values) -> list[int]:
     """Return the corners of the concave hull, from the minimum count on."""
     corners: list[int] = []
     heights = tail.tolist()
@@ -152,7 +164,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class AllocationProblem:
     """The decision that a snapshot leaves to a policy that chooses counts."""
 
     candidates: tuple[Candidate, ...]
@@ -170,8 +182,8 @@ class Question:
         return [*self.held, *(candidate.job for candidate in self.candidates)]
 
 
-def ask(snapshot: Snapshot) -> Question:
-    """Return the decision that the snapshot leaves.
+def problem_from(snapshot: Snapshot) -> AllocationProblem:
+    """Return the decision that a snapshot leaves to a policy.
 
     Jobs without a choice are left out, with their GPUs: stopping ones, those of fixed size that are not preemptible, and
     those with GPUs on a closed node, which no other job could use.
@@ -199,11 +211,11 @@ def ask(snapshot: Snapshot) -> Question:
             minimum = max(min(job.min_gpus, job.gpus), sum(job.base.values()))
             grown = job.gpus if job.blocked else max(job.gpus, _max_gpus(job, later, everywhere, largest))
             candidates.append(Candidate(job, minimum, grown, job.preemptible))
-    return Question(tuple(candidates), gpus, tuple(held), why, later)
+    return AllocationProblem(tuple(candidates), gpus, tuple(held), why, later)
 
 
 def _max_gpus(job: Job, later: Capacity, everywhere: int, largest: int) -> int:
-    """Return the largest count that the nodes of a job allow; ``within_limits`` keeps its limits."""
+    """Return the largest count that the nodes of a job allow; ``solve_within_limits`` keeps its limits."""
     if job.running and not job.spread:
         here = sum(later.nodes[node].total for node in job.now_on)
     elif job.nodes is not None:
@@ -214,27 +226,27 @@ def _max_gpus(job: Job, later: Capacity, everywhere: int, largest: int) -> int:
     return min(job.max_gpus, here, *(limit.max_gpus for limit, _ in later.limits_of(job)))
 
 
-def solve(question: Question, values: Sequence[Values], caps: Mapping[JobId, int]) -> dict[JobId, int]:
+def solve(problem: AllocationProblem, values: Sequence[Values], caps: Mapping[JobId, int]) -> dict[JobId, int]:
     """Return the best counts of all candidates, none above its cap."""
-    capped = [_capped(value, caps.get(c.job.id)) for c, value in zip(question.candidates, values, strict=True)]
-    counts = best(capped, question.gpus)
-    return {candidate.job.id: count for candidate, count in zip(question.candidates, counts, strict=True)}
+    capped = [_cap_values(value, caps.get(c.job.id)) for c, value in zip(problem.candidates, values, strict=True)]
+    counts = best_counts(capped, problem.gpus)
+    return {candidate.job.id: count for candidate, count in zip(problem.candidates, counts, strict=True)}
 
 
-def whole(question: Question, values: Sequence[Values]) -> list[Values]:
+def keep_packable_counts(problem: AllocationProblem, values: Sequence[Values]) -> list[Values]:
     """Return the values of counts that always fit together: powers of two within a node, and whole nodes (Sia, confirmed).
 
     Other counts, such as three and five, end up on more nodes than necessary, where the curves are not valid. The count
     that a job holds, its minimum, and its maximum if one node has that many stay possible; on a single node all do.
     """
-    if len(question.later.nodes) < 2:
+    if len(problem.later.nodes) < 2:
         return list(values)
-    size = max(1, *(node.total for node in question.later.nodes.values()))
+    size = max(1, *(node.total for node in problem.later.nodes.values()))
     usual = np.zeros(max(map(len, values), default=0), bool)
     usual[[1 << bit for bit in range(size.bit_length()) if 1 << bit < min(size, len(usual))]] = True
     usual[::size] = True
     found = []
-    for candidate, value in zip(question.candidates, values, strict=True):
+    for candidate, value in zip(problem.candidates, values, strict=True):
         possible = usual[: len(value)].copy()
         maximum = len(value) - 1
         for count in (candidate.min_gpus, candidate.gpus, maximum if maximum <= size else 0):
@@ -243,32 +255,34 @@ def whole(question: Question, values: Sequence[Values]) -> list[Values]:
     return found
 
 
-def at_least(question: Question, values: Sequence[Values], counts: Mapping[JobId, int]) -> list[Values]:
+def keep_counts_from(problem: AllocationProblem, values: Sequence[Values], counts: Mapping[JobId, int]) -> list[Values]:
     """Return the values without counts below those in ``counts``; a job that has none there may still get some."""
     found = []
-    for candidate, value in zip(question.candidates, values, strict=True):
+    for candidate, value in zip(problem.candidates, values, strict=True):
         floor = counts[candidate.job.id]
         found.append(np.where(np.arange(len(value)) >= floor, value, -np.inf))
     return found
 
 
-def _capped(value: Values, cap: int | None) -> Values:
+def _cap_values(value: Values, cap: int | None) -> Values:
     if cap is None or cap + 1 >= len(value):
         return value
     cut = value[: cap + 1]
     return cut if np.isfinite(cut).any() else np.array([0.0])
 
 
-def total_value(question: Question, values: Sequence[Values], target: Mapping[JobId, Placement]) -> float:
+def total_value(problem: AllocationProblem, values: Sequence[Values], target: Mapping[JobId, Placement]) -> float:
     """Return the value of a target, summed over all candidates."""
     total = 0.0
-    for candidate, value in zip(question.candidates, values, strict=True):
+    for candidate, value in zip(problem.candidates, values, strict=True):
         count = placement.total(target.get(candidate.job.id, {}))
         total += max(float(value[min(count, len(value) - 1)]), IMPOSSIBLE)
     return total
 
 
-def within_limits(question: Question, answer: Callable[[Mapping[JobId, int]], Mapping[JobId, int]]) -> dict[JobId, int]:
+def solve_within_limits(
+    problem: AllocationProblem, answer: Callable[[Mapping[JobId, int]], Mapping[JobId, int]]
+) -> dict[JobId, int]:
     """Return the counts of ``answer``, reduced to the limits; ``answer`` gets caps for candidates at a limit.
 
     A limit is first come, first served: later jobs get what is left of it. The GPUs that this frees are shared once
@@ -276,19 +290,19 @@ def within_limits(question: Question, answer: Callable[[Mapping[JobId, int]], Ma
     """
     caps: dict[JobId, int] = {}
     counts = dict(answer(caps))
-    if question.later.limits:
-        caps = _cut(question, counts)
+    if problem.later.limits:
+        caps = _reduce_to_limits(problem, counts)
         if caps:
             counts = dict(answer(caps))
-            counts.update(_cut(question, counts))
+            counts.update(_reduce_to_limits(problem, counts))
     return counts
 
 
-def _cut(question: Question, counts: Mapping[JobId, int]) -> dict[JobId, int]:
+def _reduce_to_limits(problem: AllocationProblem, counts: Mapping[JobId, int]) -> dict[JobId, int]:
     """Return reduced counts for the candidates that exceed a limit."""
-    rooms = Rooms(question)
+    rooms = LimitHeadroom(problem)
     cut: dict[JobId, int] = {}
-    for candidate in sorted(question.candidates, key=lambda candidate: candidate.may_have_none):
+    for candidate in sorted(problem.candidates, key=lambda candidate: candidate.may_have_none):
         id, count = candidate.job.id, counts.get(candidate.job.id, 0)
         allowed = rooms.left(id)
         if count > allowed:
@@ -299,11 +313,11 @@ def _cut(question: Question, counts: Mapping[JobId, int]) -> dict[JobId, int]:
     return cut
 
 
-class Rooms:
+class LimitHeadroom:
     """The GPUs that limits leave for the candidates."""
 
-    def __init__(self, question: Question) -> None:
-        later, known = question.later, {candidate.job.id for candidate in question.candidates}
+    def __init__(self, problem: AllocationProblem) -> None:
+        later, known = problem.later, {candidate.job.id for candidate in problem.candidates}
         self._limits_of: dict[JobId, list[int]] = {}
         self._rooms: list[int] = []
         for index, limit in enumerate(later.limits):
@@ -312,7 +326,7 @@ class Rooms:
             for id in limit.jobs:
                 self._limits_of.setdefault(id, []).append(index)
 
-    def copy(self) -> "Rooms":
+    def copy(self) -> "LimitHeadroom":
         other = copy(self)
         other._rooms = list(self._rooms)
         return other

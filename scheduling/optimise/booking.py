@@ -24,11 +24,11 @@ Schedule = dict[int, dict[NodeId, int]]
 
 MAX_QUANTA = 288
 """The largest number of parts of the work of a job: half a slot each, over two days."""
-LATE = 0.1
+LATE_VALUE_FRACTION = 0.1
 """The fraction of its value that a result keeps after its due time."""
-SOON_SECONDS = 600.0
+MIN_DELAY_SECONDS = 600.0
 """Delays shorter than this count the same."""
-ALIKE = 1e-9
+EQUAL_TOLERANCE = 1e-9
 """Payoffs that differ by less are equal, and the earlier end wins: sums of floats are not exact."""
 MAX_SIZES = 8
 """The largest number of sizes that a job may choose from in each slot; of more, some in between are left out."""
@@ -77,7 +77,7 @@ class Book:
                 for node, gpus in where.items():
                     self.sold[self.index[node], slot - self.first] -= gpus
 
-    def keep(self, job: JobId, now_on: Placement, slots: int) -> None:
+    def book_held(self, job: JobId, now_on: Placement, slots: int) -> None:
         """Book what a running job holds, as far as it is not sold: the job is there, whatever was planned."""
         schedule: Schedule = {}
         for slot in range(min(slots, self.slots)):
@@ -124,8 +124,8 @@ class ResultValue:
     def __call__(self, delay: Any) -> Any:
         delay = np.asarray(delay, dtype=np.float64)
         curve = 1.0 / (1.0 + np.exp(np.clip(self.steep * (delay - self.due), -50.0, 50.0)))
-        soon = max(self.due, SOON_SECONDS)
-        return self.value * np.maximum(curve, LATE * soon / np.maximum(delay, soon))
+        soon = max(self.due, MIN_DELAY_SECONDS)
+        return self.value * np.maximum(curve, LATE_VALUE_FRACTION * soon / np.maximum(delay, soon))
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class Market:
         rows = [number for number, node in enumerate(self.book.nodes) if job.nodes is None or node.id in job.nodes]
         if not rows:
             return Bid(-np.inf)
-        sizes = _sizes(job, maximum)
+        sizes = _candidate_sizes(job, maximum)
         lengths: Floats = np.full(self.book.slots, self.slot_seconds, dtype=np.float64)
         lengths[0] = (self.book.first + 1) * self.slot_seconds - self.now
         ends: Floats = self.slot_seconds * np.arange(
@@ -164,14 +164,14 @@ class Market:
         best = Bid(-np.inf)
         for kind in sorted({self.book.nodes[row].kind for row in rows}):
             some = np.array([row for row in rows if self.book.nodes[row].kind == kind])
-            shop = _Shop(self, job, worth, some, sizes, kind, lengths, ends - job.submitted_at)
-            found = shop.elastic() if job.elastic else shop.steady(maximum)
+            search = _ScheduleSearch(self, job, worth, some, sizes, kind, lengths, ends - job.submitted_at)
+            found = search.search_elastic() if job.elastic else search.search_fixed_size(maximum)
             if found.payoff > best.payoff:
                 best = found
         return best
 
 
-def _sizes(job: Job, maximum: int) -> list[int]:
+def _candidate_sizes(job: Job, maximum: int) -> list[int]:
     sizes = [job.min_gpus] + [
         size for size, _ in estimates.steps(job, job.min_gpus, job.min_gpus, maximum, free_batch=True)
     ]
@@ -180,7 +180,7 @@ def _sizes(job: Job, maximum: int) -> list[int]:
     return [sizes[round(number * (len(sizes) - 1) / (MAX_SIZES - 1))] for number in range(MAX_SIZES)]
 
 
-class _Shop:
+class _ScheduleSearch:
     """The search of one job for a schedule on nodes of one kind."""
 
     def __init__(
@@ -215,7 +215,7 @@ class _Shop:
         one = [(size, "one") for size in sizes if size <= self.largest]
         return one + ([(size, "many") for size in sizes if 1 < size <= self.total] if self.job.spread else [])
 
-    def elastic(self) -> Bid:
+    def search_elastic(self) -> Bid:
         """Choose a size for each slot, or a pause if it can be stopped, by a dynamic program over (slot, work done)."""
         options = self.options(self.sizes)
         if not options:
@@ -227,7 +227,7 @@ class _Shop:
         late = (self.left - work) / max(float(speeds.max()), 1e-9)
         slowest = float(speeds.min()) * self.market.slot_seconds
         quanta = int(np.clip(np.ceil(2 * work / max(slowest, 1e-9)), self.market.quanta, MAX_QUANTA))
-        costs = _costs(self.prices, self.free, options)
+        costs = _lowest_costs(self.prices, self.free, options)
         done = np.floor(speeds[:, None] * self.lengths[None, :] / (work / quanta) + 1e-9).astype(np.int64)
         costs = np.where(done > 0, costs, np.inf)
         # A job that could not end within the horizon even on empty nodes books all of it, and keeps its GPUs afterwards.
@@ -245,7 +245,7 @@ class _Shop:
                 wait = table[slot] <= value
                 value, pick = np.where(wait, table[slot], value), np.where(wait, -1, pick)
             table[slot + 1, 1:], choice[slot, 1:] = value[1:], pick[1:]
-        end, bid = self._best(table[1:, goal], self.delays + late)
+        end, bid = self._best_end(table[1:, goal], self.delays + late)
         if bid is None or not goal:
             return Bid(-np.inf)
         schedule: Schedule = {}
@@ -256,11 +256,13 @@ class _Shop:
             if choice[slot, at] < 0:
                 continue
             size, nodes = options[choice[slot, at]]
-            schedule[self.market.book.first + slot] = self._place(self.prices[:, slot], self.free[:, slot], size, nodes)
+            schedule[self.market.book.first + slot] = self._choose_nodes(
+                self.prices[:, slot], self.free[:, slot], size, nodes
+            )
             at = max(0, at - int(done[choice[slot, at], slot]))
         return Bid(bid[0], bid[1], bid[2], dict(sorted(schedule.items())))
 
-    def steady(self, maximum: int) -> Bid:
+    def search_fixed_size(self, maximum: int) -> Bid:
         """Choose one size on the same nodes from start to end."""
         best = Bid(-np.inf)
         slots = len(self.lengths)
@@ -276,38 +278,44 @@ class _Shop:
             sums = np.cumsum(np.pad(self.prices, ((0, 0), (1, 0))), axis=1)
             prices = sums[:, width:] - sums[:, :-width]
             free = np.lib.stride_tricks.sliding_window_view(self.free, width, axis=1).min(axis=2)
-            start, bid = self._best(_costs(prices, free, [(size, nodes)])[0], self.delays[width - 1 :] + late)
+            start, bid = self._best_end(
+                _lowest_costs(prices, free, [(size, nodes)])[0], self.delays[width - 1 :] + late
+            )
             if bid is not None and bid[0] > best.payoff:
-                where = self._place(prices[:, start], free[:, start], size, nodes)
+                where = self._choose_nodes(prices[:, start], free[:, start], size, nodes)
                 first = self.market.book.first + start
                 best = Bid(bid[0], bid[1], bid[2], {first + slot: dict(where) for slot in range(width)})
         return best
 
-    def _best(self, costs: Floats, delays: Floats) -> tuple[int, tuple[float, float, float] | None]:
+    def _best_end(self, costs: Floats, delays: Floats) -> tuple[int, tuple[float, float, float] | None]:
         worth = np.asarray(self.worth(delays))
         payoff = np.where(np.isfinite(costs), worth - np.where(np.isfinite(costs), costs, 0.0), -np.inf)
-        at = int((payoff >= payoff.max() - ALIKE * abs(payoff.max())).argmax()) if np.isfinite(payoff.max()) else 0
+        at = (
+            int((payoff >= payoff.max() - EQUAL_TOLERANCE * abs(payoff.max())).argmax())
+            if np.isfinite(payoff.max())
+            else 0
+        )
         if not np.isfinite(payoff[at]):
             return at, None
         return at, (float(payoff[at]), float(worth[at]), float(costs[at]))
 
-    def _place(self, prices: Floats, free: Counts, size: int, nodes: str) -> dict[NodeId, int]:
+    def _choose_nodes(self, prices: Floats, free: Counts, size: int, nodes: str) -> dict[NodeId, int]:
         names = [self.market.book.nodes[row].id for row in self.rows]
         if nodes == "one":
             fits = np.where(free >= size, prices, np.inf)
             return {names[int(fits.argmin())]: size}
         if self.market.solver == "rounding":
             program = prices[:, None], free[:, None].astype(float), np.ones((1, 1)), np.array([size])
-            tasks = packing.rounded(*program, seed=self.market.seed)
+            tasks = packing.solve_by_rounding(*program, seed=self.market.seed)
             filled = None if tasks is None else tasks[:, 0]
         else:
-            filled = packing.fill(prices, free, size)
+            filled = packing.fill_cheapest(prices, free, size)
         if filled is None:
             raise ValueError(f"{size} GPUs do not fit")
         return {name: int(gpus) for name, gpus in zip(names, filled, strict=True) if gpus}
 
 
-def _costs(prices: Floats, free: Counts, options: Sequence[tuple[int, str]]) -> Floats:
+def _lowest_costs(prices: Floats, free: Counts, options: Sequence[tuple[int, str]]) -> Floats:
     """Return the lowest cost of each option in each column; infinite where it does not fit."""
     order = np.argsort(prices, axis=0, kind="stable")
     sorted_prices, room = np.take_along_axis(prices, order, axis=0), np.take_along_axis(free, order, axis=0)
@@ -325,6 +333,6 @@ def _costs(prices: Floats, free: Counts, options: Sequence[tuple[int, str]]) -> 
     return found
 
 
-def owned(schedules: Mapping[JobId, Schedule], job: JobId, slot: int) -> int:
+def booked_gpus(schedules: Mapping[JobId, Schedule], job: JobId, slot: int) -> int:
     """Return the number of GPUs booked for a job in a slot."""
     return sum(schedules.get(job, {}).get(slot, {}).values())

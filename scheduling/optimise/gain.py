@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from scheduling.optimise import allocation_search
-from scheduling.optimise.allocation_search import Candidate, Question
+from scheduling.optimise.allocation_search import AllocationProblem, Candidate
 from scheduling.toolkit import estimates, placement
 from scheduling.types import Job, Placement, Snapshot
 
-UNCHANGED = 1e-6
+NO_CHANGE_BONUS = 1e-6
 """The bonus for no change: between plans of equal value, the one with fewer changes wins."""
-MARGIN, HORIZON_SECONDS = 1.5, 600
+COST_MARGIN, HORIZON_SECONDS = 1.5, 600
 """A change must gain this many times its cost within ten minutes, at any age of the job."""
 
 
@@ -38,7 +38,7 @@ class Preferences(Protocol):
     @property
     def free_batch(self) -> bool: ...
 
-    def claim(self, job: Job, now: float) -> float:
+    def progress_weight(self, job: Job, now: float) -> float:
         """Return the weight of the progress of a job."""
 
     def utility(self, speed: float) -> float:
@@ -53,18 +53,18 @@ class JobGain:
         job = self.job
         known = estimates.curve(job, free_batch=policy.free_batch)
         self.speeds = allocation_search.speeds(job, candidate.max_gpus, free_batch=policy.free_batch)
-        self.reach = (
+        self.max_tried = (
             candidate.max_gpus if known else max(candidate.min_gpus, job.asked if job.waiting else 2 * job.gpus)
         )
         """The largest count to try: at most twice as many GPUs at a time for a job whose scaling is unknown."""
         self.factor = {kind: known.kinds.get(kind, 1.0) if known else 1.0 for kind in fleet.sizes}
         self.apart = known.apart if known else 1.0
-        self.claim = policy.claim(job, now)
-        self.kept = self._kept(now)
+        self.progress_weight = policy.progress_weight(job, now)
+        self.kept = self._kept_fraction(now)
         minimum = estimates.speed(job, job.min_gpus, free_batch=policy.free_batch)
         self.slowest = min((minimum * factor for factor in self.factor.values() if minimum * factor > 0), default=1.0)
 
-    def _kept(self, now: float) -> float:
+    def _kept_fraction(self, now: float) -> float:
         """Return the fraction of its progress that remains after the cost of a change.
 
         A change pays for ten minutes at most, and not beyond the end of the job where that is known; then the cost of
@@ -76,14 +76,14 @@ class JobGain:
         cost = job.resize_seconds if job.elastic else job.restart_seconds
         if job.work is not None:
             left = estimates.remaining_seconds(job, job.gpus, free_batch=self.policy.free_batch)
-            return max(0.0, 1 - MARGIN * cost / max(min(left, HORIZON_SECONDS), 1.0))
-        priced = max(0.0, 1 - MARGIN * cost / HORIZON_SECONDS)
+            return max(0.0, 1 - COST_MARGIN * cost / max(min(left, HORIZON_SECONDS), 1.0))
+        priced = max(0.0, 1 - COST_MARGIN * cost / HORIZON_SECONDS)
         age = now - job.submitted_at
         past = max(age - job.restarts * cost, 0.0) / (age + cost) if age > cost else 1.0
         return min(priced, max(past, 0.1))
 
-    def _of(self, speed: float) -> float:
-        return self.claim * self.policy.utility(speed / self.slowest)
+    def _gain_at_speed(self, speed: float) -> float:
+        return self.progress_weight * self.policy.utility(speed / self.slowest)
 
     def options(self) -> list[Option]:
         """Return the options by number of GPUs: the first is none, or the minimum if the job cannot be stopped."""
@@ -99,7 +99,7 @@ class JobGain:
             moves = job.running and kind != at
             if moves and not job.preemptible:
                 continue
-            cap = min(self.reach, self.candidate.max_gpus, self.fleet.room(job, kind))
+            cap = min(self.max_tried, self.candidate.max_gpus, self.fleet.room(job, kind))
             best = -1.0
             for count in self._counts(kind, cap):
                 speed = float(self.speeds[count]) * self.factor[kind]
@@ -108,7 +108,7 @@ class JobGain:
                 if speed <= best and self.candidate.may_have_none:
                     continue
                 best = max(best, speed)
-                found.append(Option(count, kind, {kind: count}, self._of(speed * self.kept)))
+                found.append(Option(count, kind, {kind: count}, self._gain_at_speed(speed * self.kept)))
         return sorted(found, key=lambda option: option.gpus)
 
     def _counts(self, kind: str, cap: int) -> Sequence[int]:
@@ -120,26 +120,26 @@ class JobGain:
         """Return the value of a placement."""
         job, count = self.job, placement.total(where)
         if not count:
-            return self._of(0.0) - (self._lost() if job.running else 0.0)
+            return self._gain_at_speed(0.0) - (self._cost_of_stop() if job.running else 0.0)
         speed = float(self.speeds[min(count, len(self.speeds) - 1)]) * self.fleet.slowest(self.factor, where)
-        if self.apart != 1.0 and not self.fleet.together(where):
+        if self.apart != 1.0 and not self.fleet.is_compact(where):
             speed *= self.apart
         if job.running:
-            speed *= 1 + UNCHANGED if where == job.now_on else self.kept
-        return self._of(speed)
+            speed *= 1 + NO_CHANGE_BONUS if where == job.now_on else self.kept
+        return self._gain_at_speed(speed)
 
-    def _lost(self) -> float:
+    def _cost_of_stop(self) -> float:
         """Return the cost of a stop: the job has to restart later."""
-        return abs(self._of(float(self.speeds[min(self.job.gpus, len(self.speeds) - 1)])) - self._of(0.0)) * (
-            MARGIN * self.job.restart_seconds / HORIZON_SECONDS
-        )
+        return abs(
+            self._gain_at_speed(float(self.speeds[min(self.job.gpus, len(self.speeds) - 1)])) - self._gain_at_speed(0.0)
+        ) * (COST_MARGIN * self.job.restart_seconds / HORIZON_SECONDS)
 
 
 class Fleet:
     """The nodes by kind, and the GPUs of each kind that can be shared."""
 
-    def __init__(self, snapshot: Snapshot, question: Question) -> None:
-        nodes = question.later.nodes
+    def __init__(self, snapshot: Snapshot, problem: AllocationProblem) -> None:
+        nodes = problem.later.nodes
         self.kind = {node.id: node.kind for node in snapshot.nodes}
         self.total: dict[str, int] = defaultdict(int)
         self.sizes: dict[str, int] = defaultdict(int)
@@ -147,8 +147,8 @@ class Fleet:
         for view in nodes.values():
             self.total[view.kind] += view.total
             self.sizes[view.kind] = max(self.sizes[view.kind], view.total)
-            self.gpus[view.kind] += question.later.free[view.id]
-        for candidate in question.candidates:
+            self.gpus[view.kind] += problem.later.free[view.id]
+        for candidate in problem.candidates:
             for node, gpus in candidate.job.now_on.items():
                 self.gpus[self.kind[node]] += gpus
         self.nodes = nodes
@@ -192,6 +192,6 @@ class Fleet:
         """Return the speed factor of the slowest node: a step is as slow as its slowest rank."""
         return min((factor.get(self.kind[node], 1.0) for node in where), default=1.0)
 
-    def together(self, where: Placement) -> bool:
+    def is_compact(self, where: Placement) -> bool:
         size = max(self.sizes[self.kind[node]] for node in where) or 1
         return len(where) <= -(-placement.total(where) // size)

@@ -16,32 +16,32 @@ from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_matrix
 
-from scheduling.optimise.allocation_search import Question
+from scheduling.optimise.allocation_search import AllocationProblem
 from scheduling.optimise.gain import Fleet, JobGain, Option, Preferences
 from scheduling.toolkit import placement
 from scheduling.toolkit.target_plan import world_digest
 from scheduling.types import JobId, Placement, Snapshot
 
-COLUMNS = 20_000
+MAX_COLUMNS = 20_000
 """The largest integer program: a larger one takes more than a second, and is solved greedily."""
-TABLE_CELLS = 30_000_000
+MAX_TABLE_CELLS = 30_000_000
 """The largest table: a larger one takes more than half a second, and the integer program is faster."""
-GAP = 1e-3
-NODES = 200
+MAX_RELATIVE_GAP = 1e-3
+MAX_BRANCHES = 200
 """The solver is bounded by a gap and a number of branches, not by time: equal snapshots give equal plans."""
-ROUNDS = 3
+IMPROVEMENT_ROUNDS = 3
 POPULATION, GENERATIONS = 100, 100
-CELLS = 30_000_000
+MAX_SEARCH_CELLS = 30_000_000
 """The work of one genetic search: fewer generations for more jobs."""
 
 
 class Program:
     """One option per job with the largest sum of values, within the GPUs of each kind and of each limit."""
 
-    def __init__(self, policy: Preferences, snapshot: Snapshot, question: Question) -> None:
-        self.policy, self.snapshot, self.question = policy, snapshot, question
-        self.fleet = Fleet(snapshot, question)
-        self.gains = [JobGain(policy, candidate, snapshot.now, self.fleet) for candidate in question.candidates]
+    def __init__(self, policy: Preferences, snapshot: Snapshot, problem: AllocationProblem) -> None:
+        self.policy, self.snapshot, self.problem = policy, snapshot, problem
+        self.fleet = Fleet(snapshot, problem)
+        self.gains = [JobGain(policy, candidate, snapshot.now, self.fleet) for candidate in problem.candidates]
         self.options = [gain.options() for gain in self.gains]
         self.row_of = {kind: row for row, kind in enumerate(self.fleet.kinds)}
         self.room = [self.fleet.gpus[kind] for kind in self.fleet.kinds]
@@ -50,7 +50,7 @@ class Program:
     def _limits(self) -> dict[JobId, list[int]]:
         """Return the rows in which each limited job counts; a limit that is exceeded already only forbids more."""
         found: dict[JobId, list[int]] = defaultdict(list)
-        later = self.question.later
+        later = self.problem.later
         known = {gain.job.id: gain.job for gain in self.gains}
         for limit in later.limits:
             others = sum(placement.total(later.held.get(id, {})) for id in limit.jobs if id not in known)
@@ -73,17 +73,17 @@ class Program:
         if not self.gains:
             return []
         columns = sum(map(len, self.options))
-        greedy = solver == "greedy" or self.policy.preset == "optimus" or columns > COLUMNS
+        greedy = solver == "greedy" or self.policy.preset == "optimus" or columns > MAX_COLUMNS
         picks = None
         if solver == "genetic" and not greedy:
-            picks = Genetic(self).search([self.stay(), self.greedy()])
+            picks = GeneticSearch(self).search([self.current_picks(), self.solve_greedily()])
         elif not greedy:
-            picks = self.by_table() or self.exactly()
+            picks = self.solve_by_table() or self.solve_exactly()
         if picks is None:
-            picks = self.greedy()
+            picks = self.solve_greedily()
         return [options[pick] for options, pick in zip(self.options, picks, strict=True)]
 
-    def stay(self) -> list[int]:
+    def current_picks(self) -> list[int]:
         """Return the options with which all jobs keep what they have."""
         now = [(gain.job.gpus, None) for gain in self.gains]
         return [
@@ -97,14 +97,14 @@ class Program:
         limits = self.limits.get(self.gains[number].job.id, ())
         return used + [(row, option.gpus) for row in limits if option.gpus]
 
-    def by_table(self) -> list[int] | None:
+    def solve_by_table(self) -> list[int] | None:
         """Return the best options by ``best[k] = max over options of before[k - gpus] + value``, job by job.
 
         None where that does not apply: several kinds of GPUs, a result that exceeds a limit, or too large a table. Of
         equal sums it takes the one that gives the later job fewer GPUs.
         """
         room = self.room[0] if len(self.fleet.kinds) == 1 else -1
-        if room < 0 or sum(map(len, self.options)) * (room + 1) > TABLE_CELLS:
+        if room < 0 or sum(map(len, self.options)) * (room + 1) > MAX_TABLE_CELLS:
             return None
         best = np.zeros(room + 1)
         chosen = np.zeros((len(self.options), room + 1), np.uint16)
@@ -131,7 +131,7 @@ class Program:
             self._use(room, number, options[pick], 1)
         return min(room) >= 0
 
-    def exactly(self) -> list[int] | None:
+    def solve_exactly(self) -> list[int] | None:
         """Solve Sia's integer program with HiGHS. None when it found nothing within its bounds."""
         values: list[float] = []
         starts = [0]
@@ -155,14 +155,14 @@ class Program:
             bounds=Bounds(0, 1),
             constraints=LinearConstraint(matrix, minimum, maximum),
             # Presolving takes longer than it saves here, and may write to the output of the program.
-            options={"mip_rel_gap": GAP, "node_limit": NODES, "presolve": False},
+            options={"mip_rel_gap": MAX_RELATIVE_GAP, "node_limit": MAX_BRANCHES, "presolve": False},
         )
         if found.x is None:
             return None
         picked = np.flatnonzero(found.x > 0.5)
         return [int(column) - start for column, start in zip(picked, starts, strict=False)]
 
-    def greedy(self) -> list[int]:
+    def solve_greedily(self) -> list[int]:
         """Give GPUs to the job with the largest gain per GPU, one step of its concave hull at a time.
 
         Keeping what a job has is a step like any other; the first step decides the kind of its GPUs.
@@ -186,12 +186,12 @@ class Program:
                 entry = self._step(number, picks[number], below=options[pick].gpus)
             if entry:
                 heappush(heap, entry)
-        self._polish(picks, room)
+        self._improve_greedy(picks, room)
         return picks
 
-    def _polish(self, picks: list[int], room: list[int]) -> None:
+    def _improve_greedy(self, picks: list[int], room: list[int]) -> None:
         """Let one job after the other take the best option that the others leave, usually another kind of GPU."""
-        for _ in range(ROUNDS):
+        for _ in range(IMPROVEMENT_ROUNDS):
             before = list(picks)
             for number, options in enumerate(self.options):
                 self._use(room, number, options[picks[number]], -1)
@@ -223,7 +223,7 @@ class Program:
         return best
 
 
-class Genetic:
+class GeneticSearch:
     """The genetic search of Pollux, over options instead of nodes: placement comes later, the same for all policies.
 
     It starts from the current and the greedy plan. Started from nothing, as published, it was far worse than greedy from
@@ -248,7 +248,7 @@ class Genetic:
 
     def search(self, seeds: Sequence[Sequence[int]], generations: int = GENERATIONS) -> list[int]:
         jobs = len(self.sizes)
-        generations = min(generations, CELLS // (POPULATION * jobs) + 1)
+        generations = min(generations, MAX_SEARCH_CELLS // (POPULATION * jobs) + 1)
         alive = np.array([seeds[number % len(seeds)] for number in range(POPULATION)], dtype=np.int64)
         for _ in range(generations):
             mothers, fathers = self.rng.permutation(alive), self.rng.permutation(alive)
@@ -256,7 +256,7 @@ class Genetic:
             children = np.where(np.arange(jobs) < cut, mothers, fathers)
             other = self.rng.integers(0, self.sizes, size=children.shape)
             children = np.where(self.rng.random(children.shape) < max(0.02, 1 / jobs), other, children)
-            combined = np.concatenate((alive, self.repaired(children)))
+            combined = np.concatenate((alive, self.repair(children)))
             fittest = np.argsort(-self.fitness(combined), kind="stable")[:POPULATION]
             alive = combined[fittest]
         return [int(pick) for pick in alive[0]]
@@ -267,7 +267,7 @@ class Genetic:
         over = sum((self.use[row][jobs, picks].sum(axis=1) > room).astype(float) for row, room in enumerate(self.room))
         return np.where(np.asarray(over) > 0, -np.inf, total)
 
-    def repaired(self, picks: NDArray[Any]) -> NDArray[Any]:
+    def repair(self, picks: NDArray[Any]) -> NDArray[Any]:
         """Let jobs in a random order keep what they drew while there is room; the others fall back to their minimum."""
         jobs = np.arange(picks.shape[1])
         order = self.rng.permuted(np.broadcast_to(jobs, picks.shape), axis=1)

@@ -12,18 +12,18 @@ from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-DRAWS = 20
+ROUNDINGS = 20
 """The number of roundings; the cheapest after its repair is taken."""
-TINY = 1e-9
+EPSILON = 1e-9
 
 
-def cheapest(prices: Floats, free: Floats, needs: Floats, counts: Counts) -> Counts | None:
+def solve_exactly(prices: Floats, free: Floats, needs: Floats, counts: Counts) -> Counts | None:
     """Return the exact solution: tasks of one kind fill the cheapest nodes first; for several kinds HiGHS solves it."""
     wanted = np.flatnonzero(counts)
     if len(wanted) == 1:
         kind = int(wanted[0])
         tasks = np.zeros((len(free), len(counts)), dtype=np.int64)
-        filled = fill(prices @ needs[kind], capacity(free, needs[kind]), int(counts[kind]))
+        filled = fill_cheapest(prices @ needs[kind], capacity(free, needs[kind]), int(counts[kind]))
         if filled is None:
             return None
         tasks[:, kind] = filled
@@ -38,7 +38,7 @@ def cheapest(prices: Floats, free: Floats, needs: Floats, counts: Counts) -> Cou
     return np.rint(found.x).astype(np.int64).reshape(len(free), len(counts)) if found.success else None
 
 
-def rounded(prices: Floats, free: Floats, needs: Floats, counts: Counts, seed: int) -> Counts | None:
+def solve_by_rounding(prices: Floats, free: Floats, needs: Floats, counts: Counts, seed: int) -> Counts | None:
     """Return the solution of the paper: each variable of the relaxed optimum is rounded up with the probability of its
     fraction.
 
@@ -52,15 +52,15 @@ def rounded(prices: Floats, free: Floats, needs: Floats, counts: Counts, seed: i
     rng = np.random.default_rng(seed)
     each = cost.reshape(len(free), len(counts))
     best: Counts | None = None
-    for _ in range(DRAWS):
-        draw = np.floor(found.x + rng.random(len(cost)) + TINY).astype(np.int64).reshape(each.shape)
+    for _ in range(ROUNDINGS):
+        draw = np.floor(found.x + rng.random(len(cost)) + EPSILON).astype(np.int64).reshape(each.shape)
         tasks = _repair(draw, each, free, needs, counts)
-        if tasks is not None and (best is None or (tasks * each).sum() < (best * each).sum() - TINY):
+        if tasks is not None and (best is None or (tasks * each).sum() < (best * each).sum() - EPSILON):
             best = tasks
-    return best if best is not None else cheapest(prices, free, needs, counts)
+    return best if best is not None else solve_exactly(prices, free, needs, counts)
 
 
-def fill(prices: Floats, room: Counts, count: int) -> Counts | None:
+def fill_cheapest(prices: Floats, room: Counts, count: int) -> Counts | None:
     """Place equal tasks of size one: sort by price and fill. Exact."""
     order = np.argsort(prices, kind="stable")
     before = np.cumsum(room[order]) - room[order]
@@ -72,7 +72,7 @@ def fill(prices: Floats, room: Counts, count: int) -> Counts | None:
 def capacity(free: Floats, need: Floats) -> Counts:
     """Return how many tasks of one kind each node could have."""
     used = need > 0
-    return np.floor((free[:, used] / need[used]).min(axis=1) + TINY).clip(0).astype(np.int64)
+    return np.floor((free[:, used] / need[used]).min(axis=1) + EPSILON).clip(0).astype(np.int64)
 
 
 def _program(prices: Floats, free: Floats, needs: Floats) -> tuple[Floats, Floats, Floats, Floats]:
@@ -87,12 +87,12 @@ def _program(prices: Floats, free: Floats, needs: Floats) -> tuple[Floats, Float
 def _repair(tasks: Counts, each: Floats, free: Floats, needs: Floats, counts: Counts) -> Counts | None:
     left = free - tasks @ needs
     for node, kind in sorted(np.ndindex(*tasks.shape), key=lambda at: (-each[at], at)):
-        while tasks[node, kind] and (left[node] < -TINY).any() and (needs[kind][left[node] < -TINY] > 0).any():
+        while tasks[node, kind] and (left[node] < -EPSILON).any() and (needs[kind][left[node] < -EPSILON] > 0).any():
             tasks[node, kind] -= 1
             left[node] += needs[kind]
     for kind in np.argsort(-needs.sum(axis=1), kind="stable"):
         for node in np.argsort(each[:, kind], kind="stable"):
-            while tasks[:, kind].sum() < counts[kind] and (left[node] - needs[kind] >= -TINY).all():
+            while tasks[:, kind].sum() < counts[kind] and (left[node] - needs[kind] >= -EPSILON).all():
                 tasks[node, kind] += 1
                 left[node] -= needs[kind]
         for node in np.argsort(-each[:, kind], kind="stable"):

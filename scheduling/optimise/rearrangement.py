@@ -12,17 +12,21 @@ a job out or spread over more nodes than necessary.
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
+from scheduling.renamed import renamed
 from scheduling.toolkit import placement
 from scheduling.toolkit.capacity import Capacity
 from scheduling.toolkit.plan_builder import minus
 from scheduling.types import Job, JobId, NodeId, Placement, Snapshot
 
-MAX_BLANKS = 2_000
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, {"choose": "rearrange_if_better"})
+
+MAX_REPACKED_NODES = 2_000
 """The largest number of nodes that are repacked at once: the time of the assignment grows with their cube."""
 
 Kinds = Mapping[JobId, str]
@@ -38,15 +42,15 @@ def rearrange(
     gets fewer, but at least its minimum.
     """
     first = _Draft(snapshot, order, wanted, kinds or {})
-    first.settle()
+    first.place_jobs()
     if first.short or first.torn:
         second = _Draft(snapshot, order, wanted, kinds or {})
-        if second.repack(first) and second.better_than(first):
+        if second.repack(first) and second.is_better_than(first):
             return second.finish()
     return first.finish()
 
 
-def choose(
+def rearrange_if_better(
     snapshot: Snapshot,
     order: Sequence[Job],
     wanted: Mapping[JobId, int],
@@ -100,22 +104,22 @@ class Bins:
             heappush(self._heaps[self.room[node], self.kind[node]], node)
 
     def tightest(self, count: int, allowed: frozenset[NodeId] | None, kind: str | None) -> NodeId | None:
-        """The node with the smallest room that is enough; the smaller id among equals."""
+        """Return the node with the smallest room that is enough; the smaller id among equals."""
         if allowed is not None:
-            roomy = [node for node in allowed if self.room.get(node, 0) >= count and self._is(node, kind)]
+            roomy = [node for node in allowed if self.room.get(node, 0) >= count and self._has_kind(node, kind)]
             return min(roomy, key=lambda node: (self.room[node], node)) if roomy else None
-        return min(self._tops(kind, lambda free: free >= count), default=(0, None))[1]
+        return min(self._smallest_nodes(kind, lambda free: free >= count), default=(0, None))[1]
 
     def emptiest(self, allowed: frozenset[NodeId] | None, kind: str | None) -> NodeId | None:
         if allowed is not None:
-            some = [node for node in allowed if self.room.get(node, 0) > 0 and self._is(node, kind)]
+            some = [node for node in allowed if self.room.get(node, 0) > 0 and self._has_kind(node, kind)]
             return min(some, key=lambda node: (-self.room[node], node)) if some else None
-        return min(((-free, node) for free, node in self._tops(kind, bool)), default=(0, None))[1]
+        return min(((-free, node) for free, node in self._smallest_nodes(kind, bool)), default=(0, None))[1]
 
-    def _is(self, node: NodeId, kind: str | None) -> bool:
+    def _has_kind(self, node: NodeId, kind: str | None) -> bool:
         return kind is None or self.kind[node] == kind
 
-    def _tops(self, kind: str | None, enough: Any) -> Iterable[tuple[int, NodeId]]:
+    def _smallest_nodes(self, kind: str | None, enough: Any) -> Iterable[tuple[int, NodeId]]:
         for (free, of), heap in self._heaps.items():
             if enough(free) and kind in (None, of):
                 while heap and self.room[heap[0]] != free:
@@ -187,14 +191,14 @@ class _Draft:
         self.moved = 0
         """The number of jobs that keep their count but move."""
 
-    def settle(self) -> None:
+    def place_jobs(self) -> None:
         """Place the jobs: those that keep their count stay; the others first release GPUs, then take them, largest first."""
         takers: list[tuple[int, int, Job]] = []
         for rank, job in enumerate(self.order):
-            want = self._want(job)
-            if job.running and (want < job.gpus or self._of_other_kind(job)):
+            want = self._wanted_count(job)
+            if job.running and (want < job.gpus or self._must_change_kind(job)):
                 self.changed.add(job.id)
-                self._leave(job, want)
+                self._release(job, want)
             if want > placement.total(self.place.get(job.id, {})):
                 takers.append((-want, rank, job))
         takers.sort()
@@ -217,7 +221,7 @@ class _Draft:
                 self._take_less(job, self.wanted.get(job.id) or job.asked)
         return {job: where for job, where in self.place.items() if where}
 
-    def better_than(self, other: "_Draft") -> bool:
+    def is_better_than(self, other: "_Draft") -> bool:
         mine, theirs = sum(self.short.values()), sum(other.short.values())
         return mine < theirs or (mine == theirs and len(self.torn) + self.moved < len(other.torn) + other.moved)
 
@@ -229,10 +233,10 @@ class _Draft:
         touched = {node for id in first.changed for node in first.place.get(id, {})}
         near = {node for node, free in first.bins.room.items() if free > 0 or node in touched}
         scopes = (near, set(first.bins.room))
-        return any(len(scope) <= MAX_BLANKS and self._repack(first, scope) for scope in scopes)
+        return any(len(scope) <= MAX_REPACKED_NODES and self._repack(first, scope) for scope in scopes)
 
     def _repack(self, first: "_Draft", scope: set[NodeId]) -> bool:
-        movers = [job for job in self.order if self._moves(job, first, scope)]
+        movers = [job for job in self.order if self._may_move(job, first, scope)]
         blank = {node: room for node, room in first.bins.room.items() if node in scope}
         for job in movers:
             for node, gpus in first.place.get(job.id, {}).items():
@@ -242,9 +246,9 @@ class _Draft:
             alike[self.kind[node], blank[node]].append(node)
         bins = Bins(blank, self.kind)
         found: dict[JobId, Placement] = {}
-        for job in sorted(movers, key=lambda job: -self._want(job)):
+        for job in sorted(movers, key=lambda job: -self._wanted_count(job)):
             minimum = placement.total(first.place.get(job.id, {}))
-            where = best_fit(bins, self._want(job), spread=job.spread, kind=self._kind(job))
+            where = best_fit(bins, self._wanted_count(job), spread=job.spread, kind=self._kind(job))
             if where is None and minimum:
                 where = best_fit(bins, minimum, spread=job.spread, kind=self._kind(job))
             if where is None and minimum:
@@ -263,18 +267,18 @@ class _Draft:
         self.bins = Bins(free, self.kind)
         self.short, self.torn = {}, set()
         for job in self.order:
-            self._note(job)
+            self._record_shortage(job)
         return True
 
-    def _moves(self, job: Job, first: "_Draft", scope: set[NodeId]) -> bool:
+    def _may_move(self, job: Job, first: "_Draft", scope: set[NodeId]) -> bool:
         """Whether a job may move as a whole: running jobs must be preemptible, because the new GPUs may not be free yet."""
-        if job.nodes is not None or self._want(job) < job.min_gpus:
+        if job.nodes is not None or self._wanted_count(job) < job.min_gpus:
             return False
         if job.waiting:
             return scope.issuperset(first.place.get(job.id, {}))
         return job.elastic and job.preemptible and scope.issuperset(first.place.get(job.id, job.now_on))
 
-    def _want(self, job: Job) -> int:
+    def _wanted_count(self, job: Job) -> int:
         """Return the wanted count, within the sizes that the job can have."""
         want = self.wanted.get(job.id, 0)
         if not job.running:
@@ -289,23 +293,23 @@ class _Draft:
     def _kind(self, job: Job) -> str | None:
         return self.kinds.get(job.id)
 
-    def _of_other_kind(self, job: Job) -> bool:
+    def _must_change_kind(self, job: Job) -> bool:
         kind = self._kind(job)
-        if kind is None or not (job.elastic and job.preemptible) or self._want(job) < job.min_gpus:
+        if kind is None or not (job.elastic and job.preemptible) or self._wanted_count(job) < job.min_gpus:
             return False
         return any(self.kind.get(node) != kind for node in job.now_on)
 
-    def _leave(self, job: Job, want: int) -> None:
+    def _release(self, job: Job, want: int) -> None:
         """Release what exceeds ``want``, from the nodes where it has the fewest; all GPUs when it changes their kind."""
-        if not want or self._of_other_kind(job):
-            self._set(job, {})
+        if not want or self._must_change_kind(job):
+            self._set_placement(job, {})
             return
         held = job.now_on
-        while placement.total(held) > want and (node := placement.shrink(held, job.base)):
+        while placement.total(held) > want and (node := placement.node_to_shrink_on(held, job.base)):
             held = placement.plus(held, node, -1)
-        self._set(job, held)
+        self._set_placement(job, held)
 
-    def _set(self, job: Job, where: Placement) -> None:
+    def _set_placement(self, job: Job, where: Placement) -> None:
         """Set the placement of a job; no other job can use what it releases on a closed node."""
         for node, gpus in self.place.pop(job.id, {}).items():
             if node in self.bins.room:
@@ -321,30 +325,30 @@ class _Draft:
         if where is None:
             return False
         self.place[job.id] = where
-        self._note(job)
+        self._record_shortage(job)
         return True
 
     def _grow(self, job: Job, want: int) -> bool:
         """Grow on its own nodes if it stays compact, else move as a whole if it is preemptible, else take any free GPUs."""
         before = self.place[job.id]
-        held = self._at_home(job, before, want)
-        if placement.total(held) < want or not self._together(job, held):
+        held = self._grown_in_place(job, before, want)
+        if placement.total(held) < want or not self._is_compact(job, held):
             if self._move(job, want):
                 return True
             away = min(want - placement.total(held), sum(self.bins.room.values())) if job.spread else 0
-            self._set(job, held)
+            self._set_placement(job, held)
             while away and not (
                 more := best_fit(self.bins, away, spread=True, allowed=job.nodes, kind=self._kind(job))
             ):
                 away -= 1
-            held = _joined(held, more) if away and more else held
+            held = _add_placements(held, more) if away and more else held
             self.place[job.id] = held
         else:
-            self._set(job, held)
-        self._note(job)
+            self._set_placement(job, held)
+        self._record_shortage(job)
         return placement.total(held) >= want
 
-    def _at_home(self, job: Job, held: Placement, want: int) -> Placement:
+    def _grown_in_place(self, job: Job, held: Placement, want: int) -> Placement:
         left = want - placement.total(held)
         grown = dict(held)
         for node in sorted(held, key=lambda node: (-held[node], node)):
@@ -359,15 +363,15 @@ class _Draft:
         if not job.preemptible or want < job.min_gpus:
             return False
         before = self.place[job.id]
-        self._set(job, {})
+        self._set_placement(job, {})
         where = best_fit(self.bins, want, spread=job.spread, allowed=job.nodes, kind=self._kind(job))
-        if where is not None and self._together(job, where):
+        if where is not None and self._is_compact(job, where):
             self.place[job.id] = where
-            self._note(job)
+            self._record_shortage(job)
             return True
         for node, gpus in (where or {}).items():
             self.bins.take(node, -gpus)
-        self._set(job, before)
+        self._set_placement(job, before)
         return False
 
     def _take_less(self, job: Job, want: int) -> None:
@@ -377,13 +381,13 @@ class _Draft:
                 room for node, room in self.bins.room.items()
                 if room > 0 and (job.nodes is None or node in job.nodes) and self._kind(job) in (None, self.kind[node])
             ]  # fmt: skip
-            maximum = min(sum(rooms) if job.spread else max(rooms, default=0), want, self._room(job))
+            maximum = min(sum(rooms) if job.spread else max(rooms, default=0), want, self._room_in_limits(job))
             if maximum >= job.min_gpus:
                 self._start(job, maximum)
                 self.changed.add(job.id)
-        self._note(job)
+        self._record_shortage(job)
 
-    def _room(self, job: Job) -> int:
+    def _room_in_limits(self, job: Job) -> int:
         """Return the number of GPUs that the limits of a job leave in this draft."""
         rooms = [
             limit.max_gpus - limit.elsewhere - sum(placement.total(self.place.get(id, {})) for id in limit.jobs)
@@ -394,34 +398,34 @@ class _Draft:
     def _restore(self, job: Job) -> None:
         """Restore what a job holds now, as far as no other job took it."""
         have = self.place.get(job.id, {})
-        if placement.total(have) >= job.gpus or self._of_other_kind(job):
+        if placement.total(have) >= job.gpus or self._must_change_kind(job):
             return
         lost = minus(job.now_on, have)
         back = {node: min(gpus, self.bins.room[node]) for node, gpus in lost.items() if node in self.bins.room}
-        count = min(placement.total(back), job.gpus - placement.total(have), self._room(job))
+        count = min(placement.total(back), job.gpus - placement.total(have), self._room_in_limits(job))
         if have and not job.elastic or count <= 0:
             return
         some = placement.place(back, count, spread=True) or {}
         if not have and (count < job.gpus):
             return
-        self._set(job, _joined(have, some))
+        self._set_placement(job, _add_placements(have, some))
 
-    def _together(self, job: Job, where: Placement) -> bool:
+    def _is_compact(self, job: Job, where: Placement) -> bool:
         size = self.largest[self._kind(job)] or 1
         return len(where) <= -(-placement.total(where) // size)
 
-    def _note(self, job: Job) -> None:
-        want, where = self._want(job), self.place.get(job.id, {})
+    def _record_shortage(self, job: Job) -> None:
+        want, where = self._wanted_count(job), self.place.get(job.id, {})
         missing = want - placement.total(where)
         self.short.pop(job.id, None)
         self.torn.discard(job.id)
         if missing > 0:
             self.short[job.id] = missing
-        if where and job.id in self.changed and not self._together(job, where):
+        if where and job.id in self.changed and not self._is_compact(job, where):
             self.torn.add(job.id)
 
 
-def _joined(one: Placement, other: Placement) -> Placement:
+def _add_placements(one: Placement, other: Placement) -> Placement:
     return {
         node: one.get(node, 0) + other.get(node, 0) for node in (*one, *(node for node in other if node not in one))
     }

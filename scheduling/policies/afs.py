@@ -91,7 +91,7 @@ class Afs:
         def short(job: Job, capacity: Capacity, ahead: int) -> Message:
             if wanted.get(job.id):
                 unplaced.add(job.id)
-            return self._after_others(reasons.shortage(job, capacity, ahead), job, length[job.id])
+            return self._waiting_reason(reasons.shortage(job, capacity, ahead), job, length[job.id])
 
         plan = build_plan(snapshot, order, wanted, why=pool.impossible, batches=batches, short=short)
         return plan, unplaced
@@ -106,10 +106,10 @@ class Afs:
         served = max(job.served_gpu_seconds - credit, FIRST_CLASS_SECONDS)
         return float(FIRST_CLASS_SECONDS * 2 ** int(log2(served / FIRST_CLASS_SECONDS)))
 
-    def _after_others(self, reason: Message, job: Job, length: float) -> Message:
+    def _waiting_reason(self, reason: Message, job: Job, length: float) -> Message:
         if self.lengths == "known" and job.work is not None and job.work.source != "default":
-            return ShorterFirst(reason, reasons.rough(length))
-        return LessServedFirst(reason, reasons.rough(job.served_gpu_seconds))
+            return ShorterFirst(reason, reasons.rounded_seconds(length))
+        return LessServedFirst(reason, reasons.rounded_seconds(job.served_gpu_seconds))
 
 
 @dataclass(frozen=True)
@@ -137,9 +137,9 @@ class _Contender:
 
     def __init__(self, job: Job, length: float, count: int, step: int) -> None:
         self.job, self.length = job, length
-        self.have(count, step)
+        self.set_size(count, step)
 
-    def have(self, count: int, step: int) -> None:
+    def set_size(self, count: int, step: int) -> None:
         """Set its number of GPUs, and the next size ``step`` that it wants; 0 when it wants no more."""
         self.count, self.next = count, step
         speed = estimates.speed(self.job, count, free_batch=True)
@@ -173,7 +173,7 @@ def _run_tournament(jobs: Sequence[Job], lengths: Sequence[float], pool: Pool) -
         count = pool.count.get(job.id, 0)
         if count:
             given[job.id] = count
-        tree[half + index] = _Contender(job, lengths[index], count, _step(job, count, pool))
+        tree[half + index] = _Contender(job, lengths[index], count, _next_size(job, count, pool))
     for node in range(half - 1, 0, -1):
         tree[node] = _winner(tree[2 * node], tree[2 * node + 1])
     index_of = {job.id: index for index, job in enumerate(jobs)}
@@ -181,7 +181,7 @@ def _run_tournament(jobs: Sequence[Job], lengths: Sequence[float], pool: Pool) -
         job, size = side.job, side.next
         if pool.take(job, size - side.count):
             given.setdefault(job.id, size)
-            side.have(size, _step(job, size, pool))
+            side.set_size(size, _next_size(job, size, pool))
         else:
             side.next = 0
         node = (half + index_of[job.id]) // 2
@@ -191,7 +191,7 @@ def _run_tournament(jobs: Sequence[Job], lengths: Sequence[float], pool: Pool) -
     return given
 
 
-def _step(job: Job, count: int, pool: Pool) -> int:
+def _next_size(job: Job, count: int, pool: Pool) -> int:
     """Return the next size of a job."""
     if count:
         return next_size(job, count, max_size(job))

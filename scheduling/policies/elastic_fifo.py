@@ -10,7 +10,7 @@ from scheduling.params import param
 from scheduling.toolkit import estimates, placement, reasons
 from scheduling.toolkit.capacity import Capacity, in_queue_order, queue
 from scheduling.toolkit.levels import Levels
-from scheduling.toolkit.plan_builder import minus, part, shrink_to, start
+from scheduling.toolkit.plan_builder import available_part, minus, shrink_to, start
 from scheduling.types import Job, JobId, Knows, Limit, NodeId, Placement, Plan, Snapshot
 
 
@@ -64,7 +64,7 @@ class ElasticFifo:
     def plan(self, snapshot: Snapshot) -> Plan:
         later = Capacity(snapshot, coming=True)
         running = in_queue_order(job for job in snapshot.jobs if job.running)
-        spares = Spares(later, running)
+        spares = SpareGpus(later, running)
         why: dict[JobId, Message] = {}
         served: list[Job] = []
         line: list[Job] = []
@@ -74,11 +74,11 @@ class ElasticFifo:
                 why[job.id] = alone
             elif self.strict and line:
                 line.append(job)
-            elif later.terms(job) not in unfit and _give_minimum(job, spares):
+            elif later.fit_key(job) not in unfit and _give_minimum(job, spares):
                 served.append(job)
             else:
-                unfit.add(later.terms(job))  # the ledger only gets tighter, so similar jobs do not fit either
-                if alone := _limited(job, spares):
+                unfit.add(later.fit_key(job))  # the ledger only gets tighter, so similar jobs do not fit either
+                if alone := _limit_that_blocks(job, spares):
                     why[job.id] = alone
                 else:
                     line.append(job)
@@ -105,7 +105,7 @@ class ElasticFifo:
         before: Mapping[JobId, float] = snapshot.state.get("wish", {})
         wish: dict[JobId, float] = {}
         for job in running:
-            more = part(minus(later.held[job.id], job.now_on), now, job)
+            more = available_part(minus(later.held[job.id], job.now_on), now, job)
             if not more:
                 continue
             since = before.get(job.id, snapshot.now)
@@ -115,7 +115,7 @@ class ElasticFifo:
                 now.give(job, more)
         return wish
 
-    def _share_rest(self, spares: "Spares", served: Sequence[Job], running: Sequence[Job]) -> None:
+    def _share_rest(self, spares: "SpareGpus", served: Sequence[Job], running: Sequence[Job]) -> None:
         """Share the remaining GPUs one at a time: the job that is the least above its minimum is next, oldest first.
 
         A new job, or one that lost GPUs and is below its minimum, also takes GPUs from a running job that has at least
@@ -126,7 +126,7 @@ class ElasticFifo:
         growing = [job for job in running if job.elastic and not job.blocked and later.count(job) >= job.gpus]
         maximum = {job.id: self._max_gpus(job) for job in (*served, *growing)}
         heap = [
-            (_extra(job, later), job.queue_key, job)
+            (_gpus_above_minimum(job, later), job.queue_key, job)
             for job in (*served, *growing)
             if later.count(job) < maximum[job.id]
         ]
@@ -136,7 +136,7 @@ class ElasticFifo:
             if job.id not in new_jobs and later.count(job) < job.gpus:
                 continue  # it has just given to a new job
             takes = job.id in new_jobs or extra < 0
-            if not spares.grow(job) and not (takes and _take_from_richer(job, spares)):
+            if not spares.grow(job) and not (takes and _take_from_donor(job, spares)):
                 continue
             if later.count(job) < maximum[job.id]:
                 heapq.heappush(heap, (extra + 1, queue_key, job))
@@ -152,7 +152,7 @@ class ElasticFifo:
         return max(maximum, job.min_gpus)
 
 
-class Spares:
+class SpareGpus:
     """The GPUs that running jobs could release, kept up to date with the ledger of coming GPUs."""
 
     def __init__(self, ledger: Capacity, running: Sequence[Job]) -> None:
@@ -170,7 +170,7 @@ class Spares:
                 continue
             self._spare[job.id] = spare
             key = self._key[job.id] = f"{number:09}"
-            self._donors[key], extras[key] = job, _extra(job, ledger)
+            self._donors[key], extras[key] = job, _gpus_above_minimum(job, ledger)
             for limit, _ in ledger.limits_of(job):
                 self._of[limit.name] += spare
             for node in job.now_on:
@@ -183,18 +183,18 @@ class Spares:
         self._extras = Levels(extras)
         """By how much each job that can release GPUs is above its minimum; the last in the queue has the smallest key."""
 
-    def of(self, limit: Limit) -> int:
+    def releasable_under(self, limit: Limit) -> int:
         """Return the GPUs that the jobs under a limit could release together."""
         return self._of[limit.name]
 
-    def richest(self, node: NodeId | None = None, limit: Limit | None = None) -> Job | None:
+    def next_donor(self, node: NodeId | None = None, limit: Limit | None = None) -> Job | None:
         """Return the next job to release GPUs: the furthest above its minimum; among equals the last in the queue."""
         if node is not None:
             donors = [job for job in self._on.get(node, ()) if self._parts[job.id, node]]
-            return max(donors, key=lambda job: (_extra(job, self.ledger), job.queue_key), default=None)
-        return next((job for job in self.richer(1) if limit is None or job.id in limit.jobs), None)
+            return max(donors, key=lambda job: (_gpus_above_minimum(job, self.ledger), job.queue_key), default=None)
+        return next((job for job in self.donors(1) if limit is None or job.id in limit.jobs), None)
 
-    def richer(self, extra: int) -> Iterator[Job]:
+    def donors(self, extra: int) -> Iterator[Job]:
         """Yield the jobs that can release GPUs and are at least ``extra`` above their minimum, the furthest first."""
         for key in self._extras.fullest():
             if self._extras[key] < extra:
@@ -203,67 +203,67 @@ class Spares:
 
     def take(self, job: Job, node: NodeId | None = None) -> NodeId:
         taken = self.ledger.ask_back(job, node)
-        self._update(job)
+        self._update_job(job)
         if taken in self.possible:
-            self._count(taken)
+            self._update_node(taken)
         return taken
 
-    def leave_with(self, job: Job, node: NodeId) -> None:
+    def undo_take(self, job: Job, node: NodeId) -> None:
         """Undo ``take``."""
-        self.ledger.leave_with(job, node)
-        self._update(job)
+        self.ledger.undo_ask_back(job, node)
+        self._update_job(job)
 
     def give(self, job: Job, where: Placement) -> None:
         self.ledger.give(job, where)
-        self._update(job)
+        self._update_job(job)
         for node in where:
-            self._count(node)
+            self._update_node(node)
 
     def grow(self, job: Job) -> bool:
         before = self.ledger.held[job.id]
         grown = self.ledger.grow(job)
         if grown:
-            self._update(job)
+            self._update_job(job)
             for node, gpus in self.ledger.held[job.id].items():
                 if gpus != before.get(node, 0):
-                    self._count(node)
+                    self._update_node(node)
         return grown
 
-    def _update(self, job: Job) -> None:
+    def _update_job(self, job: Job) -> None:
         if job.id not in self._spare:
             return
         spare = self.ledger.spare(job)
         for limit, _ in self.ledger.limits_of(job):
             self._of[limit.name] += spare - self._spare[job.id]
         self._spare[job.id] = spare
-        self._extras[self._key[job.id]] = _extra(job, self.ledger) if spare else 0
+        self._extras[self._key[job.id]] = _gpus_above_minimum(job, self.ledger) if spare else 0
         for node in job.now_on:
             if node in self.possible:
                 self._parts[job.id, node] = self.ledger.spare(job, node)
-                self._count(node)
+                self._update_node(node)
 
-    def _count(self, node: NodeId) -> None:
+    def _update_node(self, node: NodeId) -> None:
         spare = sum(self._parts[job.id, node] for job in self._on.get(node, ()))
         self.possible[node] = self.ledger.free[node] + spare
 
 
-def _give_minimum(job: Job, spares: Spares) -> bool:
+def _give_minimum(job: Job, spares: SpareGpus) -> bool:
     """Give ``job`` its minimum, also from spare GPUs of running jobs. Return False, with no change, if impossible."""
     taken: list[tuple[Job, NodeId]] = []
     where = _room_for(job, spares, taken)
     if where is None:
         for donor, node in reversed(taken):
-            spares.leave_with(donor, node)
+            spares.undo_take(donor, node)
         return False
     spares.give(job, where)
     return True
 
 
-def _room_for(job: Job, spares: Spares, taken: list[tuple[Job, NodeId]]) -> Placement | None:
+def _room_for(job: Job, spares: SpareGpus, taken: list[tuple[Job, NodeId]]) -> Placement | None:
     later = spares.ledger
     for limit, room in later.limits_of(job):
         for _ in range(job.min_gpus - room):
-            donor = spares.richest(limit=limit)
+            donor = spares.next_donor(limit=limit)
             if donor is None:
                 return None
             taken.append((donor, spares.take(donor)))
@@ -273,47 +273,47 @@ def _room_for(job: Job, spares: Spares, taken: list[tuple[Job, NodeId]]) -> Plac
         where = placement.place(spares.possible, job.min_gpus, spread=job.spread, allowed=allowed)
     for node, gpus in (where or {}).items():
         while later.free[node] < gpus:
-            donor = spares.richest(node)
+            donor = spares.next_donor(node)
             if donor is None:
                 return None
             taken.append((donor, spares.take(donor, node)))
     return where
 
 
-def _limited(job: Job, spares: Spares) -> Message | None:
+def _limit_that_blocks(job: Job, spares: SpareGpus) -> Message | None:
     """Return the limit that keeps a job waiting even when all spare GPUs are released, or None.
 
     GPUs of running jobs above their minimum must not matter here: they change with this very decision.
     """
     limits = spares.ledger.limits_of(job)
-    short = any(job.min_gpus > room + spares.of(limit) for limit, room in limits)
+    short = any(job.min_gpus > room + spares.releasable_under(limit) for limit, room in limits)
     return reasons.limited(job, spares.ledger) if short else None
 
 
-def _extra(job: Job, ledger: Capacity) -> int:
+def _gpus_above_minimum(job: Job, ledger: Capacity) -> int:
     return ledger.count(job) - job.min_gpus
 
 
-def _take_from_richer(job: Job, spares: Spares) -> bool:
+def _take_from_donor(job: Job, spares: SpareGpus) -> bool:
     later = spares.ledger
     if not later.room(job):
         return False
     home = later.held[job.id]
     allowed = later.scope(job).allowed
-    enough = _extra(job, later) + 2
+    enough = _gpus_above_minimum(job, later) + 2
     for node in sorted(home, key=lambda node: (-home[node], node)):
         if node in later.free and (allowed is None or node in allowed):
-            donor = spares.richest(node)
-            if donor is not None and _extra(donor, later) >= enough:
+            donor = spares.next_donor(node)
+            if donor is not None and _gpus_above_minimum(donor, later) >= enough:
                 spares.take(donor, node)
                 spares.give(job, {node: 1})
                 return True
     if not job.spread:
         return False
-    for donor in spares.richer(enough):
+    for donor in spares.donors(enough):
         held = later.held[donor.id]
         usable = {node: held[node] for node in held if node in later.free and (allowed is None or node in allowed)}
-        if (there := placement.shrink(usable, donor.base)) is not None:
+        if (there := placement.node_to_shrink_on(usable, donor.base)) is not None:
             spares.take(donor, there)
             spares.give(job, {there: 1})
             return True

@@ -111,24 +111,24 @@ class FairShare:
     )
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        return backfill.around(self._arrange, snapshot, 3600 * self.passed_over_hours, self._min_gpus)
+        return backfill.plan_with_reservation(self._arrange, snapshot, 3600 * self.passed_over_hours, self._min_gpus)
 
     def _min_gpus(self, job: Job) -> int:
         """Return the number of GPUs with which a waiting job starts."""
         return job.min_gpus if self.elastic else job.asked
 
-    def _arrange(self, snapshot: Snapshot, hold: backfill.Hold | None) -> backfill.Arrangement:
+    def _arrange(self, snapshot: Snapshot, hold: backfill.BackfillReservation | None) -> backfill.Arrangement:
         """Decide; and again without the jobs that found no place, if any, so that others may use those GPUs."""
-        arrangement, excluded = self._try(snapshot, hold, frozenset())
-        return self._try(snapshot, hold, excluded)[0] if excluded else arrangement
+        arrangement, excluded = self._arrange_once(snapshot, hold, frozenset())
+        return self._arrange_once(snapshot, hold, excluded)[0] if excluded else arrangement
 
-    def _try(
-        self, snapshot: Snapshot, hold: backfill.Hold | None, excluded: AbstractSet[JobId]
+    def _arrange_once(
+        self, snapshot: Snapshot, hold: backfill.BackfillReservation | None, excluded: AbstractSet[JobId]
     ) -> tuple[backfill.Arrangement, set[JobId]]:
         pool = Pool(snapshot, resize=self.elastic, preempt=self.preempt, excluded=excluded)
         line = in_queue_order(job for job in snapshot.jobs if not job.stopping)
-        root, part_of = _tree(snapshot, line, self.half_life_days)
-        order = self._serve(snapshot, line, pool, root, part_of)
+        root, part_of = _account_tree(snapshot, line, self.half_life_days)
+        order = self._count_minimums(snapshot, line, pool, root, part_of)
         if self.elastic:
             _share_rest(order, pool, root, part_of)
         wanted = skip_unprofitable_resizes(snapshot, pool.count, self.pays_within_seconds)
@@ -149,7 +149,7 @@ class FairShare:
         promised = frozenset(id for id in waits if wanted.get(id) and id not in unplaced)
         return backfill.Arrangement(plan, order, frozenset(waits - promised), promised), unplaced
 
-    def _serve(
+    def _count_minimums(
         self,
         snapshot: Snapshot,
         line: Sequence[Job],
@@ -168,32 +168,32 @@ class FairShare:
                 continue
             part = part_of[job.id]
             if snapshot.explain:
-                part.hold(job.gpus)
+                part.add_current(job.gpus)
             if count := pool.count[job.id]:
                 order.append(job)
                 part.give(count)
             else:
-                part.line.append(job)
+                part.queue.append(job)
         for job in line:
             if not job.now_on:
-                part_of[job.id].line.append(job)
-        root.entitle(float(sum(node.total for node in snapshot.nodes if node.open)))
+                part_of[job.id].queue.append(job)
+        root.set_shares(float(sum(node.total for node in snapshot.nodes if node.open)))
         if self.preempt and self.yields_after_minutes:
-            order += self._serve_within_shares(snapshot, pool, part_of)
+            order += self._count_minimums_within_shares(snapshot, pool, part_of)
         running = 0
         for part in set(part_of.values()):
-            part.line.reverse()
-            running += sum([1 for job in part.line if job.now_on])
+            part.queue.reverse()
+            running += sum([1 for job in part.queue if job.now_on])
 
         def key(part: _AccountNode) -> tuple[bool, float] | None:
-            job = part.next()
+            job = part.next_job()
             if job is None:
                 return None
             level = (part.recent + part.held) / part.weight
             return (False, level) if job.now_on else (not self.preempt, level + self.tolerance * part.fair)
 
-        for part in _turns(root, key):
-            job = part.line.pop()
+        for part in _neediest_leaves(root, key):
+            job = part.queue.pop()
             order.append(job)
             running -= bool(job.now_on)
             if job.id in pool.impossible:
@@ -207,7 +207,7 @@ class FairShare:
                 break
         return order
 
-    def _serve_within_shares(
+    def _count_minimums_within_shares(
         self, snapshot: Snapshot, pool: Pool, part_of: "Mapping[JobId, _AccountNode]"
     ) -> list[Job]:
         """Count waiting jobs of accounts within their shares before jobs that had their time above the share.
@@ -224,20 +224,20 @@ class FairShare:
         parts = list(dict.fromkeys(part_of.values()))
         room = pool.free
         for part in parts:
-            for job in part.line:
+            for job in part.queue:
                 above = held.get(part, 0) > part.share and job.started_at is not None and job.started_at <= began
                 room -= pool.min_gpus[job.id] if job.now_on and not above else 0
         served: list[Job] = []
         for part in sorted(parts, key=lambda part: part.rank):
             has = held.get(part, 0)
-            for job in [job for job in part.line if not job.now_on and job.id not in pool.impossible]:
+            for job in [job for job in part.queue if not job.now_on and job.id not in pool.impossible]:
                 minimum = self._min_gpus(job)
                 if has + minimum > part.share or minimum > room or not pool.take(job, minimum):
                     continue
                 has += minimum
                 room -= minimum
                 part.give(minimum)
-                part.line.remove(job)
+                part.queue.remove(job)
                 served.append(job)
         return served
 
@@ -256,7 +256,7 @@ def _share_rest(
             sizes.setdefault(part_of[job.id], []).append((count / job.weight, job.queue_key, size, job))
     for heap in sizes.values():
         heapq.heapify(heap)
-    for part in _turns(root, lambda part: part.level if sizes.get(part) or part.heads else None):
+    for part in _neediest_leaves(root, lambda part: part.level if sizes.get(part) or part.heap else None):
         heap = sizes[part]
         _, queue_key, size, job = heap[0]
         count = pool.count[job.id]
@@ -288,11 +288,11 @@ class _AccountNode:
     """GPUs that its weight entitles it to, among all accounts with jobs now."""
     fair: float = 0.0
     """The level of it and its siblings if each had its share."""
-    above: "_AccountNode | None" = None
-    below: "list[_AccountNode]" = field(default_factory=list)
-    heads: "list[tuple[Any, str, int, _AccountNode]]" = field(default_factory=list)
+    parent: "_AccountNode | None" = None
+    children: "list[_AccountNode]" = field(default_factory=list)
+    heap: "list[tuple[Any, str, int, _AccountNode]]" = field(default_factory=list)
     """A heap of the accounts below that want GPUs, the lowest first."""
-    line: list[Job] = field(default_factory=list)
+    queue: list[Job] = field(default_factory=list)
     """Its jobs that are not served yet, the next one last."""
 
     @property
@@ -304,78 +304,78 @@ class _AccountNode:
         """Sorts accounts, the one with the lowest usage for its weight first."""
         return self.level, self.name
 
-    def join(self) -> None:
-        if self.above is not None:
-            self.above.below.append(self)
+    def attach(self) -> None:
+        if self.parent is not None:
+            self.parent.children.append(self)
 
-    def remember(self) -> float:
+    def sum_usage(self) -> float:
         """Count the usage of the members of a group for the group, even where its own account lacks it."""
-        if self.below:
-            self.recent = max(self.recent, sum([part.remember() for part in self.below]))
+        if self.children:
+            self.recent = max(self.recent, sum([part.sum_usage() for part in self.children]))
         return self.recent
 
-    def hold(self, gpus: int) -> None:
+    def add_current(self, gpus: int) -> None:
         part: _AccountNode | None = self
         while part is not None:
             part.now += gpus
-            part = part.above
+            part = part.parent
 
     def give(self, gpus: int) -> None:
         part: _AccountNode | None = self
         while part is not None:
             part.held += gpus
-            part = part.above
+            part = part.parent
 
-    def next(self) -> Job | None:
+    def next_job(self) -> Job | None:
         part = self
-        while part.heads:
-            part = part.heads[0][3]
-        return part.line[-1] if part.line else None
+        while part.heap:
+            part = part.heap[0][3]
+        return part.queue[-1] if part.queue else None
 
-    def entitle(self, gpus: float) -> None:
+    def set_shares(self, gpus: float) -> None:
         """Divide ``gpus`` into the shares of this account and all below."""
         self.share = gpus
-        weights = sum(part.weight for part in self.below) or 1.0
-        for part in self.below:
+        weights = sum(part.weight for part in self.children) or 1.0
+        for part in self.children:
             part.fair = gpus / weights
             part.share = part.fair * part.weight
-            if part.below:
-                part.entitle(part.share)
+            if part.children:
+                part.set_shares(part.share)
 
-    def fill(self, key: "Callable[[_AccountNode], Any]") -> None:
+    def build_heaps(self, key: "Callable[[_AccountNode], Any]") -> None:
         """Build the heaps of the accounts below that have a ``key``."""
-        self.heads = []
-        for number, child in enumerate(self.below):
-            if child.below:
-                child.fill(key)
+        self.heap = []
+        for number, child in enumerate(self.children):
+            if child.children:
+                child.build_heaps(key)
             if (level := key(child)) is not None:
-                self.heads.append((level, child.name, number, child))
-        heapq.heapify(self.heads)
+                self.heap.append((level, child.name, number, child))
+        heapq.heapify(self.heap)
 
     def dismantle(self) -> None:
         """Remove the links of the tree, which is cheaper than to let the garbage collector find its cycles."""
-        for part in self.below:
+        for part in self.children:
             part.dismantle()
-        self.below, self.heads = [], []
+        self.children, self.heap = [], []
 
     def usage(self) -> tuple[reasons.AccountHas, reasons.AccountHas | None]:
         """Return the usage of the account, and that of its group."""
-        grouped = self.above is not None and self.above.above is not None
-        return self._has(), self.above._has() if self.above is not None and grouped else None
+        grouped = self.parent is not None and self.parent.parent is not None
+        return self._usage_message(), self.parent._usage_message() if self.parent is not None and grouped else None
 
-    def _has(self) -> reasons.AccountHas:
+    def _usage_message(self) -> reasons.AccountHas:
         return reasons.AccountHas(self.name, self.now, round(self.recent, 1), round(self.share, 1))
 
 
-def _turns(root: _AccountNode, key: Callable[[_AccountNode], Any]) -> Iterator[_AccountNode]:
+def _neediest_leaves(root: _AccountNode, key: Callable[[_AccountNode], Any]) -> Iterator[_AccountNode]:
     """Yield the next leaf again and again: from the root always down to the account with the smallest ``key``.
 
     What the caller gives to a leaf or takes from it counts at once. An account whose key is None wants nothing more.
     """
-    root.fill(key)
-    while root.heads:
+    root.build_heaps(key)
+    while root.heap:
         path, part = [], root
-        while heads := part.heads:
+        while heads := part.heap:
             path.append(heads)
             part = heads[0][3]
         yield part
@@ -387,7 +387,7 @@ def _turns(root: _AccountNode, key: Callable[[_AccountNode], Any]) -> Iterator[_
                 heapq.heapreplace(heads, (level, name, number, part))
 
 
-def _tree(
+def _account_tree(
     snapshot: Snapshot, line: Sequence[Job], half_life_days: float
 ) -> tuple[_AccountNode, dict[JobId, _AccountNode]]:
     """Return the root, and for each job of ``line`` its leaf; accounts without such jobs are left out.
@@ -396,7 +396,7 @@ def _tree(
     """
     accounts = snapshot.accounts
     rows = tuple([(account.parent, account.name) for account in accounts])
-    order, aboves = _lineage(rows)
+    order, parents = _lineage(rows)
     account_of: dict[JobId, int] = {}
     for index in order:
         for id in accounts[index].jobs:
@@ -409,15 +409,15 @@ def _tree(
         missing = []
         while index is not None and rows[index] not in parts:
             missing.append(index)
-            index = aboves[index]
+            index = parents[index]
         leaf = root if index is None else parts[rows[index]]
         for each in reversed(missing):
             account = accounts[each]
-            recent = _recent(account.used, half_life_days)
+            recent = _average_usage(account.used, half_life_days)
             leaf = _AccountNode(
-                account.name, max(account.weight, MIN_WEIGHT), recent, now=account.elsewhere, above=leaf
+                account.name, max(account.weight, MIN_WEIGHT), recent, now=account.elsewhere, parent=leaf
             )
-            leaf.join()
+            leaf.attach()
             parts[rows[each]] = leaf
         return leaf
 
@@ -432,18 +432,18 @@ def _tree(
             leaf_of[job.id] = leaves[index]
             continue
         if job.owner not in strangers:
-            strangers[job.owner] = _AccountNode(job.owner, above=root)
-            strangers[job.owner].join()
+            strangers[job.owner] = _AccountNode(job.owner, parent=root)
+            strangers[job.owner].attach()
         leaf_of[job.id] = strangers[job.owner]
-        strangers[job.owner].recent += _decayed(job.served_gpu_seconds, 0, half_life_days)
+        strangers[job.owner].recent += _decayed_usage(job.served_gpu_seconds, 0, half_life_days)
     own: dict[_AccountNode, _AccountNode] = {}
     for name, leaf in leaf_of.items():
-        if leaf.below:  # the jobs of the group itself are next to its members
+        if leaf.children:  # the jobs of the group itself are next to its members
             if leaf not in own:
-                own[leaf] = _AccountNode(leaf.name, above=leaf)
-                own[leaf].join()
+                own[leaf] = _AccountNode(leaf.name, parent=leaf)
+                own[leaf].attach()
             leaf_of[name] = own[leaf]
-    root.remember()
+    root.sum_usage()
     return root, leaf_of
 
 
@@ -457,12 +457,12 @@ def _lineage(rows: tuple[tuple[str, str], ...]) -> tuple[tuple[int, ...], tuple[
     for index, row in enumerate(rows):
         if row[1] not in by_name or row <= rows[by_name[row[1]]]:
             by_name[row[1]] = index
-    above = [_above(index, rows, by_name) if row[0] in by_name else [] for index, row in enumerate(rows)]
+    above = [_ancestors(index, rows, by_name) if row[0] in by_name else [] for index, row in enumerate(rows)]
     order = sorted([(len(above[index]), row, index) for index, row in enumerate(rows)])
     return tuple([index for _, _, index in order]), tuple([each[0] if each else None for each in above])
 
 
-def _above(index: int, rows: Sequence[tuple[str, str]], by_name: Mapping[str, int]) -> list[int]:
+def _ancestors(index: int, rows: Sequence[tuple[str, str]], by_name: Mapping[str, int]) -> list[int]:
     """Return the ancestors of an account, the nearest first."""
     found: list[int] = []
     parent = by_name.get(rows[index][0])
@@ -473,15 +473,15 @@ def _above(index: int, rows: Sequence[tuple[str, str]], by_name: Mapping[str, in
 
 
 @lru_cache(maxsize=1024)
-def _recent(used: tuple[float, ...], half_life_days: float) -> float:
-    return sum(map(mul, used, _weights(len(used), half_life_days)))
+def _average_usage(used: tuple[float, ...], half_life_days: float) -> float:
+    return sum(map(mul, used, _decay_weights(len(used), half_life_days)))
 
 
 @lru_cache(maxsize=64)
-def _weights(days: int, half_life_days: float) -> tuple[float, ...]:
-    return tuple(_decayed(1.0, ago, half_life_days) for ago in range(days))
+def _decay_weights(days: int, half_life_days: float) -> tuple[float, ...]:
+    return tuple(_decayed_usage(1.0, ago, half_life_days) for ago in range(days))
 
 
-def _decayed(gpu_seconds: float, days_ago: int, half_life_days: float) -> float:
+def _decayed_usage(gpu_seconds: float, days_ago: int, half_life_days: float) -> float:
     """Return decayed usage as GPUs held on average: an account that always held n gets n, for any half-life."""
     return gpu_seconds * 0.5 ** ((days_ago + 0.5) / half_life_days) * log(2) / (half_life_days * DAY_SECONDS)

@@ -7,15 +7,15 @@ from typing import ClassVar
 import numpy as np
 
 from scheduling.optimise import allocation_search
-from scheduling.optimise.rearrangement import choose
+from scheduling.optimise.rearrangement import rearrange_if_better
 from scheduling.params import param
 from scheduling.toolkit import estimates
 from scheduling.toolkit.target_plan import carry_out, recall, remember
 from scheduling.types import Job, JobId, Knows, Plan, Snapshot
 
-MARGIN = 1.5
+COST_MARGIN = 1.5
 """A change must gain this many times its cost, because the cost is not known exactly."""
-NUDGE = 1e-6
+NO_CHANGE_BONUS = 1e-6
 """The bonus for no change: between plans of equal value, the one with fewer changes wins."""
 MIN_SECONDS = 1.0
 """The shortest remaining time of a job."""
@@ -93,50 +93,58 @@ class Ffdl:
     )
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        question = allocation_search.ask(snapshot)
-        held, order = question.held, question.order
+        problem = allocation_search.problem_from(snapshot)
+        held, order = problem.held, problem.order
         if aim := recall(snapshot, self.period_seconds):
             again_at = snapshot.state["at"] + self.period_seconds
-            return carry_out(snapshot, order, aim[0], question.why, snapshot.state, aim[1], again_at)
-        values = self._table(snapshot, question)
-        wanted = self._counts(question, values)
+            return carry_out(snapshot, order, aim[0], problem.why, snapshot.state, aim[1], again_at)
+        values = self._value_table(snapshot, problem)
+        wanted = self._counts(problem, values)
         wanted.update({job.id: job.gpus for job in held})
-        target = choose(snapshot, order, wanted, lambda target: allocation_search.total_value(question, values, target))
+        target = rearrange_if_better(
+            snapshot, order, wanted, lambda target: allocation_search.total_value(problem, values, target)
+        )
         batches = {
             job.id: size
             for job in order
-            if self._free and (size := estimates.batch(job, sum(target.get(job.id, {}).values())))
+            if self._chooses_batch and (size := estimates.batch(job, sum(target.get(job.id, {}).values())))
         }
         state = remember(snapshot, target, batches)
-        again_at = snapshot.now + self.period_seconds if self.period_seconds and question.candidates else None
-        return carry_out(snapshot, order, target, question.why, state, batches, again_at)
+        again_at = snapshot.now + self.period_seconds if self.period_seconds and problem.candidates else None
+        return carry_out(snapshot, order, target, problem.why, state, batches, again_at)
 
     @property
-    def _free(self) -> bool:
+    def _chooses_batch(self) -> bool:
         return self.batch == "chosen"
 
-    def _counts(self, question: allocation_search.Question, values: list[allocation_search.Values]) -> dict[JobId, int]:
+    def _counts(
+        self, problem: allocation_search.AllocationProblem, values: list[allocation_search.Values]
+    ) -> dict[JobId, int]:
         """Return the best whole counts, plus the GPUs that they leave, one at a time."""
-        whole = allocation_search.whole(question, values)
-        first = allocation_search.within_limits(question, lambda caps: allocation_search.solve(question, whole, caps))
-        if sum(first.values()) == question.gpus:
+        whole = allocation_search.keep_packable_counts(problem, values)
+        first = allocation_search.solve_within_limits(
+            problem, lambda caps: allocation_search.solve(problem, whole, caps)
+        )
+        if sum(first.values()) == problem.gpus:
             return first
-        more = allocation_search.at_least(question, values, first)
-        return allocation_search.within_limits(question, lambda caps: allocation_search.solve(question, more, caps))
+        more = allocation_search.keep_counts_from(problem, values, first)
+        return allocation_search.solve_within_limits(problem, lambda caps: allocation_search.solve(problem, more, caps))
 
-    def _table(self, snapshot: Snapshot, question: allocation_search.Question) -> list[allocation_search.Values]:
-        others = self._others_last(question)
-        values = [self._values(snapshot.now, candidate, question.gpus, others) for candidate in question.candidates]
+    def _value_table(
+        self, snapshot: Snapshot, problem: allocation_search.AllocationProblem
+    ) -> list[allocation_search.Values]:
+        others = self._seconds_used_by_others(problem)
+        values = [self._values(snapshot.now, candidate, problem.gpus, others) for candidate in problem.candidates]
         if self.admission == "in_order":
-            self._admit(question, values)
+            self._admit(problem, values)
         return values
 
-    def _admit(self, question: allocation_search.Question, values: list[allocation_search.Values]) -> None:
+    def _admit(self, problem: allocation_search.AllocationProblem, values: list[allocation_search.Values]) -> None:
         """Guarantee running jobs their minimum, then those in the queue as long as possible; the others get none."""
-        left, rooms = question.gpus, allocation_search.Rooms(question)
-        order = sorted(range(len(values)), key=lambda number: question.candidates[number].job.waiting)
+        left, rooms = problem.gpus, allocation_search.LimitHeadroom(problem)
+        order = sorted(range(len(values)), key=lambda number: problem.candidates[number].job.waiting)
         for number in order:
-            candidate = question.candidates[number]
+            candidate = problem.candidates[number]
             if candidate.job.running or candidate.min_gpus <= min(left, rooms.left(candidate.job.id)):
                 left -= candidate.min_gpus
                 rooms.use(candidate.job.id, candidate.min_gpus)
@@ -144,16 +152,16 @@ class Ffdl:
             else:
                 values[number][1:] = -np.inf
 
-    def _others_last(self, question: allocation_search.Question) -> float:
+    def _seconds_used_by_others(self, problem: allocation_search.AllocationProblem) -> float:
         """Return for how many seconds waiting jobs would use the GPUs of a stopped one: the median of their durations."""
-        waiting = [candidate for candidate in question.candidates if candidate.job.waiting]
+        waiting = [candidate for candidate in problem.candidates if candidate.job.waiting]
         if not waiting:
             return float(self.horizon_seconds)
-        return statistics.median(self._lasts(candidate.job, candidate.min_gpus) for candidate in waiting)
+        return statistics.median(self._payback_seconds(candidate.job, candidate.min_gpus) for candidate in waiting)
 
-    def _lasts(self, job: Job, gpus: int) -> float:
+    def _payback_seconds(self, job: Job, gpus: int) -> float:
         """Return for how many seconds a change pays: at most until the end of the job."""
-        left = estimates.remaining_seconds(job, max(1, gpus), free_batch=self._free)
+        left = estimates.remaining_seconds(job, max(1, gpus), free_batch=self._chooses_batch)
         return max(MIN_SECONDS, min(self.horizon_seconds, left))
 
     def _values(
@@ -162,22 +170,22 @@ class Ffdl:
         """Return the value of a job with 0, 1, ... GPUs. ``others``: seconds for which waiting jobs would use its GPUs."""
         job = candidate.job
         maximum = min(candidate.max_gpus, gpus)
-        speeds = allocation_search.speeds(job, maximum, free_batch=self._free)
-        alone = estimates.speed(job, 1, free_batch=self._free)
-        value = self._claim(job, now) * (speeds / alone if alone > 0 else speeds)
+        speeds = allocation_search.speeds(job, maximum, free_batch=self._chooses_batch)
+        alone = estimates.speed(job, 1, free_batch=self._chooses_batch)
+        value = self._progress_weight(job, now) * (speeds / alone if alone > 0 else speeds)
         if job.running:
-            cost = MARGIN * (job.resize_seconds if job.elastic else job.restart_seconds)
+            cost = COST_MARGIN * (job.resize_seconds if job.elastic else job.restart_seconds)
             stays = value[job.gpus] if job.gpus <= maximum else 0.0
-            value *= max(0.0, 1 - cost / self._lasts(job, job.gpus))
-            value[0] = -MARGIN * job.restart_seconds / others * stays
+            value *= max(0.0, 1 - cost / self._payback_seconds(job, job.gpus))
+            value[0] = -COST_MARGIN * job.restart_seconds / others * stays
             if job.gpus <= maximum:
-                value[job.gpus] = stays * (1 + NUDGE)
+                value[job.gpus] = stays * (1 + NO_CHANGE_BONUS)
         value[1 : candidate.min_gpus] = -np.inf
         if not candidate.may_have_none:
             value[0] = -np.inf
         return value
 
-    def _claim(self, job: Job, now: float) -> float:
+    def _progress_weight(self, job: Job, now: float) -> float:
         """Return its weight, doubled by each step of priority, times factors for its remaining work and its waiting time.
 
         The bonus for waiting ends when the job starts: otherwise a running job would keep its GPUs against all later

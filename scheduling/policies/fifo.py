@@ -53,13 +53,13 @@ class Fifo:
         why: dict[JobId, Message] = {}
         line: list[Job] = []
         started: list[Job] = []
-        promise: Promise | None = None
+        promise: PromisedStart | None = None
         for job in queue(snapshot):
             maximum = job.max_gpus if self.size == "most" else job.min_gpus
             if alone := reasons.impossible(job, capacity) or reasons.limited(job, capacity):
                 why[job.id] = alone  # this job does not hold up the others
             elif self.strict and line:
-                if promise is not None and promise.let_pass(job, maximum):
+                if promise is not None and promise.start_if_harmless(job, maximum):
                     continue
                 why[job.id] = promise.reason(len(line)) if promise else reasons.in_line(line[0], len(line))
                 line.append(job)
@@ -71,11 +71,11 @@ class Fifo:
                 line.append(job)
                 if self.strict and self.backfill:
                     running = [other for other in snapshot.jobs if other.running]
-                    promise = Promise(snapshot.now, job, capacity, [*running, *started])
+                    promise = PromisedStart(snapshot.now, job, capacity, [*running, *started])
         return Plan(capacity.held, why)
 
 
-class Promise:
+class PromisedStart:
     """The time and the nodes of the start of the first job of the queue, if the others end as expected."""
 
     def __init__(self, now: float, first: Job, capacity: Capacity, holders: Iterable[Job]) -> None:
@@ -102,7 +102,7 @@ class Promise:
         self.room = Levels({node: min(free, then[node]) for node, free in capacity.free.items()})
         """The GPUs that are free now and not needed then."""
 
-    def let_pass(self, job: Job, maximum: int) -> bool:
+    def start_if_harmless(self, job: Job, maximum: int) -> bool:
         """Start ``job`` if that does not delay the first; return whether it started."""
         where = self.capacity.best_fit(job, maximum)
         if where is not None and self.now + expected_seconds(job, placement.total(where), self.now) <= self.at:

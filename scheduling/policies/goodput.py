@@ -7,13 +7,13 @@ import numpy as np
 
 from scheduling.optimise import allocation_search
 from scheduling.optimise.integer_program import Program
-from scheduling.optimise.rearrangement import choose
+from scheduling.optimise.rearrangement import rearrange_if_better
 from scheduling.params import param
 from scheduling.toolkit import estimates, placement
 from scheduling.toolkit.target_plan import carry_out, recall, remember
 from scheduling.types import Job, Knows, Plan, Snapshot
 
-WAITS = 0.25
+WAITING_SPEED = 0.25
 """Waiting counts like this fraction of the slowest useful speed, so that with p = -0.5 a job without GPUs costs 2 where
 one with the minimum costs 1 (Sia: 1.1; Pollux: 1000, which dominates everything else)."""
 
@@ -98,34 +98,34 @@ class Goodput:
     )
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        question = allocation_search.ask(snapshot)
-        order = question.order
+        problem = allocation_search.problem_from(snapshot)
+        order = problem.order
         if aim := recall(snapshot, self.period_seconds):
             again_at = snapshot.state["at"] + self.period_seconds
-            return carry_out(snapshot, order, aim[0], question.why, snapshot.state, aim[1], again_at)
-        program = Program(self, snapshot, question)
+            return carry_out(snapshot, order, aim[0], problem.why, snapshot.state, aim[1], again_at)
+        program = Program(self, snapshot, problem)
         chosen = program.solve(self.solver)
-        wanted = {job.id: job.gpus for job in question.held}
+        wanted = {job.id: job.gpus for job in problem.held}
         wanted.update({gain.job.id: option.gpus for gain, option in zip(program.gains, chosen, strict=True)})
         kinds = {
             gain.job.id: option.kind
             for gain, option in zip(program.gains, chosen, strict=True)
             if option.kind is not None
         }
-        target = choose(snapshot, order, wanted, program.total_value, kinds)
+        target = rearrange_if_better(snapshot, order, wanted, program.total_value, kinds)
         batches = {
             job.id: size
             for job in order
             if self.free_batch and (size := estimates.batch(job, placement.total(target.get(job.id, {}))))
         }
-        again_at = snapshot.now + self.period_seconds if self.period_seconds and question.candidates else None
-        return carry_out(snapshot, order, target, question.why, remember(snapshot, target, batches), batches, again_at)
+        again_at = snapshot.now + self.period_seconds if self.period_seconds and problem.candidates else None
+        return carry_out(snapshot, order, target, problem.why, remember(snapshot, target, batches), batches, again_at)
 
     @property
     def free_batch(self) -> bool:
         return self.batch == "chosen" and self.preset != "optimus"
 
-    def claim(self, job: Job, now: float) -> float:
+    def progress_weight(self, job: Job, now: float) -> float:
         """Return the weight of the progress of a job. Its past waiting counts while it runs, or it would stop again."""
         weight = job.weight * 2.0 ** max(-10, min(10, job.priority))
         left = max(1.0, estimates.work(job).value)
@@ -140,5 +140,5 @@ class Goodput:
             return -1 / max(speed, 1e-3)
         if self.p > 0:
             return float(speed**self.p)
-        speed = max(speed, WAITS)
+        speed = max(speed, WAITING_SPEED)
         return float(np.log(speed) if self.p == 0 else -(speed**self.p))

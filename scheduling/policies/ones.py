@@ -8,26 +8,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduling.optimise import allocation_search
-from scheduling.optimise.allocation_search import Candidate, Question
-from scheduling.optimise.rearrangement import choose
+from scheduling.optimise.allocation_search import AllocationProblem, Candidate
+from scheduling.optimise.rearrangement import rearrange_if_better
 from scheduling.params import param
 from scheduling.toolkit import estimates, placement
 from scheduling.toolkit.target_plan import carry_out, recall, remember, world_digest
 from scheduling.types import JobId, Knows, Placement, Plan, Snapshot
 
 POPULATION = 16
-KEEPS = 0.5
+FIRST_PARENT_PROBABILITY = 0.5
 """The probability that a job has the count of the first parent and not of the second."""
-LEAVES = 0.3
+DROP_PROBABILITY = 0.3
 """The probability that a mutation takes all GPUs from a job."""
 EPOCH_SECONDS = 60
 """The length of an epoch of a job that does not report its progress."""
 COLD_EPOCHS = 10
 """The progress of a job without any report is epochs / (epochs + 10)."""
-TIMES_ASKED = 4
-NEVER = 1e12
+MAX_TIMES_ASKED = 4
+NO_PROGRESS_COST = 1e12
 """The cost of a count with which a job would make no progress."""
-WORK = 100_000
+MAX_DECISION_WORK = 100_000
 """The work of one decision, in schedules times jobs: fewer generations for more jobs."""
 
 
@@ -79,20 +79,20 @@ class Ones:
     seed: int = param(0, "Seed", "Another number gives other random choices.", minimum=0, maximum=1_000_000)
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        question = allocation_search.ask(snapshot)
-        order, old = question.order, snapshot.state
+        problem = allocation_search.problem_from(snapshot)
+        order, old = problem.order, snapshot.state
         if aim := recall(snapshot, self.period_seconds):
             again_at = old["at"] + self.period_seconds
-            return carry_out(snapshot, order, aim[0], question.why, old, aim[1], again_at)
-        breeder = Breeder(self, snapshot, question)
-        wanted = {job.id: job.gpus for job in question.held} | breeder.evolve()
-        target = choose(snapshot, order, wanted, breeder.value_of)
+            return carry_out(snapshot, order, aim[0], problem.why, old, aim[1], again_at)
+        breeder = Breeder(self, snapshot, problem)
+        wanted = {job.id: job.gpus for job in problem.held} | breeder.evolve()
+        target = rearrange_if_better(snapshot, order, wanted, breeder.value_of)
         batches = {
             job.id: size for job in order if (size := estimates.batch(job, placement.total(target.get(job.id, {}))))
         }
         state = {**remember(snapshot, target, batches), **breeder.state}
-        again_at = snapshot.now + self.period_seconds if self.period_seconds and question.candidates else None
-        return carry_out(snapshot, order, target, question.why, state, batches, again_at)
+        again_at = snapshot.now + self.period_seconds if self.period_seconds and problem.candidates else None
+        return carry_out(snapshot, order, target, problem.why, state, batches, again_at)
 
 
 Schedule = list[int]
@@ -103,40 +103,42 @@ class Breeder:
 
     population: list[Schedule]
 
-    def __init__(self, policy: Ones, snapshot: Snapshot, question: Question) -> None:
-        self.policy, self.snapshot, self.question = policy, snapshot, question
-        self.candidates: Sequence[Candidate] = question.candidates
+    def __init__(self, policy: Ones, snapshot: Snapshot, problem: AllocationProblem) -> None:
+        self.policy, self.snapshot, self.problem = policy, snapshot, problem
+        self.candidates: Sequence[Candidate] = problem.candidates
         self.cycle = int(snapshot.state.get("turn", 0)) + 1
         seed = [policy.seed, self.cycle, int(world_digest(snapshot), 16)]
         self.rng = np.random.default_rng(seed)
         self.speeds = [allocation_search.speeds(c.job, c.max_gpus, free_batch=True) for c in self.candidates]
         self.floors = [0 if c.may_have_none else c.min_gpus for c in self.candidates]
-        self.expected = np.array([self._left(c) for c in self.candidates])
+        self.expected = np.array([self._remaining_work(c) for c in self.candidates])
         self.left = self.expected.copy()
         self.limits = self._limits()
         self.caps = [self._cap(number) for number in range(len(self.candidates))]
-        self.fixed = [self._settling(c) for c in self.candidates]
-        self.at_least = [c.job.gpus if fixed else floor for c, fixed, floor in self._each(self.fixed, self.floors)]
-        self.rooms = allocation_search.Rooms(question)
+        self.fixed = [self._is_settling(c) for c in self.candidates]
+        self.at_least = [
+            c.job.gpus if fixed else floor for c, fixed, floor in self._zip_candidates(self.fixed, self.floors)
+        ]
+        self.rooms = allocation_search.LimitHeadroom(problem)
         for candidate, count in zip(self.candidates, self.at_least, strict=True):
             self.rooms.use(candidate.job.id, count)
-        self.per_work, self.price = self._tables()
+        self.per_work, self.price = self._cost_tables()
         fresh = [c.job.waiting and not c.job.run_seconds for c in self.candidates]
         self.new = [(number, c.min_gpus) for number, c in enumerate(self.candidates) if fresh[number]]
 
-    def _each(self, *columns: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+    def _zip_candidates(self, *columns: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
         return zip(self.candidates, *columns, strict=True)
 
-    def _tables(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _cost_tables(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return, by candidate and count, the GPU time of a second of work, and the cost of a change to this count."""
-        width = max((max(len(speeds), c.job.gpus + 1) for c, speeds in self._each(self.speeds)), default=1)
+        width = max((max(len(speeds), c.job.gpus + 1) for c, speeds in self._zip_candidates(self.speeds)), default=1)
         per_work, price = np.zeros((2, len(self.candidates), width))
-        for number, (candidate, speeds) in enumerate(self._each(self.speeds)):
+        for number, (candidate, speeds) in enumerate(self._zip_candidates(self.speeds)):
             job = candidate.job
             fast = np.concatenate((speeds, np.full(width - len(speeds), speeds[-1])))
             counts = np.arange(width)
             np.divide(counts, fast, out=per_work[number], where=(counts > 0) & (fast > 0))
-            price[number, 1:] = np.where(fast[1:] > 0, 0.0, NEVER)
+            price[number, 1:] = np.where(fast[1:] > 0, 0.0, NO_PROGRESS_COST)
             if job.running:
                 cost = np.where((counts > 0) & job.elastic, job.resize_seconds, job.restart_seconds)
                 price[number] += np.where(counts != job.gpus, np.maximum(counts, job.gpus) * cost, 0.0)
@@ -148,7 +150,7 @@ class Breeder:
         kept = [{id: count for id, count in zip(ids, one, strict=True) if count} for one in self.population]
         return {"turn": self.cycle, "limits": dict(zip(ids, self.limits, strict=True)), "population": kept}
 
-    def _left(self, candidate: Candidate) -> float:
+    def _remaining_work(self, candidate: Candidate) -> float:
         """Return the expected remaining work: the estimate, or else from the service so far and the progress."""
         job = candidate.job
         if job.work is not None:
@@ -160,7 +162,7 @@ class Breeder:
     def _epochs(self, candidate: Candidate) -> float:
         return max(0.5, candidate.job.run_seconds / EPOCH_SECONDS)
 
-    def _drawn(self, number: int) -> float:
+    def _draw_remaining_work(self, number: int) -> float:
         """Draw the remaining work at random, with less variance the longer the job has trained."""
         candidate = self.candidates[number]
         job = candidate.job
@@ -180,10 +182,10 @@ class Breeder:
         for candidate in self.candidates:
             job = candidate.job
             limit = max(before.get(job.id, 0), candidate.min_gpus, job.gpus)
-            if job.running and job.gpus >= limit and not self._settling(candidate):
+            if job.running and job.gpus >= limit and not self._is_settling(candidate):
                 limit *= 2
-            limit = min(limit, TIMES_ASKED * job.asked, candidate.max_gpus)
-            if job.gpus * 2 >= self.question.gpus and job.run_seconds > median > 0:
+            limit = min(limit, MAX_TIMES_ASKED * job.asked, candidate.max_gpus)
+            if job.gpus * 2 >= self.problem.gpus and job.run_seconds > median > 0:
                 limit = min(limit, 2 * int(job.gpus / (job.run_seconds / median + 1)))
             found.append(max(limit, candidate.min_gpus))
         return found
@@ -193,19 +195,19 @@ class Breeder:
         minimum, speeds = self.candidates[number].min_gpus, self.speeds[number]
         return minimum + int(np.argmax(speeds[minimum : self.limits[number] + 1]))
 
-    def _settling(self, candidate: Candidate) -> bool:
+    def _is_settling(self, candidate: Candidate) -> bool:
         job = candidate.job
         return job.running and self.snapshot.now - (job.since or job.started_at or 0.0) < self.policy.settle_seconds
 
     def evolve(self) -> dict[JobId, int]:
         """Run the generations, and return the counts of the fittest schedule."""
         jobs = len(self.candidates)
-        self.population = [self._padded(one) for one in self._ancestors()]
-        generations = min(self.policy.generations, max(1, WORK // (2 * POPULATION * max(jobs, 1))))
+        self.population = [self._pad(one) for one in self._ancestors()]
+        generations = min(self.policy.generations, max(1, MAX_DECISION_WORK // (2 * POPULATION * max(jobs, 1))))
         for _ in range(generations if jobs else 0):
-            self.left = np.array([self._drawn(number) for number in range(jobs)])
-            children = [self._crossed() for _ in range(POPULATION)] + [self._mutated(one) for one in self.population]
-            combined = self.population + [self._padded(child) for child in children]
+            self.left = np.array([self._draw_remaining_work(number) for number in range(jobs)])
+            children = [self._crossover() for _ in range(POPULATION)] + [self._mutate(one) for one in self.population]
+            combined = self.population + [self._pad(child) for child in children]
             self.population = sorted(combined, key=self._score)[:POPULATION]
         self.left = self.expected
         best = min(self.population, key=self._score)
@@ -220,7 +222,7 @@ class Breeder:
     def _score(self, counts: Sequence[int]) -> tuple[int, float]:
         rows, columns = np.arange(len(counts)), np.minimum(np.array(counts, np.intp), self.price.shape[1] - 1)
         score = self.per_work[rows, columns] @ self.left + self.price[rows, columns].sum()
-        return self.question.gpus - sum(counts), float(score)
+        return self.problem.gpus - sum(counts), float(score)
 
     def _ancestors(self) -> list[Schedule]:
         """Return the population of the last decision, filled up with the current counts."""
@@ -230,20 +232,20 @@ class Breeder:
         kept = [[one.get(id, 0) for id in ids] for one in before][: POPULATION - 1]
         return [list(now) for _ in range(POPULATION - len(kept))] + kept
 
-    def _crossed(self) -> Schedule:
+    def _crossover(self) -> Schedule:
         mother, father = (self.population[int(number)] for number in self.rng.integers(0, POPULATION, 2))
-        heads = self.rng.random(len(mother)) < KEEPS
+        heads = self.rng.random(len(mother)) < FIRST_PARENT_PROBABILITY
         return [one if head else other for one, other, head in zip(mother, father, heads, strict=True)]
 
-    def _mutated(self, one: Schedule) -> Schedule:
-        leaves = self.rng.random(len(one)) < LEAVES
+    def _mutate(self, one: Schedule) -> Schedule:
+        leaves = self.rng.random(len(one)) < DROP_PROBABILITY
         return [0 if leave else count for count, leave in zip(one, leaves, strict=True)]
 
-    def _padded(self, one: Schedule) -> Schedule:
+    def _pad(self, one: Schedule) -> Schedule:
         """Fit a schedule into GPUs and limits; the rest goes to new jobs, then to those with the least remaining work."""
         rooms = self.rooms.copy()
         counts = list(self.at_least)
-        free = self.question.gpus - sum(counts)
+        free = self.problem.gpus - sum(counts)
 
         def give(number: int, want: int) -> None:
             nonlocal free

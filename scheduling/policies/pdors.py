@@ -7,7 +7,7 @@ from math import ceil
 from typing import ClassVar
 
 from scheduling.messages import Message
-from scheduling.optimise.booking import Book, Market, ResultValue, Schedule, owned, schedule_from_json
+from scheduling.optimise.booking import Book, Market, ResultValue, Schedule, booked_gpus, schedule_from_json
 from scheduling.params import param
 from scheduling.toolkit import estimates, reasons
 from scheduling.toolkit.capacity import in_queue_order
@@ -16,8 +16,8 @@ from scheduling.toolkit.plan_builder import build_plan
 from scheduling.toolkit.sharing import Pool, skip_unprofitable_resizes
 from scheduling.types import Job, JobId, Knows, Plan, Snapshot
 
-BIDS_PER_TURN = 50
-CELLS_PER_TURN = 2_000_000
+BIDS_PER_CYCLE = 50
+CELLS_PER_CYCLE = 2_000_000
 """The bids of one cycle, as a number of jobs and of nodes times slots; further jobs bid in the next one, which keeps each
 cycle short."""
 PAYS_WITHIN_SECONDS = 300.0
@@ -105,7 +105,7 @@ class Pdors:
         waiting = [job for job in in_queue_order(snapshot.jobs) if job.waiting and job.id not in pool.impossible]
         declined, unheard = self._trade(snapshot, book, running, waiting)
         ahead = {job.id: number for number, job in enumerate(unheard)}
-        order = self._count(book, pool, running, waiting)
+        order = self._count_gpus(book, pool, running, waiting)
         wanted = skip_unprofitable_resizes(snapshot, pool.count, PAYS_WITHIN_SECONDS)
         held = {job.id: job.gpus for job in running}
         why = {
@@ -134,9 +134,11 @@ class Pdors:
         for job in sorted(running, key=lambda job: job.elastic or job.preemptible):
             if self.trade and not same and job.elastic and job.deadline is None:
                 trading.append(job)
-                self._keep(job, book, job.min_gpus)
-            elif not book.sell(job.id, self._needed(job, old.get(job.id, {}), book.first)):
-                self._keep(job, book, min(job.gpus, max(job.asked, job.min_gpus)) if job.elastic else job.gpus)
+                self._book_held_gpus(job, book, job.min_gpus)
+            elif not book.sell(job.id, self._needed_bookings(job, old.get(job.id, {}), book.first)):
+                self._book_held_gpus(
+                    job, book, min(job.gpus, max(job.asked, job.min_gpus)) if job.elastic else job.gpus
+                )
         if same:
             for job in waiting:
                 if job.id in old:
@@ -146,32 +148,32 @@ class Pdors:
         declined = {job.id: list(heard[job.id]) for job in waiting if job.id in heard and job.id not in book.schedules}
         bidders = [job for job in waiting if job.id not in book.schedules and job.id not in declined]
         bidders = sorted(trading + bidders, key=lambda job: (job.deadline is None, -self._density(job), job.queue_key))
-        heard_now = max(1, min(BIDS_PER_TURN, CELLS_PER_TURN // max(1, book.sold.size)))
+        heard_now = max(1, min(BIDS_PER_CYCLE, CELLS_PER_CYCLE // max(1, book.sold.size)))
         if bidders:
             low, high = self._price_range([*running, *waiting], snapshot.now)
             market = Market(book, snapshot.now, self.slot_seconds, low, high, self.quanta, self.solver, seed=book.first)
             for job in bidders[:heard_now]:
                 book.release(job.id)
-                bid = market.bid(job, self.worth(job), max(job.min_gpus, max_size(job)))
+                bid = market.bid(job, self.result_value(job), max(job.min_gpus, max_size(job)))
                 if (bid.payoff > 0 or job.running) and bid.schedule and book.sell(job.id, bid.schedule):
                     continue
                 if job.running:
-                    self._keep(job, book, job.min_gpus)
+                    self._book_held_gpus(job, book, job.min_gpus)
                 else:
                     declined[job.id] = [bid.worth, bid.cost] if bid.schedule else []
         return declined, [job for job in bidders[heard_now:] if job.waiting]
 
-    def _keep(self, job: Job, book: Book, size: int) -> None:
+    def _book_held_gpus(self, job: Job, book: Book, size: int) -> None:
         """Book ``size`` of the GPUs that a job holds until its estimated end."""
         left = estimates.remaining_seconds(job, size, free_batch=True) / self.slot_seconds
-        book.keep(job.id, _part(job, size), ceil(min(left, self.horizon)) + 1)
+        book.book_held(job.id, _part_of_held(job, size), ceil(min(left, self.horizon)) + 1)
 
     def _density(self, job: Job) -> float:
         """Return the highest value of its result per GPU and slot."""
         seconds = estimates.remaining_seconds(job, job.min_gpus, free_batch=True)
-        return self.worth(job).value / (job.min_gpus * max(1.0, seconds / self.slot_seconds))
+        return self.result_value(job).value / (job.min_gpus * max(1.0, seconds / self.slot_seconds))
 
-    def worth(self, job: Job) -> ResultValue:
+    def result_value(self, job: Job) -> ResultValue:
         value = job.weight * 2.0 ** max(-10, min(10, job.priority))
         ideal = max(self.slot_seconds, estimates.remaining_seconds(job, max(job.asked, job.min_gpus), free_batch=True))
         if job.deadline is not None:
@@ -188,7 +190,7 @@ class Pdors:
         """
         low, high = float("inf"), 0.0
         for job in jobs:
-            worth = self.worth(job)
+            worth = self.result_value(job)
             cells = [
                 size * max(1.0, estimates.remaining_seconds(job, size, free_batch=True) / self.slot_seconds)
                 for size in {job.min_gpus, max(job.min_gpus, max_size(job))}
@@ -208,7 +210,7 @@ class Pdors:
         seconds = estimates.remaining_seconds(job, job.min_gpus, free_batch=True) + job.restart_seconds
         return max(horizon, seconds + self.slot_seconds) if seconds < float("inf") else horizon
 
-    def _needed(self, job: Job, schedule: Schedule, first: int) -> Schedule:
+    def _needed_bookings(self, job: Job, schedule: Schedule, first: int) -> Schedule:
         """Return the bookings of a job that it still needs: its remaining work may end before they do."""
         left = estimates.work(job).value
         kept: Schedule = {}
@@ -219,9 +221,9 @@ class Pdors:
             left -= estimates.speed(job, sum(schedule[slot].values()), free_batch=True) * self.slot_seconds
         return kept
 
-    def _count(self, book: Book, pool: Pool, running: Sequence[Job], waiting: Sequence[Job]) -> list[Job]:
+    def _count_gpus(self, book: Book, pool: Pool, running: Sequence[Job], waiting: Sequence[Job]) -> list[Job]:
         """Count the GPUs of each job now: those it booked, and of the rest those it can use; return all in that order."""
-        booked = {job.id: owned(book.schedules, job.id, book.first) for job in (*running, *waiting)}
+        booked = {job.id: booked_gpus(book.schedules, job.id, book.first) for job in (*running, *waiting)}
         now = [job for job in (*running, *waiting) if booked[job.id]]
         for job in now:
             minimum = pool.min_gpus[job.id] if job.running else job.min_gpus
@@ -236,8 +238,8 @@ class Pdors:
         if self.fill:
             for job in (*later, *ahead):
                 if not pool.count.get(job.id):
-                    pool.take(job, pool.min_gpus[job.id] if job.running else _start(job, book.schedules[job.id]))
-            _lend((*now, *later, *ahead), pool)
+                    pool.take(job, pool.min_gpus[job.id] if job.running else _start_size(job, book.schedules[job.id]))
+            _lend_unbooked_gpus((*now, *later, *ahead), pool)
         return [*now, *later, *ahead, *others]
 
     def _reason(
@@ -246,16 +248,18 @@ class Pdors:
         if job.id in book.schedules:
             first = min(book.schedules[job.id])
             wait = max(0.0, (first - book.first) * self.slot_seconds)
-            count = owned(book.schedules, job.id, first)
+            count = booked_gpus(book.schedules, job.id, first)
             if first > book.first:
-                return BookedLater(count, reasons.rough(wait))
+                return BookedLater(count, reasons.rounded_seconds(wait))
             return BookedNow(count)
         if job.id in ahead:
             return NotBidYet(ahead[job.id])
         if not declined.get(job.id):
-            return NothingToBook(reasons.rough(self.horizon * self.slot_seconds))
+            return NothingToBook(reasons.rounded_seconds(self.horizon * self.slot_seconds))
         worth, cost = declined[job.id]
-        return NotWorthItsPrice(_shown(worth), _shown(cost), _shown(worth - cost), reasons.rough(self.slot_seconds))
+        return NotWorthItsPrice(
+            _rounded(worth), _rounded(cost), _rounded(worth - cost), reasons.rounded_seconds(self.slot_seconds)
+        )
 
 
 @dataclass(frozen=True)
@@ -299,16 +303,16 @@ class NotWorthItsPrice(Message):
     slot: int
 
 
-def _shown(value: float) -> float:
+def _rounded(value: float) -> float:
     return float(f"{value:.3g}")
 
 
-def _start(job: Job, schedule: Schedule) -> int:
+def _start_size(job: Job, schedule: Schedule) -> int:
     """Return the number of GPUs with which a job starts before its first slot: one that cannot grow takes what it booked."""
     return job.min_gpus if job.elastic else max(sum(where.values()) for where in schedule.values())
 
 
-def _part(job: Job, size: int) -> dict[str, int]:
+def _part_of_held(job: Job, size: int) -> dict[str, int]:
     """Return ``size`` of the GPUs that a job holds, its base first."""
     left, part = size, dict.fromkeys(job.now_on, 0)
     for source in (job.base, job.now_on):
@@ -319,7 +323,7 @@ def _part(job: Job, size: int) -> dict[str, int]:
     return {node: gpus for node, gpus in part.items() if gpus}
 
 
-def _lend(jobs: Iterable[Job], pool: Pool) -> None:
+def _lend_unbooked_gpus(jobs: Iterable[Job], pool: Pool) -> None:
     """Give the GPUs that are not booked to the jobs whose remaining work they shorten by the largest fraction."""
     heap: list[tuple[float, tuple[int, float, JobId], int, Job]] = []
 

@@ -11,9 +11,9 @@ from scheduling.toolkit.capacity import Capacity, queue
 from scheduling.toolkit.plan_builder import admit_in_order, build_plan
 from scheduling.types import Job, JobId, Knows, NodeId, Placement, Plan, Snapshot
 
-CLOCK = 0.001
+CLOCK_TOLERANCE_SECONDS = 0.001
 """Seconds of tolerance, so that rounding does not hide the end of a slice."""
-RESTARTS = 10
+MIN_SLICE_RESTARTS = 10
 """A slice is at least this many times as long as a restart, so that less than a tenth is lost."""
 
 
@@ -57,9 +57,9 @@ class RoundRobin:
     )
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        return self._take_turns(snapshot) if self.rotate == "time" else self._around(snapshot)
+        return self._take_turns(snapshot) if self.rotate == "time" else self._cycle_nodes(snapshot)
 
-    def _around(self, snapshot: Snapshot) -> Plan:
+    def _cycle_nodes(self, snapshot: Snapshot) -> Plan:
         capacity = Capacity(snapshot)
         why: dict[JobId, Message] = {}
         unfit: set[Hashable] = set()
@@ -69,31 +69,31 @@ class RoundRobin:
             if alone := reasons.impossible(job, capacity) or reasons.limited(job, capacity):
                 why[job.id] = alone
                 continue
-            terms = capacity.terms(job)
-            found = None if terms in unfit else self._next(job, capacity, last)
+            key = capacity.fit_key(job)
+            found = None if key in unfit else self._next_placement(job, capacity, last)
             if found:
                 where, last = found
                 capacity.give(job, where)
             else:
-                unfit.add(terms)
+                unfit.add(key)
                 may_spread = job.spread and _is_larger_than_any_node(job, capacity)
                 asks = job if may_spread == job.spread else replace(job, spread=may_spread)
                 why[job.id] = reasons.shortage(asks, capacity, ahead)
                 ahead += 1
         return Plan(capacity.held, why, {"last": last})
 
-    def _next(self, job: Job, capacity: Capacity, last: NodeId) -> tuple[Placement, NodeId] | None:
+    def _next_placement(self, job: Job, capacity: Capacity, last: NodeId) -> tuple[Placement, NodeId] | None:
         """Return the placement on the next node with room and the last node tried, or None."""
         wanted = min(capacity.room(job), job.max_gpus if self.size == "most" else job.min_gpus)
-        node = capacity.free.following(last, job.min_gpus, capacity.scope(job).allowed)
+        node = capacity.free.first_after(last, job.min_gpus, capacity.scope(job).allowed)
         if node is not None:
             return {node: min(capacity.free[node], wanted)}, node
-        return _spread(job, capacity, wanted, last) if _is_larger_than_any_node(job, capacity) else None
+        return _spread_over_nodes(job, capacity, wanted, last) if _is_larger_than_any_node(job, capacity) else None
 
     def _take_turns(self, snapshot: Snapshot) -> Plan:
         """Order jobs by their time in the queue; a running job goes to the end of the queue after each slice."""
         now = snapshot.now
-        slices = {job.id: self._slice(job, now) for job in snapshot.jobs if job.running and job.preemptible}
+        slices = {job.id: self._current_slice(job, now) for job in snapshot.jobs if job.running and job.preemptible}
 
         def place(job: Job) -> tuple[float, ...]:
             since, had = slices.get(job.id, (job.submitted_at, 0))
@@ -106,31 +106,31 @@ class RoundRobin:
         for job in order:
             if job.waiting and not job.elastic:
                 wanted.setdefault(job.id, self._size(job))  # a job that fits into a gap of the packing may start
-        ends = [slices[job.id][0] + self._length(job) for job in order if job.id in slices]
+        ends = [slices[job.id][0] + self._slice_seconds(job) for job in order if job.id in slices]
         waits = any(job.waiting for job in snapshot.jobs)
         return build_plan(
             snapshot,
             order,
             wanted,
-            short=self._short if slices else reasons.shortage,
+            short=self._shortage_reason if slices else reasons.shortage,
             again_at=min(ends) if ends and waits else None,
         )
 
-    def _slice(self, job: Job, now: float) -> tuple[float, int]:
+    def _current_slice(self, job: Job, now: float) -> tuple[float, int]:
         """Return when the current slice of a job began, and how many it has had before."""
         started = now if job.started_at is None else job.started_at
-        had = max(0, int((now - started + CLOCK) // self._length(job)))
-        return started + had * self._length(job), had
+        had = max(0, int((now - started + CLOCK_TOLERANCE_SECONDS) // self._slice_seconds(job)))
+        return started + had * self._slice_seconds(job), had
 
-    def _length(self, job: Job) -> float:
-        return max(self.slice_seconds, RESTARTS * job.restart_seconds)
+    def _slice_seconds(self, job: Job) -> float:
+        return max(self.slice_seconds, MIN_SLICE_RESTARTS * job.restart_seconds)
 
     def _size(self, job: Job) -> int:
         if job.running:
             return job.gpus
         return min(max(job.asked, job.min_gpus), job.max_gpus) if self.size == "most" else job.min_gpus
 
-    def _short(self, job: Job, capacity: Capacity, ahead: int) -> Message:
+    def _shortage_reason(self, job: Job, capacity: Capacity, ahead: int) -> Message:
         return reasons.in_turns(reasons.shortage(job, capacity, ahead), self.slice_seconds)
 
 
@@ -138,7 +138,7 @@ def _is_larger_than_any_node(job: Job, capacity: Capacity) -> bool:
     return capacity.scope(job).largest < job.min_gpus
 
 
-def _spread(job: Job, capacity: Capacity, wanted: int, last: NodeId) -> tuple[Placement, NodeId] | None:
+def _spread_over_nodes(job: Job, capacity: Capacity, wanted: int, last: NodeId) -> tuple[Placement, NodeId] | None:
     """Return neighbouring nodes, in cyclic order, for a job that is larger than any node."""
     if not job.spread or capacity.left(job) < job.min_gpus:
         return None

@@ -3,10 +3,10 @@
 The order is that of the Voda scheduler (confirmed in its code). In the elastic form of Voda a job of fixed size could
 get more than that; here the maximum always holds. Ours weights the gain of each job by heSRPT (Berg, Vesilo and
 Harchol-Balter, 2020; the weights are derived from its published optimum, a reconstruction): for jobs that are n ** p
-times as fast on n GPUs, the mean turnaround is smallest when a second of work saved counts for a job as in ``_worth``,
-more the fewer jobs are shorter. The plain rule, gain over remaining work, gives the shortest jobs GPUs that they hardly
-use. A job of unknown length counts as needing as long again as it was served, in doublings, so that two of them do not
-alternate: a reconstruction of ours.
+times as fast on n GPUs, the mean turnaround is smallest when a second of work saved counts for a job as in
+``_value_of_second``, more the fewer jobs are shorter. The plain rule, gain over remaining work, gives the shortest jobs
+GPUs that they hardly use. A job of unknown length counts as needing as long again as it was served, in doublings, so that
+two of them do not alternate: a reconstruction of ours.
 """
 
 import heapq
@@ -23,7 +23,7 @@ from scheduling.types import Job, JobId, Knows, Plan, Snapshot
 
 POWER = 0.7
 """The p of heSRPT. Turnarounds change by about one part in a hundred between 0.5 and 0.8."""
-SOON = 1.0
+MIN_WORK_SECONDS = 1.0
 """The shortest remaining work in seconds, so that a job that is about to end does not get everything."""
 
 
@@ -61,12 +61,12 @@ class Srjf:
     )
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        work = {job.id: _work(job) + (_delay(job) if self.elastic else 0.0) for job in snapshot.jobs}
+        work = {job.id: _work_seconds(job) + (_restart_delay(job) if self.elastic else 0.0) for job in snapshot.jobs}
 
         def place(job: Job) -> float:
             if self.elastic:  # the order does not depend on which jobs run, so no job is stopped for its current size
-                return work[job.id] / estimates.speed(job, _asked(job))
-            return work[job.id] / estimates.speed(job, _size(job)) + _delay(job)
+                return work[job.id] / estimates.speed(job, _asked_size(job))
+            return work[job.id] / estimates.speed(job, _size(job)) + _restart_delay(job)
 
         order = sorted(
             (job for job in snapshot.jobs if not job.stopping),
@@ -74,7 +74,7 @@ class Srjf:
         )
         if self.elastic:
             wanted = skip_unprofitable_resizes(
-                snapshot, _divide(snapshot, order, work, preempt=self.preempt), self.pays_within_seconds
+                snapshot, _divide_gpus(snapshot, order, work, preempt=self.preempt), self.pays_within_seconds
             )
             order.sort(key=lambda job: not wanted.get(job.id, 0))
         elif self.preempt:
@@ -87,30 +87,30 @@ class Srjf:
         return build_plan(snapshot, order, wanted)
 
 
-def _work(job: Job) -> float:
+def _work_seconds(job: Job) -> float:
     """Return the seconds of work left on one GPU."""
     work = estimates.work(job)
     if work.source != "default":
-        return max(work.value, SOON)
+        return max(work.value, MIN_WORK_SECONDS)
     unit = estimates.DEFAULT_WORK_SECONDS
     return float(unit * 2 ** math.ceil(math.log2(work.value / unit)))
 
 
-def _delay(job: Job) -> float:
+def _restart_delay(job: Job) -> float:
     """Return the restart time of a stopped job, which counts as work so that similar jobs do not alternate."""
     return job.restart_seconds if job.waiting and job.served_gpu_seconds else 0.0
 
 
 def _size(job: Job) -> int:
     """Return the size that a job asked for, or the current one of a running job that cannot be resized."""
-    return job.gpus if job.running and not job.elastic else _asked(job)
+    return job.gpus if job.running and not job.elastic else _asked_size(job)
 
 
-def _asked(job: Job) -> int:
+def _asked_size(job: Job) -> int:
     return min(max(job.asked, job.min_gpus), job.max_gpus)
 
 
-def _worth(work: Mapping[JobId, float], jobs: Sequence[Job]) -> dict[JobId, float]:
+def _value_of_second(work: Mapping[JobId, float], jobs: Sequence[Job]) -> dict[JobId, float]:
     """Return the value of a second of work saved, by job: heSRPT, up to a common factor."""
     power = 1 / (1 - POWER)
     longest_first = sorted(jobs, key=lambda job: (-work[job.id], job.queue_key))
@@ -121,12 +121,12 @@ def _worth(work: Mapping[JobId, float], jobs: Sequence[Job]) -> dict[JobId, floa
     }
 
 
-def _divide(
+def _divide_gpus(
     snapshot: Snapshot, order: Sequence[Job], work: Mapping[JobId, float], *, preempt: bool
 ) -> dict[JobId, int]:
     """Give each GPU to the job with the largest gain times its value; higher priority goes first."""
     ledger, again = release_preemptible(snapshot, preempt=preempt)
-    worth = _worth(work, order)
+    worth = _value_of_second(work, order)
     wanted: dict[JobId, int] = {}
     heap: list[tuple[int, float, int, int]] = []
     steps: list[tuple[tuple[int, float], ...]] = []

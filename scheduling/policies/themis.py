@@ -126,11 +126,11 @@ class Themis:
                 pool.take(job, max(0, min(pool.free, keeps)))
         served = [job for job in jobs if pool.count.get(job.id)]
         by_rho = sorted(served, key=lambda job: (-shares.rho(job, pool.count[job.id]), job.queue_key))
-        _to_the_worst(by_rho[: ceil((1 - self.fairness) * len(served))], pool, shares, self.tolerance, until=1.0)
-        _to_the_worst(served, pool, shares, self.tolerance, until=0.0)
+        _give_to_worst_off(by_rho[: ceil((1 - self.fairness) * len(served))], pool, shares, self.tolerance, until=1.0)
+        _give_to_worst_off(served, pool, shares, self.tolerance, until=0.0)
 
 
-def _to_the_worst(jobs: Iterable[Job], pool: Pool, shares: Shares, tolerance: float, until: float) -> None:
+def _give_to_worst_off(jobs: Iterable[Job], pool: Pool, shares: Shares, tolerance: float, until: float) -> None:
     """Give the next GPUs to the job with the largest rho, as long as that is more than ``until``.
 
     A job keeps its GPUs unless another one is worse off by the tolerance.

@@ -22,13 +22,13 @@ from scheduling.toolkit.capacity import Capacity
 from scheduling.toolkit.plan_builder import admit_in_order, build_plan
 from scheduling.types import Job, JobId, Knows, Plan, Snapshot
 
-CROWD = 10
+COMPACTION_THRESHOLD = 10
 """EDL shrinks the jobs of the lower queues when more jobs than this wait."""
-HISTORY = 1000
+MAX_HISTORY = 1000
 """The number of latest lengths that the Gittins rank uses."""
-ENOUGH = 20
+MIN_HISTORY = 20
 """The number of lengths from which on the Gittins rank is used."""
-STEPS = 8
+STEPS_PER_QUANTUM = 8
 """How often the Gittins rank changes on the way through a queue; few steps keep equal jobs from alternating."""
 
 
@@ -102,7 +102,7 @@ class Tiresias:
     )
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        promoted = self._promoted(snapshot)
+        promoted = self._promotions(snapshot)
         served = {job.id: job.served_gpu_seconds - promoted.get(job.id, (0.0, 0.0))[0] for job in snapshot.jobs}
         queue = {job.id: self._queue(served[job.id]) for job in snapshot.jobs}
         state: dict[str, Any] = {"promoted": promoted} if promoted else {}
@@ -123,7 +123,7 @@ class Tiresias:
         capacity = Capacity(snapshot)
         size = partial(_size, capacity=capacity)
         if self.elastic:
-            wanted = _divide(snapshot, order, queue, capacity)
+            wanted = _divide_gpus(snapshot, order, queue, capacity)
             order.sort(key=lambda job: job.id not in wanted)
         else:
             wanted, _ = admit_in_order(snapshot, order, size)
@@ -137,10 +137,10 @@ class Tiresias:
 
         again_at = None
         if any(job.waiting for job in order):
-            again_at = self._next_move(snapshot, served, queue, promoted, ranked=bool(ranks))
+            again_at = self._next_reordering(snapshot, served, queue, promoted, ranked=bool(ranks))
         return build_plan(snapshot, order, wanted, state=state, short=short, again_at=again_at)
 
-    def _next_move(
+    def _next_reordering(
         self,
         snapshot: Snapshot,
         served: Mapping[JobId, float],
@@ -160,7 +160,7 @@ class Tiresias:
             quanta = self._quanta()
             for job in snapshot.jobs:
                 if job.running and job.preemptible:
-                    step = quanta[min(queue[job.id], len(quanta) - 1)] / STEPS
+                    step = quanta[min(queue[job.id], len(quanta) - 1)] / STEPS_PER_QUANTUM
                     moves.append((step - max(0.0, served[job.id]) % step) / job.gpus)
         if self.knob:
             for job in snapshot.jobs:
@@ -180,7 +180,7 @@ class Tiresias:
             number, limit = number + 1, limit * self.growth
         return number
 
-    def _promoted(self, snapshot: Snapshot) -> dict[JobId, list[float]]:
+    def _promotions(self, snapshot: Snapshot) -> dict[JobId, list[float]]:
         before: Mapping[JobId, Sequence[float]] = snapshot.state.get("promoted", {})
         promoted: dict[JobId, list[float]] = {}
         for job in snapshot.jobs:
@@ -198,7 +198,7 @@ class Tiresias:
         self, sizes: Sequence[float], served: Mapping[JobId, float], queue: Mapping[JobId, int]
     ) -> Mapping[JobId, float]:
         """Return the Gittins ranks: P(job ends within the quantum of its queue) / expected time, given its service."""
-        if len(sizes) < ENOUGH:
+        if len(sizes) < MIN_HISTORY:
             return {}
         ordered = np.sort(np.asarray(sizes, dtype=float))
         sums = np.concatenate([[0.0], np.cumsum(ordered)])
@@ -206,7 +206,7 @@ class Tiresias:
         number = np.minimum(np.fromiter(queue.values(), dtype=int), len(quanta) - 1)
         quantum = quanta[number]
         age = np.fromiter((max(0.0, served[job]) for job in queue), dtype=float)
-        age = np.floor(age / quantum * STEPS) * quantum / STEPS
+        age = np.floor(age / quantum * STEPS_PER_QUANTUM) * quantum / STEPS_PER_QUANTUM
         outlived = np.searchsorted(ordered, age, side="right")
         ending = np.searchsorted(ordered, age + quantum, side="right")
         ends = ending - outlived
@@ -217,10 +217,10 @@ class Tiresias:
 
 def _size(job: Job, capacity: Capacity) -> int:
     """Return the size of a job, all or nothing; a running job that cannot be resized keeps its size."""
-    return _asked(job, capacity) if _may_change(job) else job.gpus
+    return _asked_size(job, capacity) if _can_change_size(job) else job.gpus
 
 
-def _asked(job: Job, capacity: Capacity) -> int:
+def _asked_size(job: Job, capacity: Capacity) -> int:
     """Return the size that a job asked for, as far as its limits and the open nodes allow it."""
     return max(job.min_gpus, min(job.asked, job.max_gpus, capacity.ceiling(job)))
 
@@ -244,11 +244,11 @@ def _history(snapshot: Snapshot) -> dict[str, Any]:
     here = {job.id for job in snapshot.jobs}
     seen: Mapping[JobId, float] = snapshot.state.get("seen", {})
     ended = [served for job, served in sorted(seen.items()) if job not in here and served > 0]
-    sizes = [*snapshot.state.get("sizes", []), *ended][-HISTORY:]
+    sizes = [*snapshot.state.get("sizes", []), *ended][-MAX_HISTORY:]
     return {"seen": {job.id: job.served_gpu_seconds for job in snapshot.jobs}, "sizes": sizes}
 
 
-def _divide(
+def _divide_gpus(
     snapshot: Snapshot, order: Sequence[Job], queue: Mapping[JobId, int], capacity: Capacity
 ) -> dict[JobId, int]:
     """Divide the GPUs by EDL: sizes asked for in order, compaction when many wait, then the rest by the largest gain.
@@ -257,15 +257,17 @@ def _divide(
     """
 
     size = partial(_size, capacity=capacity)
-    inside, _ = admit_in_order(snapshot, order, lambda job: _asked(job, capacity) if job.preemptible else size(job))
+    inside, _ = admit_in_order(
+        snapshot, order, lambda job: _asked_size(job, capacity) if job.preemptible else size(job)
+    )
     members = [job for job in order if job.id in inside]
-    members.sort(key=_may_change)
+    members.sort(key=_can_change_size)
     wanted, ledger = admit_in_order(snapshot, members, size)
     others = [job for job in order if job.id not in wanted and (job.running or not reasons.impossible(job, ledger))]
-    if len(others) > CROWD:
+    if len(others) > COMPACTION_THRESHOLD:
         for job in members:
-            if wanted.get(job.id, 0) > job.min_gpus and queue[job.id] and _may_change(job):
-                _pack(job, job.min_gpus, ledger)
+            if wanted.get(job.id, 0) > job.min_gpus and queue[job.id] and _can_change_size(job):
+                _shrink(job, job.min_gpus, ledger)
                 wanted[job.id] = ledger.count(job)
     known = [*(job for job in members if job.id in wanted), *others]
     heap = [(-_gain(job, wanted.get(job.id, 0)), number) for number, job in enumerate(known)]
@@ -276,7 +278,7 @@ def _divide(
         if gain >= 0:
             break
         if job.id not in wanted:
-            where = ledger.fit(job, job.min_gpus if _may_change(job) else job.gpus)
+            where = ledger.fit(job, job.min_gpus if _can_change_size(job) else job.gpus)
             if where is None:
                 continue
             ledger.give(job, where)
@@ -287,7 +289,7 @@ def _divide(
     return wanted
 
 
-def _may_change(job: Job) -> bool:
+def _can_change_size(job: Job) -> bool:
     return job.elastic or not job.running
 
 
@@ -295,12 +297,12 @@ def _gain(job: Job, count: int) -> float:
     """Return the gain of one more GPU; for a job without any, the gain per GPU of its minimum."""
     if not count:
         return estimates.speed(job, job.min_gpus) / job.min_gpus
-    if count >= job.max_gpus or not _may_change(job) or job.blocked:
+    if count >= job.max_gpus or not _can_change_size(job) or job.blocked:
         return 0.0
     return estimates.speed(job, count + 1) - estimates.speed(job, count)
 
 
-def _pack(job: Job, count: int, ledger: Capacity) -> None:
+def _shrink(job: Job, count: int, ledger: Capacity) -> None:
     """Shrink a job to ``count`` GPUs: a preemptible one anywhere, another one outside its base."""
     held = ledger.held[job.id]
     if (job.preemptible or job.waiting) and ledger.nodes.keys() >= held.keys():

@@ -38,7 +38,7 @@ class PolicyRun:
         return {**about, "summary": asdict(self.summary), "jobs": self.jobs}
 
 
-def cluster(text: str) -> list[Node]:
+def parse_cluster(text: str) -> list[Node]:
     """Return the nodes of ``16x4``, 16 nodes with 4 GPUs, or of ``8x4:T4+2x8:A100``, two kinds. Raises ValueError."""
     nodes: list[Node] = []
     for part in text.split("+"):

@@ -22,13 +22,13 @@ from scheduling.simulate.live import SimulatedJob
 from scheduling.simulate.result import JobResult, Outcome, Result
 from scheduling.simulate.settle import InvalidPlanError
 from scheduling.toolkit.job_updates import updated_job
-from scheduling.toolkit.projected_state import base_of, clean
+from scheduling.toolkit.projected_state import base_of, without_empty_nodes
 from scheduling.types import Account, JobId, Limit, Node, NodeId, Placement, Plan, Policy, Reservation, Snapshot
 
 IDLE_CYCLES = 300
 """After this many cycles in which nothing was under way, the waiting jobs would wait for ever."""
 NEVER = float("inf")
-MAX_TICK = 3600.0
+MAX_TICK_SECONDS = 3600.0
 
 
 class Engine:
@@ -73,25 +73,25 @@ class Engine:
             self.nodes[node.id] = node
             self.free[node.id], self.leaving[node.id] = node.total - node.leaving, node.leaving
             if node.leaving:
-                self.push(now + options.release_seconds, "release", (None, {node.id: node.leaving}))
+                self.push_event(now + options.release_seconds, "release", (None, {node.id: node.leaving}))
             self.stale.add(node.id)
         self.kinds = {node.id: node.kind for node in self.nodes.values()}
-        self._capacity()
+        self._record_capacity()
         for submission in submissions:
             self.total += 1
-            self.push(max(now, submission.job.submitted_at), "come", submission)
+            self.push_event(max(now, submission.job.submitted_at), "come", submission)
         for loss in options.losses:
-            self.push(loss.at, "loss", loss)
+            self.push_event(loss.at, "loss", loss)
         for reservation in self.reservations:
             for edge in (reservation.start, reservation.end):
                 if edge > now:
-                    self.push(edge, "look", None)
+                    self.push_event(edge, "look", None)
 
     # --- the clock
 
     ORDER = {"notice": 0, "end": 0, "release": 1, "loss": 2, "back": 3, "cancel": 4, "come": 5, "look": 6}
 
-    def push(self, at: float, kind: str, about: Any) -> None:
+    def push_event(self, at: float, kind: str, about: Any) -> None:
         self.count += 1
         heapq.heappush(self.events, (at, self.ORDER[kind], self.count, kind, about))
 
@@ -103,56 +103,56 @@ class Engine:
             if at > until or at == NEVER:
                 break
             idle = 0 if self.events else idle + 1
-            self.go(at)
+            self.advance_clock(at)
             happened = False
             while self.events and self.events[0][0] <= at:
                 _, _, _, kind, about = heapq.heappop(self.events)
-                happened = self.happen(kind, about) or happened
+                happened = self.process_event(kind, about) or happened
             if happened and due == NEVER:
-                due = at + max(self.options.window_seconds, self.coarse())
+                due = at + max(self.options.window_seconds, self.batching_seconds())
             if at >= due or at >= self.again_at:
                 self.run_cycle(happened=due < NEVER)
                 due = NEVER
         if until < NEVER:
-            self.go(max(until, self.now))
+            self.advance_clock(max(until, self.now))
 
-    def go(self, at: float) -> None:
+    def advance_clock(self, at: float) -> None:
         self.active_area += len(self.jobs) * (at - self.now)
         self.now = at
 
-    def happen(self, kind: str, about: Any) -> bool:
+    def process_event(self, kind: str, about: Any) -> bool:
         """Process an event; return whether the state has changed."""
         if kind == "come":
-            self.come(about)
+            self.submit(about)
         elif kind == "end":
             live, version, outcome = about
             if live.version != version:
                 return False
-            self.touch(live)
-            self.end(live, outcome)
+            self.update(live)
+            self.end_job(live, outcome)
         elif kind == "notice":
             live, version = about
             if live.version == version:
-                self.touch(live)
-                self.schedule(live)
+                self.update(live)
+                self.schedule_end(live)
             return False
         elif kind == "release":
             live, where = about
-            self.release(live, where)
+            self.finish_release(live, where)
         elif kind == "cancel":
             if about.job.id not in self.jobs:
                 return False
-            self.touch(about)
-            self.end(about, "cancelled")
+            self.update(about)
+            self.end_job(about, "cancelled")
         elif kind == "loss":
-            self.lose(about)
+            self.lose_node(about)
         elif kind == "back":
             self.nodes[about] = replace(self.nodes[about], open=True)
             self.stale.add(about)
-            self._capacity()
+            self._record_capacity()
         return True
 
-    def coarse(self) -> float:
+    def batching_seconds(self) -> float:
         """Return how many seconds of events are decided together at this distance from the start."""
         options = self.options
         return min(options.max_window_seconds, options.window_part * (self.now - self.begun_at))
@@ -165,15 +165,15 @@ class Engine:
         if not self.could_change():
             return
         snapshot = self.snapshot()
-        plan = self.ask(snapshot)
+        plan = self.decide(snapshot)
         if wrong := violations(snapshot, plan):
             raise InvalidPlanError(wrong)
         changed = self.apply(snapshot, plan) or plan.state != self.state
         self.state = plan.state
         if plan.again_at is not None and plan.again_at > self.now:
-            self.again_at = max(plan.again_at, self.now + self.coarse())
+            self.again_at = max(plan.again_at, self.now + self.batching_seconds())
         else:
-            self.tick = self.options.tick_seconds if changed or happened else min(2 * self.tick, MAX_TICK)
+            self.tick = self.options.tick_seconds if changed or happened else min(2 * self.tick, MAX_TICK_SECONDS)
             self.again_at = self.now + self.tick
 
     def could_change(self) -> bool:
@@ -184,7 +184,7 @@ class Engine:
                 return True
         return False
 
-    def ask(self, snapshot: Snapshot) -> Plan:
+    def decide(self, snapshot: Snapshot) -> Plan:
         self.cycles += 1
         began = self.clock() if self.clock else 0.0
         plan = decide(self.policy, snapshot)
@@ -200,7 +200,7 @@ class Engine:
         jobs = []
         for live in self.jobs.values():
             if live.at != self.now and (live.job.now_on or live.leaving):
-                self.touch(live)
+                self.update(live)
             if not live.fresh:
                 live.refresh()
             jobs.append(live.job)
@@ -222,7 +222,7 @@ class Engine:
             if not target and not job.now_on:
                 continue
             live = self.jobs[job.id]
-            if target is not job.now_on and (target := clean(target or {})) != job.now_on:
+            if target is not job.now_on and (target := without_empty_nodes(target or {})) != job.now_on:
                 changed = True
                 if not target:
                     self.stop(live)
@@ -236,7 +236,7 @@ class Engine:
 
     # --- what happens to a job
 
-    def come(self, submission: Submission) -> None:
+    def submit(self, submission: Submission) -> None:
         job = submission.job
         run = submission.truth.begin(job, self.kinds)
         live = SimulatedJob(
@@ -246,19 +246,19 @@ class Engine:
             attempts=job.restarts + 1 if job.now_on or job.first_started_at is not None else 0,
         )  # fmt: skip
         self.jobs[job.id] = live
-        self.ledger.come(job)
+        self.ledger.add_job(job)
         if submission.cancelled_at is not None:
-            self.push(max(self.now, submission.cancelled_at), "cancel", live)
+            self.push_event(max(self.now, submission.cancelled_at), "cancel", live)
         if job.now_on:
-            self.take(job.now_on)
-            self.schedule(live)
+            self.take_gpus(job.now_on)
+            self.schedule_end(live)
         elif job.stopping:
-            self.push(self.now + self.options.release_seconds, "release", (live, {}))
+            self.push_event(self.now + self.options.release_seconds, "release", (live, {}))
         live.fresh = False
 
     def start(self, live: SimulatedJob, target: Placement, *, movable: bool = False) -> None:
         job = live.job
-        self.touch(live)
+        self.update(live)
         first = job.first_started_at is None
         live.attempts += 1
         live.trains_from = self.now + (live.submission.start_seconds if first else job.restart_seconds)
@@ -273,39 +273,39 @@ class Engine:
             restarts=live.attempts - 1,
         )
         live.fresh = False
-        self.take(target)
-        self.schedule(live)
+        self.take_gpus(target)
+        self.schedule_end(live)
 
     def stop(self, live: SimulatedJob, *, at_once: bool = False) -> None:
         """Take all GPUs of a job on behalf of the policy; they are free when the job has released them."""
-        self.touch(live)
+        self.update(live)
         live.preemptions += 1
-        self.halt(live, saves=True)
-        self.give_back(live, live.job.now_on, at_once=at_once)
+        self.halt_training(live, saves=True)
+        self.release_gpus(live, live.job.now_on, at_once=at_once)
         live.job = updated_job(live.job, now_on={}, base={}, stopping=live.leaving > 0, since=self.now, started_at=None)
 
     def resize(self, live: SimulatedJob, target: Placement, *, at_once: bool = False) -> None:
-        self.touch(live)
+        self.update(live)
         job = live.job
         live.resizes += 1
         moved = not any(node in target for node in job.now_on)
         more = _minus(target, job.now_on)
         changing = live.submission.growing if more else live.submission.shrinking
         live.interrupt(self.now, Interruption(still_seconds=job.restart_seconds) if moved else changing)
-        self.give_back(live, _minus(job.now_on, target), at_once=at_once)
-        self.take(more)
+        self.release_gpus(live, _minus(job.now_on, target), at_once=at_once)
+        self.take_gpus(more)
         live.job = updated_job(job, now_on=target, since=self.now)
         live.fresh = False
-        self.schedule(live)
+        self.schedule_end(live)
 
     def choose_batch(self, live: SimulatedJob, batch: int) -> None:
         if batch != live.chosen:
-            self.touch(live)
+            self.update(live)
             live.chosen = batch
             live.fresh = False
-            self.schedule(live)
+            self.schedule_end(live)
 
-    def halt(self, live: SimulatedJob, *, saves: bool) -> None:
+    def halt_training(self, live: SimulatedJob, *, saves: bool) -> None:
         """Stop the training of a job. The work since its last checkpoint is lost, unless it saves now."""
         live.version += 1
         live.fresh = False
@@ -316,12 +316,12 @@ class Engine:
         live.since_saved = 0.0
         live.run.restore(live.saved)
 
-    def release(self, live: SimulatedJob | None, where: Placement) -> None:
+    def finish_release(self, live: SimulatedJob | None, where: Placement) -> None:
         if live is not None:
-            self.touch(live)
+            self.update(live)
             live.leaving -= sum(where.values())
             live.fresh = False
-            self.ledger.leave(live.job.id, -sum(where.values()))
+            self.ledger.add_leaving(live.job.id, -sum(where.values()))
             if live.job.stopping and not live.leaving:
                 live.job = updated_job(live.job, stopping=False)
         for node, gpus in where.items():
@@ -329,45 +329,45 @@ class Engine:
             self.free[node] += gpus
             self.stale.add(node)
 
-    def lose(self, loss: Loss) -> None:
+    def lose_node(self, loss: Loss) -> None:
         node = loss.node
         self.nodes[node] = replace(self.nodes[node], open=False)
         self.stale.add(node)
-        self._capacity()
+        self._record_capacity()
         if loss.back_at is not None:
-            self.push(loss.back_at, "back", node)
+            self.push_event(loss.back_at, "back", node)
         for live in list(self.jobs.values()):
             here = live.job.now_on.get(node, 0)
             if not here:
                 continue
-            self.touch(live)
+            self.update(live)
             rest = {where: gpus for where, gpus in live.job.now_on.items() if where != node}
             self.free[node] += here
             if live.job.elastic and rest and node not in live.job.base:
                 live.interrupt(self.now, Interruption())
                 live.job = updated_job(live.job, now_on=rest, since=self.now)
                 live.fresh = False
-                self.schedule(live)
+                self.schedule_end(live)
                 continue
-            self.halt(live, saves=False)
-            self.give_back(live, rest)
+            self.halt_training(live, saves=False)
+            self.release_gpus(live, rest)
             live.job = updated_job(
                 live.job, now_on={}, base={}, stopping=live.leaving > 0, since=self.now, started_at=None
             )
 
-    def end(self, live: SimulatedJob, outcome: Outcome) -> None:
+    def end_job(self, live: SimulatedJob, outcome: Outcome) -> None:
         job = live.job
         live.version += 1
         for node, gpus in job.now_on.items():
             self.free[node] += gpus
             self.stale.add(node)
         del self.jobs[job.id]
-        self.ledger.go(job.id)
-        self.results.append(self.row(live, outcome))
+        self.ledger.remove_job(job.id)
+        self.results.append(self.job_result(live, outcome))
 
     # --- facts
 
-    def touch(self, live: SimulatedJob) -> None:
+    def update(self, live: SimulatedJob) -> None:
         """Bring a job up to date: the GPU time that it held, trained and saved."""
         seconds = self.now - live.at
         if seconds <= 0:
@@ -378,17 +378,17 @@ class Engine:
         if billed:
             live.served += billed
             live.run_seconds += seconds
-            self.ledger.use(job.id, live.at, seconds, gpus + live.leaving)
+            self.ledger.add_usage(job.id, live.at, seconds, gpus + live.leaving)
             live.paused += billed - (live.train(self.now) if gpus else 0.0)
             live.fresh = False
         live.at = self.now
 
-    def schedule(self, live: SimulatedJob) -> None:
+    def schedule_end(self, live: SimulatedJob) -> None:
         """Schedule the end of a job if nothing changes."""
         live.version += 1
         job = live.job
         if live.before:
-            self.push(live.notices_at, "notice", (live, live.version))
+            self.push_event(live.notices_at, "notice", (live, live.version))
         ends = live.ends_at(self.now)
         outcome: Outcome = "ended"
         if job.longest_seconds is not None and job.started_at is not None:
@@ -396,14 +396,14 @@ class Engine:
             if limit < ends:
                 ends, outcome = limit, "timed out"
         if ends < NEVER:
-            self.push(ends, "end", (live, live.version, outcome))
+            self.push_event(ends, "end", (live, live.version, outcome))
 
-    def take(self, where: Placement) -> None:
+    def take_gpus(self, where: Placement) -> None:
         for node, gpus in where.items():
             self.free[node] -= gpus
             self.stale.add(node)
 
-    def give_back(self, live: SimulatedJob, where: Placement, *, at_once: bool = False) -> None:
+    def release_gpus(self, live: SimulatedJob, where: Placement, *, at_once: bool = False) -> None:
         if not where:
             return
         if at_once:
@@ -414,18 +414,18 @@ class Engine:
         count = sum(where.values())
         live.leaving += count
         live.fresh = False
-        self.ledger.leave(live.job.id, count)
+        self.ledger.add_leaving(live.job.id, count)
         for node, gpus in where.items():
             self.leaving[node] += gpus
             self.stale.add(node)
-        self.push(self.now + self.options.release_seconds, "release", (live, where))
+        self.push_event(self.now + self.options.release_seconds, "release", (live, where))
 
-    def _capacity(self) -> None:
+    def _record_capacity(self) -> None:
         self.steps.append((self.now, sum(node.total for node in self.nodes.values() if node.open)))
 
     # --- the end
 
-    def row(self, live: SimulatedJob, outcome: Outcome) -> JobResult:
+    def job_result(self, live: SimulatedJob, outcome: Outcome) -> JobResult:
         job = live.job
         return JobResult(
             id=job.id,
@@ -454,13 +454,13 @@ class Engine:
 
     def result(self) -> Result:
         for live in list(self.jobs.values()):
-            self.touch(live)
-            self.results.append(self.row(live, "unfinished"))
+            self.update(live)
+            self.results.append(self.job_result(live, "unfinished"))
         order = {id: number for number, id in enumerate(sorted(job.id for job in self.results))}
         rows = sorted(self.results, key=lambda job: (job.submitted_at, order[job.id]))
         ends = [row.ended_at for row in rows if row.ended_at is not None]
         first = min((row.submitted_at for row in rows), default=self.begun_at)
-        capacity = _area(self.steps, max(first, self.begun_at), max(ends, default=self.now))
+        capacity = _integrate(self.steps, max(first, self.begun_at), max(ends, default=self.now))
         return Result(rows, self.begun_at, self.now, capacity, self.cycles, self.decision_ms)
 
 
@@ -469,7 +469,7 @@ def _minus(one: Placement, other: Placement) -> Placement:
     return {node: gpus for node, gpus in more.items() if gpus > 0}
 
 
-def _area(steps: Sequence[tuple[float, int]], start: float, end: float) -> float:
+def _integrate(steps: Sequence[tuple[float, int]], start: float, end: float) -> float:
     area = 0.0
     for (at, gpus), (after, _) in zip(steps, [*steps[1:], (end, 0)], strict=True):
         area += gpus * max(0.0, min(after, end) - max(at, start))

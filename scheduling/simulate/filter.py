@@ -21,9 +21,9 @@ if not TYPE_CHECKING:
 VERSION = 1
 NEARLY_DONE = 0.05
 """A job that disappears with no more than this fraction left has ended; with more it was removed."""
-TELLING = 0.02
+MIN_FRACTION_DONE = 0.02
 """With less than this fraction done, jobs of the same model give a better estimate of the rest than the job itself."""
-HISTORY = 200
+MAX_LENGTHS = 200
 """The number of latest lengths that are remembered for each model."""
 MAX_GPUS = 1_000_000
 
@@ -33,7 +33,7 @@ class BadRequestError(ValueError):
 
 
 @dataclass(slots=True)
-class Memory:
+class RememberedJob:
     """What is known of a job beyond the current request."""
 
     asked_at: float
@@ -56,20 +56,20 @@ class Memory:
 class Filter:
     policy: Policy
     state: Mapping[str, Any] = field(default_factory=dict)
-    jobs: dict[JobId, Memory] = field(default_factory=dict)
+    jobs: dict[JobId, RememberedJob] = field(default_factory=dict)
     lengths: dict[str, list[float]] = field(default_factory=dict)
     """By model: the work of its jobs that ended, latest last."""
     now: float = -math.inf
 
     def answer(self, request: Any) -> dict[str, Any]:
         """Return ``{"alloc": {job: {node: gpus}}}``. Raises BadRequestError, or InvalidPlanError for a faulty policy."""
-        now, nodes, rows = _read(request)
+        now, nodes, rows = _parse_request(request)
         if now < self.now:
             raise BadRequestError(f"now must not go back: it was {self.now:g} and is {now:g}")
-        memories = {row["id"]: self._remembered(row, now) for row in rows}
+        memories = {row["id"]: self._update_memory(row, now) for row in rows}
         lengths = {model: list(known) for model, known in self.lengths.items()}
         for id in self.jobs.keys() - memories.keys():
-            _learn(self.jobs[id], now, lengths)
+            _learn_length(self.jobs[id], now, lengths)
         jobs = tuple(_job(row, memories[row["id"]], lengths) for row in rows)
         snapshot = _snapshot(now, nodes, jobs, self.state)
         plan, after = settle(self.policy, snapshot, movable=True)
@@ -83,7 +83,7 @@ class Filter:
         batches = {job: size for job, size in plan.batches.items() if job in reply["alloc"]}
         return {**reply, "batches": batches} if batches else reply
 
-    def _remembered(self, row: Mapping[str, Any], now: float) -> Memory:
+    def _update_memory(self, row: Mapping[str, Any], now: float) -> RememberedJob:
         """Return the updated memory of a job, as a new object, so that a request that fails leaves no trace."""
         here, left, served = row["now_on"], row["remaining_fraction"], row["served_gpu_s"]
         old = self.jobs.get(row["id"])
@@ -91,7 +91,7 @@ class Filter:
         curve = _curve(row)
         if old is None:
             ran = served / (gpus or row["asked_gpus"])
-            return Memory(
+            return RememberedJob(
                 now, served, here,
                 first_started_at=row["submitted"] if served or here else None,
                 started_at=now - ran if here else None,
@@ -105,7 +105,7 @@ class Filter:
         same = here == old.now_on
         passed = now - old.asked_at
         paced = old.left is not None and left is not None and passed > 0
-        return Memory(
+        return RememberedJob(
             now, served, here,
             first_started_at=old.first_started_at if old.first_started_at is not None else now if here else None,
             started_at=(old.started_at if old.started_at is not None else now) if here else None,
@@ -118,7 +118,7 @@ class Filter:
         )  # fmt: skip
 
 
-def _learn(memory: Memory, now: float, lengths: dict[str, list[float]]) -> None:
+def _learn_length(memory: RememberedJob, now: float, lengths: dict[str, list[float]]) -> None:
     """Learn from a job that has disappeared: if it has ended, its length is an example for its model."""
     left, gpus = memory.left, sum(memory.now_on.values())
     if left is not None and left > max(NEARLY_DONE, 1.5 * memory.pace * (now - memory.asked_at)):
@@ -133,13 +133,13 @@ def _learn(memory: Memory, now: float, lengths: dict[str, list[float]]) -> None:
     if done > 0:
         known = lengths.setdefault(memory.model, [])
         known.append(done)
-        del known[:-HISTORY]
+        del known[:-MAX_LENGTHS]
 
 
-def _work(memory: Memory, lengths: Sequence[float]) -> Estimate | None:
+def _remaining_work(memory: RememberedJob, lengths: Sequence[float]) -> Estimate | None:
     """Return the remaining work, in seconds on one GPU; None when it is unknown."""
     left = memory.left
-    if left is not None and 1.0 - left >= TELLING and memory.done > 0:
+    if left is not None and 1.0 - left >= MIN_FRACTION_DONE and memory.done > 0:
         return Estimate(memory.done * left / (1.0 - left), "measured", 0.1)
     # Of the jobs of its model, only those that took longer than this one has taken are examples of what remains.
     longer = [length for length in lengths if length > memory.done] if left is None else list(lengths)
@@ -151,7 +151,7 @@ def _work(memory: Memory, lengths: Sequence[float]) -> Estimate | None:
     return Estimate(max(rest, 0.0), "history", max(0.1, round(spread, 3)))
 
 
-def _job(row: Mapping[str, Any], memory: Memory, lengths: Mapping[str, Sequence[float]]) -> Job:
+def _job(row: Mapping[str, Any], memory: RememberedJob, lengths: Mapping[str, Sequence[float]]) -> Job:
     left = memory.left
     return Job(
         id=row["id"],
@@ -175,7 +175,7 @@ def _job(row: Mapping[str, Any], memory: Memory, lengths: Mapping[str, Sequence[
         script=row["model"],
         batch=row["batch"],
         speed=_curve(row),
-        work=_work(memory, lengths.get(row["model"], ())),
+        work=_remaining_work(memory, lengths.get(row["model"], ())),
         progress=None if left is None else 1.0 - left,
     )
 
@@ -200,80 +200,83 @@ def _snapshot(
 # --- reading
 
 
-def _read(request: Any) -> tuple[float, dict[str, dict[str, Any]], list[dict[str, Any]]]:
-    asked = _object(request, "the snapshot")
+def _parse_request(request: Any) -> tuple[float, dict[str, dict[str, Any]], list[dict[str, Any]]]:
+    asked = _require_object(request, "the snapshot")
     version = asked.get("v", VERSION)
     if version != VERSION:
         raise BadRequestError(f"this is version {VERSION}, not {version!r}")
-    now = _number(asked, "now", "the snapshot")
+    now = _require_number(asked, "now", "the snapshot")
     nodes: dict[str, dict[str, Any]] = {}
-    for item in _list(asked, "nodes"):
-        node = _object(item, "a node")
-        id = _name(node, "a node")
+    for item in _require_list(asked, "nodes"):
+        node = _require_object(item, "a node")
+        id = _require_name(node, "a node")
         if id in nodes:
             raise BadRequestError(f"node {id} is there twice")
-        nodes[id] = {"gpus": _count(node, "gpus", f"node {id}"), "kind": str(node.get("kind", ""))}
+        nodes[id] = {"gpus": _require_count(node, "gpus", f"node {id}"), "kind": str(node.get("kind", ""))}
     rows: dict[str, dict[str, Any]] = {}
-    for item in _list(asked, "jobs"):
-        row = _read_job(_object(item, "a job"))
+    for item in _require_list(asked, "jobs"):
+        row = _parse_job(_require_object(item, "a job"))
         if row["id"] in rows:
             raise BadRequestError(f"job {row['id']} is there twice")
         rows[row["id"]] = row
     return now, nodes, list(rows.values())
 
 
-def _read_job(job: Mapping[str, Any]) -> dict[str, Any]:
-    id = _name(job, "a job")
+def _parse_job(job: Mapping[str, Any]) -> dict[str, Any]:
+    id = _require_name(job, "a job")
     who = f"job {id}"
-    asked = _count(job, "asked_gpus", who, minimum=1)
-    minimum, maximum = _count(job, "min_gpus", who, asked, minimum=1), _count(job, "max_gpus", who, asked, minimum=1)
+    asked = _require_count(job, "asked_gpus", who, minimum=1)
+    minimum, maximum = (
+        _require_count(job, "min_gpus", who, asked, minimum=1),
+        _require_count(job, "max_gpus", who, asked, minimum=1),
+    )
     if minimum > maximum:
         raise BadRequestError(f"{who} has min_gpus above max_gpus")
     left = job.get("remaining_fraction")
     if left is not None:
-        left = min(1.0, max(0.0, _number(job, "remaining_fraction", who)))
+        left = min(1.0, max(0.0, _require_number(job, "remaining_fraction", who)))
     speeds = job.get("speedup")
     if speeds is not None:
         if not isinstance(speeds, list) or not speeds:
             raise BadRequestError(f"{who}: speedup must be a list of numbers, or null")
         if any(not _is_number(value) or value < 0 for value in speeds) or not speeds[0] > 0:
             raise BadRequestError(f"{who}: speedup must be numbers of at least 0, the first above it")
-    where = _object(job.get("now_on") or {}, f"now_on of {who}")
-    now_on = {str(node): _count(where, node, f"now_on of {who}") for node in where}
+    where = _require_object(job.get("now_on") or {}, f"now_on of {who}")
+    now_on = {str(node): _require_count(where, node, f"now_on of {who}") for node in where}
     return {
         "id": id,
         "owner": str(job.get("owner") or id),  # without owners, each job has its own
         "group": str(job.get("group", "")),
-        "priority": int(_number(job, "priority", who, 0)),
-        "weight": _number(job, "weight", who, 1),
-        "submitted": _number(job, "submitted", who),
+        "priority": int(_require_number(job, "priority", who, 0)),
+        "weight": _require_number(job, "weight", who, 1),
+        "submitted": _require_number(job, "submitted", who),
         "asked_gpus": min(max(asked, minimum), maximum),
         "min_gpus": minimum,
         "max_gpus": maximum,
-        "batch": int(_number(job, "batch", who, 0)),
+        "batch": int(_require_number(job, "batch", who, 0)),
         "model": str(job.get("model") or ""),
-        "served_gpu_s": max(0.0, _number(job, "served_gpu_s", who, 0)),
-        "restarts": _count(job, "restarts", who, 0),
+        "served_gpu_s": max(0.0, _require_number(job, "served_gpu_s", who, 0)),
+        "restarts": _require_count(job, "restarts", who, 0),
         "remaining_fraction": left,
         "speedup": speeds,
         "now_on": {node: gpus for node, gpus in now_on.items() if gpus},
     }
 
 
-def _object(value: Any, what: str) -> Mapping[str, Any]:
+def _require_object(value: Any, what: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise BadRequestError(f"{what} must be an object")
     return value
 
 
-def _list(asked: Mapping[str, Any], name: str) -> list[Any]:
+def _require_list(asked: Mapping[str, Any], name: str) -> list[Any]:
     value = asked.get(name)
     if not isinstance(value, list):
         raise BadRequestError(f"{name} must be a list")
     return value
 
 
-def _name(item: Mapping[str, Any], what: str) -> str:
+def _require_name(item: Mapping[str, Any], what: str) -> str:
     value = item.get("id")
     if not isinstance(value, str | int) or value == "" or isinstance(value, bool):
         raise BadRequestError(f"{what} has no id")
@@ -284,7 +287,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _number(item: Mapping[str, Any], name: str, who: str, default: float | None = None) -> float:
+def _require_number(item: Mapping[str, Any], name: str, who: str, default: float | None = None) -> float:
     value = item.get(name)
     if value is None and default is not None:
         return float(default)
@@ -293,8 +296,10 @@ def _number(item: Mapping[str, Any], name: str, who: str, default: float | None 
     return float(value)  # type: ignore[arg-type]
 
 
-def _count(item: Mapping[str, Any], name: str, who: str, default: int | None = None, *, minimum: int = 0) -> int:
-    value = _number(item, name, who, default)
+def _require_count(
+    item: Mapping[str, Any], name: str, who: str, default: int | None = None, *, minimum: int = 0
+) -> int:
+    value = _require_number(item, name, who, default)
     if value != int(value) or not minimum <= value <= MAX_GPUS:
         raise BadRequestError(f"{who}: {name} must be a whole number of at least {minimum}")
     return int(value)

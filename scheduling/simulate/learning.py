@@ -1,6 +1,7 @@
 """What the portal would have learnt about an application so far from the steps of its jobs in this simulation.
 
-A ``Lessons`` belongs to one application in one simulation: start the next one with a new one, or it knows the future.
+A ``SpeedLearner`` belongs to one application in one simulation: the next simulation needs a new one, or it knows the
+future.
 """
 
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from scheduling.types import Curve
 MAX_EPOCHS = 512
 
 
-class Lessons:
+class SpeedLearner:
     """Steps by kind (nodes, GPUs, samples, passes). Those of a kind take equally long, so each is recorded once."""
 
     def __init__(self, node_gpus: int) -> None:
@@ -22,7 +23,9 @@ class Lessons:
         self._fitted = 0
         self._curves: dict[tuple[object, ...], Curve] = {}
 
-    def note(self, nodes: int, gpus: int, local: int, extra: int, measure: Callable[[], tuple[float, float]]) -> None:
+    def record_step(
+        self, nodes: int, gpus: int, local: int, extra: int, measure: Callable[[], tuple[float, float]]
+    ) -> None:
         """Record a kind of step. ``measure`` returns the duration of the step, and of the wait for others in it."""
         key = (nodes, gpus, local, extra)
         if key not in self.steps:

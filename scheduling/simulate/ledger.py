@@ -18,8 +18,8 @@ REFRESH_SECONDS = 600.0
 class UsageLedger:
     def __init__(self, now: float, limits: Iterable[Limit], accounts: Iterable[Account], days: int) -> None:
         self._limits, self._accounts = list(limits), list(accounts)
-        self._limits_of = _index(self._limits)
-        self._accounts_of = _index(self._accounts)
+        self._limits_of = _indices_by_job(self._limits)
+        self._accounts_of = _indices_by_job(self._accounts)
         self._limits = [replace(limit, jobs=frozenset()) for limit in self._limits]
         self._accounts = [replace(account, jobs=frozenset()) for account in self._accounts]
         self._present: set[int] = set()
@@ -42,7 +42,7 @@ class UsageLedger:
                 end = bins - day * self.per_day
                 self.used[row, end - self.per_day : end] = seconds / self.per_day
 
-    def come(self, job: Job) -> None:
+    def add_job(self, job: Job) -> None:
         for index in self._limits_of.get(job.id, ()):
             limit = self._limits[index]
             self._limits[index] = replace(limit, jobs=limit.jobs | {job.id})
@@ -53,7 +53,7 @@ class UsageLedger:
             self._present.add(index)
             self._listed_accounts = None
 
-    def go(self, job: JobId) -> None:
+    def remove_job(self, job: JobId) -> None:
         for index in self._limits_of.get(job, ()):
             limit = self._limits[index]
             self._limits[index] = replace(limit, jobs=limit.jobs - {job})
@@ -65,13 +65,13 @@ class UsageLedger:
                 self._present.discard(index)
             self._listed_accounts = None
 
-    def leave(self, job: JobId, gpus: int) -> None:
+    def add_leaving(self, job: JobId, gpus: int) -> None:
         for index in self._limits_of.get(job, ()):
             limit = self._limits[index]
             self._limits[index] = replace(limit, leaving=limit.leaving + gpus)
             self._listed_limits = None
 
-    def use(self, job: JobId, start: float, seconds: float, gpus: int) -> None:
+    def add_usage(self, job: JobId, start: float, seconds: float, gpus: int) -> None:
         """Count GPUs held from ``start`` on, with a resolution of an hour."""
         accounts = self._accounts_of.get(job)
         if not accounts:
@@ -136,11 +136,11 @@ class UsageLedger:
 
 
 def _with_jobs(account: Account, jobs: frozenset[JobId]) -> Account:
-    """Like ``replace``, in a third of the time."""
+    """Return the account with these jobs: like ``replace``, in a third of the time."""
     return Account(account.name, account.weight, jobs, account.used, account.parent)
 
 
-def _index(named: Iterable[Limit | Account]) -> dict[JobId, list[int]]:
+def _indices_by_job(named: Iterable[Limit | Account]) -> dict[JobId, list[int]]:
     of: dict[JobId, list[int]] = {}
     for index, item in enumerate(named):
         for job in item.jobs:

@@ -11,7 +11,7 @@ from scheduling.types import Job, Placement
 
 @dataclass(slots=True, eq=False)
 class SimulatedJob:
-    """A job in the system. ``Engine.touch`` updates the values that change with time alone."""
+    """A job in the system. ``Engine.update`` updates the values that change with time alone."""
 
     submission: Submission
     job: Job

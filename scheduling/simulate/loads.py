@@ -137,7 +137,7 @@ def bursts(
     for number in range(waves * jobs):
         kind = kinds[int(rng.integers(len(kinds)))]
         comes = number // jobs * gap_seconds + float(rng.uniform(0, spread_seconds))
-        samples = float(rng.exponential(minutes * 60)) * _alone(kind)
+        samples = float(rng.exponential(minutes * 60)) * _rate_alone(kind)
         drawn = int(2 ** rng.uniform(np.log2(MIN_BATCH), np.log2(MAX_BATCH)))
         asked = {"chosen": drawn, "least": MIN_BATCH, "drawn": drawn, "most": MAX_BATCH}[batch]
         choice = tuple(range(MIN_BATCH, MAX_BATCH + 1, 32)) if batch == "chosen" else (asked,)
@@ -148,7 +148,7 @@ def bursts(
             max_gpus=max_gpus, asked_gpus=minimum, elastic=True, preemptible=True, script=kind, batch=asked,
             speed=replace(curve, batches=()), free_speed=curve if batch == "chosen" else None,
         )  # fmt: skip
-        truth = Plain(samples / _alone(kind), curve, knowledge="speed")
+        truth = Plain(samples / _rate_alone(kind), curve, knowledge="speed")
         made.append(Submission(job, truth))
     return sorted(made, key=lambda each: each.job.submitted_at)
 
@@ -160,7 +160,7 @@ def _rates(kind: str, gpus: int, batches: NDArray[Any]) -> NDArray[Any]:
     return np.where(local <= MEMORY, batches / (STEP_SECONDS + local * SAMPLE_SECONDS + wait), 0.0)
 
 
-def _alone(kind: str) -> float:
+def _rate_alone(kind: str) -> float:
     """Return the samples per second of one GPU with the largest batch that it can hold."""
     return float(_rates(kind, 1, np.array([MEMORY]))[0])
 
@@ -171,4 +171,4 @@ def _batch_curve(kind: str, maximum: int, batches: tuple[int, ...]) -> Curve:
     tried = np.array(batches)
     table = [_rates(kind, gpus, tried) for gpus in range(1, maximum + 1)]
     best = tuple(int(tried[row.argmax()]) for row in table)
-    return Curve(tuple(float(row.max()) / _alone(kind) for row in table), best)
+    return Curve(tuple(float(row.max()) / _rate_alone(kind) for row in table), best)

@@ -26,7 +26,7 @@ import numpy as np
 from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator
 
 from scheduling.simulate.inputs import Submission
-from scheduling.simulate.learning import Lessons
+from scheduling.simulate.learning import SpeedLearner
 from scheduling.simulate.truth import JobFacts, Knowledge
 from scheduling.toolkit.performance import Batches, Stats
 from scheduling.types import Curve, Estimate, Job, NodeId, Placement
@@ -39,7 +39,7 @@ MAX_NODES = 16
 MAX_GPUS = 64
 RESTART_SECONDS = 30.0
 """The cost of each change of GPUs, including the first start."""
-CANDIDATES = 50
+BATCH_CANDIDATES = 50
 """The number of batch sizes that are tried, from the smallest to the largest."""
 MAX_LOCAL_BATCH = {"yolov3": 8}
 """Larger batches were measured, but do not fit with its optimizer."""
@@ -131,7 +131,7 @@ class Application:
         var = np.array([np.interp(batch, self.validated, column) for column in self.var.T])
         return (var + sqr) / (var / scale + sqr)
 
-    def path(self, shape: Shape, batch: int, *, whole_seconds: bool) -> "EpochSchedule":
+    def epoch_schedule(self, shape: Shape, batch: int, *, whole_seconds: bool) -> "EpochSchedule":
         """Return the schedule of epochs on such GPUs; with batch 0, with the best batch for each epoch."""
         key = (shape, batch, whole_seconds)
         if key not in self._paths:
@@ -149,7 +149,7 @@ class Application:
         """Return the batch sizes that a job on ``gpus`` GPUs may choose from."""
         minimum = max(self.min_free_batch or self.first_batch, math.ceil(gpus * self.min_local))
         maximum = max(minimum, self.validated[-1])
-        return sorted({round(batch) for batch in np.geomspace(minimum, maximum, CANDIDATES)})
+        return sorted({round(batch) for batch in np.geomspace(minimum, maximum, BATCH_CANDIDATES)})
 
     def _free_rates(self, shape: Shape) -> np.ndarray:
         """Return the speeds by epoch and candidate batch."""
@@ -173,7 +173,7 @@ class Application:
         if key not in self._curves:
             alone = self.step_seconds((1,), batch)
             sizes = range(1, self.max_gpus_for(batch) + 1)
-            speeds = tuple(alone / self.step_seconds(together(n, node_gpus), batch) for n in sizes)
+            speeds = tuple(alone / self.step_seconds(compact_shape(n, node_gpus), batch) for n in sizes)
             self._curves[key] = Curve(speeds, source="measured")
         return self._curves[key]
 
@@ -184,7 +184,7 @@ class Application:
             alone = self._gains_of(batch)[epoch] / self.step_seconds((1,), batch)
             speeds, batches = [], []
             for n in range(1, self.max_gpus_for(self.validated[-1]) + 1):
-                shape = together(n, node_gpus)
+                shape = compact_shape(n, node_gpus)
                 if shape not in self._rates:
                     self._rates[shape] = self._free_rates(shape)
                 rates = self._rates[shape][epoch]
@@ -209,7 +209,7 @@ class EpochSchedule:
         self.after = np.append(np.cumsum(lasts[::-1])[::-1], 0.0).tolist()
         """Seconds from the start of each epoch to the end of the job."""
 
-    def rest(self, epoch: int, progress: float) -> float:
+    def seconds_left(self, epoch: int, progress: float) -> float:
         """Return the seconds to the end of this epoch."""
         seconds = (self.ends[epoch] - progress) / self.rates[epoch]
         return float(round(seconds)) if self.whole else max(0.0, seconds)
@@ -224,7 +224,7 @@ class PolluxTruth:
     whole_seconds: bool = False
     """Whether to round the rest of each epoch to whole seconds, half to even, as the reference does."""
     node_gpus: int = NODE_GPUS
-    lessons: Lessons | None = None
+    learner: SpeedLearner | None = None
     """What the jobs of an application have learnt together, where speeds are learnt."""
 
     @property
@@ -243,9 +243,11 @@ class PolluxTruth:
         return PolluxRun(self)
 
     def seconds_alone(self, job: Job, gpus: int) -> float:
-        shape = together(min(gpus, MAX_GPUS), self.node_gpus)
+        shape = compact_shape(min(gpus, MAX_GPUS), self.node_gpus)
         batch = 0 if self.free else self.batch
-        return RESTART_SECONDS + self.application.path(shape, batch, whole_seconds=self.whole_seconds).after[0]
+        return (
+            RESTART_SECONDS + self.application.epoch_schedule(shape, batch, whole_seconds=self.whole_seconds).after[0]
+        )
 
 
 @dataclass(slots=True)
@@ -253,35 +255,35 @@ class PolluxRun:
     truth: PolluxTruth
     epoch: int = 0
     progress: float = 0.0
-    own: int = 0
+    own_batch: int = 0
     """The batch that it chose itself at the last call of ``seconds_to_end``; 0: the best of each epoch."""
 
-    def _path(self, on: Placement, batch: int) -> EpochSchedule:
+    def _epoch_schedule(self, on: Placement, batch: int) -> EpochSchedule:
         truth = self.truth
-        chosen = batch or self.own if truth.free else truth.batch
-        return truth.application.path(shape_of(on), chosen, whole_seconds=truth.whole_seconds)
+        chosen = batch or self.own_batch if truth.free else truth.batch
+        return truth.application.epoch_schedule(shape_of(on), chosen, whole_seconds=truth.whole_seconds)
 
-    def _own_choice(self, on: Placement) -> int:
+    def _choose_batch(self, on: Placement) -> int:
         """Return the batch that the job chooses if the policy does not: the best as far as it knows; 0 if it knows all."""
-        if self.truth.lessons is None:
+        if self.truth.learner is None:
             return 0
         curve = self._learnt_free_curve(self.truth.batch)
         return curve.batches[min(sum(on.values()), len(curve.batches)) - 1] if curve else self.truth.batch
 
     def _learnt_free_curve(self, batch: int) -> Curve | None:
         truth, app = self.truth, self.truth.application
-        if truth.lessons is None:
+        if truth.learner is None:
             return None
         epoch = min(self.epoch, app.epochs - 1)
         sqr, var = (float(np.interp(batch, app.validated, table[:, epoch])) for table in (app.sqr, app.var))
-        return truth.lessons.curve(truth.batches, app.max_gpus_for(app.validated[-1]), Stats(sqr, var))
+        return truth.learner.curve(truth.batches, app.max_gpus_for(app.validated[-1]), Stats(sqr, var))
 
     def advance(self, seconds: float, on: Placement, batch: int) -> None:
-        path = self._path(on, batch)
-        if self.truth.lessons is not None and seconds > 0:
-            self._learn(on, path.batches[min(self.epoch, len(path.batches) - 1)])
+        path = self._epoch_schedule(on, batch)
+        if self.truth.learner is not None and seconds > 0:
+            self._record_step(on, path.batches[min(self.epoch, len(path.batches) - 1)])
         while seconds > 0 and self.epoch < len(path.ends):
-            rest = path.rest(self.epoch, self.progress)
+            rest = path.seconds_left(self.epoch, self.progress)
             if rest > seconds:
                 self.progress += seconds * path.rates[self.epoch]
                 return
@@ -290,48 +292,48 @@ class PolluxRun:
             self.epoch += 1
 
     def seconds_to_end(self, on: Placement, batch: int) -> float:
-        self.own = self._own_choice(on)
-        path = self._path(on, batch)
+        self.own_batch = self._choose_batch(on)
+        path = self._epoch_schedule(on, batch)
         if self.epoch >= len(path.ends):
             return 0.0
-        return path.rest(self.epoch, self.progress) + path.after[self.epoch + 1]
+        return path.seconds_left(self.epoch, self.progress) + path.after[self.epoch + 1]
 
     def known(self, on: Placement, batch: int) -> JobFacts:
         truth, app = self.truth, self.truth.application
         now = truth.batch
         if on and truth.free:
-            now = self._path(on, batch).batches[min(self.epoch, app.epochs - 1)]
+            now = self._epoch_schedule(on, batch).batches[min(self.epoch, app.epochs - 1)]
         if truth.knowledge == "none":
             return JobFacts(batch=now)
         left = None
         if truth.knowledge in ("oracle", "declared"):
-            left = self._left()
+            left = self._remaining_seconds()
         work = None if left is None else Estimate(left, "measured" if truth.knowledge == "oracle" else "given")
-        part = None if left is None else 1.0 - left / self._alone().after[0]
-        if truth.lessons is not None:
-            learnt = truth.lessons.curve(truth.batches, app.max_gpus_for(truth.batch))
+        part = None if left is None else 1.0 - left / self._schedule_alone().after[0]
+        if truth.learner is not None:
+            learnt = truth.learner.curve(truth.batches, app.max_gpus_for(truth.batch))
             return JobFacts(work, learnt, self._learnt_free_curve(now) if truth.free else None, part, now)
         speed = app.curve(truth.batch, truth.node_gpus)
         epoch = min(self.epoch, app.epochs - 1)
         free = app.free_curve(truth.batch, truth.node_gpus, epoch) if truth.free else None
         return JobFacts(work, speed, free, part, now)
 
-    def _alone(self) -> EpochSchedule:
-        return self.truth.application.path((1,), self.truth.batch, whole_seconds=False)
+    def _schedule_alone(self) -> EpochSchedule:
+        return self.truth.application.epoch_schedule((1,), self.truth.batch, whole_seconds=False)
 
-    def _left(self) -> float:
+    def _remaining_seconds(self) -> float:
         """Return the remaining seconds on one GPU with the batch asked for."""
-        alone = self._alone()
+        alone = self._schedule_alone()
         if self.epoch >= len(alone.ends):
             return 0.0
-        return alone.rest(self.epoch, self.progress) + alone.after[self.epoch + 1]
+        return alone.seconds_left(self.epoch, self.progress) + alone.after[self.epoch + 1]
 
-    def _learn(self, on: Placement, batch: int) -> None:
+    def _record_step(self, on: Placement, batch: int) -> None:
         truth, shape = self.truth, shape_of(on)
         local, extra = truth.application.split(sum(shape), batch)
-        if truth.lessons is not None:
+        if truth.learner is not None:
             measure = partial(truth.application.step_and_sync, shape, local, extra)
-            truth.lessons.note(len(shape), sum(shape), local, extra, measure)
+            truth.learner.record_step(len(shape), sum(shape), local, extra, measure)
 
     def save(self) -> tuple[int, float]:
         return self.epoch, self.progress
@@ -348,7 +350,7 @@ def shape_of(on: Placement) -> Shape:
     return min(counts[first:] + counts[:first] for first in range(len(counts)))
 
 
-def together(gpus: int, node_gpus: int) -> Shape:
+def compact_shape(gpus: int, node_gpus: int) -> Shape:
     """Return the shape of ``gpus`` GPUs on as few nodes as possible."""
     full, rest = divmod(gpus, node_gpus)
     return ((rest,) if rest else ()) + (node_gpus,) * full
@@ -417,7 +419,7 @@ def read_workload(
     Where speeds are learnt, read the workload again for each simulation.
     """
     found = []
-    lessons = {name: Lessons(node_gpus) if knowledge in ("learnt", "declared") else None for name in profiles}
+    learners = {name: SpeedLearner(node_gpus) if knowledge in ("learnt", "declared") else None for name in profiles}
     for row in csv.DictReader(text.splitlines()):
         app = profiles.get(row["application"])
         if app is None:
@@ -441,7 +443,7 @@ def read_workload(
             script=row["application"],
             batch=batch,
         )
-        truth = PolluxTruth(app, batch, mode == "free", knowledge, whole_seconds, node_gpus, lessons[app.name])
+        truth = PolluxTruth(app, batch, mode == "free", knowledge, whole_seconds, node_gpus, learners[app.name])
         found.append(Submission(job, truth, start_seconds=RESTART_SECONDS, movable=elastic))
     return found
 

@@ -16,7 +16,7 @@ from scheduling.simulate.settle import settle
 from scheduling.types import Job, JobId, Node, NodeId, Placement, Plan
 
 
-def in_rounds(engine: Engine, seconds: float) -> None:
+def run_in_rounds(engine: Engine, seconds: float) -> None:
     until = math.inf if engine.options.until is None else engine.options.until
     at = seconds * math.ceil(engine.now / seconds)
     idle = 0
@@ -27,34 +27,34 @@ def in_rounds(engine: Engine, seconds: float) -> None:
             break
         while engine.events and engine.events[0][0] <= at:
             when, _, _, kind, about = heapq.heappop(engine.events)
-            engine.go(max(engine.now, when))
-            engine.happen(kind, about)
-        engine.go(at)
+            engine.advance_clock(max(engine.now, when))
+            engine.process_event(kind, about)
+        engine.advance_clock(at)
         if engine.jobs:
-            _round(engine)
+            _run_round(engine)
         under_way = engine.events or any(live.job.now_on for live in engine.jobs.values())
         idle = 0 if under_way else idle + 1
         if idle > IDLE_CYCLES:
             break
         at += seconds
     if until < math.inf:
-        engine.go(max(until, engine.now))
+        engine.advance_clock(max(until, engine.now))
 
 
-def _round(engine: Engine) -> None:
+def _run_round(engine: Engine) -> None:
     before = engine.snapshot()
     if engine.could_change():
-        plan, after = settle(engine.policy, before, ask=engine.ask, movable=True)
+        plan, after = settle(engine.policy, before, ask=engine.decide, movable=True)
         engine.state = plan.state
         targets: Mapping[JobId, Placement] = {job.id: job.now_on for job in after.jobs}
         if engine.options.placement != "own":
-            targets = emptiest_first(
+            targets = place_emptiest_first(
                 before.nodes, before.jobs, targets, plan, engine.options.placement == "larger first"
             )
         _apply(engine, before.jobs, targets, plan)
     for live in engine.jobs.values():
         if live.job.now_on:
-            engine.schedule(live)  # the remaining time is in whole seconds, so each round computes it again
+            engine.schedule_end(live)  # the remaining time is in whole seconds, so each round computes it again
 
 
 def _apply(engine: Engine, jobs: Sequence[Job], targets: Mapping[JobId, Placement], plan: Plan) -> None:
@@ -72,7 +72,7 @@ def _apply(engine: Engine, jobs: Sequence[Job], targets: Mapping[JobId, Placemen
             engine.choose_batch(engine.jobs[job.id], plan.batches.get(job.id, 0))
 
 
-def emptiest_first(
+def place_emptiest_first(
     nodes: Sequence[Node], jobs: Sequence[Job], targets: Mapping[JobId, Placement], plan: Plan, larger_first: bool
 ) -> dict[JobId, Placement]:
     """Place the same counts like the simulator of Pollux: jobs that keep their count stay, others go to the emptiest node.
@@ -91,11 +91,11 @@ def emptiest_first(
     new = [job for job in jobs if counts[job.id] and not placed[job.id]]
     new.sort(key=(lambda job: -counts[job.id]) if larger_first else (lambda job: rank.get(job.id, 0)))
     for job in new:
-        placed[job.id] = _emptiest(free, counts[job.id])
+        placed[job.id] = _take_emptiest(free, counts[job.id])
     return placed
 
 
-def _emptiest(free: dict[NodeId, int], count: int) -> Placement:
+def _take_emptiest(free: dict[NodeId, int], count: int) -> Placement:
     where: dict[NodeId, int] = {}
     while count:
         node = max(free, key=lambda node: free[node])

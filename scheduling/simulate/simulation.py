@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from scheduling.simulate.engine import Engine
 from scheduling.simulate.inputs import Options, Submission
 from scheduling.simulate.result import Result
-from scheduling.simulate.rounds import in_rounds
+from scheduling.simulate.rounds import run_in_rounds
 from scheduling.types import Account, Limit, Node, Plan, Policy, Reservation, Snapshot
 
 
@@ -38,7 +38,7 @@ def simulate(
     if options.round_seconds is None:
         engine.run()
     else:
-        in_rounds(engine, options.round_seconds)
+        run_in_rounds(engine, options.round_seconds)
     return engine.result()
 
 

@@ -48,7 +48,7 @@ def read(
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"The trace {path} cannot be read: {error}.") from error
-    rows, kind = _rows(text, path)
+    rows, kind = _parse_rows(text, path)
     try:
         if kind == "pollux":
             if profiles is None:
@@ -70,7 +70,7 @@ def read(
         raise ValueError(f"The trace {path} has no column {error}.") from error
 
 
-def _rows(text: str, path: Path) -> tuple[list[dict[str, Any]], str]:
+def _parse_rows(text: str, path: Path) -> tuple[list[dict[str, Any]], str]:
     if text.lstrip().startswith("["):
         try:
             rows = json.loads(text)
@@ -96,7 +96,7 @@ def _rows(text: str, path: Path) -> tuple[list[dict[str, Any]], str]:
 def _philly(rows: Iterable[Mapping[str, str]], knowledge: Knowledge) -> Iterable[Submission]:
     """Read Microsoft's Philly trace, condensed: virtual clusters count as owners, and all jobs are preemptible."""
     some = [row for row in rows if float(row["num_gpus"]) >= 1 and float(row["duration"]) > 0]
-    first = min((_time(row["timestamp"]) for row in some), default=0.0)
+    first = min((_parse_time(row["timestamp"]) for row in some), default=0.0)
     for number, row in enumerate(some):
         gpus = int(float(row["num_gpus"]))
         owner = row.get("cluster") or "philly"
@@ -104,7 +104,7 @@ def _philly(rows: Iterable[Mapping[str, str]], knowledge: Knowledge) -> Iterable
             Job(
                 id=f"philly-{number}",
                 owner=owner,
-                submitted_at=_time(row["timestamp"]) - first,
+                submitted_at=_parse_time(row["timestamp"]) - first,
                 min_gpus=gpus,
                 max_gpus=gpus,
                 asked_gpus=gpus,
@@ -127,7 +127,7 @@ def _prototype(rows: list[dict[str, str]], knowledge: Knowledge) -> Iterable[Sub
     for framework, by_gpus in runs.items():
         means = {gpus: sum(values) / len(values) for gpus, values in by_gpus.items()}
         rates = {gpus: 1 / mean for gpus, mean in means.items()}
-        speeds = _filled(rates)
+        speeds = _interpolate_rates(rates)
         curves[framework] = (1 / speeds[0], Curve(tuple(speed / speeds[0] for speed in speeds), source="history"))
     for row in rows:
         work, curve = curves[row["framework"]]
@@ -154,7 +154,7 @@ def _plain(rows: Iterable[Mapping[str, Any]], speeds: Throughputs, knowledge: Kn
         if not 1 <= minimum <= asked <= maximum:
             raise ValueError(f"Job {given['id']} of the trace must have 1 <= min_gpus <= gpus <= max_gpus.")
         script, batch = str(given.get("script", "")), int(given.get("batch", 0))
-        curve = _curve_of(speeds, script, batch) or linear(maximum, estimates.DEFAULT_EXPONENT)
+        curve = _nearest_curve(speeds, script, batch) or linear(maximum, estimates.DEFAULT_EXPONENT)
         tier = given.get("tier", "standard")
         if tier not in ("premium", "standard", "basic"):
             raise ValueError(f"Job {given['id']} of the trace has an unknown tier: {tier}.")
@@ -163,22 +163,22 @@ def _plain(rows: Iterable[Mapping[str, Any]], speeds: Throughputs, knowledge: Kn
             Job(
                 id=str(given["id"]),
                 owner=str(given.get("owner", "lab")),
-                submitted_at=_time(given["submitted"]),
+                submitted_at=_parse_time(given["submitted"]),
                 min_gpus=minimum,
                 max_gpus=maximum,
                 asked_gpus=asked,
                 priority=int(given.get("priority", 0)),
-                elastic=_flag(given.get("elastic", minimum != maximum)),
-                preemptible=_flag(given.get("preemptible", False)),
+                elastic=_parse_flag(given.get("elastic", minimum != maximum)),
+                preemptible=_parse_flag(given.get("preemptible", False)),
                 group=str(given.get("group", "")),
                 tier=tier,
-                opportunistic=_flag(given.get("opportunistic", False)),
+                opportunistic=_parse_flag(given.get("opportunistic", False)),
                 weight=float(given.get("weight", 1.0)),
                 restart_seconds=float(given.get("restart_seconds", 30.0)),
                 resize_seconds=float(given.get("resize_seconds", 10.0)),
                 script=script,
                 batch=batch,
-                deadline=_time(given["deadline"]) if "deadline" in given else None,
+                deadline=_parse_time(given["deadline"]) if "deadline" in given else None,
             ),
             lasts(float(given["seconds"]), asked, curve, knowledge=knowledge),
             start_seconds=float(given.get("start_seconds", 0.0)),
@@ -208,7 +208,7 @@ def read_throughputs(folder: Path) -> dict[str, dict[int, Curve]]:
             rates = {int(name): float(value or 0) for name, value in row.items() if name.isdecimal()}
             rates = {gpus: rate for gpus, rate in rates.items() if math.isfinite(rate) and rate > 0}
             if rates:
-                speeds = _filled(rates)
+                speeds = _interpolate_rates(rates)
                 curve = Curve(tuple(speed / speeds[0] for speed in speeds), source="measured")
                 found.setdefault(path.stem, {})[int(row["global_batch_size"])] = curve
     if not found:
@@ -216,7 +216,7 @@ def read_throughputs(folder: Path) -> dict[str, dict[int, Curve]]:
     return found
 
 
-def _filled(rates: Mapping[int, float]) -> list[float]:
+def _interpolate_rates(rates: Mapping[int, float]) -> list[float]:
     """Return the rate on 1, 2, ... GPUs by linear interpolation; below the first measured one in proportion."""
     known = sorted(rates)
     speeds = []
@@ -228,13 +228,13 @@ def _filled(rates: Mapping[int, float]) -> list[float]:
     return speeds
 
 
-def _curve_of(speeds: Throughputs, script: str, batch: int) -> Curve | None:
+def _nearest_curve(speeds: Throughputs, script: str, batch: int) -> Curve | None:
     """Return the curve of the model with the nearest measured batch."""
     by_batch = speeds.get(script)
     return by_batch[min(by_batch, key=lambda known: (abs(known - batch), known))] if by_batch else None
 
 
-def _time(value: Any) -> float:
+def _parse_time(value: Any) -> float:
     try:
         return float(value)
     except ValueError:
@@ -246,5 +246,5 @@ def _time(value: Any) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def _flag(value: Any) -> bool:
+def _parse_flag(value: Any) -> bool:
     return str(value).strip().lower() in ("1", "true", "yes")

@@ -77,7 +77,7 @@ class Plain:
         return PlainRun(self, job, kinds)
 
     def seconds_alone(self, job: Job, gpus: int) -> float:
-        fast = _read(self.curve, gpus)
+        fast = _speed_on_gpus(self.curve, gpus)
         return self.work / fast if fast > 0 else float("inf")
 
 
@@ -135,7 +135,7 @@ class PlainRun:
 
     def _speed_on(self, on: Placement) -> float:
         curve = self.truth.curve
-        fast = _read(curve, sum(on.values()))
+        fast = _speed_on_gpus(curve, sum(on.values()))
         if curve.kinds:
             # A step is as slow as its slowest rank.
             fast *= min((curve.kinds.get(self.kinds.get(node, ""), 1.0) for node in on), default=1.0)
@@ -153,7 +153,7 @@ def linear(maximum: int, exponent: float = 1.0) -> Curve:
 def lasts(seconds: float, gpus: int, curve: Curve | None = None, **more: Any) -> Plain:
     """Return the truth of a job that took ``seconds`` on ``gpus`` GPUs."""
     curve = curve or linear(gpus, estimates.DEFAULT_EXPONENT)
-    return Plain(seconds * _read(curve, gpus), curve, **more)
+    return Plain(seconds * _speed_on_gpus(curve, gpus), curve, **more)
 
 
 def assumed(job: Job, *, longer: float = 1.0, knowledge: Knowledge = "none") -> Plain:
@@ -167,7 +167,7 @@ def assumed(job: Job, *, longer: float = 1.0, knowledge: Knowledge = "none") -> 
     return Plain(estimates.work(job).value * longer, replace(curve, batches=()), knowledge=knowledge)
 
 
-def _read(curve: Curve, gpus: int) -> float:
+def _speed_on_gpus(curve: Curve, gpus: int) -> float:
     if gpus <= 0 or not curve.speeds:
         return 0.0
     return curve.speeds[min(gpus, len(curve.speeds)) - 1]

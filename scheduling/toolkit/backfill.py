@@ -14,13 +14,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scheduling.messages import Message
+from scheduling.renamed import renamed
 from scheduling.toolkit import estimates, placement, reasons
 from scheduling.toolkit.capacity import Capacity, in_queue_order
 from scheduling.toolkit.levels import Levels
 from scheduling.types import Job, JobId, Limit, Node, NodeId, Placement, Plan, Snapshot
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, {"around": "plan_with_reservation", "Hold": "BackfillReservation"})
 
 RESERVED, LENT, PROMISED = "reserved for", "lent to", "promised to"
 """Keys in the state of a plan: the job that holds the reservation, the jobs on GPUs saved for it, and the jobs for which
@@ -51,7 +55,7 @@ class Arrangement:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class BackfillReservation:
     """The GPUs reserved for a job."""
 
     job: Job
@@ -64,33 +68,35 @@ class Hold:
     """What running jobs keep that must release GPUs now; empty for a job that stops."""
 
 
-LOAN_RESTARTS = 10.0
+MIN_LOAN_RESTARTS = 10.0
 """A loan must be expected to last this many times the duration of a restart."""
-Arrange = Callable[[Snapshot, "Hold | None"], Arrangement]
-"""The decision of a policy. With a ``Hold``, the reserved GPUs are no longer among the free ones, and its job is blocked."""
+Arrange = Callable[[Snapshot, "BackfillReservation | None"], Arrangement]
+"""The decision of a policy. With a reservation, the reserved GPUs are not free, and the job that it is for is blocked."""
 
 
-def around(arrange: Arrange, snapshot: Snapshot, after_seconds: float, size: Callable[[Job], int]) -> Plan:
+def plan_with_reservation(
+    arrange: Arrange, snapshot: Snapshot, after_seconds: float, size: Callable[[Job], int]
+) -> Plan:
     """Return the plan of ``arrange``, with a reservation for its first job that has waited for ``after_seconds``.
 
     ``size`` returns the number of GPUs with which a waiting job starts. With 0 seconds nothing is ever reserved.
     """
     usual = arrange(snapshot, None)
-    first = _first(snapshot, usual, after_seconds) if after_seconds > 0 else None
+    first = _reservation_candidate(snapshot, usual, after_seconds) if after_seconds > 0 else None
     if first is None or first.id in usual.plan.target:
         return usual.plan
-    lent = _lent(snapshot, usual.plan.target)
+    lent = _running_borrowers(snapshot, usual.plan.target)
     if first.id in usual.promised:
-        return replace(usual.plan, state=_state(first, lent, usual.promised))
+        return replace(usual.plan, state=_reservation_state(first, lent, usual.promised))
     ahead = frozenset(snapshot.state.get(PROMISED, ()))
     if snapshot.state.get(RESERVED) != first.id:
         ahead = usual.ahead_of(first)
-    hold = _hold(snapshot, first, size(first), lent, ahead)
+    hold = _find_reservation(snapshot, first, size(first), lent, ahead)
     if hold is None:
         return usual.plan
     if hold.at > snapshot.now and not hold.here:
-        return replace(usual.plan, state=_state(first, lent, usual.promised))  # nothing can be saved yet
-    return _with(arrange, snapshot, hold, size)
+        return replace(usual.plan, state=_reservation_state(first, lent, usual.promised))  # nothing can be saved yet
+    return _plan_with_loans(arrange, snapshot, hold, size)
 
 
 def expected_seconds(job: Job, gpus: int, now: float, *, guess: bool = False) -> float:
@@ -107,7 +113,7 @@ def expected_seconds(job: Job, gpus: int, now: float, *, guess: bool = False) ->
     return max(0.0, seconds)
 
 
-def _first(snapshot: Snapshot, usual: Arrangement, after_seconds: float) -> Job | None:
+def _reservation_candidate(snapshot: Snapshot, usual: Arrangement, after_seconds: float) -> Job | None:
     """Return the job that holds the reservation, or the first in the queue if it has waited for long enough."""
     capacity = Capacity(snapshot)
     holder = next((job for job in snapshot.jobs if job.id == snapshot.state.get(RESERVED)), None)
@@ -122,8 +128,10 @@ def _first(snapshot: Snapshot, usual: Arrangement, after_seconds: float) -> Job 
     return None
 
 
-def _hold(snapshot: Snapshot, job: Job, count: int, lent: Iterable[JobId], ahead: frozenset[JobId]) -> Hold | None:
-    """Return the GPUs that will be free soonest for the job, after the waiting jobs that are ``ahead`` of it.
+def _find_reservation(
+    snapshot: Snapshot, job: Job, count: int, lent: Iterable[JobId], ahead: frozenset[JobId]
+) -> BackfillReservation | None:
+    """Return the GPUs that will be free soonest for the job, after those of the waiting jobs ``ahead`` of it.
 
     None when there will never be enough.
     """
@@ -134,7 +142,7 @@ def _hold(snapshot: Snapshot, job: Job, count: int, lent: Iterable[JobId], ahead
     allowed = ledger.scope(job).allowed
     free = Levels(ledger.free)
     if (where := placement.place(free, count, spread=job.spread, allowed=allowed)) is not None:
-        return Hold(job, where, snapshot.now, where)
+        return BackfillReservation(job, where, snapshot.now, where)
     returned: list[tuple[Job, Placement]] = []
     running = [other for other in snapshot.jobs if other.running]
     for other in sorted(running, key=lambda other: (other.id in lent, other.lost_gpu_seconds_if_stopped, other.id)):
@@ -147,7 +155,9 @@ def _hold(snapshot: Snapshot, job: Job, count: int, lent: Iterable[JobId], ahead
     then = Levels(ledger.free)
     where = placement.place(then, count, spread=job.spread, allowed=allowed)
     if where is not None:
-        return Hold(job, where, snapshot.now, _overlap(where, free), _remains(returned, _minus(where, free), lent))
+        return BackfillReservation(
+            job, where, snapshot.now, _overlap(where, free), _remaining_placements(returned, _minus(where, free), lent)
+        )
     ends = sorted(
         (snapshot.now + expected_seconds(other, other.gpus, snapshot.now, guess=True), other.id)
         for other in running
@@ -159,11 +169,11 @@ def _hold(snapshot: Snapshot, job: Job, count: int, lent: Iterable[JobId], ahead
                 then[node] += gpus
         where = placement.place(then, count, spread=job.spread, allowed=allowed)
         if where is not None:
-            return Hold(job, where, at, _overlap(where, free))
+            return BackfillReservation(job, where, at, _overlap(where, free))
     return None
 
 
-def _remains(
+def _remaining_placements(
     returned: Iterable[tuple[Job, Placement]], missing: Mapping[NodeId, int], lent: Iterable[JobId]
 ) -> dict[JobId, Placement]:
     """Return what each job keeps that must release some of the ``missing`` GPUs: elastic ones first, which need not stop."""
@@ -177,16 +187,18 @@ def _remains(
     return remains
 
 
-def _with(arrange: Arrange, snapshot: Snapshot, hold: Hold, size: Callable[[Job], int]) -> Plan:
+def _plan_with_loans(
+    arrange: Arrange, snapshot: Snapshot, hold: BackfillReservation, size: Callable[[Job], int]
+) -> Plan:
     """Return the plan in which no other job gets reserved GPUs, except on loan."""
     first, saved = hold.job, _overlap(hold.here, {node.id: node.free for node in snapshot.nodes})
-    lent = _lent(snapshot, hold.remains, without=True)
+    lent = _running_borrowers(snapshot, hold.remains, without=True)
     starts = hold.at <= snapshot.now and dict(saved) == dict(hold.where)
-    rest = arrange(_view(snapshot, hold, saved), hold)
+    rest = arrange(_snapshot_for_others(snapshot, hold, saved), hold)
     target, why, batches = dict(rest.plan.target), dict(rest.plan.reasons), dict(rest.plan.batches)
     lent &= target.keys()
-    if hold.at > snapshot.now and (able := _borrowers(snapshot, rest.line, hold, size)):
-        loans = arrange(_loan_view(snapshot, able, saved, target), None).plan
+    if hold.at > snapshot.now and (able := _possible_borrowers(snapshot, rest.line, hold, size)):
+        loans = arrange(_snapshot_for_borrowers(snapshot, able, saved, target), None).plan
         target.update(loans.target)
         batches.update(loans.batches)
         lent |= {job.id for job in able if job.preemptible and job.id in loans.target}
@@ -194,12 +206,12 @@ def _with(arrange: Arrange, snapshot: Snapshot, hold: Hold, size: Callable[[Job]
         target[first.id] = hold.where
         if first.free_speed:
             batches[first.id] = estimates.batch(first, size(first))
-    reserved = {} if starts else _state(first, lent, rest.promised)
+    reserved = {} if starts else _reservation_state(first, lent, rest.promised)
     why = {id: reason for id, reason in why.items() if id not in target}
     return replace(rest.plan, target=target, reasons=why, batches=batches, state=reserved)
 
 
-def _view(snapshot: Snapshot, hold: Hold, saved: Placement) -> Snapshot:
+def _snapshot_for_others(snapshot: Snapshot, hold: BackfillReservation, saved: Placement) -> Snapshot:
     """Return the snapshot for the other jobs: without the reserved GPUs, and with the job of the reservation blocked."""
     gone = {job.id: _minus(job.now_on, hold.remains[job.id]) for job in snapshot.jobs if job.id in hold.remains}
     given: Counter[NodeId] = Counter()
@@ -215,7 +227,7 @@ def _view(snapshot: Snapshot, hold: Hold, saved: Placement) -> Snapshot:
     jobs = []
     for job in snapshot.jobs:
         if job.id == hold.job.id:
-            job = replace(job, blocked=_reason(snapshot, hold, saved))
+            job = replace(job, blocked=_waiting_reason(snapshot, hold, saved))
         elif job.id in gone:
             left = hold.remains[job.id]
             job = replace(job, now_on=left, stopping=not left)
@@ -225,26 +237,28 @@ def _view(snapshot: Snapshot, hold: Hold, saved: Placement) -> Snapshot:
     limits = [
         replace(
             limit,
-            leaving=limit.leaving + _sum(limit, sizes),
-            elsewhere=limit.elsewhere + _sum(limit, takes),
+            leaving=limit.leaving + _gpus_under_limit(limit, sizes),
+            elsewhere=limit.elsewhere + _gpus_under_limit(limit, takes),
         )
         for limit in snapshot.limits
     ]
     return replace(snapshot, nodes=tuple(nodes), jobs=tuple(jobs), limits=tuple(limits))
 
 
-def _borrowers(snapshot: Snapshot, line: Iterable[Job], hold: Hold, size: Callable[[Job], int]) -> list[Job]:
+def _possible_borrowers(
+    snapshot: Snapshot, line: Iterable[Job], hold: BackfillReservation, size: Callable[[Job], int]
+) -> list[Job]:
     """Return the waiting jobs that may use saved GPUs: they can be stopped, or will have ended in time."""
     seconds = hold.at - snapshot.now
     return [
         job
         for job in line
-        if (job.preemptible and LOAN_RESTARTS * job.restart_seconds < seconds)
+        if (job.preemptible and MIN_LOAN_RESTARTS * job.restart_seconds < seconds)
         or expected_seconds(job, size(job), snapshot.now) <= seconds
     ]
 
 
-def _loan_view(
+def _snapshot_for_borrowers(
     snapshot: Snapshot, able: Sequence[Job], saved: Placement, target: Mapping[JobId, Placement]
 ) -> Snapshot:
     """Return the snapshot for the jobs that may borrow: it has only the saved GPUs."""
@@ -252,19 +266,19 @@ def _loan_view(
     held = {
         job.id: max(job.gpus, sum(target.get(job.id, {}).values())) for job in snapshot.jobs if job.id not in theirs
     }
-    nodes = tuple(_only(node, saved.get(node.id, 0)) for node in snapshot.nodes)
+    nodes = tuple(_node_with_free(node, saved.get(node.id, 0)) for node in snapshot.nodes)
     limits = tuple(
-        replace(limit, jobs=limit.jobs & theirs, elsewhere=limit.elsewhere + _sum(limit, held))
+        replace(limit, jobs=limit.jobs & theirs, elsewhere=limit.elsewhere + _gpus_under_limit(limit, held))
         for limit in snapshot.limits
     )
     return replace(snapshot, nodes=nodes, jobs=tuple(able), limits=limits)
 
 
-def _only(node: Node, free: int) -> Node:
+def _node_with_free(node: Node, free: int) -> Node:
     return replace(node, free=free, leaving=0)
 
 
-def _reason(snapshot: Snapshot, hold: Hold, saved: Placement) -> Message:
+def _waiting_reason(snapshot: Snapshot, hold: BackfillReservation, saved: Placement) -> Message:
     """Return why the job that holds the reservation waits."""
     count = sum(hold.where.values())
     if hold.at <= snapshot.now:
@@ -272,8 +286,8 @@ def _reason(snapshot: Snapshot, hold: Hold, saved: Placement) -> Message:
     return reasons.saving(hold.job, snapshot.now, sum(saved.values()), count)
 
 
-def _lent(snapshot: Snapshot, those: Mapping[JobId, Any], *, without: bool = False) -> set[JobId]:
-    """Return the running jobs on borrowed GPUs that are among ``those``, or with ``without`` the others."""
+def _running_borrowers(snapshot: Snapshot, those: Mapping[JobId, Any], *, without: bool = False) -> set[JobId]:
+    """Return the running jobs on borrowed GPUs that are in ``those``, or that are not, with ``without``."""
     borrowed = frozenset(snapshot.state.get(LENT, ()))
     return {
         job.id
@@ -282,11 +296,11 @@ def _lent(snapshot: Snapshot, those: Mapping[JobId, Any], *, without: bool = Fal
     }
 
 
-def _state(first: Job, lent: Iterable[JobId], promised: Iterable[JobId]) -> dict[str, Any]:
+def _reservation_state(first: Job, lent: Iterable[JobId], promised: Iterable[JobId]) -> dict[str, Any]:
     return {RESERVED: first.id, LENT: sorted(lent), PROMISED: sorted(set(promised) - {first.id})}
 
 
-def _sum(limit: Limit, sizes: Mapping[JobId, int]) -> int:
+def _gpus_under_limit(limit: Limit, sizes: Mapping[JobId, int]) -> int:
     return sum(gpus for job, gpus in sizes.items() if job in limit.jobs)
 
 

@@ -9,7 +9,7 @@ from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from scheduling.renamed import renamed
+from scheduling.renamed import renamed, warn
 from scheduling.toolkit import placement
 from scheduling.toolkit.levels import Levels
 from scheduling.types import Job, JobId, Limit, Node, NodeId, Placement, Snapshot
@@ -102,9 +102,14 @@ class Capacity:
         node = next(self.free.fullest(self.scope(job).allowed), None)
         return None if node is None else self.nodes[node]
 
-    def terms(self, job: Job) -> Hashable:
+    def fit_key(self, job: Job) -> Hashable:
         """Return a key that is equal for waiting jobs that fit alike: if one does not fit, neither does the next."""
         return job.min_gpus, job.spread, self.scope(job).allowed, tuple(self._limits_of.get(job.id, ()))
+
+    def terms(self, job: Job) -> Hashable:
+        """The old name of ``fit_key``, for one release."""
+        warn("Capacity.terms", "Capacity.fit_key")
+        return self.fit_key(job)
 
     def count(self, job: Job) -> int:
         return placement.total(self.held.get(job.id, {}))
@@ -177,14 +182,14 @@ class Capacity:
         node = None
         if self.room(job):
             allowed = self.scope(job).allowed
-            node = placement.grow(self.held[job.id], self.free, spread=job.spread, allowed=allowed)
+            node = placement.node_to_grow_on(self.held[job.id], self.free, spread=job.spread, allowed=allowed)
         if node is not None:
             self.give(job, {node: 1})
         return node is not None
 
     def ask_back(self, job: Job, node: NodeId | None = None) -> NodeId:
         """Ask a job for a GPU that it can spare (of ``node``). With ``coming`` it is free at once, otherwise not yet."""
-        where = placement.shrink(self.held[job.id], job.base, node)
+        where = placement.node_to_shrink_on(self.held[job.id], job.base, node)
         if where is None:
             raise ValueError(f"job {job.id} has nothing to spare")
         self.held[job.id] = placement.plus(self.held[job.id], where, -1)
@@ -194,13 +199,18 @@ class Capacity:
             self._use_room(job, -1)
         return where
 
-    def leave_with(self, job: Job, node: NodeId) -> None:
+    def undo_ask_back(self, job: Job, node: NodeId) -> None:
         """Undo ``ask_back``."""
         self.held[job.id] = placement.plus(self.held[job.id], node)
         if self.coming:
             if node in self.free:
                 self.free[node] -= 1
             self._use_room(job, 1)
+
+    def leave_with(self, job: Job, node: NodeId) -> None:
+        """The old name of ``undo_ask_back``, for one release."""
+        warn("Capacity.leave_with", "Capacity.undo_ask_back")
+        self.undo_ask_back(job, node)
 
     def evict(self, job: Job) -> Placement:
         """Take all GPUs of a running job and return them. With ``coming`` they are free at once, otherwise not yet."""

@@ -34,7 +34,7 @@ class Shares:
         fast = alone if gpus is None else estimates.speed(job, gpus, free_batch=True)
         if alone <= 0 or fast <= 0:
             return float("inf")
-        ideal = max((left + _done(job, left)) / alone, 1.0)
+        ideal = max((left + _work_done(job, left)) / alone, 1.0)
         return (max(0.0, self.now - job.submitted_at) + left / fast) / ideal
 
 
@@ -47,7 +47,7 @@ def rho(job: Job, snapshot: Snapshot) -> Estimate:
     return Estimate(Shares(snapshot).rho(job, job.gpus or None), work.source, work.error)
 
 
-def _done(job: Job, left: float) -> float:
+def _work_done(job: Job, left: float) -> float:
     """Return the work done so far, in seconds on one GPU."""
     if job.progress is not None and job.progress < 1.0 and job.work is not None:
         return left * job.progress / (1.0 - job.progress)

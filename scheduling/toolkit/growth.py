@@ -1,7 +1,13 @@
 """How many GPUs a job may grow to, and whether growing is worth it."""
 
+from typing import TYPE_CHECKING
+
+from scheduling.renamed import renamed
 from scheduling.toolkit import estimates
 from scheduling.types import Job
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, {"pays": "growth_pays_off"})
 
 MIN_GAIN = 0.05
 """A job does not get another GPU that makes it faster by less than this fraction of one GPU."""
@@ -30,7 +36,7 @@ def next_size(job: Job, count: int, largest: int) -> int:
     return 0
 
 
-def pays(job: Job, size: int, within: float) -> bool:
+def growth_pays_off(job: Job, size: int, within: float) -> bool:
     """Whether a running job that grows to ``size`` makes up for the interruption ``within`` seconds and before it ends."""
     now, then = estimates.speed(job, job.gpus, free_batch=True), estimates.speed(job, size, free_batch=True)
     seconds = min(within, estimates.remaining_seconds(job, size, free_batch=True))

@@ -3,12 +3,13 @@
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterator, Mapping
 
+from scheduling.renamed import warn
 from scheduling.types import NodeId
 
-NONE: frozenset[NodeId] = frozenset()
+NO_NODES: frozenset[NodeId] = frozenset()
 
 
-REMEMBERED = 32
+MAX_CACHED_SUMS = 32
 """The number of sets of nodes whose sums are kept up to date; others are added up each time."""
 
 
@@ -55,12 +56,12 @@ class Levels(dict[NodeId, int]):
         found = self._sums.get(allowed)
         if found is None:
             found = sum(count for node, count in self.items() if node in allowed)
-            if len(self._sums) < REMEMBERED:
+            if len(self._sums) < MAX_CACHED_SUMS:
                 self._sums[allowed] = found
         return found
 
     def tightest(
-        self, minimum: int, allowed: Collection[NodeId] | None = None, without: Collection[NodeId] = NONE
+        self, minimum: int, allowed: Collection[NodeId] | None = None, without: Collection[NodeId] = NO_NODES
     ) -> NodeId | None:
         """Return the node with the smallest number that is at least ``minimum``, or None."""
         for count in self._counts[bisect_left(self._counts, minimum) :]:
@@ -78,7 +79,7 @@ class Levels(dict[NodeId, int]):
                 if allowed is None or node in allowed:
                     yield node
 
-    def following(self, last: NodeId, minimum: int, allowed: Collection[NodeId] | None = None) -> NodeId | None:
+    def first_after(self, last: NodeId, minimum: int, allowed: Collection[NodeId] | None = None) -> NodeId | None:
         """Return the first node after ``last``, in the cyclic order of ids, that has at least ``minimum``, or None."""
         best: tuple[bool, NodeId] | None = None
         for count in self._counts[bisect_left(self._counts, minimum) :]:
@@ -91,3 +92,8 @@ class Levels(dict[NodeId, int]):
                     best = found if best is None else min(best, found)
                     break
         return None if best is None else best[1]
+
+    def following(self, last: NodeId, minimum: int, allowed: Collection[NodeId] | None = None) -> NodeId | None:
+        """The old name of ``first_after``, for one release."""
+        warn("Levels.following", "Levels.first_after")
+        return self.first_after(last, minimum, allowed)

@@ -22,19 +22,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isfinite
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from scheduling.renamed import renamed
 from scheduling.toolkit.estimates import DEFAULT_EXPONENT
 from scheduling.types import Curve, Source
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, {"from_runs": "curve_from_runs"})
 
 Array = NDArray[np.float64]
 
 FLOOR = 1e-8
 CEILING = 1e6
 MAX_OVERLAP = 10.0
-GROWTH = 2
+MAX_GROWTH = 2
 """A job gets at most this many times the GPUs that it was measured on (AdaptDL, confirmed)."""
 BATCHES_TRIED = 50
 UNSEEN_SYNC_ERROR = 0.3
@@ -185,14 +190,14 @@ def curve(
     """Return the speeds on 1, 2, ... GPUs on as few nodes as possible.
 
     With ``stats`` they are those of the best batch size, otherwise of the one asked for. The curve lists at most
-    ``GROWTH`` times as many GPUs as were measured.
+    ``MAX_GROWTH`` times as many GPUs as were measured.
     """
-    count = np.arange(1, max(1, min(max_gpus, GROWTH * model.largest)) + 1)
+    count = np.arange(1, max(1, min(max_gpus, MAX_GROWTH * model.largest)) + 1)
     nodes = -(-count // max(1, gpus_per_node))
-    one = float(_fixed(model, batches, 1, 1, stats))
+    one = float(_fixed_batch_rate(model, batches, 1, 1, stats))
     shape: tuple[int, ...] = ()
     if stats is None:
-        speeds = _fixed(model, batches, nodes, count, None)
+        speeds = _fixed_batch_rate(model, batches, nodes, count, None)
     else:
         totals, speeds = best_batch(model, stats, batches, nodes, count)
         shape = tuple(totals.tolist())
@@ -201,25 +206,25 @@ def curve(
         speeds=tuple((speeds / one).tolist()),
         batches=shape,
         kinds=dict(kinds or {}),
-        apart=_apart(model, batches, count[(nodes == 1) & (count > 1)], stats),
+        apart=_two_node_ratio(model, batches, count[(nodes == 1) & (count > 1)], stats),
         source=source,
         error=round(error, 4),
     )
 
 
-def _fixed(model: Model, batches: Batches, nodes: ArrayLike, gpus: ArrayLike, stats: Stats | None) -> Array:
+def _fixed_batch_rate(model: Model, batches: Batches, nodes: ArrayLike, gpus: ArrayLike, stats: Stats | None) -> Array:
     """Return the useful samples per second with the batch asked for, without those that only fill up the last GPU."""
     local, passes = split(batches.asked, gpus, batches)
     useful = batches.asked / model.step_seconds(nodes, gpus, local, passes)
     return useful if stats is None else useful * efficiency(stats, batches.asked, batches.start)
 
 
-def _apart(model: Model, batches: Batches, gpus: NDArray[np.int_], stats: Stats | None) -> float:
+def _two_node_ratio(model: Model, batches: Batches, gpus: NDArray[np.int_], stats: Stats | None) -> float:
     """Return the ratio of the speed on two nodes to that on one: the geometric mean over the sizes that fit on one node."""
     if not len(gpus):
         return 1.0
     if stats is None:
-        ratio = _fixed(model, batches, 2, gpus, None) / _fixed(model, batches, 1, gpus, None)
+        ratio = _fixed_batch_rate(model, batches, 2, gpus, None) / _fixed_batch_rate(model, batches, 1, gpus, None)
     else:
         ratio = best_batch(model, stats, batches, 2, gpus)[1] / best_batch(model, stats, batches, 1, gpus)[1]
     return float(np.clip(np.exp(np.log(ratio).mean()), 0.01, 1.0))
@@ -227,12 +232,12 @@ def _apart(model: Model, batches: Batches, gpus: NDArray[np.int_], stats: Stats 
 
 def kind_factors(models: Mapping[str, Model], reference: str, batches: Batches) -> dict[str, float]:
     """Return the speed of one GPU of each kind relative to the reference; it holds for more GPUs too (Sia, confirmed)."""
-    alone = {kind: float(_fixed(model, batches, 1, 1, None)) for kind, model in models.items()}
+    alone = {kind: float(_fixed_batch_rate(model, batches, 1, 1, None)) for kind, model in models.items()}
     return {kind: speed / alone[reference] for kind, speed in alone.items()}
 
 
 @lru_cache(maxsize=1024)
-def _power(exponent: float, sizes: int, error: float) -> Curve:
+def _power_curve(exponent: float, sizes: int, error: float) -> Curve:
     speeds = tuple((np.arange(1, sizes + 1) ** exponent).tolist())
     return Curve(speeds=speeds, source="history", error=error)
 
@@ -245,7 +250,7 @@ EXPONENT_SPREAD = 0.2
 """Standard deviation of the exponent from program to program."""
 
 
-def from_runs(groups: Iterable[Sequence[tuple[float, float]]], max_gpus: int) -> Curve | None:
+def curve_from_runs(groups: Iterable[Sequence[tuple[float, float]]], max_gpus: int) -> Curve | None:
     """Return a curve from (GPUs, seconds) of finished runs, those of equal work in one group.
 
     None where no group has two sizes. The speed on n GPUs is n ** e. A regression on the logs of the durations within the
@@ -264,18 +269,18 @@ def from_runs(groups: Iterable[Sequence[tuple[float, float]]], max_gpus: int) ->
     exponent = float((trust * DEFAULT_EXPONENT - x @ y) / (trust + x @ x))
     largest = max(int(gpus) for group in found for gpus, _ in group)
     error = RUN_NOISE / float(np.sqrt(trust + x @ x)) * float(np.log(max(2, largest)))
-    sizes = max(1, min(max_gpus, GROWTH * largest))
-    return _power(round(min(max(exponent, 0.0), 1.0), 3), sizes, round(error, 3))
+    sizes = max(1, min(max_gpus, MAX_GROWTH * largest))
+    return _power_curve(round(min(max(exponent, 0.0), 1.0), 3), sizes, round(error, 3))
 
 
 # --- the fit -------------------------------------------------------------------------------------------------------
 
-LOW = np.array([*[np.log(FLOOR)] * 6, 1.0])
-HIGH = np.array([*[np.log(CEILING)] * 6, MAX_OVERLAP])
+LOWER_BOUNDS = np.array([*[np.log(FLOOR)] * 6, 1.0])
+UPPER_BOUNDS = np.array([*[np.log(CEILING)] * 6, MAX_OVERLAP])
 STARTS = ((0.5, 1.05), (0.1, 2.0), (0.9, 1.5), (0.5, 4.0), (0.2, 8.0), (0.8, 3.0))
 """The starting points of each fit: (constant part of a pass, overlap)."""
 OVERLAP_WEIGHT, SLOPE_WEIGHT = np.sqrt(1e-3), np.sqrt(1e-2)
-STEPS = 60
+MAX_ITERATIONS = 60
 
 
 def fit(measurements: Iterable[Measurement], *, before: Model | None = None) -> Model | None:
@@ -286,10 +291,10 @@ def fit(measurements: Iterable[Measurement], *, before: Model | None = None) -> 
     usable = [item for item in measurements if item.usable]
     if not usable:
         return None
-    data = _Data(usable)
+    data = _Observations(usable)
     starts = [data.start(constant, overlap) for constant, overlap in STARTS]
     if before is not None:
-        starts.append(np.clip(_theta(before), LOW, HIGH))
+        starts.append(np.clip(_theta_of(before), LOWER_BOUNDS, UPPER_BOUNDS))
     fixed = data.frozen()
     theta = np.array(starts)
     for column, value in fixed.items():
@@ -298,10 +303,10 @@ def fit(measurements: Iterable[Measurement], *, before: Model | None = None) -> 
     theta, cost = _descend(data, theta, free)
     best = theta[int(np.argmin(cost))]
     error = max(MIN_ERROR, data.error(best, int(free.sum())))
-    return _with_priors(best, data, error)
+    return _to_model(best, data, error)
 
 
-class _Data:
+class _Observations:
     """Measurements as arrays."""
 
     def __init__(self, measurements: Sequence[Measurement]) -> None:
@@ -322,7 +327,7 @@ class _Data:
 
     def frozen(self) -> dict[int, float]:
         """Return the parameters that these measurements do not determine, with fixed values."""
-        floor = float(LOW[0])
+        floor = float(LOWER_BOUNDS[0])
         fixed: dict[int, float] = {}
         if len(np.unique(self.local)) == 1:
             fixed[0] = float(np.log(max(self.grad.mean() / 2, FLOOR)))
@@ -343,7 +348,7 @@ class _Data:
         for of in (self.several, ~self.several & ~self.alone):
             usual = float(np.median(sync[of])) if of.any() else grad / 10
             theta += [np.log(usual), np.log(usual / 20)]
-        return np.clip(np.array([*theta, overlap]), LOW, HIGH)
+        return np.clip(np.array([*theta, overlap]), LOWER_BOUNDS, UPPER_BOUNDS)
 
     def residuals(self, theta: Array) -> tuple[Array, Array]:
         """Return the (S, R) weighted errors of S sets of parameters, and their (S, R, 7) slopes, the regularisers last."""
@@ -396,21 +401,21 @@ class _Data:
         return float(np.sqrt(mean * len(off) / spare)) if spare > 0 else max(0.1, float(np.sqrt(mean)))
 
 
-def _descend(data: _Data, theta: Array, free: NDArray[np.bool_]) -> tuple[Array, Array]:
+def _descend(data: _Observations, theta: Array, free: NDArray[np.bool_]) -> tuple[Array, Array]:
     """Minimise the errors from all starting points at once, within the bounds (Levenberg-Marquardt)."""
     off, slope = data.residuals(theta)
     cost = np.einsum("sr,sr->s", off, off)
     damping = np.full(len(theta), 1e-2)
     diagonal = np.arange(7)
     idle = np.zeros(len(theta), int)
-    for _ in range(STEPS):
+    for _ in range(MAX_ITERATIONS):
         downhill = -np.einsum("srp,sr->sp", slope, off)
-        stuck = ~free | ((theta <= LOW) & (downhill < 0)) | ((theta >= HIGH) & (downhill > 0))
+        stuck = ~free | ((theta <= LOWER_BOUNDS) & (downhill < 0)) | ((theta >= UPPER_BOUNDS) & (downhill > 0))
         moving = np.where(stuck[:, None, :], 0.0, slope)
         bend = np.swapaxes(moving, 1, 2) @ moving
         bend[:, diagonal, diagonal] += damping[:, None] * (bend[:, diagonal, diagonal] + 1e-6) + 1e-12 + stuck
         step = np.linalg.solve(bend, np.where(stuck, 0.0, downhill)[:, :, None])[:, :, 0]
-        there = np.clip(theta + np.clip(step, -3, 3), LOW, HIGH)
+        there = np.clip(theta + np.clip(step, -3, 3), LOWER_BOUNDS, UPPER_BOUNDS)
         new_off, new_slope = data.residuals(there)
         new_cost = np.einsum("sr,sr->s", new_off, new_off)
         better = new_cost < cost
@@ -423,13 +428,13 @@ def _descend(data: _Data, theta: Array, free: NDArray[np.bool_]) -> tuple[Array,
     return theta, cost
 
 
-def _with_priors(theta: Array, data: _Data, error: float) -> Model:
+def _to_model(theta: Array, data: _Observations, error: float) -> Model:
     a_c, b_c, a_n, b_n, a_r, b_r = np.exp(theta[:6]).tolist()
     if not data.several.any():
         a_n, b_n = max(a_n, 1.1 * a_r), max(b_n, 1.1 * b_r)
     return Model(a_c, b_c, a_n, b_n, a_r, b_r, float(theta[6]), int(data.gpus.max()), error)
 
 
-def _theta(model: Model) -> Array:
+def _theta_of(model: Model) -> Array:
     rates = (model.a_c, model.b_c, model.a_n, model.b_n, model.a_r, model.b_r)
     return np.array([*np.log(rates), model.g])

@@ -5,9 +5,14 @@ GPUs stay whole. Ties go to the smaller node id, so the result does not depend o
 """
 
 from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
 
+from scheduling.renamed import renamed
 from scheduling.toolkit.levels import Levels
 from scheduling.types import NodeId, Placement
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, {"grow": "node_to_grow_on", "shrink": "node_to_shrink_on"})
 
 
 def total(placement: Placement) -> int:
@@ -41,7 +46,7 @@ def place(
     return None
 
 
-def grow(
+def node_to_grow_on(
     current: Placement, free: Mapping[NodeId, int], *, spread: bool, allowed: Collection[NodeId] | None = None
 ) -> NodeId | None:
     """Return the node for one more GPU of a running job: where it has the most already, else the tightest new one."""
@@ -53,7 +58,7 @@ def grow(
     return (free if isinstance(free, Levels) else Levels(free)).tightest(1, allowed, current)
 
 
-def shrink(current: Placement, base: Placement, node: NodeId | None = None) -> NodeId | None:
+def node_to_shrink_on(current: Placement, base: Placement, node: NodeId | None = None) -> NodeId | None:
     """Return the node on which a job releases one GPU: never of its base, and outside the nodes of the base first.
 
     So the job contracts to few nodes. With ``node``, consider only that one.

@@ -22,6 +22,7 @@ if not TYPE_CHECKING:
             "act": "apply_now",
             "line_up": "release_preemptible",
             "stand_in_line": "admit_in_order",
+            "part": "available_part",
         },
     )
 
@@ -51,8 +52,8 @@ def build_plan(
     why = dict(why or {})
     later = Capacity(snapshot, coming=True)
     running = [job for job in order if job.running]
-    _shrink(later, running, wanted)
-    served, line, stopped = _serve(later, order, wanted, why, snapshot.explain)
+    _shrink_running(later, running, wanted)
+    served, line, stopped = _allocate_waiting(later, order, wanted, why, snapshot.explain)
     for job in (*running, *served):
         if job.elastic and job.id in later.held:
             while later.count(job) < min(wanted.get(job.id, 0), job.max_gpus) and later.grow(job):
@@ -101,14 +102,14 @@ def admit_in_order(
         if job.id not in again and (not job.waiting or job.blocked):
             continue
         count = size(job)
-        terms = (count, ledger.terms(job))
-        if terms in unfit:
+        key = (count, ledger.fit_key(job))
+        if key in unfit:
             continue
         if where := ledger.fit(job, count):
             ledger.give(job, where)
             wanted[job.id] = count
         else:
-            unfit.add(terms)
+            unfit.add(key)
     return wanted, ledger
 
 
@@ -131,7 +132,7 @@ def apply_now(
         if missing := start(job, now, later.held[job.id]):
             why[job.id] = reasons.awaiting(job, now, missing)
     for job in staying:
-        if more := part(minus(later.held[job.id], job.now_on), now, job):
+        if more := available_part(minus(later.held[job.id], job.now_on), now, job):
             now.give(job, more)
     return now
 
@@ -150,7 +151,7 @@ def start(job: Job, now: Capacity, wanted: Placement) -> int:
     An elastic job starts with its minimum or more and grows later. Any other job keeps its size, so it waits for all of
     it, unless as many GPUs on as few nodes are free elsewhere.
     """
-    here = part(wanted, now, job)
+    here = available_part(wanted, now, job)
     missing = placement.total(wanted) - placement.total(here)
     if not missing or (job.elastic and placement.total(here) >= job.min_gpus):
         now.give(job, here)
@@ -163,7 +164,7 @@ def start(job: Job, now: Capacity, wanted: Placement) -> int:
     return missing
 
 
-def part(wanted: Placement, now: Capacity, job: Job) -> Placement:
+def available_part(wanted: Placement, now: Capacity, job: Job) -> Placement:
     """Return as much of ``wanted`` as is free now and within the limits of the job."""
     free = {node: min(gpus, now.free.get(node, 0)) for node, gpus in wanted.items()}
     count = min(placement.total(free), now.room(job))
@@ -175,7 +176,7 @@ def minus(one: Placement, other: Placement) -> Placement:
     return {node: gpus for node, gpus in more.items() if gpus > 0}
 
 
-def _shrink(later: Capacity, running: Iterable[Job], wanted: Mapping[JobId, int]) -> None:
+def _shrink_running(later: Capacity, running: Iterable[Job], wanted: Mapping[JobId, int]) -> None:
     for job in running:
         if not job.elastic:
             continue
@@ -186,7 +187,7 @@ def _shrink(later: Capacity, running: Iterable[Job], wanted: Mapping[JobId, int]
             later.ask_back(job)
 
 
-def _serve(
+def _allocate_waiting(
     later: Capacity, order: Sequence[Job], wanted: Mapping[JobId, int], why: dict[JobId, Message], explain: bool
 ) -> tuple[list[Job], list[Job], list[Job]]:
     """Give waiting jobs their GPUs in ``later`` and stop others where needed; return (served, waiting, stopped)."""
@@ -207,7 +208,7 @@ def _serve(
         if not (explain or wanted.get(job.id)):
             line.append(job)
             continue
-        alike = later.terms(job)
+        alike = later.fit_key(job)
         if job.blocked or alike not in possible:
             if alone := reasons.impossible(job, later):
                 why[job.id] = alone
@@ -215,11 +216,11 @@ def _serve(
             possible.add(alike)
         count = min(max(wanted.get(job.id, 0), job.min_gpus), job.max_gpus) if wanted.get(job.id, 0) else 0
         minimum = job.min_gpus if job.elastic else count
-        terms = (minimum, alike)
+        key = (minimum, alike)
         where = None
-        if count and terms not in unfit:
+        if count and key not in unfit:
             where = _fit(later, job, minimum, count)
-            if where is None and (last := _victims(later, job, minimum, victims, gone, number)):
+            if where is None and (last := _jobs_to_stop(later, job, minimum, victims, gone, number)):
                 for victim in last:
                     later.evict(victim)
                 stopped += last
@@ -229,7 +230,7 @@ def _serve(
                 where = _fit(later, job, minimum, count)
         if where is None:
             if count:
-                unfit.add(terms)
+                unfit.add(key)
             if limited := reasons.limited(job, later):
                 why[job.id] = limited
             else:
@@ -244,7 +245,7 @@ def _fit(later: Capacity, job: Job, minimum: int, maximum: int) -> Placement | N
     return later.fit(job, maximum) or (later.best_fit(job, maximum) if minimum < maximum else None)
 
 
-def _victims(
+def _jobs_to_stop(
     later: Capacity, job: Job, count: int, candidates: Sequence[tuple[int, Job]], gone: set[JobId], rank: int
 ) -> list[Job]:
     """Return the jobs to stop so that ``job`` fits with ``count`` GPUs: the last in the order, and no more than necessary.

@@ -9,7 +9,7 @@ from scheduling.toolkit.job_updates import updated_job
 from scheduling.types import Job, JobId, NodeId, Placement, Plan, Snapshot
 
 if not TYPE_CHECKING:
-    __getattr__ = renamed(__name__, {"after": "project"})
+    __getattr__ = renamed(__name__, {"after": "project", "clean": "without_empty_nodes"})
 
 
 def project(
@@ -24,7 +24,7 @@ def project(
     back: dict[NodeId, int] = {}
     for job in snapshot.jobs:
         target = plan.target.get(job.id, {})
-        target = target if target is job.now_on else clean(target)
+        target = target if target is job.now_on else without_empty_nodes(target)
         batch = plan.batches.get(job.id, job.batch) if target else job.batch
         if target is not job.now_on and target != job.now_on:
             for node, gpus in job.now_on.items():
@@ -35,7 +35,7 @@ def project(
             if before is not None and before.now_on == target:
                 job = before
             else:
-                job = _moved(job, target, snapshot.now, movable=movable)
+                job = _with_target(job, target, snapshot.now, movable=movable)
         if batch != job.batch:
             job = updated_job(job, batch=batch)
         jobs.append(job)
@@ -49,7 +49,7 @@ def project(
     return replace(snapshot, nodes=nodes, jobs=tuple(jobs), limits=limits, state=plan.state)
 
 
-def _moved(job: Job, target: Placement, now: float, *, movable: bool) -> Job:
+def _with_target(job: Job, target: Placement, now: float, *, movable: bool) -> Job:
     started = bool(target) and not job.now_on
     ran = job.first_started_at is not None
     return updated_job(
@@ -73,5 +73,6 @@ def base_of(job: Job, target: Placement, *, movable: bool = False) -> Placement:
     return {home: min(target[home], job.min_gpus)}
 
 
-def clean(target: Placement) -> Placement:
+def without_empty_nodes(target: Placement) -> Placement:
+    """Return the placement without nodes with 0 GPUs."""
     return target if all(target.values()) else {node: gpus for node, gpus in target.items() if gpus}

@@ -18,6 +18,7 @@ if not TYPE_CHECKING:
     __getattr__ = renamed(
         __name__,
         {
+            "rough": "rounded_seconds",
             "gpus": "words.gpus",
             "jobs": "words.jobs_are",
             "hours": "words.duration",
@@ -212,7 +213,7 @@ AHEAD = re.compile(r"\b(\d+) jobs? (?:is|are) ahead of it\b")
 """The count in a sentence that a lab's own policy gives as a reason."""
 
 
-def rough(seconds: float) -> int:
+def rounded_seconds(seconds: float) -> int:
     """Return a duration rounded as a sentence shows it, in seconds: to whole days, hours, minutes or seconds."""
     size = next((size for size in (86400, 3600, 60) if seconds >= 2 * size), 1)
     return round(seconds / size) * size
@@ -295,15 +296,15 @@ def shortage(job: Job, capacity: Capacity, ahead: int) -> Message:
     largest, name = (capacity.free[node.id], node.name) if node is not None else (0, "")
     if left <= 0:
         scope = capacity.scope(job)
-        return NoneFree(ahead, scope.total, scope.allowed is None, _keeps(job, capacity))
+        return NoneFree(ahead, scope.total, scope.allowed is None, _has_kept_gpus(job, capacity))
     if left < job.min_gpus:
-        return TooFewFree(ahead, job.min_gpus, left, _keeps(job, capacity))
+        return TooFewFree(ahead, job.min_gpus, left, _has_kept_gpus(job, capacity))
     if job.spread or largest >= job.min_gpus:
-        return NotUnderThisPolicy(ahead, left, _keeps(job, capacity))
+        return NotUnderThisPolicy(ahead, left, _has_kept_gpus(job, capacity))
     return TooScattered(ahead, job.min_gpus, largest, name)
 
 
-def _keeps(job: Job, capacity: Capacity) -> bool:
+def _has_kept_gpus(job: Job, capacity: Capacity) -> bool:
     """Whether free GPUs of nodes that it can run on are kept for jobs ahead of it, in its layer or a higher one."""
     allowed = capacity.scope(job).allowed
     return any(allowed is None or node in allowed for node in capacity.kept)
@@ -335,5 +336,5 @@ def awaiting(job: Job, capacity: Capacity, missing: int) -> Message:
 
 
 def saving(job: Job, now: float, have: int, count: int) -> Message:
-    waited = rough(max(0.0, now - job.submitted_at - job.run_seconds))
+    waited = rounded_seconds(max(0.0, now - job.submitted_at - job.run_seconds))
     return Saving(waited, count, have)

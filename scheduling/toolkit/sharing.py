@@ -11,9 +11,9 @@ from scheduling.messages import Message
 from scheduling.renamed import renamed
 from scheduling.toolkit import reasons
 from scheduling.toolkit.capacity import Capacity
+from scheduling.toolkit.growth import growth_pays_off
 from scheduling.toolkit.growth import max_size as max_size
 from scheduling.toolkit.growth import next_size as next_size
-from scheduling.toolkit.growth import pays
 from scheduling.types import Job, JobId, Plan, Snapshot
 
 if not TYPE_CHECKING:
@@ -72,10 +72,10 @@ class Pool:
                 else:
                     self.free += gpus
             else:
-                terms = capacity.terms(job)
-                if not job.blocked and terms not in known:
-                    known[terms] = reasons.impossible(job, capacity)
-                if why := job.blocked or known[terms]:
+                key = capacity.fit_key(job)
+                if not job.blocked and key not in known:
+                    known[key] = reasons.impossible(job, capacity)
+                if why := job.blocked or known[key]:
                     self.impossible[job.id] = why
 
     def take(self, job: Job, gpus: int) -> bool:
@@ -125,7 +125,7 @@ def skip_unprofitable_resizes(snapshot: Snapshot, wanted: Mapping[JobId, int], w
         wish, gpus = wanted.get(job.id, 0), job.gpus
         if wish == gpus:
             continue
-        if not wish or not job.running or gpus < job.min_gpus or (wish > gpus and pays(job, wish, within)):
+        if not wish or not job.running or gpus < job.min_gpus or (wish > gpus and growth_pays_off(job, wish, within)):
             missing += wish - gpus
         else:
             kept[job.id] = gpus

@@ -8,7 +8,7 @@ from scheduling.messages import Message
 from scheduling.renamed import renamed
 from scheduling.toolkit import placement, reasons
 from scheduling.toolkit.capacity import Capacity
-from scheduling.toolkit.plan_builder import minus, part, start
+from scheduling.toolkit.plan_builder import available_part, minus, start
 from scheduling.types import Job, JobId, Placement, Plan, Snapshot
 
 if not TYPE_CHECKING:
@@ -35,12 +35,12 @@ def carry_out(
     now, why = Capacity(snapshot), dict(why)
     for job in order:
         if job.running and target.get(job.id, {}) != job.now_on:
-            _release(job, target.get(job.id, {}), now)
+            _release_gpus(job, target.get(job.id, {}), now)
     ahead = 0
     for job in order:
         wanted = target.get(job.id, {})
         if job.running and job.id in now.held:
-            if more := part(minus(wanted, now.held[job.id]), now, job):
+            if more := available_part(minus(wanted, now.held[job.id]), now, job):
                 now.give(job, more)
         elif job.waiting and wanted and (missing := start(job, now, wanted)):
             why[job.id] = reasons.awaiting(job, now, missing)
@@ -48,19 +48,19 @@ def carry_out(
         if job.waiting and not target.get(job.id) and job.id not in why:
             why[job.id] = reasons.limited(job, now) or reasons.shortage(job, now, ahead)
             ahead += 1
-    elsewhere = {job.id: now.held[job.id] for job in order if job.waiting and _is_elsewhere(job, target, now)}
+    elsewhere = {job.id: now.held[job.id] for job in order if job.waiting and _starts_elsewhere(job, target, now)}
     if elsewhere and "aim" in state:
         state = {**state, "aim": {**state["aim"], **elsewhere}}
     sizes = {job: size for job, size in (batches or {}).items() if job in now.held}
     return Plan(now.held, why, state, sizes, again_at, now.reserved)
 
 
-def _is_elsewhere(job: Job, target: Mapping[JobId, Placement], now: Capacity) -> bool:
+def _starts_elsewhere(job: Job, target: Mapping[JobId, Placement], now: Capacity) -> bool:
     """Whether a job starts on other GPUs than those of its target."""
     return bool(minus(now.held.get(job.id, {}), target.get(job.id, {})))
 
 
-def _release(job: Job, wanted: Placement, now: Capacity) -> None:
+def _release_gpus(job: Job, wanted: Placement, now: Capacity) -> None:
     if not wanted:
         now.evict(job)
         return
@@ -74,7 +74,7 @@ def _release(job: Job, wanted: Placement, now: Capacity) -> None:
         now.held[job.id] = keep
     elif job.preemptible:
         now.evict(job)
-        now.reserve(part(wanted, now, job))
+        now.reserve(available_part(wanted, now, job))
 
 
 _total = placement.total
@@ -107,10 +107,10 @@ def recall(snapshot: Snapshot, seconds: float) -> tuple[dict[JobId, Placement], 
     age = snapshot.now - state["at"]
     reached = all(aim.get(job.id, {}) == job.now_on for job in snapshot.jobs)
     fresh = 0 <= age < seconds or (not reached and 0 <= age < MAX_CHANGE_SECONDS)
-    return (aim, state["batches"]) if fresh and _sound(snapshot, aim) else None
+    return (aim, state["batches"]) if fresh and _is_feasible(snapshot, aim) else None
 
 
-def _sound(snapshot: Snapshot, aim: Mapping[JobId, Placement]) -> bool:
+def _is_feasible(snapshot: Snapshot, aim: Mapping[JobId, Placement]) -> bool:
     left = {node.id: node.total for node in snapshot.nodes}
     for job in snapshot.jobs:
         where = aim.get(job.id, {})

@@ -22,10 +22,10 @@ PARTS = ("start", "training", "resize", "line", "cycle", "decisions", "nodes", "
 
 
 def main() -> int:
-    return in_turn("tests.bench", dict.fromkeys(PARTS, ()))
+    return run_programs("tests.bench", dict.fromkeys(PARTS, ()))
 
 
-def in_turn(package: str, parts: Mapping[str, Sequence[str]]) -> int:
+def run_programs(package: str, parts: Mapping[str, Sequence[str]]) -> int:
     """Run the programs of a package with their arguments; return 1 when one missed a target, as an exit code."""
     missed = []
     for part, arguments in parts.items():

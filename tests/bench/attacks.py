@@ -41,7 +41,7 @@ WAITING = 450
 """The number of waiting jobs; a member may have at most 500."""
 
 
-class OneAddress(Product):
+class SplitWebProduct(Product):
     """Starts web processes as ``manage.py up`` does."""
 
     def start(self, name: str) -> None:
@@ -88,20 +88,20 @@ class Lab:
 
 
 @dataclass
-class Times:
+class ResponseTimes:
     """Response times in seconds; an answer that never came counts as the time limit."""
 
     seconds: list[float] = field(default_factory=list)
 
-    def at(self, share: float) -> float:
+    def quantile(self, share: float) -> float:
         some = sorted(self.seconds)
         return some[min(len(some) - 1, int(share * len(some)))]
 
     def __str__(self) -> str:
-        return f"median {self.at(0.5):.3f} s, p99 {self.at(0.99):.3f} s of {len(self.seconds)}"
+        return f"median {self.quantile(0.5):.3f} s, p99 {self.quantile(0.99):.3f} s of {len(self.seconds)}"
 
 
-def measure(ask: Callable[[], None], into: Times, over: threading.Event) -> None:
+def measure(ask: Callable[[], None], into: ResponseTimes, over: threading.Event) -> None:
     while not over.is_set():
         began = time.monotonic()
         try:
@@ -259,7 +259,7 @@ def in_parallel(count: int, work: Callable[[int], None]) -> None:
 
 
 ATTACKS: dict[str, Attack] = {
-    "nothing": lambda _, over: void(over.wait()),
+    "nothing": lambda _, over: ignore_result(over.wait()),
     "messages": flood_of_messages,
     "downloads": slow_readers,
     "passwords": password_guessing,
@@ -269,14 +269,14 @@ ATTACKS: dict[str, Attack] = {
 }
 
 
-def void(_: object) -> None:
+def ignore_result(_: object) -> None:
     """Ignore a result."""
 
 
 # --- the run -------------------------------------------------------------------------------------------------------
 
 
-def begin(made: outside.Lab) -> Lab:
+def start_jobs(made: outside.Lab) -> Lab:
     person = made.people[0]
     jobs = []
     for _ in range(JOBS):
@@ -286,11 +286,11 @@ def begin(made: outside.Lab) -> Lab:
             "POST", "jobs/", json={**spec, "min_gpus": 1, "max_gpus": 1, "time_limit_seconds": 86400, "env_vars": never}
         )
         jobs.append(int(job["id"]))
-    wait_for("all jobs run", lambda: not lost(made, jobs), 60, every=0.5)
+    wait_for("all jobs run", lambda: not interrupted_jobs(made, jobs), 60, every=0.5)
     return Lab(made.product, made, jobs)
 
 
-def lost(made: outside.Lab, jobs: list[int]) -> list[int]:
+def interrupted_jobs(made: outside.Lab, jobs: list[int]) -> list[int]:
     """Return the jobs that do not run, or that run for the second time."""
 
     def runs(job: int) -> bool:
@@ -302,7 +302,7 @@ def lost(made: outside.Lab, jobs: list[int]) -> list[int]:
     return [job for job in jobs if not runs(job)]
 
 
-def probe(lab: Lab) -> Callable[[], None]:
+def report_as_node(lab: Lab) -> Callable[[], None]:
     """Return a function that reports as the agent of another node."""
     token = lab.made.admin.call("POST", "nodes/join-token/")["token"]
     client = httpx.Client(base_url=lab.product.url, timeout=PATIENCE_SECONDS, trust_env=False)
@@ -319,21 +319,23 @@ def probe(lab: Lab) -> Callable[[], None]:
         "gpus": [], "environments": [], "containers": [],
     }  # fmt: skip
     headers = {"Authorization": f"Bearer {joined['token']}"}
-    return lambda: void(client.post("/agent/v1/sync", content=json.dumps(report), headers=headers).raise_for_status())
+    return lambda: ignore_result(
+        client.post("/agent/v1/sync", content=json.dumps(report), headers=headers).raise_for_status()
+    )
 
 
-def attacked(lab: Lab, attack: Attack, seconds: float) -> tuple[Times, Times, float]:
-    nodes, pages = Times(), Times()
+def measure_attack(lab: Lab, attack: Attack, seconds: float) -> tuple[ResponseTimes, ResponseTimes, float]:
+    nodes, pages = ResponseTimes(), ResponseTimes()
     over = threading.Event()
     headers = {"Authorization": f"Bearer {lab.product.token}"}
     reader = httpx.Client(base_url=lab.product.url, timeout=PATIENCE_SECONDS, trust_env=False)
     before, maximum = resident_mib(lab.product), 0.0
     work = [
         threading.Thread(target=attack, args=(lab, over), daemon=True),
-        threading.Thread(target=measure, args=(probe(lab), nodes, over)),
-        threading.Thread(target=measure, args=(lambda: void(reader.get("/accounts/sign-in/")), pages, over)),
+        threading.Thread(target=measure, args=(report_as_node(lab), nodes, over)),
+        threading.Thread(target=measure, args=(lambda: ignore_result(reader.get("/accounts/sign-in/")), pages, over)),
         threading.Thread(
-            target=measure, args=(lambda: void(reader.get("/api/v1/jobs/", headers=headers)), pages, over)
+            target=measure, args=(lambda: ignore_result(reader.get("/api/v1/jobs/", headers=headers)), pages, over)
         ),
     ]
     for each in work:
@@ -356,12 +358,12 @@ def main(arguments: list[str]) -> int:
     args = parser.parse_args(arguments)
     missed = 0
     for name in args.attacks or ATTACKS:
-        with outside.lab(NODES, product=Product if args.one_process else OneAddress) as made:
-            lab = begin(made)
-            nodes, pages, growth = attacked(lab, ATTACKS[name], args.seconds)
-            gone = lost(made, lab.jobs)
+        with outside.lab(NODES, product=Product if args.one_process else SplitWebProduct) as made:
+            lab = start_jobs(made)
+            nodes, pages, growth = measure_attack(lab, ATTACKS[name], args.seconds)
+            gone = interrupted_jobs(made, lab.jobs)
         print(f"{name}: nodes {nodes}; pages {pages}; +{growth:.0f} MiB; {len(gone)} of {JOBS} jobs lost", flush=True)
-        missed += nodes.at(0.99) > MAX_NODE_SECONDS or growth > MAX_GROWTH_MIB or bool(gone)
+        missed += nodes.quantile(0.99) > MAX_NODE_SECONDS or growth > MAX_GROWTH_MIB or bool(gone)
     return int(bool(missed))
 
 

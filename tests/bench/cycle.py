@@ -23,7 +23,7 @@ MAX_CYCLE_MS = 300
 
 
 @dataclass(frozen=True)
-class Measured:
+class CycleTimes:
     """Medians, in milliseconds."""
 
     idle_ms: float
@@ -100,7 +100,7 @@ def past_jobs(count: int) -> None:
     )  # fmt: skip
 
 
-def measure(queued: int, finished: int, nodes: int) -> Measured:
+def measure(queued: int, finished: int, nodes: int) -> CycleTimes:
     """Fill an empty, migrated database with a busy lab, past jobs and a long queue, and time cycles."""
     from django.db import connection
     from django.test.utils import CaptureQueriesContext
@@ -139,10 +139,10 @@ def measure(queued: int, finished: int, nodes: int) -> Measured:
     idle, busy = [], []
     for _ in range(REPEATS):
         heartbeat()
-        idle.append(both(lambda: turn(history=history)))
+        idle.append(wall_and_cpu_ms(lambda: turn(history=history)))
         end_one()
         heartbeat()
-        busy.append(both(lambda: turn(history=history)))
+        busy.append(wall_and_cpu_ms(lambda: turn(history=history)))
     heartbeat()
     with CaptureQueriesContext(connection) as asked:
         seen = snapshot.take(history=history)
@@ -153,28 +153,28 @@ def measure(queued: int, finished: int, nodes: int) -> Measured:
     with CaptureQueriesContext(connection) as asked_when_busy:
         turn(history=history)
     print(f"{sum(job.running for job in seen.jobs)} jobs run, {sum(job.waiting for job in seen.jobs)} wait")
-    return Measured(
+    return CycleTimes(
         idle_ms=statistics.median(wall for wall, _ in idle),
         idle_cpu_ms=statistics.median(cpu for _, cpu in idle),
         busy_ms=statistics.median(wall for wall, _ in busy),
         busy_cpu_ms=statistics.median(cpu for _, cpu in busy),
-        snapshot_ms=statistics.median(clock(lambda: snapshot.take(history=history)) for _ in range(REPEATS)),
-        first_snapshot_ms=statistics.median(clock(snapshot.take) for _ in range(3)),
-        plan_ms=statistics.median(clock(lambda: policy.plan(seen)) for _ in range(REPEATS)),
+        snapshot_ms=statistics.median(wall_ms(lambda: snapshot.take(history=history)) for _ in range(REPEATS)),
+        first_snapshot_ms=statistics.median(wall_ms(snapshot.take) for _ in range(3)),
+        plan_ms=statistics.median(wall_ms(lambda: policy.plan(seen)) for _ in range(REPEATS)),
         queries=len(asked),
         idle_queries=len(asked_when_idle),
         busy_queries=len(asked_when_busy),
     )
 
 
-def both(work: Callable[[], Any]) -> tuple[float, float]:
+def wall_and_cpu_ms(work: Callable[[], Any]) -> tuple[float, float]:
     """Return milliseconds of wall time and of processor time."""
     began = time.process_time()
-    wall = clock(work)
+    wall = wall_ms(work)
     return wall, (time.process_time() - began) * 1000
 
 
-def clock(work: Callable[[], Any]) -> float:
+def wall_ms(work: Callable[[], Any]) -> float:
     began = time.perf_counter()
     work()
     return (time.perf_counter() - began) * 1000

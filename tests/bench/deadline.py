@@ -52,7 +52,7 @@ def measure(key: str, params: dict[str, Any], kind: str, seed: int) -> tuple[lis
     """Return a row of the table, the median wait of the short jobs, and the longest wait of a large one."""
     submissions = deadline_day(seed=seed, **KINDS[kind])
     result = simulate(
-        registry.build(key, params), compare.cluster(CLUSTER), submissions, accounts=accounts_of(submissions),
+        registry.build(key, params), compare.parse_cluster(CLUSTER), submissions, accounts=accounts_of(submissions),
         options=Options(patience_seconds=PATIENCE_SECONDS),
     )  # fmt: skip
     summary = result.summary()

@@ -24,14 +24,14 @@ from scheduling.simulate import Result, simulate
 from scheduling.types import Node
 from tests import engine
 from tests.bench import measure
-from tests.bench.measure import Costs, Figures, Held, Lived, Work
+from tests.bench.measure import Costs, Figures, HeldGpu, JobHistory, Work
 from tests.run.packages import MissingError, Need, provide
 from tests.system.product import Product, running, wait_for
 
 SEED = 20251121
 SLOTS = 6
 MAX_DEVIATION = 0.10
-OVER = ("SUCCEEDED", "FAILED", "CANCELLED")
+ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
 PAST_EXTRA_SECONDS = 20.0
 """The time of earlier runs of these programs in addition to their steps, as in the history of a lab."""
 POLICIES: Mapping[str, Mapping[str, Any]] = {"fifo": {"strict": False}, "elastic_fifo": {}, "srjf": {}}
@@ -87,7 +87,7 @@ train(hvd.elastic.TorchState(step=int(kept.read_text()) if kept.exists() else 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Coming:
+class TraceJob:
     """A job of the trace."""
 
     at: float
@@ -110,7 +110,7 @@ class Coming:
         return {**usual, **horovod, "elastic": True}
 
 
-def trace(minutes: float, seed: int = SEED) -> list[Coming]:
+def trace(minutes: float, seed: int = SEED) -> list[TraceJob]:
     """Return jobs for about ``minutes`` minutes of ``SLOTS`` slots; shorter jobs where the time is short."""
     rng = random.Random(seed)  # noqa: S311
     count = max(6, round(26 * minutes / 30))
@@ -120,21 +120,23 @@ def trace(minutes: float, seed: int = SEED) -> list[Coming]:
     for number, at in enumerate([0.0, 5.0, *ats]):
         if number % 5 in (1, 3):
             length = rng.uniform(50, 180) * shorter
-            jobs.append(Coming(at, Work(round(length), 1.0, distributed=False), 1, 1))
+            jobs.append(TraceJob(at, Work(round(length), 1.0, distributed=False), 1, 1))
         else:
             length, minimum = rng.uniform(250, 750) * shorter, rng.choice((1, 1, 2))
             maximum = rng.choice((2, 3, 4, 6))
             step = rng.choice((1.5, 2.0, 3.0))
-            jobs.append(Coming(at, Work(round(length / step), step, distributed=True), minimum, max(minimum, maximum)))
+            jobs.append(
+                TraceJob(at, Work(round(length / step), step, distributed=True), minimum, max(minimum, maximum))
+            )
     return jobs
 
 
 @dataclass(frozen=True)
-class Compared:
+class LiveComparison:
     """The run of one policy, and its simulation."""
 
     policy: str
-    lived: Sequence[Lived]
+    lived: Sequence[JobHistory]
     costs: Costs
     result: Result
 
@@ -147,10 +149,12 @@ class Compared:
     def errors(self) -> tuple[float, float]:
         """The relative errors of mean turnaround and makespan."""
         live, simulated = self.figures
-        return measure.off(simulated.turnaround, live.turnaround), measure.off(simulated.makespan, live.makespan)
+        return measure.relative_error(simulated.turnaround, live.turnaround), measure.relative_error(
+            simulated.makespan, live.makespan
+        )
 
     @property
-    def holds(self) -> bool:
+    def is_within_deviation(self) -> bool:
         return all(abs(error) <= MAX_DEVIATION for error in self.errors)
 
     def report(self) -> str:
@@ -171,9 +175,11 @@ class Compared:
                 f"{work.steps * work.step_seconds:.0f}",
             ]
             columns += [f"{job.submitted_at - began:.0f}", f"{lived.turnaround:.0f}", f"{took:.0f}"]
-            lines.append(f"| {' | '.join(columns)} | {measure.off(took, lived.turnaround):+.0%} |")
+            lines.append(f"| {' | '.join(columns)} | {measure.relative_error(took, lived.turnaround):+.0%} |")
         (live, here), errors = self.figures, self.errors
-        single = [abs(measure.off(simulated[job.job.id].turnaround or 0.0, job.turnaround)) for job in self.lived]
+        single = [
+            abs(measure.relative_error(simulated[job.job.id].turnaround or 0.0, job.turnaround)) for job in self.lived
+        ]
         resizes = sum(len({round(gpu.since) for gpu in held}) - 1 for job in self.lived for held in job.attempts)
         stops = sum(len(job.attempts) - 1 for job in self.lived) - self.costs.failed_starts
         lines += [
@@ -197,11 +203,11 @@ def main() -> int:
         except MissingError as problem:
             print(f"The bench needs a Docker Engine: {problem}")
             return 1
-        happened = live_all(options.policy or DEFAULT, options.minutes, options.keep)
-    compared = [compare(key, read(content)) for key, content in happened.items()]
+        happened = run_all_live(options.policy or DEFAULT, options.minutes, options.keep)
+    compared = [compare(key, read_histories(content)) for key, content in happened.items()]
     for each in compared:
         print(each.report(), flush=True)
-    if wrong := [each.policy for each in compared if not each.holds]:
+    if wrong := [each.policy for each in compared if not each.is_within_deviation]:
         print(f"\nThe simulator is off by more than {MAX_DEVIATION:.0%} under {' and '.join(wrong)}.")
         return 1
     print(f"\nThe simulator is within {MAX_DEVIATION:.0%} of the product under {' and '.join(happened)}.")
@@ -217,7 +223,7 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def live_all(wanted: Sequence[str], minutes: float, keep: Path | None) -> dict[str, dict[str, Any]]:
+def run_all_live(wanted: Sequence[str], minutes: float, keep: Path | None) -> dict[str, dict[str, Any]]:
     """Run the trace under each policy, all at the same time."""
     with engine.docker_engine(), tempfile.TemporaryDirectory(prefix="sl-live-") as folder:
         for key in ("python", "pytorch-horovod"):
@@ -227,7 +233,7 @@ def live_all(wanted: Sequence[str], minutes: float, keep: Path | None) -> dict[s
         print(f"{len(jobs)} jobs in {minutes:g} minutes on {SLOTS} slots, {work:.0f} s of work", flush=True)
 
         def run(number: int, key: str) -> dict[str, Any]:
-            happened = live_through(key, jobs, Path(folder) / key, number)
+            happened = run_live(key, jobs, Path(folder) / key, number)
             if keep:
                 keep.mkdir(parents=True, exist_ok=True)
                 (keep / f"{key}.json").write_text(json.dumps(happened))
@@ -237,10 +243,10 @@ def live_all(wanted: Sequence[str], minutes: float, keep: Path | None) -> dict[s
             return dict(zip(wanted, pool.map(run, range(len(wanted)), wanted), strict=True))
 
 
-def live_through(policy: str, jobs: Sequence[Coming], home: Path, number: int) -> dict[str, Any]:
+def run_live(policy: str, jobs: Sequence[TraceJob], home: Path, number: int) -> dict[str, Any]:
     """Run the trace in a separate product (with its own ``number``), from the first submission to the last end.
 
-    Return its rows and the logs of the jobs, for ``read``.
+    Return its rows and the logs of the jobs, for ``read_histories``.
     """
     home.mkdir()
     product = Product.make(
@@ -268,7 +274,7 @@ def live_through(policy: str, jobs: Sequence[Coming], home: Path, number: int) -
             time.sleep(max(0.0, began + job.at - time.time()))
             numbers[product.submit(code, "", **job.spec)] = job.work
         for number in numbers:
-            wait_for(f"job {number} is over", lambda: product.job_state(number) in OVER, 3600, every=2.0)  # noqa: B023
+            wait_for(f"job {number} is over", lambda: product.job_state(number) in ENDED, 3600, every=2.0)  # noqa: B023
             assert product.job_state(number) == "SUCCEEDED", output_of(product, number)[-2000:]
         texts = {str(job): log_of(product, job, work.steps) for job, work in numbers.items()}
         facts = product.shell("from tests.bench import live_rows; live_rows.print_facts()")
@@ -290,16 +296,16 @@ def log_of(product: Product, job: int, steps: int) -> str:
     )
 
 
-def read(happened: Mapping[str, Any]) -> list[Lived]:
+def read_histories(happened: Mapping[str, Any]) -> list[JobHistory]:
     rows, works, texts = happened["rows"], happened["works"], happened["texts"]
     seen = {number: wire.snapshot_from_json(row["first"]) for number, row in rows.items()}
     return [
-        Lived(
+        JobHistory(
             job=first.jobs[0],
             work=Work(**{"distributed" if name == "ring" else name: value for name, value in works[number].items()}),
             ended=row["ended"],
             first_cycle_at=first.now,
-            attempts=[[Held(*gpu) for gpu in attempt] for attempt in row["attempts"]],
+            attempts=[[HeldGpu(*gpu) for gpu in attempt] for attempt in row["attempts"]],
             stamps=measure.stamps_of(texts[number]),
         )
         for number, row in rows.items()
@@ -307,17 +313,17 @@ def read(happened: Mapping[str, Any]) -> list[Lived]:
     ]
 
 
-def compare(policy: str, lived: Sequence[Lived]) -> Compared:
-    costs = measure.measure(lived)
+def compare(policy: str, lived: Sequence[JobHistory]) -> LiveComparison:
+    costs = measure.measure_costs(lived)
     (place,) = {node for job in lived for node in job.job.nodes or ()}
     result = simulate(
         registry.build(policy, dict(POLICIES[policy])),
         [Node(place, place, SLOTS, SLOTS)],
-        [measure.submission(job, costs) for job in lived],
+        [measure.submission_of(job, costs) for job in lived],
         now=min(job.job.submitted_at for job in lived),
-        options=measure.options(costs),
+        options=measure.options_from(costs),
     )
-    return Compared(policy, lived, costs, result)
+    return LiveComparison(policy, lived, costs, result)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from scheduling.simulate import Interruption, Options, Plain, Submission
 from scheduling.types import Curve, Job
 
 STAMP = re.compile(r"^(begin|step \d+) on (\d+) at (\d+\.\d+)$", re.MULTILINE)
-AT_ONCE = 1.0
+SAME_DECISION_SECONDS = 1.0
 """Seconds within which GPUs that were given or asked back belong to one decision."""
 
 
@@ -27,7 +27,7 @@ class Work:
     step_seconds: float
     distributed: bool
 
-    def ideal(self, ranks: int) -> float:
+    def ideal_seconds(self, ranks: int) -> float:
         return self.step_seconds / ranks
 
 
@@ -41,7 +41,7 @@ class Stamp:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldGpu:
     """One GPU that an attempt held."""
 
     since: float
@@ -50,21 +50,21 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Lived:
+class JobHistory:
     """The history of a job. ``job`` is what the policy saw of it in the first cycle after its submission."""
 
     job: Job
     work: Work
     ended: float
     first_cycle_at: float
-    attempts: Sequence[Sequence[Held]]
+    attempts: Sequence[Sequence[HeldGpu]]
     stamps: Sequence[Stamp]
 
     @property
     def turnaround(self) -> float:
         return self.ended - self.job.submitted_at
 
-    def tries(self) -> list[tuple[Sequence[Held], list[Stamp]]]:
+    def attempts_with_stamps(self) -> list[tuple[Sequence[HeldGpu], list[Stamp]]]:
         """Return each attempt with its stamps."""
         starts = [min(gpu.since for gpu in held) for held in self.attempts]
         edges = [*starts[1:], float("inf")]
@@ -75,14 +75,14 @@ class Lived:
 
 
 @dataclass
-class Change:
+class SizeChange:
     """A decision to change the number of GPUs of a running job."""
 
     at: float
     by: int
     left: int = 0
     """The number of ranks that have not joined, or left, yet."""
-    heeded: float | None = None
+    effective_at: float | None = None
     still: float = 0.0
 
     def __post_init__(self) -> None:
@@ -90,7 +90,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class Durations:
     """Measured durations in seconds."""
 
     seconds: tuple[float, ...] = ()
@@ -110,20 +110,20 @@ class Cost:
 class Costs:
     """Durations over all jobs of one run. The keys are ``True`` for Horovod jobs and ``False`` for plain commands."""
 
-    first_cycle: Cost
+    first_cycle: Durations
     """From a submission to its first cycle."""
-    start: Mapping[bool, Cost]
+    start: Mapping[bool, Durations]
     """From the placement to the begin of the first step."""
-    restart: Mapping[bool, Cost]
+    restart: Mapping[bool, Durations]
     """The same in later attempts."""
-    end: Mapping[bool, Cost]
+    end: Mapping[bool, Durations]
     """From the last step to the last GPU being free."""
-    give_back: Cost
+    give_back: Durations
     """From asking for a GPU until it is free, while the job continues or has to wait."""
-    notice: Mapping[bool, Cost]
+    notice: Mapping[bool, Durations]
     """From a decision to the last step before it has an effect; ``True`` for growing, ``False`` for shrinking."""
-    still: Mapping[bool, Cost]
-    step: Mapping[int, Cost] = field(default_factory=dict)
+    still: Mapping[bool, Durations]
+    step: Mapping[int, Durations] = field(default_factory=dict)
     """The time of a step in addition to its sleep, by number of ranks; 0 stands for a plain command."""
     unmatched: int = 0
     """The number of changes without an effect: undone, or the job ended first."""
@@ -165,7 +165,7 @@ def stamps_of(text: str) -> list[Stamp]:
     return sorted(stamps, key=lambda stamp: stamp.at)
 
 
-def measure(jobs: Iterable[Lived]) -> Costs:
+def measure_costs(jobs: Iterable[JobHistory]) -> Costs:
     start: dict[bool, list[float]] = {True: [], False: []}
     restart: dict[bool, list[float]] = {True: [], False: []}
     end: dict[bool, list[float]] = {True: [], False: []}
@@ -176,7 +176,7 @@ def measure(jobs: Iterable[Lived]) -> Costs:
     for job in jobs:
         turns.append(job.first_cycle_at - job.job.submitted_at)
         distributed, has_begun = job.work.distributed, False
-        for number, (held, stamps) in enumerate(job.tries()):
+        for number, (held, stamps) in enumerate(job.attempts_with_stamps()):
             began = next((stamp for stamp in stamps if stamp.begin), None)
             if began is None:
                 failed_starts += 1
@@ -192,31 +192,31 @@ def measure(jobs: Iterable[Lived]) -> Costs:
                 gpu.until - gpu.asked_back for gpu in held if gpu.asked_back is not None and gpu.asked_back <= over
             ]
             for size, seconds in step_lengths(stamps):
-                steps[size if distributed else 0].append(seconds - job.work.ideal(size))
+                steps[size if distributed else 0].append(seconds - job.work.ideal_seconds(size))
             changes = changes_of(held, over)
-            match(changes, stamps, size_of(held))
+            match_changes(changes, stamps, size_of(held))
             for change in changes:
-                if change.heeded is None or change.left:
+                if change.effective_at is None or change.left:
                     unmatched += 1
                 else:
-                    notice[change.by > 0].append(change.heeded - change.at)
+                    notice[change.by > 0].append(change.effective_at - change.at)
                     still[change.by > 0].append(change.still)
     return Costs(
-        first_cycle=Cost(tuple(turns)),
+        first_cycle=Durations(tuple(turns)),
         start=_costs(start),
         restart=_costs(restart),
         end=_costs(end),
-        give_back=Cost(tuple(back)),
+        give_back=Durations(tuple(back)),
         notice=_costs(notice),
         still=_costs(still),
-        step={size: Cost(tuple(seconds)) for size, seconds in steps.items()},
+        step={size: Durations(tuple(seconds)) for size, seconds in steps.items()},
         unmatched=unmatched,
         failed_starts=failed_starts,
     )
 
 
-def _costs(found: Mapping[bool, Sequence[float]]) -> dict[bool, Cost]:
-    return {key: Cost(tuple(seconds)) for key, seconds in found.items()}
+def _costs(found: Mapping[bool, Sequence[float]]) -> dict[bool, Durations]:
+    return {key: Durations(tuple(seconds)) for key, seconds in found.items()}
 
 
 def step_lengths(stamps: Sequence[Stamp]) -> Iterable[tuple[int, float]]:
@@ -226,32 +226,36 @@ def step_lengths(stamps: Sequence[Stamp]) -> Iterable[tuple[int, float]]:
             yield stamp.ranks, stamp.at - before.at
 
 
-def stopped_at(held: Sequence[Held]) -> float:
+def stopped_at(held: Sequence[HeldGpu]) -> float:
     """Return when the last of its GPUs were asked back."""
     return max(gpu.until if gpu.asked_back is None else gpu.asked_back for gpu in held)
 
 
-def size_of(held: Sequence[Held]) -> int:
+def size_of(held: Sequence[HeldGpu]) -> int:
     """Return the number of GPUs at the start."""
     first = min(gpu.since for gpu in held)
-    return sum(gpu.since <= first + AT_ONCE for gpu in held)
+    return sum(gpu.since <= first + SAME_DECISION_SECONDS for gpu in held)
 
 
-def changes_of(held: Sequence[Held], over: float) -> list[Change]:
+def changes_of(held: Sequence[HeldGpu], over: float) -> list[SizeChange]:
     """Return the changes of a running attempt before its end, oldest first."""
     first = min(gpu.since for gpu in held)
-    moves = [(gpu.since, 1) for gpu in held if gpu.since > first + AT_ONCE]
-    moves += [(gpu.asked_back, -1) for gpu in held if gpu.asked_back is not None and gpu.asked_back < over - AT_ONCE]
-    changes: list[Change] = []
+    moves = [(gpu.since, 1) for gpu in held if gpu.since > first + SAME_DECISION_SECONDS]
+    moves += [
+        (gpu.asked_back, -1)
+        for gpu in held
+        if gpu.asked_back is not None and gpu.asked_back < over - SAME_DECISION_SECONDS
+    ]
+    changes: list[SizeChange] = []
     for at, by in sorted(moves):
-        if changes and at - changes[-1].at < AT_ONCE and (changes[-1].by > 0) == (by > 0):
-            changes[-1] = Change(changes[-1].at, changes[-1].by + by)
+        if changes and at - changes[-1].at < SAME_DECISION_SECONDS and (changes[-1].by > 0) == (by > 0):
+            changes[-1] = SizeChange(changes[-1].at, changes[-1].by + by)
         else:
-            changes.append(Change(at, by))
+            changes.append(SizeChange(at, by))
     return changes
 
 
-def match(changes: Sequence[Change], stamps: Sequence[Stamp], size: int) -> None:
+def match_changes(changes: Sequence[SizeChange], stamps: Sequence[Stamp], size: int) -> None:
     """Find when each change took effect, and how long training paused for it. ``size`` is that at the start.
 
     Training that begins again stamps its number of ranks: as many changes have taken effect by then as explain it, GPU by
@@ -269,15 +273,15 @@ def match(changes: Sequence[Change], stamps: Sequence[Stamp], size: int) -> None
         waiting = waiting[come:]
         for change in felt:
             assert before is not None
-            change.heeded = change.heeded if change.heeded is not None else max(change.at, before.at)
+            change.effective_at = change.effective_at if change.effective_at is not None else max(change.at, before.at)
             change.still += (begin.at - before.at) / len(felt)
             change.left -= 1
 
 
-def submission(lived: Lived, costs: Costs) -> Submission:
+def submission_of(lived: JobHistory, costs: Costs) -> Submission:
     """Return the job as it was submitted, with the mean durations as its costs."""
     work, distributed = lived.work, lived.work.distributed
-    step = [work.ideal(n) + costs.overhead(n, distributed) for n in range(1, lived.job.max_gpus + 1)]
+    step = [work.ideal_seconds(n) + costs.overhead(n, distributed) for n in range(1, lived.job.max_gpus + 1)]
     curve = Curve(tuple(step[0] / seconds for seconds in step))
     restart = costs.restart[distributed].mean or costs.start[distributed].mean
     return Submission(
@@ -290,7 +294,7 @@ def submission(lived: Lived, costs: Costs) -> Submission:
     )
 
 
-def options(costs: Costs) -> Options:
+def options_from(costs: Costs) -> Options:
     """Return options with the default damping (``DAMPING_SECONDS``), which the live labs of the bench have too."""
     return Options(release_seconds=costs.give_back.mean, window_seconds=costs.first_cycle.mean, damping_seconds=30.0)
 
@@ -309,6 +313,6 @@ class Figures:
         return cls(mean(end - at for at, end in some), max(end for _, end in some) - min(at for at, _ in some))
 
 
-def off(simulated: float, live: float) -> float:
+def relative_error(simulated: float, live: float) -> float:
     """Return the relative error of the simulation."""
     return simulated / live - 1

@@ -113,13 +113,13 @@ class Case:
         return " ".join([self.policy, *(f"{name}={value}" for name, value in params.items())])
 
     @property
-    def usual(self) -> bool:
+    def is_default(self) -> bool:
         """Whether the policy has its defaults and its usual knowledge."""
-        return not self.params and self.knowledge == usual_knowledge(self.policy, self.mode)
+        return not self.params and self.knowledge == default_knowledge(self.policy, self.mode)
 
 
 @dataclass(frozen=True)
-class Done:
+class CaseResult:
     case: Case
     turnaround: dict[str, float]
     figures: tuple[str, ...]
@@ -127,10 +127,10 @@ class Done:
     seconds: float
 
 
-def run(case: Case, data: Path) -> Done:
+def run(case: Case, data: Path) -> CaseResult:
     began = time.perf_counter()
     pollux = data / "pollux"
-    nodes = compare.cluster(CLUSTER)
+    nodes = compare.parse_cluster(CLUSTER)
     submissions = traces.read(
         pollux / "workloads" / f"{case.workload}.csv", pollux / "profiles", case.mode,  # type: ignore[arg-type]
         knowledge=case.knowledge, whole_seconds=True,  # type: ignore[arg-type]
@@ -151,10 +151,10 @@ def run(case: Case, data: Path) -> Done:
         f"{summary.fairness.most:.2f}", f"{summary.unfair:.0%}",
         f"{summary.decision_ms.p50:.2f} / {summary.decision_ms.p99:.2f}",
     )  # fmt: skip
-    return Done(case, took, figures, summary.turnaround.mean, time.perf_counter() - began)
+    return CaseResult(case, took, figures, summary.turnaround.mean, time.perf_counter() - began)
 
 
-def validation() -> dict[Case, str]:
+def validation_files() -> dict[Case, str]:
     """Return, by case, the file of the expected turnarounds."""
     tuned = "tuned-6"
     return {
@@ -164,7 +164,7 @@ def validation() -> dict[Case, str]:
     }
 
 
-def usual_knowledge(policy: str, mode: str) -> str:
+def default_knowledge(policy: str, mode: str) -> str:
     if registry.describe(policy).knows == "job lengths":
         return "declared" if mode == "free" else "oracle"
     return "learnt" if mode == "free" else "speed"
@@ -174,7 +174,7 @@ def cases(workload: str, keys: Sequence[str]) -> Iterator[Case]:
     """Yield the cases with rigid jobs and with elastic ones, which even policies without resizing must handle."""
     for key in keys:
         for mode in MODES:
-            yield Case(key, (), mode, usual_knowledge(key, mode), workload)
+            yield Case(key, (), mode, default_knowledge(key, mode), workload)
 
 
 def equal_cases(keys: Sequence[str]) -> list[Case]:
@@ -183,10 +183,10 @@ def equal_cases(keys: Sequence[str]) -> list[Case]:
 
 def only_equal(keys: Sequence[str]) -> set[Case]:
     """Return the cases that are only in the table of equal knowledge."""
-    return {case for case in equal_cases(keys) if not case.usual}
+    return {case for case in equal_cases(keys) if not case.is_default}
 
 
-def equal(done: dict[Case, Done], keys: Sequence[str]) -> tuple[list[list[str]], list[str]]:
+def equal_knowledge_table(done: dict[Case, CaseResult], keys: Sequence[str]) -> tuple[list[list[str]], list[str]]:
     """Return a row for each policy and a column for each kind of knowledge, sorted by the mean with known speeds."""
     cases = {(case.policy, case.knowledge): done.get(case) for case in equal_cases(keys)}
     rows = []
@@ -198,14 +198,14 @@ def equal(done: dict[Case, Done], keys: Sequence[str]) -> tuple[list[list[str]],
     return rows, ["policy", *(f"knows: {KNOWS[knowledge]}" for knowledge in EQUAL)]
 
 
-def far_off(done: Done, expected: Path) -> Target:
+def turnaround_target(done: CaseResult, expected: Path) -> Target:
     """Return the number of jobs that ended at another second than expected, as a target."""
     theirs = json.loads(expected.read_text())["jct_s"]
     off = sum(abs(done.turnaround.get(job, 1e9) - seconds) > 1.0 for job, seconds in theirs.items())
     return Target(f"{done.case.name}: jobs of {len(theirs)} off by more than 1 s", off, 0)
 
 
-def good_enough(done: Iterable[Done]) -> Iterator[Target]:
+def mean_targets(done: Iterable[CaseResult]) -> Iterator[Target]:
     """Yield the targets for the means of the workloads that were run."""
     mean = {
         (one.case.policy, one.case.mode, one.case.knowledge, one.case.workload): one.mean
@@ -223,7 +223,7 @@ def bench_month(jobs: int = 20_000) -> Target:
     accounts = accounts_of(submissions)
     began, busy = time.perf_counter(), time.process_time()
     result = simulate(
-        registry.build("fair_share", {}), compare.cluster(CLUSTER), submissions, accounts=accounts,
+        registry.build("fair_share", {}), compare.parse_cluster(CLUSTER), submissions, accounts=accounts,
         options=Options(window_seconds=ROUND),
     )  # fmt: skip
     wall, cpu = time.perf_counter() - began, time.process_time() - busy
@@ -242,7 +242,7 @@ def bench_bursts(loads: Sequence[tuple[int, int]] = ((12, 30), (12, 36), (4, 60)
             submissions = bursts(batch=batch, waves=waves, minutes=minutes)
             result = simulate(
                 registry.build("ffdl", {"batch": "chosen" if batch == "chosen" else "asked"}),
-                compare.cluster("8x4"), submissions, accounts=accounts_of(submissions),
+                compare.parse_cluster("8x4"), submissions, accounts=accounts_of(submissions),
                 options=Options(round_seconds=ROUND),
             )  # fmt: skip
             until = waves * 3600.0
@@ -272,7 +272,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not (given.data / "pollux" / "workloads").is_dir():
         parser.error(f"{given.data} has no pollux/workloads")
     targets = [] if given.no_month else [bench_month()]
-    checks = validation()
+    checks = validation_files()
     todo = [*checks, *(case for workload in ("tuned-6", *given.others) for case in cases(workload, given.policies))]
     todo += [
         Case(key, tuple(params.items()), mode, knowledge, "tuned-6")
@@ -283,9 +283,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     done = measure(todo, given.data, given.processes)
     targets += [Target("simulations that failed", len(todo) - len(done), 0)]
     targets += [
-        far_off(done[case], given.data / "pollux" / "expected" / file) for case, file in checks.items() if case in done
+        turnaround_target(done[case], given.data / "pollux" / "expected" / file)
+        for case, file in checks.items()
+        if case in done
     ]
-    targets += good_enough(done.values())
+    targets += mean_targets(done.values())
     print("\nOn tuned-6\n")
     rows = [
         [name, mode, "", *figures[:5], "", *figures[5:7], "", "", "", figures[7]] for name, mode, *figures in ANCHORS
@@ -295,10 +297,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows += [[one.case.name, one.case.mode, KNOWS[one.case.knowledge], *one.figures] for one in ours]
     print(compare.table(sorted(rows, key=lambda row: (MODES.index(row[1]), float(row[3].replace(",", "")))), COLUMNS))
     print("\nOn tuned-6 with a fixed batch, at equal knowledge: mean turnaround in seconds\n")
-    print(compare.table(*equal(done, given.policies)))
+    print(compare.table(*equal_knowledge_table(done, given.policies)))
     if given.others:
         print("\nMean turnaround, and its ratio to Tiresias on the same workload\n")
-        print(compare.table(*others(done, ("tuned-6", *given.others))))
+        print(compare.table(*other_workloads_table(done, ("tuned-6", *given.others))))
     if given.plots:
         draw(ours, given.plots)
     if not given.no_bursts:
@@ -307,9 +309,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return verdict(targets)
 
 
-def measure(todo: Sequence[Case], data: Path, processes: int) -> dict[Case, Done]:
+def measure(todo: Sequence[Case], data: Path, processes: int) -> dict[Case, CaseResult]:
     """Run the cases in parallel and print each; those that fail are left out."""
-    done: dict[Case, Done] = {}
+    done: dict[Case, CaseResult] = {}
     with ProcessPoolExecutor(processes) as pool:
         waiting = {pool.submit(run, case, data): case for case in todo}
         for number, future in enumerate(as_completed(waiting), start=1):
@@ -324,17 +326,19 @@ def measure(todo: Sequence[Case], data: Path, processes: int) -> dict[Case, Done
     return done
 
 
-def draw(ours: Sequence[Done], folder: Path) -> None:
+def draw(ours: Sequence[CaseResult], folder: Path) -> None:
     """Draw a plot for each mode, of the policies with the shortest mean."""
     folder.mkdir(parents=True, exist_ok=True)
     for mode in MODES:
-        best = sorted((one for one in ours if one.case.mode == mode and one.case.usual), key=lambda one: one.mean)
+        best = sorted((one for one in ours if one.case.mode == mode and one.case.is_default), key=lambda one: one.mean)
         took = {one.case.policy: list(one.turnaround.values()) for one in best[:DRAWN]}
         (folder / f"tuned-6-{mode}.svg").write_text(plot.turnarounds(f"tuned-6 on 16 nodes with 4 GPUs, {mode}", took))
 
 
-def others(done: dict[Case, Done], workloads: Sequence[str]) -> tuple[list[list[str]], list[str]]:
-    mean = {(one.case.policy, one.case.mode, one.case.workload): one.mean for one in done.values() if one.case.usual}
+def other_workloads_table(done: dict[Case, CaseResult], workloads: Sequence[str]) -> tuple[list[list[str]], list[str]]:
+    mean = {
+        (one.case.policy, one.case.mode, one.case.workload): one.mean for one in done.values() if one.case.is_default
+    }
     rows = []
     for policy, mode in sorted({key[:2] for key in mean}):
         row = [f"{Case(policy, (), mode, '', '').name}, {mode}"]

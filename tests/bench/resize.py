@@ -34,7 +34,7 @@ MAX_GIVE_BACK_SECONDS = 15.0
 MIN_SAMPLES = 20
 STEP_SECONDS = 0.4
 """Seconds of a step on one rank."""
-SETTLED = 5
+SETTLED_STEPS = 5
 """The number of steps on the new size before the next change."""
 STUBBORN = (
     "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf', flush=True)\ntime.sleep(600)\n"
@@ -44,7 +44,7 @@ CLOCK_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldGpu:
     """One GPU that a job held."""
 
     job: int
@@ -82,7 +82,7 @@ def pauses(stamps: Sequence[Stamp], after: float) -> list[float]:
 
 
 @dataclass
-class Lost:
+class Pauses:
     """The pauses of each change, by the new number of ranks."""
 
     changes: dict[int, list[list[float]]] = field(default_factory=lambda: defaultdict(list))
@@ -108,18 +108,18 @@ class Training:
     def stamps(self) -> list[Stamp]:
         return stamps_of(live.output_of(self.it.product, self.job))
 
-    def settles(self, ranks: int, after: float = 0.0) -> None:
+    def wait_until_trains_on(self, ranks: int, after: float = 0.0) -> None:
         """Wait until it trains on ``ranks`` ranks."""
 
         def look() -> bool:
             steps = [stamp for stamp in self.stamps() if not stamp.begin and stamp.at > after]
-            return len(steps) > SETTLED and all(stamp.ranks == ranks for stamp in steps[-SETTLED:])
+            return len(steps) > SETTLED_STEPS and all(stamp.ranks == ranks for stamp in steps[-SETTLED_STEPS:])
 
         wait_for(f"steps on {ranks} ranks", look, START_SECONDS, every=0.5)
 
-    def note(self, found: "Lost", ranks: int, after: float) -> None:
+    def record_pauses(self, found: "Pauses", ranks: int, after: float) -> None:
         """Record the cost of the change that was decided at ``after``, once training has settled."""
-        self.settles(ranks, after)
+        self.wait_until_trains_on(ranks, after)
         found.changes[ranks].append(pauses(self.stamps(), after))
         words = ", ".join(f"{pause:.2f}" for pause in found.changes[ranks][-1]) or "none"
         print(f"{'elastic' if self.elastic else 'restart'} to {ranks} ranks: pauses of {words} s", flush=True)
@@ -149,34 +149,34 @@ class Filler:
         self.it.product.wait_for_job(self.job, "CANCELLED", seconds=60)
 
 
-def elastic(it: Rig, code: Mapping[str, int], rounds: int) -> Lost:
-    training, found = Training(it, code, elastic=True), Lost()
-    training.settles(SLOTS)
+def measure_resizes(it: Rig, code: Mapping[str, int], rounds: int) -> Pauses:
+    training, found = Training(it, code, elastic=True), Pauses()
+    training.wait_until_trains_on(SLOTS)
     for _ in range(rounds):
         at = time.time()
         filler = Filler(it, code)
-        training.note(found, 1, at)
+        training.record_pauses(found, 1, at)
         at = time.time()
         filler.leave()
-        training.note(found, SLOTS, at)
+        training.record_pauses(found, SLOTS, at)
     training.cancel()
     return found
 
 
-def restarting(it: Rig, code: Mapping[str, int], rounds: int) -> Lost:
+def measure_restarts(it: Rig, code: Mapping[str, int], rounds: int) -> Pauses:
     """Measure the same changes of a job that is not elastic."""
-    training, found = Training(it, code, elastic=False), Lost()
-    training.settles(SLOTS)
+    training, found = Training(it, code, elastic=False), Pauses()
+    training.wait_until_trains_on(SLOTS)
     for _ in range(rounds):
         filler = Filler(it, code)
-        training.note(found, 1, training.restart())
+        training.record_pauses(found, 1, training.restart())
         filler.leave()
-        training.note(found, SLOTS, training.restart())
+        training.record_pauses(found, SLOTS, training.restart())
     training.cancel()
     return found
 
 
-def stubborn(it: Rig, code: Mapping[str, int], rounds: int) -> None:
+def hold_stubborn_jobs(it: Rig, code: Mapping[str, int], rounds: int) -> None:
     """Put jobs on hold that use up their grace period."""
     for _ in range(rounds):
         jobs = [it.product.submit(dict(code), "python deaf.py", environment=ENVIRONMENT) for _ in range(SLOTS)]
@@ -190,7 +190,7 @@ def stubborn(it: Rig, code: Mapping[str, int], rounds: int) -> None:
 
 
 @contextmanager
-def ends(it: Rig) -> Iterator[dict[str, float]]:
+def container_ends(it: Rig) -> Iterator[dict[str, float]]:
     """Yield the end times of containers by name, in Unix seconds, filled as the engine reports them."""
     seen: dict[str, float] = {}
     events: Any = it.client.events(decode=True, filters={"type": "container", "event": "die"})
@@ -218,12 +218,12 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     options = arguments()
-    with rig("elastic_fifo", {"grow_after_seconds": 0}) as it, ends(it) as ended:
+    with rig("elastic_fifo", {"grow_after_seconds": 0}) as it, container_ends(it) as ended:
         code = it.product.upload("resize", elastic=live.DISTRIBUTED, deaf=STUBBORN)
-        resized = elastic(it, code, options.rounds)
-        restarted = restarting(it, code, options.rounds)
-        stubborn(it, code, STUBBORN_ROUNDS)
-        held = [Held(*row) for row in it.rows("print_allocations")]
+        resized = measure_resizes(it, code, options.rounds)
+        restarted = measure_restarts(it, code, options.rounds)
+        hold_stubborn_jobs(it, code, STUBBORN_ROUNDS)
+        held = [HeldGpu(*row) for row in it.rows("print_allocations")]
     targets = []
     for ranks, name in ((1, "2 -> 1"), (SLOTS, "1 -> 2")):
         here, there = resized.totals(ranks), restarted.totals(ranks)
@@ -231,11 +231,11 @@ def main() -> int:
         ratio = sum(here) / sum(there)
         targets.append(Target(f"{name}: time lost, of that of a restart", ratio, MAX_SHARE_OF_RESTART))
     targets.append(Target("survivors pause when shrinking", resized.longest(1), MAX_PAUSE_SECONDS, "s"))
-    targets += of_give_back(held, ended)
+    targets += release_targets(held, ended)
     return verdict(targets)
 
 
-def of_give_back(held: Sequence[Held], ended: Mapping[str, float]) -> list[Target]:
+def release_targets(held: Sequence[HeldGpu], ended: Mapping[str, float]) -> list[Target]:
     back = [gpu.give_back for gpu in held if gpu.give_back is not None]
     early = [gpu.container for gpu in held if gpu.free and gpu.free < ended.get(gpu.container, 0.0) - CLOCK_SECONDS]
     unseen = [gpu.container for gpu in held if gpu.free and gpu.container not in ended]

@@ -71,22 +71,25 @@ Stretch = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Side:
+class TrainingRanks:
     """One of the two trainings, with the process ids of its ranks on this machine."""
 
     ranks: Sequence[int]
 
     @classmethod
-    def of(cls, container: Any) -> "Side":
+    def of(cls, container: Any) -> "TrainingRanks":
         rows = container.top(ps_args="-eo pid,args")["Processes"]
         return cls([int(pid) for pid, command in rows if command == f"python train.py {EVERY}"])
 
-    def go(self, signum: int = signal.SIGCONT) -> None:
-        for pid in self.ranks:
-            os.kill(pid, signum)
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
 
     def stop(self) -> None:
-        self.go(signal.SIGSTOP)
+        self._signal(signal.SIGSTOP)
+
+    def _signal(self, signum: int) -> None:
+        for pid in self.ranks:
+            os.kill(pid, signum)
 
     def bind(self) -> None:
         """Bind each rank with all its threads to a separate processor."""
@@ -94,10 +97,10 @@ class Side:
             for thread in os.listdir(f"/proc/{pid}/task"):
                 os.sched_setaffinity(int(thread), {processor})
 
-    def stretch(self) -> Stretch:
+    def run_interval(self) -> Stretch:
         """Continue for some time, then stop; return the interval."""
         begun = time.time()
-        self.go()
+        self.resume()
         time.sleep(STRETCH_SECONDS)
         self.stop()
         return begun, time.time()
@@ -117,7 +120,7 @@ def threads(log: str) -> int:
 
 
 @contextmanager
-def bare(it: Rig, folder: Path, limits: Mapping[str, Any], threads: int) -> Iterator[Any]:
+def bare_horovodrun(it: Rig, folder: Path, limits: Mapping[str, Any], threads: int) -> Iterator[Any]:
     """Start a container with a bare ``horovodrun``."""
     env = {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1", "HOME": "/tmp"}
     command = ["horovodrun", "--gloo", "-np", str(SLOTS), "python", "train.py", str(EVERY)]
@@ -128,7 +131,7 @@ def bare(it: Rig, folder: Path, limits: Mapping[str, Any], threads: int) -> Iter
         yield container
 
 
-def busy(pids: Sequence[int], seconds: float) -> float:
+def busy_processors(pids: Sequence[int], seconds: float) -> float:
     """Return the average number of processors that these processes keep busy for the next ``seconds``."""
 
     def used() -> int:
@@ -140,19 +143,19 @@ def busy(pids: Sequence[int], seconds: float) -> float:
     return (used() - before) / TICKS / (time.monotonic() - begun)
 
 
-def take_turns(ours: Side, theirs: Side, pairs: int) -> list[tuple[Stretch, Stretch]]:
-    """Return intervals of both in turn, each time starting with the one that ran last: (ours, theirs)."""
+def alternate(ours: TrainingRanks, theirs: TrainingRanks, pairs: int) -> list[tuple[Stretch, Stretch]]:
+    """Return intervals of both alternately, each time starting with the one that ran last: (ours, theirs)."""
     found = []
     for number in range(pairs):
         if number % 2:
-            beside = theirs.stretch()
-            found.append((ours.stretch(), beside))
+            beside = theirs.run_interval()
+            found.append((ours.run_interval(), beside))
         else:
-            found.append((ours.stretch(), theirs.stretch()))
+            found.append((ours.run_interval(), theirs.run_interval()))
     return found
 
 
-def compared(floor: str, ours: str, theirs: str, stretches: Sequence[tuple[Stretch, Stretch]]) -> float:
+def compare_speeds(floor: str, ours: str, theirs: str, stretches: Sequence[tuple[Stretch, Stretch]]) -> float:
     """Print and return the median ratio of our speed to that of the floor, from both logs."""
     pairs = [(speed(ours, *one), speed(theirs, *other)) for one, other in stretches]
     here, there = (statistics.median(side) for side in zip(*pairs, strict=True))
@@ -175,7 +178,7 @@ def main() -> int:
         Path(folder).chmod(0o755)
         (Path(folder) / "train.py").write_text(SCRIPT)
         beside = [process.pid for process in it.product.processes.values()]
-        idle = busy(beside, 4 * STRETCH_SECONDS)
+        idle = busy_processors(beside, 4 * STRETCH_SECONDS)
         job = it.product.submit(
             it.product.upload("train", train=SCRIPT), "train.py", launcher="horovod", environment=ENVIRONMENT,
             min_gpus=SLOTS, max_gpus=SLOTS, arguments=[str(EVERY)],
@@ -185,26 +188,26 @@ def main() -> int:
             return str(it.product.log(job).decode())
 
         wait_for("the first steps", lambda: STEP.search(log()), START_SECONDS, every=0.5)
-        ours, count = Side.of(it.host(job)), threads(log())
-        with_job = busy(beside, 4 * STRETCH_SECONDS)
+        ours, count = TrainingRanks.of(it.host(job)), threads(log())
+        with_job = busy_processors(beside, 4 * STRETCH_SECONDS)
         ours.stop()
-        with bare(it, Path(folder), it.limits(job), count) as container:
+        with bare_horovodrun(it, Path(folder), it.limits(job), count) as container:
             wait_for("bare steps", lambda: STEP.search(container.logs().decode()), START_SECONDS, every=0.5)
-            theirs = Side.of(container)
+            theirs = TrainingRanks.of(container)
             theirs.stop()
             assert len(ours.ranks) == len(theirs.ranks) == SLOTS
-            stretches = take_turns(ours, theirs, options.pairs)
+            stretches = alternate(ours, theirs, options.pairs)
             theirs.bind()
-            bound = take_turns(ours, theirs, options.pairs)
+            bound = alternate(ours, theirs, options.pairs)
             text = container.logs().decode()
         assert threads(text) == count
-        ours.go()
+        ours.resume()
         last = bound[-1][0][1]
         wait_for("its log", lambda: any(float(at) > last for _, at in STEP.findall(log())), 30)
         lines = log()
         it.product.post(f"jobs/{job}/cancel/")
-    ratio = compared("bare horovodrun", lines, text, stretches)
-    compared("bare horovodrun with bound ranks", lines, text, bound)
+    ratio = compare_speeds("bare horovodrun", lines, text, stretches)
+    compare_speeds("bare horovodrun with bound ranks", lines, text, bound)
     print(f"portal, scheduler and agent beside it: {with_job:.1%} of a processor; without a job {idle:.1%}")
     return verdict(
         [

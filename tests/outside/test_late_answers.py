@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tests.bench.attacks import NODES, begin, lost
+from tests.bench.attacks import NODES, interrupted_jobs, start_jobs
 from tests.outside.lab import lab
 from tests.system.product import wait_for
 
@@ -18,11 +18,11 @@ pytestmark = [pytest.mark.outside, pytest.mark.thorough, pytest.mark.timeout(MIN
 def test_no_job_is_lost_while_each_answer_to_a_node_takes_three_seconds() -> None:
     """For a minute; LATE_MINUTES=10 for ten."""
     with lab(NODES, nodes_late_by=LATE_SECONDS) as made:
-        running = begin(made)
+        running = start_jobs(made)
         until = time.monotonic() + MINUTES * 60
         while time.monotonic() < until:
             assert all(node["online"] for node in made.admin.get("nodes/"))
-            assert not lost(made, running.jobs)
+            assert not interrupted_jobs(made, running.jobs)
             time.sleep(2)
         for job in running.jobs:
             made.people[0].rest.call("POST", f"jobs/{job}/cancel/")

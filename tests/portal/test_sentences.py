@@ -261,7 +261,7 @@ def test_a_cycle_shows_the_steps_that_it_dropped_as_sentences(client: Client) ->
     ("error", "sentence"),
     [
         (failures.CycleFailed("TypeError: ours"), "The scheduling cycle failed: TypeError: ours"),
-        (PolicyFailed.by(KeyError("gpu")), "The policy failed: KeyError: 'gpu'"),
+        (PolicyFailed.from_error(KeyError("gpu")), "The policy failed: KeyError: 'gpu'"),
         (failures.PolicyTooSlow(0.05), "The policy did not decide within 0.05 seconds."),
         (
             failures.PolicyStillBusy(),
@@ -273,7 +273,7 @@ def test_a_cycle_shows_the_steps_that_it_dropped_as_sentences(client: Client) ->
         ),
         (failures.ParametersRefused("There is no parameter nice."), "There is no parameter nice."),
         (
-            PlanRefused.for_([GpusOfUnknownNodes("7", ["x", "y"]), LimitExceeded(4, "alice", 3, 2)]),
+            PlanRefused.from_violations([GpusOfUnknownNodes("7", ["x", "y"]), LimitExceeded(4, "alice", 3, 2)]),
             "The plan was refused: Job 7 is given GPUs of unknown nodes: x, y. "
             "The limit of 4 GPUs for alice is exceeded: 3 are held and 2 more given.",
         ),

@@ -10,7 +10,7 @@ from portal.sentences import sentence_of
 from portal.sentences.words import duration
 from scheduling import tiers
 from scheduling.toolkit.capacity import Capacity, Scope
-from scheduling.toolkit.reasons import rough
+from scheduling.toolkit.reasons import rounded_seconds
 from scheduling.types import Job, Limit, NodeId, Plan, Snapshot
 
 GPUS = r"(\d+) GPUs?"
@@ -146,7 +146,7 @@ def _none_of_its_nodes(facts: Facts, job: Job, match: re.Match[str]) -> bool:
 
 
 def _higher_tier_waits(facts: Facts, job: Job, match: re.Match[str]) -> bool:
-    layer_of = tiers.layers(facts.snapshot)
+    layer_of = tiers.layer_by_job(facts.snapshot)
     higher = tiers.LAYERS.index(match[1]) < tiers.LAYERS.index(layer_of[job.id])
     return higher and any(layer_of[other.id] == match[1] for other in facts.left_out)
 
@@ -156,11 +156,11 @@ def _had(facts: Facts, job: Job, match: re.Match[str]) -> bool:
 
 
 def _work_left(facts: Facts, job: Job, match: re.Match[str]) -> bool:
-    return job.work is not None and duration(rough(max(job.work.value, 1.0))) == match[1]
+    return job.work is not None and duration(rounded_seconds(max(job.work.value, 1.0))) == match[1]
 
 
 def _served(facts: Facts, job: Job, match: re.Match[str]) -> bool:
-    return duration(rough(job.served_gpu_seconds)) == match[1]
+    return duration(rounded_seconds(job.served_gpu_seconds)) == match[1]
 
 
 def _account_has(facts: Facts, job: Job, match: re.Match[str]) -> bool:
@@ -183,7 +183,7 @@ def _not_booked(facts: Facts, job: Job, match: re.Match[str]) -> bool:
 def _book(facts: Facts) -> Mapping[str, list[tuple[int, int, Mapping[NodeId, int]]]]:
     """Return the bookings of all layers."""
     state = facts.plan.state
-    layers = [state, *state.get(tiers.OTHERS, {}).values()]
+    layers = [state, *state.get(tiers.OTHER_LAYERS_KEY, {}).values()]
     return {job: runs for layer in layers for job, runs in layer.get("book", {}).items()}
 
 
@@ -230,7 +230,7 @@ CLAIMS: Mapping[str, Claim] = {
 BETWEEN = re.compile(r"[\s.;:]|\band\b")
 
 
-def untruths(snapshot: Snapshot, plan: Plan) -> list[str]:
+def false_claims(snapshot: Snapshot, plan: Plan) -> list[str]:
     """Return the claims of a plan's reasons that are not true, and the texts without a known claim."""
     facts, found = Facts(snapshot, plan), []
     jobs = {job.id: job for job in snapshot.jobs}

@@ -25,7 +25,7 @@ QUICK: dict[str, dict[str, Any]] = {"ones": {"generations": 2}}
 """A longer search finds no other kinds of plans."""
 
 
-def built(key: str) -> Policy:
+def quick_policy(key: str) -> Policy:
     """Return the policy with its defaults, but with no longer search than a law needs."""
     return registry.build(key, QUICK.get(key, {}))
 
@@ -33,22 +33,22 @@ def built(key: str) -> Policy:
 def snapshots(*, max_jobs: int = 10, calm: bool = False) -> st.SearchStrategy[Snapshot]:
     """Free, leaving and held GPUs add up on each node. ``calm`` worlds have only open nodes and startable jobs."""
     return st.builds(
-        lambda nodes, jobs, seed: world(random.Random(seed), nodes, jobs, calm=calm),
+        lambda nodes, jobs, seed: random_snapshot(random.Random(seed), nodes, jobs, calm=calm),
         nodes=st.integers(1, len(NODE_NAMES)),
         jobs=st.integers(0, max_jobs),
         seed=st.integers(0, 2**32),
     )
 
 
-def world(rng: random.Random, node_count: int, job_count: int, *, calm: bool = False) -> Snapshot:
+def random_snapshot(rng: random.Random, node_count: int, job_count: int, *, calm: bool = False) -> Snapshot:
     names = NODE_NAMES[:node_count]
     totals = {name: rng.randint(0, 6) for name in names}
     left = dict(totals)
     jobs: list[Job] = []
     for number in range(job_count):
-        job = _job(rng, str(number), names, calm)
+        job = _random_job(rng, str(number), names, calm)
         if rng.random() < 0.5:
-            job = _put(rng, job, left)
+            job = _place_job(rng, job, left)
         elif not calm and rng.random() < 0.1:
             job = replace(job, stopping=True)
         jobs.append(job)
@@ -63,11 +63,11 @@ def world(rng: random.Random, node_count: int, job_count: int, *, calm: bool = F
         for owner in OWNERS[:2]
         if rng.random() < 0.5
     ]
-    accounts = tuple(_account(rng, owner, jobs) for owner in OWNERS)
+    accounts = tuple(_random_account(rng, owner, jobs) for owner in OWNERS)
     return Snapshot(NOW, tuple(nodes), tuple(jobs), tuple(limits), accounts=accounts)
 
 
-def curve(rng: random.Random, batches: bool = False) -> Curve:
+def random_curve(rng: random.Random, batches: bool = False) -> Curve:
     """Not concave and not even growing: measured curves are like that."""
     speeds = [1.0]
     for _ in range(rng.randint(0, 8)):
@@ -80,12 +80,12 @@ def _jobs_of(owner: str, jobs: list[Job]) -> frozenset[str]:
     return frozenset(job.id for job in jobs if job.owner == owner)
 
 
-def _account(rng: random.Random, owner: str, jobs: list[Job]) -> Account:
+def _random_account(rng: random.Random, owner: str, jobs: list[Job]) -> Account:
     used = tuple(rng.uniform(0, 1e6) for _ in range(rng.randint(0, 3)))
     return Account(owner, rng.choice([1.0, 1.0, 2.0, 0.5]), _jobs_of(owner, jobs), used)
 
 
-def _job(rng: random.Random, id: str, names: tuple[str, ...], calm: bool) -> Job:
+def _random_job(rng: random.Random, id: str, names: tuple[str, ...], calm: bool) -> Job:
     minimum = rng.randint(1, 4)
     maximum = minimum + rng.randint(0, 4)
     spread = rng.random() < 0.5
@@ -113,8 +113,8 @@ def _job(rng: random.Random, id: str, names: tuple[str, ...], calm: bool) -> Job
         opportunistic=rng.random() < 0.2,
         script=rng.choice(["", "digits", "bert"]),
         batch=rng.choice([0, 128]),
-        speed=rng.choice([None, curve(rng)]),
-        free_speed=rng.choice([None, curve(rng, batches=True)]),
+        speed=rng.choice([None, random_curve(rng)]),
+        free_speed=rng.choice([None, random_curve(rng, batches=True)]),
         work=rng.choice([None, Estimate(rng.choice([0.0, 30.0, rng.uniform(0, 1e6)]), "history", 0.5)]),
         progress=rng.choice([None, rng.random()]),
         deadline=rng.choice([None, None, NOW - 10, NOW + 3600]),
@@ -122,7 +122,7 @@ def _job(rng: random.Random, id: str, names: tuple[str, ...], calm: bool) -> Job
     )
 
 
-def _put(rng: random.Random, job: Job, left: dict[str, int]) -> Job:
+def _place_job(rng: random.Random, job: Job, left: dict[str, int]) -> Job:
     """Lets the job run on GPUs that are left, if it fits."""
     count = rng.randint(job.min_gpus, job.max_gpus)
     now_on: dict[str, int] = {}

@@ -34,8 +34,8 @@ def row(
 
 
 def test_a_mode_that_mostly_never_came_there_took_for_ever() -> None:
-    assert unequal.to_target([row("asp", 3.0), row("asp", None), row("asp", None)]) == math.inf
-    assert unequal.to_target([row("asp", 3.0), row("asp", None), row("asp", 4.0)]) == 4.0
+    assert unequal.seconds_to_target([row("asp", 3.0), row("asp", None), row("asp", None)]) == math.inf
+    assert unequal.seconds_to_target([row("asp", 3.0), row("asp", None), row("asp", 4.0)]) == 4.0
 
 
 def test_times_on_equal_workers_are_compared_with_those_of_bsp_beside_them() -> None:
@@ -43,9 +43,9 @@ def test_times_on_equal_workers_are_compared_with_those_of_bsp_beside_them() -> 
     rows = [
         row("asp", was * ratio, load="equal", beside=was) for was, ratio in ((2.0, 1.0), (4.0, 1.05), (8.0, 1.1025))
     ]
-    assert unequal.over_bsp(rows) == pytest.approx(1.05)
-    assert unequal.over_bsp([*rows, row("asp", None, load="equal", beside=2.0)]) == math.inf
-    assert unequal.over_bsp([*rows, row("asp", 2.0, load="equal", beside=None)]) == math.inf
+    assert unequal.time_ratio_to_bsp(rows) == pytest.approx(1.05)
+    assert unequal.time_ratio_to_bsp([*rows, row("asp", None, load="equal", beside=2.0)]) == math.inf
+    assert unequal.time_ratio_to_bsp([*rows, row("asp", 2.0, load="equal", beside=None)]) == math.inf
 
 
 def test_the_target_is_reached_between_the_two_measurements_around_it() -> None:
@@ -56,7 +56,7 @@ def test_the_target_is_reached_between_the_two_measurements_around_it() -> None:
 
 
 def test_the_gap_is_how_much_longer_the_slowest_computes() -> None:
-    assert unequal.gap(row("bsp", 8.0)) == pytest.approx(3.0)
+    assert unequal.computing_gap(row("bsp", 8.0)) == pytest.approx(3.0)
 
 
 def test_each_target_is_held_to_what_was_measured() -> None:
@@ -69,7 +69,7 @@ def test_each_target_is_held_to_what_was_measured() -> None:
         *(row("asp", 3.0, last=last, seed=seed) for seed, last in enumerate((0.14, 0.15, 0.9))),
         row("adaptive_ksync", 2.1, load="equal", beside=2.0),
     ]
-    held = {target.name: (round(target.value, 3), target.held) for target in unequal.targets(rows)}
+    held = {target.name: (round(target.value, 3), target.is_met) for target in unequal.targets(rows)}
     assert held == {
         "mlp, one slow: BSP's time to the target over that of bsp_balanced": (2.0, True),
         "mlp, one slow: the worst loss of bsp_balanced in the end, beside ASP's best": (0.1, True),
@@ -117,13 +117,13 @@ def test_the_picture_shows_what_most_had_reached_by_then() -> None:
 
 
 def test_of_a_burst_jobs_are_counted_that_had_ended_half_way_through_the_baseline() -> None:
-    slow, quick = burst.Found((50.0, 95.0), 105.0, 3), burst.Found((40.0, 41.0), 51.0, 4)
+    slow, quick = burst.BurstResult((50.0, 95.0), 105.0, 3), burst.BurstResult((40.0, 41.0), 51.0, 4)
     rows = {"batch as asked": [slow], "batch chosen": [quick]}
     assert burst.half_time(rows) == 52.5
     assert (slow.done_within(52.5), quick.done_within(52.5)) == (1, 2)
-    assert [(round(target.value, 3), target.held) for target in burst.targets(rows)] == [(0.559, True), (1.0, True)]
+    assert [(round(target.value, 3), target.is_met) for target in burst.targets(rows)] == [(0.559, True), (1.0, True)]
     other_way = {"batch as asked": [quick], "batch chosen": [slow]}
-    assert [target.held for target in burst.targets(other_way)] == [False, True]  # none is done by then
+    assert [target.is_met for target in burst.targets(other_way)] == [False, True]  # none is done by then
     assert burst.table(rows).splitlines()[2:] == [
         "| batch as asked | 72 s (72 to 72) | 105 s (105 to 105) | 1 (1 to 1) | 3 (3 to 3) |",
         "| batch chosen | 40 s (40 to 40) | 51 s (51 to 51) | 2 (2 to 2) | 4 (4 to 4) |",

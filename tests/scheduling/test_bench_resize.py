@@ -4,7 +4,7 @@ import pytest
 
 from tests.bench import resize, training
 from tests.bench.measure import Stamp
-from tests.bench.resize import Held, Lost
+from tests.bench.resize import HeldGpu, Pauses
 from tests.bench.rig import p95
 from tests.bench.targets import Target, verdict
 
@@ -29,15 +29,20 @@ def test_steps_before_the_decision_do_not_count() -> None:
 
 
 def test_all_pauses_of_a_change_are_lost_and_the_longest_of_all_is_known() -> None:
-    lost = Lost()
+    lost = Pauses()
     lost.changes[1] += [[0.5, 1.0], [1.25], []]
     assert lost.totals(1) == [1.5, 1.25, 0]
     assert (lost.longest(1), lost.longest(2)) == (1.25, 0)
 
 
 def test_a_gpu_must_not_be_free_before_its_container_has_ended() -> None:
-    held = [Held(1, "a", 0, 10, 12), Held(1, "b", 0, 10, 13), Held(2, "c", 0, 10, 14), Held(3, "d", 0, None, 9)]
-    back, samples, early, unseen = resize.of_give_back(held, {"a": 11, "b": 13.5, "d": 8})
+    held = [
+        HeldGpu(1, "a", 0, 10, 12),
+        HeldGpu(1, "b", 0, 10, 13),
+        HeldGpu(2, "c", 0, 10, 14),
+        HeldGpu(3, "d", 0, None, 9),
+    ]
+    back, samples, early, unseen = resize.release_targets(held, {"a": 11, "b": 13.5, "d": 8})
     assert (back.value, samples.value, early.value, unseen.value) == (4, 3, 1, 1)
 
 

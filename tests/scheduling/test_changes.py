@@ -11,7 +11,7 @@ from scheduling.policies.fifo import Fifo
 from scheduling.replay import decide_again, differences
 from scheduling.toolkit.reasons import NoneFree
 from scheduling.types import Plan, Snapshot
-from tests.scheduling.sentences import said
+from tests.scheduling.sentences import sentence_or_empty
 from tests.scheduling.worlds import draw, running, waiting
 
 
@@ -58,7 +58,7 @@ def test_plans_differ_in_gpus_batches_and_words() -> None:
         "2": "no GPUs -> 1 on a; batch 32 -> 64",
         "3": "Wait. -> Wait longer.",
     }
-    assert {each.job for each in differences(lab, one, other, words=False)} == {"1", "2"}
+    assert {each.job for each in differences(lab, one, other, compare_reasons=False)} == {"1", "2"}
     assert differences(lab, one, replace(one, target={"1": {"a": 1, "b": 0}})) == ()
 
 
@@ -78,7 +78,7 @@ class Greedy:
 def test_a_policy_that_fails_now_decides_nothing_again(policy: Any, why: str) -> None:
     lab = draw({"a": 4}, waiting("1"))
     found = decide_again(policy, lab, Plan({}))
-    assert why in said(found.wrong) and not found.same
+    assert why in sentence_or_empty(found.wrong) and not found.same
 
 
 def test_the_same_policy_decides_the_same() -> None:

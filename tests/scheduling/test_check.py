@@ -11,7 +11,7 @@ from scheduling.check import violations
 from scheduling.failures import GpusOfUnknownNodes, GpusOutOfRange, MoreGpusThanFree, PlanRefused, ReasonMissing
 from scheduling.messages import Text, message_from
 from scheduling.types import Limit, Placement, Plan, Snapshot
-from tests.scheduling.sentences import said
+from tests.scheduling.sentences import sentence_or_empty
 from tests.scheduling.worlds import draw, running, waiting
 
 ELASTIC = running("x", {"a": 2}, 1, 4)
@@ -60,7 +60,7 @@ FIXED = running("x", {"a": 2})
     ],
 )
 def test_what_must_not_be_is_named(snapshot: Snapshot, target: Mapping[str, Placement], sentence: str) -> None:
-    assert sentence in " ".join(map(said, violations(snapshot, Plan(target))))
+    assert sentence in " ".join(map(sentence_or_empty, violations(snapshot, Plan(target))))
 
 
 def test_a_job_may_not_keep_gpus_of_a_node_that_has_left() -> None:
@@ -94,7 +94,7 @@ def test_numbers_that_json_does_not_know_are_reported() -> None:
     plan = Plan({"x": {"a": np.int64(3)}, "y": {"a": 0.5}})  # type: ignore[dict-item]  # what a faulty policy returns
     found = violations(draw({"a": 1}, waiting("x", 1, 2), waiting("y")), plan)
     assert GpusOutOfRange("x", 3, 1, 2) in found and MoreGpusThanFree("a", 1, 3.5) in found
-    message = PlanRefused.for_(found)
+    message = PlanRefused.from_violations(found)
     assert message_from(json.loads(json.dumps(message.data()))) == message
-    assert "Job x is given 3 GPUs, but runs on 1 to 2." in said(message)
-    assert "Node a has 1 free GPUs, but 3.5 are given." in said(message)
+    assert "Job x is given 3 GPUs, but runs on 1 to 2." in sentence_or_empty(message)
+    assert "Node a has 1 free GPUs, but 3.5 are given." in sentence_or_empty(message)

@@ -16,8 +16,8 @@ from scheduling.policies.fair_share import FairShare
 from scheduling.policies.fifo import Fifo
 from scheduling.types import Job, Limit, Reservation, Snapshot
 from tests.scheduling.sentences import reasons_of
-from tests.scheduling.strategies import EXAMPLES, built, snapshots
-from tests.scheduling.worlds import NOW, Decided, World, comes_to_rest, draw, running, sizes, waiting
+from tests.scheduling.strategies import EXAMPLES, quick_policy, snapshots
+from tests.scheduling.worlds import NOW, DecidedPolicy, World, draw, reaches_stable_plan, running, sizes, waiting
 
 DAMPING = 30.0
 FIFO = Fifo(strict=False)
@@ -125,7 +125,7 @@ def test_a_job_below_its_minimum_takes_at_once_what_it_lacks() -> None:
 @given(snapshot=snapshots())
 def test_laws_of_damping_no_job_grows_before_it_has_waited_for_that(key: str, snapshot: Snapshot) -> None:
     lab = damped(snapshot)
-    done = decide(built(key), lab)
+    done = decide(quick_policy(key), lab)
     for job in lab.jobs:
         target = done.target.get(job.id, {})
         if job.running and job.gpus >= job.min_gpus and all(target.get(node, 0) >= n for node, n in job.now_on.items()):
@@ -136,7 +136,7 @@ def test_laws_of_damping_no_job_grows_before_it_has_waited_for_that(key: str, sn
 @MANY
 @given(snapshot=snapshots(calm=True))
 def test_laws_of_damping_a_world_in_which_time_passes_comes_to_rest(key: str, snapshot: Snapshot) -> None:
-    world, policy, quiet = World.of(damped(snapshot)), Decided(built(key)), 0
+    world, policy, quiet = World.of(damped(snapshot)), DecidedPolicy(quick_policy(key)), 0
     for _ in range(60):
         quiet = 0 if world.run_cycle(policy, 6) else quiet + 1
         world.release()
@@ -157,7 +157,7 @@ def test_laws_of_damping_no_placement_is_undone_within_the_damping_time(
         for job, age in zip(snapshot.jobs, ages, strict=False)
     )
     lab = damped(replace(snapshot, jobs=jobs))
-    done = decide(built(key), lab)
+    done = decide(quick_policy(key), lab)
     assert violations(lab, done) == []
     left_out = {job.id for job in lab.jobs if job.waiting and not done.target.get(job.id)}
     assert set(done.reasons) == left_out
@@ -178,7 +178,7 @@ def test_laws_of_damping_they_hold_while_jobs_come_and_policies_are_switched(sna
         )
         world.state = {}
         seen = world.snapshot()
-        done = decide(built(data.draw(st.sampled_from([*registry.POLICIES]))), seen)
+        done = decide(quick_policy(data.draw(st.sampled_from([*registry.POLICIES]))), seen)
         assert violations(seen, done) == []
         for job in seen.jobs:
             assert done.target.get(job.id) or not job.running or seen.now - (job.started_at or 0.0) >= DAMPING
@@ -191,4 +191,4 @@ def test_laws_of_damping_they_hold_while_jobs_come_and_policies_are_switched(sna
 @MANY
 @given(snapshot=snapshots(calm=True))
 def test_laws_of_damping_an_unchanged_world_comes_to_rest(key: str, snapshot: Snapshot) -> None:
-    assert comes_to_rest(World.of(damped(snapshot)), Decided(built(key)), turns=30)
+    assert reaches_stable_plan(World.of(damped(snapshot)), DecidedPolicy(quick_policy(key)), cycles=30)

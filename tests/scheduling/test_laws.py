@@ -15,8 +15,8 @@ from scheduling.toolkit import reasons
 from scheduling.toolkit.capacity import Capacity
 from scheduling.types import Snapshot
 from tests.scheduling.sentences import reasons_of
-from tests.scheduling.strategies import EXAMPLES, built, snapshots
-from tests.scheduling.worlds import Decided, World, comes_to_rest, waiting
+from tests.scheduling.strategies import EXAMPLES, quick_policy, snapshots
+from tests.scheduling.worlds import DecidedPolicy, World, reaches_stable_plan, waiting
 
 EVERY = pytest.mark.parametrize("key", registry.POLICIES)
 MANY = settings(max_examples=EXAMPLES, deadline=None)
@@ -33,7 +33,7 @@ def test_it_keeps_all_rules(key: str, snapshot: Snapshot) -> None:
 @MANY
 @given(snapshot=snapshots(), data=st.data())
 def test_equal_worlds_get_equal_plans_however_their_rows_are_ordered(key: str, snapshot: Snapshot, data: Any) -> None:
-    policy = built(key)
+    policy = quick_policy(key)
     shuffled = replace(
         snapshot,
         nodes=tuple(data.draw(st.permutations(snapshot.nodes))),
@@ -46,7 +46,7 @@ def test_equal_worlds_get_equal_plans_however_their_rows_are_ordered(key: str, s
 @MANY
 @given(snapshot=snapshots())
 def test_each_waiting_job_has_a_reason_and_no_other_has(key: str, snapshot: Snapshot) -> None:
-    plan = built(key).plan(snapshot)
+    plan = quick_policy(key).plan(snapshot)
     left_out = {job.id for job in snapshot.jobs if job.waiting and not plan.target.get(job.id)}
     assert set(plan.reasons) == left_out
     for reason in reasons_of(plan).values():
@@ -60,7 +60,9 @@ def test_each_waiting_job_has_a_reason_and_no_other_has(key: str, snapshot: Snap
 @given(snapshot=snapshots())
 def test_it_decides_the_same_where_reasons_are_not_read(key: str, snapshot: Snapshot) -> None:
     """As the product asks it: with the lab's calendar and tiers around it."""
-    explained, unexplained = (Decided(built(key)).plan(replace(snapshot, explain=explain)) for explain in (True, False))
+    explained, unexplained = (
+        DecidedPolicy(quick_policy(key)).plan(replace(snapshot, explain=explain)) for explain in (True, False)
+    )
     assert replace(unexplained, reasons=explained.reasons) == explained
     assert unexplained.reasons.keys() == explained.reasons.keys()
 
@@ -83,7 +85,7 @@ def test_a_job_that_could_run_starts_in_an_empty_lab(key: str, snapshot: Snapsho
 @MANY
 @given(snapshot=snapshots())
 def test_its_state_is_json(key: str, snapshot: Snapshot) -> None:
-    state = built(key).plan(snapshot).state
+    state = quick_policy(key).plan(snapshot).state
     assert json.loads(json.dumps(state)) == state
 
 
@@ -92,7 +94,7 @@ def test_its_state_is_json(key: str, snapshot: Snapshot) -> None:
 @given(snapshot=snapshots(calm=True))
 def test_an_unchanged_world_comes_to_rest(key: str, snapshot: Snapshot) -> None:
     """As the product asks it: those that count GPUs without looking at nodes may go to and fro by themselves."""
-    assert comes_to_rest(World.of(snapshot), Decided(built(key)), turns=30)
+    assert reaches_stable_plan(World.of(snapshot), DecidedPolicy(quick_policy(key)), cycles=30)
 
 
 @EVERY
@@ -101,7 +103,7 @@ def test_an_unchanged_world_comes_to_rest(key: str, snapshot: Snapshot) -> None:
 def test_a_switch_loses_and_doubles_nothing(key: str, snapshot: Snapshot, data: Any) -> None:
     world = World.of(snapshot)
     for _ in range(6):
-        other = built(data.draw(st.sampled_from([key, *registry.POLICIES])))
+        other = quick_policy(data.draw(st.sampled_from([key, *registry.POLICIES])))
         world.state = {}
         seen = world.snapshot()
         plan = other.plan(seen)

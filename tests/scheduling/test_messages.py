@@ -9,7 +9,7 @@ import pytest
 
 from scheduling.decide import decide
 from scheduling.messages import Message, Text, Unknown, message_from
-from scheduling.toolkit.reasons import InLine, InTurns, NoneFree, Outserved, rough
+from scheduling.toolkit.reasons import InLine, InTurns, NoneFree, Outserved, rounded_seconds
 from scheduling.types import Plan, Reservation, Snapshot
 from tests.scheduling.sentences import reasons_of
 from tests.scheduling.worlds import draw, waiting
@@ -43,7 +43,7 @@ def test_two_messages_have_no_code_in_common() -> None:
     [(0.4, 0), (119.0, 119), (130.0, 120), (7_100.0, 7_080), (7_300.0, 7_200), (400_000.0, 432_000)],
 )
 def test_a_duration_is_stored_as_it_is_shown(seconds: float, shown: int) -> None:
-    assert rough(seconds) == shown == rough(shown)
+    assert rounded_seconds(seconds) == shown == rounded_seconds(shown)
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from scheduling.decide import decide
 from scheduling.policies.fifo import Fifo
 from scheduling.types import Job, Plan, Reservation, Snapshot
 from tests.scheduling.sentences import reasons_of
-from tests.scheduling.strategies import EXAMPLES, NODE_NAMES, OWNERS, built, snapshots, world
-from tests.scheduling.worlds import NOW, Decided, World, comes_to_rest, draw, running, sizes, waiting
+from tests.scheduling.strategies import EXAMPLES, NODE_NAMES, OWNERS, quick_policy, random_snapshot, snapshots
+from tests.scheduling.worlds import NOW, DecidedPolicy, World, draw, reaches_stable_plan, running, sizes, waiting
 
 HOUR = 3600.0
 
@@ -135,8 +135,8 @@ def test_a_policy_finds_jobs_on_the_parts_where_it_put_them(
     key: str, seed: int, size: tuple[int, int], item: Reservation
 ) -> None:
     """Found by the law below: they were shown on other GPUs of the node, and moved to and fro for ever."""
-    lab = world(random.Random(seed), *size, calm=True)
-    assert comes_to_rest(World.of(lab), Decided(built(key), (item,)))
+    lab = random_snapshot(random.Random(seed), *size, calm=True)
+    assert reaches_stable_plan(World.of(lab), DecidedPolicy(quick_policy(key), (item,)))
 
 
 EVERY = pytest.mark.parametrize("key", registry.POLICIES)
@@ -151,7 +151,7 @@ def test_laws_of_reservations_no_job_starts_on_gpus_reserved_for_others(
 ) -> None:
     assume(fits(snapshot, calendar))
     lab = replace(snapshot, reservations=tuple(calendar))
-    done = decide(built(key), lab)
+    done = decide(quick_policy(key), lab)
     assert violations(lab, done) == []
     left_out = {job.id for job in lab.jobs if job.waiting and not done.target.get(job.id)}
     assert set(done.reasons) == left_out
@@ -179,7 +179,7 @@ def test_laws_of_reservations_tiers_hold_when_one_begins(snapshot: Snapshot, gpu
         return
     ours = sum(job.now_on.get(node, 0) for job in lab.jobs if job.owner == "bob")
     lacking = min(gpus, place.total) - ours - place.free - place.leaving
-    depth = {id: tiers.LAYERS.index(layer) for id, layer in tiers.layers(lab).items()}
+    depth = {id: tiers.LAYERS.index(layer) for id, layer in tiers.layer_by_job(lab).items()}
     others = [job for job in lab.jobs if job.owner != "bob" and node in job.now_on]
     for stopped in (job for job in others if not done.target.get(job.id)):
         lower = [job for job in others if job.preemptible and depth[job.id] > depth[stopped.id]]
@@ -200,5 +200,5 @@ def test_laws_of_reservations_an_unchanged_world_comes_to_rest(
     key: str, snapshot: Snapshot, calendar: list[Reservation]
 ) -> None:
     assume(fits(snapshot, calendar))
-    policy = Decided(built(key), tuple(calendar))
-    assert comes_to_rest(World.of(snapshot), policy)
+    policy = DecidedPolicy(quick_policy(key), tuple(calendar))
+    assert reaches_stable_plan(World.of(snapshot), policy)

@@ -15,7 +15,7 @@ from scheduling.toolkit.plan_builder import build_plan
 from scheduling.toolkit.target_plan import carry_out
 from scheduling.types import Job, Limit, Plan, Policy, Snapshot
 from tests.scheduling.sentences import reasons_of
-from tests.scheduling.strategies import EXAMPLES, built, snapshots
+from tests.scheduling.strategies import EXAMPLES, quick_policy, snapshots
 from tests.scheduling.worlds import draw, running, sizes, waiting
 
 FIFO = Fifo(strict=False)
@@ -137,7 +137,7 @@ def test_with_one_layer_the_plan_is_the_policy_s_own() -> None:
 
 @given(snapshot=snapshots())
 def test_each_layer_keeps_its_own_state(snapshot: Snapshot) -> None:
-    lab = replace(snapshot, state={"wish": {}, tiers.OTHERS: {"basic": {"wish": {}}}})
+    lab = replace(snapshot, state={"wish": {}, tiers.OTHER_LAYERS_KEY: {"basic": {"wish": {}}}})
     assert violations(lab, decide(ElasticFifo(), lab)) == []
 
 
@@ -145,7 +145,7 @@ def test_each_layer_keeps_its_own_state(snapshot: Snapshot) -> None:
 @MANY
 @given(snapshot=snapshots())
 def test_laws_of_tiers_no_plan_breaks_a_rule_and_each_waiting_job_has_a_reason(key: str, snapshot: Snapshot) -> None:
-    done = decide(built(key), snapshot)
+    done = decide(quick_policy(key), snapshot)
     assert violations(snapshot, done) == []
     left_out = {job.id for job in snapshot.jobs if job.waiting and not done.target.get(job.id)}
     assert set(done.reasons) == left_out
@@ -158,7 +158,7 @@ def test_laws_of_tiers_a_strict_line_is_passed_only_by_jobs_that_can_be_stopped(
     policy: Policy, snapshot: Snapshot
 ) -> None:
     done = decide(policy, snapshot)
-    depth = {id: tiers.LAYERS.index(layer) for id, layer in tiers.layers(snapshot).items()}
+    depth = {id: tiers.LAYERS.index(layer) for id, layer in tiers.layer_by_job(snapshot).items()}
     capacity = Capacity(snapshot)
     line = [
         depth[job.id]

@@ -117,7 +117,7 @@ class World:
 
 
 @dataclass(frozen=True)
-class Decided:
+class DecidedPolicy:
     """A policy as the product asks it: with tiers and reservations, and without needless changes."""
 
     policy: Policy
@@ -129,9 +129,9 @@ class Decided:
         return decide(self.policy, replace(snapshot, reservations=self.reservations))
 
 
-def comes_to_rest(world: World, policy: Policy, turns: int = 40) -> bool:
-    """Whether nothing changes any more within ``turns`` cycles, with a fixed clock and GPUs released at once."""
-    for _ in range(turns):
+def reaches_stable_plan(world: World, policy: Policy, cycles: int = 40) -> bool:
+    """Return whether nothing changes any more within ``cycles``, with a fixed clock and GPUs released at once."""
+    for _ in range(cycles):
         changed = world.run_cycle(policy, seconds=0)
         world.release()
         if not changed and not world.run_cycle(policy, seconds=0):
@@ -144,4 +144,4 @@ def sizes(plan: Plan) -> dict[JobId, int]:
     return {job: sum(where.values()) for job, where in plan.target.items() if sum(where.values())}
 
 
-__all__ = ["NOW", "Decided", "World", "comes_to_rest", "draw", "plus", "running", "sizes", "waiting"]
+__all__ = ["NOW", "DecidedPolicy", "World", "reaches_stable_plan", "draw", "plus", "running", "sizes", "waiting"]

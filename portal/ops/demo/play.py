@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from portal.ops.demo.workload import DAY, DAYS, HOUR, Ask, Size
 from scheduling import registry
 from scheduling.messages import Message
-from scheduling.reservations import around
+from scheduling.reservations import plan_with_reservations
 from scheduling.simulate import Loss, Options, Submission, accounts_of, lasts, linear, simulate
 from scheduling.types import Job, Node, Placement, Plan, Policy, Reservation, Snapshot
 
@@ -101,7 +101,7 @@ class Switching:
         state: Mapping[str, Any] = snapshot.state["state"] if snapshot.state.get("place") == place else {}
         known = tuple(each for each in self._reservations if each.start - KNOWN_BEFORE <= now < each.end)
         view = replace(snapshot, state=state, reservations=known)
-        plan = around(self._policies[place].plan, view)
+        plan = plan_with_reservations(self._policies[place].plan, view)
         edges = [edge for each in self._reservations for edge in (each.start, each.end) if edge > now]
         again_at = min([*edges, *([] if plan.again_at is None else [plan.again_at]), now + LOOK_SECONDS])
         return Plan(plan.target, plan.reasons, {"place": place, "state": plan.state}, plan.batches, again_at)

@@ -11,7 +11,9 @@ Arguments go to the last one: ``--resume``, ``--minutes 60``, ``--plots docs/plo
 
 import sys
 
-from tests.bench.__main__ import in_turn
+from tests.bench.__main__ import run_programs
 
 if __name__ == "__main__":
-    sys.exit(in_turn("tests.bench.learning", {"library": (), "predictors": (), "burst": (), "unequal": sys.argv[1:]}))
+    sys.exit(
+        run_programs("tests.bench.learning", {"library": (), "predictors": (), "burst": (), "unequal": sys.argv[1:]})
+    )

@@ -35,7 +35,7 @@ MAX_SECONDS = 900.0
 REPEATS = 3
 
 
-class Found(NamedTuple):
+class BurstResult(NamedTuple):
     """The result of a burst: seconds from the submission of each job to its end, and from the first to the last end."""
 
     completions: tuple[float, ...]
@@ -58,21 +58,23 @@ def main() -> int:
     parser.add_argument("--file", type=Path, default=cache_home() / "bench-burst.json", help="where rows are kept")
     parser.add_argument("--resume", action="store_true", help="go on with what the file has")
     given = parser.parse_args()
-    rows: dict[str, list[Found]] = {name: [] for name in POLICIES}
+    rows: dict[str, list[BurstResult]] = {name: [] for name in POLICIES}
     if given.resume and given.file.exists():
-        rows = {name: [Found(*row) for row in known] for name, known in json.loads(given.file.read_text()).items()}
+        rows = {
+            name: [BurstResult(*row) for row in known] for name, known in json.loads(given.file.read_text()).items()
+        }
     for repeat in range(given.repeats):
         for name, params in POLICIES.items():
             if len(rows[name]) > repeat:
                 continue
             rows[name].append(burst(params))
             given.file.write_text(json.dumps(rows))
-            print(f"{name}, {repeat + 1} of {given.repeats}: {described(rows[name][-1])}", flush=True)
+            print(f"{name}, {repeat + 1} of {given.repeats}: {describe(rows[name][-1])}", flush=True)
     print(table(rows))
     return verdict(targets(rows))
 
 
-def burst(params: Mapping[str, Any]) -> Found:
+def burst(params: Mapping[str, Any]) -> BurstResult:
     with tempfile.TemporaryDirectory(prefix="sl-burst-") as folder:
         lab = Product.make(Path(folder), "process", SCHEDULEARN_CPU_SLOTS=str(GPUS))
         with running(lab):
@@ -86,7 +88,7 @@ def burst(params: Mapping[str, Any]) -> Found:
                 jobs.append(submit(lab, code, epochs))
                 time.sleep(APART_SECONDS)
             wait_for("the burst is over", lambda: all_ended(lab, jobs), MAX_SECONDS, every=1.0)
-            return read(lab, jobs)
+            return read_result(lab, jobs)
 
 
 def submit(lab: Product, code: dict[str, int], epochs: int) -> int:
@@ -110,23 +112,23 @@ def all_ended(lab: Product, jobs: Sequence[int]) -> bool:
     return all(state == "SUCCEEDED" for state in states.values())
 
 
-def read(lab: Product, jobs: Sequence[int]) -> Found:
+def read_result(lab: Product, jobs: Sequence[int]) -> BurstResult:
     details = [lab.get(f"jobs/{job}/") for job in jobs]
     came, ended = ([moment(job[key]) for job in details] for key in ("submitted_at", "finished_at"))
     changes = sum(len(lab.get(f"jobs/{job}/band/")["changes"]) for job in jobs)
     completions = tuple(end - start for start, end in zip(came, ended, strict=True))
-    return Found(completions, max(ended) - min(came), changes)
+    return BurstResult(completions, max(ended) - min(came), changes)
 
 
 def moment(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
-def described(found: Found) -> str:
+def describe(found: BurstResult) -> str:
     return f"mean completion {found.mean:.0f} s, all done after {found.makespan:.0f} s, {found.changes} changes of GPUs"
 
 
-def table(rows: Mapping[str, Sequence[Found]]) -> str:
+def table(rows: Mapping[str, Sequence[BurstResult]]) -> str:
     """Return medians and ranges. Jobs done are counted at half of the longest time of the baseline."""
     half = half_time(rows)
     lines = [
@@ -144,7 +146,7 @@ def table(rows: Mapping[str, Sequence[Found]]) -> str:
     return "\n".join(lines)
 
 
-def half_time(rows: Mapping[str, Sequence[Found]]) -> float:
+def half_time(rows: Mapping[str, Sequence[BurstResult]]) -> float:
     return statistics.median(row.makespan for row in rows["batch as asked"]) / 2
 
 
@@ -153,7 +155,7 @@ def spread(values: Sequence[float], unit: str = "") -> str:
     return f"{statistics.median(values):.0f}{unit} ({minimum:.0f} to {maximum:.0f})"
 
 
-def targets(rows: Mapping[str, Sequence[Found]]) -> list[Target]:
+def targets(rows: Mapping[str, Sequence[BurstResult]]) -> list[Target]:
     mean, count = (
         {name: statistics.median(one(row) for row in some) for name, some in rows.items()}
         for one in (lambda row: row.mean, lambda row: row.done_within(half_time(rows)))

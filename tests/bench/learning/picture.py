@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scheduling.simulate.plot import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, picture
+from scheduling.simulate.plot import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, svg_plot
 
 POINTS = 120
 
@@ -31,18 +31,18 @@ def losses(title: str, by_mode: Mapping[str, Sequence[Sequence[tuple[float, floa
     high = max(value for line in lines.values() for _, value in line)
     low = min(target, *(value for line in lines.values() for _, value in line)) * 0.9
 
-    def across(at: float) -> float:
+    def x_of(at: float) -> float:
         return LEFT + at / last * (WIDTH - LEFT - RIGHT)
 
-    def up(loss: float) -> float:
+    def y_of(loss: float) -> float:
         return TOP + (high - loss) / (high - low) * (HEIGHT - TOP - BOTTOM)
 
-    return picture(
+    return svg_plot(
         f"{title}: loss of held-back data",
-        {mode: "M" + "L".join(f"{across(at):.1f} {up(loss):.1f}" for at, loss in line) for mode, line in lines.items()},
-        upright=[(across(last * part / 5), f"{last * part / 5:.0f} s") for part in range(6)],
-        level=[(up(target), f"{target:g}"), (up(high), f"{high:.2g}")],
-        below="the lower line is the target",
+        {mode: "M" + "L".join(f"{x_of(at):.1f} {y_of(loss):.1f}" for at, loss in line) for mode, line in lines.items()},
+        x_grid=[(x_of(last * part / 5), f"{last * part / 5:.0f} s") for part in range(6)],
+        y_grid=[(y_of(target), f"{target:g}"), (y_of(high), f"{high:.2g}")],
+        x_label="the lower line is the target",
     )
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from runners.environments.preparing import cache_home
 from tests.bench.learning import picture
-from tests.bench.learning.workers import LOADS, FailedError, on_an_engine, train
+from tests.bench.learning.workers import LOADS, FailedError, train, two_worker_groups
 from tests.bench.targets import Target, verdict
 from tests.run.packages import MissingError, Need, provide
 
@@ -50,7 +50,7 @@ def main() -> int:
     parser.add_argument("--plots", type=Path, help="a folder for pictures of the losses over time")
     given = parser.parse_args()
     rows: list[Row] = json.loads(given.file.read_text()) if given.resume and given.file.exists() else []
-    left = measure(rows, wanted(given), given.file, time.monotonic() + given.minutes * 60)
+    left = measure(rows, runs_of(given), given.file, time.monotonic() + given.minutes * 60)
     print(tables(rows))
     if given.plots:
         picture.write(given.plots, rows, TARGETS)
@@ -59,7 +59,7 @@ def main() -> int:
     return verdict(list(targets(rows))) or int(left > 0)
 
 
-def wanted(given: argparse.Namespace) -> Iterator[tuple[str, str, int, str]]:
+def runs_of(given: argparse.Namespace) -> Iterator[tuple[str, str, int, str]]:
     for seed in range(given.seeds):
         for model in given.models:
             for load in given.loads:
@@ -77,7 +77,7 @@ def measure(rows: list[Row], runs: Iterator[tuple[str, str, int, str]], file: Pa
         provide({Need.ENGINE})
     except MissingError as problem:
         raise SystemExit(f"The bench needs a Docker Engine: {problem}") from None
-    with on_an_engine() as pair:
+    with two_worker_groups() as pair:
         for count, (model, load, seed, mode) in enumerate(todo):
             if time.monotonic() > until:
                 return len(todo) - count
@@ -107,16 +107,16 @@ def crossing(curve: Sequence[Sequence[float]], target: float) -> float | None:
     return None
 
 
-def of(rows: Sequence[Row], model: str, load: str, mode: str) -> list[Row]:
+def select_rows(rows: Sequence[Row], model: str, load: str, mode: str) -> list[Row]:
     return [row for row in rows if (row["model"], row["load"], row["mode"]) == (model, load, mode)]
 
 
-def to_target(rows: Sequence[Row]) -> float:
+def seconds_to_target(rows: Sequence[Row]) -> float:
     """Return the median seconds; infinite where most runs never reached the target."""
     return statistics.median(row["reached"] if row["reached"] is not None else float("inf") for row in rows)
 
 
-def over_bsp(rows: Sequence[Row]) -> float:
+def time_ratio_to_bsp(rows: Sequence[Row]) -> float:
     """Return the time to the target over that of BSP in the same pair: the geometric mean of the pairs, of which every
     other one began with BSP. Infinite where one of them never reached it."""
     pairs = [(row["reached"], row["beside"]) for row in rows]
@@ -129,11 +129,11 @@ def last_loss(row: Row) -> float:
     return float(row["curve"][-1][1])
 
 
-def final(rows: Sequence[Row]) -> float:
+def final_loss(rows: Sequence[Row]) -> float:
     return statistics.median(map(last_loss, rows))
 
 
-def over_asp(rows: Sequence[Row], asp: Sequence[Row]) -> float:
+def loss_ratio_to_asp(rows: Sequence[Row], asp: Sequence[Row]) -> float:
     """Return the final loss over that of ASP from the same initial weights, as the geometric mean.
 
     ASP's losses swing by a half from one look to the next: where one training, or the median of a few, happens to stop is luck.
@@ -142,14 +142,14 @@ def over_asp(rows: Sequence[Row], asp: Sequence[Row]) -> float:
     return statistics.geometric_mean(last_loss(row) / ends[row["seed"]] for row in rows if row["seed"] in ends)
 
 
-def gap(row: Row) -> float:
+def computing_gap(row: Row) -> float:
     """Return how much longer the slowest worker computes in an iteration than the fastest, relative to the fastest."""
     computing = row["ranks"]["computing"]
     return float(max(computing) / max(1e-9, min(computing)) - 1)
 
 
-def usual_gap(rows: Sequence[Row]) -> float:
-    return statistics.median(map(gap, rows))
+def median_computing_gap(rows: Sequence[Row]) -> float:
+    return statistics.median(map(computing_gap, rows))
 
 
 def tables(rows: Sequence[Row]) -> str:
@@ -159,24 +159,24 @@ def tables(rows: Sequence[Row]) -> str:
     lines = [f"| model | workers | {head} |", "|---|---|" + "---:|" * len(MODES)]
     for model in TARGETS:
         for load in LOADS:
-            some = {mode: of(rows, model, load, mode) for mode in MODES}
+            some = {mode: select_rows(rows, model, load, mode) for mode in MODES}
             if any(some.values()):
                 cells = [duration(each, some["bsp"]) for each in some.values()]
                 lines.append(f"| {model} | {load} | {' | '.join(cells)} |")
     lines += ["", f"| with one slow | {head} |", "|---|" + "---:|" * len(MODES)]
     for model in TARGETS:
-        ends = [of(rows, model, "one slow", mode) for mode in MODES]
+        ends = [select_rows(rows, model, "one slow", mode) for mode in MODES]
         if any(ends):
             lines.append(
-                f"| {model}: loss in the end | {' | '.join(f'{final(some):.3f}' if some else '' for some in ends)} |"
+                f"| {model}: loss in the end | {' | '.join(f'{final_loss(some):.3f}' if some else '' for some in ends)} |"
             )
-            gaps = (f"{usual_gap(some):+.0%}" if some else "" for some in ends)
+            gaps = (f"{median_computing_gap(some):+.0%}" if some else "" for some in ends)
             lines.append(f"| its longest computing over its shortest | {' | '.join(gaps)} |")
     lines += ["", f"| equal workers, time over that of BSP beside it | {head} |", "|---|" + "---:|" * len(MODES)]
     for model in TARGETS:
-        ways = [of(rows, model, "equal", mode) for mode in MODES]
+        ways = [select_rows(rows, model, "equal", mode) for mode in MODES]
         if any(ways):
-            ratios = (f"{over_bsp(some):.3f}" if some else "" for some in ways)
+            ratios = (f"{time_ratio_to_bsp(some):.3f}" if some else "" for some in ways)
             lines.append(f"| {model} | {' | '.join(ratios).replace('inf', 'never')} |")
     return "\n".join(lines)
 
@@ -185,23 +185,23 @@ def duration(some: Sequence[Row], bsp: Sequence[Row]) -> str:
     """Return the median seconds to the target, their range, and the speed-up over BSP, unless that trained in parallel."""
     if not some:
         return ""
-    if (middle := to_target(some)) == float("inf"):
+    if (middle := seconds_to_target(some)) == float("inf"):
         return "never"
     times = sorted(row["reached"] if row["reached"] is not None else float("inf") for row in some)
     compared = bsp and bsp is not some and "beside" not in some[0]
-    sooner = f", {to_target(bsp) / middle:.2f} times" if compared else ""
+    sooner = f", {seconds_to_target(bsp) / middle:.2f} times" if compared else ""
     return f"{middle:.1f} s ({times[0]:.1f} to {times[-1]:.1f}){sooner}".replace("inf", "never")
 
 
 def targets(rows: Sequence[Row]) -> Iterator[Target]:
     for model in TARGETS:
-        bsp = of(rows, model, "one slow", "bsp")
-        asp = of(rows, model, "one slow", "asp")
-        ours = {mode: of(rows, model, "one slow", mode) for mode in OURS}
+        bsp = select_rows(rows, model, "one slow", "bsp")
+        asp = select_rows(rows, model, "one slow", "asp")
+        ours = {mode: select_rows(rows, model, "one slow", mode) for mode in OURS}
         measured = {mode: some for mode, some in ours.items() if some}
         if bsp and measured:
-            best = min(measured, key=lambda mode: to_target(measured[mode]))
-            gain = to_target(bsp) / to_target(measured[best])
+            best = min(measured, key=lambda mode: seconds_to_target(measured[mode]))
+            gain = seconds_to_target(bsp) / seconds_to_target(measured[best])
             yield Target(
                 f"{model}, one slow: BSP's time to the target over that of {best}", gain, MIN_GAIN, at_least=True
             )
@@ -213,14 +213,22 @@ def targets(rows: Sequence[Row]) -> Iterator[Target]:
         for mode, some in measured.items():
             if asp:
                 worst = max(map(last_loss, some))
-                yield Target(f"{model}, one slow: the worst loss of {mode} in the end, beside ASP's", worst, final(asp))
-                yield Target(f"{model}, one slow: loss of {mode} in the end over ASP's", over_asp(some, asp), 1.0)
+                yield Target(
+                    f"{model}, one slow: the worst loss of {mode} in the end, beside ASP's",
+                    worst,
+                    final_loss(asp),
+                )
+                yield Target(
+                    f"{model}, one slow: loss of {mode} in the end over ASP's", loss_ratio_to_asp(some, asp), 1.0
+                )
         for mode in OURS:
-            if some := of(rows, model, "equal", mode):
-                yield Target(f"{model}, equal: time of {mode} to the target over BSP's", over_bsp(some), MAX_LOSS)
+            if some := select_rows(rows, model, "equal", mode):
+                yield Target(
+                    f"{model}, equal: time of {mode} to the target over BSP's", time_ratio_to_bsp(some), MAX_LOSS
+                )
         for mode in BALANCED:
             if some := ours[mode]:
-                yield Target(f"{model}, one slow: gap of iterations under {mode}", usual_gap(some), MAX_GAP)
+                yield Target(f"{model}, one slow: gap of iterations under {mode}", median_computing_gap(some), MAX_GAP)
 
 
 if __name__ == "__main__":

@@ -20,12 +20,12 @@ ROOT = Path(__file__).resolve().parents[3]
 RANKS = 4
 PERIOD_US = 10_000
 """The period of the kernel's accounting: short, so that a slow worker is slow in every step and not stopped in some."""
-WHOLE = 0.45
+FULL_SHARE = 0.45
 """The share of a processor of a worker at full speed: all ranks together leave some of two processors to the machine."""
-SLOW = 0.25
+SLOW_FRACTION = 0.25
 LOADS: Mapping[str, Sequence[float]] = {
     "equal": (1, 1, 1, 1),
-    "one slow": (1, 1, 1, SLOW),
+    "one slow": (1, 1, 1, SLOW_FRACTION),
     "comes and goes": (1, 1, 1, 1),
 }
 TURN_SECONDS = 4.0
@@ -43,10 +43,10 @@ class Workers:
         self._folder, self._containers = folder, containers
         self._number = 0
 
-    def give(self, parts: Sequence[float]) -> None:
+    def set_shares(self, parts: Sequence[float]) -> None:
         """Set the share of each rank, as a fraction of that of a worker at full speed."""
         for container, part in zip(self._containers, parts, strict=False):
-            container.update(cpu_period=PERIOD_US, cpu_quota=int(PERIOD_US * WHOLE * part))
+            container.update(cpu_period=PERIOD_US, cpu_quota=int(PERIOD_US * FULL_SHARE * part))
 
     def begin(self, options: Mapping[str, Any]) -> None:
         self._number += 1
@@ -60,9 +60,9 @@ class Workers:
         for rank in range(1, RANKS):
             self._result(rank)
 
-    def found(self) -> dict[str, Any]:
+    def results(self) -> dict[str, Any]:
         """Return the result of ``learn``, and for each rank the means of its steps after the first third."""
-        self.give([1 / WHOLE])  # no other rank is busy
+        self.set_shares([1 / FULL_SHARE])  # no other rank is busy
         return {**self._result(0), "ranks": self._ranks()}
 
     def _result(self, rank: int) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def train(several: Sequence[Workers], load: str, orders: Sequence[Mapping[str, A
     workers, which share what one of them would have alone."""
     part = 1 / len(several)
     for some in several:
-        some.give([part * each for each in LOADS[load]])
+        some.set_shares([part * each for each in LOADS[load]])
     for some, options in zip(several, orders, strict=True):
         some.begin(options)
     over = threading.Event()
@@ -107,7 +107,7 @@ def train(several: Sequence[Workers], load: str, orders: Sequence[Mapping[str, A
         over.set()
         if turns.is_alive():
             turns.join()
-    return [some.found() for some in several]
+    return [some.results() for some in several]
 
 
 def _take_turns(several: Sequence[Workers], part: float, over: threading.Event) -> None:
@@ -115,7 +115,7 @@ def _take_turns(several: Sequence[Workers], part: float, over: threading.Event) 
     while True:
         slow = slow % (RANKS - 1) + 1
         for some in several:
-            some.give([part * (SLOW if rank == slow else 1) for rank in range(RANKS)])
+            some.set_shares([part * (SLOW_FRACTION if rank == slow else 1) for rank in range(RANKS)])
         if over.wait(TURN_SECONDS):
             return
 
@@ -165,7 +165,7 @@ def _free_port() -> int:
 
 
 @contextmanager
-def on_an_engine() -> Iterator[tuple[Workers, Workers]]:
+def two_worker_groups() -> Iterator[tuple[Workers, Workers]]:
     """Yield workers for two trainings at once."""
     with engine.docker_engine():
         image = engine.job_environment_image()

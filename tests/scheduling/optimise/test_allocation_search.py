@@ -45,9 +45,9 @@ def test_it_is_as_good_as_trying_everything(jobs: int, gpus: int, concave: bool,
     best = brute_force(values, gpus)
     if best == NONE:
         with pytest.raises(ValueError, match="minimum of all jobs"):
-            allocation_search.best(values, gpus)
+            allocation_search.best_counts(values, gpus)
         return
-    counts = allocation_search.best(values, gpus)
+    counts = allocation_search.best_counts(values, gpus)
     assert sum(counts) <= gpus
     assert sum(value[count] for value, count in zip(values, counts, strict=True)) == pytest.approx(best)
 
@@ -55,7 +55,7 @@ def test_it_is_as_good_as_trying_everything(jobs: int, gpus: int, concave: bool,
 @given(jobs=st.integers(0, 5), gpus=st.integers(10, 20), seed=st.integers(0, 2**32))
 def test_along_the_hulls_it_is_short_by_at_most_what_one_job_has(jobs: int, gpus: int, seed: int) -> None:
     values = tables(random.Random(seed), jobs)
-    counts = allocation_search.best(values, gpus, cells=0)
+    counts = allocation_search.best_counts(values, gpus, cells=0)
     assert sum(counts) <= gpus
     reached = sum(value[count] for value, count in zip(values, counts, strict=True))
     spread = max((np.ptp(value[np.isfinite(value)]) for value in values), default=0.0)
@@ -66,7 +66,7 @@ def test_along_the_hulls_it_is_short_by_at_most_what_one_job_has(jobs: int, gpus
 def test_concave_curves_need_no_table(jobs: int, gpus: int, seed: int) -> None:
     values = tables(random.Random(seed), jobs, concave=True)
     reached = sum(
-        value[count] for value, count in zip(values, allocation_search.best(values, gpus, cells=0), strict=True)
+        value[count] for value, count in zip(values, allocation_search.best_counts(values, gpus, cells=0), strict=True)
     )
     assert reached == pytest.approx(brute_force(values, gpus))
 
@@ -74,8 +74,8 @@ def test_concave_curves_need_no_table(jobs: int, gpus: int, seed: int) -> None:
 def test_beyond_its_budget_it_goes_along_the_hulls() -> None:
     """The second GPU is worth nothing without the third: the hull sees that, one GPU at a time would not."""
     values = [np.array([0.0, 1.0, 1.0, 4.0]), np.array([0.0, 1.0, 1.5])]
-    assert allocation_search.best(values, 3) == allocation_search.best(values, 3, cells=1) == [3, 0]
-    assert allocation_search.best(values, 4, cells=1) == [3, 1]
+    assert allocation_search.best_counts(values, 3) == allocation_search.best_counts(values, 3, cells=1) == [3, 0]
+    assert allocation_search.best_counts(values, 4, cells=1) == [3, 1]
 
 
 def test_it_asks_only_about_jobs_that_something_can_be_decided_about() -> None:
@@ -89,18 +89,18 @@ def test_it_asks_only_about_jobs_that_something_can_be_decided_about() -> None:
         waiting("huge", 20),
         closed=("c",),
     )
-    question = allocation_search.ask(lab)
-    found = {c.job.id: (c.min_gpus, c.max_gpus, c.may_have_none) for c in question.candidates}
+    problem = allocation_search.problem_from(lab)
+    found = {c.job.id: (c.min_gpus, c.max_gpus, c.may_have_none) for c in problem.candidates}
     assert found == {"elastic": (1, 3, False), "may stop": (2, 2, True), "new": (1, 8, True)}
-    assert [job.id for job in question.held] == ["fixed", "drained"]
-    assert question.gpus == 6
-    assert set(question.why) == {"huge"}
+    assert [job.id for job in problem.held] == ["fixed", "drained"]
+    assert problem.gpus == 6
+    assert set(problem.why) == {"huge"}
 
 
 def test_what_a_limit_takes_from_one_is_shared_among_the_others() -> None:
     limit = Limit("alice", 3, frozenset({"x", "y"}))
     lab = draw({"a": 8}, waiting("x", 1, 4), waiting("y", 1, 4), waiting("z", 1, 8), limits=(limit,))
-    question = allocation_search.ask(lab)
+    problem = allocation_search.problem_from(lab)
     values = [np.arange(5.0), np.arange(5.0), np.arange(9.0) / 2]
-    counts = allocation_search.within_limits(question, lambda caps: allocation_search.solve(question, values, caps))
+    counts = allocation_search.solve_within_limits(problem, lambda caps: allocation_search.solve(problem, values, caps))
     assert counts == {"x": 3, "y": 0, "z": 5}

@@ -20,7 +20,7 @@ WORKER, SERVER = [1.0, 1.0], [0.0, 2.0]
 def solve(
     prices: list[list[float]], free: list[list[float]], needs: list[list[float]], counts: list[int]
 ) -> list[list[int]]:
-    found = packing.cheapest(np.array(prices), np.array(free), np.array(needs), np.array(counts))
+    found = packing.solve_exactly(np.array(prices), np.array(free), np.array(needs), np.array(counts))
     assert found is not None
     return [[int(count) for count in node] for node in found]
 
@@ -31,8 +31,8 @@ def test_equal_tasks_fill_the_cheapest_nodes_first() -> None:
 
 def test_tasks_that_do_not_fit_have_no_place() -> None:
     few = np.array([[1.0]]), np.array([[2.0]]), np.array([[1.0]]), np.array([3])
-    assert packing.cheapest(*few) is None
-    assert packing.rounded(*few, 1) is None
+    assert packing.solve_exactly(*few) is None
+    assert packing.solve_by_rounding(*few, 1) is None
 
 
 def test_servers_leave_the_processors_that_workers_need() -> None:
@@ -55,8 +55,8 @@ def programs(draw: st.DrawFn, nodes: int = 6) -> tuple[np.ndarray, np.ndarray, n
 @given(program=programs(), seed=st.integers(0, 100))
 def test_rounding_agrees_with_the_exact_answer_within_its_bound(program: tuple, seed: int) -> None:
     prices, free, needs, counts = program
-    exact = packing.cheapest(prices, free, needs, counts)
-    rounded = packing.rounded(prices, free, needs, counts, seed)
+    exact = packing.solve_exactly(prices, free, needs, counts)
+    rounded = packing.solve_by_rounding(prices, free, needs, counts, seed)
     assert (exact is None) == (rounded is None)
     if exact is None or rounded is None:
         return
@@ -66,7 +66,7 @@ def test_rounding_agrees_with_the_exact_answer_within_its_bound(program: tuple, 
         assert (tasks.sum(axis=0) >= counts).all(), "and no task is missing"
     cost = prices @ needs.T
     assert (exact * cost).sum() <= (rounded * cost).sum() + 1e-6 <= BOUND * (exact * cost).sum() + 1e-5
-    again = packing.rounded(prices, free, needs, counts, seed)
+    again = packing.solve_by_rounding(prices, free, needs, counts, seed)
     assert again is not None and (again == rounded).all()
 
 
@@ -77,7 +77,7 @@ def test_the_exact_answer_is_the_cheapest_of_all(program: tuple) -> None:
     cost = prices @ needs.T
     every = (np.array(tasks).reshape(cost.shape) for tasks in product(range(5), repeat=cost.size))
     sound = [tasks for tasks in every if (tasks @ needs <= free).all() and (tasks.sum(axis=0) >= counts).all()]
-    exact = packing.cheapest(prices, free, needs, counts)
+    exact = packing.solve_exactly(prices, free, needs, counts)
     assert (exact is None) == (not sound)
     if exact is not None:
         assert (exact * cost).sum() == pytest.approx(min((tasks * cost).sum() for tasks in sound))

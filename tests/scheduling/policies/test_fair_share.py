@@ -13,7 +13,7 @@ from scheduling.policies.fair_share import FairShare
 from scheduling.types import Account, Curve, Job, Plan, Snapshot
 from tests.scheduling.sentences import reasons_of
 from tests.scheduling.strategies import EXAMPLES, snapshots
-from tests.scheduling.worlds import NOW, Decided, World, comes_to_rest, draw, running, sizes, waiting
+from tests.scheduling.worlds import NOW, DecidedPolicy, World, draw, reaches_stable_plan, running, sizes, waiting
 
 GPU_DAY = 86400.0
 AT_ONCE = FairShare(pays_within_seconds=3600.0)
@@ -290,7 +290,7 @@ def test_the_laws_hold_for_each_option(policy: FairShare, snapshot: Snapshot, ca
             Account("lab", 2.0, frozenset()),
         )
     # As the product asks it: alone it may stop a job above its share for one that then comes after a third.
-    assert comes_to_rest(World.of(calm), Decided(With(policy, accounts)), turns=30)
+    assert reaches_stable_plan(World.of(calm), DecidedPolicy(With(policy, accounts)), cycles=30)
 
 
 @settings(max_examples=EXAMPLES, deadline=None)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from scheduling.check import violations
 from scheduling.optimise import allocation_search
-from scheduling.optimise.integer_program import Genetic, Program
+from scheduling.optimise.integer_program import GeneticSearch, Program
 from scheduling.policies.goodput import Goodput
 from scheduling.types import Curve, Estimate, Job, Limit, Plan, Snapshot
 from tests.examples import examples
@@ -32,7 +32,7 @@ def new(id: str, curve: Curve | None, maximum: int = 4, **facts: object) -> Job:
 
 
 def program(snapshot: Snapshot, policy: Goodput | None = None) -> Program:
-    return Program(policy or Goodput(), snapshot, allocation_search.ask(snapshot))
+    return Program(policy or Goodput(), snapshot, allocation_search.problem_from(snapshot))
 
 
 def value(of: Program, picks: list[int]) -> float:
@@ -167,7 +167,7 @@ def test_the_integer_program_is_as_good_as_trying_everything(snapshot: Snapshot)
         return
     every = itertools.product(*(range(len(options)) for options in asked.options))
     best = max(value(asked, list(picks)) for picks in every if fits(asked, list(picks)))
-    picks = asked.exactly()
+    picks = asked.solve_exactly()
     assert picks is not None and fits(asked, picks)
     assert value(asked, picks) >= best - 2e-3 * abs(best) - 1e-9
 
@@ -180,7 +180,7 @@ def test_the_table_is_the_best_there_is_or_no_answer(snapshot: Snapshot) -> None
     asked = program(one_kind)
     if not asked.gains or not asked.fleet.kinds:
         return
-    picks = asked.by_table()
+    picks = asked.solve_by_table()
     if picks is None:
         assert one_kind.limits
         return
@@ -192,12 +192,14 @@ def test_the_table_is_the_best_there_is_or_no_answer(snapshot: Snapshot) -> None
 
 def test_the_table_leaves_several_kinds_and_binding_limits_to_the_integer_program() -> None:
     lab = draw({"a": 8}, new("x", WELL), new("y", WELL))
-    assert program(lab).by_table() is not None
+    assert program(lab).solve_by_table() is not None
     loose, tight = Limit("alice", 8, frozenset({"x", "y"})), Limit("alice", 3, frozenset({"x", "y"}))
-    assert program(replace(lab, limits=(loose,))).by_table() is not None
-    assert program(replace(lab, limits=(tight,))).by_table() is None
+    assert program(replace(lab, limits=(loose,))).solve_by_table() is not None
+    assert program(replace(lab, limits=(tight,))).solve_by_table() is None
     two = draw({"a": 4, "t": 4}, new("x", WELL))
-    assert program(replace(two, nodes=tuple(replace(node, kind=node.id) for node in two.nodes))).by_table() is None
+    assert (
+        program(replace(two, nodes=tuple(replace(node, kind=node.id) for node in two.nodes))).solve_by_table() is None
+    )
 
 
 @settings(max_examples=examples(30))
@@ -206,9 +208,9 @@ def test_no_solver_is_worse_than_leaving_all_as_it_is(snapshot: Snapshot) -> Non
     asked = program(snapshot)
     if not asked.gains:
         return
-    stay, greedy = asked.stay(), asked.greedy()
+    stay, greedy = asked.current_picks(), asked.solve_greedily()
     assert fits(asked, stay) and fits(asked, greedy)
-    found = Genetic(asked).search([stay, greedy], generations=5)
+    found = GeneticSearch(asked).search([stay, greedy], generations=5)
     assert fits(asked, found)
     assert value(asked, found) >= max(value(asked, stay), value(asked, greedy)) - 1e-9
 
@@ -217,10 +219,10 @@ def test_the_genetic_search_begins_with_what_is_known_to_be_good() -> None:
     """Begun with nothing, Pollux's search is far below greedy from about 40 jobs on 64 GPUs (0.04 against 0.83)."""
     jobs = [new(f"{number}", Curve((1.0, 1.9, 2.6, 3.1)), work=Estimate(1e4)) for number in range(40)]
     asked = program(draw(dict.fromkeys("abcdefghijklmnop", 4), *jobs), Goodput(p=-1.0))
-    search = Genetic(asked)
+    search = GeneticSearch(asked)
     nothing = search.search([[0] * 40], generations=5)
-    seeded = Genetic(asked).search([asked.stay(), asked.greedy()], generations=5)
-    assert value(asked, seeded) >= value(asked, asked.greedy()) > value(asked, nothing)
+    seeded = GeneticSearch(asked).search([asked.current_picks(), asked.solve_greedily()], generations=5)
+    assert value(asked, seeded) >= value(asked, asked.solve_greedily()) > value(asked, nothing)
     assert fits(asked, seeded)
 
 

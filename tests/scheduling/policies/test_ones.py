@@ -74,17 +74,17 @@ def test_who_holds_half_the_gpus_for_longer_than_the_others_is_scaled_down() -> 
     big = running("big", {"a": 6}, 1, 8, speed=WELL, run_seconds=7200.0, started_at=NOW - 600)
     others = [running(id, {"a": 1}, 1, 1, speed=WELL, run_seconds=600.0, started_at=NOW - 600) for id in ("x", "y")]
     lab = draw({"a": 8}, big, *others, waiting("new", 1, 8, speed=WELL, work=Estimate(60.0), run_seconds=1.0))
-    assert Breeder(Ones(), lab, allocation_search.ask(lab)).limits[0] < 6
+    assert Breeder(Ones(), lab, allocation_search.problem_from(lab)).limits[0] < 6
 
 
 def test_unknown_progress_is_epochs_over_epochs_and_ten() -> None:
     """Ten minutes are ten epochs: half done, so what is left is what was had."""
     x = running("x", {"a": 1}, 1, 2, run_seconds=600.0, served_gpu_seconds=600.0)
     lab = draw({"a": 2}, x)
-    breeder = Breeder(Ones(), lab, allocation_search.ask(lab))
+    breeder = Breeder(Ones(), lab, allocation_search.problem_from(lab))
     assert breeder.expected[0] == 600.0
     reported = draw({"a": 2}, replace(x, progress=0.75))
-    assert round(Breeder(Ones(), reported, allocation_search.ask(reported)).expected[0]) == 200
+    assert round(Breeder(Ones(), reported, allocation_search.problem_from(reported)).expected[0]) == 200
 
 
 def test_a_limit_is_kept() -> None:
@@ -100,12 +100,12 @@ def test_the_same_chances_are_drawn_for_the_same_world() -> None:
 @settings(max_examples=examples(30))
 @given(snapshot=snapshots())
 def test_every_schedule_it_breeds_fits(snapshot: Snapshot) -> None:
-    question = allocation_search.ask(snapshot)
-    breeder = Breeder(Ones(generations=2), snapshot, question)
+    problem = allocation_search.problem_from(snapshot)
+    breeder = Breeder(Ones(generations=2), snapshot, problem)
     breeder.evolve()
     for one in breeder.population:
-        assert sum(one) <= question.gpus
-        for candidate, count in zip(question.candidates, one, strict=True):
+        assert sum(one) <= problem.gpus
+        for candidate, count in zip(problem.candidates, one, strict=True):
             assert count <= candidate.max_gpus
             assert count >= candidate.min_gpus or (candidate.may_have_none and not count)
 

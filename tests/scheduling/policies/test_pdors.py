@@ -18,7 +18,7 @@ from scheduling.policies.pdors import Pdors
 from scheduling.types import Curve, Estimate, Limit, Node, Plan, Snapshot
 from tests.scheduling.sentences import reasons_of
 from tests.scheduling.strategies import EXAMPLES, snapshots
-from tests.scheduling.worlds import World, comes_to_rest, draw, running, sizes, waiting
+from tests.scheduling.worlds import World, draw, reaches_stable_plan, running, sizes, waiting
 
 SLOT = 600.0
 NOW = 6_000.0
@@ -144,7 +144,7 @@ def test_gpus_that_are_not_booked_are_lent_unless_switched_off() -> None:
 
 
 def test_priority_is_worth_twice_as_much_for_each_step() -> None:
-    assert Pdors().worth(waiting("x", priority=3)).value == 8 * Pdors().worth(waiting("x")).value
+    assert Pdors().result_value(waiting("x", priority=3)).value == 8 * Pdors().result_value(waiting("x")).value
 
 
 def test_rounding_books_like_the_exact_solver_and_the_same_each_time() -> None:
@@ -183,7 +183,10 @@ def _cheapest(prices: Any, free: Any, size: int, nodes: str) -> float:
 def _by_brute_force(market: Market, job: Any, worth: ResultValue) -> float:
     assert job.work and job.speed
     options = [
-        (size, nodes) for nodes in ("one", "many") for size in booking._sizes(job, 3) if nodes == "one" or size > 1
+        (size, nodes)
+        for nodes in ("one", "many")
+        for size in booking._candidate_sizes(job, 3)
+        if nodes == "one" or size > 1
     ]
     prices, free = market.book.prices(market.low, market.high), market.book.free
     work = max(min(job.work.value, 0.9 * max(job.speed.speeds) * 3 * SLOT), 1.0)
@@ -232,7 +235,7 @@ def test_no_slot_is_sold_twice_whatever_happens(
         world.now += seconds
         if len(world.jobs) > 3 and seconds > 1000:
             world.end(min(world.jobs))
-    assert comes_to_rest(world, policy, turns=30)
+    assert reaches_stable_plan(world, policy, cycles=30)
 
 
 def test_a_job_longer_than_the_horizon_starts_in_an_empty_lab() -> None:

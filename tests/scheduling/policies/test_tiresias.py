@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 
 from scheduling.check import violations
-from scheduling.policies.tiresias import CROWD, Tiresias
+from scheduling.policies.tiresias import COMPACTION_THRESHOLD, Tiresias
 from scheduling.types import Curve, Job, Limit, Plan, Snapshot
 from tests.scheduling.sentences import reasons_of
 from tests.scheduling.strategies import EXAMPLES, snapshots
-from tests.scheduling.worlds import NOW, World, comes_to_rest, draw, running, sizes, waiting
+from tests.scheduling.worlds import NOW, World, draw, reaches_stable_plan, running, sizes, waiting
 
 REFERENCE = Tiresias(threshold=57_600, queues=2, knob=0)
 
@@ -172,7 +172,7 @@ def test_a_job_asks_for_no_more_than_the_lab_or_its_limit_could_ever_give() -> N
 def test_elastic_shrinks_those_who_have_had_much_when_many_wait() -> None:
     policy = Tiresias(elastic=True, knob=0)
     old = running("old", {"a": 8}, 2, 8, served_gpu_seconds=1e6, speed=Curve((1.0, 2.0, 2.1)))
-    crowd = [waiting(f"j{number:02}", 1) for number in range(CROWD + 1)]
+    crowd = [waiting(f"j{number:02}", 1) for number in range(COMPACTION_THRESHOLD + 1)]
     assert sizes(decide(draw({"a": 8}, old, *crowd), policy)) == {"old": 2}
     assert sizes(decide(draw({"a": 8}, old, *crowd[1:]), policy)) == {"old": 8}
 
@@ -200,7 +200,7 @@ def test_with_any_option_it_keeps_all_rules_and_explains_itself(policy: Tiresias
 @given(snapshot=snapshots(max_jobs=16, calm=True))
 def test_with_any_option_an_unchanged_world_comes_to_rest(policy: Tiresias, snapshot: Snapshot) -> None:
     world = World.of(snapshot)
-    assert comes_to_rest(world, policy)
+    assert reaches_stable_plan(world, policy)
 
 
 def test_by_arrival_whoever_came_to_a_queue_first_goes_first_and_those_that_come_down_line_up() -> None:

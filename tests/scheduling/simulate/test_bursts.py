@@ -25,6 +25,6 @@ def test_choosing_the_batch_ends_jobs_sooner_than_the_same_program_with_any_fixe
         """Over five draws: in one of them a fixed batch may come out by chance."""
         policy = registry.build("ffdl", {"batch": "chosen" if batch == "chosen" else "asked"})
         draws = [bursts(batch=batch, waves=2, jobs=12, minutes=60, seed=seed) for seed in range(5)]  # type: ignore[arg-type]
-        return fmean(simulate(policy, compare.cluster("2x4"), jobs).summary().turnaround.mean for jobs in draws)
+        return fmean(simulate(policy, compare.parse_cluster("2x4"), jobs).summary().turnaround.mean for jobs in draws)
 
     assert mean("chosen") < 0.9 * min(mean("least"), mean("drawn"), mean("most"))

@@ -24,7 +24,7 @@ def test_equal_seeds_draw_equal_days() -> None:
 def waits(key: str, kind: str, **day: Any) -> list[float]:
     jobs = deadline_day(**DAY, elastic=False, seed=1, **day)
     result = simulate(
-        registry.build(key, {}), compare.cluster("16x4"), jobs, accounts=accounts_of(jobs), options=Options()
+        registry.build(key, {}), compare.parse_cluster("16x4"), jobs, accounts=accounts_of(jobs), options=Options()
     )
     assert all(job.outcome == "ended" for job in result.jobs)
     return [job.waiting for job in result.jobs if job.id.startswith(kind) and job.waiting is not None]

@@ -6,7 +6,7 @@ import pytest
 
 from scheduling import registry
 from scheduling.simulate import Options, simulate, traces
-from scheduling.simulate.pollux import PolluxTruth, read_profiles, read_workload, shape_of, together
+from scheduling.simulate.pollux import PolluxTruth, compact_shape, read_profiles, read_workload, shape_of
 from scheduling.types import Job, Node
 
 WORKLOAD = "name,time,application,num_replicas,batch_size\ntoy-0,0,toy,1,8\ntoy-1,10,toy,2,16\n"
@@ -65,7 +65,7 @@ def test_what_each_gpu_has_is_rounded_up_but_never_above_the_largest_batch(profi
 
 def test_rotations_of_a_placement_are_one_and_others_lie_between_measured_ones(profiles: Path) -> None:
     assert shape_of({"a": 2, "b": 1}) == (1, 2)
-    assert together(9, 4) == (1, 4, 4)
+    assert compact_shape(9, 4) == (1, 4, 4)
     app = truth(profiles, 8).application
     assert app.step_seconds((1,) * 7, 28) == pytest.approx(4 / 8 + 2)
 

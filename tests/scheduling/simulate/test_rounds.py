@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from scheduling import registry
 from scheduling.simulate import Options, Plain, Result, Submission, lasts, linear, settle, simulate
-from scheduling.simulate.rounds import emptiest_first
+from scheduling.simulate.rounds import place_emptiest_first
 from scheduling.types import Job, Node, Plan, Snapshot
 from tests.scheduling.worlds import draw, running, sizes, waiting
 
@@ -69,7 +69,7 @@ def test_newcomers_go_to_the_emptiest_node_the_larger_first_and_who_keeps_his_co
     lab = draw({"a": 4, "b": 4, "c": 4}, running("x", {"b": 1}), waiting("small", 2), waiting("large", 6))
     plan = Plan({"x": {"c": 1}, "small": {"a": 2}, "large": {"b": 4, "a": 2}})
     jobs = [replace(job, asked_gpus=job.min_gpus) for job in lab.jobs]
-    placed = emptiest_first(lab.nodes, jobs, plan.target, plan, True)
+    placed = place_emptiest_first(lab.nodes, jobs, plan.target, plan, True)
     assert placed == {"x": {"b": 1}, "large": {"a": 4, "c": 2}, "small": {"b": 2}}
-    in_order = emptiest_first(lab.nodes, jobs, plan.target, plan, False)
+    in_order = place_emptiest_first(lab.nodes, jobs, plan.target, plan, False)
     assert in_order == {"x": {"b": 1}, "small": {"a": 2}, "large": {"c": 4, "b": 2}}

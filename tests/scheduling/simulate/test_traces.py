@@ -88,11 +88,11 @@ def test_a_file_that_is_not_a_trace_is_refused_with_a_sentence(tmp_path: Path, t
 
 
 def test_clusters_in_a_word() -> None:
-    mixed = compare.cluster("2x4:T4+1x8:A100")
+    mixed = compare.parse_cluster("2x4:T4+1x8:A100")
     assert [(node.total, node.kind) for node in mixed] == [(4, "T4"), (4, "T4"), (8, "A100")]
     for wrong in ("", "4", "0x4", "4x-1", "4x4:", "axb")[:4]:
         with pytest.raises(ValueError, match="not a cluster"):
-            compare.cluster(wrong)
+            compare.parse_cluster(wrong)
 
 
 def test_the_picture_escapes_names_and_survives_having_nothing_to_show() -> None:

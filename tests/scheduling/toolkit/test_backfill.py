@@ -15,7 +15,7 @@ from scheduling.toolkit.capacity import Capacity
 from scheduling.types import Estimate, Job, Limit, Node, Snapshot
 from tests.scheduling.sentences import reasons_of
 from tests.scheduling.strategies import EXAMPLES, snapshots
-from tests.scheduling.worlds import NOW, Decided, World, comes_to_rest, draw, running, sizes, waiting
+from tests.scheduling.worlds import NOW, DecidedPolicy, World, draw, reaches_stable_plan, running, sizes, waiting
 
 HOUR = 3600.0
 BOUNDED = FairShare(passed_over_hours=1.0, yields_after_minutes=0.0)
@@ -188,7 +188,7 @@ def test_laws_equal_worlds_get_equal_plans(policy: FairShare, snapshot: Snapshot
 @MANY
 @given(snapshot=snapshots(calm=True))
 def test_laws_an_unchanged_world_comes_to_rest(policy: FairShare, snapshot: Snapshot) -> None:
-    assert comes_to_rest(World.of(snapshot), Decided(policy), turns=30)
+    assert reaches_stable_plan(World.of(snapshot), DecidedPolicy(policy), cycles=30)
 
 
 @MANY

@@ -39,7 +39,9 @@ def test_answers_are_those_of_a_plain_search(
     assert levels.tightest(minimum, allowed, without) == min(roomy, key=lambda node: (plain[node], node), default=None)
     free = [node for node in some if plain[node] > 0]
     assert list(levels.fullest(allowed)) == sorted(free, key=lambda node: (-plain[node], node))
-    assert levels.following(last, minimum, allowed) == min(enough, key=lambda node: (node <= last, node), default=None)
+    assert levels.first_after(last, minimum, allowed) == min(
+        enough, key=lambda node: (node <= last, node), default=None
+    )
 
 
 def test_a_copy_is_its_own() -> None:

@@ -16,9 +16,9 @@ from scheduling.toolkit.performance import (
     Stats,
     best_batch,
     curve,
+    curve_from_runs,
     efficiency,
     fit,
-    from_runs,
 )
 from tests.examples import examples
 
@@ -42,7 +42,7 @@ def measured(
 
 def objective(theta: performance.Array, measurements: list[Measurement]) -> tuple[float, performance.Array]:
     """Return what ``fit`` minimises, and its gradient, at (log a_c, log b_c, log a_n, log b_n, log a_r, log b_r, g)."""
-    errors, slopes = performance._Data(measurements).residuals(np.asarray(theta, float)[None, :])
+    errors, slopes = performance._Observations(measurements).residuals(np.asarray(theta, float)[None, :])
     return float(errors[0] @ errors[0]), 2 * errors[0] @ slopes[0]
 
 
@@ -141,8 +141,8 @@ def test_another_optimiser_finds_nothing_better() -> None:
     points = measured(PLANTED, noise=0.15)
     found = fit(points)
     assert found is not None
-    here = objective(performance._theta(found), points)[0]
-    bounds = list(zip(performance.LOW, performance.HIGH, strict=True))
+    here = objective(performance._theta_of(found), points)[0]
+    bounds = list(zip(performance.LOWER_BOUNDS, performance.UPPER_BOUNDS, strict=True))
     for start in ([-2, -6, -2, -6, -2, -6, 1.1], [-4, -8, -1, -4, -3, -5, 4.0], [0, -5, 0, -5, 0, -5, 8.0]):
         other = minimize(objective, np.array(start, float), args=(points,), jac=True, bounds=bounds)
         assert here <= other.fun * 1.001
@@ -299,15 +299,15 @@ def test_alone_a_larger_batch_takes_two_passes_only_where_noise_shows_no_other_w
 
 
 def test_runs_at_one_size_give_no_curve() -> None:
-    assert from_runs([], 8) is None
-    assert from_runs([[(2, 100.0), (2, 90.0)]], 8) is None
-    assert from_runs([[(2, 100.0)], [(1, 5.0)]], 8) is None, "different work cannot be compared"
+    assert curve_from_runs([], 8) is None
+    assert curve_from_runs([[(2, 100.0), (2, 90.0)]], 8) is None
+    assert curve_from_runs([[(2, 100.0)], [(1, 5.0)]], 8) is None, "different work cannot be compared"
 
 
 def test_runs_at_several_sizes_give_a_curve() -> None:
-    many = from_runs([[(1, 100.0), (2, 50.0), (4, 25.0)] * 30], 16)
-    none = from_runs([[(1, 100.0), (2, 100.0), (4, 100.0)] * 30], 16)
-    few = from_runs([[(1, 100.0), (2, 100.0)]], 16)
+    many = curve_from_runs([[(1, 100.0), (2, 50.0), (4, 25.0)] * 30], 16)
+    none = curve_from_runs([[(1, 100.0), (2, 100.0), (4, 100.0)] * 30], 16)
+    few = curve_from_runs([[(1, 100.0), (2, 100.0)]], 16)
     assert many is not None and none is not None and few is not None
     assert many.source == "history"
     assert many.speeds[3] == pytest.approx(4, rel=0.05)
@@ -320,7 +320,7 @@ def test_runs_at_several_sizes_give_a_curve() -> None:
 
 def test_runs_of_different_work_are_compared_each_with_its_own() -> None:
     short, long = [(1, 100.0), (4, 50.0)] * 20, [(4, 5000.0), (8, 3536.0)] * 20
-    together = from_runs([short, long], 16)
+    together = curve_from_runs([short, long], 16)
     assert together is not None
     assert together.speeds[3] == pytest.approx(2, rel=0.05)
 
@@ -331,7 +331,7 @@ def test_runs_of_different_work_are_compared_each_with_its_own() -> None:
 def test_curves_from_runs_never_fall_and_never_beat_perfect(
     groups: list[list[tuple[int, float]]], maximum: int
 ) -> None:
-    known = from_runs(groups, maximum)
+    known = curve_from_runs(groups, maximum)
     if known is not None:
         speeds = np.array(known.speeds)
         assert speeds[0] == 1.0

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.toolkit.placement import grow, place, shrink, total
+from scheduling.toolkit.placement import node_to_grow_on, node_to_shrink_on, place, total
 
 NODES = st.dictionaries(st.sampled_from("abcde"), st.integers(0, 6))
 
@@ -41,14 +41,14 @@ def test_a_placement_is_whole_within_what_is_free_and_missing_only_when_it_must_
 
 
 def test_growing_stays_at_home_while_it_can() -> None:
-    assert grow({"a": 1, "b": 2}, {"a": 1, "b": 1, "c": 9}, spread=True) == "b"
-    assert grow({"a": 1}, {"a": 0, "b": 2, "c": 1}, spread=True) == "c"
-    assert grow({"a": 1}, {"a": 0, "b": 2}, spread=False) is None
+    assert node_to_grow_on({"a": 1, "b": 2}, {"a": 1, "b": 1, "c": 9}, spread=True) == "b"
+    assert node_to_grow_on({"a": 1}, {"a": 0, "b": 2, "c": 1}, spread=True) == "c"
+    assert node_to_grow_on({"a": 1}, {"a": 0, "b": 2}, spread=False) is None
 
 
 def test_shrinking_draws_together_and_spares_the_base() -> None:
-    assert shrink({"a": 2, "b": 1, "c": 2}, {"a": 1}) == "b"
-    assert shrink({"a": 2, "c": 3}, {"a": 1}) == "c"
-    assert shrink({"a": 2}, {"a": 1}) == "a"
-    assert shrink({"a": 1}, {"a": 1}) is None
-    assert shrink({"a": 2, "b": 1}, {"a": 1}, "a") == "a"
+    assert node_to_shrink_on({"a": 2, "b": 1, "c": 2}, {"a": 1}) == "b"
+    assert node_to_shrink_on({"a": 2, "c": 3}, {"a": 1}) == "c"
+    assert node_to_shrink_on({"a": 2}, {"a": 1}) == "a"
+    assert node_to_shrink_on({"a": 1}, {"a": 1}) is None
+    assert node_to_shrink_on({"a": 2, "b": 1}, {"a": 1}, "a") == "a"

@@ -149,7 +149,7 @@ class Command(BaseCommand):
 
     def _trace(self, given: dict[str, Any], policies: Sequence[Chosen]) -> "Comparison":
         given = {**given, "cluster": given["cluster"] or "16x4", "knowledge": given["knowledge"] or "oracle"}
-        nodes = compare.cluster(given["cluster"])
+        nodes = compare.parse_cluster(given["cluster"])
         submissions = self._read(given, nodes)
         options = self._options(given, nodes)
         runs: list[compare.PolicyRun] = []

@@ -25,7 +25,7 @@ PICTURES, WINDOWS, HELD_BACK = 7168, 3840, 256
 would distort the ratio of the longest to the shortest computing time."""
 
 
-class Lesson(NamedTuple):
+class Workload(NamedTuple):
     model: nn.Module
     optimizer: torch.optim.Optimizer
     data: TensorDataset
@@ -60,7 +60,7 @@ def prepare() -> None:
     _texts()
 
 
-def lesson(name: str, seed: int) -> Lesson:
+def workload(name: str, seed: int) -> Workload:
     """``seed`` draws the first weights; the data is always the same."""
     torch.manual_seed(seed)
     if name == "transformer":
@@ -71,7 +71,7 @@ def lesson(name: str, seed: int) -> Lesson:
             nn.Flatten(), nn.Linear(64, 768), nn.ReLU(), nn.Linear(768, 768), nn.ReLU(), nn.Linear(768, 10)
         )
         # Of half as many a slow worker's fixed part alone takes as long as a fast one's samples: nothing is left to split.
-        return Lesson(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), data, held_back, 3584, 44)
+        return Workload(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), data, held_back, 3584, 44)
     # A slow worker gets its processor in slices, one in 10 ms: in the shorter steps of a smaller network a slice more or less
     # is a quarter of its computing.
     model = nn.Sequential(
@@ -79,7 +79,7 @@ def lesson(name: str, seed: int) -> Lesson:
         nn.Flatten(), nn.Linear(192 * 16, 10),
     )  # fmt: skip
     # At half this rate BSP isn't done after so many epochs (0.19 to 0.22 instead of 0.10 to 0.11), at eight times it learns nothing.
-    return Lesson(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), data, held_back, 1024, 10)
+    return Workload(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), data, held_back, 1024, 10)
 
 
 @cache
@@ -95,10 +95,10 @@ def _digits() -> tuple[TensorDataset, TensorDataset]:
     return data, TensorDataset(pictures[test], digits[test])
 
 
-def _transformer() -> Lesson:
+def _transformer() -> Workload:
     characters, data, held_back = _texts()
     model = Transformer(characters)
-    return Lesson(model, torch.optim.Adam(model.parameters(), lr=5e-3), data, held_back, 384, 4)
+    return Workload(model, torch.optim.Adam(model.parameters(), lr=5e-3), data, held_back, 384, 4)
 
 
 @cache
@@ -115,7 +115,7 @@ def _texts() -> tuple[int, TensorDataset, TensorDataset]:
 
 def learn(name: str, mode: str, balanced: bool, seed: int, epochs: int = 0) -> dict[str, Any]:
     """Train; return the report of rank 0: the total seconds, and [[seconds, loss on held-out data]] over time."""
-    it = lesson(name, seed)
+    it = workload(name, seed)
     options: dict[str, Any] = {} if mode in ("bsp", "bsp_balanced") else {"balanced": balanced}
     sync_mode = SyncMode(mode, **options)
     with tempfile.TemporaryDirectory() as folder:
@@ -154,7 +154,7 @@ def _copied(model: nn.Module) -> list[torch.Tensor]:
     return [each.detach().clone() for each in model.parameters()]
 
 
-def _loss(it: Lesson, parameters: list[torch.Tensor]) -> float:
+def _loss(it: Workload, parameters: list[torch.Tensor]) -> float:
     x, y = it.held_back.tensors
     with torch.no_grad():
         for own, copied in zip(it.model.parameters(), parameters, strict=True):

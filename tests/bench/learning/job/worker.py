@@ -32,11 +32,11 @@ def main(rank: int, ranks: int, folder: Path) -> None:
         done = order["number"]
         child = os.fork()
         if child == 0:
-            os._exit(obey(order, rank, ranks, folder))
+            os._exit(run_order(order, rank, ranks, folder))
         os.waitpid(child, 0)
 
 
-def obey(order: dict, rank: int, ranks: int, folder: Path) -> int:
+def run_order(order: dict, rank: int, ranks: int, folder: Path) -> int:
     number = order["number"]
     env = {"RANK": rank, "WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": order["port"]}
     os.environ.update({name: str(value) for name, value in env.items()})
