@@ -15,7 +15,7 @@ from portal.forecast import messages
 from portal.forecast.futures import HORIZON_SECONDS, NEVER, simulate_futures
 from portal.jobs.models import Job
 from portal.projects import inspection
-from portal.scheduler.snapshot import with_at_most
+from portal.scheduler.snapshot import with_max_gpus
 from scheduling import types
 from scheduling.check import violations
 from scheduling.decide import decide
@@ -108,7 +108,7 @@ def _fewer_gpus(job: types.Job) -> Iterator[ProposedChange]:
     for gpus in _sizes(job.min_gpus):
         if job.min_gpus == job.max_gpus:
             fewer = messages.FewerGpus(gpus, job.min_gpus)
-            yield ProposedChange(f"gpus-{gpus}", fewer, {"min_gpus": gpus, "max_gpus": gpus}, with_at_most(job, gpus))
+            yield ProposedChange(f"gpus-{gpus}", fewer, {"min_gpus": gpus, "max_gpus": gpus}, with_max_gpus(job, gpus))
         else:
             smaller = messages.SmallerMinimum(gpus, job.min_gpus)
             yield ProposedChange(f"gpus-{gpus}", smaller, {"min_gpus": gpus}, replace(job, min_gpus=gpus))

@@ -129,7 +129,7 @@ def read(start: datetime, end: datetime) -> World:
     attempts, on_hold = _attempts_of(start, end), _on_hold(start, end)
     came = {each.row.id: _came(each, attempts[each.row.id], on_hold[each.row.id]) for each in found}
     rows = [each.row._replace(submitted_at=came[each.row.id]) for each in found]
-    past = snapshots.of_the_past(rows, start, History())
+    past = snapshots.past_snapshot(rows, start, History())
     names = dict(User.objects.filter(pk__in={row.submitted_by_id for row in rows}).values_list("pk", "username"))
     prepared = _prepared()
     window = (start.timestamp(), end.timestamp())
