@@ -8,7 +8,7 @@ from typing import Any
 from portal import charts, relative
 from portal.charts import Chart, Series
 from portal.scheduler import services as control
-from portal.scheduler.forms import query_of
+from portal.scheduler.forms import form_query
 from portal.scheduler.models import SchedulerConfig
 from portal.sentences import sentence_of
 from portal.whatif.models import Simulation
@@ -110,7 +110,7 @@ def columns(simulation: Simulation) -> list[Column]:
                 name=name,
                 figures={} if "wrong" in world else world,
                 wrong=sentence_of(world.get("wrong")),
-                query=query_of(each["policy"], each["params"]) if known and place else "",
+                query=form_query(each["policy"], each["params"]) if known and place else "",
                 words=_words(each),
                 in_force=place == 0,
                 knows=registry.describe(each["policy"]).knows if known else "",

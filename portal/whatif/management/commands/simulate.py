@@ -19,7 +19,7 @@ from portal import charts, relative
 from portal.refused import Refused
 from portal.scheduler import policy_args
 from portal.scheduler import services as control
-from portal.scheduler.failures import shown
+from portal.scheduler.failures import violation_sentences
 from portal.scheduler.models import SchedulerConfig
 from portal.usage.models import CapacitySpell
 from portal.whatif import report, simulation_runs
@@ -129,7 +129,7 @@ class Command(BaseCommand):
         except (ValueError, Refused) as error:
             raise CommandError(str(error)) from error
         except InvalidPlanError as error:
-            raise CommandError(f"A plan breaks a rule: {shown(error.violations)}") from error
+            raise CommandError(f"A plan breaks a rule: {violation_sentences(error.violations)}") from error
         except DatabaseError as error:
             raise CommandError(f"The lab's history cannot be read from the portal's database: {error}") from error
         if given["json"] != Path("-"):
