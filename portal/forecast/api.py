@@ -8,10 +8,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from portal.accounts.permissions import signed_in
-from portal.forecast import helping
+from portal.forecast import advice
 from portal.forecast.models import Forecast
 from portal.forecast.serializers import ChosenChangeSerializer, CounselSerializer, ForecastSerializer
-from portal.forecast.services import describe, measured
+from portal.forecast.services import describe, reliability
 from portal.jobs import permissions
 from portal.jobs.api import OfJob
 from portal.jobs.models import JobState
@@ -33,9 +33,9 @@ class Forecasts(OfJob):
             "state": job.state,
             "waiting_reason": job.why_waiting,
             "queue_position": job.queue_position,
-            "sentence": describe(row).sentence if waits else helping.NO_LONGER,
+            "sentence": describe(row).sentence if waits else advice.NO_LONGER_WAITING,
             "futures": row.draws if row and not row.note else 0,
-            "measured": measured(),
+            "measured": reliability(),
         }
         for name in ("low", "high", "until", "snapshot_at", "made_at"):
             about[name] = getattr(row, name, None)
@@ -44,7 +44,7 @@ class Forecasts(OfJob):
     @extend_schema(operation_id="jobs_changes", responses={200: CounselSerializer, **refusals(404)})
     def changes(self, request: Request, job_pk: int) -> Response:
         """Return changes that would start the job now or clearly sooner; each was tried in the lab's present state."""
-        return Response(CounselSerializer(helping.counsel(self.job, signed_in(request))).data)
+        return Response(CounselSerializer(advice.advice_for(self.job, signed_in(request))).data)
 
     @extend_schema(
         operation_id="jobs_change",
@@ -56,7 +56,7 @@ class Forecasts(OfJob):
         asked = ChosenChangeSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
         user = signed_in(request)
-        changed = helping.change(user, self.job, asked.validated_data["change"])
+        changed = advice.make_change(user, self.job, asked.validated_data["change"])
         context = {
             "env_vars": permissions.env_vars_for(user, changed),
             "may_act": permissions.may_act_on(user, changed),

@@ -15,7 +15,7 @@ from portal.forecast import messages
 from portal.forecast.futures import HORIZON_SECONDS, NEVER, simulate_futures
 from portal.jobs.models import Job
 from portal.projects import inspection
-from portal.scheduler.snapshot import with_at_most
+from portal.scheduler.snapshot import with_max_gpus
 from scheduling import types
 from scheduling.check import violations
 from scheduling.decide import decide
@@ -25,7 +25,7 @@ from scheduling.toolkit import estimates
 from scheduling.types import Policy, Snapshot
 
 TIME_LIMITS = (8 * 3600, 4 * 3600, 2 * 3600, 3600, 1800, 900)
-ROOM = 1.2
+LENGTH_MARGIN = 1.2
 """A shorter limit is proposed only if it is at least this factor above the expected length."""
 MAX_SHOWN = 3
 DRAWS = 5
@@ -33,9 +33,10 @@ SECONDS = 2.5
 FUTURE_SECONDS = 0.5
 """Time for the simulation of one change, and of the job as it is."""
 SOONER_SECONDS = 120.0
-SOONER_PART = 0.7
-"""A start is clearly sooner if it is at least two minutes earlier and after at most this part of the wait."""
-NEARLY_ALL = 0.8
+SOONER_FACTOR = 0.7
+"""A start is clearly sooner if it is at least two minutes earlier and after at most this part of the wait ..."""
+MIN_SOONER_SHARE = 0.8
+"""... in at least this part of the futures."""
 ALL_SIZES_UP_TO = 16
 ELASTIC, OPPORTUNISTIC, RESUMABLE = "elastic", "opportunistic", "resumable"
 
@@ -82,10 +83,10 @@ class HelpfulChange:
         return messages.ChangeStartsSooner(change, self.low, self.high, *now)
 
 
-# --- which changes there are -------------------------------------------------------------------------------------
+# --- possible changes --------------------------------------------------------------------------------------------
 
 
-def candidates(row: Job, job: types.Job, snapshot: Snapshot) -> list[ProposedChange]:
+def possible_changes(row: Job, job: types.Job, snapshot: Snapshot) -> list[ProposedChange]:
     """Return the changes that are possible for a job; ``job`` is ``row`` in the snapshot.
 
     Of one kind, the smallest change comes first.
@@ -93,10 +94,10 @@ def candidates(row: Job, job: types.Job, snapshot: Snapshot) -> list[ProposedCha
     fresh = replace(job, id=_new_id(snapshot))
     return [
         *_fewer_gpus(fresh),
-        *_elastic(row, fresh),
-        *_environments(row, fresh, snapshot),
-        *_shorter(row, fresh),
-        *_willing(row, fresh),
+        *_elastic_variant(row, fresh),
+        *_other_environments(row, fresh, snapshot),
+        *_shorter_time_limits(row, fresh),
+        *_preemptible_variants(row, fresh),
     ]
 
 
@@ -105,32 +106,32 @@ def _new_id(snapshot: Snapshot) -> str:
 
 
 def _fewer_gpus(job: types.Job) -> Iterator[ProposedChange]:
-    for gpus in _sizes(job.min_gpus):
+    for gpus in _smaller_sizes(job.min_gpus):
         if job.min_gpus == job.max_gpus:
             fewer = messages.FewerGpus(gpus, job.min_gpus)
-            yield ProposedChange(f"gpus-{gpus}", fewer, {"min_gpus": gpus, "max_gpus": gpus}, with_at_most(job, gpus))
+            yield ProposedChange(f"gpus-{gpus}", fewer, {"min_gpus": gpus, "max_gpus": gpus}, with_max_gpus(job, gpus))
         else:
             smaller = messages.SmallerMinimum(gpus, job.min_gpus)
             yield ProposedChange(f"gpus-{gpus}", smaller, {"min_gpus": gpus}, replace(job, min_gpus=gpus))
 
 
-def _sizes(gpus: int) -> Iterator[int]:
-    """Yield smaller numbers of GPUs, the largest first; of large ones only about every eighth part."""
+def _smaller_sizes(gpus: int) -> Iterator[int]:
+    """Yield smaller numbers of GPUs, the largest first, in steps of about an eighth while they are large."""
     size = gpus - 1
     while size >= 1:
         yield size
         size -= 1 if size <= ALL_SIZES_UP_TO else max(1, size // 8)
 
 
-def _elastic(row: Job, job: types.Job) -> Iterator[ProposedChange]:
+def _elastic_variant(row: Job, job: types.Job) -> Iterator[ProposedChange]:
     """Yield the elastic variant, only for code that uses ``hvd.elastic``: other code fails when its GPUs change."""
     if row.launcher == Job.Launcher.HOROVOD and not row.elastic and row.max_gpus > 1 and row.code.guess.get("elastic"):
         message = messages.ElasticFromOne(row.max_gpus)
         yield ProposedChange(ELASTIC, message, {"elastic": True, "min_gpus": 1}, replace(job, elastic=True, min_gpus=1))
 
 
-def _environments(row: Job, job: types.Job, snapshot: Snapshot) -> Iterator[ProposedChange]:
-    """Yield environments that have all modules its code imports, and are ready where its own is not."""
+def _other_environments(row: Job, job: types.Job, snapshot: Snapshot) -> Iterator[ProposedChange]:
+    """Yield environments that have all modules that its code imports, and are ready where its own is not."""
     opened = {node.id for node in snapshot.nodes if node.open}
     here = job.nodes if job.nodes is not None else opened
     ready: dict[int, set[str]] = {}
@@ -154,17 +155,17 @@ def _may_spread(row: Job, nodes: set[str]) -> bool:
     return all(each.get("ring_address") for each in facts)
 
 
-def _shorter(row: Job, job: types.Job) -> Iterator[ProposedChange]:
+def _shorter_time_limits(row: Job, job: types.Job) -> Iterator[ProposedChange]:
     expected = None if job.work is None else estimates.remaining_seconds(job, job.asked)
     for seconds in TIME_LIMITS:
-        if seconds >= row.time_limit_seconds or (expected is not None and seconds < ROOM * expected):
+        if seconds >= row.time_limit_seconds or (expected is not None and seconds < LENGTH_MARGIN * expected):
             continue
         message = messages.ShorterLimit(seconds, row.time_limit_seconds, expected is not None)
         changed = replace(job, longest_seconds=float(seconds))
         yield ProposedChange(f"time-{seconds}", message, {"time_limit_seconds": seconds}, changed)
 
 
-def _willing(row: Job, job: types.Job) -> Iterator[ProposedChange]:
+def _preemptible_variants(row: Job, job: types.Job) -> Iterator[ProposedChange]:
     if not row.resumable:
         changed = replace(job, preemptible=True)
         yield ProposedChange(RESUMABLE, messages.RestartingFromCheckpoint(), {"resumable": True}, changed)
@@ -180,13 +181,13 @@ def _willing(row: Job, job: types.Job) -> Iterator[ProposedChange]:
 class HelpResult:
     """The changes that help a job."""
 
-    helps: tuple[HelpfulChange, ...] = ()
+    helpful: tuple[HelpfulChange, ...] = ()
     tried: tuple[str, ...] = ()
     """The kinds of changes that are possible for this job."""
     about_to_start: bool = False
 
 
-def what_helps(
+def find_helpful_changes(
     policy: Policy, snapshot: Snapshot, job: types.Job, changes: Sequence[ProposedChange], *, seconds: float = SECONDS
 ) -> HelpResult:
     """Return at most three changes that help, one of each kind, those that start the job now first.
@@ -203,7 +204,7 @@ def what_helps(
 
     found: dict[str, HelpfulChange] = {}
     sizes = [change for change in changes if change.kind == "gpus"]
-    if best := _first_that(helps, sizes, deadline):
+    if best := _largest_helpful_size(helps, sizes, deadline):
         found[best.kind] = HelpfulChange(best)
     for change in changes:
         if len(found) == MAX_SHOWN or time.perf_counter() > deadline:
@@ -216,7 +217,7 @@ def what_helps(
     return HelpResult(tuple(found.values()), tried)
 
 
-def _first_that(
+def _largest_helpful_size(
     helps: Callable[[ProposedChange], bool], sizes: Sequence[ProposedChange], deadline: float
 ) -> ProposedChange | None:
     """Find the largest size that helps by bisection: if a size helps, smaller ones nearly always do.
@@ -302,7 +303,7 @@ def clearly_sooner(changed: Sequence[float], as_is: Sequence[float]) -> bool:
     if changed[-1] == NEVER:
         return False
     better = sum(
-        after + SOONER_SECONDS <= before and after <= SOONER_PART * before
+        after + SOONER_SECONDS <= before and after <= SOONER_FACTOR * before
         for after, before in zip(changed, as_is, strict=True)
     )
-    return better >= NEARLY_ALL * len(as_is)
+    return better >= MIN_SOONER_SHARE * len(as_is)

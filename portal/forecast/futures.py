@@ -26,7 +26,7 @@ HORIZON_SECONDS = 24 * 3600
 SECONDS = 6.0
 WINDOW_PARTS = (0.02, 0.05, 0.1)
 """Coarser simulation when time is short: an hour ahead, decisions are made every minute, every 3 or every 6 minutes."""
-WIDEST_AFTER = 4 * 3600.0
+MAX_WINDOW_AFTER_SECONDS = 4 * 3600.0
 """Seconds after which the windows grow no further."""
 MIN_ERROR = 0.1
 """The relative error assumed for a length that was given as certain."""
@@ -70,20 +70,20 @@ def simulate_futures(
     until = snapshot.now + horizon
     part = 0.0
     seen: list[Mapping[JobId, float]] = []
-    lengths = {job.id: _lengths(job, draws) for job in snapshot.jobs}
-    for draw in _spread_out(draws):
+    lengths = {job.id: _length_factors(job, draws) for job in snapshot.jobs}
+    for draw in _balanced_order(draws):
         spent = time.perf_counter() - began
         if len(seen) >= min_draws and spent + spent / len(seen) > seconds:
             break
         longer = {id: row[draw] for id, row in lengths.items()}
         if not seen:
-            starts, reached, decisions = _one(policy, snapshot, jobs, longer, until, seconds / draws, 0.0)
+            starts, reached, decisions = _simulate_one(policy, snapshot, jobs, longer, until, seconds / draws, 0.0)
             spent = time.perf_counter() - began
             if reached < until:
-                part = _coarse(decisions * (seconds - spent) / spent / min_draws, until - snapshot.now)
+                part = _window_part(decisions * (seconds - spent) / spent / min_draws, until - snapshot.now)
         if seen or part:
             share = max(0.0, seconds - spent) / max(1, min_draws - len(seen))
-            starts, reached, _ = _one(policy, snapshot, jobs, longer, until, share, part)
+            starts, reached, _ = _simulate_one(policy, snapshot, jobs, longer, until, share, part)
         seen.append(starts)
         until = min(until, reached)
     rows = {job: sorted(starts.get(job, NEVER) for starts in seen) for job in jobs}
@@ -91,22 +91,22 @@ def simulate_futures(
     return Futures(until, known, len(seen))
 
 
-def _coarse(decisions: float, horizon: float) -> float:
-    """Return the finest window part with which so many decisions are likely to reach the horizon."""
+def _window_part(decisions: float, horizon: float) -> float:
+    """Return the finest window part with which this many decisions are likely to reach the horizon."""
 
     def needed(part: float) -> float:
-        growing = math.log(max(1.0, min(horizon, WIDEST_AFTER) / 60)) / part
-        return growing + max(0.0, horizon - WIDEST_AFTER) / (part * WIDEST_AFTER)
+        growing = math.log(max(1.0, min(horizon, MAX_WINDOW_AFTER_SECONDS) / 60)) / part
+        return growing + max(0.0, horizon - MAX_WINDOW_AFTER_SECONDS) / (part * MAX_WINDOW_AFTER_SECONDS)
 
     return next((part for part in WINDOW_PARTS if needed(part) <= decisions), WINDOW_PARTS[-1])
 
 
-def _spread_out(draws: int) -> list[int]:
-    """Return every draw once, in an order in which the first ones are balanced, should there be no time for the rest."""
+def _balanced_order(draws: int) -> list[int]:
+    """Return every draw once, in an order whose first ones are balanced if there is no time for the rest."""
     return [int(draw) for draw in np.random.default_rng(draws).permutation(draws)]
 
 
-def _lengths(job: Job, draws: int) -> list[float]:
+def _length_factors(job: Job, draws: int) -> list[float]:
     """Return factors for the remaining length of a job: lognormal around the estimate, one for each quantile."""
     error = max(MIN_ERROR, estimates.work(job).error)
     sigma = math.sqrt(math.log(1 + error * error))
@@ -119,7 +119,7 @@ class _StopSimulation(Exception):  # noqa: N818
     """Ends a simulation when all starts are known or the time is up."""
 
 
-def _one(
+def _simulate_one(
     policy: Policy,
     snapshot: Snapshot,
     jobs: Collection[JobId],
@@ -128,7 +128,7 @@ def _one(
     seconds: float,
     part: float,
 ) -> tuple[dict[JobId, float], float, int]:
-    """Simulate one future; return when each job starts, how far it was simulated, and in how many decisions."""
+    """Simulate one future; return when each job starts, up to when it was simulated, and the number of decisions."""
     deadline = time.perf_counter() + seconds
     waiting, starts, reached, decisions = set(jobs), dict[JobId, float](), until, 0
 
@@ -159,7 +159,7 @@ def _one(
                 patience_seconds=snapshot.patience_seconds,
                 damping_seconds=snapshot.damping_seconds,
                 window_part=part,
-                max_window_seconds=part * WIDEST_AFTER,
+                max_window_seconds=part * MAX_WINDOW_AFTER_SECONDS,
             ),
             on_turn=look,
         )

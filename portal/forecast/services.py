@@ -39,16 +39,16 @@ SCORED_DAYS = 30
 SCORES_KEPT = timedelta(days=90)
 MIN_SCORES = 20
 """Below this number a percentage means nothing."""
-TRAIL_EVERY = timedelta(minutes=4)
+TRAIL_INTERVAL = timedelta(minutes=4)
 TRAIL_KEPT = timedelta(minutes=75)
 LEADS = {Score.Made.HOUR: timedelta(hours=1), Score.Made.TEN_MINUTES: timedelta(minutes=10)}
 LEAD_SLACK = timedelta(minutes=10)
 """The forecast "an hour before" is the last one made then or up to this much earlier."""
-STALE = timedelta(minutes=5)
+STALE_AFTER = timedelta(minutes=5)
 
 
-def present(now: datetime | None = None, history: History | None = None) -> tuple[Policy, Snapshot]:
-    """Return the policy in force and the lab as its next cycle would see it.
+def policy_and_snapshot(now: datetime | None = None, history: History | None = None) -> tuple[Policy, Snapshot]:
+    """Return the policy in force and the snapshot that its next cycle would get.
 
     ``history`` is one that the caller has used before; without it everything is read. Raises ValueError when the policy
     is no longer in the code.
@@ -65,14 +65,14 @@ def present(now: datetime | None = None, history: History | None = None) -> tupl
 def refresh(now: datetime | None = None, history: History | None = None) -> int:
     """Score the jobs that have started, forecast those that wait; return how many got a forecast. May be repeated."""
     now = now or timezone.now()
-    settle(now)
+    close_forecasts(now)
     try:
-        policy, seen = present(now, history)
+        policy, seen = policy_and_snapshot(now, history)
         ranges, notes, futures = forecast_ranges(policy, seen)
     except (ValueError, InvalidPlanError) as error:
         logger.warning("no forecast: the policy does not decide: %s", error)
         return 0
-    _keep(seen, ranges, notes, futures)
+    _store(seen, ranges, notes, futures)
     return len(ranges)
 
 
@@ -90,24 +90,24 @@ def forecast_ranges(
     return {job: futures.range_of(job) for job in line[:MAX_JOBS]}, notes, futures
 
 
-def _keep(
+def _store(
     seen: Snapshot, ranges: Mapping[JobId, tuple[float, float]], notes: Mapping[JobId, Message], futures: Futures
 ) -> None:
-    made_at, snapshot_at, until = timezone.now(), _moment(seen.now), _moment(futures.until)
+    made_at, snapshot_at, until = timezone.now(), _to_datetime(seen.now), _to_datetime(futures.until)
     with transaction.atomic():
         rows = Job.objects.filter(pk__in=[int(job) for job in (*ranges, *notes)], state=JobState.QUEUED)
         waiting = set(rows.values_list("pk", flat=True))
         before = Forecast.objects.in_bulk(waiting)
         new = []
         for job in waiting:
-            low, high = _shown(ranges.get(str(job)), until)
+            low, high = _rounded_range(ranges.get(str(job)), until)
             trail = before[job].trail if job in before else []
             note = notes.get(str(job))
             row = Forecast(
                 job_id=job, snapshot_at=snapshot_at, made_at=made_at, low=low, high=high, until=until,
                 draws=futures.draws, note=note.data() if note else "",
             )  # fmt: skip
-            row.trail = trail if row.note else _longer(trail, row)
+            row.trail = trail if row.note else _extended_trail(trail, row)
             new.append(row)
         changing = ["snapshot_at", "made_at", "low", "high", "until", "draws", "note", "trail"]
         Forecast.objects.bulk_create(
@@ -115,33 +115,33 @@ def _keep(
         )
 
 
-def _shown(found: tuple[float, float] | None, until: datetime) -> tuple[datetime | None, datetime | None]:
+def _rounded_range(found: tuple[float, float] | None, until: datetime) -> tuple[datetime | None, datetime | None]:
     if found is None or found[0] == NEVER:
         return None, None
-    return words.outwards(_moment(found[0]), _moment(found[1]) if found[1] != NEVER else None)
+    return words.round_outwards(_to_datetime(found[0]), _to_datetime(found[1]) if found[1] != NEVER else None)
 
 
-def _longer(trail: list[list[float | None]], row: Forecast) -> list[list[float | None]]:
-    """Add this range to the trail, unless its last one is young. The first range stays; others are kept for an hour."""
+def _extended_trail(trail: list[list[float | None]], row: Forecast) -> list[list[float | None]]:
+    """Return the trail with this range, unless its last one is recent. The first stays; others stay for an hour."""
     made, least = row.made_at.timestamp(), (row.low or row.until).timestamp()
     entry = [made, least, row.high.timestamp() if row.high else None]
     if not trail:
         return [entry]
-    if made - (trail[-1][0] or 0) < TRAIL_EVERY.total_seconds():
+    if made - (trail[-1][0] or 0) < TRAIL_INTERVAL.total_seconds():
         return trail
     kept = [one for one in trail[1:] if made - (one[0] or 0) < TRAIL_KEPT.total_seconds()]
     return [trail[0], *kept, entry]
 
 
-def _moment(seconds: float) -> datetime:
+def _to_datetime(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
 # --- scoring -----------------------------------------------------------------------------------------------------
 
 
-def settle(now: datetime) -> None:
-    """Score the forecasts of jobs that have got GPUs; delete those of jobs that no longer wait."""
+def close_forecasts(now: datetime) -> None:
+    """Score the forecasts of jobs that have GPUs now; delete all of jobs that no longer wait."""
     with transaction.atomic():
         rows = list(Forecast.objects.select_for_update(of=("self",)).select_related("job").order_by("job"))
         placed: dict[int, list[datetime]] = defaultdict(list)
@@ -151,9 +151,9 @@ def settle(now: datetime) -> None:
         scores: list[Score] = []
         over: list[int] = []
         for row in rows:
-            start = next((at for at in placed[row.pk] if at > _first(row)), None)
+            start = next((at for at in placed[row.pk] if at > _first_made_at(row)), None)
             if start is not None:
-                scores += scored(row, start)
+                scores += scores_of(row, start)
                 over.append(row.pk)
             elif row.job.state != JobState.QUEUED or row.job.intent != Job.Intent.RUN:
                 over.append(row.pk)
@@ -162,30 +162,30 @@ def settle(now: datetime) -> None:
         Score.objects.filter(placed_at__lt=now - SCORES_KEPT).delete()
 
 
-def _first(row: Forecast) -> datetime:
-    return _moment(row.trail[0][0]) if row.trail else row.made_at
+def _first_made_at(row: Forecast) -> datetime:
+    return _to_datetime(row.trail[0][0]) if row.trail else row.made_at
 
 
-def scored(row: Forecast, placed_at: datetime) -> Iterable[Score]:
-    """Yield scores of the first forecast shown, and of those an hour and ten minutes before the start."""
+def scores_of(row: Forecast, placed_at: datetime) -> Iterable[Score]:
+    """Yield the scores of the first forecast shown, and of those an hour and ten minutes before the start."""
     chosen = {Score.Made.FIRST: row.trail[0]} if row.trail else {}
     for made, lead in LEADS.items():
         wanted = placed_at - lead
         for entry in reversed(row.trail):
-            if wanted - LEAD_SLACK <= _moment(entry[0]) <= wanted:
+            if wanted - LEAD_SLACK <= _to_datetime(entry[0]) <= wanted:
                 chosen[made] = entry
                 break
     for made, (at, low, high) in chosen.items():
-        least, most = _moment(low), None if high is None else _moment(high)
+        least, most = _to_datetime(low), None if high is None else _to_datetime(high)
         yield Score(
-            job_id=row.pk, made=made, made_at=_moment(at), low=least, high=most, placed_at=placed_at,
+            job_id=row.pk, made=made, made_at=_to_datetime(at), low=least, high=most, placed_at=placed_at,
             held=least <= placed_at and (most is None or placed_at <= most),
         )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """How many of the first ranges shown have held, for jobs that started recently."""
+class Reliability:
+    """How many of the first ranges shown were right, for jobs that started recently."""
 
     ranges: int
     held: int
@@ -204,12 +204,12 @@ class Measured:
         return f"How reliable these ranges are is not known yet: {seen} tested in the last {self.days} days."
 
 
-def measured(now: datetime | None = None, made: str = Score.Made.FIRST) -> Measured:
+def reliability(now: datetime | None = None, made: str = Score.Made.FIRST) -> Reliability:
     """Return how reliable recent forecasts were."""
     since = (now or timezone.now()) - timedelta(days=SCORED_DAYS)
     rows = Score.objects.filter(made=made, placed_at__gte=since)
     found = rows.aggregate(ranges=Count("pk"), held=Count("pk", filter=Q(held=True)))
-    return Measured(found["ranges"], found["held"])
+    return Reliability(found["ranges"], found["held"])
 
 
 # --- reading -----------------------------------------------------------------------------------------------------
@@ -233,12 +233,12 @@ def describe(row: Forecast | None, now: datetime | None = None) -> ForecastText:
     now = now or timezone.now()
     if row is None:
         return ForecastText(None, "The first forecast comes within a minute.")
-    stale = now - row.made_at > STALE
+    stale = now - row.made_at > STALE_AFTER
     if row.note:
         return ForecastText(row, sentence_of(row.note), stale=stale)
     if row.low is None:
         within = length((row.until - row.snapshot_at).total_seconds())
-        return ForecastText(row, f"Not within {within}.", f"not within {words.short(within)}", stale=stale)
+        return ForecastText(row, f"Not within {within}.", f"not within {words.abbreviate_units(within)}", stale=stale)
     low = (row.low - now).total_seconds()
     if row.high is None:
         before = words.clock(row.low, now, zone=True)
@@ -252,7 +252,9 @@ def describe(row: Forecast | None, now: datetime | None = None) -> ForecastText:
     within = span(low, high)
     until = words.clock(row.high, now, zone=True)
     between = f"between {words.clock(row.low, now)} and {until}" if low > 0 else f"by {until}"
-    return ForecastText(row, f"Probably {between} ({within}).", f"starts {words.short(within)}", within, stale)
+    return ForecastText(
+        row, f"Probably {between} ({within}).", f"starts {words.abbreviate_units(within)}", within, stale
+    )
 
 
 def forecasts_of(jobs: Iterable[Job]) -> Mapping[int, ForecastText]:

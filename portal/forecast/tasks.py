@@ -6,8 +6,8 @@ from django.core.cache import cache
 from portal.forecast import services
 from portal.scheduler.job_history import History
 
-APART_SECONDS = 25
-"""The least time between two runs, even with several workers or after a delay of the queue."""
+MIN_INTERVAL_SECONDS = 25
+"""The minimum time between two runs, even with several workers or after a delay of the queue."""
 
 _history = History()
 """The history that this process has read."""
@@ -16,5 +16,5 @@ _history = History()
 @shared_task(ignore_result=True)
 def refresh() -> None:
     """Score and forecast. May be repeated and may run twice at once."""
-    if cache.add("forecast-refresh", True, APART_SECONDS):
+    if cache.add("forecast-refresh", True, MIN_INTERVAL_SECONDS):
         services.refresh(history=_history)

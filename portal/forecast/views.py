@@ -12,7 +12,7 @@ from django.views.decorators.vary import vary_on_headers
 
 from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
-from portal.forecast import helping
+from portal.forecast import advice
 from portal.jobs.models import Job
 from portal.jobs.views import VOLATILE
 from portal.projects.services import may_submit, role_of
@@ -31,8 +31,8 @@ def what_helps(request: HttpRequest, pk: int) -> HttpResponse:
     job = get_object_or_404(visible(user), pk=pk)
     about = {
         "job": job,
-        "counsel": helping.counsel(job, user),
-        "may_change": helping.may_change(user, job),
+        "counsel": advice.advice_for(job, user),
+        "may_change": advice.may_change(user, job),
         "may_submit": may_submit(role_of(user, job.project)),
         "edition": "",
     }
@@ -50,7 +50,7 @@ def change(request: HttpRequest, pk: int) -> HttpResponse:
     user = signed_in(request)
     job = get_object_or_404(visible(user), pk=pk)
     try:
-        changed = helping.change(user, job, request.POST.get("change", ""))
+        changed = advice.make_change(user, job, request.POST.get("change", ""))
     except Refused as refusal:
         messages.error(request, refusal.message)
         return redirect("jobs:detail", job.pk)

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from django.utils import timezone
 
 
-def short(text: str) -> str:
+def abbreviate_units(text: str) -> str:
     """Abbreviate the units, for a list."""
     return text.replace("minutes", "min").replace("minute", "min").replace("hours", "h").replace("hour", "h")
 
@@ -20,7 +20,7 @@ def clock(moment: datetime, now: datetime, *, zone: bool = False) -> str:
     return f"{text} tomorrow" if tomorrow else f"{text} on {here.strftime('%d %b')}"
 
 
-def outwards(low: datetime, high: datetime | None) -> tuple[datetime, datetime | None]:
+def round_outwards(low: datetime, high: datetime | None) -> tuple[datetime, datetime | None]:
     """Round a range outwards to whole minutes, so that the range that is shown is the one that is scored."""
     floor = low.replace(second=0, microsecond=0)
     if high is None:

@@ -75,7 +75,7 @@ def plan_steps(snapshot: Snapshot, plan: Plan) -> list[PlanStep]:
         if wanted == job.now_on:
             continue  # true for most jobs of most plans
         target = {node: gpus for node, gpus in wanted.items() if gpus}
-        add, drop = _minus(target, job.now_on), _minus(job.now_on, target)
+        add, drop = _difference(target, job.now_on), _difference(job.now_on, target)
         if job.stopping or not (add or drop):
             continue
         kind: Literal["stop", "start", "resize"] = "stop" if not target else "resize" if job.now_on else "start"
@@ -88,7 +88,8 @@ def _rank(step: PlanStep) -> int:
     return {"stop": 0, "start": 2}.get(step.kind, 1 if step.drop else 3)
 
 
-def _minus(one: Placement, other: Placement) -> dict[int, int]:
+def _difference(one: Placement, other: Placement) -> dict[int, int]:
+    """Return the GPUs that ``one`` has on each node beyond those of ``other``."""
     more = {int(node): gpus - other.get(node, 0) for node, gpus in one.items()}
     return {node: gpus for node, gpus in more.items() if gpus > 0}
 
@@ -103,7 +104,7 @@ def apply(snapshot: Snapshot, plan: Plan, policy: str, now: datetime | None = No
     for step in steps:
         try:
             with transaction.atomic():
-                applier.carry_out(step)
+                applier.apply_step(step)
         except PlanStaleError as error:
             done.dropped[step.job] = error.dropped
         except lifecycle.JobChangedError:
@@ -124,7 +125,7 @@ def grow(job: Job, before: Placement, add: Mapping[int, int], now: datetime) -> 
     Raises PlanStaleError or JobChangedError.
     """
     step = PlanStep(job.pk, "resize", before, add, {})
-    _PlanApplier([step], "", now).carry_out(step)
+    _PlanApplier([step], "", now).apply_step(step)
 
 
 class _PlanApplier:
@@ -151,20 +152,20 @@ class _PlanApplier:
             if gpu.pk not in taken:
                 self.free[gpu.node_id].append(gpu)
 
-    def carry_out(self, step: PlanStep) -> None:
+    def apply_step(self, step: PlanStep) -> None:
         job = self.jobs.get(step.job)
         if job is None:
             raise PlanStaleError("job_gone")
         if step.kind == "start":
             self._start(job, step)
             return
-        attempt = self._running_as_seen(job, step)
+        attempt = self._unchanged_attempt(job, step)
         if step.kind == "stop":
             lifecycle.stop_attempt(attempt, StopReason.PREEMPTED)
             return
         self._require_driver(attempt)
         for node, count in step.drop.items():
-            self._ask_back(attempt, node, count)
+            self._request_back(attempt, node, count)
         if step.add:
             self._grow(attempt, step)
         size = sum(step.before.values())
@@ -174,15 +175,15 @@ class _PlanApplier:
     # Starting
 
     def _start(self, job: Job, step: PlanStep) -> None:
-        chosen = list(self._pick(step.add))
+        chosen = list(self._choose_gpus(step.add))
         hosts = run_specs.host_placements(job, job.elastic, chosen)
         network = _network_number_for(job, [part.node for part in hosts])
-        attempt = lifecycle.start_attempt(job, self.policy, _shares(chosen), network)
+        attempt = lifecycle.start_attempt(job, self.policy, _node_shares(chosen), network)
         attempt.job = job  # the instance that has its environment and code loaded
         home, ranks = hosts[0].node, sum(len(part.gpus) for part in hosts)
         first = 0
         if run_specs.has_driver(job):
-            self._add(
+            self._add_container(
                 attempt,
                 0,
                 Container.Role.DRIVER,
@@ -191,8 +192,8 @@ class _PlanApplier:
             )
             first = 1
         for index, part in enumerate(hosts, start=first):
-            spec = run_specs.host_spec(attempt, index, part, ranks, self._gpus_of(part.node), len(hosts))
-            self._add(attempt, index, Container.Role.HOST, part, spec)
+            spec = run_specs.host_spec(attempt, index, part, ranks, self._count_gpus(part.node), len(hosts))
+            self._add_container(attempt, index, Container.Role.HOST, part, spec)
 
     def _grow(self, attempt: Attempt, step: PlanStep) -> None:
         """Add one container for each additional GPU."""
@@ -202,9 +203,9 @@ class _PlanApplier:
         here = {part.node_id for part in live}
         used, taken = [part.index for part in parts], [part.index for part in live]
         ranks = sum(step.before.values()) + sum(step.add.values())
-        for part in self._pick(step.add):
+        for part in self._choose_gpus(step.add):
             if part.node.pk not in here and (
-                attempt.overlay_network is None or not overlay_networks.reaches_others(part.node)
+                attempt.overlay_network is None or not overlay_networks.is_reachable(part.node)
             ):
                 raise PlanStaleError("out_of_reach", part.node.name)
             for gpu in part.gpus:
@@ -212,13 +213,13 @@ class _PlanApplier:
                 used.append(index)
                 taken.append(index)
                 single = ContainerPlacement(part.node, (gpu,))
-                gpus = self._gpus_of(part.node)
+                gpus = self._count_gpus(part.node)
                 spec = run_specs.host_spec(attempt, index, single, ranks, gpus, ranks, drivers[-1])
-                self._add(attempt, index, Container.Role.HOST, single, spec)
+                self._add_container(attempt, index, Container.Role.HOST, single, spec)
         for node in here:
             wake_node(node)  # the driver has a new host, and all containers have a new peer
 
-    def _pick(self, where: Mapping[int, int]) -> Iterator[ContainerPlacement]:
+    def _choose_gpus(self, where: Mapping[int, int]) -> Iterator[ContainerPlacement]:
         """Choose the free GPUs with the lowest indexes on each node. Raises PlanStaleError if a node lacks some."""
         for node_id, count in sorted(where.items()):
             node = self.nodes.get(node_id)
@@ -228,7 +229,9 @@ class _PlanApplier:
                 raise PlanStaleError("too_few_left", node.name, count)
             yield ContainerPlacement(node, tuple(self.free[node_id][:count]))
 
-    def _add(self, attempt: Attempt, index: int, role: Container.Role, part: ContainerPlacement, spec: RunSpec) -> None:
+    def _add_container(
+        self, attempt: Attempt, index: int, role: Container.Role, part: ContainerPlacement, spec: RunSpec
+    ) -> None:
         container = lifecycle.add_container(attempt, part.node, index, role, spec.name, spec.to_json())
         # Held from now, not from the start of the cycle: a GPU released meanwhile must not seem to be held twice.
         held_since = container.assigned_at
@@ -237,12 +240,13 @@ class _PlanApplier:
         )
         self.free[part.node.pk] = [gpu for gpu in self.free[part.node.pk] if gpu not in part.gpus]
 
-    def _gpus_of(self, node: Node) -> int:
+    def _count_gpus(self, node: Node) -> int:
         return sum(gpu.node_id == node.pk for gpu in self.gpus)
 
     # Changing what runs
 
-    def _running_as_seen(self, job: Job, step: PlanStep) -> Attempt:
+    def _unchanged_attempt(self, job: Job, step: PlanStep) -> Attempt:
+        """Return the running attempt. Raises PlanStaleError if its GPUs are not those of the snapshot any more."""
         attempt = job.attempts.filter(ended_at__isnull=True, wanted=Attempt.Wanted.RUN).first()
         if attempt is None or job.intent != Job.Intent.RUN:
             raise PlanStaleError("no_longer_runs")
@@ -261,8 +265,8 @@ class _PlanApplier:
         if last is None or (last[0] > 0 and last[1] != ContainerState.RUNNING):
             raise PlanStaleError("driver_moving")
 
-    def _ask_back(self, attempt: Attempt, node: int, count: int) -> None:
-        """Request GPUs on a node back by stopping whole single-GPU containers, the youngest first."""
+    def _request_back(self, attempt: Attempt, node: int, count: int) -> None:
+        """Request GPUs on a node back: stop whole single-GPU containers, the youngest first."""
         hosts = attempt.containers.filter(role=Container.Role.HOST, wanted=Container.Wanted.RUN)
         live = list(hosts.exclude(state=ContainerState.EXITED).order_by("index"))
         spare = [part for part in live[1:] if part.node_id == node]
@@ -277,14 +281,14 @@ def _network_number_for(job: Job, nodes: Sequence[Node]) -> int | None:
     several = len({node.pk for node in nodes}) > 1
     if not (several or (job.elastic and run_specs.has_driver(job))):
         return None
-    network = overlay_networks.free() if all(map(overlay_networks.reaches_others, nodes)) else None
+    network = overlay_networks.next_free_number() if all(map(overlay_networks.is_reachable, nodes)) else None
     if several and network is None:
         raise PlanStaleError("no_network")
     return network
 
 
-def _shares(parts: Sequence[ContainerPlacement]) -> list[NodeShare]:
-    """Return a placement for the job's history."""
+def _node_shares(parts: Sequence[ContainerPlacement]) -> list[NodeShare]:
+    """Return the placement as the job's history records it."""
     return [
         NodeShare(node=part.node.name, gpus=len(part.gpus), cpu_slots=are_cpu_slots(gpu.kind for gpu in part.gpus))
         for part in parts

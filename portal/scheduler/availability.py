@@ -17,7 +17,7 @@ from scheduling.messages import Message
 USABLE_GPU = usable_gpu()
 
 
-class Prepared(NamedTuple):
+class EnvironmentStatus(NamedTuple):
     """The state of an environment on a node, from ``NodeEnvironment``."""
 
     node_id: int
@@ -36,7 +36,7 @@ class Nodes:
     """The number of usable GPUs, by node."""
     kinds: Mapping[int, str]
     """The most frequent GPU model, by node."""
-    environments: Mapping[int, Mapping[int, Prepared]]
+    environments: Mapping[int, Mapping[int, EnvironmentStatus]]
     """By environment, then by node."""
     open: frozenset[int]
     names: Mapping[int, str]
@@ -53,9 +53,9 @@ class Availability:
     ready: frozenset[int]
     """Open nodes on which the environment is ready."""
     ids: frozenset[str]
-    """The same nodes, by the ids that policies use."""
-    linked: frozenset[str]
-    """Those of them that containers of other nodes can reach."""
+    """The same nodes, with the ids that policies use."""
+    reachable: frozenset[str]
+    """Those of them that containers on other nodes can reach."""
 
 
 def is_open(node: Node, now: datetime) -> bool:
@@ -100,8 +100,10 @@ def read_nodes(now: datetime) -> Nodes:
     for node_id, kind, count in usable.order_by("node", "-n", "model"):
         gpus[node_id] += count
         kinds.setdefault(node_id, kind)
-    environments: dict[int, dict[int, Prepared]] = defaultdict(dict)
-    for row in map(Prepared._make, NodeEnvironment.objects.filter(node__in=ours).values_list(*Prepared._fields)):
+    environments: dict[int, dict[int, EnvironmentStatus]] = defaultdict(dict)
+    for row in map(
+        EnvironmentStatus._make, NodeEnvironment.objects.filter(node__in=ours).values_list(*EnvironmentStatus._fields)
+    ):
         environments[row.environment_id][row.node_id] = row
     closed = {node.pk: why for node in rows if (why := why_closed(node, now))}
     return Nodes(
@@ -116,8 +118,8 @@ def read_nodes(now: datetime) -> Nodes:
     )
 
 
-def largest_node() -> int:
-    """Return the number of usable GPUs of the node that has most; 1 when there are none."""
+def gpus_of_largest_node() -> int:
+    """Return the number of usable GPUs of the node that has the most; 1 when there are none."""
     usable = Gpu.objects.filter(USABLE_GPU).values("node").annotate(n=Count("pk"))
     return max(usable.values_list("n", flat=True), default=1)
 
@@ -178,7 +180,7 @@ class EnvironmentFailed(Message):
     """As ``NodeEnvironment.detail`` has it."""
 
 
-def why_nowhere(min_gpus: int, environment: int, title: str, nodes: Nodes, ready: frozenset[int]) -> Message | None:
+def why_blocked(min_gpus: int, environment: int, title: str, nodes: Nodes, ready: frozenset[int]) -> Message | None:
     """Return why a job cannot start on any node now, whatever the policy; None when it can."""
     if not nodes.rows:
         return NoNodeYet()
@@ -188,11 +190,11 @@ def why_nowhere(min_gpus: int, environment: int, title: str, nodes: Nodes, ready
     if not nodes.open:
         return NoNodeAccepts(list(nodes.closed.values())[:3])
     if not ready:
-        return _not_ready(nodes, environment, title)
+        return _preparation_message(nodes, environment, title)
     return None
 
 
-def _not_ready(nodes: Nodes, environment: int, title: str) -> Message:
+def _preparation_message(nodes: Nodes, environment: int, title: str) -> Message:
     """Describe the preparation of the environment on the node that will have it first."""
     State = NodeEnvironment.State  # noqa: N806
     here = [row for node, row in nodes.environments.get(environment, {}).items() if node in nodes.open]

@@ -23,6 +23,6 @@ def keep(batches: Mapping[JobId, int]) -> None:
         wake_node(node)
 
 
-def of(attempts: Iterable[int]) -> dict[int, int]:
+def chosen_for(attempts: Iterable[int]) -> dict[int, int]:
     """Return the chosen batch sizes by attempt."""
     return dict(ChosenBatch.objects.filter(attempt__in=attempts).values_list("attempt", "batch"))

@@ -122,7 +122,7 @@ def run(epoch: int, now: datetime | None = None, history: History | None = None)
     with transaction.atomic():
         if not take_lock():
             return CycleResult(busy=True)
-        lead(epoch)
+        require_leadership(epoch)
         lifecycle.sweep(now, drain_migration.migrate(now))
         gpu_failures.leave()
         driver_failover.replace(now)
@@ -130,7 +130,7 @@ def run(epoch: int, now: datetime | None = None, history: History | None = None)
         with transaction.atomic():
             if not take_lock():
                 return CycleResult(busy=True)
-            lead(epoch)
+            require_leadership(epoch)
             result = _decide_and_apply(epoch, now or timezone.now(), began, history)
     except (DatabaseTrouble, LeadershipLostError):
         raise
@@ -139,13 +139,13 @@ def run(epoch: int, now: datetime | None = None, history: History | None = None)
         logger.exception("the scheduling cycle failed")
         result = CycleResult(error=CycleFailed(f"{type(error).__name__}: {error}"))
         with transaction.atomic():
-            lead(epoch)
+            require_leadership(epoch)
             _record(result, config_in_force(), epoch, began, reasons_changed=False)
         return result
     if result.recorded is not None and result.seen is not None:
         try:
             with transaction.atomic():
-                lead(epoch)
+                require_leadership(epoch)
                 recording.keep(result.recorded, result.text, result.plan)
         except LeadershipLostError:
             logger.info("the snapshot of cycle %s is not stored: another scheduler leads now", result.recorded)
@@ -161,7 +161,7 @@ def take_lock() -> bool:
         return bool(cursor.fetchone()[0])
 
 
-def lead(epoch: int) -> None:
+def require_leadership(epoch: int) -> None:
     """Keep the epoch from changing until the transaction ends. Raises LeadershipLostError when it has changed."""
     share = " FOR SHARE" if connection.vendor == "postgresql" else ""
     with connection.cursor() as cursor:
@@ -177,7 +177,7 @@ def _decide_and_apply(epoch: int, now: datetime, began: float, history: History 
     kept = PolicyState.objects.filter(config=config.pk).first()
     result.seen = snapshots.take(now, kept.state if kept else {}, history)
     try:
-        policy = _policy_of(config)
+        policy = _build_policy(config)
         asked = time.monotonic()
         plan = policy_thread.plan(policy, result.seen, POLICY_SECONDS)
         result.plan_ms = (time.monotonic() - asked) * 1000
@@ -203,7 +203,7 @@ def _decide_and_apply(epoch: int, now: datetime, began: float, history: History 
     return result
 
 
-def _policy_of(config: SchedulerConfig) -> Policy:
+def _build_policy(config: SchedulerConfig) -> Policy:
     """Return the policy in force. Raises NoPlanError when it, or a parameter of it, is no longer in the code."""
     if config.policy not in registry.POLICIES:
         raise NoPlanError(UnknownPolicy(config.policy, list(registry.POLICIES)))
@@ -230,7 +230,9 @@ def _update_reasons(seen: Snapshot, reasons: Mapping[int, Message]) -> bool:
     querysets = (
         Job.objects.filter(state=JobState.QUEUED),
         left.filter(state__in=(JobState.HELD, JobState.RUNNING)),
-        left.filter(state__in=(JobState.CANCELLED, JobState.FAILED), finished_at__gt=timezone.now() - LEFT_QUEUE),
+        left.filter(
+            state__in=(JobState.CANCELLED, JobState.FAILED), finished_at__gt=timezone.now() - QUEUE_EXIT_WINDOW
+        ),
     )
     outdated = [each for queryset in querysets for each in changed(queryset.order_by())]
     if outdated:
@@ -281,7 +283,7 @@ def _write_reasons(updates: Sequence[_ReasonUpdate]) -> None:
             )
 
 
-LEFT_QUEUE = timedelta(days=7)
+QUEUE_EXIT_WINDOW = timedelta(days=7)
 """A job that ended in the queue keeps its place until the next cycle; no scheduler is away for longer."""
 
 

@@ -25,9 +25,9 @@ from portal.scheduler.availability import USABLE_GPU, availability_of, read_node
 from portal.scheduler.events import Moving
 from scheduling.toolkit.placement import place
 
-PATIENCE = timedelta(minutes=3)
-"""How long new containers may take to start, import what they need, and join; then the job restarts from its checkpoint."""
-RESERVED_AHEAD = timedelta(hours=1)
+JOIN_TIMEOUT = timedelta(minutes=3)
+"""The time that new containers have to start, import what they need, and join; then the job restarts."""
+RESERVATION_LOOKAHEAD = timedelta(hours=1)
 """No job moves to a node that others have reserved within this time."""
 
 
@@ -85,10 +85,10 @@ def _migrate(pk: int, now: datetime) -> bool:
     if began is None:
         if len(staying) == len(live) or (lacking <= 0 and (ranks is None or ranks >= job.min_gpus)):
             return False
-        return _begin(job, attempt, live, max(0, lacking), now)
+        return _begin_migration(job, attempt, live, max(0, lacking), now)
     if lacking > 0 or (ranks is not None and ranks >= job.min_gpus):
         return False  # it can no longer move, or it has moved: the drain may stop its old hosts
-    if now - began > PATIENCE:
+    if now - began > JOIN_TIMEOUT:
         lifecycle.stop_attempt(attempt, StopReason.DRAINED)
     return True
 
@@ -100,15 +100,17 @@ def _ranks_on(attempt: Attempt, hosts: Sequence[Container]) -> int | None:
     return None if last is None else sum(host in names for host in last.hosts)
 
 
-def _begin(job: Job, attempt: Attempt, live: Sequence[Container], lacking: int, now: datetime) -> bool:
-    """Give the job GPUs elsewhere and request back those it has to leave; return False when there is no room."""
+def _begin_migration(job: Job, attempt: Attempt, live: Sequence[Container], lacking: int, now: datetime) -> bool:
+    """Give the job GPUs elsewhere and request back those that it has to leave; return False when there is no room."""
     held = attempt.allocations.filter(released_at__isnull=True, requested_back_at__isnull=True)
     try:
         with transaction.atomic():
             if lacking:
                 _check_limits(job, lacking)
                 before = Counter(held.values_list("gpu__node", flat=True))
-                applying.grow(job, {str(node): gpus for node, gpus in before.items()}, _room(job, lacking, now), now)
+                applying.grow(
+                    job, {str(node): gpus for node, gpus in before.items()}, _choose_free_gpus(job, lacking, now), now
+                )
     except (applying.PlanStaleError, lifecycle.JobChangedError, IntegrityError):
         return False
     lifecycle.ask_back(attempt, now)
@@ -128,7 +130,7 @@ def _check_limits(job: Job, count: int) -> None:
             raise applying.PlanStaleError(f"the limit of {limit.name} is reached")
 
 
-def _room(job: Job, count: int, now: datetime) -> dict[int, int]:
+def _choose_free_gpus(job: Job, count: int, now: datetime) -> dict[int, int]:
     """Choose free GPUs for the job on nodes that others can reach. Raises PlanStaleError when there are too few."""
     nodes = read_nodes(now)
     taken = Allocation.objects.filter(released_at__isnull=True).values("gpu")
@@ -137,7 +139,7 @@ def _room(job: Job, count: int, now: datetime) -> dict[int, int]:
     reserved = {
         str(row.node_id)
         for row in reservations.in_force(now)
-        if row.start <= now + RESERVED_AHEAD and job.submitted_by_id not in reservations.owners(row)
+        if row.start <= now + RESERVATION_LOOKAHEAD and job.submitted_by_id not in reservations.owners(row)
     }
     allowed = availability_of(nodes, job.environment_id).ids - reserved
     found = place({node: free[node] for node in sorted(free)}, count, spread=True, allowed=allowed)

@@ -17,7 +17,7 @@ from portal.scheduler import overlay_networks, run_specs
 from portal.scheduler.events import DriverMoved
 from portal.wake import wake_node
 
-REST = timedelta(seconds=3)
+REPLACEMENT_DELAY = timedelta(seconds=3)
 """How long a driver must be gone before it is replaced: at the end of a job it ends a moment before its hosts."""
 
 
@@ -43,7 +43,7 @@ def _replace(pk: int, now: datetime) -> None:
     drivers = [part for part in parts if part.role == Container.Role.DRIVER]
     if attempt.ended_at or job.intent != Job.Intent.RUN or not lacks_driver(survival_rule_for(job, attempt), parts):
         return
-    if not drivers or any(part.exited_at is None or now - part.exited_at < REST for part in drivers):
+    if not drivers or any(part.exited_at is None or now - part.exited_at < REPLACEMENT_DELAY for part in drivers):
         return
     live = [part for part in parts if part.state != ContainerState.EXITED]
     hosts = [part for part in hosts_of(live) if part.wanted == Container.Wanted.RUN]

@@ -46,6 +46,6 @@ class ParametersRefused(Message):
     """What ``scheduling.params`` refused, or the policy itself, quoted."""
 
 
-def shown(violations: Iterable[Message]) -> str:
-    """Return the sentences for the rules that a plan breaks."""
+def violation_sentences(violations: Iterable[Message]) -> str:
+    """Return the sentences about the rules that a plan breaks."""
     return " ".join(map(sentence_of, violations))

@@ -41,8 +41,8 @@ class PolicyForm(forms.Form):
                 yield heading, fields
 
 
-def query_of(policy: str, params: Mapping[str, Any]) -> str:
-    """Return the query of a link that fills the form with these; an unticked box is left out, as browsers do."""
+def form_query(policy: str, params: Mapping[str, Any]) -> str:
+    """Return the query of a link that fills the form with these values; an unticked box is left out, as in browsers."""
     values = {
         f"p-{name}": "on" if value is True else value for name, value in sorted(params.items()) if value is not False
     }

@@ -26,14 +26,14 @@ class Holding:
     placed_at: datetime | None = None
     batch: int = 0
     """The batch size that the policy chose for it; 0 when the job chooses its own."""
-    joined: bool = False
+    has_overlay_network: bool = False
     """It has an overlay network over several nodes."""
     since: list[tuple[float, int]] = field(default_factory=list)
     """(since when, how many) of all GPUs that it holds, leaving or not."""
 
 
 @dataclass
-class PastUse:
+class PastUsage:
     """What a job's attempts have used so far."""
 
     attempts: int = 0
@@ -64,13 +64,17 @@ def read_holdings(intents: Mapping[int, str]) -> tuple[dict[int, Holding], Count
     """
     holdings = {
         job: Holding(
-            attempt, wanted == Attempt.Wanted.STOP, placed_at=placed_at, batch=batch or 0, joined=network is not None
+            attempt,
+            wanted == Attempt.Wanted.STOP,
+            placed_at=placed_at,
+            batch=batch or 0,
+            has_overlay_network=network is not None,
         )
         for attempt, job, wanted, placed_at, batch, network in Attempt.objects.filter(
             ended_at__isnull=True
         ).values_list("pk", "job", "wanted", "created_at", "chosen__batch", "overlay_network")
     }
-    bases = _bases()
+    bases = _base_hosts()
     held: Counter[int] = Counter()
     leaving: Counter[int] = Counter()
     # A container got all its GPUs at once: one row for all of them.
@@ -110,7 +114,7 @@ def _mark_stopping(holding: Holding, leaving: Counter[int]) -> None:
     holding.base.clear()
 
 
-def _bases() -> dict[int, int]:
+def _base_hosts() -> dict[int, int]:
     """Return the first host of each live attempt; the attempt cannot release its GPUs without a restart.
 
     When an attempt continues without its first host, the next one takes its place.
@@ -124,7 +128,7 @@ def _bases() -> dict[int, int]:
     return first
 
 
-def read_past(now: datetime) -> dict[int, PastUse]:
+def read_past_usage(now: datetime) -> dict[int, PastUsage]:
     """Return what the attempts of active jobs have used, by job."""
     until = Coalesce(F("released_at"), now)
     saved = When(
@@ -154,7 +158,7 @@ def read_past(now: datetime) -> dict[int, PastUse]:
         )
         .order_by("attempt__job", "attempt__number")
     )
-    found: dict[int, PastUse] = defaultdict(PastUse)
+    found: dict[int, PastUsage] = defaultdict(PastUsage)
     for job, number, resumable, outcome, started, ended, held, unsaved, first, last, given, asked_back in rows:
         past = found[job]
         lives = ended is None

@@ -1,7 +1,8 @@
 """The lab's recent history: who held GPUs, how long programs ran, and how long they took to start and to resize.
 
 A scheduler keeps one ``History`` as long as it leads, and reads only what is new. A fresh one reads everything and gives
-the same answers. What is older than ``STILL`` counts as settled: no transaction commits so long after its timestamps.
+the same answers. What is older than ``SETTLED_AFTER`` counts as settled: no transaction commits that long after its
+timestamps.
 """
 
 import json
@@ -29,14 +30,14 @@ from scheduling.toolkit.estimates import DEFAULT_EXPONENT
 from scheduling.types import Curve, Estimate, Job
 
 USAGE_DAYS = 30
-LEARNT_DAYS = 90
+PROGRAM_DAYS = 90
 DAY = 86_400.0
-STILL = timedelta(minutes=10)
+SETTLED_AFTER = timedelta(minutes=10)
 RUNS_KEPT = 50
 """Runs kept by key: the newest show how the program behaves now."""
-PROGRAMS_REMEMBERED = 4096
+MAX_CACHED_PROGRAMS = 4096
 """Cached results: they depend on the runs alone, so equal runs are not evaluated again in each cycle."""
-UNKNOWN_SPREAD = 0.5
+DEFAULT_SPREAD = 0.5
 """The relative spread of a program's run lengths that is assumed after a single run."""
 
 Item = TypeVar("Item")
@@ -71,12 +72,12 @@ class History:
     """Rows: user, group, GPUs, from, to."""
     _held_recently: NDArray[np.float64] = field(default_factory=lambda: np.empty((5, 0)))
     _runs: "RecentItems[PastRun]" = field(default_factory=lambda: RecentItems())
-    _begins: "RecentItems[tuple[datetime, float]]" = field(default_factory=lambda: RecentItems())
-    _begun: set[int] = field(default_factory=set)
+    _startup_times: "RecentItems[tuple[datetime, float]]" = field(default_factory=lambda: RecentItems())
+    _started_attempts: set[int] = field(default_factory=set)
     """Attempts whose first line of output is settled."""
-    _changes: "RecentItems[tuple[datetime, float]]" = field(default_factory=lambda: RecentItems())
-    _groups: dict[Script, set[str]] = field(default_factory=lambda: defaultdict(set))
-    """The arguments that each program was run with."""
+    _resize_times: "RecentItems[tuple[datetime, float]]" = field(default_factory=lambda: RecentItems())
+    _arguments: dict[Script, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """The arguments with which each program was run."""
     _steps: dict[Script, dict[int, Steps]] = field(default_factory=lambda: defaultdict(dict))
     """By program, then by primary key."""
     new_jobs: dict[int, tuple[Hashable, Job]] = field(default_factory=dict)
@@ -84,22 +85,22 @@ class History:
 
     def refresh(self, now: datetime) -> None:
         """Read what is new, in five queries."""
-        since, still = self.settled_until or now - timedelta(days=LEARNT_DAYS), now - STILL
-        self._oldest = now - timedelta(days=LEARNT_DAYS)
+        since, settled_before = self.settled_until or now - timedelta(days=PROGRAM_DAYS), now - SETTLED_AFTER
+        self._oldest = now - timedelta(days=PROGRAM_DAYS)
         try:
-            self._refresh_held(since, still, now)
-            self._refresh_runs(since, still)
-            self._refresh_begins(since, still)
-            self._refresh_changes(since, still)
+            self._refresh_holdings(since, settled_before, now)
+            self._refresh_runs(since, settled_before)
+            self._refresh_startup_times(since, settled_before)
+            self._refresh_resize_times(since, settled_before)
             self._refresh_steps(since)
         except BaseException:
-            self.__dict__.update(History().__dict__)  # a history that was read by half would count things twice
+            self.__dict__.update(History().__dict__)  # a history that was read only in part would count things twice
             raise
-        self.settled_until = max(since, still)
+        self.settled_until = max(since, settled_before)
 
     # Who held GPUs
 
-    def _refresh_held(self, since: datetime, still: datetime, now: datetime) -> None:
+    def _refresh_holdings(self, since: datetime, settled_before: datetime, now: datetime) -> None:
         first = max(since, now - timedelta(days=USAGE_DAYS))
         rows = (
             Allocation.objects.filter(released_at__gte=first)
@@ -114,12 +115,12 @@ class History:
             .reshape(-1, 5)
             .T
         )
-        old = read[4] < still.timestamp()
+        old = read[4] < settled_before.timestamp()
         kept = self._held[:, self._held[4] >= now.timestamp() - USAGE_DAYS * DAY]
         self._held, self._held_recently = np.concatenate([kept, read[:, old]], axis=1), read[:, ~old]
 
-    def used(self, holdings: Iterable[HeldGpus], now: float) -> dict[tuple[int, int], tuple[float, ...]]:
-        """Return by (user, group) the GPU-seconds held in the last 24 hours, in the 24 before, and so on for 30 days."""
+    def gpu_seconds_by_day(self, holdings: Iterable[HeldGpus], now: float) -> dict[tuple[int, int], tuple[float, ...]]:
+        """Return by (user, group) the GPU-seconds held in the last 24 hours, in the 24 before, and so on: 30 numbers."""
         live = np.array([(user, group, gpus, since, now) for user, group, since, gpus in holdings]).reshape(-1, 5).T
         user, group, gpus, start, end = np.concatenate([self._held, self._held_recently, live], axis=1)
         if not len(user):
@@ -142,7 +143,7 @@ class History:
 
     # How long programs ran
 
-    def _refresh_runs(self, since: datetime, still: datetime) -> None:
+    def _refresh_runs(self, since: datetime, settled_before: datetime) -> None:
         rows = (
             Attempt.objects.filter(job__state=JobState.SUCCEEDED, job__finished_at__gte=since)
             .values_list(
@@ -164,12 +165,12 @@ class History:
             .order_by("job__finished_at", "job", "number")
         )
         self._runs.clear_recent()
-        for finished, script, arguments, people, run in _runs_of(rows):
-            self._groups[script].add(arguments)
+        for finished, script, arguments, people, run in _merge_attempts(rows):
+            self._arguments[script].add(arguments)
             for key in ((script, arguments), script, people):
-                self._runs.add(key, run, settled=finished < still)
+                self._runs.add(key, run, settled=finished < settled_before)
 
-    def _runs_like(self, key: Hashable) -> tuple[PastRun, ...]:
+    def _recent_runs(self, key: Hashable) -> tuple[PastRun, ...]:
         known = self._runs.newest(key)
         if known and known[0].finished < self._oldest:  # they are in order
             known = [run for run in known if run.finished >= self._oldest]
@@ -180,12 +181,12 @@ class History:
         steps = [each for each in self._steps.get(script, {}).values() if each.at >= self._oldest]
         if measured := measured_speeds(steps, max_gpus, gpus_per_node):
             return measured
-        by_arguments = (self._runs_like((script, arguments)) for arguments in sorted(self._groups.get(script, ())))
-        return Speeds(_curve(tuple(by_arguments), max_gpus))
+        by_arguments = (self._recent_runs((script, arguments)) for arguments in sorted(self._arguments.get(script, ())))
+        return Speeds(_curve_from_runs(tuple(by_arguments), max_gpus))
 
     def max_gpus_used(self, script: Script) -> int:
         """Return the largest GPU count of the program's known runs; 1 when there are none."""
-        return ceil(max((run.gpus for run in self._runs_like(script)), default=1.0))
+        return ceil(max((run.gpus for run in self._recent_runs(script)), default=1.0))
 
     def similar_runs(
         self, script: Script, arguments: str, people: tuple[int, int], curve: Curve | None
@@ -195,11 +196,11 @@ class History:
         ``curve`` has the speeds of those runs, up to as many GPUs as they used (``max_gpus_used``).
         """
         for key in ((script, arguments), script, people):
-            if runs := self._runs_like(key):
-                return _like(runs, curve.speeds if curve and key != people else ())
+            if runs := self._recent_runs(key):
+                return _runtime_sample(runs, curve.speeds if curve and key != people else ())
         return RuntimeSample.of(())
 
-    # How long steps took
+    # How long steps take
 
     def _refresh_steps(self, since: datetime) -> None:
         job = ("attempt__job__project", "attempt__job__launcher", "attempt__job__entry")
@@ -211,9 +212,9 @@ class History:
                 newest = sorted(some.items(), key=lambda item: item[1].at)[-ROWS_KEPT:]
                 self._steps[script] = dict(newest)
 
-    # How long until the first line
+    # How long programs take to start
 
-    def _refresh_begins(self, since: datetime, still: datetime) -> None:
+    def _refresh_startup_times(self, since: datetime, settled_before: datetime) -> None:
         rows = (
             LogStream.objects.filter(first_at__gte=since)
             .exclude(name="setup")
@@ -227,36 +228,36 @@ class History:
             .annotate(first=Min("first_at"))
             .order_by("first", "container__attempt")
         )
-        self._begins.clear_recent()
+        self._startup_times.clear_recent()
         for attempt, project, launcher, entry, placed, first in rows:
-            if attempt in self._begun:
+            if attempt in self._started_attempts:
                 continue
-            settled = first < still
+            settled = first < settled_before
             if settled:
-                self._begun.add(attempt)
+                self._started_attempts.add(attempt)
             for key in ((project, launcher, entry), None):
-                self._begins.add(key, (first, (first - placed).total_seconds()), settled=settled)
+                self._startup_times.add(key, (first, (first - placed).total_seconds()), settled=settled)
 
-    def begin_seconds(self, script: Script) -> float | None:
-        """Return the seconds from placement to the first line of output: the program's median, else that of all programs.
+    def startup_seconds(self, script: Script) -> float | None:
+        """Return the seconds from placement to the first output: the program's median, else that of all programs.
 
         None when nothing is known.
         """
-        return self._median(self._begins, script, None)
+        return self._median(self._startup_times, script, None)
 
     # How long training pauses when a job's GPUs change
 
-    def _refresh_changes(self, since: datetime, still: datetime) -> None:
+    def _refresh_resize_times(self, since: datetime, settled_before: datetime) -> None:
         job = ("driver__attempt__job__project", "driver__attempt__job__launcher", "driver__attempt__job__entry")
         rows = RankGroup.objects.filter(at__gte=since, cost_seconds__isnull=False).order_by("at", "pk")
-        self._changes.clear_recent()
+        self._resize_times.clear_recent()
         for at, seconds, project, launcher, entry in rows.values_list("at", "cost_seconds", *job):
             for key in ((project, launcher, entry), launcher):
-                self._changes.add(key, (at, seconds), settled=at < still)
+                self._resize_times.add(key, (at, seconds), settled=at < settled_before)
 
-    def change_seconds(self, script: Script) -> float | None:
-        """Return the seconds that a resize takes: the program's median, else that of its launcher; None when unknown."""
-        return self._median(self._changes, script, script[1])
+    def measured_resize_seconds(self, script: Script) -> float | None:
+        """Return the seconds that a resize takes: the program's median, else its launcher's; None when unknown."""
+        return self._median(self._resize_times, script, script[1])
 
     def _median(self, kept: "RecentItems[tuple[datetime, float]]", *keys: Hashable) -> float | None:
         for key in keys:
@@ -282,7 +283,9 @@ class RecentItems(Generic[Item]):
         return [*self._settled.get(key, ()), *self._recent.get(key, ())][-RUNS_KEPT:]
 
 
-def _runs_of(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[datetime, Script, str, tuple[int, int], PastRun]]:
+def _merge_attempts(
+    rows: Iterable[tuple[Any, ...]],
+) -> Iterator[tuple[datetime, Script, str, tuple[int, int], PastRun]]:
     """Yield one run for each job from rows (job, finished, project, ..., outcome, GPU time, from, to) of its attempts.
 
     The rows are in the order of the attempts. The work of an attempt counts if the next one continued from it.
@@ -309,13 +312,13 @@ def _speeds(gpus: NDArray[np.float64], speeds: Sequence[float]) -> NDArray[np.fl
     return np.interp(gpus, np.arange(1, len(speeds) + 1), speeds) if speeds else gpus**DEFAULT_EXPONENT
 
 
-@lru_cache(PROGRAMS_REMEMBERED)
-def _curve(groups: tuple[tuple[PastRun, ...], ...], max_gpus: int) -> Curve | None:
+@lru_cache(MAX_CACHED_PROGRAMS)
+def _curve_from_runs(groups: tuple[tuple[PastRun, ...], ...], max_gpus: int) -> Curve | None:
     return performance.curve_from_runs([[(run.gpus, run.seconds) for run in runs] for runs in groups], max_gpus)
 
 
-@lru_cache(PROGRAMS_REMEMBERED)
-def _like(runs: tuple[PastRun, ...], speeds: tuple[float, ...]) -> "RuntimeSample":
+@lru_cache(MAX_CACHED_PROGRAMS)
+def _runtime_sample(runs: tuple[PastRun, ...], speeds: tuple[float, ...]) -> "RuntimeSample":
     gpus, seconds = np.array([(run.gpus, run.seconds) for run in runs]).T
     return RuntimeSample.of((seconds * _speeds(gpus, speeds)).tolist())
 
@@ -332,7 +335,7 @@ class RuntimeSample:
     @classmethod
     def of(cls, lengths: Iterable[float]) -> "RuntimeSample":
         known = tuple(sorted(lengths))
-        spread = UNKNOWN_SPREAD
+        spread = DEFAULT_SPREAD
         if len(known) > 1:
             logs = [log(length) for length in known]
             mean = sum(logs) / len(logs)

@@ -11,20 +11,20 @@ from django.conf import settings
 from portal.cluster.models import Node
 from portal.jobs.models import Attempt
 
-PREFIX = 22
+PREFIX_LENGTH = 22
 """The prefix length of one network: about a thousand containers in all, and as many networks as a lab has GPUs."""
-FIRST = 2
+FIRST_ADDRESS = 2
 """The first address is that of the network, the second that of the engine."""
-ADDRESSES = 2 ** (32 - PREFIX) - FIRST - 1
+ADDRESS_COUNT = 2 ** (32 - PREFIX_LENGTH) - FIRST_ADDRESS - 1
 """Addresses for containers; the last one of the network is for broadcasts."""
 
 
 def network_count() -> int:
     """Return how many networks there can be at once."""
-    return 2 ** (PREFIX - int(settings.RING_NETWORK.prefixlen))
+    return 2 ** (PREFIX_LENGTH - int(settings.RING_NETWORK.prefixlen))
 
 
-def free() -> int | None:
+def next_free_number() -> int | None:
     """Return a number for a new attempt; None when all are in use.
 
     It is the next after the last one: a node may still be removing the network of an attempt that has just ended.
@@ -37,25 +37,27 @@ def free() -> int | None:
     return next((number for each in range(count) if (number := (start + each) % count) not in taken), None)
 
 
-def network_number(number: int) -> int:
-    """Return the number that nodes use for a network."""
+def vni_of(number: int) -> int:
+    """Return the VXLAN network identifier (VNI) of a network."""
     return int(settings.RING_VNI_BASE) + number
 
 
 def subnet_of(number: int) -> str:
     """Return the subnet of a network, ``10.77.0.0/22`` for example."""
-    base = settings.RING_NETWORK.network_address + number * 2 ** (32 - PREFIX)
-    return f"{base}/{PREFIX}"
+    base = settings.RING_NETWORK.network_address + number * 2 ** (32 - PREFIX_LENGTH)
+    return f"{base}/{PREFIX_LENGTH}"
 
 
 def slot_of(index: int) -> int:
     """Return a container's slot: containers with the same slot have the same address, and only one may be live."""
-    return index % ADDRESSES
+    return index % ADDRESS_COUNT
 
 
 def address_of(number: int, index: int) -> str:
     """Return the address of a container in a network."""
-    return str(settings.RING_NETWORK.network_address + number * 2 ** (32 - PREFIX) + FIRST + slot_of(index))
+    return str(
+        settings.RING_NETWORK.network_address + number * 2 ** (32 - PREFIX_LENGTH) + FIRST_ADDRESS + slot_of(index)
+    )
 
 
 def next_index(used: Iterable[int], live: Iterable[int]) -> int:
@@ -67,6 +69,6 @@ def next_index(used: Iterable[int], live: Iterable[int]) -> int:
     return index
 
 
-def reaches_others(node: Node) -> bool:
-    """Return whether the node has reported an address at which containers of other nodes reach its own."""
+def is_reachable(node: Node) -> bool:
+    """Return whether the node has reported an address at which containers on other nodes reach its own."""
     return bool(node.facts.get("ring_address"))

@@ -21,7 +21,7 @@ from portal.accounts.models import User
 from portal.refused import Refused
 from portal.scheduler import services
 from portal.scheduler import snapshot as snapshots
-from portal.scheduler.failures import shown
+from portal.scheduler.failures import violation_sentences
 from portal.scheduler.models import SchedulerConfig
 from portal.scheduler.recording import sha256_of
 from scheduling import registry
@@ -31,14 +31,14 @@ from scheduling.simulate import InvalidPlanError, Options, Submission, assumed, 
 from scheduling.types import JobId, Plan, Policy, Snapshot
 from scheduling.wire import snapshot_to_text
 
-THINK_SECONDS = 15.0
-"""Time limit for a policy's decisions until nothing changes any more: a few of them."""
+DECISION_SECONDS = 15.0
+"""Time limit for the few decisions of a policy until nothing changes any more."""
 ETA_SECONDS = 3.0
-"""Time limit for the simulation of the future under each policy; times that are not known by then stay open."""
+"""Time limit for the simulation of the future under each policy; times that are not known by then stay unknown."""
 HORIZON_SECONDS = 30 * 86_400.0
 TICKET_SECONDS = 3600
 SALT = "portal.control.preview"  # from before the module moved: open previews stay valid during an upgrade
-LOOK_AGAIN = "Nothing was switched. Check the new preview, then confirm."
+CHECK_AGAIN = "Nothing was switched. Check the new preview, then confirm."
 T = TypeVar("T")
 
 
@@ -98,16 +98,16 @@ def compute(key: str, params: Mapping[str, Any], *, etas: bool = True) -> Previe
     preview = Preview(key, values, services.config_identity(config), seen, sha256_of(snapshot_to_text(seen)))
     fresh = replace(seen, state={})  # a switch starts without state
     try:
-        plan, rest = within(THINK_SECONDS, lambda: _at_rest(policy, fresh))
+        plan, rest = run_with_timeout(DECISION_SECONDS, lambda: _settled_plan(policy, fresh))
     except PolicyFailedError as error:
         return replace(preview, wrong=str(error))
-    preview = replace(preview, changes=changes(seen, _placed(rest), plan.reasons))
+    preview = replace(preview, changes=changes(seen, _placements(rest), plan.reasons))
     try:
         present = registry.build(config.policy, config.params)
-        plan, rest = within(THINK_SECONDS, lambda: _at_rest(present, seen))
+        plan, rest = run_with_timeout(DECISION_SECONDS, lambda: _settled_plan(present, seen))
     except (ValueError, PolicyFailedError):
         return replace(preview, after=_etas(policy, fresh)) if etas else preview
-    now = {change.job: change.kind for change in changes(seen, _placed(rest), plan.reasons)}
+    now = {change.job: change.kind for change in changes(seen, _placements(rest), plan.reasons)}
     preview = replace(preview, present=now)
     return replace(preview, before=_etas(present, seen), after=_etas(policy, fresh)) if etas else preview
 
@@ -117,19 +117,19 @@ def confirm(actor: User | None, key: str, params: Mapping[str, Any], ticket: str
     try:
         shown = signing.loads(ticket, salt=SALT, max_age=TICKET_SECONDS)
     except signing.SignatureExpired:
-        raise Refused(f"The preview is more than an hour old. {LOOK_AGAIN}", "conflict") from None
+        raise Refused(f"The preview is more than an hour old. {CHECK_AGAIN}", "conflict") from None
     except signing.BadSignature:
-        raise Refused(f"The request has no valid preview ticket. {LOOK_AGAIN}", "conflict") from None
+        raise Refused(f"The request has no valid preview ticket. {CHECK_AGAIN}", "conflict") from None
     now = compute(key, params, etas=False)
     if now.wrong:
         raise Refused(now.wrong, "conflict")
     if (shown["policy"], shown["params"]) != (key, dict(now.params)):
-        raise Refused(f"The preview was for other parameters. {LOOK_AGAIN}", "conflict")
+        raise Refused(f"The preview was for other parameters. {CHECK_AGAIN}", "conflict")
     if shown["config"] != now.config:
-        raise Refused(f"{services.who_switched()} {LOOK_AGAIN}", "conflict")
+        raise Refused(f"{services.switched_sentence()} {CHECK_AGAIN}", "conflict")
     if shown["material"] != now.material:
         raise Refused(
-            f"Other running jobs would now be stopped or resized than the preview showed. {LOOK_AGAIN}", "conflict"
+            f"Other running jobs would now be stopped or resized than the preview showed. {CHECK_AGAIN}", "conflict"
         )
     return services.switch_policy(actor, key, params, expected=now.config, snapshot_sha256=shown["sha256"])
 
@@ -138,8 +138,8 @@ class PolicyFailedError(Exception):
     """The policy could not decide; the message has the reason."""
 
 
-def within(seconds: float, work: Callable[[], T]) -> T:
-    """Return the result of ``work``. Raises PolicyFailedError when it fails or takes longer: its thread is abandoned."""
+def run_with_timeout(seconds: float, work: Callable[[], T]) -> T:
+    """Return the result of ``work``. Raises PolicyFailedError when it fails, or takes longer and is abandoned."""
     answer: list[T] = []
     failures: list[Exception] = []
 
@@ -159,17 +159,17 @@ def within(seconds: float, work: Callable[[], T]) -> T:
             f"The policy did not decide on the present state of the lab within {seconds:g} seconds."
         )
     if isinstance(failures[0], InvalidPlanError):
-        wrong = shown(failures[0].violations)
+        wrong = violation_sentences(failures[0].violations)
         raise PolicyFailedError(f"Its plan for the present state of the lab is not allowed: {wrong}")
     raise PolicyFailedError(f"It failed on the present state of the lab: {type(failures[0]).__name__}: {failures[0]}")
 
 
-def _at_rest(policy: Policy, snapshot: Snapshot) -> tuple[Plan, Snapshot]:
-    """Return where the next cycles lead, with GPUs that are requested back released at once.
+def _settled_plan(policy: Policy, snapshot: Snapshot) -> tuple[Plan, Snapshot]:
+    """Return the plan and the state to which the next cycles lead, with GPUs that are requested back released at once.
 
-    Damping only delays this, so it is left out: the preview shows the jobs that are stopped as soon as they may be.
+    Damping only delays this, so it is left out: the preview shows jobs as stopped as soon as they may be.
     """
-    until = time.monotonic() + THINK_SECONDS
+    until = time.monotonic() + DECISION_SECONDS
 
     def ask(world: Snapshot) -> Plan:
         if time.monotonic() > until:
@@ -179,7 +179,7 @@ def _at_rest(policy: Policy, snapshot: Snapshot) -> tuple[Plan, Snapshot]:
     return settle(policy, replace(snapshot, damping_seconds=0.0), ask=ask)
 
 
-def _placed(rest: Snapshot) -> dict[JobId, Mapping[str, int]]:
+def _placements(rest: Snapshot) -> dict[JobId, Mapping[str, int]]:
     return {job.id: job.now_on for job in rest.jobs}
 
 

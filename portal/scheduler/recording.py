@@ -44,7 +44,7 @@ def keep(cycle: Cycle, snapshot: str, plan: Plan | None) -> None:
     Recording.objects.create(cycle=cycle, at=cycle.at, content=content)
 
 
-def recorded(since: datetime | None = None) -> Iterator[RecordedCycle]:
+def read_recordings(since: datetime | None = None) -> Iterator[RecordedCycle]:
     """Yield recorded cycles, the oldest first, read in batches."""
     # Ordered by the column: "cycle" would use the order of its table, the newest first.
     rows = Recording.objects.select_related("cycle__config").order_by("cycle_id")
@@ -58,7 +58,7 @@ def recorded(since: datetime | None = None) -> Iterator[RecordedCycle]:
         )
 
 
-def forget(now: datetime | None = None) -> int:
+def delete_old(now: datetime | None = None) -> int:
     """Delete the recordings that are too old or too many; return how many were deleted."""
     oldest = (now or timezone.now()) - timedelta(days=settings.RECORDED_DAYS)
     gone = Recording.objects.filter(at__lt=oldest).delete()[0]

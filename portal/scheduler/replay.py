@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from portal.scheduler.models import Cycle
-from portal.scheduler.recording import recorded
+from portal.scheduler.recording import read_recordings
 from scheduling import registry
 from scheduling.replay import ReplayOutcome, decide_again
 from scheduling.types import Policy
@@ -16,10 +16,10 @@ from scheduling.version import version_of
 
 @dataclass(frozen=True, slots=True)
 class ReplayedCycle:
-    """The replay of one cycle. ``again`` is None when it cannot be compared; ``why_not`` has the reason then."""
+    """The replay of one cycle. ``outcome`` is None when it cannot be compared; ``why_not`` has the reason then."""
 
     cycle: Cycle
-    again: ReplayOutcome | None
+    outcome: ReplayOutcome | None
     why_not: str = ""
     edited: bool = False
     """The policy's code has changed since the cycle."""
@@ -39,42 +39,42 @@ class Summary:
     """(What happened to a job, what would have happened), with the number of jobs in all cycles where these differ."""
 
     @property
-    def judged(self) -> int:
+    def compared(self) -> int:
         return self.cycles - sum(self.why_not.values())
 
     @property
     def fidelity(self) -> float:
         """The share of the compared cycles that were decided equally; 1 when there were none."""
-        return self.same / self.judged if self.judged else 1.0
+        return self.same / self.compared if self.compared else 1.0
 
     def add(self, one: ReplayedCycle) -> None:
         self.cycles += 1
         self.edited += one.edited
-        if one.again is None:
+        if one.outcome is None:
             self.why_not[one.why_not] += 1
             return
-        self.same += one.again.same
-        self.jobs.update({each.job: 1 for each in one.again.differences})
-        self.outcomes.update((each.was, each.would) for each in one.again.differences if each.was != each.would)
+        self.same += one.outcome.same
+        self.jobs.update({each.job: 1 for each in one.outcome.differences})
+        self.outcomes.update((each.was, each.would) for each in one.outcome.differences if each.was != each.would)
 
 
 NO_PLAN = "no plan could be applied then"
-GONE = "its policy or its parameters are no longer in the code"
+POLICY_GONE = "its policy or its parameters are no longer in the code"
 
 
 def replay(since: datetime | None = None) -> Iterator[ReplayedCycle]:
     """Decide every recorded cycle again, with the policy, parameters and state of that time."""
     policies: dict[int, Policy | None] = {}
-    for one in recorded(since):
+    for one in read_recordings(since):
         config = one.cycle.config
         if one.plan is None or config is None:
             yield ReplayedCycle(one.cycle, None, NO_PLAN)
             continue
         if config.pk not in policies:
-            policies[config.pk] = _built(config.policy, config.params)
+            policies[config.pk] = _build_policy(config.policy, config.params)
         policy = policies[config.pk]
         if policy is None:
-            yield ReplayedCycle(one.cycle, None, GONE)
+            yield ReplayedCycle(one.cycle, None, POLICY_GONE)
             continue
         edited = one.cycle.version != version_of(type(policy))
         yield ReplayedCycle(one.cycle, decide_again(policy, one.snapshot, one.plan), edited=edited)
@@ -87,7 +87,7 @@ def replay_as(policy: Policy, since: datetime | None = None) -> Iterator[Replaye
     a month.
     """
     memory: Mapping[str, Any] = {}
-    for one in recorded(since):
+    for one in read_recordings(since):
         if one.plan is None:
             yield ReplayedCycle(one.cycle, None, NO_PLAN)
             continue
@@ -96,7 +96,7 @@ def replay_as(policy: Policy, since: datetime | None = None) -> Iterator[Replaye
         yield ReplayedCycle(one.cycle, found)
 
 
-def _built(key: str, params: Mapping[str, Any]) -> Policy | None:
+def _build_policy(key: str, params: Mapping[str, Any]) -> Policy | None:
     try:
         return registry.build(key, params)
     except ValueError:

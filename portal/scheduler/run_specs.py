@@ -17,10 +17,10 @@ from runners.spec import CollectiveGroup, Launcher, Resources, RunSpec
 FIRST_PORT, PORTS = 21_000, 8_000
 """Attempts that share a machine's network (the process runtime) get different ports."""
 
-UID_DIGITS, OWN_DIGITS = 12, 6
+UID_DIGITS, RANDOM_DIGITS = 12, 6
 """Hexadecimal digits in a container's name: of its attempt's uid, and random ones."""
 
-DRIVER = Resources(cpus=1.0, memory_mib=1024, shm_mib=64, tmp_mib=256, pids=512, disk_mib=1024)
+DRIVER_RESOURCES = Resources(cpus=1.0, memory_mib=1024, shm_mib=64, tmp_mib=256, pids=512, disk_mib=1024)
 SYSTEM_MEMORY_MIB = 1024
 """Memory that a node keeps for itself: engine, agent, kernel."""
 MIN_MEMORY_MIB = 512
@@ -60,13 +60,13 @@ def new_name(attempt: Attempt, index: int) -> str:
     An attempt that was in the backup may get another container with the same index, so the name has random digits too.
     """
     of_attempt = f"-{attempt.uid.hex[:UID_DIGITS]}" if attempt.uid else ""
-    return f"sl-{attempt.job_id}-a{attempt.number}{of_attempt}-{secrets.token_hex(OWN_DIGITS // 2)}-{index}"
+    return f"sl-{attempt.job_id}-a{attempt.number}{of_attempt}-{secrets.token_hex(RANDOM_DIGITS // 2)}-{index}"
 
 
 def driver_spec(attempt: Attempt, index: int, node: Node, ranks: int) -> RunSpec:
     """Return the spec of a driver on ``node`` that starts with so many ranks."""
     group = _collective_group(attempt, index, index, node, ranks)
-    return _spec(attempt, Container.Role.DRIVER, index, group, ContainerPlacement(node, ()), DRIVER)
+    return _spec(attempt, Container.Role.DRIVER, index, group, ContainerPlacement(node, ()), DRIVER_RESOURCES)
 
 
 def host_spec(
@@ -79,10 +79,10 @@ def host_spec(
     """
     alone = hosts == 1 and not has_driver(attempt.job)
     group = None if alone else _collective_group(attempt, index, driver, part.node, ranks)
-    return _spec(attempt, Container.Role.HOST, index, group, part, share_of(part.node, len(part.gpus), node_gpus))
+    return _spec(attempt, Container.Role.HOST, index, group, part, resource_share(part.node, len(part.gpus), node_gpus))
 
 
-def share_of(node: Node, gpus: int, node_gpus: int) -> Resources:
+def resource_share(node: Node, gpus: int, node_gpus: int) -> Resources:
     """Return a container's share of its node's processors and memory: the same as its share of the node's GPUs."""
     share = gpus / max(gpus, node_gpus, 1)
     cpus, memory = node.facts.get("cpus") or 0, node.facts.get("memory_mib") or 0
@@ -120,7 +120,7 @@ def _collective_group(attempt: Attempt, index: int, driver: int, node: Node, ran
     return replace(
         plain,
         driver_host=overlay_networks.address_of(number, driver),
-        number=overlay_networks.network_number(number),
+        number=overlay_networks.vni_of(number),
         subnet=overlay_networks.subnet_of(number),
         address=overlay_networks.address_of(number, index),
     )

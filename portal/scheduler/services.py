@@ -63,8 +63,8 @@ def state_of(config: SchedulerConfig) -> Mapping[str, Any]:
     return kept.state if kept else {}
 
 
-def who_switched() -> str:
-    """Return a sentence about the configuration in force, for a user who expected another one."""
+def switched_sentence() -> str:
+    """Return a sentence about the last switch, for a user who expected another configuration to be in force."""
     config = current_config()
     who = config.created_by.username if config.created_by else "The portal"
     return f"{who} has switched to “{title_of(config.policy)}” meanwhile."
@@ -95,7 +95,7 @@ def switch_policy(
         SchedulerConfig.objects.select_for_update(no_key=True).order_by("-id").first()
         before = config_in_force()
         if expected is not None and config_identity(before) != expected:
-            raise Refused(f"{who_switched()} Nothing was switched. Reload the page.", "conflict")
+            raise Refused(f"{switched_sentence()} Nothing was switched. Reload the page.", "conflict")
         config = SchedulerConfig.objects.create(
             policy=key,
             params=values,
@@ -115,7 +115,7 @@ def switch_policy(
     return config
 
 
-def before_last() -> SchedulerConfig | None:
+def previous_config() -> SchedulerConfig | None:
     """Return the configuration that was in force before the present one, to which an undo returns."""
     return SchedulerConfig.objects.order_by("-id")[1:2].first()
 
@@ -126,9 +126,9 @@ def undo_switch(actor: User, config: int | None = None) -> SchedulerConfig:
     ``config`` is the one to undo, as the user saw it in force. Raises Refused with a sentence when it is no longer in
     force, when there is no earlier one, or when the earlier policy is no longer in the code.
     """
-    last, previous = current_config(), before_last()
+    last, previous = current_config(), previous_config()
     if config is not None and config != last.pk:
-        raise Refused(f"{who_switched()} Nothing was undone. Reload the page.", "conflict")
+        raise Refused(f"{switched_sentence()} Nothing was undone. Reload the page.", "conflict")
     if previous is None:
         raise Refused("There is no switch to undo.", "conflict")
     try:

@@ -19,8 +19,8 @@ from portal.cluster import reservations
 from portal.cluster.models import Environment
 from portal.jobs.metrics import seconds_left
 from portal.jobs.models import Job, Progress
-from portal.scheduler.availability import Availability, availability_of, largest_node, read_nodes, why_nowhere
-from portal.scheduler.holdings import Holding, PastUse, active_jobs, read_holdings, read_past
+from portal.scheduler.availability import Availability, availability_of, gpus_of_largest_node, read_nodes, why_blocked
+from portal.scheduler.holdings import Holding, PastUsage, active_jobs, read_holdings, read_past_usage
 from portal.scheduler.job_history import USAGE_DAYS, HeldGpus, History, RuntimeSample, Script, speed_on
 from portal.scheduler.throughput import Speeds
 from scheduling import types
@@ -40,22 +40,22 @@ def take(
     nodes = read_nodes(now)
     rows = [Row.of(values) for values in active_jobs().values_list(*Row._fields)]
     holdings, held, leaving = read_holdings({row.id: row.intent for row in rows})
-    past = read_past(now)
+    past = read_past_usage(now)
     names = _Names.read(rows)
     available = {key: availability_of(nodes, key) for key in {row.environment_id for row in rows}}
     titles = dict(Environment.objects.filter(pk__in=available).values_list("pk", "title"))
     limits = limits_in_force()
     programs = _ProgramCatalogue(history, max(nodes.gpus.values(), default=1))
-    goals = _read_goals({*holdings, *past})
+    progress_by_job = _read_progress({*holdings, *past})
     blocked = {
-        (size, key): why_nowhere(size, key, titles.get(key, "?"), nodes, available[key].ready)
+        (size, key): why_blocked(size, key, titles.get(key, "?"), nodes, available[key].ready)
         for size, key in {(row.min_gpus, row.environment_id) for row in rows}
     }
     free = {str(pk): nodes.gpus.get(pk, 0) - held[pk] for pk in nodes.open}
     jobs, new_jobs = [], dict[int, tuple[Hashable, types.Job]]()
     for row in rows:
         holding, had = holdings.get(row.id), past.get(row.id)
-        reach = _reach(row, holding, available[row.environment_id], free)
+        reach = _reachability(row, holding, available[row.environment_id], free)
         why = blocked[row.min_gpus, row.environment_id]
         facts = JobFacts(row, reach, why, names.group_of(row), programs.program(row))
         if holding is None and had is None:
@@ -63,7 +63,7 @@ def take(
             new_jobs[row.id] = before if before and before[0] == facts else (facts, _job(facts))
             jobs.append(new_jobs[row.id][1])
         else:
-            jobs.append(_job(facts, holding, had or PastUse(), goals.get(row.id)))
+            jobs.append(_job(facts, holding, had or PastUsage(), progress_by_job.get(row.id)))
     history.new_jobs = new_jobs
     return types.Snapshot(
         now=now.timestamp(),
@@ -89,14 +89,14 @@ def take(
     )
 
 
-def of_the_past(rows: list["Row"], since: datetime, history: History) -> types.Snapshot:
-    """Return a snapshot for simulations: past jobs as a policy sees them on submission, before any of them has run.
+def past_snapshot(rows: list["Row"], since: datetime, history: History) -> types.Snapshot:
+    """Return a snapshot for simulations: past jobs as a policy sees them when they are submitted, before any has run.
 
     Limits, weights and the knowledge of programs are those of now; reservations are all since ``since``; the use of
     accounts is as of then. There are no nodes, and no job is tied to any.
     """
     history.refresh(since)
-    names, limits, programs = _Names.read(rows), limits_in_force(), _ProgramCatalogue(history, largest_node())
+    names, limits, programs = _Names.read(rows), limits_in_force(), _ProgramCatalogue(history, gpus_of_largest_node())
     return types.Snapshot(
         now=since.timestamp(),
         nodes=(),
@@ -197,8 +197,8 @@ RESTART_SECONDS = 30.0
 RESIZE_SECONDS = 10.0
 MIN_RESIZE_SECONDS = 1.0
 """The minimum, however short the pause of the ranks: new ranks hold their GPUs while they load their libraries."""
-MIN_GOAL_ERROR, EARLY_ERROR = 0.05, 0.01
-"""Relative errors of the remaining time that a training reports: in its first hundredth it is unknown."""
+MIN_PROGRESS_ERROR, EARLY_ERROR = 0.05, 0.01
+"""Relative errors of the remaining time that a training run reports: in its first hundredth it is unknown."""
 
 
 class _ProgramCatalogue:
@@ -214,20 +214,20 @@ class _ProgramCatalogue:
         if key not in self._programs:
             speeds = self.history.speeds(script, row.max_gpus, self.gpus_per_node)
             of_runs = self.history.speeds(script, self.history.max_gpus_used(script), self.gpus_per_node)
-            begins = self.history.begin_seconds(script)
+            begins = self.history.startup_seconds(script)
             restart_seconds = RESTART_SECONDS if begins is None else begins
             self._programs[key] = Program(
                 sha256(repr(script).encode()).hexdigest()[:16],
                 speeds,
                 self.history.similar_runs(script, json.dumps(row.arguments), people, of_runs.fixed),
                 restart_seconds,
-                _resize_seconds(row.launcher, self.history.change_seconds(script), restart_seconds),
+                _resize_seconds(row.launcher, self.history.measured_resize_seconds(script), restart_seconds),
             )
         return self._programs[key]
 
 
-def with_at_most(job: types.Job, gpus: int) -> types.Job:
-    """Return the job as a snapshot shows it when its owner asks for at most ``gpus`` GPUs, fewer than now.
+def with_max_gpus(job: types.Job, gpus: int) -> types.Job:
+    """Return the job as a snapshot would show it if its owner asked for at most ``gpus`` GPUs, fewer than now.
 
     Only ``Curve.apart`` keeps its value, a mean over the larger number of GPUs.
     """
@@ -252,8 +252,8 @@ def script_of(row: Row) -> Script:
 def _job(
     facts: JobFacts,
     holding: Holding | None = None,
-    past: PastUse = PastUse(),  # noqa: B008 - never changed
-    goal: "Goal | None" = None,
+    past: PastUsage = PastUsage(),  # noqa: B008 - never changed
+    progress: "ReportedProgress | None" = None,
 ) -> types.Job:
     row, reach, blocked, group, program = facts
     stopping = holding is not None and holding.stopping
@@ -294,14 +294,14 @@ def _job(
         batch=batch,
         speed=speed,
         free_speed=program.speeds.free,
-        work=goal.remaining(in_force) if goal else program.similar_runs.remaining(done),
+        work=progress.remaining(in_force) if progress else program.similar_runs.remaining(done),
         deadline=row.deadline.timestamp() if row.deadline else None,
         longest_seconds=float(max(0, row.time_limit_seconds - past.counted_seconds)),
     )
 
 
-class Goal(NamedTuple):
-    """The progress that a training has reported."""
+class ReportedProgress(NamedTuple):
+    """The progress that a training run has reported."""
 
     done: float
     step: int
@@ -316,16 +316,17 @@ class Goal(NamedTuple):
         The estimate is less certain at the beginning than at the end.
         """
         seconds = seconds_left(self.done, self.step, self.batch, self.total, self.step_seconds)
-        error = min(1.0, MIN_GOAL_ERROR + EARLY_ERROR / self.done)
+        error = min(1.0, MIN_PROGRESS_ERROR + EARLY_ERROR / self.done)
         return types.Estimate(round(seconds * speed_on(self.ranks, speed), 1), "measured", round(error, 3))
 
 
-def _read_goals(begun: Set[int]) -> dict[int, Goal]:
+def _read_progress(begun: Set[int]) -> dict[int, ReportedProgress]:
     """Return by job the progress of its last attempt that counts: the present one, or one that the next resumes."""
     goes_on = Q(attempt__ended_at__isnull=True) | Q(attempt__job__resumable=True)
     rows = Progress.objects.filter(goes_on, attempt__job__in=begun, done__gt=0, step_seconds__gt=0, ranks__gt=0)
     facts = "done", "step", "step_seconds", "ranks", "batch", "total"
-    return {job: Goal(*goal) for job, *goal in rows.order_by("attempt__number").values_list("attempt__job", *facts)}
+    ordered = rows.order_by("attempt__number").values_list("attempt__job", *facts)
+    return {job: ReportedProgress(*values) for job, *values in ordered}
 
 
 def _resize_seconds(launcher: str, measured: float | None, restart_seconds: float) -> float:
@@ -344,22 +345,24 @@ def _has_rank_group(row: Row) -> bool:
     return row.launcher != Job.Launcher.COMMAND
 
 
-def _reach(row: Row, holding: Holding | None, available: Availability, free: Mapping[str, int]) -> NodeReachability:
+def _reachability(
+    row: Row, holding: Holding | None, available: Availability, free: Mapping[str, int]
+) -> NodeReachability:
     """Return where a job may get GPUs. Only ranks that train together spread, and only over nodes that others can reach.
 
     A running job spreads only if it started in an overlay network. A waiting job forgoes the nodes that others cannot
     reach, unless one of them has room for it and the others together do not.
     """
-    alone, linked = NodeReachability(available.ids, spread=False), NodeReachability(available.linked, spread=True)
+    alone, linked = NodeReachability(available.ids, spread=False), NodeReachability(available.reachable, spread=True)
     now_on = holding.kept if holding is not None and not holding.stopping else {}
     if holding is not None and now_on:
-        return linked if holding.joined else alone
-    if not _has_rank_group(row) or len(available.linked) < min(2, len(available.ids)):
+        return linked if holding.has_overlay_network else alone
+    if not _has_rank_group(row) or len(available.reachable) < min(2, len(available.ids)):
         return alone
-    if available.linked == available.ids:
+    if available.reachable == available.ids:
         return linked
-    room = sum(free.get(node, 0) for node in available.linked)
-    elsewhere = max(free.get(node, 0) for node in available.ids - available.linked)
+    room = sum(free.get(node, 0) for node in available.reachable)
+    elsewhere = max(free.get(node, 0) for node in available.ids - available.reachable)
     return alone if elsewhere >= row.min_gpus > room else linked
 
 
@@ -405,7 +408,7 @@ def _accounts(
             live += [HeldGpus(row.submitted_by_id, row.group_id or 0, *each) for each in holdings[row.id].since]
     weights = {("user", limit.user_id): limit.weight for limit in limits}
     weights |= {("group", limit.group_id): limit.weight for limit in limits}
-    used = history.used(live, now)
+    used = history.gpu_seconds_by_day(live, now)
     nothing = (0.0,) * USAGE_DAYS
     for group in sorted({group for _, group in jobs} - {0}):
         members = [days for (_, each), days in used.items() if each == group]

@@ -37,7 +37,7 @@ def tidy() -> None:
     IdempotencyKey.objects.filter(created_at__lt=timezone.now() - KEY_LIFE).delete()
     call_command("clearsessions", verbosity=0)
     remove_stale_files()
-    recording.forget()
+    recording.delete_old()
     checkpoints.delete_old()
     wake.delete_unused(UNUSED_CHANNEL_SECONDS)
 

@@ -15,9 +15,9 @@ MIN_REPORTS = 2
 """A single report is of the first steps, which are slow."""
 ROWS_KEPT = 200
 """Rows kept of a program: the newest show how fast it is now."""
-ALIKE = 0.05
-"""Steps that differ by less than this part count as equal, so that a curve is not computed again in each cycle."""
-PROGRAMS_REMEMBERED = 4096
+ROUNDING_STEP = 0.05
+"""Times that differ by less than this part count as equal, so that a curve is not computed again in each cycle."""
+MAX_CACHED_PROGRAMS = 4096
 
 
 class Steps(NamedTuple):
@@ -44,8 +44,8 @@ class Speeds(NamedTuple):
     free: Curve | None = None
 
 
-class _Alike(NamedTuple):
-    """A row of steps, rounded so that small differences vanish."""
+class _RoundedSteps(NamedTuple):
+    """A row of ``Steps``, rounded so that small differences vanish."""
 
     kind: str
     nodes: int
@@ -69,23 +69,25 @@ def measured_speeds(rows: Collection[Steps], max_gpus: int, gpus_per_node: int) 
     batches = Batches(asked, max_total=last.max_batch, initial=asked)
     stats = None
     if last.noise_sqr is not None and last.noise_var is not None:
-        stats = Stats(_alike(last.noise_sqr), _alike(last.noise_var) / asked)
-    return _speeds(tuple(sorted((_alike_row(row) for row in newest), key=str)), batches, stats, max_gpus, gpus_per_node)
+        stats = Stats(_rounded(last.noise_sqr), _rounded(last.noise_var) / asked)
+    return _speeds(
+        tuple(sorted((_rounded_steps(row) for row in newest), key=str)), batches, stats, max_gpus, gpus_per_node
+    )
 
 
-def _alike_row(row: Steps) -> _Alike:
-    waiting = None if row.waiting_seconds is None else _alike(row.waiting_seconds)
+def _rounded_steps(row: Steps) -> _RoundedSteps:
+    waiting = None if row.waiting_seconds is None else _rounded(row.waiting_seconds)
     reports = 1 << min(10, row.reports.bit_length() - 1)
-    return _Alike(row.kind, row.nodes, row.gpus, row.batch, reports, _alike(row.seconds), waiting)
+    return _RoundedSteps(row.kind, row.nodes, row.gpus, row.batch, reports, _rounded(row.seconds), waiting)
 
 
-def _alike(value: float) -> float:
-    return round(exp(round(log(value) / ALIKE) * ALIKE), 12) if value > 0 else 0.0
+def _rounded(value: float) -> float:
+    return round(exp(round(log(value) / ROUNDING_STEP) * ROUNDING_STEP), 12) if value > 0 else 0.0
 
 
-@lru_cache(PROGRAMS_REMEMBERED)
+@lru_cache(MAX_CACHED_PROGRAMS)
 def _speeds(
-    rows: tuple[_Alike, ...], batches: Batches, stats: Stats | None, max_gpus: int, gpus_per_node: int
+    rows: tuple[_RoundedSteps, ...], batches: Batches, stats: Stats | None, max_gpus: int, gpus_per_node: int
 ) -> Speeds | None:
     fitted = _fit(rows, batches)
     if fitted is None:
@@ -97,8 +99,8 @@ def _speeds(
     return Speeds(fixed, performance.curve(model, batches, max_gpus, gpus_per_node, stats=stats, kinds=kinds))
 
 
-@lru_cache(PROGRAMS_REMEMBERED)
-def _fit(rows: tuple[_Alike, ...], batches: Batches) -> tuple[performance.Model, dict[str, float]] | None:
+@lru_cache(MAX_CACHED_PROGRAMS)
+def _fit(rows: tuple[_RoundedSteps, ...], batches: Batches) -> tuple[performance.Model, dict[str, float]] | None:
     """Return the model of the GPU kind with the most reports, and the factor of each kind.
 
     Fitting takes long, so curves of different lengths share one fit.

@@ -22,7 +22,7 @@ from portal.cluster.models import LIVE_NODE, Node
 from portal.jobs.models import Job, JobState
 from portal.refused import Refused
 from portal.scheduler import preview, services
-from portal.scheduler.forms import PolicyForm, query_of
+from portal.scheduler.forms import PolicyForm, form_query
 from portal.scheduler.models import Cycle, Leader, SchedulerConfig
 from portal.sentences import sentence_of
 from scheduling import registry
@@ -61,7 +61,7 @@ def admin(request: HttpRequest) -> HttpResponse:
         "policy": services.title_of(services.current_config().policy),
         "queued": Job.objects.filter(state=JobState.QUEUED).count(),
         "running": Job.objects.filter(state=JobState.RUNNING).count(),
-        "trouble": _trouble(),
+        "trouble": _last_failure(),
     }
     return render(request, "scheduler/admin.html", about)
 
@@ -76,13 +76,15 @@ def policy(request: HttpRequest) -> HttpResponse:
     config = services.current_config()
     # a policy that is no longer in the code cannot be shown, but another can be chosen instead
     key = request.GET.get("policy") or (config.policy if config.policy in registry.POLICIES else registry.DEFAULT)
-    return _choose(request, _form(request.GET, key, config), config)
+    return _render_policy_page(request, _form(request.GET, key, config), config)
 
 
-def _choose(request: HttpRequest, form: PolicyForm, config: SchedulerConfig, status: int = 200) -> HttpResponse:
+def _render_policy_page(
+    request: HttpRequest, form: PolicyForm, config: SchedulerConfig, status: int = 200
+) -> HttpResponse:
     switches = Paginator(SchedulerConfig.objects.select_related("created_by", "undoes"), SWITCHES_SHOWN)
     page = switches.get_page(request.GET.get("page"))
-    undo_to = services.before_last()
+    undo_to = services.previous_config()
     if undo_to is not None and (undo_to.policy, undo_to.params) == (config.policy, config.params):
         undo_to = None  # the former default was kept: there is nothing to return to
     about = {
@@ -91,15 +93,15 @@ def _choose(request: HttpRequest, form: PolicyForm, config: SchedulerConfig, sta
         "chosen": form.policy,
         "form": form,
         "page": page,
-        "switches": [_described(row) for row in page],
+        "switches": [_switch_entry(row) for row in page],
         "undo_to": undo_to,
         "undo_title": services.title_of(undo_to.policy) if undo_to else "",
         "cycles": Cycle.objects.select_related("config")[:CYCLES_SHOWN],
         "leader": Leader.objects.first(),
-        "trouble": _trouble(),
+        "trouble": _last_failure(),
         "former_default": services.title_of(config.policy) if services.has_former_default(config) else "",
         "new_default": registry.describe(registry.DEFAULT),
-        "whatif": _whatif(registry.DEFAULT, registry.complete(registry.DEFAULT, {})),
+        "whatif": _simulation_link(registry.DEFAULT, registry.complete(registry.DEFAULT, {})),
     }
     return render(request, "scheduler/policy.html", about, status=status)
 
@@ -123,7 +125,7 @@ def policy_preview(request: HttpRequest) -> HttpResponse:
     form = _form(request.GET, request.GET.get("policy", ""), config)
     key, params, again = form.policy.key, {item.name: item.default for item in form.policy.params}, ""
     if form.is_bound and not form.is_valid():
-        return _choose(request, form, config, 400)
+        return _render_policy_page(request, form, config, 400)
     params = form.cleaned_data if form.is_bound else {**params, **(config.params if key == config.policy else {})}
     try:
         if request.method == "POST":
@@ -142,7 +144,7 @@ def policy_preview(request: HttpRequest) -> HttpResponse:
         if not form.is_bound:
             raise Http404 from error  # the parameters in force no longer fit their policy
         form.add_error(None, str(error))
-        return _choose(request, form, config, 400)
+        return _render_policy_page(request, form, config, 400)
     page = Paginator(_without_unchanged(found), CHANGES_SHOWN).get_page(request.GET.get("page"))
     about = {
         "found": found,
@@ -150,7 +152,7 @@ def policy_preview(request: HttpRequest) -> HttpResponse:
         "same_policy": key == config.policy,
         "now_title": services.title_of(config.policy),
         "again": again,
-        "params": _words(key, found.params),
+        "params": _labelled_params(key, found.params),
         "counts": [(LABELS[kind][1 if count == 1 else 2], count) for kind, count in found.counts.items() if count],
         "as_now": found.present and all(found.present.get(each.job) == each.kind for each in found.changes),
         "disturbed": sum(found.counts[kind] for kind in ("preempted", "restarts", "shrinks", "moves", "grows")),
@@ -158,8 +160,8 @@ def policy_preview(request: HttpRequest) -> HttpResponse:
         "page": page,
         "rows": _rows(found, page),
         "taken_at": datetime.fromtimestamp(found.snapshot.now, UTC),
-        "back": query_of(key, found.params),
-        "whatif": _whatif(key, found.params),
+        "back": form_query(key, found.params),
+        "whatif": _simulation_link(key, found.params),
     }
     return render(request, "scheduler/preview.html", about, status=409 if again else 200)
 
@@ -196,7 +198,7 @@ def policy_keep(request: HttpRequest) -> HttpResponse:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PreviewRow:
     """A row of the preview's table."""
 
     number: str
@@ -219,18 +221,18 @@ def _without_unchanged(found: preview.Preview) -> list[JobChange]:
     return [change for change in found.changes if change.kind != "goes on"]
 
 
-def _rows(found: preview.Preview, page: Page) -> list[Row]:
+def _rows(found: preview.Preview, page: Page) -> list[PreviewRow]:
     names = {node.id: node.name for node in found.snapshot.nodes}
     shown = Job.objects.filter(pk__in=[int(change.job) for change in page]).select_related("submitted_by")
     jobs = {str(job.pk): job for job in shown.only("name", "submitted_by__username")}
     return [_row(change, jobs[change.job], found, names) for change in page if change.job in jobs]
 
 
-def _row(change: JobChange, job: Job, found: preview.Preview, names: dict[str, str]) -> Row:
+def _row(change: JobChange, job: Job, found: preview.Preview, names: dict[str, str]) -> PreviewRow:
     before, after = (each.get(change.job, preview.Eta()) for each in (found.before, found.after))
     look, words, _ = LABELS[change.kind]
     now = found.snapshot.now
-    return Row(
+    return PreviewRow(
         number=change.job,
         name=job.name,
         owner=job.submitted_by.username,
@@ -257,7 +259,7 @@ def _times(now: float, *seconds: float | None) -> list[tuple[datetime | None, bo
     return found[:1] if found[0] == found[1] else found
 
 
-def _whatif(key: str, params: Mapping[str, Any]) -> str:
+def _simulation_link(key: str, params: Mapping[str, Any]) -> str:
     """Return the address for simulating the lab's recent history under this policy; empty if there is no such page."""
     try:
         return f"{reverse('whatif:new')}?{urlencode({'policy': key, 'params': json.dumps(dict(params))})}"
@@ -265,31 +267,32 @@ def _whatif(key: str, params: Mapping[str, Any]) -> str:
         return ""
 
 
-def _described(row: SchedulerConfig) -> dict[str, Any]:
+def _switch_entry(row: SchedulerConfig) -> dict[str, Any]:
     """Describe a switch for the list of switches."""
     known = row.policy in registry.POLICIES
     return {
         "row": row,
         "title": services.title_of(row.policy),
-        "params": _words(row.policy, row.params),
-        "query": query_of(row.policy, row.params) if known else "",
+        "params": _labelled_params(row.policy, row.params),
+        "query": form_query(row.policy, row.params) if known else "",
     }
 
 
-def _words(key: str, params: Any) -> list[tuple[str, object]]:
+def _labelled_params(key: str, params: Any) -> list[tuple[str, object]]:
     about = {item.name: item for item in registry.describe(key).params} if key in registry.POLICIES else {}
     return [
-        (about[name].label if name in about else name, _plain(value, about.get(name))) for name, value in params.items()
+        (about[name].label if name in about else name, _param_text(value, about.get(name)))
+        for name, value in params.items()
     ]
 
 
-def _plain(value: object, param: Any) -> object:
+def _param_text(value: object, param: Any) -> object:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return dict(param.choices).get(value, value) if param else value
 
 
-def _trouble() -> Cycle | None:
+def _last_failure() -> Cycle | None:
     """Return the last recorded cycle if it failed and the policy was not switched since.
 
     It may be long ago: a failure that persists is recorded once, and so is its end (``cycle._record``).

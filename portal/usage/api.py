@@ -85,7 +85,7 @@ class _Answer(serializers.Serializer[Any]):
 
 
 class UsageAnswerSerializer(_Answer):
-    by = serializers.ChoiceField(choices=list(reports.BY))
+    by = serializers.ChoiceField(choices=list(reports.GROUPINGS))
     total = UsageSerializer()
     results = UsageSerializer(many=True)
 
@@ -95,7 +95,7 @@ class LedgerAnswerSerializer(_Answer):
     results = StatementSerializer(many=True)
 
 
-WINDOW = [
+WINDOW_PARAMETERS = [
     OpenApiParameter("since", date, description="The first day; the default is 30 days up to the last one."),
     OpenApiParameter("until", date, description="The last day; the default is today."),
     OpenApiParameter("page", int),
@@ -103,7 +103,7 @@ WINDOW = [
 ]
 
 
-def _valid(form: WindowForm) -> None:
+def _require_valid(form: WindowForm) -> None:
     if not form.is_valid():
         raise serializers.ValidationError({name: [str(one) for one in found] for name, found in form.errors.items()})
 
@@ -115,8 +115,8 @@ class UsageReport(ViewSet):
         operation_id="usage",
         tags=["usage"],
         parameters=[
-            *WINDOW,
-            OpenApiParameter("by", str, enum=list(reports.BY)),
+            *WINDOW_PARAMETERS,
+            OpenApiParameter("by", str, enum=list(reports.GROUPINGS)),
             OpenApiParameter("user", int),
             OpenApiParameter("group", int),
             OpenApiParameter("project", int),
@@ -127,8 +127,8 @@ class UsageReport(ViewSet):
         """Return usage; members see their own, and the totals of their groups and projects."""
         now, user = timezone.now(), signed_in(request)
         form = UsageForm(request.query_params, user=user, today=rollups.today(now))
-        _valid(form)
-        report = reports.usage(reports.visibility_of(user), *form.window, now, form.grouping, form.only)
+        _require_valid(form)
+        report = reports.usage(reports.visibility_of(user), *form.window, now, form.grouping, form.usage_filter)
         pages = Pages()
         rows = pages.paginate_queryset(report.rows, request, view=self)
         answer = pages.get_paginated_response(UsageSerializer(rows, many=True).data)
@@ -144,14 +144,14 @@ class LedgerReport(ViewSet):
     @extend_schema(
         operation_id="ledger",
         tags=["usage"],
-        parameters=WINDOW,
+        parameters=WINDOW_PARAMETERS,
         responses={200: LedgerAnswerSerializer, **refusals(400)},
     )
     def report(self, request: Request) -> Response:
         """Return people, then groups; members see themselves, their groups, and all others as one line."""
         now, user = timezone.now(), signed_in(request)
         form = WindowForm(request.query_params, user=user, today=rollups.today(now))
-        _valid(form)
+        _require_valid(form)
         report = reports.ledger(reports.visibility_of(user), *form.window, now)
         pages = Pages()
         rows = pages.paginate_queryset(report.statements, request, view=self)

@@ -10,7 +10,7 @@ from portal.accounts.models import Limit
 from portal.cluster.models import Gpu, Node
 from portal.usage.models import CapacitySpell, ShareWeight
 
-AWAY = timedelta(minutes=2)
+SILENT_AFTER = timedelta(minutes=2)
 """A node that is silent for longer no longer offers its GPUs, from its last report on."""
 
 
@@ -35,7 +35,7 @@ def record(now: datetime | None = None, nodes: Collection[int] | None = None) ->
     }
     begun, ended = [], []
     for gpu in gpus:
-        end = _ended(gpu, now)
+        end = _offer_end(gpu, now)
         spell = live.get(gpu.pk)
         if spell is not None and end is not None:
             spell.until = max(spell.since, end)
@@ -50,12 +50,12 @@ def record(now: datetime | None = None, nodes: Collection[int] | None = None) ->
     return len(begun) + len(ended)
 
 
-def _ended(gpu: Gpu, now: datetime) -> datetime | None:
-    """Return since when a GPU is not offered; None when it is offered."""
+def _offer_end(gpu: Gpu, now: datetime) -> datetime | None:
+    """Return the time since which a GPU is not offered; None when it is offered."""
     node = gpu.node
     if node.removed_at is not None:
         return min(node.removed_at, now)
-    if node.last_seen_at is None or now - node.last_seen_at > AWAY:
+    if node.last_seen_at is None or now - node.last_seen_at > SILENT_AFTER:
         return node.last_seen_at or now
     return None if gpu.present and gpu.healthy and gpu.quarantined_at is None else now
 

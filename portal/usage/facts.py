@@ -13,7 +13,7 @@ from portal.usage.models import CapacitySpell, ShareWeight
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
-LOST: dict[str, str] = {
+WASTE_BY_OUTCOME: dict[str, str] = {
     Outcome.FAILED: "failed",
     Outcome.TIMED_OUT: "failed",
     Outcome.ERROR: "failed",
@@ -23,16 +23,16 @@ LOST: dict[str, str] = {
 }
 
 
-def micros(moment: datetime) -> int:
+def to_microseconds(moment: datetime) -> int:
     return (moment - EPOCH) // MICROSECOND
 
 
 def read(since: datetime, until: datetime, now: datetime) -> Facts:
     """Read what happened from ``since`` to ``until``; what has not ended is cut off at ``now``."""
-    end = micros(now)
+    end = to_microseconds(now)
 
     def to(moment: datetime | None) -> int:
-        return end if moment is None else micros(moment)
+        return end if moment is None else to_microseconds(moment)
 
     wanted = Q(submitted_at__lt=until) & (Q(finished_at__isnull=True) | Q(finished_at__gt=since))
     lines = list(
@@ -49,11 +49,11 @@ def read(since: datetime, until: datetime, now: datetime) -> Facts:
             "attempt__job__resumable",
         )
     )
-    jobs = {row[0]: row for row in Job.objects.filter(wanted).values_list(*JOB)}
+    jobs = {row[0]: row for row in Job.objects.filter(wanted).values_list(*JOB_COLUMNS)}
     # An attempt may hold GPUs for a moment after its job has finished.
     late = {job for _, job, *_ in lines} - jobs.keys()
     if late:
-        jobs.update({row[0]: row for row in Job.objects.filter(pk__in=late).values_list(*JOB)})
+        jobs.update({row[0]: row for row in Job.objects.filter(pk__in=late).values_list(*JOB_COLUMNS)})
     events = JobEvent.objects.filter(kind__in=("held", "released"), job__submitted_at__lt=until, at__lt=until).filter(
         Q(job__finished_at__isnull=True) | Q(job__finished_at__gt=since)
     )
@@ -63,7 +63,9 @@ def read(since: datetime, until: datetime, now: datetime) -> Facts:
     offers = CapacitySpell.objects.filter(since__lt=until).filter(Q(until__isnull=True) | Q(until__gt=since))
     weights = ShareWeight.objects.filter(since__lt=until).order_by("since", "id")
     return Facts(
-        offers=[(gpu, micros(first), to(last)) for gpu, first, last in offers.values_list("gpu", "since", "until")],
+        offers=[
+            (gpu, to_microseconds(first), to(last)) for gpu, first, last in offers.values_list("gpu", "since", "until")
+        ],
         jobs=[
             JobSpan(
                 id=id,
@@ -71,24 +73,24 @@ def read(since: datetime, until: datetime, now: datetime) -> Facts:
                 project=project,
                 max_gpus=max_gpus,
                 elastic=elastic,
-                since=micros(submitted),
-                until=max(micros(submitted), to(finished)),
+                since=to_microseconds(submitted),
+                until=max(to_microseconds(submitted), to(finished)),
                 paused=tuple(paused.get(id, ())),
-                started=micros(started) if started else None,
+                started=to_microseconds(started) if started else None,
             )
             for id, user, group, project, max_gpus, elastic, submitted, finished, started in (
                 jobs[id] for id in sorted(jobs)
             )
         ],
-        held=list(_held(lines, to)),
+        held=list(_held_spans(lines, to)),
         weights=[
-            (micros(since), (None, user) if user is not None else group, weight)
+            (to_microseconds(since), (None, user) if user is not None else group, weight)
             for user, group, weight, since in weights.values_list("user", "group", "weight", "since")
         ],
     )
 
 
-JOB = (
+JOB_COLUMNS = (
     "pk",
     "submitted_by",
     "group",
@@ -101,13 +103,13 @@ JOB = (
 )
 
 
-def _held(lines: Iterable[tuple[Any, ...]], to: Callable[[datetime | None], int]) -> Iterator[HeldSpan]:
-    """Yield the spans of each GPU without overlap: the clocks of two processes may differ slightly."""
+def _held_spans(lines: Iterable[tuple[Any, ...]], to: Callable[[datetime | None], int]) -> Iterator[HeldSpan]:
+    """Yield the spans of each GPU without overlaps: the clocks of two processes may differ slightly."""
     free: dict[int, int] = {}
     for gpu, job, since, until, ran, outcome, resumable in lines:
         first, last = max(to(since), free.get(gpu, 0)), to(until)
         free[gpu] = max(first, last)
-        lost = LOST.get(outcome, "")
+        lost = WASTE_BY_OUTCOME.get(outcome, "")
         if last > first:
             yield HeldSpan(
                 gpu=gpu,
@@ -125,9 +127,9 @@ def _pauses(events: Iterable[tuple[int, str, datetime]], ends: dict[int, int]) -
     began: dict[int, int] = {}
     for job, kind, at in events:
         if kind == "held":
-            began.setdefault(job, micros(at))
+            began.setdefault(job, to_microseconds(at))
         elif job in began:
-            paused[job].append((began.pop(job), micros(at)))
+            paused[job].append((began.pop(job), to_microseconds(at)))
     for job, since in began.items():
         paused[job].append((since, max(since, ends.get(job, since))))
     return paused

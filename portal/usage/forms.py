@@ -8,9 +8,9 @@ from django.contrib.auth.models import Group
 
 from portal.accounts.models import User
 from portal.projects.models import Project
-from portal.usage.reports import BY, Only
+from portal.usage.reports import GROUPINGS, UsageFilter
 
-USUAL_DAYS = 30
+DEFAULT_DAYS = 30
 MAX_DAYS = 3660
 
 
@@ -33,7 +33,7 @@ class WindowForm(forms.Form):
         if self.errors:
             return data
         data["until"] = min(data.get("until") or self.today, self.today)
-        data["since"] = data.get("since") or data["until"] - timedelta(days=USUAL_DAYS - 1)
+        data["since"] = data.get("since") or data["until"] - timedelta(days=DEFAULT_DAYS - 1)
         if data["since"] > data["until"]:
             self.add_error("since", "The first day must not be after the last one, and not after today.")
         elif (data["until"] - data["since"]).days > MAX_DAYS:
@@ -45,11 +45,11 @@ class WindowForm(forms.Form):
         """The chosen days, or the default when they are invalid."""
         if self.is_valid():
             return self.cleaned_data["since"], self.cleaned_data["until"]
-        return self.today - timedelta(days=USUAL_DAYS - 1), self.today
+        return self.today - timedelta(days=DEFAULT_DAYS - 1), self.today
 
 
 class UsageForm(WindowForm):
-    by = forms.ChoiceField(choices=list(BY.items()), required=False, label="By")
+    by = forms.ChoiceField(choices=list(GROUPINGS.items()), required=False, label="By")
     user = forms.ModelChoiceField(User.objects.none(), required=False, label="Person", empty_label="Any person")
     group = forms.ModelChoiceField(Group.objects.none(), required=False, label="Group", empty_label="Any group")
     project = forms.ModelChoiceField(Project.objects.none(), required=False, label="Project", empty_label="Any project")
@@ -69,6 +69,6 @@ class UsageForm(WindowForm):
         return (self.cleaned_data.get("by") if self.is_valid() else None) or "user"
 
     @property
-    def only(self) -> Only:
+    def usage_filter(self) -> UsageFilter:
         chosen = self.cleaned_data if self.is_valid() else {}
-        return Only(**{name: chosen[name].pk for name in ("user", "group", "project") if chosen.get(name)})
+        return UsageFilter(**{name: chosen[name].pk for name in ("user", "group", "project") if chosen.get(name)})

@@ -38,7 +38,7 @@ K = TypeVar("K", bound=Hashable)
 
 @dataclass(slots=True)
 class LedgerLine:
-    """What became of one account's share."""
+    """What happened to one account's share."""
 
     entitled: int = 0
     used: int = 0
@@ -169,14 +169,14 @@ def share_out(total: int, claims: Iterable[tuple[K, int, int]]) -> dict[K, int]:
     return given
 
 
-def account_days(facts: Facts, bounds: Sequence[int]) -> list[Day]:
+def sums_by_span(facts: Facts, bounds: Sequence[int]) -> list[Day]:
     """Return the sums for each span between two of ``bounds``."""
     days = [Day() for _ in bounds[1:]]
     _Sweep(facts, bounds).run(days)
     by_id = {job.id: job for job in facts.jobs}
     for held in facts.held:
         job = by_id[held.job]
-        for day, since, until in _pieces(held.since, held.until, bounds):
+        for day, since, until in _split_by_day(held.since, held.until, bounds):
             spent = days[day].spent.setdefault((job.account, job.project), Spent())
             ran = max(0, until - max(since, held.ran)) if held.ran is not None else 0
             spent.allocated += until - since
@@ -184,18 +184,18 @@ def account_days(facts: Facts, bounds: Sequence[int]) -> list[Day]:
             if held.lost:
                 setattr(spent, held.lost, getattr(spent, held.lost) + ran)
     for job in facts.jobs:
-        for day, _, _ in _pieces(job.since, job.since + 1, bounds):
+        for day, _, _ in _split_by_day(job.since, job.since + 1, bounds):
             days[day].spent.setdefault((job.account, job.project), Spent()).submitted += 1
         if job.started is not None:
-            for day, _, _ in _pieces(job.started, job.started + 1, bounds):
+            for day, _, _ in _split_by_day(job.started, job.started + 1, bounds):
                 paused = sum(min(until, job.started) - since for since, until in job.paused if since < job.started)
                 waited = round(max(0, job.started - job.since - paused) / 1e6, 1)
                 days[day].spent.setdefault((job.account, job.project), Spent()).waits.append(waited)
     return days
 
 
-def _pieces(since: int, until: int, bounds: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Yield the parts of a time that lie in each span, with the span's number."""
+def _split_by_day(since: int, until: int, bounds: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Yield (number of the day, from, to) for each day that a time overlaps; ``bounds`` are the days' limits."""
     day = max(0, bisect_right(bounds, since) - 1)
     while day < len(bounds) - 1 and bounds[day] < until:
         if bounds[day + 1] > since:
@@ -254,7 +254,7 @@ class _Sweep:
         before, day = self.bounds[0], -1
         for moment, events in groupby(self._events, key=lambda event: event[0]):
             if moment > before:
-                self._slice(days[day], moment - before)
+                self._add_interval(days[day], moment - before)
             before = moment
             for _, what, about, change in events:
                 if what == "bound":
@@ -273,13 +273,13 @@ class _Sweep:
         self.holding[job] = self.holding.get(job, 0) + change
         account = self.jobs[job].account
         self.used[account] = self.used.get(account, 0) + change
-        self._ask(job)
+        self._update_claim(job)
 
     def _on_asks(self, job: int, change: int) -> None:
         (self.active.add if change > 0 else self.active.discard)(job)
-        self._ask(job)
+        self._update_claim(job)
 
-    def _ask(self, job: int) -> None:
+    def _update_claim(self, job: int) -> None:
         """Update what a job asks for, and the sum of its account."""
         about, holds = self.jobs[job], self.holding.get(job, 0)
         asks = holds
@@ -288,9 +288,9 @@ class _Sweep:
         self.wants[about.account] += asks - self.asking.get(job, 0)
         self.asking[job] = asks
 
-    def _slice(self, day: Day, length: int) -> None:
+    def _add_interval(self, day: Day, length: int) -> None:
         day.capacity += self.capacity * length
-        entitled = self._entitled(self.capacity * length, length)
+        entitled = self._entitlements(self.capacity * length, length)
         day.unclaimed += self.capacity * length - sum(entitled.values())
         unused: list[tuple[Account, int, int]] = []
         borrowed = 0
@@ -310,7 +310,7 @@ class _Sweep:
             line.lent += lent[account]
             line.spare += free - lent[account]
 
-    def _entitled(self, total: int, length: int) -> dict[Account, int]:
+    def _entitlements(self, total: int, length: int) -> dict[Account, int]:
         everything = {account: wants * length for account, wants in self.wants.items() if wants}
         if sum(everything.values()) <= total:
             return everything
@@ -333,6 +333,6 @@ class _Sweep:
         return entitled
 
 
-def decayed(lines: Mapping[int, int], half_life_days: float) -> float:
+def decayed_balance(lines: Mapping[int, int], half_life_days: float) -> float:
     """Sum balances by age in days; each is worth half after ``half_life_days``."""
     return sum(balance * 0.5 ** (age / half_life_days) for age, balance in lines.items())

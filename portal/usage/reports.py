@@ -15,13 +15,13 @@ from django.contrib.auth.models import Group
 from portal.accounts.models import User
 from portal.projects.models import Project
 from portal.usage import rollups
-from portal.usage.ledger import Account, Day, LedgerLine, Spent, decayed
+from portal.usage.ledger import Account, Day, LedgerLine, Spent, decayed_balance
 
 HALF_LIFE_DAYS = 7.0
 """The half-life of a balance; it is the default of fair share too."""
-REMEMBERED_DAYS = 70
+BALANCE_DAYS = 70
 """How far back balances reach: after ten half-lives a thousandth is left."""
-BY = {"user": "Person", "group": "Group", "project": "Project", "month": "Month", "day": "Day"}
+GROUPINGS = {"user": "Person", "group": "Group", "project": "Project", "month": "Month", "day": "Day"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,9 @@ class Statement:
     @property
     def balance(self) -> float:
         """Lent minus borrowed; older days count less."""
-        return decayed(self.balances, HALF_LIFE_DAYS)
+        return decayed_balance(self.balances, HALF_LIFE_DAYS)
 
-    def take(self, line: LedgerLine | None, age: int, owed: int) -> None:
+    def add(self, line: LedgerLine | None, age: int, owed: int) -> None:
         if line is not None:
             self.line.add(line)
         self.balances[age] = self.balances.get(age, 0) + owed
@@ -91,7 +91,7 @@ class Ledger:
 def ledger(visibility: Visibility, first: date, last: date, now: datetime) -> Ledger:
     """Return the lines of all; a member gets their own, their groups' and one line for all others, so that sums agree."""
     last = min(last, rollups.today(now))
-    days = rollups.days_of(min(first, last - timedelta(days=REMEMBERED_DAYS)), last, now)
+    days = rollups.daily_sums(min(first, last - timedelta(days=BALANCE_DAYS)), last, now)
     names, group_names = _names(days.values())
     people: dict[int | None, Statement] = {}
     groups: dict[int | None, Statement] = {}
@@ -110,20 +110,20 @@ def ledger(visibility: Visibility, first: date, last: date, now: datetime) -> Le
             if person not in people:
                 name = names.get(user, "?") if known else "Everyone else"
                 people[person] = Statement(name, "user" if known else "others", person)
-            people[person].take(taken, age, owed)
+            people[person].add(taken, age, owed)
             if visibility.everything or group in visibility.groups:
                 if group not in groups:
                     groups[group] = Statement(group_names.get(group, "?") if group else "No group", "group", group)
-                groups[group].take(taken, age, owed)
+                groups[group].add(taken, age, owed)
     if not visibility.everything and visibility.user not in people:
         name = User.objects.values_list("username", flat=True).get(pk=visibility.user)
         people[visibility.user] = Statement(name, "user", visibility.user)
-    report.people = sorted(people.values(), key=_order)
-    report.groups = sorted(groups.values(), key=_order)
+    report.people = sorted(people.values(), key=_statement_order)
+    report.groups = sorted(groups.values(), key=_statement_order)
     return report
 
 
-def _order(statement: Statement) -> tuple[bool, int, str]:
+def _statement_order(statement: Statement) -> tuple[bool, int, str]:
     return (statement.id is None, -statement.line.used, statement.name)
 
 
@@ -157,7 +157,7 @@ class Row:
         """The id in the API and in CSV files."""
         if not isinstance(self.key, date):
             return self.key
-        return self.key.isoformat() if self.name != _month(self.key) else f"{self.key:%Y-%m}"
+        return self.key.isoformat() if self.name != _month_name(self.key) else f"{self.key:%Y-%m}"
 
 
 @dataclass(slots=True)
@@ -180,14 +180,14 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class Only:
+class UsageFilter:
     """Narrows usage to one person, group or project; the ids are ones that the user may see."""
 
     user: int | None = None
     group: int | None = None
     project: int | None = None
 
-    def takes(self, account: Account, project: int) -> bool:
+    def includes(self, account: Account, project: int) -> bool:
         group, user = account
         return (
             (self.user is None or user == self.user)
@@ -197,25 +197,30 @@ class Only:
 
 
 def usage(
-    visibility: Visibility, first: date, last: date, now: datetime, by: str = "user", only: Only | None = None
+    visibility: Visibility,
+    first: date,
+    last: date,
+    now: datetime,
+    by: str = "user",
+    usage_filter: UsageFilter | None = None,
 ) -> Usage:
-    only = only or Only()
-    days = rollups.days_of(first, last, now)
+    usage_filter = usage_filter or UsageFilter()
+    days = rollups.daily_sums(first, last, now)
     names, group_names = _names(days.values())
     used_projects = {project for sums in days.values() for _, project in sums.spent}
     project_names = dict(Project.objects.filter(pk__in=used_projects).values_list("pk", "name")) if days else {}
-    may = _may(visibility, by, only)
+    may = _line_filter(visibility, by, usage_filter)
     rows: dict[int | date | None, Row] = {}
     by_day: dict[date, Row] = {}
     total = Row("Total", None)
     for day, sums in days.items():
-        by_day[day] = Row(_day(day), day)
+        by_day[day] = Row(_day_name(day), day)
         if by == "day":
-            rows[day] = Row(_day(day), day)
+            rows[day] = Row(_day_name(day), day)
         if by == "month":
-            rows.setdefault(day.replace(day=1), Row(_month(day), day.replace(day=1)))
+            rows.setdefault(day.replace(day=1), Row(_month_name(day), day.replace(day=1)))
         for (account, project), spent in sums.spent.items():
-            if not only.takes(account, project) or not may(account, project):
+            if not usage_filter.includes(account, project) or not may(account, project):
                 continue
             group, user = account
             key: int | date | None
@@ -234,18 +239,18 @@ def usage(
     ordered = list(rows.values())
     if by in ("user", "group", "project"):
         ordered.sort(key=lambda row: (-row.spent.allocated, row.name))
-    whole = visibility.everything and only == Only()
+    whole = visibility.everything and usage_filter == UsageFilter()
     capacity = {day: sums.capacity for day, sums in days.items()} if whole else None
     return Usage(first, min(last, rollups.today(now)), by, ordered, total, list(by_day.values()), capacity)
 
 
-def _may(visibility: Visibility, by: str, only: Only) -> Callable[[Account, int], bool]:
-    """Return which lines go into the sums: by group and project also those of other members; else the user's own."""
+def _line_filter(visibility: Visibility, by: str, usage_filter: UsageFilter) -> Callable[[Account, int], bool]:
+    """Return a test for the lines to sum up: by group and project also those of other members; else the user's own."""
     if visibility.everything:
         return lambda account, project: True
-    if by == "project" or (by in ("month", "day") and only.project is not None):
+    if by == "project" or (by in ("month", "day") and usage_filter.project is not None):
         return lambda account, project: project in visibility.projects
-    if by == "group" or (by in ("month", "day") and only.group is not None):
+    if by == "group" or (by in ("month", "day") and usage_filter.group is not None):
         return lambda account, project: account[0] in visibility.groups
     return lambda account, project: account[1] == visibility.user
 
@@ -265,9 +270,9 @@ def _names(days: Iterable[Day]) -> tuple[dict[int, str], dict[int, str]]:
     )
 
 
-def _day(day: date) -> str:
+def _day_name(day: date) -> str:
     return f"{day:%d %b %Y}"
 
 
-def _month(day: date) -> str:
+def _month_name(day: date) -> str:
     return f"{day:%B %Y}"

@@ -1,7 +1,7 @@
 """Daily sums: made when a day is over, and again when something about it becomes known later, always from facts.
 
-``days_of`` takes whole past days from the sums and computes the rest, at least today, from the facts. So a page is right
-with or without the sums, and needs the same number of queries for a week and for a year.
+``daily_sums`` takes whole past days from the sums and computes the rest, at least today, from the facts. So a page is
+right with or without the sums, and needs the same number of queries for a week and for a year.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,17 +14,17 @@ from django.utils import timezone
 
 from portal.jobs.models import Attempt, Job
 from portal.usage import facts
-from portal.usage.ledger import Day, LedgerLine, Spent, account_days
+from portal.usage.ledger import Day, LedgerLine, Spent, sums_by_span
 from portal.usage.models import CapacitySpell, LabDay, LedgerDay, UsageDay
 
-AT_ONCE = 14
-"""How many days are read from the facts together."""
-LATE = timedelta(hours=1)
-"""So long after midnight a day's facts are complete: nodes count as lost only after a while."""
+MAX_DAYS_AT_ONCE = 14
+"""The number of days that are read from the facts together."""
+COMPLETE_AFTER = timedelta(hours=1)
+"""A day's facts are complete this long after midnight: nodes count as lost only after a while."""
 OVERLAP = timedelta(minutes=10)
 """No transaction takes longer, so none that ended an attempt can be missed."""
 
-KEPT = timedelta(minutes=1)
+CACHE_TIME = timedelta(minutes=1)
 SLOW_SECONDS = 0.5
 
 
@@ -46,8 +46,8 @@ def roll_up(now: datetime | None = None, *, rebuild: bool = False) -> int:
     mark_stale(now)
     done = set() if rebuild else set(LabDay.objects.filter(stale=False).values_list("day", flat=True))
     missing = [day for day in days_between(first, today(now) - timedelta(days=1)) if day not in done]
-    for chunk in _runs(missing):
-        for day, sums in zip(chunk, compute(chunk, now), strict=True):
+    for chunk in _consecutive_days(missing):
+        for day, sums in zip(chunk, compute_days(chunk, now), strict=True):
             _store(day, sums, now)
     return len(missing)
 
@@ -72,7 +72,7 @@ def mark_stale(now: datetime) -> int:
     for since, until in ended.values_list("created_at", "ended_at"):
         stale.update(days_between(today(since), today(until or now)))
     last = LabDay.objects.order_by("-day").first()
-    if last is not None and last.rolled_at < midnight(last.day + timedelta(days=1)) + LATE <= now:
+    if last is not None and last.rolled_at < midnight(last.day + timedelta(days=1)) + COMPLETE_AFTER <= now:
         stale.add(last.day)
     return LabDay.objects.filter(day__in=stale, stale=False).update(stale=True)
 
@@ -81,18 +81,18 @@ def days_between(first: date, last: date) -> list[date]:
     return [first + timedelta(days=n) for n in range((last - first).days + 1)]
 
 
-def compute(days: Sequence[date], now: datetime) -> list[Day]:
+def compute_days(days: Sequence[date], now: datetime) -> list[Day]:
     """Return the sums of consecutive days up to ``now``, computed from the facts."""
     bounds = [midnight(day) for day in (*days, days[-1] + timedelta(days=1))]
     ends = [min(moment, now) for moment in bounds]
-    return account_days(facts.read(ends[0], ends[-1], now), [facts.micros(moment) for moment in ends])
+    return sums_by_span(facts.read(ends[0], ends[-1], now), [facts.to_microseconds(moment) for moment in ends])
 
 
-def _runs(days: Iterable[date]) -> Iterator[list[date]]:
-    """Yield runs of consecutive days, at most ``AT_ONCE`` each."""
+def _consecutive_days(days: Iterable[date]) -> Iterator[list[date]]:
+    """Yield runs of consecutive days, at most ``MAX_DAYS_AT_ONCE`` each."""
     run: list[date] = []
     for day in days:
-        if run and (day != run[-1] + timedelta(days=1) or len(run) == AT_ONCE):
+        if run and (day != run[-1] + timedelta(days=1) or len(run) == MAX_DAYS_AT_ONCE):
             yield run
             run = []
         run.append(day)
@@ -122,14 +122,14 @@ def _store(day: date, sums: Day, now: datetime) -> None:
     LabDay.objects.filter(day=day).update(capacity=sums.capacity, unclaimed=sums.unclaimed, rolled_at=now, stale=False)
 
 
-SPENT = ("allocated", "starting", "failed", "interrupted", "submitted", "waits")
+SPENT_FIELDS = ("allocated", "starting", "failed", "interrupted", "submitted", "waits")
 
 
 def _amounts(spent: Spent) -> dict[str, object]:
-    return {name: getattr(spent, name) for name in SPENT}
+    return {name: getattr(spent, name) for name in SPENT_FIELDS}
 
 
-def days_of(first: date, last: date, now: datetime) -> dict[date, Day]:
+def daily_sums(first: date, last: date, now: datetime) -> dict[date, Day]:
     """Return each day of a window up to now. From the first day that is not summed up yet, all are computed."""
     first, last = max(first, first_day(now)), min(last, today(now))
     if last < first:
@@ -144,7 +144,9 @@ def days_of(first: date, last: date, now: datetime) -> dict[date, Day]:
             "day", "group", "user", "entitled", "used", "lent", "borrowed", "spare"
         ):
             days[row[0]].lines.setdefault((row[1], row[2]), LedgerLine()).add(LedgerLine(*row[3:]))
-        for row in UsageDay.objects.filter(day__range=span).values_list("day", "group", "user", "project", *SPENT):
+        for row in UsageDay.objects.filter(day__range=span).values_list(
+            "day", "group", "user", "project", *SPENT_FIELDS
+        ):
             days[row[0]].spent.setdefault(((row[1], row[2]), row[3]), Spent()).add(Spent(*row[4:]))
     if open_since < tomorrow:
         open_days = days_between(open_since, last)
@@ -156,10 +158,10 @@ def _recent_days(days: Sequence[date], now: datetime) -> list[Day]:
     """Compute days, cached for a minute if it is slow: in a lab of hundreds of people, or while sums are missing."""
     key = f"usage-days:{days[0]}:{days[-1]}"
     kept: tuple[datetime, list[Day]] | None = cache.get(key)
-    if kept is not None and timedelta() <= now - kept[0] < KEPT:
+    if kept is not None and timedelta() <= now - kept[0] < CACHE_TIME:
         return kept[1]
     began = perf_counter()
-    sums = compute(days, now)
+    sums = compute_days(days, now)
     if perf_counter() - began > SLOW_SECONDS:
-        cache.set(key, (now, sums), KEPT.total_seconds())
+        cache.set(key, (now, sums), CACHE_TIME.total_seconds())
     return sums

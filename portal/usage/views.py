@@ -10,7 +10,7 @@ from django.views.decorators.http import require_safe
 
 from portal.accounts.permissions import signed_in
 from portal.spreadsheets import as_csv
-from portal.usage import export, pictures, reports, rollups
+from portal.usage import charts, export, reports, rollups
 from portal.usage.forms import UsageForm, WindowForm
 from portal.usage.reports import Ledger, Usage
 
@@ -18,13 +18,13 @@ PER_PAGE = 50
 PERIODS = ((7, "7 days"), (30, "30 days"), (90, "90 days"), (365, "365 days"))
 
 
-def _usage(request: HttpRequest) -> tuple[UsageForm, Usage]:
+def _usage_report(request: HttpRequest) -> tuple[UsageForm, Usage]:
     now, user = timezone.now(), signed_in(request)
     form = UsageForm(request.GET, user=user, today=rollups.today(now))
-    return form, reports.usage(reports.visibility_of(user), *form.window, now, form.grouping, form.only)
+    return form, reports.usage(reports.visibility_of(user), *form.window, now, form.grouping, form.usage_filter)
 
 
-def _ledger(request: HttpRequest) -> tuple[WindowForm, Ledger]:
+def _ledger_report(request: HttpRequest) -> tuple[WindowForm, Ledger]:
     now, user = timezone.now(), signed_in(request)
     form = WindowForm(request.GET, user=user, today=rollups.today(now))
     return form, reports.ledger(reports.visibility_of(user), *form.window, now)
@@ -32,33 +32,33 @@ def _ledger(request: HttpRequest) -> tuple[WindowForm, Ledger]:
 
 @require_safe
 def usage(request: HttpRequest) -> HttpResponse:
-    form, report = _usage(request)
-    drawn = (pictures.over_time(report), pictures.by_row(report), pictures.waiting(report))
+    form, report = _usage_report(request)
+    drawn = (charts.gpu_hours_over_time(report), charts.gpu_hours_by_row(report), charts.waiting_times(report))
     about = {
         "form": form,
         "report": report,
         "page": Paginator(report.rows, PER_PAGE).get_page(request.GET.get("page")),
         "charts": [chart for chart in drawn if chart is not None],
-        **_around(request, form),
+        **_period_links(request, form),
     }
     return render(request, "usage/usage.html", about, status=200 if form.is_valid() else 400)
 
 
 @require_safe
 def ledger(request: HttpRequest) -> HttpResponse:
-    form, report = _ledger(request)
+    form, report = _ledger_report(request)
     about = {
         "form": form,
         "report": report,
         "page": Paginator(report.people, PER_PAGE).get_page(request.GET.get("page")),
-        "charts": pictures.shares(report),
+        "charts": charts.ledger_charts(report),
         "half_life_days": int(reports.HALF_LIFE_DAYS),
-        **_around(request, form),
+        **_period_links(request, form),
     }
     return render(request, "usage/ledger.html", about, status=200 if form.is_valid() else 400)
 
 
-def _around(request: HttpRequest, form: WindowForm) -> dict[str, object]:
+def _period_links(request: HttpRequest, form: WindowForm) -> dict[str, object]:
     """Return the links to other periods and to the file; they keep the other filters."""
     first, last = form.window
     rest = request.GET.copy()
@@ -74,7 +74,7 @@ def _around(request: HttpRequest, form: WindowForm) -> dict[str, object]:
 
 @require_safe
 def usage_csv(request: HttpRequest) -> HttpResponse:
-    form, report = _usage(request)
+    form, report = _usage_report(request)
     if not form.is_valid():
         return usage(request)
     return as_csv(f"usage-{report.by}-{report.first}-{report.last}", export.usage_rows(report))
@@ -82,7 +82,7 @@ def usage_csv(request: HttpRequest) -> HttpResponse:
 
 @require_safe
 def ledger_csv(request: HttpRequest) -> HttpResponse:
-    form, report = _ledger(request)
+    form, report = _ledger_report(request)
     if not form.is_valid():
         return ledger(request)
     return as_csv(f"ledger-{report.first}-{report.last}", export.ledger_rows(report))

@@ -38,7 +38,7 @@ class Simulations(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewS
         asked = NewSimulationSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
         wanted = [(each["policy"], each.get("params", {})) for each in asked.validated_data["policies"]]
-        row = services.ask(signed_in(request), asked.validated_data["days"], wanted)
+        row = services.queue_simulation(signed_in(request), asked.validated_data["days"], wanted)
         return Response(SimulationDetailSerializer(row).data, status.HTTP_201_CREATED)
 
     @extend_schema(request=None, responses={200: SimulationDetailSerializer, **refusals(404, 409)})

@@ -13,7 +13,7 @@ from scheduling.simulate.result import SHORT_SECONDS, UNFAIR, JobResult
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one job, really or in a simulation."""
+    """What happened to one job, really or in a simulation."""
 
     owner: str
     group: str
@@ -30,14 +30,14 @@ class Outcome:
 
 
 def actual_outcomes(world: World) -> list[Outcome]:
-    alone = _alone(world)
+    alone = _fair_share_length(world)
     return [
         Outcome(
             owner=job.owner,
             group=job.group,
             compared=job.compared,
             turnaround=turnaround,
-            waiting=_waiting(job, world, job.first_started),
+            waiting=_waiting_seconds(job, world, job.first_started),
             rho=_rho(turnaround, alone(job, turnaround)) if turnaround is not None else None,
             gpu_seconds=job.gpu_seconds,
             lost_gpu_seconds=job.lost_gpu_seconds,
@@ -52,7 +52,7 @@ def actual_outcomes(world: World) -> list[Outcome]:
 
 def actual_results(world: World) -> list[JobResult]:
     """Return what really happened, job by job, in the form of the simulator's results."""
-    alone = _alone(world)
+    alone = _fair_share_length(world)
     return [
         JobResult(
             id=asked.id,
@@ -76,17 +76,17 @@ def actual_results(world: World) -> list[JobResult]:
 
 def simulated_outcomes(world: World, result: Result) -> list[Outcome]:
     rows = {row.id: row for row in result.jobs}
-    return [_simulated(world, job, rows[job.submission.job.id]) for job in world.jobs]
+    return [_simulated_outcome(world, job, rows[job.submission.job.id]) for job in world.jobs]
 
 
-def _simulated(world: World, job: PastJob, row: JobResult) -> Outcome:
-    part = _within(world, row)
+def _simulated_outcome(world: World, job: PastJob, row: JobResult) -> Outcome:
+    part = _share_within_window(world, row)
     return Outcome(
         owner=job.owner,
         group=job.group,
         compared=job.compared,
         turnaround=row.turnaround,
-        waiting=_waiting(job, world, row.first_started_at),
+        waiting=_waiting_seconds(job, world, row.first_started_at),
         rho=_rho(row.turnaround, row.alone_seconds) if row.turnaround is not None else None,
         gpu_seconds=row.gpu_seconds * part,
         lost_gpu_seconds=row.lost_gpu_seconds * part,
@@ -96,15 +96,15 @@ def _simulated(world: World, job: PastJob, row: JobResult) -> Outcome:
     )
 
 
-def _within(world: World, row: JobResult) -> float:
-    """Return which part of a job's GPU time lies before the window's end; simulations run until all jobs have ended."""
+def _share_within_window(world: World, row: JobResult) -> float:
+    """Return the share of a job's GPU time before the window's end; simulations run until all jobs have ended."""
     if row.first_started_at is None or row.ended_at is None or row.ended_at <= world.end:
         return 1.0
     begins = max(world.start, row.first_started_at)
     return max(0.0, world.end - begins) / max(1e-9, row.ended_at - begins)
 
 
-def _waiting(job: PastJob, world: World, started: float | None) -> float | None:
+def _waiting_seconds(job: PastJob, world: World, started: float | None) -> float | None:
     there = job.submission.job.first_started_at
     return None if started is None or there is not None else started - job.submission.job.submitted_at
 
@@ -113,8 +113,8 @@ def _rho(turnaround: float, alone: float | None) -> float | None:
     return turnaround / alone if alone is not None and alone >= SHORT_SECONDS else None
 
 
-def _alone(world: World) -> Callable[[PastJob, float], float | None]:
-    """Return the length of a job in 1/N of the lab, where N is the mean number of jobs, as the simulator counts it."""
+def _fair_share_length(world: World) -> Callable[[PastJob, float], float | None]:
+    """Return a function for the length of a job in 1/N of the lab, with the mean number N of jobs, as simulated."""
     edges = sorted(
         edge
         for job in world.jobs
@@ -145,7 +145,7 @@ def _alone(world: World) -> Callable[[PastJob, float], float | None]:
     return alone
 
 
-def of(rows: Iterable[Outcome]) -> dict[str, Any]:
+def compute_figures(rows: Iterable[Outcome]) -> dict[str, Any]:
     """Return the figures of some jobs: times in seconds, of the compared jobs; amounts in GPU-hours, of all jobs."""
     some = list(rows)
     compared = [row for row in some if row.compared]
@@ -174,12 +174,12 @@ def _spread(values: Iterable[float]) -> dict[str, float]:
 
 def summarise(world: World, rows: Sequence[Outcome]) -> dict[str, Any]:
     """Return the figures in total, by person and by group."""
-    total = of(rows)
+    total = compute_figures(rows)
     capacity = world.capacity_gpu_seconds / 3600
     total["utilisation"] = round(total["gpu_hours"] / capacity, 6) if capacity else 0.0
-    return {"total": total, "people": _by(rows, "owner"), "groups": _by(rows, "group")}
+    return {"total": total, "people": _figures_by(rows, "owner"), "groups": _figures_by(rows, "group")}
 
 
-def _by(rows: Sequence[Outcome], name: str) -> dict[str, Any]:
+def _figures_by(rows: Sequence[Outcome], name: str) -> dict[str, Any]:
     keys = sorted({getattr(row, name) for row in rows} - {""})
-    return {key: of(row for row in rows if getattr(row, name) == key) for key in keys}
+    return {key: compute_figures(row for row in rows if getattr(row, name) == key) for key in keys}

@@ -10,7 +10,7 @@ from portal.scheduler.models import SchedulerConfig
 from portal.whatif.services import MAX_POLICIES, WINDOWS, Choice
 from scheduling import registry
 
-USUAL_DAYS = 14
+DEFAULT_DAYS = 14
 SUGGESTED = ("elastic_fifo", "srjf", "fair_share")
 MAX_CHOICES = MAX_POLICIES - 1
 
@@ -20,7 +20,7 @@ class WhatifForm:
 
     def __init__(self, asked: QueryDict, sent: QueryDict | None, config: SchedulerConfig) -> None:
         data = asked if sent is None else sent
-        self.days = next((days for days in WINDOWS if data.get("days") == str(days)), USUAL_DAYS)
+        self.days = next((days for days in WINDOWS if data.get("days") == str(days)), DEFAULT_DAYS)
         keys = [str(key) for key in data.getlist("policy") if key]
         if not keys and "policy" not in data:
             keys = [key for key in SUGGESTED if key != config.policy][: MAX_CHOICES - 1]
@@ -32,12 +32,12 @@ class WhatifForm:
         for place, key in enumerate(keys[:MAX_CHOICES]):
             given = config.params if key == config.policy else {}
             if place == 0 and sent is None and asked.get("params"):
-                given = self._given(key, str(asked["params"])) or given
+                given = self._params_from_address(key, str(asked["params"])) or given
             form = PolicyForm(registry.describe(key), sent, given)
             form.prefix = f"p{place}"
             self.policies.append(form)
 
-    def _given(self, key: str, text: str) -> dict[str, Any]:
+    def _params_from_address(self, key: str, text: str) -> dict[str, Any]:
         try:
             params = json.loads(text)
             if not isinstance(params, dict):

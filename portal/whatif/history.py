@@ -29,9 +29,9 @@ from scheduling import types
 from scheduling.simulate import Loss, Plain, Submission, lasts, linear
 from scheduling.toolkit.estimates import DEFAULT_EXPONENT
 
-OWN_END = frozenset({Outcome.SUCCEEDED, Outcome.FAILED, Outcome.TIMED_OUT})
+ENDED_BY_THEMSELVES = frozenset({Outcome.SUCCEEDED, Outcome.FAILED, Outcome.TIMED_OUT})
 """Attempts that ended by themselves: under any policy they would have had that much work."""
-ON = 1.5
+UNKNOWN_END_FACTOR = 1.5
 """The assumed total work of a job whose end is unknown, as a factor on the work it has done."""
 MIN_WORK = 60.0
 
@@ -57,8 +57,8 @@ class PastAttempt:
     outcome: str
     held: list[HeldGpu] = field(default_factory=list)
 
-    def pieces(self, until: float) -> Iterator[tuple[float, float, int]]:
-        """Yield (from, to, GPUs) of its training: after it started, on GPUs that were not requested back."""
+    def training_spans(self, until: float) -> Iterator[tuple[float, float, int]]:
+        """Yield (from, to, GPUs) of its training: after its start, on GPUs that were not requested back."""
         first = self.started if self.started is not None else self.ended or until
         ends = [min(x for x in (gpu.asked_back, gpu.until, until) if x is not None) for gpu in self.held]
         spans = [(max(first, gpu.since), end) for gpu, end in zip(self.held, ends, strict=True)]
@@ -68,7 +68,7 @@ class PastAttempt:
             if gpus:
                 yield start, end, gpus
 
-    def counts(self, resumable: bool) -> bool:
+    def has_useful_work(self, resumable: bool) -> bool:
         """Return whether its work counts, because no later attempt repeated it."""
         if self.outcome in GOES_ON:
             return resumable
@@ -77,7 +77,7 @@ class PastAttempt:
 
 @dataclass(frozen=True, slots=True)
 class PastJob:
-    """A job of the past: the input of the simulation, and what really became of it."""
+    """A job of the past: the input of the simulation, and what really happened to it."""
 
     submission: Submission
     owner: str
@@ -126,12 +126,12 @@ def read(start: datetime, end: datetime) -> World:
         JobRow(Row.of(values[: len(Row._fields)]), *values[len(Row._fields) :])
         for values in _jobs(start, end).values_list(*Row._fields, "state", "intent", "finished_at")
     ]
-    attempts, on_hold = _attempts_of(start, end), _on_hold(start, end)
-    came = {each.row.id: _came(each, attempts[each.row.id], on_hold[each.row.id]) for each in found}
+    attempts, on_hold = _attempts_of(start, end), _read_holds(start, end)
+    came = {each.row.id: _waiting_since(each, attempts[each.row.id], on_hold[each.row.id]) for each in found}
     rows = [each.row._replace(submitted_at=came[each.row.id]) for each in found]
-    past = snapshots.of_the_past(rows, start, History())
+    past = snapshots.past_snapshot(rows, start, History())
     names = dict(User.objects.filter(pk__in={row.submitted_by_id for row in rows}).values_list("pk", "username"))
-    prepared = _prepared()
+    prepared = _read_ready_nodes()
     window = (start.timestamp(), end.timestamp())
     jobs = []
     for each, job in zip(found, past.jobs, strict=True):
@@ -141,12 +141,12 @@ def read(start: datetime, end: datetime) -> World:
             jobs.append(replace(one, owner=names.get(each.row.submitted_by_id, "")))
     nodes, losses, capacity = _nodes(*window, jobs)
     known = frozenset(node.id for node in nodes)
-    jobs = [_tied(each, known) for each in jobs]
+    jobs = [_restrict_nodes(each, known) for each in jobs]
     reservations = tuple(each for each in past.reservations if each.node in known)
     return World(*window, nodes, losses, capacity, jobs, past.limits, past.accounts, reservations)
 
 
-def _tied(each: PastJob, known: frozenset[str]) -> PastJob:
+def _restrict_nodes(each: PastJob, known: frozenset[str]) -> PastJob:
     """Restrict the nodes of a job to those that exist in the simulation."""
     job = each.submission.job
     nodes = None if job.nodes is None else (job.nodes & known) or None
@@ -166,7 +166,7 @@ def _attempts_of(start: datetime, end: datetime) -> Mapping[int, list[PastAttemp
     for pk, job, created, started, ended, outcome in attempts.values_list(
         "pk", "job", "created_at", "started_at", "ended_at", "outcome"
     ):
-        by_pk[pk] = PastAttempt(created.timestamp(), _seconds(started), _seconds(ended), outcome)
+        by_pk[pk] = PastAttempt(created.timestamp(), _to_timestamp(started), _to_timestamp(ended), outcome)
         found[job].append(by_pk[pk])
     held = Allocation.objects.filter(attempt__job__in=jobs).order_by("pk")
     for attempt, node, part, since, asked_back, until in held.values_list(
@@ -174,12 +174,12 @@ def _attempts_of(start: datetime, end: datetime) -> Mapping[int, list[PastAttemp
     ):
         if attempt in by_pk:
             by_pk[attempt].held.append(
-                HeldGpu(str(node), part, since.timestamp(), _seconds(asked_back), _seconds(until))
+                HeldGpu(str(node), part, since.timestamp(), _to_timestamp(asked_back), _to_timestamp(until))
             )
     return found
 
 
-def _on_hold(start: datetime, end: datetime) -> Mapping[int, list[tuple[float, bool]]]:
+def _read_holds(start: datetime, end: datetime) -> Mapping[int, list[tuple[float, bool]]]:
     """Return by job when it was put on hold (True) and released (False)."""
     found: dict[int, list[tuple[float, bool]]] = defaultdict(list)
     events = JobEvent.objects.filter(job__in=_jobs(start, end).order_by().values("pk"), kind__in=["held", "released"])
@@ -188,8 +188,8 @@ def _on_hold(start: datetime, end: datetime) -> Mapping[int, list[tuple[float, b
     return found
 
 
-def _came(each: JobRow, attempts: Sequence[PastAttempt], on_hold: Sequence[tuple[float, bool]]) -> datetime:
-    """Return when a job began to wait: at its submission, or at the end of a hold before it first had GPUs."""
+def _waiting_since(each: JobRow, attempts: Sequence[PastAttempt], on_hold: Sequence[tuple[float, bool]]) -> datetime:
+    """Return when a job began to wait: at its submission, or when it was released before it first had GPUs."""
     first = attempts[0].created if attempts else float("inf")
     released = [at for at, held in on_hold if not held and at <= first]
     return datetime.fromtimestamp(released[-1], each.row.submitted_at.tzinfo) if released else each.row.submitted_at
@@ -201,7 +201,7 @@ class ReadyNodes(NamedTuple):
     out_of_reach: frozenset[str]
 
 
-def _prepared() -> ReadyNodes:
+def _read_ready_nodes() -> ReadyNodes:
     ready: dict[int, set[str]] = defaultdict(set)
     unreachable = set()
     rows = NodeEnvironment.objects.filter(state=NodeEnvironment.State.READY)
@@ -232,8 +232,8 @@ def _past_job(
     if not wanted and not attempts:
         return None
     curve = job.speed or linear(job.max_gpus, DEFAULT_EXPONENT)
-    done = _work(attempts, curve, row.resumable, end)
-    before = _work(attempts, curve, row.resumable, start)
+    done = _useful_work(attempts, curve, row.resumable, end)
+    before = _useful_work(attempts, curve, row.resumable, start)
     ended_itself = over and each.state in (JobState.SUCCEEDED, JobState.FAILED)
     if ended_itself and done <= 0:
         return None  # it never trained: the lab was at fault
@@ -246,18 +246,18 @@ def _past_job(
             if gave_up <= start:
                 return None
         alone = lasts(row.time_limit_seconds, job.min_gpus, curve).work
-        total = max(known, ON * done, MIN_WORK) if known or done else alone
+        total = max(known, UNKNOWN_END_FACTOR * done, MIN_WORK) if known or done else alone
     first = min((gpu.since for one in attempts for gpu in one.held), default=None)
     used = frozenset(gpu.node for one in attempts for gpu in one.held)
     several = any(len({gpu.node for gpu in one.held}) > 1 for one in attempts)
     nodes = ready | used
     begins = next((one.started - one.created for one in attempts if one.started is not None), 0.0)
     # Each of its attempts had this time limit; a job that ended by itself is not cut off because it gets fewer GPUs.
-    longest = float(row.time_limit_seconds * max(1, sum(one.outcome in OWN_END for one in attempts)))
+    longest = float(row.time_limit_seconds * max(1, sum(one.outcome in ENDED_BY_THEMSELVES for one in attempts)))
     if ended_itself:
         longest = max(longest, 1.1 * total / lasts(1.0, job.min_gpus, curve).work + begins + MIN_WORK)
     job = replace(
-        _as_it_was(job, attempts, start),
+        _job_at_start(job, attempts, start),
         nodes=nodes or None,
         spread=job.spread and (several or prepared.out_of_reach.isdisjoint(nodes)),
         longest_seconds=longest,
@@ -276,23 +276,23 @@ def _past_job(
         group=job.group.removeprefix("group "),
         ended=each.finished_at.timestamp() if over and each.finished_at else None,
         first_started=first,
-        gpu_seconds=sum(_held(one, start, end) for one in attempts),
-        lost_gpu_seconds=sum(_lost(one, row.resumable, start, end) for one in attempts),
+        gpu_seconds=sum(_held_gpu_seconds(one, start, end) for one in attempts),
+        lost_gpu_seconds=sum(_lost_gpu_seconds(one, row.resumable, start, end) for one in attempts),
         preemptions=sum(one.outcome == Outcome.PREEMPTED and start < (one.ended or end) <= end for one in attempts),
         restarts=sum(one.created >= start for one in attempts[1:]),
-        resizes=sum(_resizes(one, start, end) for one in attempts),
+        resizes=sum(_count_resizes(one, start, end) for one in attempts),
         compared=ended_itself and not held_after,
     )
 
 
-def _as_it_was(job: types.Job, attempts: Sequence[PastAttempt], start: float) -> types.Job:
-    """Return the job with what had already run of it when the window began."""
+def _job_at_start(job: types.Job, attempts: Sequence[PastAttempt], start: float) -> types.Job:
+    """Return the job as it was when the window began, with the part of it that had already run."""
     earlier = [one for one in attempts if one.created < start]
     if not earlier:
         return job
     held = [gpu for one in earlier for gpu in one.held if gpu.since < start]
     last = earlier[-1]
-    running = [gpu for gpu in last.held if gpu.since < start and min(_ends(gpu)) > start]
+    running = [gpu for gpu in last.held if gpu.since < start and min(_release_times(gpu)) > start]
     now_on: dict[str, int] = defaultdict(int)
     base: dict[str, int] = defaultdict(int)
     for gpu in running:
@@ -305,38 +305,38 @@ def _as_it_was(job: types.Job, attempts: Sequence[PastAttempt], start: float) ->
         started_at=last.created if running else None,
         first_started_at=min((gpu.since for gpu in held), default=None),
         since=max((gpu.since for gpu in held), default=None),
-        served_gpu_seconds=sum(_held(one, 0.0, start) for one in earlier),
+        served_gpu_seconds=sum(_held_gpu_seconds(one, 0.0, start) for one in earlier),
         run_seconds=sum(min(one.ended or start, start) - one.created for one in earlier),
         restarts=len(earlier) - 1,
     )
 
 
-def _ends(gpu: HeldGpu) -> tuple[float, float]:
+def _release_times(gpu: HeldGpu) -> tuple[float, float]:
     return (
         float("inf") if gpu.asked_back is None else gpu.asked_back,
         float("inf") if gpu.until is None else gpu.until,
     )
 
 
-def _work(attempts: Sequence[PastAttempt], curve: types.Curve, resumable: bool, until: float) -> float:
+def _useful_work(attempts: Sequence[PastAttempt], curve: types.Curve, resumable: bool, until: float) -> float:
     """Return the work that counts, in seconds on one GPU."""
-    pieces = (piece for one in attempts if one.counts(resumable) for piece in one.pieces(until))
-    return sum(lasts(end - start, gpus, curve).work for start, end, gpus in pieces)
+    spans = (span for one in attempts if one.has_useful_work(resumable) for span in one.training_spans(until))
+    return sum(lasts(end - start, gpus, curve).work for start, end, gpus in spans)
 
 
-def _held(one: PastAttempt, start: float, end: float) -> float:
-    return sum(max(0.0, min(_until(gpu.until, end), end) - max(gpu.since, start)) for gpu in one.held)
+def _held_gpu_seconds(one: PastAttempt, start: float, end: float) -> float:
+    return sum(max(0.0, min(_clipped_end(gpu.until, end), end) - max(gpu.since, start)) for gpu in one.held)
 
 
-def _lost(one: PastAttempt, resumable: bool, start: float, end: float) -> float:
-    held = _held(one, start, end)
-    if not one.counts(resumable):
+def _lost_gpu_seconds(one: PastAttempt, resumable: bool, start: float, end: float) -> float:
+    held = _held_gpu_seconds(one, start, end)
+    if not one.has_useful_work(resumable):
         return held
-    trained = sum(gpus * max(0.0, until - max(since, start)) for since, until, gpus in one.pieces(end))
+    trained = sum(gpus * max(0.0, until - max(since, start)) for since, until, gpus in one.training_spans(end))
     return max(0.0, held - trained)
 
 
-def _resizes(one: PastAttempt, start: float, end: float) -> int:
+def _count_resizes(one: PastAttempt, start: float, end: float) -> int:
     """Return how often the attempt's GPUs changed while it ran."""
     first = min((gpu.since for gpu in one.held), default=0.0)
     stop = one.ended if one.ended is not None else float("inf")
@@ -351,9 +351,11 @@ def _resizes(one: PastAttempt, start: float, end: float) -> int:
 def _nodes(start: float, end: float, jobs: Sequence[PastJob]) -> tuple[tuple[types.Node, ...], tuple[Loss, ...], float]:
     """Return the nodes that offered GPUs in the window, when they did not, and the total GPU time that they offered."""
     spells: dict[int, list[tuple[int, float, float]]] = defaultdict(list)
-    rows = CapacitySpell.objects.filter(since__lt=_moment(end)).filter(Q(until=None) | Q(until__gt=_moment(start)))
+    rows = CapacitySpell.objects.filter(since__lt=_to_datetime(end)).filter(
+        Q(until=None) | Q(until__gt=_to_datetime(start))
+    )
     for gpu, place, since, until in rows.values_list("gpu", "gpu__node", "since", "until"):
-        spells[place].append((gpu, max(start, since.timestamp()), _until(_seconds(until), end)))
+        spells[place].append((gpu, max(start, since.timestamp()), _clipped_end(_to_timestamp(until), end)))
     used: dict[int, int] = defaultdict(int)
     for each in jobs:
         for node, gpus in each.submission.job.now_on.items():
@@ -367,7 +369,7 @@ def _nodes(start: float, end: float, jobs: Sequence[PastJob]) -> tuple[tuple[typ
         nodes.append(types.Node(str(pk), names[pk], total, total, kind=kinds.get(pk, "")))
         capacity += sum(max(0.0, until - since) for _, since, until in offers)
         away = start
-        for first, last in _joined((since, until) for _, since, until in offers):
+        for first, last in _merge_spans((since, until) for _, since, until in offers):
             if first > away + 1:
                 losses.append(Loss(str(pk), away, first))
             away = last
@@ -376,7 +378,7 @@ def _nodes(start: float, end: float, jobs: Sequence[PastJob]) -> tuple[tuple[typ
     return tuple(nodes), tuple(losses), capacity
 
 
-def _joined(spans: Iterator[tuple[float, float]]) -> list[tuple[float, float]]:
+def _merge_spans(spans: Iterator[tuple[float, float]]) -> list[tuple[float, float]]:
     joined: list[tuple[float, float]] = []
     for since, until in sorted(spans):
         if joined and since <= joined[-1][1] + 1:
@@ -386,13 +388,13 @@ def _joined(spans: Iterator[tuple[float, float]]) -> list[tuple[float, float]]:
     return joined
 
 
-def _seconds(moment: datetime | None) -> float | None:
+def _to_timestamp(moment: datetime | None) -> float | None:
     return None if moment is None else moment.timestamp()
 
 
-def _moment(seconds: float) -> datetime:
+def _to_datetime(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def _until(moment: float | None, end: float) -> float:
+def _clipped_end(moment: float | None, end: float) -> float:
     return end if moment is None else min(moment, end)

@@ -11,7 +11,7 @@ from portal.sentences import sentence_of
 
 
 class Simulation(models.Model):
-    """A simulation that an admin requested and ``tasks`` runs. Only the newest rows are kept (``services.KEPT``)."""
+    """A simulation that an admin requested and ``tasks`` runs. Only the newest are kept (``services.MAX_KEPT``)."""
 
     class State(models.TextChoices):
         QUEUED = "queued", "queued"
@@ -40,8 +40,8 @@ class Simulation(models.Model):
     """When the process that runs it last reported."""
     over_at = models.DateTimeField(null=True, blank=True)
     result = models.JSONField(null=True, blank=True)
-    """The figures of what really happened and of each policy (``services._carry_out``); of a policy that failed ``wrong``,
-    a message, or the sentence of an earlier release."""
+    """The figures of what really happened and of each policy (``services._simulate_policies``); of a policy that failed
+    ``wrong``, a message, or the sentence of an earlier release."""
     error = MessageField(blank=True)
     """Why it failed; ``why_failed`` has the sentence."""
 

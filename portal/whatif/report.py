@@ -7,8 +7,8 @@ from typing import Any
 
 from portal import charts, relative
 from portal.charts import Chart, Series
-from portal.scheduler import services as control
-from portal.scheduler.forms import query_of
+from portal.scheduler import services as scheduler_services
+from portal.scheduler.forms import form_query
 from portal.scheduler.models import SchedulerConfig
 from portal.sentences import sentence_of
 from portal.whatif.models import Simulation
@@ -16,8 +16,8 @@ from scheduling import registry
 from scheduling.params import Param
 
 REALLY = "What really happened"
-CHANGED = 0.05
-"""Differences up to this part count as no change."""
+MIN_CHANGE = 0.05
+"""Differences up to this share count as no change."""
 MAX_BARS = 12
 
 
@@ -60,7 +60,7 @@ class Measure:
     heading: str
     name: str
     unit: str
-    of: Callable[[Mapping[str, Any]], float]
+    value_in: Callable[[Mapping[str, Any]], float]
     less_is_better: bool | None = True
     """None when neither is better."""
     ratio: bool = False
@@ -93,7 +93,7 @@ def titles(simulation: Simulation) -> list[str]:
     """Return the titles of its policies, numbered where they are equal."""
     names: list[str] = []
     for each in simulation.policies:
-        title = control.title_of(each["policy"])
+        title = scheduler_services.title_of(each["policy"])
         same = sum(name == title or name.startswith(f"{title} (") for name in names)
         names.append(f"{title} ({same + 1})" if same else title)
     return names
@@ -103,15 +103,15 @@ def columns(simulation: Simulation) -> list[Column]:
     result = simulation.result or {}
     found = [Column(REALLY, result["really"])] if result else []
     simulated = result.get("simulated", [{}] * len(simulation.policies))
-    for place, (name, each, world) in enumerate(zip(titles(simulation), simulation.policies, simulated, strict=True)):
+    for place, (name, each, values) in enumerate(zip(titles(simulation), simulation.policies, simulated, strict=True)):
         known = each["policy"] in registry.POLICIES
         found.append(
             Column(
                 name=name,
-                figures={} if "wrong" in world else world,
-                wrong=sentence_of(world.get("wrong")),
-                query=query_of(each["policy"], each["params"]) if known and place else "",
-                words=_words(each),
+                figures={} if "wrong" in values else values,
+                wrong=sentence_of(values.get("wrong")),
+                query=form_query(each["policy"], each["params"]) if known and place else "",
+                words=_labelled_params(each),
                 in_force=place == 0,
                 knows=registry.describe(each["policy"]).knows if known else "",
             )
@@ -119,16 +119,16 @@ def columns(simulation: Simulation) -> list[Column]:
     return found
 
 
-def _words(each: Mapping[str, Any]) -> list[tuple[str, object]]:
+def _labelled_params(each: Mapping[str, Any]) -> list[tuple[str, object]]:
     known = each["policy"] in registry.POLICIES
     about = {item.name: item for item in registry.describe(each["policy"]).params} if known else {}
     return [
-        (about[name].label if name in about else name, _plain(value, about.get(name)))
+        (about[name].label if name in about else name, _param_text(value, about.get(name)))
         for name, value in each["params"].items()
     ]
 
 
-def _plain(value: object, param: Param | None) -> object:
+def _param_text(value: object, param: Param | None) -> object:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
@@ -136,27 +136,27 @@ def _plain(value: object, param: Param | None) -> object:
     return dict(param.choices).get(str(value), value) if param else value
 
 
-def table(worlds: Sequence[Column]) -> list[TableRow]:
-    base = next((world.figures["total"] for world in worlds if world.in_force and world.figures), None)
+def comparison_rows(columns: Sequence[Column]) -> list[TableRow]:
+    base = next((column.figures["total"] for column in columns if column.in_force and column.figures), None)
     lines, heading = [], ""
     for measure in MEASURES:
-        cells = [_cell(measure, world, world.figures.get("total"), base) for world in worlds]
+        cells = [_cell(measure, column, column.figures.get("total"), base) for column in columns]
         lines.append(TableRow(measure.name, cells, measure.heading if measure.heading != heading else ""))
         heading = measure.heading
     return lines
 
 
-def _cell(measure: Measure, world: Column, found: Mapping[str, Any] | None, base: Mapping[str, Any] | None) -> Cell:
+def _cell(measure: Measure, column: Column, found: Mapping[str, Any] | None, base: Mapping[str, Any] | None) -> Cell:
     if found is None:
-        return Cell("–", column=world.name)
-    value = measure.of(found)
+        return Cell("–", column=column.name)
+    value = measure.value_in(found)
     if measure.ratio and not value:  # no job lasted long enough to have one
-        return Cell("–", column=world.name)
+        return Cell("–", column=column.name)
     text = _formatted(value, measure.unit)
-    if base is None or world.in_force or world.name == REALLY or (measure.ratio and not measure.of(base)):
-        return Cell(text, column=world.name)
-    change, look = _change(measure, value, measure.of(base))
-    return Cell(text, change, look, world.name)
+    if base is None or column.in_force or column.name == REALLY or (measure.ratio and not measure.value_in(base)):
+        return Cell(text, column=column.name)
+    change, look = _change(measure, value, measure.value_in(base))
+    return Cell(text, change, look, column.name)
 
 
 def _formatted(value: float, unit: str) -> str:
@@ -171,29 +171,31 @@ def _change(measure: Measure, value: float, base: float) -> tuple[str, str]:
         return "", ""
     text = relative.difference(value, base, measure.unit, min_base=measure.min_base)
     compared = max(base, measure.min_base)
-    if text == "the same" or abs(value - base) <= CHANGED * compared or max(value, base) < measure.min_base:
+    if text == "the same" or abs(value - base) <= MIN_CHANGE * compared or max(value, base) < measure.min_base:
         return text, ""
     return text, "good" if (value < base) == measure.less_is_better else "bad"
 
 
-def shares(worlds: Sequence[Column], kind: str) -> list[TableRow]:
-    """Return who gains and who loses: the mean turnaround of each person or group."""
-    names = sorted({name for world in worlds for name in world.figures.get(kind, {})}, key=str.lower)
-    base: Mapping[str, Any] = next((each.figures[kind] for each in worlds if each.in_force and each.figures), {})
+def turnaround_rows(columns: Sequence[Column], kind: str) -> list[TableRow]:
+    """Return a row with the mean turnaround of each person or group, which shows who gains and who loses."""
+    names = sorted({name for column in columns for name in column.figures.get(kind, {})}, key=str.lower)
+    base: Mapping[str, Any] = next((each.figures[kind] for each in columns if each.in_force and each.figures), {})
     measure = MEASURES[0]
     lines = []
     for name in names:
-        jobs = next((w.figures[kind][name]["compared"] for w in worlds if name in w.figures.get(kind, {})), 0)
+        jobs = next((w.figures[kind][name]["compared"] for w in columns if name in w.figures.get(kind, {})), 0)
         if jobs:
-            cells = [_cell(measure, world, world.figures.get(kind, {}).get(name), base.get(name)) for world in worlds]
+            cells = [
+                _cell(measure, column, column.figures.get(kind, {}).get(name), base.get(name)) for column in columns
+            ]
             lines.append(TableRow(name, cells, jobs=jobs))
     return lines
 
 
-def error_of(worlds: Sequence[Column]) -> tuple[float, str] | None:
-    """Return how far the simulation of the policy in force is from what really happened: the part, and a sentence."""
-    happened = next((world.figures["total"] for world in worlds if world.name == REALLY), None)
-    base = next((world.figures["total"] for world in worlds if world.in_force and world.figures), None)
+def simulation_error(columns: Sequence[Column]) -> tuple[float, str] | None:
+    """Return how far the simulation of the policy in force is from what really happened: the share, and a sentence."""
+    happened = next((column.figures["total"] for column in columns if column.name == REALLY), None)
+    base = next((column.figures["total"] for column in columns if column.in_force and column.figures), None)
     if happened is None or base is None or not happened["turnaround"]["mean"]:
         return None
     real, made = happened["turnaround"]["mean"], base["turnaround"]["mean"]
@@ -209,21 +211,24 @@ def error_of(worlds: Sequence[Column]) -> tuple[float, str] | None:
     return abs((percent or 0) / 100), sentence
 
 
-def switched(start: datetime, end: datetime) -> int:
-    """Return how often the policy was switched in between; if it was, what happened is not due to one policy."""
+def count_switches(start: datetime, end: datetime) -> int:
+    """Return how often the policy was switched in between; if it was, what happened is not due to a single policy."""
     within = SchedulerConfig.objects.filter(created_at__gt=start, created_at__lte=end)
     return within.filter(pk__gt=SchedulerConfig.objects.order_by("pk").values("pk")[:1]).count()
 
 
-def pictures(worlds: Sequence[Column]) -> list[Chart]:
-    shown = [world for world in worlds if world.figures]
-    labels = [world.name for world in shown]
+def comparison_charts(columns: Sequence[Column]) -> list[Chart]:
+    shown = [column for column in columns if column.figures]
+    labels = [column.name for column in shown]
 
     def bars(title: str, unit: str, *measures: Measure) -> Chart:
-        series = [Series(measure.name, [measure.of(world.figures["total"]) for world in shown]) for measure in measures]
+        series = [
+            Series(measure.name, [measure.value_in(column.figures["total"]) for column in shown])
+            for measure in measures
+        ]
         return charts.bars(title, labels, series, unit, across=True)
 
-    people = [line.name for line in shares(shown, "people")]
+    people = [line.name for line in turnaround_rows(shown, "people")]
     busiest = sorted(people, key=lambda name: -shown[0].figures["people"][name]["gpu_hours"])[:MAX_BARS]
     found = [
         bars("Turnaround", charts.SECONDS, *MEASURES[:3]),
@@ -236,8 +241,8 @@ def pictures(worlds: Sequence[Column]) -> list[Chart]:
                 "Mean turnaround by person",
                 busiest,
                 [
-                    Series(world.name, [world.figures["people"][name]["turnaround"]["mean"] for name in busiest])
-                    for world in shown
+                    Series(column.name, [column.figures["people"][name]["turnaround"]["mean"] for name in busiest])
+                    for column in shown
                 ],
                 charts.SECONDS,
                 across=True,

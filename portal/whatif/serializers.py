@@ -59,7 +59,7 @@ class SimulationSerializer(serializers.ModelSerializer[Simulation]):
     def get_seconds_left(self, row: Simulation) -> float | None:
         if row.status != Simulation.State.RUNNING:
             return None
-        seconds, sure = progress.left(progress.steps(row, [each["policy"] for each in row.policies]))
+        seconds, sure = progress.remaining_seconds(progress.steps(row, [each["policy"] for each in row.policies]))
         return round(seconds, 1) if sure else None
 
 

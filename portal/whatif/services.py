@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from portal.accounts.models import User
 from portal.refused import Refused
-from portal.scheduler import services as control
+from portal.scheduler import services as scheduler_services
 from portal.whatif import figures, messages, progress, simulation_runs
 from portal.whatif.history import World
 from portal.whatif.models import Simulation
@@ -27,30 +27,30 @@ logger = logging.getLogger(__name__)
 WINDOWS = (7, 14, 30)
 MAX_POLICIES = 4
 """Including the policy in force."""
-KEPT = 50
+MAX_KEPT = 50
 MAX_QUEUED = 10
-SILENT = timedelta(minutes=3)
+DEAD_AFTER = timedelta(minutes=3)
 """A running simulation saves its progress every second, except in long decisions; after this it counts as dead."""
 SAVE_SECONDS = 1.0
 MAX_SECONDS = 1800.0
 MAX_QUOTED = 500
 State = Simulation.State
-LIVE = (State.QUEUED, State.RUNNING)
+ACTIVE_STATES = (State.QUEUED, State.RUNNING)
 Choice = tuple[str, Mapping[str, Any]]
 
 
-def ask(actor: User, days: int, choices: Iterable[Choice]) -> Simulation:
-    """Queue a simulation of the policy in force and of these. Raises Refused with a sentence."""
+def queue_simulation(actor: User, days: int, choices: Iterable[Choice]) -> Simulation:
+    """Queue a simulation of the policy in force and of the chosen ones. Raises Refused with a sentence."""
     if days not in WINDOWS:
         raise Refused(f"Choose the last {WINDOWS[0]}, {WINDOWS[1]} or {WINDOWS[2]} days.", field="days")
-    wanted = [_checked(key, params) for key, params in choices]
+    wanted = [_complete_choice(key, params) for key, params in choices]
     if not wanted:
         raise Refused("Choose at least one policy to simulate.", field="policies")
     with transaction.atomic():
-        config = control.config_in_force()
+        config = scheduler_services.config_in_force()
         if config.policy not in registry.POLICIES:
             raise Refused(f"The policy in force, {config.policy}, is no longer in the code: switch first.", "conflict")
-        policies = [_checked(config.policy, config.params)]
+        policies = [_complete_choice(config.policy, config.params)]
         policies += [each for place, each in enumerate(wanted) if each not in policies + wanted[:place]]
         if len(policies) > MAX_POLICIES:
             raise Refused(f"At most {MAX_POLICIES} policies at once, including the one in force.", field="policies")
@@ -62,7 +62,7 @@ def ask(actor: User, days: int, choices: Iterable[Choice]) -> Simulation:
         )
 
 
-def _checked(key: str, params: Mapping[str, Any]) -> dict[str, Any]:
+def _complete_choice(key: str, params: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return {"policy": key, "params": registry.complete(key, params)}
     except ValueError as error:
@@ -71,7 +71,7 @@ def _checked(key: str, params: Mapping[str, Any]) -> dict[str, Any]:
 
 def cancel(simulation: Simulation) -> None:
     """Cancel a simulation; one that runs ends within about a second. Raises Refused when it is already over."""
-    rows = Simulation.objects.filter(pk=simulation.pk, status__in=LIVE)
+    rows = Simulation.objects.filter(pk=simulation.pk, status__in=ACTIVE_STATES)
     if not rows.update(status=State.CANCELLED, over_at=timezone.now()):
         raise Refused("This simulation is already over.", "conflict")
     simulation.refresh_from_db()
@@ -79,7 +79,7 @@ def cancel(simulation: Simulation) -> None:
 
 def ahead_of(simulation: Simulation) -> int:
     """Return how many simulations come before a queued one."""
-    return Simulation.objects.filter(status__in=LIVE, pk__lt=simulation.pk).count()
+    return Simulation.objects.filter(status__in=ACTIVE_STATES, pk__lt=simulation.pk).count()
 
 
 # --- running -----------------------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ def run_queued() -> int:
     while (simulation := _claim()) is not None:
         count += 1
         try:
-            _finish(simulation, status=State.DONE, result=_carry_out(simulation), progress=1.0)
+            _finish(simulation, status=State.DONE, result=_simulate_policies(simulation), progress=1.0)
         except SimulationCancelledError:
             logger.info("simulation %s was cancelled", simulation.pk)
         except Refused as refusal:
@@ -109,7 +109,7 @@ def run_queued() -> int:
         except Exception as error:
             logger.exception("simulation %s failed", simulation.pk)
             _fail(simulation, messages.Broke(type(error).__name__))
-        _forget()
+        _delete_old()
     return count
 
 
@@ -120,7 +120,7 @@ def _fail(simulation: Simulation, why: Message) -> None:
 def _claim() -> Simulation | None:
     """Claim the next queued simulation and return it; None when there is none or another one runs."""
     now = timezone.now()
-    Simulation.objects.filter(status=State.RUNNING, seen_at__lt=now - SILENT).update(
+    Simulation.objects.filter(status=State.RUNNING, seen_at__lt=now - DEAD_AFTER).update(
         status=State.FAILED,
         over_at=now,
         error=messages.Interrupted().data(),
@@ -143,24 +143,24 @@ def _finish(simulation: Simulation, **values: Any) -> None:
     rows.update(over_at=timezone.now(), **values)
 
 
-def _forget() -> None:
-    over = Simulation.objects.exclude(status__in=LIVE).order_by("-pk").values_list("pk", flat=True)
-    Simulation.objects.filter(pk__in=list(over[KEPT:])).delete()
+def _delete_old() -> None:
+    over = Simulation.objects.exclude(status__in=ACTIVE_STATES).order_by("-pk").values_list("pk", flat=True)
+    Simulation.objects.filter(pk__in=list(over[MAX_KEPT:])).delete()
 
 
 class _ProgressReporter:
     """Saves the progress of a simulation, and notices whether it was cancelled or takes too long."""
 
     def __init__(self, simulation: Simulation, world: World) -> None:
-        self.simulation, self.coming = simulation, progress.events(world)
+        self.simulation, self.submission_times = simulation, progress.submission_times(world)
         self.titles = [each["policy"] for each in simulation.policies]
         self.policy, self.progress = 0, 0.0
-        self.parts = progress.begin(simulation, len(world.jobs))
+        self.parts = progress.initial_parts(simulation, len(world.jobs))
         self.saved = self.began = self.since = time.monotonic()
 
     def begin(self, policy: int) -> None:
         self.policy, self.since = policy, time.monotonic()
-        self._note(0.0)
+        self._update_part(0.0)
         self.save()
 
     def on_cycle(self, snapshot: Snapshot, plan: Plan) -> None:
@@ -168,17 +168,17 @@ class _ProgressReporter:
         if now - self.began > MAX_SECONDS:
             raise SimulationTimeoutError
         if now - self.saved >= SAVE_SECONDS:
-            self._note(min(0.999, progress.part(self.coming, snapshot)))
+            self._update_part(min(0.999, progress.simulated_share(self.submission_times, snapshot)))
             self.save()
 
     def end(self, *, whole: bool) -> None:
         """End a policy. Unless ``whole`` it failed, and is no measure of how long others will take."""
-        self._note(1.0)
+        self._update_part(1.0)
         if not whole:
             self.parts[self.policy]["jobs"] = 0
         self.save()
 
-    def _note(self, part: float) -> None:
+    def _update_part(self, part: float) -> None:
         seconds = max(0.001, time.monotonic() - self.since)  # 0 would mean that it has not begun
         self.parts[self.policy] |= {"part": round(part, 4), "seconds": round(seconds, 3)}
 
@@ -186,33 +186,35 @@ class _ProgressReporter:
         """Save the progress. It never goes back, even if the simulation turns out to take longer than expected."""
         self.saved = time.monotonic()
         self.simulation.parts = self.parts
-        self.progress = max(self.progress, progress.done(progress.steps(self.simulation, self.titles)))
+        self.progress = max(self.progress, progress.share_done(progress.steps(self.simulation, self.titles)))
         rows = Simulation.objects.filter(pk=self.simulation.pk, status=State.RUNNING)
         if not rows.update(progress=self.progress, parts=self.parts, seen_at=timezone.now()):
             raise SimulationCancelledError
 
 
-def _carry_out(simulation: Simulation) -> dict[str, Any]:
-    world = simulation_runs.read(simulation.start, simulation.end)
+def _simulate_policies(simulation: Simulation) -> dict[str, Any]:
+    world = simulation_runs.read_world(simulation.start, simulation.end)
     reporter = _ProgressReporter(simulation, world)
-    worlds = []
+    simulated = []
     for place, each in enumerate(simulation.policies):
         reporter.begin(place)
         policy = registry.build(each["policy"], each["params"])
         try:
             result = simulation_runs.simulate_world(world, policy, on_turn=reporter.on_cycle)
-            worlds.append(figures.summarise(world, figures.simulated_outcomes(world, result)))
+            simulated.append(figures.summarise(world, figures.simulated_outcomes(world, result)))
         except (SimulationCancelledError, SimulationTimeoutError):
             raise
         except InvalidPlanError as error:
-            worlds.append({"wrong": PlanRefused.from_violations(error.violations).data()})
+            simulated.append({"wrong": PlanRefused.from_violations(error.violations).data()})
         except Exception as error:
             logger.exception("policy %s failed in simulation %s", each["policy"], simulation.pk)
-            worlds.append({"wrong": messages.FailedOnHistory(f"{type(error).__name__}: {error}"[:MAX_QUOTED]).data()})
-        reporter.end(whole="wrong" not in worlds[-1])
+            simulated.append(
+                {"wrong": messages.FailedOnHistory(f"{type(error).__name__}: {error}"[:MAX_QUOTED]).data()}
+            )
+        reporter.end(whole="wrong" not in simulated[-1])
     found = {
         "really": figures.summarise(world, figures.actual_outcomes(world)),
-        "simulated": worlds,
+        "simulated": simulated,
         "gpu_hours_offered": round(world.capacity_gpu_seconds / 3600, 3),
         "nodes": len(world.nodes),
     }

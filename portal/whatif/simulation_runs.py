@@ -15,11 +15,11 @@ from scheduling.simulate import Options, Result, Spread, Summary, simulate
 from scheduling.simulate.result import UNFAIR, JobResult, job_to_json
 from scheduling.types import Plan, Policy, Snapshot
 
-BEYOND_SECONDS = 30 * 86_400.0
-"""How long jobs that have not ended are simulated beyond the window, at most."""
+MAX_SECONDS_AFTER_WINDOW = 30 * 86_400.0
+"""The maximum time beyond the window for which jobs that have not ended are simulated."""
 
 
-def read(start: datetime, end: datetime) -> World:
+def read_world(start: datetime, end: datetime) -> World:
     """Read the lab's past. Raises Refused when there is too little to simulate."""
     world = history.read(start, end)
     if not world.jobs:
@@ -50,7 +50,7 @@ def simulate_world(
         options=replace(
             options or Options(),
             losses=world.losses,
-            until=world.end + BEYOND_SECONDS,
+            until=world.end + MAX_SECONDS_AFTER_WINDOW,
             patience_seconds=settings.PATIENCE_HOURS * 3600.0,
             damping_seconds=float(settings.DAMPING_SECONDS),
         ),
@@ -63,8 +63,8 @@ def simulate_world(
 # --- results with the simulator's figures, by the rules of the page -----------------------------------------------
 
 
-def summary(world: World, outcomes: Sequence[Outcome], result: Result | None = None) -> Summary:
-    """Return times of the compared jobs, and amounts of all within the window; without ``result``: what really happened."""
+def summarise(world: World, outcomes: Sequence[Outcome], result: Result | None = None) -> Summary:
+    """Return the times of compared jobs, and amounts of all in the window; without ``result``, of what really happened."""
     compared = [each for each in outcomes if each.compared]
     ended = [each.turnaround for each in compared if each.turnaround is not None]
     rho = [each.rho for each in compared if each.rho is not None]
@@ -97,7 +97,7 @@ def summary(world: World, outcomes: Sequence[Outcome], result: Result | None = N
     )
 
 
-def rows(world: World, outcomes: Sequence[Outcome], jobs: Sequence[JobResult]) -> list[dict[str, Any]]:
+def job_rows(world: World, outcomes: Sequence[Outcome], jobs: Sequence[JobResult]) -> list[dict[str, Any]]:
     """Return one row for each job, in the form of the simulator's, with whether it is ``compared``."""
     by_id = {job.id: job for job in jobs}
     return [
@@ -119,9 +119,9 @@ def rows(world: World, outcomes: Sequence[Outcome], jobs: Sequence[JobResult]) -
 def actual_report(world: World) -> tuple[Summary, list[dict[str, Any]]]:
     """Return the summary and the jobs of what really happened."""
     outcomes = figures.actual_outcomes(world)
-    return summary(world, outcomes), rows(world, outcomes, figures.actual_results(world))
+    return summarise(world, outcomes), job_rows(world, outcomes, figures.actual_results(world))
 
 
 def simulated_report(world: World, result: Result) -> tuple[Summary, list[dict[str, Any]]]:
     outcomes = figures.simulated_outcomes(world, result)
-    return summary(world, outcomes, result), rows(world, outcomes, result.jobs)
+    return summarise(world, outcomes, result), job_rows(world, outcomes, result.jobs)

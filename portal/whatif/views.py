@@ -13,7 +13,7 @@ from django.views.decorators.vary import vary_on_headers
 
 from portal.accounts.permissions import admin_required, signed_in
 from portal.refused import Refused
-from portal.scheduler import services as control
+from portal.scheduler import services as scheduler_services
 from portal.whatif import progress, report, services
 from portal.whatif.forms import WhatifForm
 from portal.whatif.models import Simulation
@@ -27,7 +27,7 @@ PEOPLE_SHOWN = 50
 @require_http_methods(["GET", "HEAD", "POST"])
 def new(request: HttpRequest) -> HttpResponse:
     """Fill the form from ``?policy=key`` (repeatable) and ``&params={...}`` of the first; POST starts the simulation."""
-    config = control.current_config()
+    config = scheduler_services.current_config()
     sent = request.POST if request.method == "POST" else None
     form, wrong = WhatifForm(request.GET, sent, config), ""
     if sent is not None:
@@ -35,7 +35,9 @@ def new(request: HttpRequest) -> HttpResponse:
             if form.too_many:
                 raise Refused(f"At most {services.MAX_POLICIES} policies at once, including the one in force.")
             if form.is_valid():
-                return redirect("whatif:detail", services.ask(signed_in(request), form.days, form.choices).pk)
+                return redirect(
+                    "whatif:detail", services.queue_simulation(signed_in(request), form.days, form.choices).pk
+                )
         except Refused as refusal:
             wrong = refusal.message
     about = {
@@ -43,7 +45,7 @@ def new(request: HttpRequest) -> HttpResponse:
         "wrong": wrong or form.wrong,
         "windows": services.WINDOWS,
         "policies": registry.describe_all(),
-        "in_force": control.title_of(config.policy),
+        "in_force": scheduler_services.title_of(config.policy),
     }
     return render(request, "whatif/new.html", about, status=200 if sent is None else 400)
 
@@ -53,7 +55,7 @@ def new(request: HttpRequest) -> HttpResponse:
 def simulations(request: HttpRequest) -> HttpResponse:
     rows = Simulation.objects.select_related("created_by").defer("result")
     page = Paginator(rows, PER_PAGE).get_page(request.GET.get("page"))
-    about = {"page": page, "rows": [(row, report.titles(row)) for row in page], "kept": services.KEPT}
+    about = {"page": page, "rows": [(row, report.titles(row)) for row in page], "kept": services.MAX_KEPT}
     return render(request, "whatif/list.html", about)
 
 
@@ -75,14 +77,14 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
     worlds = report.columns(simulation)
     about |= {"worlds": worlds, "again": _form_of(simulation)}
     if simulation.result:
-        people = Paginator(report.shares(worlds, "people"), PEOPLE_SHOWN).get_page(request.GET.get("page"))
+        people = Paginator(report.turnaround_rows(worlds, "people"), PEOPLE_SHOWN).get_page(request.GET.get("page"))
         about |= {
-            "table": report.table(worlds),
+            "table": report.comparison_rows(worlds),
             "people": people,
-            "groups": report.shares(worlds, "groups"),
-            "error": report.error_of(worlds),
-            "switched": report.switched(simulation.start, simulation.end),
-            "charts": report.pictures(worlds),
+            "groups": report.turnaround_rows(worlds, "groups"),
+            "error": report.simulation_error(worlds),
+            "switched": report.count_switches(simulation.start, simulation.end),
+            "charts": report.comparison_charts(worlds),
             "total": simulation.result["really"]["total"],
             "offered": simulation.result["gpu_hours_offered"],
         }

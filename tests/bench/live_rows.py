@@ -13,7 +13,7 @@ from django.utils import timezone
 from portal.cluster.models import Environment, Node
 from portal.jobs.models import Allocation, Attempt, Container, Job
 from portal.projects.models import Project
-from portal.scheduler.recording import recorded
+from portal.scheduler.recording import read_recordings
 from scheduling import wire
 from scheduling.types import Snapshot
 
@@ -51,7 +51,7 @@ def write_past(project: int, specs: Sequence[tuple[Mapping[str, Any], float]]) -
 def print_facts() -> None:
     """Print a line of JSON: the rows of each job, and when and how the policy first saw it."""
     first: dict[str, Snapshot] = {}
-    for turn in recorded():
+    for turn in read_recordings():
         for seen in turn.snapshot.jobs:
             first.setdefault(seen.id, Snapshot(turn.snapshot.now, (), (seen,)))
     facts = {

@@ -104,7 +104,7 @@ def month_simulated() -> dict[str, Any]:
     from portal.whatif import services
 
     made = month()
-    asked = services.ask(User.objects.get(username="alice"), 14, [("elastic_fifo", {}), ("srjf", {})])
+    asked = services.queue_simulation(User.objects.get(username="alice"), 14, [("elastic_fifo", {}), ("srjf", {})])
     services.run_queued()
     return made | {"simulation": asked.pk}
 

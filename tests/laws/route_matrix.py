@@ -98,7 +98,7 @@ def names(world: World) -> dict[str, Any]:
         "container": world.running.attempts.get().containers.get().name,
         "sha256": world.code.sha256,
         "reservation": reserve(world).pk,
-        "simulation": whatif.ask(world.ada, 7, [("srjf", {})]).pk,
+        "simulation": whatif.queue_simulation(world.ada, 7, [("srjf", {})]).pk,
     }
 
 

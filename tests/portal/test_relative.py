@@ -45,7 +45,7 @@ def cells(base: dict[str, Any], other: dict[str, Any]) -> dict[str, tuple[str, s
         report.Column("in force", {"total": base}, in_force=True),
         report.Column("other", {"total": other}),
     ]
-    return {line.name: (line.cells[1].change, line.cells[1].look) for line in report.table(worlds)}
+    return {line.name: (line.cells[1].change, line.cells[1].look) for line in report.comparison_rows(worlds)}
 
 
 def test_a_lab_without_waiting_jobs_gets_no_percentages() -> None:

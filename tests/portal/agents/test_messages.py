@@ -159,7 +159,7 @@ def shown_environment(node: Node) -> str:
     (found,) = client.get(f"/api/v1/nodes/{node.pk}/").json()["environments"]
     assert found["detail"][:150] in html.unescape(client.get("/admin/nodes/").content.decode())
     environment = NodeEnvironment.objects.get().environment
-    reason = availability.why_nowhere(1, environment.pk, "Torch", availability.read_nodes(timezone.now()), frozenset())
+    reason = availability.why_blocked(1, environment.pk, "Torch", availability.read_nodes(timezone.now()), frozenset())
     assert reason is not None and found["detail"] in sentence_of(reason.data())
     return str(found["detail"])
 

@@ -12,7 +12,7 @@ from portal.jobs.models import Allocation
 from portal.jobs.resize_timeline.svg import draw
 from portal.jobs.resize_timeline.timeline import AttemptSpan, GroupSpan, HostSpan, build_timeline
 from portal.jobs.whereabouts import held_by_node, held_now
-from portal.scheduler.availability import Nodes, why_nowhere
+from portal.scheduler.availability import Nodes, why_blocked
 from portal.sentences import sentence_of
 from tests.portal import jobs_world as world
 from tests.portal.control_world import queue, ready_node
@@ -56,7 +56,7 @@ def test_the_lab_is_named_by_what_its_machines_offer() -> None:
 @pytest.mark.parametrize(("count", "needed"), [(1, "1 GPU"), (3, "3 GPUs")])
 def test_a_lab_that_is_too_small_is_reported_in_the_right_number(count: int, needed: str) -> None:
     nodes = Nodes([object()], {}, {}, {}, frozenset(), {}, {}, frozenset())  # type: ignore[list-item]
-    reason = why_nowhere(count, 1, "PyTorch", nodes, frozenset())
+    reason = why_blocked(count, 1, "PyTorch", nodes, frozenset())
     assert reason is not None
     assert sentence_of(reason.data()).startswith(f"It needs {needed} at once, but the lab has 0")
 

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from portal.accounts.models import Limit, User
 from portal.cluster.models import Environment, NodeEnvironment
-from portal.forecast import changes, helping
+from portal.forecast import advice, changes
 from portal.jobs import services as jobs
 from portal.jobs.models import Attempt, Job, JobState
 from portal.projects.models import Membership
@@ -36,7 +36,7 @@ POLICIES = [
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clear what was cached of another test's lab."""
     cache.clear()
-    monkeypatch.setattr(helping, "_present", helping._Present())
+    monkeypatch.setattr(advice, "_lab_state", advice._LabStateCache())
 
 
 def alice() -> User:
@@ -53,13 +53,13 @@ def half_free(gpus: int = 4, held: int = 2) -> Job:
     return job
 
 
-def keys(job: Job) -> dict[str, helping.Advice]:
-    return {each.change: each for each in helping.counsel(job, job.submitted_by).advice}
+def keys(job: Job) -> dict[str, advice.Advice]:
+    return {each.change: each for each in advice.advice_for(job, job.submitted_by).advice}
 
 
 def do(job: Job, key: str) -> Job:
     """Make the change as its owner, and run real cycles until agents have released what was requested back."""
-    changed = helping.change(job.submitted_by, job, key)
+    changed = advice.make_change(job.submitted_by, job, key)
     turn()
     return changed
 
@@ -71,9 +71,9 @@ class TestWhateverThePolicy:
         half_free()
         job = queue(4, launcher="command")
         turn()
-        advice = keys(job)["gpus-2"]
-        assert advice.sentence == "With 2 GPUs instead of 4 it starts now."
-        assert advice.starts_now and advice.differs == {"min_gpus": 2, "max_gpus": 2}
+        offer = keys(job)["gpus-2"]
+        assert offer.sentence == "With 2 GPUs instead of 4 it starts now."
+        assert offer.starts_now and offer.differs == {"min_gpus": 2, "max_gpus": 2}
         assert gpus_of(do(job, "gpus-2")) == 2
         job.refresh_from_db()
         assert job.state == JobState.CANCELLED
@@ -89,8 +89,8 @@ class TestWhateverThePolicy:
         if policy == "tiresias":  # gives each job what it asks for at most, elastic or not
             assert "elastic" not in keys(job)
             return
-        advice = keys(job)["elastic"]
-        assert advice.sentence == "As an elastic job with 1 to 4 GPUs it starts now."
+        offer = keys(job)["elastic"]
+        assert offer.sentence == "As an elastic job with 1 to 4 GPUs it starts now."
         changed = do(job, "elastic")
         assert (changed.elastic, changed.min_gpus, changed.max_gpus) == (True, 1, 4)
         assert gpus_of(changed) >= 1
@@ -102,8 +102,8 @@ class TestWhateverThePolicy:
         Environment.objects.filter(key="jax").update(packages=["torch", "numpy", "jax"])
         job = queue(2, launcher="command")
         turn()
-        advice = keys(job)["environment-jax"]
-        assert advice.sentence == "In the environment jax, which is ready on 1 other node, it starts now."
+        offer = keys(job)["environment-jax"]
+        assert offer.sentence == "In the environment jax, which is ready on 1 other node, it starts now."
         assert gpus_of(do(job, "environment-jax")) == 2
 
     def test_every_promise_of_random_labs_is_kept(self, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ class TestWhateverThePolicy:
             run_agents()
             waiting = list(Job.objects.filter(state=JobState.QUEUED, attempts=None).order_by("pk"))
             for job in rng.sample(waiting, min(2, len(waiting))):
-                promises = [each for each in helping.counsel(job, job.submitted_by).advice if each.starts_now]
+                promises = [each for each in advice.advice_for(job, job.submitted_by).advice if each.starts_now]
                 if not promises:
                     continue
                 changed = do(job, rng.choice(promises).change)
@@ -156,7 +156,7 @@ class TestWhichChanges:
         turn()
         assert "elastic" not in keys(job)
         with pytest.raises(Refused):
-            helping.change(alice(), job, "elastic")
+            advice.make_change(alice(), job, "elastic")
 
     def test_an_environment_without_what_the_code_imports_is_not_proposed(self) -> None:
         half_free(gpus=2)
@@ -172,33 +172,33 @@ class TestWhichChanges:
         half_free(gpus=2)
         jobs = [queue(2, launcher="command") for _ in range(3)]
         turn()
-        reading = mock.Mock(wraps=helping.present)
-        monkeypatch.setattr(helping, "present", reading)
+        reading = mock.Mock(wraps=advice.policy_and_snapshot)
+        monkeypatch.setattr(advice, "policy_and_snapshot", reading)
         for job in jobs:
-            assert "starts it clearly sooner" in helping.counsel(job, job.submitted_by).sentence
+            assert "starts it clearly sooner" in advice.advice_for(job, job.submitted_by).sentence
         assert reading.call_count == 1
         late = queue(2, launcher="command")  # it was not there when the lab was read
-        assert "starts it clearly sooner" in helping.counsel(late, late.submitted_by).sentence
+        assert "starts it clearly sooner" in advice.advice_for(late, late.submitted_by).sentence
         assert reading.call_count == 2
 
     def test_a_user_has_one_question_worked_out_at_a_time(self) -> None:
         half_free(gpus=2)
         job = queue(2, launcher="command")
-        with helping._answers.of(job.submitted_by_id):
-            assert helping.counsel(job, job.submitted_by).sentence == helping.BUSY
-        assert "starts it clearly sooner" in helping.counsel(job, job.submitted_by).sentence
+        with advice._advice_turns.of(job.submitted_by_id):
+            assert advice.advice_for(job, job.submitted_by).sentence == advice.BUSY
+        assert "starts it clearly sooner" in advice.advice_for(job, job.submitted_by).sentence
 
     def test_a_job_that_is_about_to_start_needs_no_help(self) -> None:
         ready_node("a", 2)
         job = queue(1)
-        found = helping.counsel(job, job.submitted_by)
+        found = advice.advice_for(job, job.submitted_by)
         assert found.about_to_start and not found.advice and found.sentence == "It is about to start as it is."
 
     def test_when_nothing_helps_the_answer_lists_what_was_tried(self) -> None:
         switch_policy(None, "fifo", {})
         half_free(gpus=2)
         job = queue(1, launcher="command")
-        found = helping.counsel(job, job.submitted_by)
+        found = advice.advice_for(job, job.submitted_by)
         assert not found.advice
         assert found.sentence.startswith("None of these starts it clearly sooner: ")
         assert "a shorter time limit" in found.sentence
@@ -213,9 +213,9 @@ class TestWhichChanges:
         assert (gpus_of(first), gpus_of(second)) == (2, 4)
         Job.objects.filter(pk=second.pk).update(time_limit_seconds=86400)
         job = queue(6)
-        advice = keys(job)
-        assert not any(each.starts_now for each in advice.values())
-        for each in advice.values():
+        offer = keys(job)
+        assert not any(each.starts_now for each in offer.values())
+        for each in offer.values():
             assert "it probably starts" in each.sentence and each.high_seconds > 0
 
     def test_a_limit_is_about_the_changed_job_as_well(self) -> None:
@@ -247,7 +247,7 @@ class TestChanging:
     def test_the_changed_job_keeps_its_place_and_is_otherwise_the_same(self) -> None:
         job = self.waiting(arguments=["--epochs", "3"], env_vars={"A": "1"}, retries=2)
         behind = queue(2, launcher="command")
-        changed = helping.change(alice(), job, "gpus-2")
+        changed = advice.make_change(alice(), job, "gpus-2")
         assert changed.submitted_at == job.submitted_at and changed.copied_from_id == job.pk
         before, after = (jobs.submission_of(Job.objects.get(pk=each.pk)) for each in (job, changed))
         assert after == type(before)(
@@ -266,15 +266,15 @@ class TestChanging:
         Membership.objects.create(project=job.project, user=bob, role=Membership.Role.MEMBER)
         for user in (bob, ada):
             with pytest.raises(Refused, match="Only the user who submitted"):
-                helping.change(user, job, "gpus-2")
-            assert not helping.may_change(user, job)
+                advice.make_change(user, job, "gpus-2")
+            assert not advice.may_change(user, job)
         assert Job.objects.filter(state=JobState.QUEUED).get() == job
 
     def test_an_owner_who_has_left_the_project_may_not(self) -> None:
         job = self.waiting()
         Membership.objects.filter(user=alice()).delete()
         with pytest.raises(Refused):
-            helping.change(alice(), job, "gpus-2")
+            advice.make_change(alice(), job, "gpus-2")
         job.refresh_from_db()
         assert job.state == JobState.QUEUED
 
@@ -282,28 +282,28 @@ class TestChanging:
     def test_only_what_is_offered_can_be_asked_for(self, key: str) -> None:
         job = self.waiting()
         with pytest.raises(Refused, match="not available for the job"):
-            helping.change(alice(), job, key)
+            advice.make_change(alice(), job, key)
 
     def test_what_has_started_meanwhile_is_left_alone(self) -> None:
         job = self.waiting()
         run_agents(finish=True)
         turn()
         with pytest.raises(Refused, match="no longer waiting"):
-            helping.change(alice(), job, "gpus-2")
+            advice.make_change(alice(), job, "gpus-2")
         assert gpus_of(job) == 4
 
     def test_what_has_run_before_keeps_its_checkpoints(self) -> None:
         job = self.waiting()
         Attempt.objects.create(job=job, number=1, ended_at=timezone.now(), outcome="preempted", secret="s")
-        assert not helping.may_change(alice(), job)
+        assert not advice.may_change(alice(), job)
         with pytest.raises(Refused, match="checkpoints"):
-            helping.change(alice(), job, "gpus-2")
+            advice.make_change(alice(), job, "gpus-2")
 
     def test_when_the_copy_is_refused_the_job_goes_on_waiting(self) -> None:
         job = self.waiting()
         Environment.objects.update(retired=True)
         with pytest.raises(Refused, match="no longer offered"):
-            helping.change(alice(), job, "gpus-2")
+            advice.make_change(alice(), job, "gpus-2")
         job.refresh_from_db()
         assert (job.state, job.intent) == (JobState.QUEUED, Job.Intent.RUN)
 
@@ -388,13 +388,13 @@ class TestPagesAndApi:
         half_free()
         job = queue(4, launcher="command")
         asked = []
-        real = helping.what_helps
+        real = advice.find_helpful_changes
 
         def counted(*args: Any) -> Any:
             asked.append(1)
             return real(*args)
 
-        monkeypatch.setattr(helping, "what_helps", counted)
+        monkeypatch.setattr(advice, "find_helpful_changes", counted)
         for _ in range(3):
             assert "gpus-2" in keys(job)
         assert len(asked) == 1

@@ -59,7 +59,7 @@ def forecast(job: Job, low: float | None, high: float | None, made_ago: float = 
         until=now + timedelta(hours=24),
         draws=20,
     )
-    row.trail = services._longer([], row)
+    row.trail = services._extended_trail([], row)
     row.save()
     return row
 
@@ -175,7 +175,7 @@ class TestMaking:
         first = row.trail[0]
         for _ in range(200):
             row.made_at += timedelta(minutes=1)
-            row.trail = services._longer(row.trail, row)
+            row.trail = services._extended_trail(row.trail, row)
         assert row.trail[0] == first
         ages = [(row.made_at.timestamp() - at) / 60 for at, _, _ in row.trail[1:]]
         assert 60 < max(ages) <= 80 and len(ages) <= 20
@@ -198,7 +198,7 @@ class TestScoring:
         job = queue(2)
         forecast(job, low, high, made_ago=3)
         self.start(job)
-        services.settle(timezone.now())
+        services.close_forecasts(timezone.now())
         score = Score.objects.get()
         assert (score.made, score.held, score.job_id) == ("first", held, job.pk)
         assert not Forecast.objects.exists()
@@ -212,7 +212,7 @@ class TestScoring:
         row.trail = [[now - ago * 60, *ends] for ago, ends in ((200, bad), (63, good), (58, bad), (11, good), (4, bad))]
         row.save()
         self.start(job)
-        services.settle(timezone.now())
+        services.close_forecasts(timezone.now())
         assert dict(Score.objects.values_list("made", "held")) == {"first": False, "hour": True, "minutes": True}
 
     def test_a_job_that_is_cancelled_or_held_is_not_scored(self) -> None:
@@ -222,7 +222,7 @@ class TestScoring:
             forecast(job, 5, 10)
         jobs.cancel(alice(), cancelled)
         jobs.hold(alice(), held)
-        services.settle(timezone.now())
+        services.close_forecasts(timezone.now())
         assert not Score.objects.exists()
         assert list(Forecast.objects.values_list("job", flat=True)) == [waits.pk]
 
@@ -231,30 +231,30 @@ class TestScoring:
         job = queue(2)
         forecast(job, -1, 5, made_ago=3)
         self.start(job)
-        services.settle(timezone.now())
+        services.close_forecasts(timezone.now())
         part = Attempt.objects.get(job=job).containers.first()
         assert part is not None
         for part in Attempt.objects.get(job=job).containers.all():
             lifecycle.advance(part, "EXITED", exit_reason="lost")
         forecast(job, 0, 5)
-        services.settle(timezone.now())
+        services.close_forecasts(timezone.now())
         assert Score.objects.count() == 1  # the earlier start does not score this forecast
         turn()
-        services.settle(timezone.now() + timedelta(seconds=1))
+        services.close_forecasts(timezone.now() + timedelta(seconds=1))
         assert Score.objects.count() == 2
 
     def test_the_percentage_is_shown_only_for_enough_of_them(self) -> None:
         busy_lab()
         job, now = queue(1), timezone.now()
-        assert "none was tested" in services.measured(now).sentence
+        assert "none was tested" in services.reliability(now).sentence
         for number in range(25):
             fields: dict[str, Any] = {"made_at": now, "low": now, "placed_at": now - timedelta(days=number)}
             Score.objects.create(job=job, made="first", held=number >= 5, **fields)
             Score.objects.create(job=job, made="hour", held=False, **fields)
             if number == 3:
-                assert "only 4 were tested" in services.measured(now).sentence
-        assert services.measured(now).sentence == "In the last 30 days, 80 % of 25 ranges were right."
-        assert services.measured(now + timedelta(days=30)).percent is None
+                assert "only 4 were tested" in services.reliability(now).sentence
+        assert services.reliability(now).sentence == "In the last 30 days, 80 % of 25 ranges were right."
+        assert services.reliability(now + timedelta(days=30)).percent is None
 
     def test_old_scores_are_forgotten(self) -> None:
         busy_lab()
@@ -262,7 +262,7 @@ class TestScoring:
         fields: dict[str, Any] = {"job": queue(1), "made": "first", "made_at": now, "low": now, "held": True}
         for days in (1, 91):
             Score.objects.create(placed_at=now - timedelta(days=days), **fields)
-        services.settle(now)
+        services.close_forecasts(now)
         assert Score.objects.count() == 1
 
 
@@ -356,7 +356,7 @@ class TestPages:
             "ranges": 0,
             "held": 0,
             "percent": None,
-            "sentence": services.measured().sentence,
+            "sentence": services.reliability().sentence,
         }
 
     def test_a_job_that_does_not_wait_has_no_forecast(self) -> None:

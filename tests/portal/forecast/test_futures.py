@@ -113,9 +113,9 @@ def test_without_time_for_all_futures_it_is_looked_less_far_and_nothing_beyond_i
 
 def test_the_fewer_turns_there_is_time_for_the_coarser() -> None:
     day = 24 * 3600.0
-    found = [futures._coarse(count, day) for count in (1000, 530, 500, 220, 200, 5)]
+    found = [futures._window_part(count, day) for count in (1000, 530, 500, 220, 200, 5)]
     assert found == [0.02, 0.02, 0.05, 0.05, 0.1, 0.1]
-    assert futures._coarse(100, 120.0) == 0.02  # not so far
+    assert futures._window_part(100, 120.0) == 0.02  # not so far
 
 
 @pytest.mark.thorough
@@ -182,7 +182,7 @@ def test_spans_are_given_in_words_with_units(low: float, high: float, text: str)
 
 
 def test_a_list_has_room_for_less() -> None:
-    assert words.short("starts in 50 minutes to 3 hours") == "starts in 50 min to 3 h"
+    assert words.abbreviate_units("starts in 50 minutes to 3 hours") == "starts in 50 min to 3 h"
 
 
 @pytest.mark.parametrize(
@@ -207,9 +207,9 @@ def test_a_shorter_limit_fits_before_a_reservation() -> None:
     job = waiting("7", 4, longest_seconds=86_400.0)
     kept = Reservation("course", "a", 4, NOW + 3600, NOW + 7200, frozenset({"carol"}))
     snapshot = replace(world(job), reservations=(kept,))
-    offered = list(changes._shorter(row, replace(job, id="8")))
-    answer = changes.what_helps(Fifo(), snapshot, job, offered)
-    assert [sentence_of(each.message.data()) for each in answer.helps] == [
+    offered = list(changes._shorter_time_limits(row, replace(job, id="8")))
+    answer = changes.find_helpful_changes(Fifo(), snapshot, job, offered)
+    assert [sentence_of(each.message.data()) for each in answer.helpful] == [
         "With at most 60 minutes instead of 24 hours it starts now. It is stopped after that time."
     ]
     assert not answer.about_to_start

@@ -24,7 +24,7 @@ from portal.jobs.rules import (
     silence_allowed,
 )
 from portal.jobs.survival import AnyContainer, ContainerFacts, SurvivalRule, ended_well, hosts_of, lacks_driver
-from portal.scheduler.driver_failover import REST
+from portal.scheduler.driver_failover import REPLACEMENT_DELAY
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 TURN = timedelta(seconds=1)
@@ -36,7 +36,7 @@ RUNNING, EXITED = ContainerState.RUNNING, ContainerState.EXITED
 HOST, DRIVER = Container.Role.HOST, Container.Role.DRIVER
 SILENCE_SECONDS = silence_allowed().total_seconds()
 LIMITS = (
-    REST,
+    REPLACEMENT_DELAY,
     timedelta(seconds=RING_SECONDS),
     timedelta(seconds=EMPTY_SECONDS),
     timedelta(seconds=ASSIGNED_SECONDS),
@@ -218,7 +218,9 @@ def obeyed(container: ContainerFacts, now: datetime) -> ContainerFacts:
 
 def new_driver(attempt: AttemptFacts, containers: Sequence[ContainerFacts], now: datetime) -> ContainerFacts | None:
     drivers = [container for container in containers if container.role == DRIVER]
-    rested = all(container.exited_at is not None and now - container.exited_at >= REST for container in drivers)
+    rested = all(
+        container.exited_at is not None and now - container.exited_at >= REPLACEMENT_DELAY for container in drivers
+    )
     wanted = attempt.wanted == Attempt.Wanted.RUN and lacks_driver(attempt.survival_rule, containers)
     if not (drivers and rested and wanted):
         return None

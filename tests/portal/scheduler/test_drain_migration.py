@@ -105,7 +105,7 @@ def test_nodes_that_others_have_reserved_are_no_room(job: Job) -> None:
 def test_new_hosts_that_do_not_come_are_not_waited_for_for_ever(job: Job) -> None:
     drain("a")
     turn()
-    later = timezone.now() + drain_migration.PATIENCE + timedelta(seconds=1)
+    later = timezone.now() + drain_migration.JOIN_TIMEOUT + timedelta(seconds=1)
     Node.objects.update(last_seen_at=later)
     turn(now=later)
     assert job.attempts.get(number=1).stop_reason == "drained"

@@ -105,8 +105,8 @@ def test_reading_step_by_step_gives_the_same_as_reading_at_once(node: Node) -> N
             assert kept.similar_runs(script(job), arguments, people, speeds[0]) == fresh.similar_runs(
                 script(job), arguments, people, speeds[1]
             )
-        assert kept.begin_seconds(script(job)) == fresh.begin_seconds(script(job))
-        assert kept.change_seconds(script(job)) == fresh.change_seconds(script(job))
+        assert kept.startup_seconds(script(job)) == fresh.startup_seconds(script(job))
+        assert kept.measured_resize_seconds(script(job)) == fresh.measured_resize_seconds(script(job))
 
 
 def test_what_is_written_a_little_late_is_not_missed(node: Node) -> None:
@@ -115,18 +115,18 @@ def test_what_is_written_a_little_late_is_not_missed(node: Node) -> None:
     history.refresh(NOW + timedelta(minutes=1))
     history.refresh(NOW + timedelta(minutes=2))
     assert history.similar_runs(script(job), "[]", (0, 0), None).lengths == pytest.approx((60,))
-    assert sum(map(sum, history.used([], NOW.timestamp()).values())) == pytest.approx(60, abs=0.2)
+    assert sum(map(sum, history.gpu_seconds_by_day([], NOW.timestamp()).values())) == pytest.approx(60, abs=0.2)
 
 
 def test_after_a_failed_read_it_reads_everything_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     job = ran(node, 1, 60)
     history = History()
     with monkeypatch.context() as broken:
-        broken.setattr(module, "_runs_of", lambda rows: (_ for _ in ()).throw(DatabaseError("gone")))
+        broken.setattr(module, "_merge_attempts", lambda rows: (_ for _ in ()).throw(DatabaseError("gone")))
         with pytest.raises(DatabaseError):
             history.refresh(NOW)
     history.refresh(NOW)
-    assert sum(map(sum, history.used([], NOW.timestamp()).values())) == pytest.approx(60, abs=0.2)
+    assert sum(map(sum, history.gpu_seconds_by_day([], NOW.timestamp()).values())) == pytest.approx(60, abs=0.2)
     assert len(history.similar_runs(script(job), "[]", (0, 0), None).lengths) == 1
 
 
@@ -169,18 +169,18 @@ def test_the_first_line_of_a_rank_ends_the_beginning(node: Node) -> None:
     for seconds in (10, 20, 90):
         job = ran(node, 1, 600, first_line=seconds)
     ran(node, 1, 600, first_line=70, entry="other.py")
-    assert read().begin_seconds(script(job)) == 20
-    assert read().begin_seconds((0, "", "")) == 45
-    assert History().begin_seconds(script(job)) is None
+    assert read().startup_seconds(script(job)) == 20
+    assert read().startup_seconds((0, "", "")) == 45
+    assert History().startup_seconds(script(job)) is None
 
 
 def test_the_pause_of_the_ranks_is_the_cost_of_a_resize(node: Node) -> None:
     job = ran(node, 1, 600)
     changed(job, None, 0.5, 3.0, 2.0)
     changed(ran(node, 1, 600, entry="other.py"), None, 9.0)
-    assert read().change_seconds(script(job)) == 2.0
-    assert read().change_seconds((0, "horovod", "")) == 2.5
-    assert read().change_seconds((0, "torchrun", "")) is None
+    assert read().measured_resize_seconds(script(job)) == 2.0
+    assert read().measured_resize_seconds((0, "horovod", "")) == 2.5
+    assert read().measured_resize_seconds((0, "torchrun", "")) is None
 
 
 @pytest.mark.parametrize(
@@ -230,5 +230,5 @@ def test_what_similar_runs_did_does_not_depend_on_what_a_job_asks_for(node: Node
     seen = {job.id: job for job in snapshot.take().jobs}
     assert seen[str(small.pk)].work == seen[str(large.pk)].work
     assert seen[str(small.pk)] == replace(
-        snapshot.with_at_most(seen[str(large.pk)], 1), id=str(small.pk), submitted_at=small.submitted_at.timestamp()
+        snapshot.with_max_gpus(seen[str(large.pk)], 1), id=str(small.pk), submitted_at=small.submitted_at.timestamp()
     )

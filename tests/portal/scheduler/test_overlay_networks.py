@@ -86,7 +86,7 @@ def test_when_no_network_is_free_jobs_stay_on_one_node(settings: Any) -> None:
     seen = snapshot.take()
     other_way = applying.apply(seen, Plan({str(wide.pk): {a: 1, b: 2}}), "t").dropped
     assert other_way == {wide.pk: StepDropped("too_few_left", "a", 1)}
-    assert overlay_networks.free() is None
+    assert overlay_networks.next_free_number() is None
 
 
 def test_a_gang_over_two_nodes_waits_for_a_free_network(settings: Any) -> None:
@@ -119,13 +119,13 @@ def test_a_rank_group_grows_to_another_node_at_an_address_that_nothing_there_has
     job = queue(1, 2)
     turn()
     run_agents()
-    Container.objects.filter(role="host").update(index=overlay_networks.ADDRESSES - 1)  # as after a long life
+    Container.objects.filter(role="host").update(index=overlay_networks.ADDRESS_COUNT - 1)  # as after a long life
     ready_node("b", 1, runtime="docker", facts={"ring_address": "10.1.0.2"})
     seen = snapshot.take()
     applying.apply(seen, Plan({str(job.pk): {node.id: 1 for node in seen.nodes}}), "t")
     assert gpus_of(job) == 2
     newest = Container.objects.latest("pk")
-    assert newest.index == overlay_networks.ADDRESSES + 1  # the one before has the driver's address
+    assert newest.index == overlay_networks.ADDRESS_COUNT + 1  # the one before has the driver's address
     assert newest.spec["ring"]["address"] == "10.192.0.3" and newest.spec["ring"]["driver_host"] == "10.192.0.2"
     assert newest.node != a
 

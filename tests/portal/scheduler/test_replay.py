@@ -12,7 +12,7 @@ from django.utils import timezone
 from portal.jobs.models import Container
 from portal.scheduler import recording, tasks
 from portal.scheduler.models import Cycle, Recording, SchedulerConfig
-from portal.scheduler.recording import recorded
+from portal.scheduler.recording import read_recordings
 from portal.scheduler.replay import Summary, replay
 from portal.scheduler.services import switch_policy
 from scheduling import registry
@@ -59,14 +59,14 @@ def test_every_turn_is_decided_again_as_it_was(key: str) -> None:
     live_a_little()
     summary = fidelity()
     assert summary.cycles == Recording.objects.count() >= 5
-    assert (summary.same, summary.edited, summary.fidelity) == (summary.judged, 0, 1.0)
+    assert (summary.same, summary.edited, summary.fidelity) == (summary.compared, 0, 1.0)
 
 
 def test_a_recording_has_what_the_policy_saw_and_planned() -> None:
     ready_node("a", 2)
     job = queue(2)
     done = turn()
-    (kept,) = recorded()
+    (kept,) = read_recordings()
     assert kept.snapshot == done.seen and kept.plan is not None
     assert kept.plan.target == {str(job.pk): {kept.snapshot.nodes[0].id: 2}}
     cycle = Cycle.objects.get()
@@ -77,7 +77,7 @@ def test_a_recording_has_what_the_policy_saw_and_planned() -> None:
 def test_turns_come_in_the_order_in_which_they_were() -> None:
     ready_node("a", 4)
     live_a_little(2)
-    numbers = [each.cycle.pk for each in recorded()]
+    numbers = [each.cycle.pk for each in read_recordings()]
     assert len(numbers) > 2 and numbers == sorted(numbers)
 
 
@@ -96,7 +96,7 @@ def test_switches_between_turns_are_followed() -> None:
         switch_policy(None, key, params)
         live_a_little(1)
     summary = fidelity()
-    assert summary.judged == summary.same >= 4 and Recording.objects.values("cycle__config").distinct().count() == 3
+    assert summary.compared == summary.same >= 4 and Recording.objects.values("cycle__config").distinct().count() == 3
 
 
 def change_plan(row: Recording, **changes: Any) -> None:
@@ -160,7 +160,7 @@ def test_turns_that_made_no_plan_are_counted_apart(monkeypatch: pytest.MonkeyPat
     SchedulerConfig.objects.create(policy="gone", params={})
     turn()
     summary = fidelity()
-    assert (summary.cycles, summary.judged, summary.fidelity) == (1, 0, 1.0)
+    assert (summary.cycles, summary.compared, summary.fidelity) == (1, 0, 1.0)
     assert summary.why_not["no plan could be applied then"] == 1
 
 

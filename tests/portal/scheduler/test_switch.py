@@ -18,7 +18,7 @@ from portal.jobs import services as jobs
 from portal.jobs.models import Attempt, Job
 from portal.refused import Refused
 from portal.scheduler import preview, services
-from portal.scheduler.forms import PolicyForm, query_of
+from portal.scheduler.forms import PolicyForm, form_query
 from portal.scheduler.models import Cycle, PolicyState, SchedulerConfig
 from scheduling import registry
 from scheduling.params import Param
@@ -137,7 +137,7 @@ def test_a_policy_that_cannot_decide_cannot_be_confirmed(client: Client, policy:
 
 def test_a_policy_that_thinks_too_long_is_not_waited_for(policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     a_lab_at_work()
-    monkeypatch.setattr(preview, "THINK_SECONDS", 0.05)
+    monkeypatch.setattr(preview, "DECISION_SECONDS", 0.05)
     decides = threading.Event()
 
     def ponder(seen: Snapshot) -> Plan:
@@ -185,7 +185,7 @@ def test_the_table_is_paged_and_its_queries_do_not_grow(client: Client) -> None:
 def test_a_confirmed_switch_is_live_recorded_and_audited(client: Client, ada: User, key: str) -> None:
     a_lab_at_work()
     values = {item.name: item.default for item in registry.describe(key).params}
-    path = f"/admin/policy/preview/?{query_of(key, values)}"
+    path = f"/admin/policy/preview/?{form_query(key, values)}"
     found = client.get(path).context["found"]
     assert not found.wrong
     response = client.post(path, {"ticket": found.ticket}, follow=True)
@@ -368,7 +368,7 @@ def test_the_history_is_paged_and_its_queries_do_not_grow(client: Client) -> Non
 def test_a_link_of_the_history_fills_the_form(client: Client, ada: User) -> None:
     services.switch_policy(ada, "elastic_fifo", {"strict": True, "grow_after_seconds": 33})
     services.switch_policy(ada, "fifo", {"strict": False})
-    query = query_of("elastic_fifo", registry.complete("elastic_fifo", {"strict": True, "grow_after_seconds": 33}))
+    query = form_query("elastic_fifo", registry.complete("elastic_fifo", {"strict": True, "grow_after_seconds": 33}))
     assert f"/admin/policy/preview/?{query}".replace("&", "&amp;") in client.get("/admin/policy/").content.decode()
     form = client.get(f"/admin/policy/?{query}").context["form"]
     assert form["strict"].value() is True or form["strict"].value() == "on"

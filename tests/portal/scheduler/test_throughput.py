@@ -124,7 +124,7 @@ def test_a_job_that_asks_for_fewer_gpus_is_seen_with_the_start_of_the_same_curve
     report(running(2), 2, BOTH, batch=256, noise=[1.0, 6400.0], **allowed)
     most, fewer = queue(8), queue(gpus)
     seen = {job.id: job for job in snapshot.take().jobs}
-    cut, asked = snapshot.with_at_most(seen[str(most.pk)], gpus), seen[str(fewer.pk)]
+    cut, asked = snapshot.with_max_gpus(seen[str(most.pk)], gpus), seen[str(fewer.pk)]
     assert cut == replace(asked, id=cut.id, submitted_at=cut.submitted_at, speed=cut.speed, free_speed=cut.free_speed)
     for mine, theirs in ((cut.speed, asked.speed), (cut.free_speed, asked.free_speed)):
         assert mine is not None and theirs is not None
@@ -206,6 +206,6 @@ def test_the_progress_of_an_attempt_that_nothing_resumes_is_forgotten() -> None:
     attempt = running(2, resumable=False)
     report(attempt, 2, BOTH)
     Attempt.objects.filter(pk=attempt.pk).update(ended_at=timezone.now(), outcome="failed")
-    assert snapshot._read_goals({attempt.job_id}) == {}
+    assert snapshot._read_progress({attempt.job_id}) == {}
     Job.objects.filter(pk=attempt.job_id).update(resumable=True)
-    assert snapshot._read_goals({attempt.job_id})[attempt.job_id].step == 300
+    assert snapshot._read_progress({attempt.job_id})[attempt.job_id].step == 300

@@ -5,7 +5,17 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from portal.usage.ledger import Account, Day, Facts, HeldSpan, JobSpan, LedgerLine, account_days, decayed, share_out
+from portal.usage.ledger import (
+    Account,
+    Day,
+    Facts,
+    HeldSpan,
+    JobSpan,
+    LedgerLine,
+    decayed_balance,
+    share_out,
+    sums_by_span,
+)
 from tests.examples import examples
 
 ALICE: Account = (None, 1)
@@ -22,7 +32,7 @@ def held(job: int, gpus: range, since: int, until: int, ran: int | None = 0, los
 
 def lab(gpus: int, length: int, jobs: list[JobSpan], holds: list[list[HeldSpan]], **fields: object) -> Day:
     facts = Facts([(gpu, 0, length) for gpu in range(gpus)], jobs, [one for hold in holds for one in hold], **fields)  # type: ignore[arg-type]
-    return account_days(facts, [0, length])[0]
+    return sums_by_span(facts, [0, length])[0]
 
 
 def test_who_uses_more_than_their_share_borrows_from_those_who_wait() -> None:
@@ -83,7 +93,7 @@ def test_an_elastic_job_asks_for_its_most_while_it_runs_and_any_other_for_what_i
 
 def test_a_gpu_held_while_off_offer_counts_as_capacity() -> None:
     facts = Facts([(0, 0, 4)], [job(1, ALICE, 1, 0, 10)], held(1, range(1), 2, 10))
-    day = account_days(facts, [0, 10])[0]
+    day = sums_by_span(facts, [0, 10])[0]
     assert day.capacity == 10 and day.lines[ALICE].used == 8
 
 
@@ -101,7 +111,7 @@ def test_waiting_leaves_out_the_time_on_hold() -> None:
 
 
 def test_old_balances_fade() -> None:
-    assert decayed({0: 8, 7: 8, 14: -8}, 7.0) == 8 + 4 - 2
+    assert decayed_balance({0: 8, 7: 8, 14: -8}, 7.0) == 8 + 4 - 2
 
 
 # --- laws ---------------------------------------------------------------------------------------------------------
@@ -168,7 +178,7 @@ def histories(draw: st.DrawFn) -> tuple[Facts, list[int]]:
 @given(histories())
 def test_the_ledger_sums_to_capacity_times_time_exactly(history: tuple[Facts, list[int]]) -> None:
     facts, bounds = history
-    days = account_days(facts, bounds)
+    days = sums_by_span(facts, bounds)
     for day, (start, end) in zip(days, zip(bounds, bounds[1:], strict=False), strict=True):
         lines = day.lines.values()
         covered = {
@@ -193,7 +203,7 @@ def test_the_ledger_sums_to_capacity_times_time_exactly(history: tuple[Facts, li
 @given(histories())
 def test_days_sum_to_the_whole_time(history: tuple[Facts, list[int]]) -> None:
     facts, bounds = history
-    days, (whole,) = account_days(facts, bounds), account_days(facts, [bounds[0], bounds[-1]])
+    days, (whole,) = sums_by_span(facts, bounds), sums_by_span(facts, [bounds[0], bounds[-1]])
     assert sum(day.capacity for day in days) == whole.capacity
     for account, line in whole.lines.items():
         parts = [day.lines[account] for day in days if account in day.lines]

@@ -70,15 +70,15 @@ def test_sums_are_the_same_made_once_twice_or_rebuilt() -> None:
 def test_a_window_is_the_same_from_sums_and_straight_from_the_facts() -> None:
     made = month.make(NOW, count=JOBS, rolled=False)
     first, last = made.start.date(), NOW.date()
-    live = rollups.days_of(first, last, NOW)
+    live = rollups.daily_sums(first, last, NOW)
     rollups.roll_up(NOW)
-    assert whole(rollups.days_of(first, last, NOW)) == whole(live)
-    assert rollups.days_of(first, last, NOW) == live
+    assert whole(rollups.daily_sums(first, last, NOW)) == whole(live)
+    assert rollups.daily_sums(first, last, NOW) == live
 
 
 def test_a_month_sums_to_capacity_times_time_exactly() -> None:
     made = month.make(NOW, count=JOBS)
-    days = rollups.days_of(made.start.date(), NOW.date(), NOW)
+    days = rollups.daily_sums(made.start.date(), NOW.date(), NOW)
     spells = CapacitySpell.objects.values_list("since", "until")
     offered = sum(((until or NOW) - since) // timedelta(microseconds=1) for since, until in spells)
     assert sum(sums.capacity for sums in days.values()) == offered
@@ -117,7 +117,7 @@ def test_numbers_of_a_day_that_is_not_over_are_computed_when_asked_for() -> None
     attempt = place(make_job(make_project(alice), max_gpus=1, launcher="command"), list(node.gpus.all())[:1])
     run(attempt.containers.get())
     later = now + timedelta(minutes=10)
-    days = rollups.days_of(rollups.today(now), rollups.today(later), later)
+    days = rollups.daily_sums(rollups.today(now), rollups.today(later), later)
     lines = [line for sums in days.values() for line in sums.lines.values()]
     assert sum(line.used for line in lines) == pytest.approx(HOUR / 6, rel=0.02)
     assert sum((sums.capacity for sums in days.values()), 0) > 0
@@ -131,27 +131,27 @@ def test_time_on_hold_gives_no_right_to_a_share() -> None:
     lifecycle.record(job, events.Submitted("alice"), actor=alice)
     jobs.hold(alice, job)
     later = timezone.now() + timedelta(hours=1)
-    days = rollups.days_of(rollups.today(later), rollups.today(later), later)
+    days = rollups.daily_sums(rollups.today(later), rollups.today(later), later)
     assert sum(line.entitled for sums in days.values() for line in sums.lines.values()) < HOUR / 600
 
 
 def test_what_is_slow_to_compute_is_kept_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     month.make(NOW, count=100)
     asked: list[datetime] = []
-    compute = rollups.compute
+    compute = rollups.compute_days
 
     def counted(days: Any, now: datetime) -> list[Day]:
         asked.append(now)
         return compute(days, now)
 
-    monkeypatch.setattr(rollups, "compute", counted)
+    monkeypatch.setattr(rollups, "compute_days", counted)
     soon, later = NOW + timedelta(seconds=30), NOW + timedelta(minutes=2)
     for now in (NOW, soon):
-        rollups.days_of(NOW.date(), NOW.date(), now)
+        rollups.daily_sums(NOW.date(), NOW.date(), now)
     assert asked == [NOW, soon]
     monkeypatch.setattr(rollups, "SLOW_SECONDS", 0.0)
     asked.clear()
-    first, second, third = (rollups.days_of(NOW.date(), NOW.date(), now) for now in (NOW, soon, later))
+    first, second, third = (rollups.daily_sums(NOW.date(), NOW.date(), now) for now in (NOW, soon, later))
     assert asked == [NOW, later] and first == second != third
 
 
@@ -220,6 +220,6 @@ def test_the_tasks_and_the_command_do_it() -> None:
 def test_a_day_is_read_back_as_it_was_computed() -> None:
     month.make(NOW, count=150)
     day = date(2026, 11, 10)
-    (computed,) = rollups.compute([day], NOW)
-    (read,) = rollups.days_of(day, day, NOW).values()
+    (computed,) = rollups.compute_days([day], NOW)
+    (read,) = rollups.daily_sums(day, day, NOW).values()
     assert read == computed and isinstance(next(iter(read.lines.values())), LedgerLine)

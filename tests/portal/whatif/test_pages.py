@@ -47,7 +47,7 @@ def lab() -> month.Month:
 
 
 def queued(ada: User, **values: Any) -> Simulation:
-    row = services.ask(ada, 7, [("srjf", {})])
+    row = services.queue_simulation(ada, 7, [("srjf", {})])
     Simulation.objects.filter(pk=row.pk).update(**values)
     row.refresh_from_db()
     return row
@@ -106,13 +106,13 @@ class TestAsking:
             (7, [("srjf", {}), ("fifo", {}), ("tiresias", {}), ("afs", {})], "At most 4 policies"),
         ):
             with pytest.raises(Refused, match=message):
-                services.ask(ada, days, choices)
+                services.queue_simulation(ada, days, choices)
         assert not Simulation.objects.exists()
         assert client.post("/admin/simulations/new", {"days": "7", "policy": ""}).status_code == 400
 
     def test_the_same_twice_is_simulated_once(self, ada: User) -> None:
         switch_policy(None, "fifo", {})
-        row = services.ask(ada, 7, [("fifo", {}), ("srjf", {}), ("srjf", {})])
+        row = services.queue_simulation(ada, 7, [("fifo", {}), ("srjf", {}), ("srjf", {})])
         assert [each["policy"] for each in row.policies] == ["fifo", "srjf"]
 
 
@@ -132,7 +132,7 @@ class TestCarryingOut:
             Simulation.objects.filter(pk=second.pk).update(status=State.RUNNING)
 
     def test_one_that_was_interrupted_makes_way(self, ada: User) -> None:
-        row = queued(ada, status=State.RUNNING, seen_at=timezone.now() - services.SILENT - timedelta(seconds=1))
+        row = queued(ada, status=State.RUNNING, seen_at=timezone.now() - services.DEAD_AFTER - timedelta(seconds=1))
         services.run_queued()
         row.refresh_from_db()
         assert row.status == State.FAILED and "interrupted" in row.why_failed
@@ -184,7 +184,7 @@ class TestCarryingOut:
         assert all(text in page for text in shown)
 
     def test_only_the_last_ones_are_kept(self, ada: User, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(services, "KEPT", 2)
+        monkeypatch.setattr(services, "MAX_KEPT", 2)
         rows = [queued(ada) for _ in range(4)]
         services.run_queued()
         assert list(Simulation.objects.values_list("pk", flat=True)) == [rows[3].pk, rows[2].pk]
@@ -253,7 +253,7 @@ class TestPages:
     def test_a_finished_one_compares_and_leads_to_the_preview(
         self, ada: User, client: Client, lab: month.Month
     ) -> None:
-        row = services.ask(ada, 7, [("srjf", {}), ("elastic_fifo", {})])
+        row = services.queue_simulation(ada, 7, [("srjf", {}), ("elastic_fifo", {})])
         services.run_queued()
         page = client.get(f"/admin/simulations/{row.pk}/")
         text = page.content.decode()
@@ -270,7 +270,7 @@ class TestPages:
         def broken(self: Any, snapshot: Any) -> Any:
             raise ZeroDivisionError("made for a test")
 
-        row = services.ask(ada, 7, [("srjf", {})])
+        row = services.queue_simulation(ada, 7, [("srjf", {})])
         monkeypatch.setattr(Srjf, "plan", broken)
         services.run_queued()
         text = client.get(f"/admin/simulations/{row.pk}/").content.decode()

@@ -29,10 +29,10 @@ def seen(now: float, *jobs: str) -> Snapshot:
 
 def test_the_part_counts_jobs_that_came_and_jobs_that_went() -> None:
     coming = [0.0, 0.0, 10.0, 20.0]
-    assert progress.part(coming, seen(0.0, "a", "b")) == 2 / 8
-    assert progress.part(coming, seen(15.0, "a", "c")) == 4 / 8
-    assert progress.part(coming, seen(99.0)) == 1.0
-    assert progress.part([], seen(0.0)) == 1.0
+    assert progress.simulated_share(coming, seen(0.0, "a", "b")) == 2 / 8
+    assert progress.simulated_share(coming, seen(15.0, "a", "c")) == 4 / 8
+    assert progress.simulated_share(coming, seen(99.0)) == 1.0
+    assert progress.simulated_share([], seen(0.0)) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -53,18 +53,18 @@ def test_what_is_left_of_one_policy(one: Step, left: float | None, text: str) ->
 
 def test_what_is_unknown_is_not_counted_and_is_shown() -> None:
     known = [step(1.0, 2.0), step(0.5, 10.0)]
-    assert progress.left(known) == (10.0, True)
-    assert progress.done(known) == 12 / 22
+    assert progress.remaining_seconds(known) == (10.0, True)
+    assert progress.share_done(known) == 12 / 22
     assert progress.sentence(known) == "About 10 seconds left."
     more = [*known, step(title="ONES")]
-    assert progress.left(more) == (10.0, False)
-    assert progress.done(more) == pytest.approx(1.5 / 3)
+    assert progress.remaining_seconds(more) == (10.0, False)
+    assert progress.share_done(more) == pytest.approx(1.5 / 3)
     assert progress.sentence(more) == (
         "At least about 10 seconds left. How long “ONES” takes is unknown until it begins."
     )
     two = [step(), step()]
     assert progress.sentence(two) == "How long 2 of the policies take is unknown until they begin."
-    assert progress.left([]) == (0, False) and progress.done([]) == 0.0
+    assert progress.remaining_seconds([]) == (0, False) and progress.share_done([]) == 0.0
     assert progress.sentence([]) == "Reading the lab's history."
 
 
@@ -79,7 +79,7 @@ class TestInTheLab:
         return month.make(days=10, count=150, rolled=False)
 
     def test_the_next_one_knows_how_long_the_last_one_took(self, ada: User, lab: month.Month) -> None:
-        first = services.ask(ada, 7, [("srjf", {})])
+        first = services.queue_simulation(ada, 7, [("srjf", {})])
         services.run_queued()
         first.refresh_from_db()
         assert [entry["part"] for entry in first.parts] == [1.0, 1.0]
@@ -88,15 +88,15 @@ class TestInTheLab:
         other = [{"policy": "afs", "params": {}}]
         took = {"part": 1.0, "seconds": 30.0, "jobs": 100, "usual": None}
         Simulation.objects.filter(pk=first.pk).update(policies=other * 2, parts=[took, {**took, "jobs": 0}])
-        second = services.ask(ada, 7, [("afs", {}), ("srjf", {})])
-        usual = [entry["usual"] for entry in progress.begin(second, jobs)]
+        second = services.queue_simulation(ada, 7, [("afs", {}), ("srjf", {})])
+        usual = [entry["usual"] for entry in progress.initial_parts(second, jobs)]
         assert usual[0] is None and usual[1] == pytest.approx(30.0 * jobs / 100) and usual[2] is None
 
     def test_it_never_goes_back_and_reports_each_policy(
         self, ada: User, lab: month.Month, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(services, "SAVE_SECONDS", 0.0)
-        row = services.ask(ada, 7, [("srjf", {})])
+        row = services.queue_simulation(ada, 7, [("srjf", {})])
         saved: list[tuple[float, list[float]]] = []
         save = services._ProgressReporter.save
 
@@ -119,13 +119,13 @@ class TestInTheLab:
             raise ZeroDivisionError("made for a test")
 
         monkeypatch.setattr(Srjf, "plan", broken)
-        row = services.ask(ada, 7, [("srjf", {})])
+        row = services.queue_simulation(ada, 7, [("srjf", {})])
         services.run_queued()
         row.refresh_from_db()
         assert row.status == State.DONE and [bool(entry["jobs"]) for entry in row.parts] == [True, False]
 
     def test_the_page_and_the_api_show_the_time_left(self, ada: User) -> None:
-        row = services.ask(ada, 7, [("srjf", {})])
+        row = services.queue_simulation(ada, 7, [("srjf", {})])
         script, client = Script(ada), Client()
         client.force_login(ada)
         assert script.get(f"simulations/{row.pk}/").json()["seconds_left"] is None

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from portal.whatif.report import Column, table
+from portal.whatif.report import Column, comparison_rows
 
 
 def figures(fairness: float) -> dict[str, Any]:
@@ -14,7 +14,7 @@ def figures(fairness: float) -> dict[str, Any]:
 def cells(*means: float) -> list[tuple[str, str]]:
     """The line of finish-time fairness, of a policy in force and others."""
     worlds = [Column(f"policy {place}", figures(mean), in_force=place == 0) for place, mean in enumerate(means)]
-    [line] = [line for line in table(worlds) if line.name.startswith("mean (1 is a fair share)")]
+    [line] = [line for line in comparison_rows(worlds) if line.name.startswith("mean (1 is a fair share)")]
     return [(cell.text, cell.change) for cell in line.cells]
 
 

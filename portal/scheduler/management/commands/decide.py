@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from portal.scheduler import policy_args
-from portal.scheduler.failures import shown
+from portal.scheduler.failures import violation_sentences
 from scheduling.simulate.filter import BadRequestError, Filter
 from scheduling.simulate.settle import InvalidPlanError
 
@@ -32,20 +32,20 @@ class Command(BaseCommand):
             policy, _ = policy_args.build(*policies[0])
         except ValueError as error:
             raise CommandError(str(error)) from error
-        asked = Filter(policy)
+        policy_filter = Filter(policy)
         try:
             for line in sys.stdin:
                 if line.strip():
-                    self.stdout.write(json.dumps(answer(asked, line)))
+                    self.stdout.write(json.dumps(answer(policy_filter, line)))
                     self.stdout.flush()
         except BrokenPipeError:
             sys.stderr.close()  # the reader is gone; Python would report the broken pipe again at exit
 
 
-def answer(asked: Filter, line: str) -> dict[str, Any]:
+def answer(policy_filter: Filter, line: str) -> dict[str, Any]:
     """Return the answer to one line, an error included."""
     try:
-        return asked.answer(json.loads(line))
+        return policy_filter.answer(json.loads(line))
     except BadRequestError as error:
         return {"error": f"{error}."}
     except ValueError as error:
@@ -53,6 +53,6 @@ def answer(asked: Filter, line: str) -> dict[str, Any]:
     except RecursionError:
         return {"error": "This line is nested too deeply."}
     except InvalidPlanError as error:
-        return {"error": f"The policy made a plan that breaks a rule: {shown(error.violations)}"}
+        return {"error": f"The policy made a plan that breaks a rule: {violation_sentences(error.violations)}"}
     except Exception as error:
         return {"error": f"The policy failed: {type(error).__name__}: {error}"}

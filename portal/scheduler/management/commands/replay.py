@@ -49,35 +49,35 @@ class Command(BaseCommand):
         summary, shown = Summary(), 0
         for one in cycles:
             summary.add(one)
-            if one.again and not one.again.same and not options["policy"] and shown < options["show"]:
+            if one.outcome and not one.outcome.same and not options["policy"] and shown < options["show"]:
                 shown += 1
-                self._show(one, one.again)
-        self._sum_up(summary, options["policy"], options["show"])
-        if not options["policy"] and summary.same < summary.judged:
+                self._print_differences(one, one.outcome)
+        self._print_summary(summary, options["policy"], options["show"])
+        if not options["policy"] and summary.same < summary.compared:
             raise CommandError("Not every cycle was decided as before.")
 
-    def _show(self, one: ReplayedCycle, again: ReplayOutcome) -> None:
+    def _print_differences(self, one: ReplayedCycle, outcome: ReplayOutcome) -> None:
         code = " (its code has changed since)" if one.edited else ""
         by = one.cycle.config.policy if one.cycle.config else "no policy"
         self.stdout.write(f"cycle {one.cycle.pk} at {one.cycle.at:%Y-%m-%d %H:%M:%S} by {by}{code}:")
-        if again.wrong:
-            self.stdout.write(f"  {sentence_of(again.wrong)}")
-        for each in again.differences[:SHOWN]:
+        if outcome.wrong:
+            self.stdout.write(f"  {sentence_of(outcome.wrong)}")
+        for each in outcome.differences[:SHOWN]:
             self.stdout.write(f"  job {each.job}: {each.what}")
-        if again.state_differs:
+        if outcome.state_differs:
             self.stdout.write("  it keeps another state for its next cycle")
 
-    def _sum_up(self, summary: Summary, other: str | None, max_jobs: int) -> None:
+    def _print_summary(self, summary: Summary, other: str | None, max_jobs: int) -> None:
         if not summary.cycles:
             self.stdout.write("No cycle is recorded in this time.")
             return
-        self.stdout.write(f"{summary.cycles} recorded cycles, {summary.judged} decided again.")
+        self.stdout.write(f"{summary.cycles} recorded cycles, {summary.compared} decided again.")
         for why, count in summary.why_not.items():
             self.stdout.write(f"{count} not compared: {why}.")
         if summary.edited:
             self.stdout.write(f"{summary.edited} were decided by another version of their policy's code.")
         what = f"would have been decided equally by {other}" if other else "gave the same plan (fidelity)"
-        self.stdout.write(f"{summary.same} of {summary.judged} {what}: {100 * summary.fidelity:.2f} %.")
+        self.stdout.write(f"{summary.same} of {summary.compared} {what}: {100 * summary.fidelity:.2f} %.")
         if not other:
             return
         for (was, would), count in summary.outcomes.most_common():

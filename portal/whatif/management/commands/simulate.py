@@ -18,8 +18,8 @@ from django.utils import timezone
 from portal import charts, relative
 from portal.refused import Refused
 from portal.scheduler import policy_args
-from portal.scheduler import services as control
-from portal.scheduler.failures import shown
+from portal.scheduler import services as scheduler_services
+from portal.scheduler.failures import violation_sentences
 from portal.scheduler.models import SchedulerConfig
 from portal.usage.models import CapacitySpell
 from portal.whatif import report, simulation_runs
@@ -40,11 +40,11 @@ from scheduling.types import Node, Policy
 
 MAX_DAYS = 365
 REALLY = "what really happened"
-OF_TRACES = ("profiles", "cluster", "rounds", "placement", "mode", "knowledge", "jobs", "until", "lose")
+TRACE_OPTIONS = ("profiles", "cluster", "rounds", "placement", "mode", "knowledge", "jobs", "until", "lose")
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ChosenPolicy:
     """A policy on the command line."""
 
     name: str
@@ -117,19 +117,23 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **given: Any) -> None:
         try:
-            _agree(given)
+            _check_options(given)
             policies = [
-                Chosen(
+                ChosenPolicy(
                     " ".join([key, *(f"{item}={value}" for item, value in given_params.items())]), key, params, policy
                 )
                 for key, given_params in given["policies"]
                 for policy, params in [policy_args.build(key, given_params)]
             ]
-            comparison = self._trace(given, policies) if given["history"] is None else self._history(given, policies)
+            comparison = (
+                self._simulate_trace(given, policies)
+                if given["history"] is None
+                else self._simulate_history(given, policies)
+            )
         except (ValueError, Refused) as error:
             raise CommandError(str(error)) from error
         except InvalidPlanError as error:
-            raise CommandError(f"A plan breaks a rule: {shown(error.violations)}") from error
+            raise CommandError(f"A plan breaks a rule: {violation_sentences(error.violations)}") from error
         except DatabaseError as error:
             raise CommandError(f"The lab's history cannot be read from the portal's database: {error}") from error
         if given["json"] != Path("-"):
@@ -147,10 +151,10 @@ class Command(BaseCommand):
 
     # --- a trace
 
-    def _trace(self, given: dict[str, Any], policies: Sequence[Chosen]) -> "Comparison":
+    def _simulate_trace(self, given: dict[str, Any], policies: Sequence[ChosenPolicy]) -> "Comparison":
         given = {**given, "cluster": given["cluster"] or "16x4", "knowledge": given["knowledge"] or "oracle"}
         nodes = compare.parse_cluster(given["cluster"])
-        submissions = self._read(given, nodes)
+        submissions = self._read_trace(given, nodes)
         options = self._options(given, nodes)
         runs: list[compare.PolicyRun] = []
         for each in policies:
@@ -159,7 +163,9 @@ class Command(BaseCommand):
                 placing = given["placement"] or compare.REFERENCE_PLACEMENT.get(each.key, "own")
                 how = replace(options, placement=placing)
             if runs and given["knowledge"] in ("learnt", "declared"):
-                submissions = self._read(given, nodes)  # what was learnt under one policy is unknown under the next
+                submissions = self._read_trace(
+                    given, nodes
+                )  # what was learnt under one policy is unknown under the next
             result = self._run(each, nodes, submissions, how)
             runs.append(compare.PolicyRun.of(each.name, each.key, each.params, result))
         about = {
@@ -172,7 +178,7 @@ class Command(BaseCommand):
         }
         return Comparison(f"{about['trace']} on {about['cluster']}", about, runs)
 
-    def _read(self, given: dict[str, Any], nodes: Sequence[Node]) -> list[Submission]:
+    def _read_trace(self, given: dict[str, Any], nodes: Sequence[Node]) -> list[Submission]:
         submissions = traces.read(
             given["trace"],
             given["profiles"],
@@ -194,26 +200,28 @@ class Command(BaseCommand):
             until=given["until"],
             round_seconds=given["rounds"],
             window_seconds=max(0.0, given["window"]),
-            losses=[_loss(text, {node.id for node in nodes}) for text in given["lose"]],
+            losses=[_parse_loss(text, {node.id for node in nodes}) for text in given["lose"]],
         )
 
-    def _run(self, each: Chosen, nodes: Sequence[Node], submissions: Sequence[Submission], options: Options) -> Result:
+    def _run(
+        self, each: ChosenPolicy, nodes: Sequence[Node], submissions: Sequence[Submission], options: Options
+    ) -> Result:
         first = submissions[0].job.submitted_at
         now = 0.0 if 0 <= first < 1e6 else first
         result = simulate(
             each.policy, nodes, submissions, now=now, accounts=accounts_of(submissions), options=options,
-            clock=time.perf_counter, on_progress=_progress(each.name, sys.stderr),
+            clock=time.perf_counter, on_progress=_progress_printer(each.name, sys.stderr),
         )  # fmt: skip
-        _done(each.name, result, sys.stderr)
+        _print_done(each.name, result, sys.stderr)
         return result
 
     # --- the lab's recent history
 
-    def _history(self, given: dict[str, Any], policies: Sequence[Chosen]) -> "Comparison":
+    def _simulate_history(self, given: dict[str, Any], policies: Sequence[ChosenPolicy]) -> "Comparison":
         days = given["history"]
         end = timezone.now()
         start = end - timedelta(days=days)
-        world = simulation_runs.read(start, end)
+        world = simulation_runs.read_world(start, end)
         really = compare.PolicyRun(REALLY, "", {}, *simulation_runs.actual_report(world))
         if not really.summary.jobs:
             raise Refused("No job ended by itself in these days, so there is nothing to compare.")
@@ -222,13 +230,13 @@ class Command(BaseCommand):
         for each in policies:
             result = simulation_runs.simulate_world(
                 world, each.policy, options=options, clock=time.perf_counter,
-                on_progress=_progress(each.name, sys.stderr),
+                on_progress=_progress_printer(each.name, sys.stderr),
             )  # fmt: skip
-            _done(each.name, result, sys.stderr)
+            _print_done(each.name, result, sys.stderr)
             runs.append(
                 compare.PolicyRun(each.name, each.key, each.params, *simulation_runs.simulated_report(world, result))
             )
-        config = control.current_config()
+        config = scheduler_services.current_config()
         about = {
             "history": f"of {days} days until {end:%Y-%m-%d %H:%M} UTC",
             "jobs": len(world.jobs),
@@ -241,11 +249,11 @@ class Command(BaseCommand):
         begun = CapacitySpell.objects.aggregate(first=Min("since"))["first"]
         if begun is not None and begun > start + timedelta(days=1):
             notes.append(f"The lab's history is shorter: its first node offered GPUs on {begun:%Y-%m-%d %H:%M} UTC.")
-        if switches := report.switched(start, end):
+        if switches := report.count_switches(start, end):
             notes.append(
                 f"The policy was switched in these days ({switches}×), so what really happened is not due to one policy."
             )
-        notes.append(_off(really, next((run for run in runs if _in_force(run, config)), None)))
+        notes.append(_describe_error(really, next((run for run in runs if _in_force(run, config)), None)))
         return Comparison(f"The lab's last {days} days", about, runs, really, notes)
 
     # --- output
@@ -267,7 +275,7 @@ class Command(BaseCommand):
                 writer.writeheader()
                 writer.writerows(rows)
         if given["plot"]:
-            took = {run.name: [job["turnaround"] for job in run.jobs if _counts(job)] for run in comparison.shown}
+            took = {run.name: [job["turnaround"] for job in run.jobs if _is_compared(job)] for run in comparison.shown}
             given["plot"].write_text(plot.turnarounds(comparison.title, took))
 
 
@@ -292,21 +300,21 @@ KNOWLEDGE = (
 )
 
 
-def _agree(given: dict[str, Any]) -> None:
-    """Check that the options go together. Raises ValueError when they do not."""
+def _check_options(given: dict[str, Any]) -> None:
+    """Check that the options can be combined. Raises ValueError when they cannot."""
     if given["history"] is None:
         if given["trace"] is None:
             raise ValueError("Give what to simulate: --trace FILE, or --history DAYS for the lab's recent history.")
         return
     if given["trace"] is not None:
         raise ValueError("Give either --trace or --history, not both.")
-    if wrong := [name for name in OF_TRACES if given[name] not in (None, [])]:
+    if wrong := [name for name in TRACE_OPTIONS if given[name] not in (None, [])]:
         raise ValueError(f"--{wrong[0]} works with --trace only: --history takes it from the lab's past.")
     if not 1 <= given["history"] <= MAX_DAYS:
         raise ValueError(f"--history needs a number of days from 1 to {MAX_DAYS}.")
 
 
-def _counts(job: dict[str, Any]) -> bool:
+def _is_compared(job: dict[str, Any]) -> bool:
     return job["turnaround"] is not None and job.get("compared", True)
 
 
@@ -314,7 +322,7 @@ def _in_force(run: compare.PolicyRun, config: SchedulerConfig) -> bool:
     return run.policy == config.policy and run.params == {**run.params, **config.params}
 
 
-def _off(really: compare.PolicyRun, run: compare.PolicyRun | None) -> str:
+def _describe_error(really: compare.PolicyRun, run: compare.PolicyRun | None) -> str:
     """Describe how far the simulation is from what really happened."""
     if run is None:
         return "Add the policy in force, with its parameters, to see how far a simulation is from what really happened."
@@ -326,7 +334,7 @@ def _off(really: compare.PolicyRun, run: compare.PolicyRun | None) -> str:
     )
 
 
-def _progress(name: str, stream: TextIO) -> Callable[[float], None]:
+def _progress_printer(name: str, stream: TextIO) -> Callable[[float], None]:
     shown_percent = -1
 
     def show(part: float) -> None:
@@ -338,11 +346,11 @@ def _progress(name: str, stream: TextIO) -> Callable[[float], None]:
     return show
 
 
-def _done(name: str, result: Result, stream: TextIO) -> None:
+def _print_done(name: str, result: Result, stream: TextIO) -> None:
     print(f"\r{name}: done in {result.turns} scheduling cycles".ljust(60), file=stream)  # noqa: T201
 
 
-def _loss(text: str, nodes: set[str]) -> Loss:
+def _parse_loss(text: str, nodes: set[str]) -> Loss:
     parts = text.split(":")
     node = parts[0].zfill(5)
     if len(parts) not in (2, 3) or node not in nodes:

@@ -14,8 +14,8 @@ from django.utils import timezone
 
 from portal.accounts.models import User
 from portal.forecast import messages
-from portal.forecast.changes import HelpfulChange, ProposedChange, candidates, what_helps
-from portal.forecast.services import present
+from portal.forecast.changes import HelpfulChange, ProposedChange, find_helpful_changes, possible_changes
+from portal.forecast.services import policy_and_snapshot
 from portal.jobs import lifecycle, services
 from portal.jobs.forms import UNITS
 from portal.jobs.models import Job, JobState
@@ -30,8 +30,8 @@ from portal.turns import BusyError, Turns
 from scheduling import types
 from scheduling.types import Policy, Snapshot
 
-KEPT_SECONDS = 60
-NO_LONGER = sentence_of(messages.NoLongerWaiting())
+CACHE_SECONDS = 60
+NO_LONGER_WAITING = sentence_of(messages.NoLongerWaiting())
 BUSY = sentence_of(messages.AdviceBusy())
 
 
@@ -55,7 +55,7 @@ class Advice:
 
 
 @dataclass(frozen=True, slots=True)
-class Counsel:
+class JobAdvice:
     """The advice for one job."""
 
     advice: tuple[Advice, ...] = ()
@@ -68,7 +68,7 @@ class Counsel:
         return sentence_of(self.message)
 
 
-def counsel(job: Job, user: User) -> Counsel:
+def advice_for(job: Job, user: User) -> JobAdvice:
     """Return what would help the job now.
 
     The result is cached until the next recorded scheduling cycle, at most a minute; each user has one computed at a time.
@@ -78,20 +78,20 @@ def counsel(job: Job, user: User) -> Counsel:
     kept = cache.get(key)
     if kept is None:
         try:
-            with _answers.of(user.pk):
-                kept = asdict(_ask(job, cycle))
+            with _advice_turns.of(user.pk):
+                kept = asdict(_compute_advice(job, cycle))
         except BusyError:
-            return Counsel(message=messages.AdviceBusy().data())
-        cache.set(key, kept, KEPT_SECONDS)
-    return Counsel(tuple(Advice(**each) for each in kept["advice"]), kept["about_to_start"], kept["message"])
+            return JobAdvice(message=messages.AdviceBusy().data())
+        cache.set(key, kept, CACHE_SECONDS)
+    return JobAdvice(tuple(Advice(**each) for each in kept["advice"]), kept["about_to_start"], kept["message"])
 
 
-MAX_ANSWERS = 2
-"""Computed at once in this process: one takes seconds of processor time while a thousand jobs wait."""
-_answers = Turns(MAX_ANSWERS)
+MAX_CONCURRENT_ADVICE = 2
+"""Requests computed at once in this process: each takes seconds of processor time while a thousand jobs wait."""
+_advice_turns = Turns(MAX_CONCURRENT_ADVICE)
 
 
-class _Present:
+class _LabStateCache:
     """The lab as the next cycle would see it, read once for all requests before that cycle."""
 
     def __init__(self) -> None:
@@ -101,59 +101,59 @@ class _Present:
         self._kept: tuple[str, float, Policy, Snapshot] | None = None
         """The cycle, until when it is valid, and what was read."""
 
-    def of(self, cycle: str, job: Job) -> tuple[Policy, Snapshot, types.Job | None]:
-        """Return the policy, the snapshot and the job in it, None when it does not wait. Raises ValueError."""
+    def get(self, cycle: str, job: Job) -> tuple[Policy, Snapshot, types.Job | None]:
+        """Return the policy, the snapshot and the job in it (None when it does not wait). Raises ValueError."""
         if (kept := self._kept) is not None:
             of_cycle, until, policy, seen = kept
-            if of_cycle == cycle and time.monotonic() < until and (view := _view(seen, job)) is not None:
+            if of_cycle == cycle and time.monotonic() < until and (view := _waiting_job(seen, job)) is not None:
                 return policy, seen, view
         policy, seen = self._read()
-        self._kept = cycle, time.monotonic() + KEPT_SECONDS, policy, seen
-        return policy, seen, _view(seen, job)
+        self._kept = cycle, time.monotonic() + CACHE_SECONDS, policy, seen
+        return policy, seen, _waiting_job(seen, job)
 
     def _read(self) -> tuple[Policy, Snapshot]:
         if not self._reading.acquire(blocking=False):
-            return present()
+            return policy_and_snapshot()
         try:
-            return present(history=self._history)
+            return policy_and_snapshot(history=self._history)
         finally:
             self._reading.release()
 
 
-_present = _Present()
+_lab_state = _LabStateCache()
 
 
-def _ask(job: Job, cycle: str) -> Counsel:
+def _compute_advice(job: Job, cycle: str) -> JobAdvice:
     try:
-        policy, seen, view = _present.of(cycle, job)
+        policy, seen, view = _lab_state.get(cycle, job)
     except ValueError:
-        return Counsel(message=messages.SchedulerCannotDecide().data())
+        return JobAdvice(message=messages.SchedulerCannotDecide().data())
     if view is None:
-        return Counsel(message=messages.NoLongerWaiting().data())
-    answer = what_helps(policy, seen, view, candidates(job, view, seen))
-    if answer.helps:
-        return Counsel(tuple(_advice(each) for each in answer.helps), answer.about_to_start)
+        return JobAdvice(message=messages.NoLongerWaiting().data())
+    answer = find_helpful_changes(policy, seen, view, possible_changes(job, view, seen))
+    if answer.helpful:
+        return JobAdvice(tuple(_advice(each) for each in answer.helpful), answer.about_to_start)
     why = messages.AboutToStart() if answer.about_to_start else messages.NothingHelps(list(answer.tried))
-    return Counsel((), answer.about_to_start, why.data())
+    return JobAdvice((), answer.about_to_start, why.data())
 
 
-def _view(seen: Snapshot, job: Job) -> types.Job | None:
+def _waiting_job(seen: Snapshot, job: Job) -> types.Job | None:
     return next((each for each in seen.jobs if each.id == str(job.pk) and each.waiting), None)
 
 
 def _advice(found: HelpfulChange) -> Advice:
     return Advice(
         found.change.key, found.message.data(), found.starts_now, found.low, found.high,
-        _differs(found.change), urlencode(_form(found.change)),
+        _changed_fields(found.change), urlencode(_form_fields(found.change)),
     )  # fmt: skip
 
 
-def _differs(change: ProposedChange) -> dict[str, Any]:
+def _changed_fields(change: ProposedChange) -> dict[str, Any]:
     return {name: getattr(value, "key", value) for name, value in change.spec.items()}
 
 
-def _form(change: ProposedChange) -> Mapping[str, Any]:
-    fields = _differs(change)
+def _form_fields(change: ProposedChange) -> Mapping[str, Any]:
+    fields = _changed_fields(change)
     if "time_limit_seconds" in fields:
         seconds = fields.pop("time_limit_seconds")
         unit = next(unit for unit, _ in reversed(UNITS) if seconds % unit == 0)
@@ -177,7 +177,7 @@ def may_change(user: User, job: Job) -> bool:
     )
 
 
-def change(user: User, job: Job, key: str) -> Job:
+def make_change(user: User, job: Job, key: str) -> Job:
     """Cancel the job and submit it again with a change, in one transaction.
 
     The new job has the old one's time of submission, and with it the same place where the policy orders jobs by that.
@@ -186,13 +186,13 @@ def change(user: User, job: Job, key: str) -> Job:
     if job.submitted_by_id != user.pk:
         raise Refused("Only the user who submitted this job may change it. Duplicate it instead.", "forbidden")
     try:
-        _, seen = present()
+        _, seen = policy_and_snapshot()
     except ValueError as error:
         raise Refused("The scheduler cannot decide at the moment. Try again later.", "conflict") from error
-    view = _view(seen, job)
+    view = _waiting_job(seen, job)
     if view is None:
-        raise Refused(NO_LONGER, "conflict")
-    found = next((each for each in candidates(job, view, seen) if each.key == key), None)
+        raise Refused(NO_LONGER_WAITING, "conflict")
+    found = next((each for each in possible_changes(job, view, seen) if each.key == key), None)
     if found is None:
         raise Refused("This change is not available for the job. Request the list of changes again.", field="change")
     with transaction.atomic():
@@ -201,7 +201,7 @@ def change(user: User, job: Job, key: str) -> Job:
 
 def _requeue(user: User, job: Job, found: ProposedChange) -> Job:
     if job.state != JobState.QUEUED or job.intent != Job.Intent.RUN:
-        raise Refused(NO_LONGER, "conflict")
+        raise Refused(NO_LONGER_WAITING, "conflict")
     if job.attempts.exists():
         raise Refused(
             "This job has run before, and a new one would not have its checkpoints. Duplicate it instead.", "conflict"

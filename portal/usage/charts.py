@@ -10,9 +10,9 @@ from portal.usage.reports import Ledger, Row, Statement, Usage
 
 HOUR = 3_600_000_000
 MAX_BARS = 12
-DAILY = 62
+MAX_DAILY_BARS = 62
 """Windows of more days are drawn by month."""
-WASTE: tuple[tuple[str, str, Callable[[Spent], int]], ...] = (
+USES: tuple[tuple[str, str, Callable[[Spent], int]], ...] = (
     ("useful", "teal", lambda spent: spent.useful),
     ("starting", "amber", lambda spent: spent.starting),
     ("failed", "red", lambda spent: spent.failed),
@@ -20,11 +20,11 @@ WASTE: tuple[tuple[str, str, Callable[[Spent], int]], ...] = (
 )
 
 
-def over_time(report: Usage) -> Chart | None:
+def gpu_hours_over_time(report: Usage) -> Chart | None:
     """Draw how much GPU time was held each day or month, and how much was idle."""
     if not report.days:
         return None
-    monthly = len(report.days) > DAILY
+    monthly = len(report.days) > MAX_DAILY_BARS
     spans: dict[date, Spent] = {}
     idle: dict[date, int] = {}
     for row in report.days:
@@ -32,7 +32,7 @@ def over_time(report: Usage) -> Chart | None:
         span = row.key.replace(day=1) if monthly else row.key
         spans.setdefault(span, Spent()).add(row.spent)
         idle[span] = idle.get(span, 0) + report.idle.get(row.key, 0)
-    series = [Series(name, [of(spent) / HOUR for spent in spans.values()], tone) for name, tone, of in WASTE]
+    series = [Series(name, [of(spent) / HOUR for spent in spans.values()], tone) for name, tone, of in USES]
     if report.capacity is not None:
         series.append(Series("idle", [idle[span] / HOUR for span in spans], "idle"))
     labels: Sequence[date | str] = [f"{span:%b %Y}" for span in spans] if monthly else list(spans)
@@ -42,11 +42,11 @@ def over_time(report: Usage) -> Chart | None:
         series,
         "GPU-hours",
         stacked=True,
-        desc=_share_wasted(report),
+        desc=_wasted_sentence(report),
     )
 
 
-def _share_wasted(report: Usage) -> str:
+def _wasted_sentence(report: Usage) -> str:
     spent = report.total.spent
     if not spent.allocated:
         return "No GPU was held."
@@ -54,35 +54,43 @@ def _share_wasted(report: Usage) -> str:
     return f"{used} were held; {round(100 * spent.wasted / spent.allocated)} % of them were wasted."
 
 
-def by_row(report: Usage) -> Chart | None:
+def gpu_hours_by_row(report: Usage) -> Chart | None:
     rows = [row for row in report.rows if row.spent.allocated][:MAX_BARS]
     if len(rows) < 2 or report.by in ("day", "month"):
         return None
-    series = [Series(name, [of(row.spent) / HOUR for row in rows], tone) for name, tone, of in WASTE]
+    series = [Series(name, [of(row.spent) / HOUR for row in rows], tone) for name, tone, of in USES]
     return charts.bars(
-        f"GPU-hours by {_WORDS[report.by]}", [row.name for row in rows], series, "GPU-hours", stacked=True, across=True
+        f"GPU-hours by {_GROUPING_WORDS[report.by]}",
+        [row.name for row in rows],
+        series,
+        "GPU-hours",
+        stacked=True,
+        across=True,
     )
 
 
-def waiting(report: Usage) -> Chart | None:
+def waiting_times(report: Usage) -> Chart | None:
     rows = [row for row in report.rows if row.spent.waits]
     rows = rows[-MAX_BARS:] if report.by in ("day", "month") else rows[:MAX_BARS]
     if not rows or report.by == "day":
         return None
     return charts.bars(
-        f"Waiting times by {_WORDS[report.by]}",
+        f"Waiting times by {_GROUPING_WORDS[report.by]}",
         [row.name for row in rows],
-        [_waits("median", rows, lambda row: row.median), _waits("95th percentile", rows, lambda row: row.p95)],
+        [
+            _waiting_series("median", rows, lambda row: row.median),
+            _waiting_series("95th percentile", rows, lambda row: row.p95),
+        ],
         charts.SECONDS,
         across=True,
     )
 
 
-def _waits(name: str, rows: Sequence[Row], of: Callable[[Row], float | None]) -> Series:
+def _waiting_series(name: str, rows: Sequence[Row], of: Callable[[Row], float | None]) -> Series:
     return Series(name, [of(row) for row in rows])
 
 
-def statements(title: str, rows: Sequence[Statement]) -> Chart | None:
+def entitled_and_used(title: str, rows: Sequence[Statement]) -> Chart | None:
     """Draw entitled and used GPU time side by side."""
     shown = [row for row in rows if row.line.entitled or row.line.used][:MAX_BARS]
     if not shown:
@@ -99,12 +107,12 @@ def statements(title: str, rows: Sequence[Statement]) -> Chart | None:
     )
 
 
-def shares(report: Ledger) -> list[Chart]:
+def ledger_charts(report: Ledger) -> list[Chart]:
     found = (
-        statements("Entitled and used, by person", report.people),
-        statements("Entitled and used, by group", report.groups) if len(report.groups) > 1 else None,
+        entitled_and_used("Entitled and used, by person", report.people),
+        entitled_and_used("Entitled and used, by group", report.groups) if len(report.groups) > 1 else None,
     )
     return [chart for chart in found if chart is not None]
 
 
-_WORDS = {"user": "person", "group": "group", "project": "project", "month": "month", "day": "day"}
+_GROUPING_WORDS = {"user": "person", "group": "group", "project": "project", "month": "month", "day": "day"}
