@@ -190,7 +190,7 @@ def _store_gpus(node: Node, reports: tuple[GpuReport, ...], sampled_at: datetime
     columns = [*GPU_FIELDS, *READINGS, "present"] if changed else READINGS
     Gpu.objects.bulk_update(changed + read, columns)
     if sampled_at is not None:
-        sampling.keep(node, sampled_at, readings)
+        sampling.store_sample(node, sampled_at, readings)
     for gpu, fault in faults:
         quarantine.quarantine(gpu, quarantine.Fault(fault))
     if news:
