@@ -260,9 +260,9 @@ def _store_containers(node_id: int, reports: Sequence[ContainerReport]) -> None:
                 detail=report.detail,
             )
         if report.collected and row.collected_at is None and row.state == ContainerState.EXITED:
-            lifecycle.note_collected(row, "" if report.detail == row.detail else report.detail)
+            lifecycle.record_collected(row, "" if report.detail == row.detail else report.detail)
     if ended:
-        gpu_failures.look_after_exits(ended)
+        gpu_failures.quarantine_failing_gpus(ended)
 
 
 # --- desired state -----------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from portal.jobs.clock import WallClock
 from portal.jobs.events import Restarts
 from portal.jobs.models import FINISHED_STATES, Attempt, CheckpointSet, Container, ContainerState, Job
 from portal.jobs.outputs import READ_BYTES, clean_path
-from portal.jobs.rules import silence_allowed
+from portal.jobs.rules import max_silence
 from portal.wake import wake_job_viewers
 
 PIECE_BYTES = 16 << 20
@@ -94,7 +94,7 @@ def still_coming(attempt: Attempt, here: Node) -> str:
 
     After a step of the clock it is unknown for a moment when a container ended and whether its node is online.
     """
-    in_doubt = wall_clock.in_doubt(silence_allowed().total_seconds())
+    in_doubt = wall_clock.is_in_doubt(max_silence().total_seconds())
     ended = Container.objects.filter(
         attempt__job=attempt.job_id,
         attempt__number__lt=attempt.number,
@@ -112,7 +112,7 @@ def still_coming(attempt: Attempt, here: Node) -> str:
 @transaction.atomic
 def record_start(attempt: Attempt, row: CheckpointSet) -> None:
     """Record from which checkpoint an attempt restarts, once for each attempt."""
-    job = lifecycle.locked(attempt.job_id)
+    job = lifecycle.get_locked(attempt.job_id)
     if attempt.number == 1 or job.events.filter(kind="checkpoint", data__attempt=attempt.number).exists():
         return
     lifecycle.record(job, Restarts(attempt.number, row.taken_at.astimezone(UTC).isoformat(), row.size))
@@ -223,7 +223,7 @@ def keep(attempt: Attempt, changed: dict[str, Entry], deleted: dict[str, int]) -
     Nothing changes if pieces are missing, if the set has the same or newer files, or if a later attempt has started,
     since that uses the present set. Raises CheckpointsTooLargeError.
     """
-    job = lifecycle.locked(attempt.job_id)
+    job = lifecycle.get_locked(attempt.job_id)
     row = newest(attempt.job_id) or CheckpointSet(job_id=attempt.job_id, attempt=attempt)
     before, files = row.version, dict(row.files)
     _merge(files, changed, deleted)
@@ -290,7 +290,7 @@ def _taken_at(files: dict[str, Entry], now: datetime) -> datetime:
 @transaction.atomic
 def _drop(job_id: int, pieces: Iterable[str]) -> None:
     """Delete the pieces that the set does not name any more."""
-    job = lifecycle.locked(job_id)
+    job = lifecycle.get_locked(job_id)
     row = newest(job_id)
     named = pieces_of(row.files) if row else set()
     for sha256 in set(pieces) - named:

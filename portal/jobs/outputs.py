@@ -110,7 +110,7 @@ def store(attempt: Attempt, path: str, chunks: Iterable[bytes], announced: int |
 
 @transaction.atomic
 def _keep(attempt: Attempt, path: str, file: Path, sha256: str, size: int) -> Output | None:
-    lifecycle.locked(attempt.job_id)  # two files at once must not use the same remaining space
+    lifecycle.get_locked(attempt.job_id)  # two files at once must not use the same remaining space
     if size > room_for(attempt.job_id, path):
         raise _too_large()
     old = Output.objects.filter(job=attempt.job_id, path=path).select_related("attempt").first()
@@ -131,7 +131,7 @@ def _keep(attempt: Attempt, path: str, file: Path, sha256: str, size: int) -> Ou
 @transaction.atomic
 def _drop(job_id: int, sha256: str) -> None:
     """Delete content that no row names any more."""
-    job = lifecycle.locked(job_id)
+    job = lifecycle.get_locked(job_id)
     if not Output.objects.filter(job=job_id, sha256=sha256).exists():
         (folder_of(job) / sha256).unlink(missing_ok=True)
 

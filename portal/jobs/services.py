@@ -372,7 +372,7 @@ def cancel(user: User, job: Job) -> Job:
     A job that has finished, or whose work is done, cannot be cancelled: a conflict.
     """
     require_may_act(user, job)
-    row = lifecycle.locked(job.pk)
+    row = lifecycle.get_locked(job.pk)
     attempt = _live_attempt(row)
     if row.state in FINISHED_STATES:
         raise Refused(f"This job has already ended: it is {row.get_state_display()}.", "conflict")
@@ -392,7 +392,7 @@ def cancel(user: User, job: Job) -> Job:
 def hold(user: User, job: Job) -> Job:
     """Put a job on hold until it is released. A running job is stopped, and restarts from its checkpoints later."""
     require_may_act(user, job)
-    row = lifecycle.locked(job.pk)
+    row = lifecycle.get_locked(job.pk)
     if row.state in FINISHED_STATES or row.intent == Job.Intent.CANCEL:
         raise Refused("This job has ended and cannot be held.", "conflict")
     return _hold(row, events.Held(str(user)), user)
@@ -401,7 +401,7 @@ def hold(user: User, job: Job) -> Job:
 @transaction.atomic
 def hold_by_rule(job: Job, why: Event) -> Job:
     """Put a job on hold by a rule of the lab; ``why`` is for its history. A job that has finished or is being cancelled does not change."""
-    row = lifecycle.locked(job.pk)
+    row = lifecycle.get_locked(job.pk)
     if row.state in FINISHED_STATES or row.intent == Job.Intent.CANCEL:
         return row
     return _hold(row, why, None)
@@ -422,7 +422,7 @@ def _hold(row: Job, event: Event, actor: User | None) -> Job:
 def release(user: User, job: Job) -> Job:
     """Release a job that is on hold, so that it is queued again."""
     require_may_act(user, job)
-    row = lifecycle.locked(job.pk)
+    row = lifecycle.get_locked(job.pk)
     if row.intent != Job.Intent.HOLD or row.state in FINISHED_STATES:
         raise Refused("This job is not on hold.", "conflict")
     _want(row, Job.Intent.RUN)

@@ -76,7 +76,7 @@ def _report(found: Silence, now: datetime) -> bool:
 @transaction.atomic
 def _record(found: Silence, now: datetime) -> bool:
     """Write the line of history, unless the attempt is about to end or another check has just written it."""
-    job = lifecycle.locked(found.job)
+    job = lifecycle.get_locked(found.job)
     attempt = Attempt.objects.filter(pk=found.attempt, ended_at=None, wanted=Attempt.Wanted.RUN).first()
     if attempt is None or not _is_new(found, _reported([job.pk])):
         return False

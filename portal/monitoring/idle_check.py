@@ -27,7 +27,7 @@ def sweep(now: datetime | None = None) -> int:
 
 @transaction.atomic
 def _warn_or_hold(attempt: Attempt, since: datetime, rule: IdleRule, now: datetime) -> bool:
-    job = lifecycle.locked(attempt.job_id)
+    job = lifecycle.get_locked(attempt.job_id)
     # The samples reach back twice the time of the rule. A longer idle time seems to begin there; it was warned of.
     began = attempt.created_at if now - since >= 2 * rule.after else since
     warned = JobEvent.objects.filter(job=job, kind=GpusIdle.kind, at__gte=began).last()

@@ -124,7 +124,7 @@ def run(epoch: int, now: datetime | None = None, history: History | None = None)
             return CycleResult(busy=True)
         lead(epoch)
         lifecycle.sweep(now, drain_migration.migrate(now))
-        gpu_failures.leave()
+        gpu_failures.move_jobs_off_faulty_gpus()
         driver_failover.replace(now)
     try:
         with transaction.atomic():

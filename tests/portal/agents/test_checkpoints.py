@@ -50,7 +50,7 @@ class Lab:
         for part in attempt.containers.all():
             exit(part, None, "stopped")
             if collected:
-                lifecycle.note_collected(part)
+                lifecycle.record_collected(part)
 
 
 @pytest.fixture
@@ -194,7 +194,7 @@ def test_a_start_elsewhere_waits_for_what_is_still_coming(lab: Lab, monkeypatch:
     with monkeypatch.context() as later:
         later.setattr(checkpoints, "WAIT", timedelta())
         assert ask(lab.two, part).status_code == 200, "not for ever"
-    lifecycle.note_collected(old)
+    lifecycle.record_collected(old)
     assert ask(lab.two, part).status_code == 200
 
 
@@ -233,7 +233,7 @@ def test_a_node_reaches_nothing_once_its_part_is_over(lab: Lab) -> None:
     lab.stopped(collected=False)
     assert ask(lab.one, lab.part).status_code == ask(lab.one, lab.part, sha256).status_code == 404
     assert put(lab.one, lab.part, b"last words").status_code == 201
-    lifecycle.note_collected(Container.objects.get(pk=lab.part.pk))
+    lifecycle.record_collected(Container.objects.get(pk=lab.part.pk))
     assert report(lab.one, lab.part, {}).status_code == put(lab.one, lab.part, b"x").status_code == 404
 
 
