@@ -63,9 +63,9 @@ def _get_set(request: HttpRequest, name: str) -> HttpResponseBase:
     """Return the set from which a container restarts; 425 while another node still has to send the latest files."""
     node, container = _live_container(request, name)
     through_portal = checkpoints.go_through_portal(node)
-    if through_portal and (elsewhere := checkpoints.still_coming(container.attempt, node)):
+    if through_portal and (elsewhere := checkpoints.node_still_sending(container.attempt, node)):
         raise AgentError(425, "coming", f"waiting for its checkpoints from {elsewhere}")
-    row = checkpoints.newest(container.attempt.job_id)
+    row = checkpoints.newest_set(container.attempt.job_id)
     if row and through_portal:
         checkpoints.record_start(container.attempt, row)
     found = {"version": row.version, "files": row.files} if row else {"version": 0, "files": {}}

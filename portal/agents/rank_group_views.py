@@ -29,7 +29,7 @@ def report(request: HttpRequest, name: str) -> HttpResponseBase:
     driver = own_container(authenticate(request), name)
     if driver.role != Container.Role.DRIVER:
         raise not_found()
-    reports.keep(driver, read_groups(parse_storable(read_body(request, MAX_BYTES)), driver.assigned_at))
+    reports.store_groups(driver, read_groups(parse_storable(read_body(request, MAX_BYTES)), driver.assigned_at))
     return JsonResponse({})
 
 

@@ -271,7 +271,7 @@ def append_log(request: HttpRequest, name: str, stream: str) -> HttpResponseBase
         return JsonResponse({"size": error.size}, status=409)
     except ValueError as error:
         raise AgentError(400, "invalid", str(error)) from error
-    return JsonResponse({"size": size, "watched": log_watchers.watched(container.attempt.job_id)})
+    return JsonResponse({"size": size, "watched": log_watchers.is_watched(container.attempt.job_id)})
 
 
 @csrf_exempt

@@ -25,7 +25,7 @@ from portal.wake import wake_job_viewers
 MAX_FILES = 10_000
 MAX_PATH = 500
 READ_BYTES = 64 * 1024
-UNWANTED = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
+FORBIDDEN_CHARACTERS = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
 
 
 class BadPathError(ValueError):
@@ -47,7 +47,12 @@ class OutputsTooLargeError(Exception):
 def clean_path(path: str) -> str:
     """Return the path if it is plain and relative; raises BadPathError otherwise."""
     parts = path.split("/")
-    if not path or len(path) > MAX_PATH or UNWANTED.search(path) or any(part in ("", ".", "..") for part in parts):
+    if (
+        not path
+        or len(path) > MAX_PATH
+        or FORBIDDEN_CHARACTERS.search(path)
+        or any(part in ("", ".", "..") for part in parts)
+    ):
         raise BadPathError
     return path
 

@@ -23,7 +23,7 @@ from portal.cluster.alarms import alarms
 from portal.cluster.models import Environment
 from portal.cluster.services import is_online
 from portal.jobs import checkpoints, permissions, services, silence
-from portal.jobs.curve_views import about_job
+from portal.jobs.curve_views import training_context
 from portal.jobs.environments import warnings_for
 from portal.jobs.forms import JobForm
 from portal.jobs.models import FINISHED_STATES, UNFINISHED_STATES, Allocation, Attempt, Container, Job, JobState
@@ -254,10 +254,10 @@ def _about(request: HttpRequest, job: Job) -> dict[str, Any]:
     live = last if last and last.ended_at is None else None
     outputs = job.outputs.select_related("attempt").order_by("path")
     totals = job.outputs.aggregate(count=Count("pk"), size=Sum("size"))
-    checkpoint_set = checkpoints.newest(job.pk)
+    checkpoint_set = checkpoints.newest_set(job.pk)
     finished = job.state in FINISHED_STATES
     uncollected = [part for attempt in attempts for part in attempt.containers.all() if not part.collected_at]
-    quiet = silence.of_job(job) if live else None
+    quiet = silence.job_silence(job) if live else None
     return {
         "job": job,
         "attempts": attempts[::-1],
@@ -301,7 +301,7 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
         **_about(request, job),
         "spec": spec,
         "edition": "",
-        "training": about_job(job),
+        "training": training_context(job),
         "silent_after": silence.limit_of(job.silent_rank_minutes).total_seconds(),
     }
     return render(request, "jobs/detail.html", context)
