@@ -15,7 +15,7 @@ from rest_framework.response import Response
 
 from portal.downloads import download
 from portal.jobs import checkpoints, log_watchers, logs, outputs
-from portal.jobs.api import OfJob
+from portal.jobs.api import JobSubresource
 from portal.jobs.consumers import LAST_OUTPUT_WAIT
 from portal.jobs.downloads import checkpoint_file
 from portal.jobs.models import Attempt, CheckpointSet, LogStream, Output
@@ -31,7 +31,7 @@ CURSOR = re.compile(r"(?:[0-9]{1,18}:[0-9]{1,18}(?:,(?!$)|$)){0,400}")
 ATTEMPT = OpenApiParameter("attempt", int, description="Number of the attempt; the last by default.")
 
 
-class Streams(mixins.ListModelMixin, OfJob):
+class Streams(mixins.ListModelMixin, JobSubresource):
     """The streams of a job's log: one per rank, and ``set-up`` of each container."""
 
     queryset = LogStream.objects.none()
@@ -42,7 +42,7 @@ class Streams(mixins.ListModelMixin, OfJob):
         return rows.select_related("container__attempt").order_by("container__attempt__number", "id")
 
 
-class Log(OfJob):
+class Log(JobSubresource):
     queryset = LogStream.objects.none()
 
     @extend_schema(
@@ -143,7 +143,7 @@ class Log(OfJob):
         return Response({"cursor": cursor, "pieces": pieces, "finished": done and not more})
 
 
-class Outputs(mixins.ListModelMixin, OfJob):
+class Outputs(mixins.ListModelMixin, JobSubresource):
     """The files that a job left in /outputs."""
 
     queryset = Output.objects.none()
@@ -165,7 +165,7 @@ class Outputs(mixins.ListModelMixin, OfJob):
         return download(request._request, path, outputs.pieces(file), row.size)
 
 
-class Checkpoints(OfJob):
+class Checkpoints(JobSubresource):
     """The latest complete content of /checkpoints of a job."""
 
     queryset = CheckpointSet.objects.none()

@@ -18,7 +18,7 @@ from portal.accounts.models import User
 from portal.asgi import application
 from portal.jobs import consumers, log_watchers, logs
 from portal.jobs.feed import Feed
-from portal.jobs.log_rate_limit import BURST, PER_SECOND, Allowance
+from portal.jobs.log_rate_limit import BURST, REFILL_PER_SECOND, Allowance
 from portal.jobs.models import Job, LogStream
 from portal.projects.models import Membership
 from tests.portal import jobs_world as world
@@ -404,8 +404,8 @@ def test_answers_to_what_was_sent_are_no_flood() -> None:
         allowance.record_sent()
         assert allowance.accept()
     assert all(allowance.accept() for _ in range(BURST)) and not allowance.accept()
-    now += 1 + 1 / PER_SECOND
-    assert sum(allowance.accept() for _ in range(BURST)) == round(PER_SECOND)
+    now += 1 + 1 / REFILL_PER_SECOND
+    assert sum(allowance.accept() for _ in range(BURST)) == round(REFILL_PER_SECOND)
 
 
 def test_each_code_can_be_sent_by_an_application() -> None:
