@@ -101,7 +101,7 @@ v1 = [
     at(f"{JOB}checkpoints/<path:path>", Checkpoints, pages=False, get="file"),
     at(f"{JOB}outputs/", Outputs, get="list"),
     at(f"{JOB}outputs/<path:path>", Outputs, pages=False, get="file"),
-    at(f"{JOB}readings/", Gauges, get="of_job"),
+    at(f"{JOB}readings/", Gauges, get="job_readings"),
     at(f"{JOB}band/", ResizeTimelines, get="retrieve"),
     at("environments/", Environments, get="list"),
     at("environments/<slug:key>/", Environments, get="retrieve"),

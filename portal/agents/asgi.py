@@ -25,12 +25,12 @@ from portal.middleware import nul_refusal
 from portal.threads import KeptThreads
 
 PREFIX = "/agent/v1/"
-SHORT = {f"{PREFIX}sync": views.sync, f"{PREFIX}wait": views.wait}
-VIEWS = (views.sync, views.wait, views.new_token, views.append_log)
-reports = KeptThreads("agents' reports", 4)
+EXACT_PATHS = {f"{PREFIX}sync": views.sync, f"{PREFIX}wait": views.wait}
+FAST_VIEWS = (views.sync, views.wait, views.new_token, views.append_log)
+report_threads = KeptThreads("agents' reports", 4)
 """For reports only: one that is answered late renews no lease, so nothing slow may be queued before it."""
-pieces = KeptThreads("agents' logs", 8)
-HEADERS = [
+log_threads = KeptThreads("agents' logs", 8)
+SECURITY_HEADERS = [
     (b"Content-Security-Policy", b"default-src 'none'; sandbox"),
     (b"Cross-Origin-Opener-Policy", b"same-origin"),
     (b"Referrer-Policy", b"same-origin"),
@@ -57,11 +57,11 @@ class AgentFastPath:
         if not path.startswith(PREFIX) or settings.SECURE_SSL_REDIRECT:
             await self.inner(scope, receive, send)
             return
-        view, named = SHORT.get(path), {}
+        view, named = EXACT_PATHS.get(path), {}
         if view is None:
             with suppress(Resolver404):
                 view, _, named = _routes.resolve(path)
-        if view not in VIEWS:
+        if view not in FAST_VIEWS:
             await self.inner(scope, receive, send)
             return
         with suppress(ClientDisconnectedError):
@@ -72,13 +72,13 @@ class AgentFastPath:
 
 async def _response(scope: dict[str, Any], receive: Any, view: Any, named: dict[str, Any]) -> HttpResponse:
     try:
-        request = ASGIRequest(scope, BytesIO(await _body(receive)))
+        request = ASGIRequest(scope, BytesIO(await _read_body(receive)))
         request.get_host()  # refuses hosts that are not ours, as for pages
         if refusal := nul_refusal(request):
             return refusal
         if view is views.wait:
-            return await _while_connected(views.wait(request, reports), receive)
-        return await (pieces if view is views.append_log else reports)(view)(request, **named)
+            return await _respond_while_connected(views.wait(request, report_threads), receive)
+        return await (log_threads if view is views.append_log else report_threads)(view)(request, **named)
     except ClientDisconnectedError:
         raise
     except UnicodeDecodeError:
@@ -87,7 +87,7 @@ async def _response(scope: dict[str, Any], receive: Any, view: Any, named: dict[
         return response_for_exception(request, error)
 
 
-async def _body(receive: Any) -> bytes:
+async def _read_body(receive: Any) -> bytes:
     """Read the body, no further than the largest that any view accepts."""
     body = bytearray()
     while len(body) <= views.MAX_SYNC_BYTES:
@@ -100,7 +100,7 @@ async def _body(receive: Any) -> bytes:
     return bytes(body)
 
 
-async def _while_connected(response: Coroutine[Any, Any, HttpResponse], receive: Any) -> HttpResponse:
+async def _respond_while_connected(response: Coroutine[Any, Any, HttpResponse], receive: Any) -> HttpResponse:
     """Wait for a response; stop when the client disconnects."""
     responding, disconnecting = asyncio.ensure_future(response), asyncio.ensure_future(receive())
     try:
@@ -115,4 +115,4 @@ async def _while_connected(response: Coroutine[Any, Any, HttpResponse], receive:
 
 def _headers(response: HttpResponse) -> list[tuple[bytes, bytes]]:
     of_view = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in response.items()]
-    return [*of_view, (b"Content-Length", b"%d" % len(response.content)), *HEADERS]
+    return [*of_view, (b"Content-Length", b"%d" % len(response.content)), *SECURITY_HEADERS]

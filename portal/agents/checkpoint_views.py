@@ -10,16 +10,16 @@ from django.contrib.auth.decorators import login_not_required
 from django.http import HttpRequest, HttpResponseBase, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 
-from portal.agents.protocol import parse
+from portal.agents.protocol import parse_storable
 from portal.agents.views import (
     AgentError,
     agent_view,
-    announced,
-    authenticated,
-    body_of,
+    authenticate,
     body_pieces,
+    content_length,
     not_found,
     own_container,
+    read_body,
 )
 from portal.cluster.models import Node
 from portal.jobs import checkpoints
@@ -32,7 +32,7 @@ View = Callable[..., HttpResponseBase]
 
 
 def by_method(**views: View) -> View:
-    """Return a view that calls one of several by the method; each of them refuses other methods."""
+    """Return a view that calls the one for the method of the request; each of them refuses other methods."""
 
     @csrf_exempt
     @login_not_required
@@ -42,30 +42,30 @@ def by_method(**views: View) -> View:
     return endpoint
 
 
-def _open(request: HttpRequest, name: str) -> tuple[Node, Container]:
+def _uncollected_container(request: HttpRequest, name: str) -> tuple[Node, Container]:
     """Return the node and its container, which must not have been collected yet."""
-    node = authenticated(request)
+    node = authenticate(request)
     container = own_container(node, name)
     if node.approved_at is None or container.collected_at is not None:
         raise not_found()
     return node, container
 
 
-def _live(request: HttpRequest, name: str) -> tuple[Node, Container]:
-    node, container = _open(request, name)
+def _live_container(request: HttpRequest, name: str) -> tuple[Node, Container]:
+    node, container = _uncollected_container(request, name)
     if container.state == ContainerState.EXITED:
         raise not_found()
     return node, container
 
 
 @agent_view("GET")
-def _newest(request: HttpRequest, name: str) -> HttpResponseBase:
+def _get_set(request: HttpRequest, name: str) -> HttpResponseBase:
     """Return the set from which a container restarts; 425 while another node still has to send the latest files."""
-    node, container = _live(request, name)
+    node, container = _live_container(request, name)
     through_portal = checkpoints.go_through_portal(node)
-    if through_portal and (elsewhere := checkpoints.still_coming(container.attempt, node)):
+    if through_portal and (elsewhere := checkpoints.node_still_sending(container.attempt, node)):
         raise AgentError(425, "coming", f"waiting for its checkpoints from {elsewhere}")
-    row = checkpoints.newest(container.attempt.job_id)
+    row = checkpoints.newest_set(container.attempt.job_id)
     if row and through_portal:
         checkpoints.record_start(container.attempt, row)
     found = {"version": row.version, "files": row.files} if row else {"version": 0, "files": {}}
@@ -73,10 +73,10 @@ def _newest(request: HttpRequest, name: str) -> HttpResponseBase:
 
 
 @agent_view("POST")
-def _change(request: HttpRequest, name: str) -> HttpResponseBase:
+def _change_set(request: HttpRequest, name: str) -> HttpResponseBase:
     """Accept ``{"changed": {path: entry}, "deleted": {path: time}}``; empty to ask only for the state."""
-    node, container = _open(request, name)
-    data = parse(body_of(request, MAX_SET_BYTES))
+    node, container = _uncollected_container(request, name)
+    data = parse_storable(read_body(request, MAX_SET_BYTES))
     try:
         changed = checkpoints.read_entries(data.get("changed", {}))
         deleted = checkpoints.read_deleted(data.get("deleted", {}))
@@ -99,8 +99,8 @@ def _change(request: HttpRequest, name: str) -> HttpResponseBase:
 
 
 @agent_view("GET")
-def _piece(request: HttpRequest, name: str, sha256: str) -> HttpResponseBase:
-    _, container = _live(request, name)
+def _get_piece(request: HttpRequest, name: str, sha256: str) -> HttpResponseBase:
+    _, container = _live_container(request, name)
     try:
         file = checkpoints.open_piece(container.attempt.job, sha256)
     except FileNotFoundError:
@@ -110,8 +110,8 @@ def _piece(request: HttpRequest, name: str, sha256: str) -> HttpResponseBase:
 
 @agent_view("PUT")
 def _put_piece(request: HttpRequest, name: str, sha256: str) -> HttpResponseBase:
-    _, container = _open(request, name)
-    if (announced(request) or 0) > checkpoints.PIECE_BYTES:
+    _, container = _uncollected_container(request, name)
+    if (content_length(request) or 0) > checkpoints.PIECE_BYTES:
         raise AgentError(413, "too_large", f"At most {checkpoints.PIECE_BYTES >> 20} MiB at once.")
     try:
         checkpoints.store_piece(container.attempt.job, sha256, body_pieces(request))
@@ -122,5 +122,5 @@ def _put_piece(request: HttpRequest, name: str, sha256: str) -> HttpResponseBase
     return JsonResponse({}, status=201)
 
 
-whole = by_method(GET=_newest, POST=_change)
-piece = by_method(GET=_piece, PUT=_put_piece)
+checkpoint_set = by_method(GET=_get_set, POST=_change_set)
+checkpoint_piece = by_method(GET=_get_piece, PUT=_put_piece)

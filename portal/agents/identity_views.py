@@ -6,7 +6,7 @@ records name the containers that used a folder.
 
 from django.http import HttpRequest, HttpResponseBase, JsonResponse
 
-from portal.agents.views import agent_view, authenticated, not_found, own_container
+from portal.agents.views import agent_view, authenticate, not_found, own_container
 from portal.jobs.models import Container
 
 MAX_NAMES = 2_000
@@ -15,7 +15,7 @@ MAX_NAMES = 2_000
 @agent_view("GET")
 def identity(request: HttpRequest, name: str) -> HttpResponseBase:
     """Return when the job of a container was submitted, in Unix seconds, and the names of its latest containers."""
-    node = authenticated(request)
+    node = authenticate(request)
     container = own_container(node, name)
     if node.approved_at is None:
         raise not_found()

@@ -17,19 +17,19 @@ from portal.jobs.models import ContainerState
 from portal.sentences import SENTENCES
 from portal.sentences.problems import FORMER_FIX
 
-NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,79}")
+CONTAINER_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,79}")
 EXIT_REASONS = frozenset({"exited", "stopped", "fenced", "launch_error", "oom", "disk", "create_error", "lost"})
 CONTAINER_STATES = frozenset(ContainerState.values)
 MAX_GPUS = 256
 MAX_CONTAINERS = 2000
 MAX_ENVIRONMENTS = 200
 MAX_PROBLEMS = 50
-CODE = re.compile(r"[a-z]+\.[a-z_]{1,60}")
+MESSAGE_CODE = re.compile(r"[a-z]+\.[a-z_]{1,60}")
 """The codes of the messages of agents, such as ``problem.old_runc``."""
 MAX_PARAMETERS, MAX_DEPTH = 20, 4
-MAX_PARAMETER = 1000
+MAX_TEXT_CHARACTERS = 1000
 """The maximum length of a text in a message."""
-MAX_MESSAGE = 4096
+MAX_MESSAGE_CHARACTERS = 4096
 """The maximum length of a whole message as JSON: the reasons of many jobs may have it."""
 CONFINEMENT = "confinement_message"
 """The fact that is a message; the others are names, versions and numbers."""
@@ -37,8 +37,8 @@ MAX_FACTS_BYTES = 64 * 1024
 MAX_MARKS = 200
 READINGS = ("utilisation_percent", "memory_used_mib", "temperature_celsius")
 """The fields of a GPU that differ in every report."""
-SMALL = 32_767
-LARGE = 2_147_483_647
+MAX_SMALLINT = 32_767
+MAX_INTEGER = 2_147_483_647
 MAX_NUMBER = 2**63
 """The maximum of a number in facts, which are stored as received and used in computations (``run_specs``)."""
 
@@ -111,12 +111,12 @@ class JoinRequest:
     problems: tuple[dict[str, Any], ...] = ()
 
 
-def parse(body: bytes) -> dict[str, Any]:
+def parse_storable(body: bytes) -> dict[str, Any]:
     """Read a JSON object and make its texts storable."""
-    return storable(load(body))
+    return make_storable(parse_json(body))
 
 
-def load(body: bytes) -> dict[str, Any]:
+def parse_json(body: bytes) -> dict[str, Any]:
     """Read a JSON object."""
     try:
         data = json.loads(body, parse_constant=_refuse_constant)
@@ -127,9 +127,9 @@ def load(body: bytes) -> dict[str, Any]:
     return data
 
 
-def storable(data: dict[str, Any]) -> dict[str, Any]:
+def make_storable(data: dict[str, Any]) -> dict[str, Any]:
     try:
-        return {_storable(name): _storable(value) for name, value in data.items()}
+        return {_storable_value(name): _storable_value(value) for name, value in data.items()}
     except RecursionError as error:
         raise BadReportError("The body is not JSON.") from error
 
@@ -152,14 +152,14 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(name)
 
 
-def _storable(value: Any) -> Any:
+def _storable_value(value: Any) -> Any:
     """Remove what PostgreSQL cannot store, NUL and halves of surrogate pairs; raise BadReportError for too large numbers."""
     if isinstance(value, str):
         return value.replace("\0", "").encode(errors="replace").decode()
     if isinstance(value, dict):
-        return {_storable(key): _storable(item) for key, item in value.items()}
+        return {_storable_value(key): _storable_value(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_storable(item) for item in value]
+        return [_storable_value(item) for item in value]
     if isinstance(value, int | float) and not abs(value) <= MAX_NUMBER:
         raise BadReportError("A number is too large.")
     return value
@@ -203,8 +203,8 @@ def read_readings(data: dict[str, Any]) -> dict[str, tuple[int | None, int | Non
 def _readings(item: dict[str, Any]) -> tuple[int | None, int | None, int | None]:
     return (
         _number(item, "utilisation_percent", 0, 100),
-        _number(item, "memory_used_mib", 0, LARGE),
-        _number(item, "temperature_celsius", -SMALL, SMALL),
+        _number(item, "memory_used_mib", 0, MAX_INTEGER),
+        _number(item, "temperature_celsius", -MAX_SMALLINT, MAX_SMALLINT),
     )
 
 
@@ -226,7 +226,7 @@ def _problem(item: dict[str, Any]) -> dict[str, Any]:
 def _known_message(value: Any) -> dict[str, Any] | None:
     """Read a message; None for anything else, and for one of a later release or that is too long: a text is beside it."""
     message = _message(value)
-    known = message is not None and message["code"] in SENTENCES and len(json.dumps(message)) <= MAX_MESSAGE
+    known = message is not None and message["code"] in SENTENCES and len(json.dumps(message)) <= MAX_MESSAGE_CHARACTERS
     return message if known else None
 
 
@@ -235,14 +235,14 @@ def _message(value: Any, depth: int = 0) -> dict[str, Any] | None:
     if not isinstance(value, dict) or depth > MAX_DEPTH or len(value) > MAX_PARAMETERS:
         return None
     code = value.get("code")
-    if not isinstance(code, str) or not CODE.fullmatch(code):
+    if not isinstance(code, str) or not MESSAGE_CODE.fullmatch(code):
         return None
     return {name[:60]: _parameter(each, depth + 1) for name, each in value.items()}
 
 
 def _parameter(value: Any, depth: int) -> Any:
     if isinstance(value, str):
-        return value[:MAX_PARAMETER]
+        return value[:MAX_TEXT_CHARACTERS]
     if isinstance(value, list):
         read = (_parameter(each, depth) for each in value[:MAX_PARAMETERS] if isinstance(each, str | dict))
         return [each for each in read if each is not None]
@@ -253,10 +253,10 @@ def _gpu(item: dict[str, Any]) -> GpuReport:
     utilisation, memory, temperature = _readings(item)
     return GpuReport(
         uuid=_text(item, "uuid", 80),
-        index=_number(item, "index", 0, SMALL) or 0,
+        index=_number(item, "index", 0, MAX_SMALLINT) or 0,
         kind=Gpu.Kind.CUDA if item.get("kind") == Gpu.Kind.CUDA else Gpu.Kind.CPU,
         model=_text(item, "model", 80),
-        memory_mib=_number(item, "memory_mib", 0, LARGE) or 0,
+        memory_mib=_number(item, "memory_mib", 0, MAX_INTEGER) or 0,
         healthy=item.get("healthy") is not False,
         problem=_known_message(item.get("message")) or _text(item, "problem", 200),
         utilisation_percent=utilisation,
@@ -282,8 +282,13 @@ def _environment(item: dict[str, Any]) -> EnvironmentReport:
 def _container(item: dict[str, Any]) -> ContainerReport | None:
     """Read a container; None if it cannot be one that the portal requested."""
     name, state = item.get("name"), item.get("state")
-    epoch = _number(item, "epoch", 0, LARGE)
-    if not isinstance(name, str) or not NAME.fullmatch(name) or state not in CONTAINER_STATES or epoch is None:
+    epoch = _number(item, "epoch", 0, MAX_INTEGER)
+    if (
+        not isinstance(name, str)
+        or not CONTAINER_NAME.fullmatch(name)
+        or state not in CONTAINER_STATES
+        or epoch is None
+    ):
         return None
     reason = _text(item, "exit_reason", 20)
     return ContainerReport(
@@ -292,7 +297,7 @@ def _container(item: dict[str, Any]) -> ContainerReport | None:
         state=str(state),
         detail=_known_message(item.get("message")) or _text(item, "detail", 2000),
         running_at=_moment(item.get("running_at")),
-        exit_code=_number(item, "exit_code", -LARGE, LARGE),
+        exit_code=_number(item, "exit_code", -MAX_INTEGER, MAX_INTEGER),
         # An unknown reason comes from an agent of another version, not from users' code.
         exit_reason=reason if reason in EXIT_REASONS else "create_error" if reason else "exited",
         collected=item.get("collected") is True,

@@ -97,11 +97,11 @@ CONTAINER_COLUMNS = {
 }
 """By field of ``ListedContainer``; all null for a node without containers."""
 
-SEE = """
+MARK_SEEN = """
 UPDATE cluster_node SET last_seen_at = %s
 WHERE token_digest = %s AND removed_at IS NULL AND said = %s AND last_seen_at >= %s
 """
-LOOK = f"""
+SELECT_NODE = f"""
 SELECT {", ".join((*NODE_COLUMNS.values(), *CONTAINER_COLUMNS.values()))}
 FROM cluster_node AS node
 LEFT JOIN jobs_container AS container ON container.node_id = node.id AND node.approved_at IS NOT NULL AND (
@@ -113,16 +113,16 @@ LEFT JOIN control_chosenbatch AS chosen ON chosen.attempt_id = container.attempt
 WHERE node.token_digest = %s AND node.removed_at IS NULL
 ORDER BY container.id
 """  # noqa: S608
-GPUS = "SELECT id FROM cluster_gpu WHERE node_id = %s ORDER BY id"
-LOCKED = " FOR NO KEY UPDATE"
-READ = """
+SELECT_GPUS = "SELECT id FROM cluster_gpu WHERE node_id = %s ORDER BY id"
+FOR_UPDATE = " FOR NO KEY UPDATE"
+UPDATE_READINGS = """
 UPDATE cluster_gpu SET
     utilisation_percent = CAST(reported.column2 AS smallint),
     memory_used_mib = CAST(reported.column3 AS integer),
     temperature_celsius = CAST(reported.column4 AS smallint)
 FROM (VALUES {}) AS reported WHERE cluster_gpu.node_id = %s AND cluster_gpu.uuid = reported.column1
 """
-SAMPLE = """
+INSERT_SAMPLE = """
 INSERT INTO gauges_sample (node_id, at, readings)
 SELECT %s, %s, {}(id, utilisation_percent, memory_used_mib, temperature_celsius)) FROM (
     SELECT * FROM cluster_gpu WHERE node_id = %s AND uuid IN ({})
@@ -132,38 +132,46 @@ SELECT %s, %s, {}(id, utilisation_percent, memory_used_mib, temperature_celsius)
 HAVING COUNT(*) > 0
 ON CONFLICT DO NOTHING
 """
-AS_LISTS = {"postgresql": "jsonb_agg(jsonb_build_array", "sqlite": "json_group_array(json_array"}
+JSON_LISTS = {"postgresql": "jsonb_agg(jsonb_build_array", "sqlite": "json_group_array(json_array"}
 """By database vendor."""
 
 
-def see(token_digest: str, report_digest: str, now: datetime) -> tuple[ReportingNode | None, list[ListedContainer]]:
-    """Record that a node was seen, if its report is known and it has not been away meanwhile; then as ``look``."""
+def mark_seen(
+    token_digest: str, report_digest: str, now: datetime
+) -> tuple[ReportingNode | None, list[ListedContainer]]:
+    """Record that a node was seen, if its report is known and it has not been away meanwhile.
+
+    The result is that of ``node_with_containers``.
+    """
     with connection.cursor() as cursor:
         # The second statement reads after the first has locked the node's row: a container that was declared lost
         # before that is no longer in the answer.
-        _together(cursor, *_seeing_and_looking(token_digest, report_digest, now))
-        return _found(cursor.fetchall())
+        _execute_together(cursor, *_node_statements(token_digest, report_digest, now))
+        return _parse_node_rows(cursor.fetchall())
 
 
-def look(token_digest: str, now: datetime) -> tuple[ReportingNode | None, list[ListedContainer]]:
+def node_with_containers(token_digest: str, now: datetime) -> tuple[ReportingNode | None, list[ListedContainer]]:
     """Return the node with this token and the containers that its answer lists; none before it is approved.
 
     These are the live ones, and those that ended within ``COLLECT_DAYS`` and are not collected.
     """
-    _, looking = _seeing_and_looking(token_digest, "", now)
+    _, select = _node_statements(token_digest, "", now)
     with connection.cursor() as cursor:
-        cursor.execute(*looking)
-        return _found(cursor.fetchall())
+        cursor.execute(*select)
+        return _parse_node_rows(cursor.fetchall())
 
 
-def _seeing_and_looking(token_digest: str, report_digest: str, now: datetime) -> tuple[Statement, Statement]:
+def _node_statements(token_digest: str, report_digest: str, now: datetime) -> tuple[Statement, Statement]:
     heard_since = now - timedelta(seconds=settings.NODE_LOST_AFTER_SECONDS)
     stoppable_since, collectable_since = now - timedelta(seconds=STOP_SECONDS), now - timedelta(days=COLLECT_DAYS)
-    at, heard, *listed = _moments(now, heard_since, sampling.slot_of(now), stoppable_since, collectable_since)
-    return (SEE, [at, token_digest, report_digest, heard]), (LOOK, [at, report_digest, *listed, token_digest])
+    at, heard, *listed = _stored_times(now, heard_since, sampling.slot_of(now), stoppable_since, collectable_since)
+    return (MARK_SEEN, [at, token_digest, report_digest, heard]), (
+        SELECT_NODE,
+        [at, report_digest, *listed, token_digest],
+    )
 
 
-def _found(rows: Sequence[Sequence[Any]]) -> tuple[ReportingNode | None, list[ListedContainer]]:
+def _parse_node_rows(rows: Sequence[Sequence[Any]]) -> tuple[ReportingNode | None, list[ListedContainer]]:
     if not rows:
         return None, []
     named = [dict(zip((*NODE_COLUMNS, *CONTAINER_COLUMNS), row, strict=True)) for row in rows]
@@ -187,19 +195,22 @@ def write_readings(node_id: int, readings: Mapping[str, Readings], now: datetime
     """Store the readings of a node's GPUs, by UUID, and the sample of this slot; nothing when all of them are None."""
     if all(value is None for values in readings.values() for value in values):
         return
-    vendor, slot = connection.vendor, _moments(sampling.slot_of(now))
+    vendor, slot = connection.vendor, _stored_times(sampling.slot_of(now))
     values, marks = ", ".join(["(%s, %s, %s, %s)"] * len(readings)), ", ".join(["%s"] * len(readings))
     with connection.cursor() as cursor:
-        _together(
+        _execute_together(
             cursor,
             # Their rows are locked in the order of their ids, as the scheduler does. SQLite has one writer and no such lock.
-            (GPUS + LOCKED * (vendor == "postgresql"), [node_id]),
-            (READ.format(values), [*(value for uuid, each in readings.items() for value in (uuid, *each)), node_id]),
-            (SAMPLE.format(AS_LISTS[vendor], marks), [node_id, *slot, node_id, *readings]),
+            (SELECT_GPUS + FOR_UPDATE * (vendor == "postgresql"), [node_id]),
+            (
+                UPDATE_READINGS.format(values),
+                [*(value for uuid, each in readings.items() for value in (uuid, *each)), node_id],
+            ),
+            (INSERT_SAMPLE.format(JSON_LISTS[vendor], marks), [node_id, *slot, node_id, *readings]),
         )
 
 
-def _together(cursor: CursorWrapper, *statements: Statement) -> None:
+def _execute_together(cursor: CursorWrapper, *statements: Statement) -> None:
     """Execute the statements in one transaction, on PostgreSQL in one round trip. The rows of the last can be fetched."""
     if connection.vendor == "postgresql":
         cursor.execute(";".join(sql for sql, _ in statements), [value for _, values in statements for value in values])
@@ -209,7 +220,7 @@ def _together(cursor: CursorWrapper, *statements: Statement) -> None:
             cursor.execute(sql, values)
 
 
-def _moments(*values: datetime) -> list[Any]:
+def _stored_times(*values: datetime) -> list[Any]:
     """Return the values as the database stores them: SQLite has no type for them."""
     adapt = connection.ops.adapt_datetimefield_value
     return [adapt(value) for value in values]

@@ -10,8 +10,8 @@ from typing import Any
 from django.http import HttpRequest, HttpResponseBase, JsonResponse
 from django.utils import timezone
 
-from portal.agents.protocol import BadReportError, parse
-from portal.agents.views import agent_view, authenticated, body_of, not_found, own_container
+from portal.agents.protocol import BadReportError, parse_storable
+from portal.agents.views import agent_view, authenticate, not_found, own_container, read_body
 from portal.jobs.models import Container
 from portal.jobs.resize_timeline import reports
 from portal.jobs.resize_timeline.reports import GroupReport
@@ -26,23 +26,23 @@ MAX_COST_SECONDS = timedelta(days=7).total_seconds()
 @agent_view("POST")
 def report(request: HttpRequest, name: str) -> HttpResponseBase:
     """Accept ``{"rings": [{"number", "at", "hosts", "cost_seconds"}]}`` with the latest groups, any number of times."""
-    driver = own_container(authenticated(request), name)
+    driver = own_container(authenticate(request), name)
     if driver.role != Container.Role.DRIVER:
         raise not_found()
-    reports.keep(driver, read(parse(body_of(request, MAX_BYTES)), driver.assigned_at))
+    reports.store_groups(driver, read_groups(parse_storable(read_body(request, MAX_BYTES)), driver.assigned_at))
     return JsonResponse({})
 
 
-def read(data: dict[str, Any], earliest: datetime) -> list[GroupReport]:
+def read_groups(data: dict[str, Any], earliest: datetime) -> list[GroupReport]:
     """Return the groups of a report; their moments lie between ``earliest`` and now. Raises BadReportError."""
     items = data.get("rings")
     if not isinstance(items, list) or len(items) > MAX_GROUPS:
         raise BadReportError(f"rings must be a list of at most {MAX_GROUPS} objects.")
     now = timezone.now()
-    return [_group(item, earliest, now) for item in items]
+    return [_read_group(item, earliest, now) for item in items]
 
 
-def _group(item: Any, earliest: datetime, now: datetime) -> GroupReport:
+def _read_group(item: Any, earliest: datetime, now: datetime) -> GroupReport:
     wrong = BadReportError("Each of rings has a number, a moment, the hosts of its ranks, and seconds or null.")
     if not isinstance(item, dict):
         raise wrong

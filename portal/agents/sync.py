@@ -29,10 +29,10 @@ from portal.agents.protocol import (
     GpuReport,
     Report,
     digest_of,
+    make_storable,
     read_containers,
     read_readings,
     read_report,
-    storable,
 )
 from portal.agents.queries import ListedContainer, ReportingNode
 from portal.cluster import quarantine
@@ -47,9 +47,9 @@ from portal.usage import capacity
 from portal.wake import wake_scheduler
 from scheduling.messages import Message
 
-COMPARE_SECONDS = 900
+FULL_COMPARISON_SECONDS = 900
 """At this interval a report is compared with all rows even if it repeats the last one, which repairs rows that differ."""
-ENVIRONMENTS_SECONDS = 5.0
+ENVIRONMENTS_CACHE_SECONDS = 5.0
 """How long the list of environments to prepare is cached: it is the same for all nodes, and preparing one takes minutes."""
 # The agent's columns are what it reports, each under its own name.
 GPU_FIELDS = [each.name for each in fields(GpuReport) if each.name not in ("uuid", *READINGS)]
@@ -69,26 +69,26 @@ class UnknownTokenError(Exception):
     """No node of the lab has this token, or the node has not joined with it yet."""
 
 
-def turn(token_digest: str, data: dict[str, Any]) -> dict[str, Any]:
+def answer_report(token_digest: str, data: dict[str, Any]) -> dict[str, Any]:
     """Store a report, as received, and return the answer to its node."""
-    now, containers = timezone.now(), read_containers(storable({"containers": data.get("containers", [])}))
+    now, containers = timezone.now(), read_containers(make_storable({"containers": data.get("containers", [])}))
     # The salt changes when the node's next comparison is due, at a different time for each node.
-    salt = f"{(int(now.timestamp()) + int(token_digest[:4], 16)) // COMPARE_SECONDS} {_environments.value()}"
+    salt = f"{(int(now.timestamp()) + int(token_digest[:4], 16)) // FULL_COMPARISON_SECONDS} {_environments.value()}"
     report_digest = digest_of(data, salt)
-    node, listed = _known(*queries.see(token_digest, report_digest, now))
+    node, listed = _require_node(*queries.mark_seen(token_digest, report_digest, now))
     if not node.known:
-        report, row = read_report(storable(data)), Node.objects.get(pk=node.pk)
+        report, row = read_report(make_storable(data)), Node.objects.get(pk=node.pk)
         cluster.check_runtime(report.runtime)
         if _was_away(row, now):
             # Before the node counts as seen again: jobs that its fence ended would count as having run until now.
             _store_containers(node.pk, containers)
         _store_report(row, report, report_digest, now, sample=node.sample_due)
-        node, listed = _known(*queries.look(token_digest, now))
+        node, listed = _require_node(*queries.node_with_containers(token_digest, now))
     elif node.sample_due:
         queries.write_readings(node.pk, read_readings(data), now)
-    if _has_news(listed, containers):
+    if _has_changes(listed, containers):
         _store_containers(node.pk, containers)
-        node, listed = _known(*queries.look(token_digest, now))
+        node, listed = _require_node(*queries.node_with_containers(token_digest, now))
     return _answer(node, listed, now)
 
 
@@ -97,7 +97,9 @@ def _was_away(node: Node, now: datetime) -> bool:
     return node.last_seen_at is None or now - node.last_seen_at > away
 
 
-def _known(node: ReportingNode | None, listed: list[ListedContainer]) -> tuple[ReportingNode, list[ListedContainer]]:
+def _require_node(
+    node: ReportingNode | None, listed: list[ListedContainer]
+) -> tuple[ReportingNode, list[ListedContainer]]:
     if node is None:
         raise UnknownTokenError
     return node, listed
@@ -105,15 +107,15 @@ def _known(node: ReportingNode | None, listed: list[ListedContainer]) -> tuple[R
 
 def _store_report(node: Node, report: Report, report_digest: str, now: datetime, *, sample: bool) -> None:
     """Update the columns of the node, its GPUs and environments that differ from the report."""
-    _see(node, report, now)
+    _update_node(node, report, now)
     with transaction.atomic():
         # Locks the node's row: of two reports at once, the digest and the rows come from the same one.
         Node.objects.filter(pk=node.pk).update(report_digest=report_digest)
-        _store_gpus(node, _with_duplicates_unfit(node, report.gpus, now), now if sample else None)
+        _store_gpus(node, _mark_duplicates_unfit(node, report.gpus, now), now if sample else None)
         _store_environments(node, report.environments)
 
 
-def _see(node: Node, report: Report, now: datetime) -> None:
+def _update_node(node: Node, report: Report, now: datetime) -> None:
     reported = {
         "last_seen_at": now,
         "boot": report.boot,
@@ -131,7 +133,7 @@ def _see(node: Node, report: Report, now: datetime) -> None:
         setattr(node, name, value)
 
 
-def _with_duplicates_unfit(node: Node, reports: tuple[GpuReport, ...], now: datetime) -> tuple[GpuReport, ...]:
+def _mark_duplicates_unfit(node: Node, reports: tuple[GpuReport, ...], now: datetime) -> tuple[GpuReport, ...]:
     """Mark as unfit each GPU that an older node reports as well: two agents on one machine, or two that claim one device,
     would both be given jobs for it."""
     uuids = [report.uuid for report in reports if report.kind == Gpu.Kind.CUDA]
@@ -145,17 +147,17 @@ def _with_duplicates_unfit(node: Node, reports: tuple[GpuReport, ...], now: date
         )
     )
 
-    def checked(report: GpuReport) -> GpuReport:
+    def marked(report: GpuReport) -> GpuReport:
         if report.kind != Gpu.Kind.CUDA or report.uuid not in owners:
             return report
         return replace(report, healthy=False, problem=ReportedTwice(owners[report.uuid]).data())
 
-    return tuple(checked(report) for report in reports)
+    return tuple(marked(report) for report in reports)
 
 
 def _store_gpus(node: Node, reports: tuple[GpuReport, ...], sampled_at: datetime | None) -> None:
     """Update the node's GPUs; with ``sampled_at`` also keep a sample of their readings."""
-    known = {gpu.uuid: gpu for gpu in _locked(node.pk)}
+    known = {gpu.uuid: gpu for gpu in _locked_gpus(node.pk)}
     changed, read, news = [], [], False
     faults: list[tuple[Gpu, Any]] = []
     readings: list[Reading] = []
@@ -190,7 +192,7 @@ def _store_gpus(node: Node, reports: tuple[GpuReport, ...], sampled_at: datetime
     columns = [*GPU_FIELDS, *READINGS, "present"] if changed else READINGS
     Gpu.objects.bulk_update(changed + read, columns)
     if sampled_at is not None:
-        sampling.keep(node, sampled_at, readings)
+        sampling.store_sample(node, sampled_at, readings)
     for gpu, fault in faults:
         quarantine.quarantine(gpu, quarantine.Fault(fault))
     if news:
@@ -198,8 +200,8 @@ def _store_gpus(node: Node, reports: tuple[GpuReport, ...], sampled_at: datetime
         wake_scheduler()
 
 
-def _locked(node_id: int) -> QuerySet[Gpu]:
-    """The node's GPUs, locked in the order that all use, so that no two transactions wait for each other."""
+def _locked_gpus(node_id: int) -> QuerySet[Gpu]:
+    """Return the node's GPUs, locked in the order that all use, so that no two transactions wait for each other."""
     return Gpu.objects.select_for_update(no_key=True).filter(node=node_id).order_by("pk")
 
 
@@ -228,8 +230,8 @@ def _store_environments(node: Node, reports: tuple[EnvironmentReport, ...]) -> N
         wake_scheduler()
 
 
-def _has_news(listed: Sequence[ListedContainer], reports: Sequence[ContainerReport]) -> bool:
-    """Return whether the reports may change a row; one about a container that is not listed may."""
+def _has_changes(listed: Sequence[ListedContainer], reports: Sequence[ContainerReport]) -> bool:
+    """Return whether the reports may change a row. A report about a container that is not listed may."""
     known = {container.name: container for container in listed}
     for report in reports:
         row = known.get(report.name)
@@ -258,22 +260,22 @@ def _store_containers(node_id: int, reports: Sequence[ContainerReport]) -> None:
                 detail=report.detail,
             )
         if report.collected and row.collected_at is None and row.state == ContainerState.EXITED:
-            lifecycle.note_collected(row, "" if report.detail == row.detail else report.detail)
+            lifecycle.record_collected(row, "" if report.detail == row.detail else report.detail)
     if ended:
-        gpu_failures.look_after_exits(ended)
+        gpu_failures.quarantine_failing_gpus(ended)
 
 
-# --- what is desired ---------------------------------------------------------------------------------------------
+# --- desired state -----------------------------------------------------------------------------------------------
 
 
-def desired(token_digest: str) -> dict[str, Any]:
+def desired_state(token_digest: str) -> dict[str, Any]:
     """Return the desired state of the node with this token, and ``seen``, a digest of that of its containers."""
     now = timezone.now()
-    return _answer(*_known(*queries.look(token_digest, now)), now)
+    return _answer(*_require_node(*queries.node_with_containers(token_digest, now)), now)
 
 
 def _answer(node: ReportingNode, listed: Sequence[ListedContainer], now: datetime) -> dict[str, Any]:
-    wanted = {"approved": node.approved, "containers": _containers(node, listed)}
+    wanted = {"approved": node.approved, "containers": _desired_containers(node, listed)}
     return {
         **wanted,
         "seen": hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()[:32],
@@ -285,10 +287,10 @@ def _answer(node: ReportingNode, listed: Sequence[ListedContainer], now: datetim
     }
 
 
-def _containers(node: ReportingNode, listed: Sequence[ListedContainer]) -> list[dict[str, Any]]:
-    hosts = _hosts([each.attempt for each in listed if _needs_hosts(each)])
-    elsewhere = _elsewhere(node.pk, {each.attempt for each in listed if (each.spec.get("ring") or {}).get("number")})
-    nowhere = Elsewhere()
+def _desired_containers(node: ReportingNode, listed: Sequence[ListedContainer]) -> list[dict[str, Any]]:
+    hosts = _hosts_by_attempt([each.attempt for each in listed if _needs_hosts(each)])
+    others = _other_nodes(node.pk, {each.attempt for each in listed if (each.spec.get("ring") or {}).get("number")})
+    no_others = OtherNodes()
     return [
         {
             "spec": each.spec,
@@ -301,8 +303,8 @@ def _containers(node: ReportingNode, listed: Sequence[ListedContainer]) -> list[
             else None,
             "hosts": hosts[each.attempt] if _needs_hosts(each) else [],
             "batch": each.batch,
-            "driver": elsewhere.get(each.attempt, nowhere).driver,
-            "peers": sorted(elsewhere.get(each.attempt, nowhere).peers),
+            "driver": others.get(each.attempt, no_others).driver,
+            "peers": sorted(others.get(each.attempt, no_others).peers),
         }
         for each in listed
     ]
@@ -313,7 +315,7 @@ def _needs_hosts(container: ListedContainer) -> bool:
     return container.role == Container.Role.DRIVER or container.spec.get("launcher") != Job.Launcher.COMMAND
 
 
-def _hosts(attempt_ids: list[int]) -> dict[int, list[dict[str, Any]]]:
+def _hosts_by_attempt(attempt_ids: list[int]) -> dict[int, list[dict[str, Any]]]:
     """Return the hosts of each attempt that may train together: those that should run and have not ended."""
     hosts: dict[int, list[dict[str, Any]]] = defaultdict(list)
     if attempt_ids:
@@ -324,8 +326,8 @@ def _hosts(attempt_ids: list[int]) -> dict[int, list[dict[str, Any]]]:
 
 
 @dataclass
-class Elsewhere:
-    """What an attempt over several nodes has on the others."""
+class OtherNodes:
+    """The addresses of an attempt on the nodes other than the one that reports."""
 
     driver: str = ""
     """The address of its driver, on whichever node."""
@@ -333,8 +335,8 @@ class Elsewhere:
     """The addresses of the other nodes on which it has live containers."""
 
 
-def _elsewhere(node_id: int, attempts: set[int]) -> dict[int, Elsewhere]:
-    found: dict[int, Elsewhere] = defaultdict(Elsewhere)
+def _other_nodes(node_id: int, attempts: set[int]) -> dict[int, OtherNodes]:
+    found: dict[int, OtherNodes] = defaultdict(OtherNodes)
     if attempts:
         live = Container.objects.filter(attempt__in=attempts).exclude(state=ContainerState.EXITED).order_by("index")
         for attempt, role, own, place, address in live.values_list(
@@ -355,9 +357,9 @@ class EnvironmentOrder:
         self._keys: list[str] = []
 
     def value(self) -> list[str]:
-        """Return their keys, at most ``ENVIRONMENTS_SECONDS`` old."""
+        """Return their keys, at most ``ENVIRONMENTS_CACHE_SECONDS`` old."""
         now = time.monotonic()
-        if now >= self._read_at + ENVIRONMENTS_SECONDS:
+        if now >= self._read_at + ENVIRONMENTS_CACHE_SECONDS:
             self._read_at, self._keys = now, self._read()
         return self._keys
 

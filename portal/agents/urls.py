@@ -14,6 +14,8 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("agent/v1/containers/<str:name>/outputs/<path:path>", views.output, name="output"),
     path("agent/v1/containers/<str:name>/identity", identity_views.identity, name="identity"),
     path("agent/v1/containers/<str:name>/rings", rank_group_views.report, name="rings"),
-    path("agent/v1/containers/<str:name>/checkpoints", checkpoint_views.whole, name="checkpoints"),
-    path("agent/v1/containers/<str:name>/checkpoints/<str:sha256>", checkpoint_views.piece, name="checkpoint"),
+    path("agent/v1/containers/<str:name>/checkpoints", checkpoint_views.checkpoint_set, name="checkpoints"),
+    path(
+        "agent/v1/containers/<str:name>/checkpoints/<str:sha256>", checkpoint_views.checkpoint_piece, name="checkpoint"
+    ),
 ]

@@ -22,7 +22,7 @@ from django.views.decorators.csrf import csrf_exempt
 from portal.accounts.models import digest
 from portal.agents import sync as agent_sync
 from portal.agents.known_tokens import known_tokens
-from portal.agents.protocol import NAME, BadReportError, load, parse, read_join, read_marks
+from portal.agents.protocol import CONTAINER_NAME, BadReportError, parse_json, parse_storable, read_join, read_marks
 from portal.cluster import services as cluster
 from portal.cluster.models import Node
 from portal.jobs import log_watchers, logs, outputs
@@ -40,10 +40,10 @@ MAX_OFFSET = 1 << 50
 WAIT_SECONDS = 45.0
 """Proxies commonly give up after 50 s or 60 s. A lost notification costs little: a node gets the desired state in each
 answer to its reports."""
-PIECE = 256 * 1024
+PIECE_BYTES = 256 * 1024
 
 View = Callable[..., HttpResponseBase]
-Run = Callable[[Callable[..., Any]], Callable[..., Awaitable[Any]]]
+ThreadRunner = Callable[[Callable[..., Any]], Callable[..., Awaitable[Any]]]
 
 
 class AgentError(Exception):
@@ -72,7 +72,7 @@ def not_found() -> AgentError:
     return AgentError(404, "not_found", "This node has no such thing.")
 
 
-def no_node() -> AgentError:
+def unknown_token() -> AgentError:
     return AgentError(401, "token", "This node's token is unknown or was revoked. Join again with a new join token.")
 
 
@@ -100,19 +100,19 @@ def agent_view(method: str) -> Callable[[View], View]:
     return decorate
 
 
-def authenticated(request: HttpRequest) -> Node:
+def authenticate(request: HttpRequest) -> Node:
     node = cluster.node_for(_token(request))
     if node is None:
-        raise no_node()
+        raise unknown_token()
     return node
 
 
-def recognised(request: HttpRequest) -> int:
+def known_node_id(request: HttpRequest) -> int:
     """Return the id of the node whose token the request has, valid or revoked, without a query; for frequent requests."""
     token_digest = digest(_token(request))
     node = known_tokens.node_of(token_digest)
     if node is None:
-        node = authenticated(request).pk
+        node = authenticate(request).pk
         known_tokens.add(token_digest, node)
     return node
 
@@ -123,12 +123,12 @@ def has_shown_token(authorization: str) -> bool:
     return scheme.lower() == "bearer" and digest(token.strip()) in known_tokens
 
 
-def _of_holder(work: Callable[..., dict[str, Any]], token_digest: str, *args: Any) -> dict[str, Any]:
+def _call_with_token(work: Callable[..., dict[str, Any]], token_digest: str, *args: Any) -> dict[str, Any]:
     try:
         return work(token_digest, *args)
     except agent_sync.UnknownTokenError:
         known_tokens.forget(token_digest)
-        raise no_node() from None
+        raise unknown_token() from None
 
 
 def _token(request: HttpRequest) -> str:
@@ -137,9 +137,9 @@ def _token(request: HttpRequest) -> str:
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
-def body_of(request: HttpRequest, max_bytes: int) -> bytes:
+def read_body(request: HttpRequest, max_bytes: int) -> bytes:
     too_large = AgentError(413, "too_large", f"At most {max_bytes >> 10} KiB at once.")
-    if (announced(request) or 0) > max_bytes:
+    if (content_length(request) or 0) > max_bytes:
         raise too_large
     try:
         body = request.body
@@ -150,13 +150,15 @@ def body_of(request: HttpRequest, max_bytes: int) -> bytes:
     return body
 
 
-def announced(request: HttpRequest) -> int | None:
+def content_length(request: HttpRequest) -> int | None:
     length = request.META.get("CONTENT_LENGTH", "")
     return int(length) if length.isascii() and length.isdecimal() and len(length) < 19 else None
 
 
 def own_container(node: Node, name: str) -> Container:
-    rows = Container.objects.filter(node=node, name=name) if NAME.fullmatch(name) else Container.objects.none()
+    rows = (
+        Container.objects.filter(node=node, name=name) if CONTAINER_NAME.fullmatch(name) else Container.objects.none()
+    )
     container = rows.select_related("attempt").defer("spec").first()
     if container is None:
         raise not_found()
@@ -168,29 +170,29 @@ def own_container(node: Node, name: str) -> Container:
 
 @agent_view("POST")
 def join(request: HttpRequest) -> HttpResponseBase:
-    asked = read_join(parse(body_of(request, MAX_JOIN_BYTES)))
+    asked = read_join(parse_storable(read_body(request, MAX_JOIN_BYTES)))
     joined = cluster.join(asked.join_token, asked.name, asked.runtime, asked.facts, asked.problems)
     return JsonResponse({"node": joined.node.pk, "token": joined.token}, status=201)
 
 
 @agent_view("POST")
 def sync(request: HttpRequest) -> HttpResponseBase:
-    recognised(request)  # before the report is read
-    data = load(body_of(request, MAX_SYNC_BYTES))
-    return JsonResponse(_of_holder(agent_sync.turn, digest(_token(request)), data))
+    known_node_id(request)  # before the report is read
+    data = parse_json(read_body(request, MAX_SYNC_BYTES))
+    return JsonResponse(_call_with_token(agent_sync.answer_report, digest(_token(request)), data))
 
 
 @agent_view("POST")
 def new_token(request: HttpRequest) -> HttpResponseBase:
     """Give an agent that was asked to ``rotate`` a new token. The old one still works if the response is lost."""
-    response = JsonResponse({"token": cluster.give_new_token(authenticated(request))}, status=201)
+    response = JsonResponse({"token": cluster.give_new_token(authenticate(request))}, status=201)
     response["Cache-Control"] = "no-store"
     return response
 
 
 @csrf_exempt
 @login_not_required
-async def wait(request: HttpRequest, run: Run = sync_to_async) -> HttpResponseBase:
+async def wait(request: HttpRequest, run: ThreadRunner = sync_to_async) -> HttpResponseBase:
     """Respond when the desired state differs from ``seen``, or after 45 s. ``run`` calls functions that use the database."""
     if request.method != "GET":
         return AgentError(405, "method", "Use GET.").response()
@@ -198,11 +200,11 @@ async def wait(request: HttpRequest, run: Run = sync_to_async) -> HttpResponseBa
     until = time.monotonic() + WAIT_SECONDS
     try:
         token_digest = digest(_token(request))
-        node_id = known_tokens.node_of(token_digest) or await run(recognised)(request)
+        node_id = known_tokens.node_of(token_digest) or await run(known_node_id)(request)
         with NotificationHub.current().subscribe(node_channel(node_id)) as notified:
             while True:
                 notified.clear()
-                now_seen = await run(_seen)(token_digest)  # it may have been approved or removed
+                now_seen = await run(_desired_digest)(token_digest)  # it may have been approved or removed
                 if now_seen != seen:
                     return JsonResponse({"seen": now_seen})
                 try:
@@ -213,8 +215,8 @@ async def wait(request: HttpRequest, run: Run = sync_to_async) -> HttpResponseBa
         return error.response()
 
 
-def _seen(token_digest: str) -> str:
-    return str(_of_holder(agent_sync.desired, token_digest)["seen"])
+def _desired_digest(token_digest: str) -> str:
+    return str(_call_with_token(agent_sync.desired_state, token_digest)["seen"])
 
 
 # --- code, logs, outputs -----------------------------------------------------------------------------------------
@@ -236,7 +238,7 @@ async def code(request: HttpRequest, sha256: str) -> HttpResponseBase:
 
 
 def _code_path(request: HttpRequest, sha256: str) -> tuple[Path, int]:
-    node = authenticated(request)
+    node = authenticate(request)
     live = Container.objects.filter(node=node, node__approved_at__isnull=False).exclude(state=ContainerState.EXITED)
     if len(sha256) > 64 or not live.filter(attempt__job__code__sha256=sha256).exists():
         raise not_found()
@@ -250,16 +252,16 @@ def _code_path(request: HttpRequest, sha256: str) -> tuple[Path, int]:
 
 async def _pieces_of(path: Path) -> AsyncIterator[bytes]:
     with await asyncio.to_thread(path.open, "rb") as file:
-        while piece := await asyncio.to_thread(file.read, PIECE):
+        while piece := await asyncio.to_thread(file.read, PIECE_BYTES):
             yield piece
 
 
 @agent_view("POST")
 def append_log(request: HttpRequest, name: str, stream: str) -> HttpResponseBase:
-    container = own_container(authenticated(request), name)
+    container = own_container(authenticate(request), name)
     offset = _whole_number(request, "offset")
     label = request.GET.get("label", "").replace("\0", "").encode(errors="replace").decode()
-    data = body_of(request, MAX_LOG_BYTES)
+    data = read_body(request, MAX_LOG_BYTES)
     try:
         row = logs.open_stream(container, stream, label)
         size = logs.append(
@@ -269,27 +271,27 @@ def append_log(request: HttpRequest, name: str, stream: str) -> HttpResponseBase
         return JsonResponse({"size": error.size}, status=409)
     except ValueError as error:
         raise AgentError(400, "invalid", str(error)) from error
-    return JsonResponse({"size": size, "watched": log_watchers.watched(container.attempt.job_id)})
+    return JsonResponse({"size": size, "watched": log_watchers.is_watched(container.attempt.job_id)})
 
 
 @csrf_exempt
 @login_not_required
 def output(request: HttpRequest, name: str, path: str) -> HttpResponseBase:
-    return (_offer_output if request.method == "POST" else _put_output)(request, name=name, path=path)
+    return (_check_output if request.method == "POST" else _put_output)(request, name=name, path=path)
 
 
 @agent_view("PUT")
 def _put_output(request: HttpRequest, name: str, path: str) -> HttpResponseBase:
-    container = own_container(authenticated(request), name)
+    container = own_container(authenticate(request), name)
     with _output_refusals():
-        outputs.store(container.attempt, path, body_pieces(request), announced(request))
+        outputs.store(container.attempt, path, body_pieces(request), content_length(request))
     return JsonResponse({}, status=201)
 
 
 @agent_view("POST")
-def _offer_output(request: HttpRequest, name: str, path: str) -> HttpResponseBase:
+def _check_output(request: HttpRequest, name: str, path: str) -> HttpResponseBase:
     """Check whether a file of ``size`` bytes would be kept, before a large one is sent."""
-    container = own_container(authenticated(request), name)
+    container = own_container(authenticate(request), name)
     with _output_refusals():
         outputs.check_room(container.attempt, path, _whole_number(request, "size"))
     return JsonResponse({})
@@ -314,5 +316,5 @@ def _whole_number(request: HttpRequest, name: str) -> int:
 
 
 def body_pieces(request: HttpRequest) -> Iterator[bytes]:
-    while piece := request.read(PIECE):
+    while piece := request.read(PIECE_BYTES):
         yield piece

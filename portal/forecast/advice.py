@@ -196,7 +196,7 @@ def make_change(user: User, job: Job, key: str) -> Job:
     if found is None:
         raise Refused("This change is not available for the job. Request the list of changes again.", field="change")
     with transaction.atomic():
-        return _requeue(user, lifecycle.locked(job.pk), found)
+        return _requeue(user, lifecycle.get_locked(job.pk), found)
 
 
 def _requeue(user: User, job: Job, found: ProposedChange) -> Job:

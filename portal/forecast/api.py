@@ -13,13 +13,13 @@ from portal.forecast.models import Forecast
 from portal.forecast.serializers import ChosenChangeSerializer, CounselSerializer, ForecastSerializer
 from portal.forecast.services import describe, reliability
 from portal.jobs import permissions
-from portal.jobs.api import OfJob
+from portal.jobs.api import JobSubresource
 from portal.jobs.models import JobState
 from portal.jobs.serializers import JobDetailSerializer
 from portal.rest import refusals
 
 
-class Forecasts(OfJob):
+class Forecasts(JobSubresource):
     queryset = Forecast.objects.none()
     serializer_class = ForecastSerializer
 

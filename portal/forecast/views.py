@@ -14,7 +14,7 @@ from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
 from portal.forecast import advice
 from portal.jobs.models import Job
-from portal.jobs.views import VOLATILE
+from portal.jobs.views import VOLATILE_HTML
 from portal.projects.services import may_submit, role_of
 from portal.refused import Refused
 
@@ -39,7 +39,7 @@ def what_helps(request: HttpRequest, pk: int) -> HttpResponse:
     if "HX-Request" not in request.headers:
         return render(request, "forecast/help.html", about)
     html = render_to_string("forecast/_help.html", about, request)
-    edition = hashlib.sha256(VOLATILE.sub("", html).encode()).hexdigest()[:16]
+    edition = hashlib.sha256(VOLATILE_HTML.sub("", html).encode()).hexdigest()[:16]
     if request.GET.get("edition") == edition:
         return HttpResponse(status=204)
     return render(request, "forecast/_help.html", {**about, "edition": edition})

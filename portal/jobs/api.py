@@ -30,13 +30,13 @@ from portal.jobs.serializers import (
     SubmitSerializer,
 )
 from portal.jobs.spec import FIELDS, WORD_LISTS, Submission, label_of
-from portal.jobs.word_lists import having_all
+from portal.jobs.word_lists import contains_all_words
 from portal.projects.models import CodeVersion, Project
 from portal.refused import Refused
 from portal.rest import refusals
 
-Act = Callable[[User, Job], Job]
-KEY = OpenApiParameter(
+JobAction = Callable[[User, Job], Job]
+IDEMPOTENCY_KEY_HEADER = OpenApiParameter(
     "Idempotency-Key",
     str,
     OpenApiParameter.HEADER,
@@ -70,7 +70,7 @@ def _word_filter(name: str) -> django_filters.CharFilter:
     """Return a filter by words of a list: a row must have all the words of the request."""
 
     def filtered(rows: QuerySet[Job], _: str, text: str) -> QuerySet[Job]:
-        return rows.filter(having_all(name, text))
+        return rows.filter(contains_all_words(name, text))
 
     return django_filters.CharFilter(method=filtered, label=f"{label_of(name)}: a word, or several with commas between")
 
@@ -103,7 +103,7 @@ class Jobs(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[Job]
         return self._detail(self.get_object())
 
     @extend_schema(
-        parameters=[KEY],
+        parameters=[IDEMPOTENCY_KEY_HEADER],
         request=SubmitSerializer,
         responses={201: JobDetailSerializer, 200: JobDetailSerializer, **refusals(400, 403, 404, 409, 429)},
     )
@@ -114,14 +114,14 @@ class Jobs(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[Job]
         user, data = signed_in(request), asked.validated_data
         project = get_object_or_404(Project.objects.visible_to(user), pk=data["project"])
         services.require_member(user, project)
-        key, body = request.headers.get("Idempotency-Key", ""), _body(request.data)
+        key, body = request.headers.get("Idempotency-Key", ""), _canonical_body(request.data)
         # Before anything is guessed: after another upload the guess may differ, but the response must not.
         if job := services.submitted_before(user, key, body):
             return self._detail(job)
         job = services.submit(user, project, _submission(project, data), idempotency_key=key, body=body)
         return self._detail(job, status.HTTP_201_CREATED)
 
-    def _act(self, act: Act) -> Response:
+    def _act(self, act: JobAction) -> Response:
         return self._detail(act(signed_in(self.request), self.get_object()))
 
     @extend_schema(request=None, responses={200: JobDetailSerializer, **refusals(403, 404, 409)})
@@ -138,7 +138,11 @@ class Jobs(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[Job]
     def release(self, request: Request, pk: int) -> Response:
         return self._act(services.release)
 
-    @extend_schema(parameters=[KEY], request=None, responses={201: JobDetailSerializer, **refusals(403, 404, 409, 429)})
+    @extend_schema(
+        parameters=[IDEMPOTENCY_KEY_HEADER],
+        request=None,
+        responses={201: JobDetailSerializer, **refusals(403, 404, 409, 429)},
+    )
     def retry(self, request: Request, pk: int) -> Response:
         """Submit a copy of a finished job. The response is the new job."""
         key = request.headers.get("Idempotency-Key", "")
@@ -146,13 +150,13 @@ class Jobs(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[Job]
         return self._detail(job, status.HTTP_201_CREATED)
 
 
-def _body(data: Any) -> bytes:
+def _canonical_body(data: Any) -> bytes:
     """Return a canonical form of a request: order and spacing of its JSON make no difference."""
     return json.dumps(data, sort_keys=True, default=str).encode()
 
 
 def _submission(project: Project, data: dict[str, Any]) -> Submission:
-    code = _code(project, data.get("code"))
+    code = _code_version(project, data.get("code"))
     guess = code.guess
     launcher = data.get("launcher") or guess.get("launcher") or Job.Launcher.COMMAND
     guessed = services.command_for(guess) if launcher == Job.Launcher.COMMAND else guess.get("entry")
@@ -173,7 +177,7 @@ def _submission(project: Project, data: dict[str, Any]) -> Submission:
     return Submission(**values | asked)
 
 
-def _code(project: Project, number: int | None) -> CodeVersion:
+def _code_version(project: Project, number: int | None) -> CodeVersion:
     rows = CodeVersion.objects.filter(project=project)
     found = rows.filter(number=number).first() if number else rows.first()
     if found is None:
@@ -193,7 +197,7 @@ def _environment(key: str | None, guess: dict[str, Any]) -> Environment:
     return found
 
 
-class OfJob(GenericViewSet[Any]):
+class JobSubresource(GenericViewSet[Any]):
     """The base of the endpoints under /jobs/{job}/: the response is 404 for a job that the user may not see."""
 
     @property
@@ -202,7 +206,7 @@ class OfJob(GenericViewSet[Any]):
         return get_object_or_404(rows, pk=self.kwargs["job_pk"])
 
 
-class Events(mixins.ListModelMixin, OfJob):
+class Events(mixins.ListModelMixin, JobSubresource):
     """The history of a job, oldest line first."""
 
     queryset = JobEvent.objects.none()
@@ -212,7 +216,7 @@ class Events(mixins.ListModelMixin, OfJob):
         return self.job.events.select_related("actor").order_by("seq")
 
 
-class Attempts(mixins.ListModelMixin, mixins.RetrieveModelMixin, OfJob):
+class Attempts(mixins.ListModelMixin, mixins.RetrieveModelMixin, JobSubresource):
     queryset = Attempt.objects.none()
     serializer_class = AttemptSerializer
     lookup_field = "number"

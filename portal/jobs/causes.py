@@ -116,25 +116,27 @@ PATTERNS = (
 EXCEPTION = re.compile(
     r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning|Timeout)\b(?::.*)?$", re.MULTILINE
 )
-STOOD_STILL = re.compile(r"^Process \d+ was stopped by a signal (\d+) s ago and not woken: it is ended$", re.MULTILINE)
+STOPPED_PROCESS = re.compile(
+    r"^Process \d+ was stopped by a signal (\d+) s ago and not woken: it is ended$", re.MULTILINE
+)
 """The message of the supervisor (``runners/launch``)."""
-APART = "The ranks have not joined each other"
+RANKS_APART_TEXT = "The ranks have not joined each other"
 """The beginning of the text of a host whose ranks each ran the whole program, as supervisors of earlier releases write it."""
 
 
 def classify(facts: Facts, tail: str) -> Cause:
     """Return the cause of an attempt that did not succeed."""
     cause = (
-        _by_outcome(facts)
-        or _by_reason(facts)
-        or _by_standstill(facts, tail)
-        or _by_log(facts, tail)
-        or _by_exit(facts, tail)
+        _cause_from_outcome(facts)
+        or _cause_from_reason(facts)
+        or _cause_from_stopped_process(facts, tail)
+        or _cause_from_log(facts, tail)
+        or _cause_from_exit(facts, tail)
     )
     return replace(cause, ended_early=facts.some_ended_early)
 
 
-def _by_outcome(facts: Facts) -> Cause | None:
+def _cause_from_outcome(facts: Facts) -> Cause | None:
     match facts.outcome:
         case Outcome.CANCELLED:
             return Cause("cancelled")
@@ -151,7 +153,7 @@ def _by_outcome(facts: Facts) -> Cause | None:
     return None
 
 
-def _by_reason(facts: Facts) -> Cause | None:
+def _cause_from_reason(facts: Facts) -> Cause | None:
     if facts.exit_reason == "oom":
         return Cause("out_of_memory", {"over_limit": True, "limit_mib": facts.memory_mib}, facts.detail)
     if facts.exit_reason == "disk":
@@ -165,19 +167,19 @@ def _by_reason(facts: Facts) -> Cause | None:
     return None
 
 
-def _by_standstill(facts: Facts, tail: str) -> Cause | None:
+def _cause_from_stopped_process(facts: Facts, tail: str) -> Cause | None:
     """Return the cause of an attempt with a process that was stopped by a signal and killed in the end.
 
     This is checked before the other patterns, since the other ranks report a broken connection. An elastic job may have
     continued without that process, so the exit code must be that of a kill.
     """
-    found = STOOD_STILL.search(tail)
+    found = STOPPED_PROCESS.search(tail)
     if found is None or facts.exit_code not in (128 + signal.SIGKILL, -signal.SIGKILL):
         return None
     return Cause("stood_still", {"seconds": found.group(1)}, found.group(0))
 
 
-def _by_log(facts: Facts, tail: str) -> Cause | None:
+def _cause_from_log(facts: Facts, tail: str) -> Cause | None:
     for pattern in PATTERNS:
         found = next(reversed(list(pattern.regex.finditer(tail))), None)
         if found is None:
@@ -189,7 +191,7 @@ def _by_log(facts: Facts, tail: str) -> Cause | None:
     return None
 
 
-def _by_exit(facts: Facts, tail: str) -> Cause:
+def _cause_from_exit(facts: Facts, tail: str) -> Cause:
     if facts.exit_reason == "launch_error":
         return Cause("launch", {"final": facts.final}, facts.detail)
     code = facts.exit_code
@@ -221,15 +223,19 @@ def without_detail(stored: Mapping[str, Any]) -> dict[str, Any] | None:
 
 # --- from the rows -----------------------------------------------------------------------------------------------
 
-BLAME = ("lost", "fenced", "create_error", "oom", "disk", "exited", "launch_error", "stopped", "")
+EXIT_REASONS_BY_BLAME = ("lost", "fenced", "create_error", "oom", "disk", "exited", "launch_error", "stopped", "")
 """The exit reasons by how much they explain the end of the attempt, the best explanation first."""
 
 
-def _to_blame(containers: Sequence[Container]) -> Container | None:
+def _container_to_blame(containers: Sequence[Container]) -> Container | None:
     """Return the container whose end explains that of the attempt; hosts before the driver, which only reports them."""
 
     def rank(container: Container) -> tuple[bool, int, bool, int]:
-        known = BLAME.index(container.exit_reason) if container.exit_reason in BLAME else len(BLAME)
+        known = (
+            EXIT_REASONS_BY_BLAME.index(container.exit_reason)
+            if container.exit_reason in EXIT_REASONS_BY_BLAME
+            else len(EXIT_REASONS_BY_BLAME)
+        )
         well = container.exit_reason == "exited" and container.exit_code == 0
         return well, known, container.role == Container.Role.DRIVER, container.index
 
@@ -252,19 +258,19 @@ def _some_ended_early(containers: Sequence[Container]) -> bool:
 
 def _hint(containers: Sequence[Container]) -> dict[str, Any]:
     """Return a hint for the owner of an attempt that succeeded; empty for most."""
-    apart = next((container.detail for container in containers if _are_ranks_apart(container.detail)), "")
+    apart = next((container.detail for container in containers if _is_about_ranks_apart(container.detail)), "")
     if not apart:
         return {}
     return asdict(Cause("ranks_apart", detail=apart))
 
 
-def _are_ranks_apart(detail: Any) -> bool:
+def _is_about_ranks_apart(detail: Any) -> bool:
     """Whether a container's detail is that its ranks each ran the whole program, with or without a remark."""
     if isinstance(detail, dict) and detail.get("code") == agents.containers.WithRemark.code:
-        return _are_ranks_apart(detail.get("end"))
+        return _is_about_ranks_apart(detail.get("end"))
     if isinstance(detail, dict) and detail.get("code") == agents.launch.RanksApart.code:
         return True
-    return sentence_of(detail).startswith(APART)
+    return sentence_of(detail).startswith(RANKS_APART_TEXT)
 
 
 def explain(job: Job, attempt: Attempt, containers: Sequence[Container]) -> dict[str, Any]:
@@ -275,7 +281,7 @@ def explain(job: Job, attempt: Attempt, containers: Sequence[Container]) -> dict
     if attempt.outcome == Outcome.SUCCEEDED:
         return _hint(containers)
     rule = survival.survival_rule_for(job, attempt)
-    container = _to_blame(rules.judged(job.elastic, containers, rule))  # as the outcome is judged
+    container = _container_to_blame(rules.judged_containers(job.elastic, containers, rule))  # as the outcome is judged
     offered_by: dict[str, list[str]] = {}
     for environment in Environment.objects.filter(retired=False):
         for package in environment.packages:

@@ -29,23 +29,23 @@ from portal.jobs.clock import WallClock
 from portal.jobs.events import Restarts
 from portal.jobs.models import FINISHED_STATES, Attempt, CheckpointSet, Container, ContainerState, Job
 from portal.jobs.outputs import READ_BYTES, clean_path
-from portal.jobs.rules import silence_allowed
+from portal.jobs.rules import max_silence
 from portal.wake import wake_job_viewers
 
 PIECE_BYTES = 16 << 20
 """The size of a piece of a file, the unit that is sent, checked and sent again; agents use the same size."""
 MAX_FILES = 10_000
-MAX_SIZE = 1 << 50
-MAX_NS = 1 << 62
+MAX_FILE_BYTES = 1 << 50
+MAX_TIME_NS = 1 << 62
 wall_clock = WallClock(start_seconds=0.0)
 """The clock of the process that responds to nodes."""
-WAIT = timedelta(minutes=15)
+UPLOAD_WAIT = timedelta(minutes=15)
 """How long to wait for checkpoints of an earlier attempt that the agent of another node has not sent yet."""
-KEEP = timedelta(days=30)
+RETENTION = timedelta(days=30)
 """How long checkpoints are kept after the end of the job."""
 VERSIONS_SINCE = datetime(2020, 1, 1, tzinfo=UTC)
 """Versions are seconds since this time, so that after a backup is restored they are newer than any on a node."""
-LEFT_SECONDS = 24 * 3600
+ORPHAN_PIECE_SECONDS = 24 * 3600
 """A piece that no set names after this time belongs to a set that was never completed."""
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -62,7 +62,7 @@ class CheckpointsTooLargeError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ChangeResult:
     """The result of a change: ``missing`` are the pieces that must be sent before it can be made."""
 
     before: int
@@ -85,16 +85,16 @@ def go_through_portal(node: Node) -> bool:
     return any(other != shared for other in nodes.values_list("facts__shared", flat=True))
 
 
-def newest(job_id: int) -> CheckpointSet | None:
+def newest_set(job_id: int) -> CheckpointSet | None:
     return CheckpointSet.objects.filter(job=job_id).first()
 
 
-def still_coming(attempt: Attempt, here: Node) -> str:
+def node_still_sending(attempt: Attempt, restarting_node: Node) -> str:
     """Return the name of a node that has not sent all checkpoints of an earlier attempt yet; empty if there is none.
 
     After a step of the clock it is unknown for a moment when a container ended and whether its node is online.
     """
-    in_doubt = wall_clock.in_doubt(silence_allowed().total_seconds())
+    in_doubt = wall_clock.is_in_doubt(max_silence().total_seconds())
     ended = Container.objects.filter(
         attempt__job=attempt.job_id,
         attempt__number__lt=attempt.number,
@@ -104,15 +104,15 @@ def still_coming(attempt: Attempt, here: Node) -> str:
         collected_at__isnull=True,
     )
     if not in_doubt:
-        ended = ended.filter(exited_at__gt=timezone.now() - WAIT)
-    nodes = [part.node for part in ended.exclude(node=here).select_related("node").order_by("pk")]
+        ended = ended.filter(exited_at__gt=timezone.now() - UPLOAD_WAIT)
+    nodes = [part.node for part in ended.exclude(node=restarting_node).select_related("node").order_by("pk")]
     return next((node.name for node in nodes if node.removed_at is None and (in_doubt or is_online(node))), "")
 
 
 @transaction.atomic
 def record_start(attempt: Attempt, row: CheckpointSet) -> None:
     """Record from which checkpoint an attempt restarts, once for each attempt."""
-    job = lifecycle.locked(attempt.job_id)
+    job = lifecycle.get_locked(attempt.job_id)
     if attempt.number == 1 or job.events.filter(kind="checkpoint", data__attempt=attempt.number).exists():
         return
     lifecycle.record(job, Restarts(attempt.number, row.taken_at.astimezone(UTC).isoformat(), row.size))
@@ -190,14 +190,14 @@ def read_entries(data: object) -> dict[str, Entry]:
     """Read the entries of files by path; raises BadCheckpointError or outputs.BadPathError."""
     if not isinstance(data, dict) or len(data) > MAX_FILES:
         raise BadCheckpointError(f"At most {MAX_FILES:,} files.")
-    return {clean_path(str(path)): _entry(entry) for path, entry in data.items()}
+    return {clean_path(str(path)): _read_entry(entry) for path, entry in data.items()}
 
 
-def _entry(data: object) -> Entry:
+def _read_entry(data: object) -> Entry:
     if not isinstance(data, list) or len(data) != 3:
         raise BadCheckpointError("A file is [size, when it was modified, pieces].")
     size, modified_ns, pieces = data
-    if not (_is_number(size, MAX_SIZE) and _is_number(modified_ns, MAX_NS) and isinstance(pieces, list)):
+    if not (_is_number(size, MAX_FILE_BYTES) and _is_number(modified_ns, MAX_TIME_NS) and isinstance(pieces, list)):
         raise BadCheckpointError("A file's size and time are whole numbers, its pieces a list.")
     if len(pieces) != -(-size // PIECE_BYTES) or not all(
         isinstance(each, str) and SHA256.fullmatch(each) for each in pieces
@@ -207,7 +207,11 @@ def _entry(data: object) -> Entry:
 
 
 def read_deleted(data: object) -> dict[str, int]:
-    if not isinstance(data, dict) or len(data) > MAX_FILES or not all(_is_number(at, MAX_NS) for at in data.values()):
+    if (
+        not isinstance(data, dict)
+        or len(data) > MAX_FILES
+        or not all(_is_number(at, MAX_TIME_NS) for at in data.values())
+    ):
         raise BadCheckpointError("Deleted files are named with the time of which they were.")
     return {clean_path(str(path)): at for path, at in data.items()}
 
@@ -217,35 +221,35 @@ def _is_number(value: object, maximum: int) -> bool:
 
 
 @transaction.atomic
-def keep(attempt: Attempt, changed: dict[str, Entry], deleted: dict[str, int]) -> Kept:
+def keep(attempt: Attempt, changed: dict[str, Entry], deleted: dict[str, int]) -> ChangeResult:
     """Apply the changes of one node to the set of a job.
 
     Nothing changes if pieces are missing, if the set has the same or newer files, or if a later attempt has started,
     since that uses the present set. Raises CheckpointsTooLargeError.
     """
-    job = lifecycle.locked(attempt.job_id)
-    row = newest(attempt.job_id) or CheckpointSet(job_id=attempt.job_id, attempt=attempt)
+    job = lifecycle.get_locked(attempt.job_id)
+    row = newest_set(attempt.job_id) or CheckpointSet(job_id=attempt.job_id, attempt=attempt)
     before, files = row.version, dict(row.files)
     _merge(files, changed, deleted)
     if _is_outdated(attempt):
-        return Kept(before, before, outdated=True)
+        return ChangeResult(before, before, outdated=True)
     if files == row.files:
-        return Kept(before, before)
+        return ChangeResult(before, before)
     size = sum(entry[0] for entry in files.values())
     if size > settings.MAX_CHECKPOINTS_MIB << 20 or len(files) > MAX_FILES:
         raise _too_large()
     missing = sorted(each for each in pieces_of(files) - pieces_of(row.files) if not has_piece(job, each))
     if missing:
-        return Kept(before, before, tuple(missing))
+        return ChangeResult(before, before, tuple(missing))
     unnamed = pieces_of(row.files) - pieces_of(files)
     now = timezone.now()
     row.files, row.size, row.attempt = files, size, attempt
     row.version = max(before + 1, int((now - VERSIONS_SINCE).total_seconds()))
     row.taken_at, row.stored_at = _taken_at(files, now), now
     row.save()
-    transaction.on_commit(lambda: _drop(attempt.job_id, unnamed))
+    transaction.on_commit(lambda: _delete_pieces(attempt.job_id, unnamed))
     wake_job_viewers(attempt.job_id)
-    return Kept(before, row.version)
+    return ChangeResult(before, row.version)
 
 
 def _merge(files: dict[str, Entry], changed: dict[str, Entry], deleted: dict[str, int]) -> None:
@@ -288,10 +292,10 @@ def _taken_at(files: dict[str, Entry], now: datetime) -> datetime:
 
 
 @transaction.atomic
-def _drop(job_id: int, pieces: Iterable[str]) -> None:
+def _delete_pieces(job_id: int, pieces: Iterable[str]) -> None:
     """Delete the pieces that the set does not name any more."""
-    job = lifecycle.locked(job_id)
-    row = newest(job_id)
+    job = lifecycle.get_locked(job_id)
+    row = newest_set(job_id)
     named = pieces_of(row.files) if row else set()
     for sha256 in set(pieces) - named:
         (folder_of(job) / sha256).unlink(missing_ok=True)
@@ -314,7 +318,7 @@ def files_of(row: CheckpointSet) -> list[File]:
     ]
 
 
-def content(job: Job, entry: Entry) -> Iterator[bytes]:
+def read_file(job: Job, entry: Entry) -> Iterator[bytes]:
     """Yield the bytes of a file piece by piece; raises FileNotFoundError if a newer set has replaced it."""
     for sha256 in entry[2]:
         with open_piece(job, sha256) as file:
@@ -328,22 +332,24 @@ def content(job: Job, entry: Entry) -> Iterator[bytes]:
 def delete_old() -> None:
     """Delete the sets of jobs that ended long ago, and pieces that no set names. May be repeated."""
     CheckpointSet.objects.filter(
-        job__state__in=FINISHED_STATES, job__finished_at__lt=timezone.now() - KEEP, stored_at__lt=timezone.now() - KEEP
+        job__state__in=FINISHED_STATES,
+        job__finished_at__lt=timezone.now() - RETENTION,
+        stored_at__lt=timezone.now() - RETENTION,
     ).delete()
     top = Path(settings.HOME) / "checkpoints"
     for folder in top.iterdir() if top.is_dir() else ():
         number = folder.name.partition("-")[0]
         if number.isascii() and number.isdecimal() and len(number) < 19:
-            _tidy(folder, Job.objects.filter(pk=int(number)).first())
+            _delete_orphan_pieces(folder, Job.objects.filter(pk=int(number)).first())
 
 
-def _tidy(folder: Path, job: Job | None) -> None:
+def _delete_orphan_pieces(folder: Path, job: Job | None) -> None:
     """Delete the pieces in a folder that no set names. ``job`` has the number in the name of the folder."""
     is_its_own = job is not None and job.folder == folder.name
-    row = newest(job.pk) if job is not None and is_its_own else None
+    row = newest_set(job.pk) if job is not None and is_its_own else None
     named = pieces_of(row.files) if row else set()
     # A folder without a job may belong to one that was lost when a backup was restored.
-    before, left = time.time() - (LEFT_SECONDS if is_its_own else KEEP.total_seconds()), False
+    before, left = time.time() - (ORPHAN_PIECE_SECONDS if is_its_own else RETENTION.total_seconds()), False
     for path in folder.iterdir():
         try:
             if path.name not in named and path.lstat().st_mtime < before:

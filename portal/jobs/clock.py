@@ -13,16 +13,16 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-TOLERATED_SECONDS = 5.0
+TOLERANCE_SECONDS = 5.0
 """Smaller steps are ignored: clocks are corrected all the time."""
-START_SECONDS = 15.0
+STARTUP_DOUBT_SECONDS = 15.0
 """A portal restarts within ten seconds, and agents retry at least every five."""
-KNOWN_SECONDS = 60.0
+MAX_MEASUREMENT_SECONDS = 60.0
 """The maximum time between two measurements of a step. After a longer one, another scheduler may have been the leader
 and have corrected the times already."""
 
 
-class Step(NamedTuple):
+class ClockStep(NamedTuple):
     """By how much the wall clock was set since the last correction, and the time since then by the monotonic clock."""
 
     seconds: float
@@ -34,36 +34,36 @@ class WallClock:
     def __init__(
         self,
         wall: Callable[[], float] = time.time,
-        steady: Callable[[], float] = time.monotonic,
-        start_seconds: float = START_SECONDS,
+        monotonic: Callable[[], float] = time.monotonic,
+        start_seconds: float = STARTUP_DOUBT_SECONDS,
     ) -> None:
         """Start to measure; the clock counts as in doubt for ``start_seconds``."""
-        self._wall, self._steady = wall, steady
-        self._drift = wall() - steady()
-        self._doubted_until = steady() + start_seconds
-        self._accounted_drift, self._accounted_at = self._drift, steady()
-        self._seen_drift, self._seen_at = self._drift, steady()
+        self._wall, self._monotonic = wall, monotonic
+        self._drift = wall() - monotonic()
+        self._doubted_until = monotonic() + start_seconds
+        self._corrected_drift, self._corrected_at = self._drift, monotonic()
+        self._seen_drift, self._seen_at = self._drift, monotonic()
 
-    def in_doubt(self, seconds: float) -> bool:
+    def is_in_doubt(self, seconds: float) -> bool:
         """Return whether the clock was set within the last ``seconds``, or the process has just started. Call it regularly."""
-        steady = self._steady()
+        steady = self._monotonic()
         drift = self._wall() - steady
-        if abs(drift - self._drift) > TOLERATED_SECONDS:
+        if abs(drift - self._drift) > TOLERANCE_SECONDS:
             self._doubted_until = max(self._doubted_until, steady + seconds)
         self._drift = drift
         return steady < self._doubted_until
 
-    def step(self) -> Step:
-        """Return the step since the last ``accounted()``. Small corrections are ignored."""
-        self._seen_at = self._steady()
+    def step(self) -> ClockStep:
+        """Return the step since the last ``mark_corrected()``. Small corrections are ignored."""
+        self._seen_at = self._monotonic()
         self._seen_drift = self._wall() - self._seen_at
-        moved, since = self._seen_drift - self._accounted_drift, self._seen_at - self._accounted_at
-        known = abs(moved) > TOLERATED_SECONDS and since <= KNOWN_SECONDS
-        return Step(moved if known else 0.0, since)
+        moved, since = self._seen_drift - self._corrected_drift, self._seen_at - self._corrected_at
+        known = abs(moved) > TOLERANCE_SECONDS and since <= MAX_MEASUREMENT_SECONDS
+        return ClockStep(moved if known else 0.0, since)
 
-    def accounted(self) -> None:
+    def mark_corrected(self) -> None:
         """Record that all times have been corrected by the result of the last ``step()``."""
-        self._accounted_drift, self._accounted_at = self._seen_drift, self._seen_at
+        self._corrected_drift, self._corrected_at = self._seen_drift, self._seen_at
 
 
 wall_clock = WallClock()

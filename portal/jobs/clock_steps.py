@@ -15,13 +15,13 @@ from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Least
 
 from portal.cluster.models import Node
-from portal.jobs.clock import TOLERATED_SECONDS, Step, WallClock
+from portal.jobs.clock import TOLERANCE_SECONDS, ClockStep, WallClock
 from portal.jobs.models import Allocation, Attempt, Container, Job, JobState
 
 logger = logging.getLogger(__name__)
 
-TOLERATED = timedelta(seconds=TOLERATED_SECONDS)
-TIMES: dict[type[models.Model], tuple[str, ...]] = {
+TOLERANCE = timedelta(seconds=TOLERANCE_SECONDS)
+MOVED_TIMES: dict[type[models.Model], tuple[str, ...]] = {
     Attempt: ("created_at", "started_at"),
     Container: ("assigned_at", "state_since", "running_at", "stop_requested_at", "exited_at"),
     Allocation: ("allocated_at", "requested_back_at"),
@@ -29,34 +29,34 @@ TIMES: dict[type[models.Model], tuple[str, ...]] = {
 """The times of live attempts that are moved, in the order in which rows are locked."""
 
 
-def account(clock: WallClock, now: datetime, *, doubted: bool) -> None:
+def correct_times(clock: WallClock, now: datetime, *, in_doubt: bool) -> None:
     """Move the times of live attempts by the step of the clock since the last call, once the transaction is committed.
 
     A step while the scheduler was down cannot be measured: only times in the future are pulled back
-    (while the clock is ``doubted``), so that every limit counts from now at the latest.
+    (while the clock is in doubt), so that every limit counts from now at the latest.
     """
     step = clock.step()
     if step.seconds:
         logger.warning("the wall clock was set by %+.0f s; times of running jobs are moved with it", step.seconds)
-    if step.seconds or doubted:
-        _move(step, now)
-    transaction.on_commit(clock.accounted)
+    if step.seconds or in_doubt:
+        _move_all_times(step, now)
+    transaction.on_commit(clock.mark_corrected)
 
 
 @transaction.atomic
-def _move(step: Step, now: datetime) -> None:
+def _move_all_times(step: ClockStep, now: datetime) -> None:
     running = Job.objects.select_for_update(no_key=True).filter(state=JobState.RUNNING)
     list(running.order_by("pk").values_list("pk"))  # in the order in which all transactions lock them
     # Before the times of attempts: a job with several attempts started with the first.
     first = Job.objects.filter(attempts__ended_at__isnull=True, attempts__started_at=F("started_at"))
     _move_times(first, "started_at", step, now)
-    for model, names in TIMES.items():
+    for model, names in MOVED_TIMES.items():
         for name in names:
-            _move_times(_live(model), name, step, now)
-    Node.objects.filter(last_seen_at__gt=now + TOLERATED).update(last_seen_at=now)
+            _move_times(_affected_rows(model), name, step, now)
+    Node.objects.filter(last_seen_at__gt=now + TOLERANCE).update(last_seen_at=now)
 
 
-def _live(model: type[models.Model]) -> QuerySet[Any]:
+def _affected_rows(model: type[models.Model]) -> QuerySet[Any]:
     """Return the rows of live attempts; containers count until their logs and checkpoints are stored, for which others wait."""
     if model is Container:
         waited_for = Q(collected_at__isnull=True, node__removed_at__isnull=True)
@@ -65,11 +65,11 @@ def _live(model: type[models.Model]) -> QuerySet[Any]:
     return model._default_manager.filter(**{f"{owner}ended_at__isnull": True})
 
 
-def _move_times(rows: QuerySet[Any], name: str, step: Step, now: datetime) -> None:
+def _move_times(rows: QuerySet[Any], name: str, step: ClockStep, now: datetime) -> None:
     """Move one time of the rows. Times since the last measurement were written by the new clock and are not moved."""
     if step.seconds:
         looked = now - timedelta(seconds=step.since_seconds)
-        before = rows.filter(Q(**{f"{name}__lt": looked}) | Q(**{f"{name}__gt": now + TOLERATED}))
+        before = rows.filter(Q(**{f"{name}__lt": looked}) | Q(**{f"{name}__gt": now + TOLERANCE}))
         before.update(**{name: Least(F(name) + timedelta(seconds=step.seconds), now)})
     else:
-        rows.filter(**{f"{name}__gt": now + TOLERATED}).update(**{name: now})
+        rows.filter(**{f"{name}__gt": now + TOLERANCE}).update(**{name: now})

@@ -40,17 +40,17 @@ logger = logging.getLogger(__name__)
 
 WINDOW_BYTES = 256 * 1024
 ACK_SECONDS = 30
-CHECK_SECONDS = 30
-LOOK_SECONDS = 2
+ACCESS_CHECK_SECONDS = 30
+POLL_SECONDS = 2
 COALESCE_SECONDS = 0.03
 """Notifications within this time are handled together."""
-LARGEST_MESSAGE = 4096
+MAX_MESSAGE_CHARACTERS = 4096
 MAX_SOCKETS = 20
 """The maximum number of sockets of a user in this process."""
-LATE = timedelta(minutes=2)
+LAST_OUTPUT_WAIT = timedelta(minutes=2)
 """How long the last bytes of a finished job are waited for: a lost node never closes its streams."""
 
-SIGNED_OUT, FORBIDDEN, TOO_SLOW, TOO_MANY, TOO_BIG, NONSENSE = 4401, 4403, 4408, 4429, 4413, 4400
+SIGNED_OUT, FORBIDDEN, TOO_SLOW, TOO_MANY, TOO_BIG, INVALID_MESSAGE = 4401, 4403, 4408, 4429, 4413, 4400
 BROKEN = 4500
 """Applications may only use 1000 and codes from 3000."""
 
@@ -87,7 +87,7 @@ class LogConsumer(AsyncWebsocketConsumer):
         self.allowance = Allowance()
         self.notified = self.subscription.enter_context(NotificationHub.current().subscribe(job_channel(self.job_id)))
         self.room = asyncio.Event()
-        self.reading = False
+        self.cursors_received = False
         self.shown: dict[str, Any] = {}
         if await self._refusal() is not None:
             await self.close()  # before accepting: the response to the handshake is 403
@@ -117,21 +117,21 @@ class LogConsumer(AsyncWebsocketConsumer):
         if self.closing:
             return
         if not self.allowance.accept():
-            await self._end(TOO_FAST)
+            await self._close(TOO_FAST)
             return
-        if len(text_data or bytes_data or "") > LARGEST_MESSAGE:
-            await self._end(TOO_BIG)
+        if len(text_data or bytes_data or "") > MAX_MESSAGE_CHARACTERS:
+            await self._close(TOO_BIG)
             return
         try:
-            self._take_message(json.loads(text_data or ""))
+            self._handle_message(json.loads(text_data or ""))
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-            await self._end(NONSENSE)
+            await self._close(INVALID_MESSAGE)
 
-    async def _end(self, code: int) -> None:
+    async def _close(self, code: int) -> None:
         self.closing = True
         await self.close(code)
 
-    def _take_message(self, message: dict[str, Any]) -> None:
+    def _handle_message(self, message: dict[str, Any]) -> None:
         if message["type"] == "ack":
             # at most what was sent: a viewer cannot widen its window
             self.acked = max(self.acked, min(int(message["bytes"]), self.sent))
@@ -141,7 +141,7 @@ class LogConsumer(AsyncWebsocketConsumer):
             # only of known streams: a viewer cannot fill our memory with others
             self.cursors.update({stream: offset for stream, offset in cursors.items() if self.feed.has(stream)})
             if not message.get("more"):
-                self.reading = True
+                self.cursors_received = True
                 self.notified.set()
         else:
             raise ValueError(message["type"])
@@ -150,9 +150,9 @@ class LogConsumer(AsyncWebsocketConsumer):
 
     async def _run(self) -> None:
         try:
-            while not await self._turn():
+            while not await self._send_new_output():
                 try:
-                    await asyncio.wait_for(self.notified.wait(), LOOK_SECONDS)
+                    await asyncio.wait_for(self.notified.wait(), POLL_SECONDS)
                     await asyncio.sleep(COALESCE_SECONDS)
                 except TimeoutError:
                     pass
@@ -166,20 +166,20 @@ class LogConsumer(AsyncWebsocketConsumer):
             logger.exception("the log of job %s could not be sent", self.job_id)
             await self.close(BROKEN)
 
-    async def _turn(self) -> bool:
+    async def _send_new_output(self) -> bool:
         """Send all output that there is; return whether no more will come."""
-        await self._check()
+        await self._check_access()
         self.notified.clear()
-        job, rows = await self._rows()
-        if self.feed.look(rows) or not self.shown:
-            self.reading = False
+        job, rows = await self._read_rows()
+        if self.feed.update(rows) or not self.shown:
+            self.cursors_received = False
             await self._send_message({"type": "streams", "streams": self.feed.describe()})
         about = {"type": "job", "state": job.state, "changed": job.edition}
         if about != self.shown:
             self.shown = about
             await self._send_message(about)
-        if not self.reading:
-            await self._until_read()
+        if not self.cursors_received:
+            await self._await_cursors()
         self.feed.start(self.cursors)
         sent = False
         while piece := await asyncio.to_thread(self.feed.next):
@@ -188,18 +188,18 @@ class LogConsumer(AsyncWebsocketConsumer):
             await self.send(bytes_data=piece.frame())
             self.allowance.record_sent()
             sent = True
-            await self._check()
+            await self._check_access()
         finished = job.state in FINISHED_STATES
         if sent or not self.reported_idle:
             self.reported_idle = True
             await self._send_message({"type": "idle", "finished": finished})
-        late = job.finished_at is not None and timezone.now() - job.finished_at > LATE
-        return finished and self.feed.caught_up and (self.feed.closed or late)
+        late = job.finished_at is not None and timezone.now() - job.finished_at > LAST_OUTPUT_WAIT
+        return finished and self.feed.is_caught_up and (self.feed.is_closed or late)
 
-    async def _until_read(self) -> None:
+    async def _await_cursors(self) -> None:
         """Wait until the viewer has answered a list of streams with its cursors."""
         until = time.monotonic() + ACK_SECONDS
-        while not self.reading:
+        while not self.cursors_received:
             self.notified.clear()
             try:
                 await asyncio.wait_for(self.notified.wait(), until - time.monotonic())
@@ -225,9 +225,9 @@ class LogConsumer(AsyncWebsocketConsumer):
 
     # --- rows -----------------------------------------------------------------------------------------------------
 
-    async def _check(self) -> None:
+    async def _check_access(self) -> None:
         """Close the socket of a user who may no longer see the job."""
-        if time.monotonic() - self.checked_at >= CHECK_SECONDS:
+        if time.monotonic() - self.checked_at >= ACCESS_CHECK_SECONDS:
             self.checked_at = time.monotonic()
             if (code := await self._refusal()) is not None:
                 raise _CloseSocketError(code)
@@ -242,21 +242,21 @@ class LogConsumer(AsyncWebsocketConsumer):
         return None if visible else FORBIDDEN
 
     @database_sync_to_async
-    def _rows(self) -> tuple["_Row", list[LogStream]]:
+    def _read_rows(self) -> tuple["_JobRow", list[LogStream]]:
         log_watchers.watch(self.job_id)
         job = Job.objects.filter(pk=self.job_id).values_list("state", "finished_at", Count("events")).get()
         streams = LogStream.printed.filter(container__attempt__job=self.job_id)
-        return _Row(*job), list(streams.select_related("container__attempt").defer("container__spec"))
+        return _JobRow(*job), list(streams.select_related("container__attempt").defer("container__spec"))
 
 
-class _Row(NamedTuple):
+class _JobRow(NamedTuple):
     state: str
     finished_at: datetime | None
     edition: int
     """The number of lines in the history of the job."""
 
 
-class Nowhere(AsyncWebsocketConsumer):
+class RefusingConsumer(AsyncWebsocketConsumer):
     """Refuses sockets to any other address in the handshake."""
 
     async def connect(self) -> None:

@@ -17,7 +17,7 @@ MAX_JOBS = 6
 SMOOTHING_WORDS = {"none": "as they are", "some": "smoothed a little", "much": "smoothed much"}
 
 
-def about_job(job: Job, smoothing: str = "none") -> dict[str, Any]:
+def training_context(job: Job, smoothing: str = "none") -> dict[str, Any]:
     """Return the context of ``jobs/_training.html``, which is empty for a job that has reported nothing."""
     progress = Progress.objects.filter(attempt__job=job).select_related("attempt").order_by("-attempt__number").first()
     common = {"job": job, "progress": progress, "polls": job.state not in FINISHED_STATES}
@@ -25,15 +25,15 @@ def about_job(job: Job, smoothing: str = "none") -> dict[str, Any]:
         return common
     ranks = curves.ranks_of(progress)
     live = job.state == JobState.RUNNING and progress.attempt.ended_at is None
-    many = curves.curves([job.pk], curves.names_of([job.pk]))
+    all_curves = curves.curves([job.pk], curves.curve_names([job.pk]))
     return {
         **common,
         "live": live,
         "percent": None if progress.done is None else round(100 * progress.done, 1),
         "remaining_seconds": curves.remaining_seconds(progress) if live else None,
-        "charts": curves.pictures(many, smoothing, {job.pk: f"#{job.pk}"}),
+        "charts": curves.metric_charts(all_curves, smoothing, {job.pk: f"#{job.pk}"}),
         "ranks": ranks,
-        "rank_chart": curves.rank_picture(ranks),
+        "rank_chart": curves.rank_chart(ranks),
         "smoothing": smoothing,
         "smoothings": SMOOTHING_WORDS.items(),
     }
@@ -48,7 +48,7 @@ def _smoothing(request: HttpRequest) -> str:
 def training(request: HttpRequest, pk: int) -> HttpResponse:
     """Show the part of the job's page that changes while it trains."""
     job = get_object_or_404(Job.objects.visible_to(signed_in(request)), pk=pk)
-    return render(request, "jobs/_training.html", {"training": about_job(job, _smoothing(request))})
+    return render(request, "jobs/_training.html", {"training": training_context(job, _smoothing(request))})
 
 
 @require_safe
@@ -57,11 +57,11 @@ def compare(request: HttpRequest) -> HttpResponse:
     asked = [int(each) for each in request.GET.getlist("job") if each.isascii() and each.isdecimal() and len(each) < 19]
     jobs = list(Job.objects.visible_to(signed_in(request)).filter(pk__in=asked).order_by("pk")[:MAX_JOBS])
     numbers = [job.pk for job in jobs]
-    many = curves.curves(numbers, curves.names_of(numbers))
-    called = {job.pk: f"#{job.pk} {job.name}" for job in jobs}
+    all_curves = curves.curves(numbers, curves.curve_names(numbers))
+    job_names = {job.pk: f"#{job.pk} {job.name}" for job in jobs}
     context = {
         "jobs": jobs,
-        "charts": curves.pictures(many, _smoothing(request), called),
+        "charts": curves.metric_charts(all_curves, _smoothing(request), job_names),
         "smoothing": _smoothing(request),
         "smoothings": SMOOTHING_WORDS.items(),
         "left_out": len(set(asked)) > MAX_JOBS,

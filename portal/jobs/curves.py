@@ -8,14 +8,14 @@ from django.db.models import Avg, F, Max, Min
 
 from portal import charts
 from portal.charts import Chart, Series
-from portal.jobs.metrics import BATCH, COLUMNS, LOSS, THROUGHPUT, seconds_left
+from portal.jobs.metrics import BATCH, LOSS, RANK_COLUMNS, THROUGHPUT, seconds_left
 from portal.jobs.models import MetricPoint, Progress
 
 BINS = 200
 MAX_CURVES = 24
 MAX_RANKS = 32
 """The maximum number of bars in a chart; of more ranks, the slowest are shown."""
-FIRST = (LOSS, THROUGHPUT)
+FIRST_NAMES = (LOSS, THROUGHPUT)
 SMOOTHING = {"none": 0.0, "some": 0.6, "much": 0.9}
 """The weight of the mean so far against the next value."""
 
@@ -34,14 +34,16 @@ class Curves:
 
     name: str
     steps: tuple[int, ...]
-    of: tuple[Curve, ...]
+    per_job: tuple[Curve, ...]
 
 
-def names_of(jobs: Sequence[int]) -> list[str]:
+def curve_names(jobs: Sequence[int]) -> list[str]:
     """Return at most ``MAX_CURVES`` names of curves: those of the library first, then by name."""
     names = MetricPoint.objects.filter(attempt__job__in=jobs).order_by("name").values_list("name", flat=True).distinct()
     known = list(names[: 2 * MAX_CURVES])
-    return [*(name for name in FIRST if name in known), *(name for name in known if name not in FIRST)][:MAX_CURVES]
+    return [*(name for name in FIRST_NAMES if name in known), *(name for name in known if name not in FIRST_NAMES)][
+        :MAX_CURVES
+    ]
 
 
 def curves(jobs: Sequence[int], names: Sequence[str]) -> list[Curves]:
@@ -56,16 +58,16 @@ def curves(jobs: Sequence[int], names: Sequence[str]) -> list[Curves]:
     found: dict[str, dict[int, dict[int, float]]] = {}
     for row in rows.annotate(mean=Avg("value")).order_by("attempt__number"):
         found.setdefault(row["name"], {}).setdefault(row["attempt__job"], {})[row["bin"]] = row["mean"]
-    return [_on_grid(name, found[name], low, width) for name in names if name in found]
+    return [_curves_on_grid(name, found[name], low, width) for name in names if name in found]
 
 
-def _on_grid(name: str, by_job: Mapping[int, Mapping[int, float]], low: int, width: int) -> Curves:
+def _curves_on_grid(name: str, by_job: Mapping[int, Mapping[int, float]], low: int, width: int) -> Curves:
     bins = sorted({each for values in by_job.values() for each in values})
-    of = tuple(Curve(job, tuple(values.get(each) for each in bins)) for job, values in sorted(by_job.items()))
-    return Curves(name, tuple(low + each * width for each in bins), of)
+    per_job = tuple(Curve(job, tuple(values.get(each) for each in bins)) for job, values in sorted(by_job.items()))
+    return Curves(name, tuple(low + each * width for each in bins), per_job)
 
 
-def smoothed(values: Sequence[float | None], keep: float) -> list[float | None]:
+def smooth(values: Sequence[float | None], keep: float) -> list[float | None]:
     """Return the exponential moving average, corrected for its bias to zero at the beginning."""
     mean, weight, found = 0.0, 0.0, list[float | None]()
     for value in values:
@@ -75,30 +77,30 @@ def smoothed(values: Sequence[float | None], keep: float) -> list[float | None]:
     return found
 
 
-def pictures(many: Sequence[Curves], smoothing: str, called: Mapping[int, str]) -> list[Chart]:
-    """Return a chart for each metric, with a line for each job; ``called`` has the names of jobs for the legend.
+def metric_charts(all_curves: Sequence[Curves], smoothing: str, job_names: Mapping[int, str]) -> list[Chart]:
+    """Return a chart for each metric, with a line for each job; ``job_names`` has the names of jobs for the legend.
 
     A batch size that never changes has no chart: it is shown as a number.
     """
     keep = SMOOTHING.get(smoothing, 0.0)
     drawn = []
-    for curve in many:
-        if curve.name == BATCH and len({value for one in curve.of for value in one.values} - {None}) == 1:
+    for curve in all_curves:
+        if curve.name == BATCH and len({value for one in curve.per_job for value in one.values} - {None}) == 1:
             continue
         lines = [
-            Series(called.get(one.job, f"#{one.job}"), [_short(value) for value in smoothed(one.values, keep)])
-            for one in curve.of
+            Series(job_names.get(one.job, f"#{one.job}"), [_rounded(value) for value in smooth(one.values, keep)])
+            for one in curve.per_job
         ]
         drawn.append(charts.lines(curve.name, curve.steps, lines, desc=_desc(curve), bridged=True))
     return drawn
 
 
 def _desc(curves: Curves) -> str:
-    last = next((value for value in reversed(curves.of[0].values) if value is not None), None)
-    return f"Over steps; {charts.format_value(_short(last))} at last." if len(curves.of) == 1 else "Over steps."
+    last = next((value for value in reversed(curves.per_job[0].values) if value is not None), None)
+    return f"Over steps; {charts.format_value(_rounded(last))} at last." if len(curves.per_job) == 1 else "Over steps."
 
 
-def _short(value: float | None) -> float | None:
+def _rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.4g}")
 
 
@@ -124,13 +126,13 @@ class Rank:
 
 def ranks_of(progress: Progress) -> list[Rank]:
     """Return the ranks, the slowest first."""
-    columns = [progress.per_rank.get(name, []) for name in COLUMNS]
+    columns = [progress.per_rank.get(name, []) for name in RANK_COLUMNS]
     rows = enumerate(zip_longest(*columns))
     ranks = [Rank(number, row[0] or 0, row[1] or 0, row[2] or 0, row[3], row[4]) for number, row in rows]
     return sorted(ranks, key=lambda rank: (-rank.computing, rank.number))
 
 
-def rank_picture(ranks: Sequence[Rank]) -> Chart | None:
+def rank_chart(ranks: Sequence[Rank]) -> Chart | None:
     """Return a chart of computing and waiting for each rank: the others wait for the one that waits least.
 
     None for a single rank.
@@ -138,23 +140,23 @@ def rank_picture(ranks: Sequence[Rank]) -> Chart | None:
     if len(ranks) < 2:
         return None
     some = sorted(ranks[:MAX_RANKS], key=lambda rank: rank.number)
-    predicted = [_short(rank.expected * 1000) if rank.expected else None for rank in some]
+    predicted = [_rounded(rank.expected * 1000) if rank.expected else None for rank in some]
     return charts.bars(
         "A step, rank by rank",
-        [_about(rank) for rank in some],
+        [_rank_label(rank) for rank in some],
         [
-            Series("computing", [_short(rank.computing * 1000) for rank in some]),
-            Series("waiting and updating", [_short(rank.waiting * 1000) for rank in some], "idle"),
+            Series("computing", [_rounded(rank.computing * 1000) for rank in some]),
+            Series("waiting and updating", [_rounded(rank.waiting * 1000) for rank in some], "idle"),
         ],
         "ms",
         stacked=True,
         across=True,
         mark=Series("predicted", predicted) if any(predicted) else None,
-        desc=_compared(ranks[0], ranks[-1]),
+        desc=_comparison(ranks[0], ranks[-1]),
     )
 
 
-def _compared(slowest: Rank, fastest: Rank) -> str:
+def _comparison(slowest: Rank, fastest: Rank) -> str:
     if not fastest.computing:
         return f"Rank {slowest.number} computes longest."
     ratio = round(slowest.computing / fastest.computing, 1)
@@ -165,9 +167,9 @@ def _compared(slowest: Rank, fastest: Rank) -> str:
     )
 
 
-def _about(rank: Rank) -> str:
+def _rank_label(rank: Rank) -> str:
     about = f"rank {rank.number}: {charts.format_number(rank.samples)} samples"
     if rank.expected:
-        about += f", predicted {charts.format_value(_short(rank.expected * 1000), 'ms')}"
+        about += f", predicted {charts.format_value(_rounded(rank.expected * 1000), 'ms')}"
         about += f" ± {charts.format_number(round(100 * (rank.error or 0)))} %"
     return about

@@ -41,7 +41,7 @@ def log(request: HttpRequest, pk: int) -> HttpResponseBase:
     number = request.GET.get("attempt", "")
     if number:
         rows = rows.filter(container__attempt__number=int(number) if number.isdecimal() and len(number) < 9 else -1)
-    found = list(rows.order_by("container__attempt__number", "container__index", "name")[: logs.MAX_MERGED])
+    found = list(rows.order_by("container__attempt__number", "container__index", "name")[: logs.MAX_MERGED_STREAMS])
     # one attempt after the other, so that their lines do not mix
     by_attempt: dict[int, list[LogStream]] = {}
     for row in found:
@@ -54,7 +54,7 @@ def _text(by_attempt: dict[int, list[LogStream]], times: bool) -> Iterator[bytes
     for number, streams in by_attempt.items():
         if len(by_attempt) > 1:
             yield f"--- attempt {number} ---\n".encode()
-        yield from gathered(logs.as_text(streams, times=times))
+        yield from gathered(logs.merged_text(streams, times=times))
 
 
 @require_safe
@@ -78,7 +78,7 @@ def _output(request: HttpRequest, pk: int, path: str) -> Output:
     )
 
 
-def _opened(output: Output) -> BinaryIO:
+def _open_or_404(output: Output) -> BinaryIO:
     try:
         return outputs.open_output(output)
     except FileNotFoundError:
@@ -88,14 +88,14 @@ def _opened(output: Output) -> BinaryIO:
 @require_safe
 def output(request: HttpRequest, pk: int, path: str) -> HttpResponseBase:
     row = _output(request, pk, path)
-    return download(request, path, outputs.pieces(_opened(row)), row.size)
+    return download(request, path, outputs.pieces(_open_or_404(row)), row.size)
 
 
 @require_safe
 def image(request: HttpRequest, pk: int, path: str) -> HttpResponseBase:
     """Send an image for <img> on the page that shows it; only types without scripts."""
     row = _output(request, pk, path)
-    file = _opened(row)
+    file = _open_or_404(row)
     kind = image_kind(file.read(16))
     if kind is None:
         file.close()
@@ -110,21 +110,21 @@ def image(request: HttpRequest, pk: int, path: str) -> HttpResponseBase:
 def view_output(request: HttpRequest, pk: int, path: str) -> HttpResponse:
     """Show a text or an image on a page; other files can only be downloaded."""
     row = _output(request, pk, path)
-    with _opened(row) as file:
+    with _open_or_404(row) as file:
         head = file.read(VIEW_BYTES)
     kind = image_kind(head)
-    text = None if kind else as_text(head)
+    text = None if kind else decode_text(head)
     about = {"job": row.job, "output": row, "is_image": bool(kind), "text": text, "is_cut": row.size > VIEW_BYTES}
     return render(request, "jobs/output.html", about)
 
 
 def checkpoint_file(request: HttpRequest, job: Job, path: str) -> HttpResponseBase:
     """Send a file of the checkpoints of a job. If it is replaced while it is sent, the response is cut off."""
-    row = checkpoints.newest(job.pk)
+    row = checkpoints.newest_set(job.pk)
     entry = row.files.get(path) if row else None
     if entry is None or not all(checkpoints.has_piece(job, sha256) for sha256 in entry[2]):
         raise Http404("There is no such checkpoint any more.")
-    return download(request, path, checkpoints.content(job, entry), entry[0])
+    return download(request, path, checkpoints.read_file(job, entry), entry[0])
 
 
 @require_safe
@@ -138,7 +138,7 @@ def image_kind(head: bytes) -> str | None:
     return next((kind for magic, kind in IMAGES.items() if head.startswith(magic)), None)
 
 
-def as_text(head: bytes) -> str | None:
+def decode_text(head: bytes) -> str | None:
     """Return the text; None for a binary file. The last character may be incomplete."""
     if b"\0" in head:
         return None
@@ -158,10 +158,10 @@ def all_outputs(request: HttpRequest, pk: int) -> HttpResponseBase:
     rows = list(job.outputs.all())
     if not rows:
         raise Http404("This job has no outputs.")
-    return download(request, f"job-{job.pk}-outputs.zip", _zip(rows), content_type="application/zip")
+    return download(request, f"job-{job.pk}-outputs.zip", _zip_pieces(rows), content_type="application/zip")
 
 
-class _Pipe(io.RawIOBase):
+class _ZipBuffer(io.RawIOBase):
     """The buffer to which a zip file is written, until it is taken."""
 
     def __init__(self) -> None:
@@ -180,9 +180,9 @@ class _Pipe(io.RawIOBase):
         return taken
 
 
-def _zip(rows: Sequence[Output]) -> Iterator[bytes]:
+def _zip_pieces(rows: Sequence[Output]) -> Iterator[bytes]:
     """Yield a zip without compression: outputs are mostly weights and images, which do not become smaller."""
-    pipe = _Pipe()
+    pipe = _ZipBuffer()
     with zipfile.ZipFile(pipe, "w", zipfile.ZIP_STORED) as archive:
         for row in rows:
             try:

@@ -32,10 +32,10 @@ def environment_label(environment: Any) -> str:
 
 def best_environment(guess: Mapping[str, Any], environments: Sequence[Environment]) -> Environment | None:
     """Return the offered environment that lacks the fewest packages of the inspected code, one that is ready if possible."""
-    return min(environments, key=lambda each: _unfitness(guess, each), default=None)
+    return min(environments, key=lambda each: _mismatch(guess, each), default=None)
 
 
-def _unfitness(guess: Mapping[str, Any], environment: Any) -> tuple[int, bool, int]:
+def _mismatch(guess: Mapping[str, Any], environment: Any) -> tuple[int, bool, int]:
     missing = len(inspection.missing_modules(dict(guess), environment.packages))
     missing += guess.get("launcher") == Job.Launcher.HOROVOD and "horovod" not in environment.packages
     return missing, not environment.ready_on, environment.position

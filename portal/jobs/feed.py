@@ -44,7 +44,7 @@ class _Position:
     """The number of marks of the stream that were read."""
 
     @property
-    def behind(self) -> bool:
+    def is_behind(self) -> bool:
         return self.cursor < self.row.size
 
     def time(self) -> int:
@@ -58,7 +58,7 @@ class Feed:
         self._rows: dict[int, LogStream] = {}
         self._positions: dict[int, _Position] = {}
 
-    def look(self, rows: Sequence[LogStream]) -> bool:
+    def update(self, rows: Sequence[LogStream]) -> bool:
         """Update the streams; return whether there are new ones to report to the viewer."""
         fresh = any(row.pk not in self._rows for row in rows)
         self._rows = {row.pk: row for row in rows}
@@ -77,16 +77,16 @@ class Feed:
                 self._positions[pk] = _Position(row, min(max(cursors.get(pk, 0), 0), row.size))
 
     @property
-    def caught_up(self) -> bool:
-        return len(self._positions) == len(self._rows) and not any(each.behind for each in self._positions.values())
+    def is_caught_up(self) -> bool:
+        return len(self._positions) == len(self._rows) and not any(each.is_behind for each in self._positions.values())
 
     @property
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         return all(row.closed for row in self._rows.values())
 
     def describe(self) -> list[dict[str, Any]]:
         """Return the streams for the list of the viewer: oldest attempt first, set-up before ranks, ranks by number."""
-        rows = sorted(self._rows.values(), key=_order)
+        rows = sorted(self._rows.values(), key=_sort_key)
         hosts = {row.container_id for row in rows if row.name == "setup"}
         return [
             {
@@ -100,13 +100,13 @@ class Feed:
 
     def next(self) -> Piece | None:
         """Return the oldest piece that was not sent yet; None if the viewer has everything. Reads files."""
-        waiting = [position for position in self._positions.values() if position.behind]
+        waiting = [position for position in self._positions.values() if position.is_behind]
         if not waiting:
             return None
         for position in waiting:
             _read_marks(position)
         position = min(waiting, key=_Position.time)
-        return _take(position)
+        return _take_piece(position)
 
 
 def _read_marks(position: _Position) -> None:
@@ -119,20 +119,20 @@ def _read_marks(position: _Position) -> None:
             break
         position.read += len(more)
         position.marks += more
-        _forget(position)
+        _drop_past_marks(position)
     if not position.marks or position.marks[0][0] > position.cursor:
         # bytes before the first mark: not later than it, and not earlier than the container
         began = position.row.container.running_at or position.row.container.assigned_at
         position.marks.insert(0, (position.cursor, int(began.timestamp() * 1000)))
 
 
-def _forget(position: _Position) -> None:
+def _drop_past_marks(position: _Position) -> None:
     """Drop the marks that ended before the cursor."""
     keep = bisect_right(position.marks, position.cursor, key=lambda mark: mark[0])
     del position.marks[: max(0, keep - 1)]
 
 
-def _take(position: _Position) -> Piece:
+def _take_piece(position: _Position) -> Piece:
     start = position.cursor
     end = min(position.row.size, start + PIECE_BYTES)
     inside = [mark for mark in position.marks[1 : PIECE_MARKS + 1] if mark[0] < end]
@@ -143,11 +143,11 @@ def _take(position: _Position) -> Piece:
         raise OSError(f"{logs.path_of(position.row)} is shorter than the {position.row.size} bytes it should have")
     position.cursor = start + len(data)
     marks = [(start, position.marks[0][1]), *inside]
-    _forget(position)
+    _drop_past_marks(position)
     return Piece(position.row.pk, start, data, marks)
 
 
-def _order(row: LogStream) -> tuple[int, bool, bool, int, int, str]:
+def _sort_key(row: LogStream) -> tuple[int, bool, bool, int, int, str]:
     part = row.container
     return part.attempt.number, row.name != "setup", part.role != "driver", part.index, len(row.name), row.name
 

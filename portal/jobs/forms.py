@@ -12,15 +12,15 @@ from portal.jobs import services
 from portal.jobs.environments import best_environment, environment_label, offered_environments
 from portal.jobs.form_fields import form_field
 from portal.jobs.models import Job
-from portal.jobs.spec import FIELDS, Shown, Submission, label_of, value_from
+from portal.jobs.spec import FIELDS, FormPlace, Submission, field_value, label_of
 from portal.projects.models import CodeVersion
 from portal.refused import Refused
 
 UNITS = ((60, "minutes"), (3600, "hours"), (86_400, "days"))
-FIELD_OF = {"time_limit_seconds": "time_amount", "idempotency_key": None, "code": None, "project": None}
+REFUSAL_FIELDS = {"time_limit_seconds": "time_amount", "idempotency_key": None, "code": None, "project": None}
 """Where a refusal about a job's field is shown, if not at the form's field of the same name."""
-MORE = tuple(name for name, about in FIELDS.items() if about.shown is Shown.MORE)
-USUAL: dict[str, Any] = {"retries": 0, "priority": 0, "tier": Job.Tier.STANDARD}
+MORE_FIELDS = tuple(name for name, about in FIELDS.items() if about.form_place is FormPlace.MORE)
+INITIAL_VALUES: dict[str, Any] = {"retries": 0, "priority": 0, "tier": Job.Tier.STANDARD}
 """Values that are in the form from the start."""
 
 
@@ -69,9 +69,12 @@ class JobForm(forms.Form):
         self.code = code
         self.environments = offered_environments()
         super().__init__(
-            data, initial=_from_job(copy_of, copied_env_vars or {}) if copy_of else _from_guess(code, self.environments)
+            data,
+            initial=_initial_from_job(copy_of, copied_env_vars or {})
+            if copy_of
+            else _initial_from_guess(code, self.environments),
         )
-        self.fields |= {name: form_field(name) for name in MORE}
+        self.fields |= {name: form_field(name) for name in MORE_FIELDS}
         self.fields["entry"].choices = [("", "")] * (not _scripts(code)) + [(path, path) for path in _scripts(code)]  # type: ignore[attr-defined]
         self.fields["environment"].choices = [(each.key, environment_label(each)) for each in self.environments]  # type: ignore[attr-defined]
         for name, field in self.fields.items():
@@ -85,16 +88,17 @@ class JobForm(forms.Form):
     @property
     def more(self) -> list[forms.BoundField]:
         """The fields under "More"."""
-        return [self[name] for name in MORE]
+        return [self[name] for name in MORE_FIELDS]
 
     @property
     def more_is_open(self) -> bool:
         """Whether a field under "More" has an unusual value or an error, so that neither is hidden."""
-        if self.is_bound and any(name in self.errors for name in MORE):
+        if self.is_bound and any(name in self.errors for name in MORE_FIELDS):
             return True
-        values = {name: self[name].value() for name in MORE}
+        values = {name: self[name].value() for name in MORE_FIELDS}
         return any(
-            value not in ("", None, False, USUAL.get(name), str(USUAL.get(name))) for name, value in values.items()
+            value not in ("", None, False, INITIAL_VALUES.get(name), str(INITIAL_VALUES.get(name)))
+            for name, value in values.items()
         )
 
     @property
@@ -129,7 +133,7 @@ class JobForm(forms.Form):
 
     def refuse(self, refusal: Refused) -> None:
         """Show a refusal at the field that it is about."""
-        name = FIELD_OF.get(refusal.field, refusal.field)
+        name = REFUSAL_FIELDS.get(refusal.field, refusal.field)
         if name == "entry" and self.cleaned_data.get("launcher") == Job.Launcher.COMMAND:
             name = "command"
         if name in self.fields:
@@ -147,7 +151,7 @@ def _scripts(code: CodeVersion) -> list[str]:
     return likely + [path for path in paths if path not in likely]
 
 
-def _from_guess(code: CodeVersion, environments: Sequence[Environment]) -> dict[str, Any]:
+def _initial_from_guess(code: CodeVersion, environments: Sequence[Environment]) -> dict[str, Any]:
     guess: Mapping[str, Any] = code.guess
     launcher = guess.get("launcher") or Job.Launcher.COMMAND
     entry = str(guess.get("entry") or "")
@@ -165,16 +169,16 @@ def _from_guess(code: CodeVersion, environments: Sequence[Environment]) -> dict[
         "environment": best.key if best else "",
         "time_amount": 4,
         "time_unit": 3600,
-        **USUAL,
+        **INITIAL_VALUES,
         "key": uuid.uuid4().hex,
     }
 
 
-def _from_job(job: Job, env_vars: Mapping[str, str | None]) -> dict[str, Any]:
+def _initial_from_job(job: Job, env_vars: Mapping[str, str | None]) -> dict[str, Any]:
     is_command = job.launcher == Job.Launcher.COMMAND
     unit = next((seconds for seconds, _ in reversed(UNITS) if job.time_limit_seconds % seconds == 0), 60)
     return {
-        **{name: value_from(job, name) for name in FIELDS},
+        **{name: field_value(job, name) for name in FIELDS},
         "launcher": job.launcher,
         "entry": "" if is_command else job.entry,
         "command": job.entry if is_command else "",

@@ -18,39 +18,39 @@ from portal.cluster.models import Gpu, usable_gpu
 from portal.cluster.quarantine import FailsJobs, failed_since
 from portal.jobs import lifecycle
 from portal.jobs.models import Allocation, Container, StopReason
-from portal.jobs.rules import essential
-from portal.jobs.survival import counting, survival_rule_for
+from portal.jobs.rules import needed_containers
+from portal.jobs.survival import remaining_containers, survival_rule_for
 
-AT_ONCE = timedelta(seconds=30)
+QUICK_FAILURE = timedelta(seconds=30)
 """The time from the start of the ranks to their failure. A script that reads its data first takes longer to fail."""
-LOOKED_AT = 20
+MAX_ALLOCATIONS = 20
 """The number of latest allocations of a GPU that are read."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stay:
-    """The time of a job on a GPU, which is over."""
+class GpuUse:
+    """One use of a GPU by a job, which has ended."""
 
     job: int
     code: int
     failed_at_once: bool
-    ours: bool = False
+    ended_by_portal: bool = False
     """The portal ended it, which is no evidence about the GPU."""
 
 
-def failures_in_a_row(stays: Sequence[Stay], failed_elsewhere: Collection[int]) -> int:
+def count_failures_in_a_row(uses: Sequence[GpuUse], failed_elsewhere: Collection[int]) -> int:
     """Count the different jobs that failed at once, from the latest back to one that did not; skip ``failed_elsewhere``."""
     jobs: set[int] = set()
-    for stay in stays:
-        if stay.ours or (stay.failed_at_once and stay.code in failed_elsewhere):
+    for use in uses:
+        if use.ended_by_portal or (use.failed_at_once and use.code in failed_elsewhere):
             continue
-        if not stay.failed_at_once:
+        if not use.failed_at_once:
             break
-        jobs.add(stay.job)
+        jobs.add(use.job)
     return len(jobs)
 
 
-def look_after_exits(container_ids: Collection[int]) -> list[Gpu]:
+def quarantine_failing_gpus(container_ids: Collection[int]) -> list[Gpu]:
     """Quarantine the GPUs that these containers held and on which too many jobs failed; return those."""
     min_failures = settings.GPU_QUARANTINE_FAILURES
     if not min_failures:
@@ -59,17 +59,17 @@ def look_after_exits(container_ids: Collection[int]) -> list[Gpu]:
     gpus = Gpu.objects.filter(usable_gpu(), kind=Gpu.Kind.CUDA, pk__in=held.values("gpu")).order_by("pk")
     taken = []
     for gpu in gpus:
-        stays = _stays(gpu)
-        codes = {stay.code for stay in stays if stay.failed_at_once}
-        count = failures_in_a_row(stays, _failed_elsewhere(gpu, codes)) if codes else 0
+        uses = _latest_uses(gpu)
+        codes = {use.code for use in uses if use.failed_at_once}
+        count = count_failures_in_a_row(uses, _codes_failed_elsewhere(gpu, codes)) if codes else 0
         others = Gpu.objects.filter(usable_gpu(), node__removed_at=None, node__approved_at__isnull=False)
         proven = count >= min_failures and others.exclude(pk=gpu.pk).exists()
-        if proven and quarantine.quarantine(gpu, FailsJobs(count, AT_ONCE.seconds)):
+        if proven and quarantine.quarantine(gpu, FailsJobs(count, QUICK_FAILURE.seconds)):
             taken.append(gpu)
     return taken
 
 
-def leave() -> None:
+def move_jobs_off_faulty_gpus() -> None:
     """Take jobs off GPUs whose driver reported a grave error: they continue without these, or restart elsewhere.
 
     May be repeated. Takes one query when there is nothing to do.
@@ -83,39 +83,41 @@ def leave() -> None:
         if failed_since(row.gpu, row.allocated_at):
             attempt, containers = row.attempt, list(row.attempt.containers.all())
             rule = survival_rule_for(attempt.job, attempt)
-            needed = essential(attempt.job.elastic, counting(rule, containers), rule)
+            needed = needed_containers(attempt.job.elastic, remaining_containers(rule, containers), rule)
             if row.container in needed:
                 lifecycle.stop_attempt(attempt, StopReason.GPU_FAULT)
             else:
                 lifecycle.stop_container(row.container, StopReason.GPU_FAULT)
 
 
-def _stays(gpu: Gpu) -> list[Stay]:
+def _latest_uses(gpu: Gpu) -> list[GpuUse]:
     rows = Allocation.objects.filter(gpu=gpu, released_at__isnull=False)
     if gpu.trusted_since is not None:
         rows = rows.filter(allocated_at__gt=gpu.trusted_since)
-    rows = rows.select_related("attempt__job", "container").order_by("-released_at", "-pk")[:LOOKED_AT]
-    return [_stay(row) for row in rows]
+    rows = rows.select_related("attempt__job", "container").order_by("-released_at", "-pk")[:MAX_ALLOCATIONS]
+    return [_gpu_use(row) for row in rows]
 
 
-def _stay(row: Allocation) -> Stay:
+def _gpu_use(row: Allocation) -> GpuUse:
     container = row.container
     failed = container.exit_reason == "launch_error" or (
         container.exit_reason == "exited" and container.exit_code not in (0, None)
     )
     worked = container.exit_reason == "exited" and container.exit_code == 0
     began, ended = container.running_at, container.exited_at
-    quick = began is None or ended is None or ended - began <= AT_ONCE
+    quick = began is None or ended is None or ended - began <= QUICK_FAILURE
     at_once = failed and quick
-    return Stay(row.attempt.job_id, row.attempt.job.code_id, at_once, ours=not at_once and not worked and quick)
+    return GpuUse(
+        row.attempt.job_id, row.attempt.job.code_id, at_once, ended_by_portal=not at_once and not worked and quick
+    )
 
 
-def _failed_elsewhere(gpu: Gpu, codes: Collection[int]) -> set[int]:
+def _codes_failed_elsewhere(gpu: Gpu, codes: Collection[int]) -> set[int]:
     """Return the codes that also failed as quickly on another GPU."""
     rows = Allocation.objects.filter(
         Q(container__exit_reason="launch_error") | Q(container__exit_reason="exited") & ~Q(container__exit_code=0),
         attempt__job__code__in=codes,
         released_at__isnull=False,
     ).exclude(gpu=gpu)
-    latest = rows.select_related("attempt__job", "container").order_by("-released_at")[: LOOKED_AT * len(codes)]
-    return {stay.code for stay in map(_stay, latest) if stay.failed_at_once}
+    latest = rows.select_related("attempt__job", "container").order_by("-released_at")[: MAX_ALLOCATIONS * len(codes)]
+    return {use.code for use in map(_gpu_use, latest) if use.failed_at_once}

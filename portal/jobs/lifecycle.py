@@ -36,17 +36,17 @@ from portal.jobs.models import (
     StopReason,
 )
 from portal.jobs.rules import (
-    GOES_ON,
-    MOVES,
+    CHECKPOINTED_OUTCOMES,
+    TRANSITIONS,
     AttemptFacts,
-    Due,
+    DueAction,
     attempt_outcome,
+    due_actions,
     is_silent,
     job_state,
-    overdue,
+    max_silence,
     reason_to_stop,
     seconds_counted,
-    silence_allowed,
 )
 from portal.jobs.survival import LOST_REASONS, ContainerFacts, survival_rule_for
 from portal.wake import wake_job_viewers, wake_node, wake_scheduler
@@ -66,7 +66,7 @@ class JobChangedError(Exception):
 # --- history -----------------------------------------------------------------------------------------------------
 
 
-def locked(job_id: int) -> Job:
+def get_locked(job_id: int) -> Job:
     """Return the row of a job, locked until the transaction ends. Attempts and containers change only under this lock."""
     return Job.objects.select_for_update(no_key=True).get(pk=job_id)
 
@@ -104,7 +104,7 @@ def advance(
     A report of the present state only updates ``detail``; a report of an earlier state is logged and changes nothing.
     ``at`` is the time of the change by the clock of the node, limited to the times that are possible.
     """
-    job = locked(container.attempt.job_id)
+    job = get_locked(container.attempt.job_id)
     row = Container.objects.select_for_update(no_key=True).get(pk=container.pk)
     now = timezone.now()
     if state == row.state:
@@ -112,7 +112,7 @@ def advance(
             Container.objects.filter(pk=row.pk).update(detail=detail)
             wake_job_viewers(job.pk)
         return False
-    if state not in MOVES[row.state]:
+    if state not in TRANSITIONS[row.state]:
         logger.info("ignored a late report: %s is %s, not %s", row.name, row.state, state)
         return False
     when = min(max(at or now, row.assigned_at), now)
@@ -121,16 +121,16 @@ def advance(
     if state == RUNNING:
         row.running_at = when
         changed.append("running_at")
-        _note_start(job, row, when)
+        _record_start(job, row, when)
     if state == EXITED:
         # A clock that was just set back must not make it end before it began.
         row.exited_at = max(now, row.running_at or row.assigned_at)
         row.exit_code, row.exit_reason = exit_code, exit_reason or "exited"
-        if row.exit_reason == "exited" and exit_code and (fault := _fault_of(row)):
+        if row.exit_reason == "exited" and exit_code and (fault := _gpu_fault(row)):
             row.exit_reason, row.detail = "lost", container_ends.HeldFailedGpu(fault).data()
         changed += ["exited_at", "exit_code", "exit_reason"]
-        _release(row, now)
-        _note_exit(job, row)
+        _release_gpus(row, now)
+        _record_loss(job, row)
     row.save(update_fields=changed)
     for field in changed:
         setattr(container, field, getattr(row, field))
@@ -139,25 +139,25 @@ def advance(
     return True
 
 
-def _note_start(job: Job, container: Container, when: datetime) -> None:
+def _record_start(job: Job, container: Container, when: datetime) -> None:
     if Attempt.objects.filter(pk=container.attempt_id, started_at__isnull=True).update(started_at=when):
         Job.objects.filter(pk=job.pk, started_at__isnull=True).update(started_at=when)
         record(job, events.Started(container.attempt.number))
 
 
-def _fault_of(container: Container) -> Any:
+def _gpu_fault(container: Container) -> Any:
     """Return the fault that the driver of a GPU reported while the container held it: then the code is not to blame."""
     held = Allocation.objects.filter(container=container, released_at__isnull=True).select_related("gpu")
     return next((row.gpu.fault for row in held if failed_since(row.gpu, row.allocated_at)), "")
 
 
-def _release(container: Container, now: datetime) -> None:
+def _release_gpus(container: Container, now: datetime) -> None:
     ended = Greatest(F("allocated_at"), now)
     if Allocation.objects.filter(container=container, released_at__isnull=True).update(released_at=ended):
         wake_scheduler()
 
 
-def _note_exit(job: Job, container: Container) -> None:
+def _record_loss(job: Job, container: Container) -> None:
     if container.exit_reason in LOST_REASONS:
         record(job, events.ContainerLost(container.name, container.node.name, container.exit_reason))
 
@@ -174,7 +174,7 @@ def start_attempt(
     ``nodes`` is for the history; ``overlay_network`` is the number of the network between the nodes, or None for an
     attempt on one node. Raises JobChangedError when the job is no longer waiting.
     """
-    row = locked(job.pk)
+    row = get_locked(job.pk)
     if row.state != JobState.QUEUED or row.intent != Job.Intent.RUN:
         raise JobChangedError(f"job {job.pk} no longer waits: it is {row.get_state_display()}")
     before = list(row.attempts.order_by("number").values_list("outcome", "started_at", "ended_at", "number"))
@@ -214,7 +214,7 @@ def add_container(attempt: Attempt, node: Node, index: int, role: str, name: str
 @transaction.atomic
 def stop_attempt(attempt: Attempt, reason: str) -> None:
     """Request all containers of an attempt to stop. The first reason is kept, but a user's cancel replaces it."""
-    job = locked(attempt.job_id)
+    job = get_locked(attempt.job_id)
     row = Attempt.objects.select_for_update(no_key=True).get(pk=attempt.pk)
     if row.ended_at is not None:
         return
@@ -253,14 +253,14 @@ def stop_container(container: Container, reason: str) -> None:
     wake_job_viewers(container.attempt.job_id)
 
 
-def ask_back(attempt: Attempt, now: datetime) -> None:
+def request_gpus_back(attempt: Attempt, now: datetime) -> None:
     """Request back the GPUs that an attempt holds on nodes that are being drained, while its containers there still run."""
     held = Allocation.objects.filter(attempt=attempt, released_at__isnull=True, requested_back_at__isnull=True)
     held.filter(container__node__draining=True).update(requested_back_at=now)
 
 
-def let_keep(attempt: Attempt) -> None:
-    """Undo ``ask_back``, for containers that have not been asked to stop since."""
+def withdraw_gpu_request(attempt: Attempt) -> None:
+    """Undo ``request_gpus_back``, for containers that have not been asked to stop since."""
     asked = Allocation.objects.filter(attempt=attempt, released_at__isnull=True, requested_back_at__isnull=False)
     asked.filter(container__wanted=Container.Wanted.RUN).update(requested_back_at=None)
 
@@ -277,14 +277,14 @@ def _nodes_to_notify(container: Container) -> set[int]:
 @transaction.atomic
 def settle(job: Job) -> None:
     """End the live attempt if its containers have all exited, stop it if it cannot continue, and set the job's state."""
-    row = locked(job.pk)
+    row = get_locked(job.pk)
     attempt = row.attempts.filter(ended_at__isnull=True).first()
     if attempt is not None:
         containers = list(attempt.containers.all())
         if all(container.state == EXITED for container in containers) and (
             containers or attempt.wanted == Attempt.Wanted.STOP
         ):
-            _end(row, attempt, containers)
+            _end_attempt(row, attempt, containers)
         elif attempt.wanted == Attempt.Wanted.RUN and (
             reason := reason_to_stop(row.elastic, containers, survival_rule_for(row, attempt))
         ):
@@ -296,7 +296,7 @@ def settle(job: Job) -> None:
     _copy_state(row, job)
 
 
-def _end(job: Job, attempt: Attempt, containers: Sequence[Container]) -> None:
+def _end_attempt(job: Job, attempt: Attempt, containers: Sequence[Container]) -> None:
     outcome = attempt_outcome(attempt.stop_reason, job.elastic, containers, survival_rule_for(job, attempt))
     attempt.ended_at, attempt.outcome = max(timezone.now(), attempt.started_at or attempt.created_at), outcome
     attempt.cause = causes.explain(job, attempt, containers)
@@ -314,7 +314,7 @@ def _set_state(job: Job) -> None:
     job.finished_at = max(timezone.now(), job.started_at or job.submitted_at) if state in FINISHED_STATES else None
     job.save(update_fields=["state", "finished_at"])
     again = state == JobState.QUEUED and bool(outcomes)
-    restarts = again and outcomes[-1] in GOES_ON
+    restarts = again and outcomes[-1] in CHECKPOINTED_OUTCOMES
     record(job, events.StateChanged(str(state), again, restarts, job.resumable))
     wake_scheduler()
 
@@ -325,7 +325,7 @@ def _copy_state(source: Job, target: Job) -> None:
         target.state, target.started_at, target.finished_at = source.state, source.started_at, source.finished_at
 
 
-def note_collected(container: Container, complaint: Any = "") -> None:
+def record_collected(container: Container, complaint: Any = "") -> None:
     """Record that the log and outputs of a container are complete, and find the cause again with the last lines.
 
     ``complaint`` is the agent's message about outputs that it could not send.
@@ -341,29 +341,29 @@ def note_collected(container: Container, complaint: Any = "") -> None:
             Attempt.objects.filter(pk=attempt.pk).update(cause=cause)
     if complaint:
         with transaction.atomic():
-            record(locked(attempt.job_id), events.OutputsNotSent(complaint))
+            record(get_locked(attempt.job_id), events.OutputsNotSent(complaint))
     wake_job_viewers(attempt.job_id)
 
 
 # --- time --------------------------------------------------------------------------------------------------------
 
 
-def sweep(now: datetime | None = None, moving: Collection[int] = ()) -> None:
+def sweep(now: datetime | None = None, migrating: Collection[int] = ()) -> None:
     """Apply the rules of time: lost nodes, time limits, requests to stop, deadlines. Takes two queries when nothing is due.
 
-    Attempts in ``moving`` are not stopped by a drain: they leave the nodes by themselves, a little later.
+    Attempts in ``migrating`` are not stopped by a drain: they leave the nodes by themselves, a little later.
 
     Without ``now``, the present time counts, and no container is declared lost for a while after the clock has jumped.
     """
-    in_doubt = now is None and wall_clock.in_doubt(silence_allowed().total_seconds())
+    in_doubt = now is None and wall_clock.is_in_doubt(max_silence().total_seconds())
     if now is None:
         now = timezone.now()
-        clock_steps.account(wall_clock, now, doubted=in_doubt)
+        clock_steps.correct_times(wall_clock, now, in_doubt=in_doubt)
     for attempt, containers in _live_attempts():
         containers = (
-            [container._replace(draining=False) for container in containers] if attempt.id in moving else containers
+            [container._replace(draining=False) for container in containers] if attempt.id in migrating else containers
         )
-        for due in overdue(attempt, containers, now):
+        for due in due_actions(attempt, containers, now):
             if in_doubt and due.what in ("silent", "unstoppable"):
                 continue
             try:
@@ -389,11 +389,11 @@ def _lookups(row: type[AttemptFacts | ContainerFacts], elsewhere: Mapping[str, s
     return [elsewhere.get(name, name) for name in row._fields]
 
 
-def _carry_out(seen: AttemptFacts, due: Due, now: datetime) -> None:
+def _carry_out(attempt: AttemptFacts, due: DueAction, now: datetime) -> None:
     if due.what == "settle":
-        settle(Job.objects.get(pk=seen.job_id))
+        settle(Job.objects.get(pk=attempt.job_id))
     elif due.what == "stop":
-        stop_attempt(Attempt.objects.get(pk=seen.id), due.reason)
+        stop_attempt(Attempt.objects.get(pk=attempt.id), due.reason)
     elif due.container is not None:
         container = Container.objects.select_related("attempt", "node").get(pk=due.container.id)
         if due.what == "stop_container":
@@ -407,7 +407,7 @@ def _carry_out(seen: AttemptFacts, due: Due, now: datetime) -> None:
 @transaction.atomic
 def _declare_lost(container: Container, now: datetime) -> None:
     """Declare a container lost under the lock of its node: a report at the same time is seen here, or sees the loss."""
-    locked(container.attempt.job_id)
+    get_locked(container.attempt.job_id)
     node = Node.objects.select_for_update(no_key=True).get(pk=container.node_id)
     if is_silent(node.last_seen_at, now):
         advance(container, EXITED, exit_reason="lost", detail=container_ends.NodeWasSilent(node.name).data())

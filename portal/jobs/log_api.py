@@ -15,8 +15,8 @@ from rest_framework.response import Response
 
 from portal.downloads import download
 from portal.jobs import checkpoints, log_watchers, logs, outputs
-from portal.jobs.api import OfJob
-from portal.jobs.consumers import LATE
+from portal.jobs.api import JobSubresource
+from portal.jobs.consumers import LAST_OUTPUT_WAIT
 from portal.jobs.downloads import checkpoint_file
 from portal.jobs.models import Attempt, CheckpointSet, LogStream, Output
 from portal.jobs.serializers import CheckpointsSerializer, LogUpdateSerializer, OutputSerializer, StreamSerializer
@@ -31,7 +31,7 @@ CURSOR = re.compile(r"(?:[0-9]{1,18}:[0-9]{1,18}(?:,(?!$)|$)){0,400}")
 ATTEMPT = OpenApiParameter("attempt", int, description="Number of the attempt; the last by default.")
 
 
-class Streams(mixins.ListModelMixin, OfJob):
+class Streams(mixins.ListModelMixin, JobSubresource):
     """The streams of a job's log: one per rank, and ``set-up`` of each container."""
 
     queryset = LogStream.objects.none()
@@ -42,7 +42,7 @@ class Streams(mixins.ListModelMixin, OfJob):
         return rows.select_related("container__attempt").order_by("container__attempt__number", "id")
 
 
-class Log(OfJob):
+class Log(JobSubresource):
     queryset = LogStream.objects.none()
 
     @extend_schema(
@@ -68,9 +68,9 @@ class Log(OfJob):
         if request.query_params.get("stream"):
             return self._bytes(request)
         attempt = self._attempt(request)
-        streams = logs.streams_of(attempt)[: logs.MAX_MERGED] if attempt else []
+        streams = logs.streams_of(attempt)[: logs.MAX_MERGED_STREAMS] if attempt else []
         wanted = {name: request.query_params.get(name) in ("1", "true") for name in ("raw", "times")}
-        lines = logs.as_text(streams, plain=not wanted["raw"], times=wanted["times"])
+        lines = logs.merged_text(streams, plain=not wanted["raw"], times=wanted["times"])
         name = f"job-{job_pk}.log"
         return download(request._request, name, gathered(lines), content_type="text/plain; charset=utf-8")
 
@@ -115,13 +115,13 @@ class Log(OfJob):
         job = self.job
         log_watchers.watch(job.pk)
         done = job.finished_at is not None  # read before the streams, so that all output before the end is included
-        late = job.finished_at is not None and timezone.now() - job.finished_at > LATE
+        late = job.finished_at is not None and timezone.now() - job.finished_at > LAST_OUTPUT_WAIT
         rows = LogStream.printed.filter(container__attempt__job=job)
         if (number := _number(request, "attempt")) is not None:
             rows = rows.filter(container__attempt__number=number)
         positions = _positions(request.query_params.get("cursor", ""))
         pieces, left, more = [], MAX_BYTES, False
-        for row in rows.select_related("container__attempt").order_by("id")[: logs.MAX_MERGED]:
+        for row in rows.select_related("container__attempt").order_by("id")[: logs.MAX_MERGED_STREAMS]:
             start = min(positions.get(row.pk, 0), row.size)
             data = logs.read(row, start, left)
             ended = (row.closed or late) and start + len(data) == row.size
@@ -143,7 +143,7 @@ class Log(OfJob):
         return Response({"cursor": cursor, "pieces": pieces, "finished": done and not more})
 
 
-class Outputs(mixins.ListModelMixin, OfJob):
+class Outputs(mixins.ListModelMixin, JobSubresource):
     """The files that a job left in /outputs."""
 
     queryset = Output.objects.none()
@@ -165,7 +165,7 @@ class Outputs(mixins.ListModelMixin, OfJob):
         return download(request._request, path, outputs.pieces(file), row.size)
 
 
-class Checkpoints(OfJob):
+class Checkpoints(JobSubresource):
     """The latest complete content of /checkpoints of a job."""
 
     queryset = CheckpointSet.objects.none()

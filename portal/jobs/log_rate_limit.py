@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 BURST = 200
 """A long list of cursors comes in several messages."""
-PER_SECOND = 5.0
+REFILL_PER_SECOND = 5.0
 
 
 class Allowance:
-    """The messages that one socket may send: one for each that it received, plus a burst that refills at ``PER_SECOND``."""
+    """The messages that one socket may send: one for each that it received, and a burst that refills over time."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -23,7 +23,7 @@ class Allowance:
         """Return whether one more message is allowed, and count it."""
         now = self._clock()
         if self._left < BURST:
-            self._left = min(BURST, self._left + (now - self._at) * PER_SECOND)
+            self._left = min(BURST, self._left + (now - self._at) * REFILL_PER_SECOND)
         self._at = now
         self._left -= 1
         return self._left >= 0

@@ -20,7 +20,7 @@ def watch(job_id: int) -> None:
         notify(_key(job_id))
 
 
-def watched(job_id: int) -> bool:
+def is_watched(job_id: int) -> bool:
     return bool(cache.get(_key(job_id))) if settings.REDIS_URL else notified_within(_key(job_id), WATCHED_SECONDS)
 
 

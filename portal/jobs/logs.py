@@ -34,12 +34,12 @@ LAST_LINE_CHARACTERS = 200
 STREAM_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,19}")
 MAX_STREAMS = 100
 """The maximum number of streams of a container. Each rank has one, so this is more than a machine has GPUs."""
-MAX_MERGED = 400
+MAX_MERGED_STREAMS = 400
 """The maximum number of streams in one text: each keeps a position and a line in memory."""
 LATEST_MS = 253_402_300_799_000
 """The end of the year 9999, the latest date."""
 CUT_MARKER = b"\n[Schedulearn: this log is full (%d MiB). The rest was dropped.]\n"
-CONTROL = re.compile(
+CONTROL_SEQUENCES = re.compile(
     rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]"
 )
 """Colours, cursor movements, titles and other control bytes that do not belong in a text file."""
@@ -99,7 +99,7 @@ def append(
         if not data and (row.closed or not final):
             return row.size
         data, cut = _cut_to_limit(row, data)
-        times = _usable(marks, row.size, row.size + len(data))
+        times = _valid_marks(marks, row.size, row.size + len(data))
         _write(row, data, times)
         row.size += len(data)
         row.marks += len(times)
@@ -108,16 +108,16 @@ def append(
         now = timezone.now()
         row.first_at = row.first_at or now
         if data:
-            _note_output(row, now)
+            _record_output_time(row, now)
         row.save(update_fields=["size", "marks", "first_at", "last_at", "longest_gap_seconds", "closed", "cut"])
         if row.name == METRICS_STREAM:
-            metrics.take(row.container, _new_lines(row, row.size - len(data)))
+            metrics.store_reports(row.container, _new_lines(row, row.size - len(data)))
         job_id = Container.objects.values_list("attempt__job_id", flat=True).get(pk=row.container_id)
         wake_job_viewers(job_id)
     return end
 
 
-def _note_output(row: LogStream, now: datetime) -> None:
+def _record_output_time(row: LogStream, now: datetime) -> None:
     if row.last_at is not None:
         row.longest_gap_seconds = max(row.longest_gap_seconds or 0.0, (now - row.last_at).total_seconds())
     row.last_at = now
@@ -133,13 +133,13 @@ def _cut_to_limit(row: LogStream, data: bytes) -> tuple[bytes, bool]:
 
 def _new_lines(row: LogStream, before: int) -> bytes:
     """Return the lines that were incomplete while the stream had only ``before`` bytes."""
-    start = max(0, before - metrics.MAX_LINE)
+    start = max(0, before - metrics.MAX_LINE_BYTES)
     text = read(row, start, row.size - start)
     first = text.rfind(b"\n", 0, before - start) + 1
     return text[first : text.rfind(b"\n") + 1]
 
 
-def _usable(marks: Sequence[tuple[int, int]], start: int, end: int) -> list[tuple[int, int]]:
+def _valid_marks(marks: Sequence[tuple[int, int]], start: int, end: int) -> list[tuple[int, int]]:
     """Return the marks of the new bytes that rise in both numbers; invalid marks of a node are left out."""
     kept: list[tuple[int, int]] = []
     for offset, ms in marks:
@@ -176,7 +176,7 @@ def _write_all(handle: int, data: bytes, offset: int) -> None:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[int | None]:
+def _open_for_reading(path: Path) -> Iterator[int | None]:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -193,7 +193,7 @@ def read(stream: LogStream, start: int, limit: int) -> bytes:
     wanted = min(limit, stream.size - start)
     if start < 0 or wanted <= 0:
         return b""
-    with _opened(path_of(stream)) as handle:
+    with _open_for_reading(path_of(stream)) as handle:
         return b"" if handle is None else os.pread(handle, wanted, start)
 
 
@@ -202,7 +202,7 @@ def read_marks(stream: LogStream, start: int = 0, limit: int | None = None) -> l
     wanted = stream.marks - start if limit is None else min(limit, stream.marks - start)
     if start < 0 or wanted <= 0:
         return []
-    with _opened(path_of(stream, "idx")) as handle:
+    with _open_for_reading(path_of(stream, "idx")) as handle:
         packed = b"" if handle is None else os.pread(handle, wanted * MARK.size, start * MARK.size)
     return list(MARK.iter_unpack(packed[: len(packed) // MARK.size * MARK.size]))
 
@@ -233,17 +233,17 @@ class Line:
 
 def lines(stream: LogStream) -> Iterator[Line]:
     """Yield the lines of a stream with their start times, which never decrease, in bounded memory."""
-    marks = iter(_marks(stream))
+    marks = iter(_all_marks(stream))
     coming = next(marks, None)
     ms, offset = 0, 0
-    for data in _split(pieces(stream)):
+    for data in _split_lines(pieces(stream)):
         while coming and coming[0] <= offset:
             ms, coming = max(ms, coming[1]), next(marks, None)
         yield Line(ms, offset, data)
         offset += len(data)
 
 
-def _split(source: Iterable[bytes]) -> Iterator[bytes]:
+def _split_lines(source: Iterable[bytes]) -> Iterator[bytes]:
     """Split at line feeds only: a carriage return belongs to the line of a progress bar."""
     rest = b""
     for piece in source:
@@ -264,14 +264,14 @@ def pieces(stream: LogStream, start: int = 0, length: int | None = None) -> Iter
         start, left = start + len(piece), left - len(piece)
 
 
-def _marks(stream: LogStream) -> Iterator[tuple[int, int]]:
+def _all_marks(stream: LogStream) -> Iterator[tuple[int, int]]:
     start = 0
     while marks := read_marks(stream, start, 4096):
         yield from marks
         start += len(marks)
 
 
-def as_text(streams: Sequence[LogStream], *, plain: bool = True, times: bool = False) -> Iterator[bytes]:
+def merged_text(streams: Sequence[LogStream], *, plain: bool = True, times: bool = False) -> Iterator[bytes]:
     """Yield several streams as one text, merged by time, each line with its label; ``plain`` strips control sequences."""
     labels = {
         number: f"[{label_of(stream)}] ".encode() if len(streams) > 1 else b"" for number, stream in enumerate(streams)
@@ -293,7 +293,7 @@ def as_text(streams: Sequence[LogStream], *, plain: bool = True, times: bool = F
 def strip_controls(data: bytes) -> bytes:
     """Remove colours and cursor movements, and all but the last state of a progress bar."""
     body, end = (data[:-1], b"\n") if data.endswith(b"\n") else (data, b"")
-    body = CONTROL.sub(b"", body)
+    body = CONTROL_SEQUENCES.sub(b"", body)
     return body.rstrip(b"\r").rpartition(b"\r")[2] + end
 
 

@@ -8,7 +8,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from portal.jobs import curves
-from portal.jobs.api import OfJob
+from portal.jobs.api import JobSubresource
 from portal.jobs.models import MetricPoint, Progress
 from portal.rest import refusals
 
@@ -52,7 +52,7 @@ class ProgressSerializer(serializers.ModelSerializer[Progress]):
         return [dict(RankSerializer(rank).data) for rank in curves.ranks_of(progress)]
 
 
-class Metrics(mixins.ListModelMixin, OfJob):
+class Metrics(mixins.ListModelMixin, JobSubresource):
     """The points of the curves of a job, in the order in which they were stored."""
 
     queryset = MetricPoint.objects.none()
@@ -68,7 +68,7 @@ class Metrics(mixins.ListModelMixin, OfJob):
         return super().list(request, *args, **kwargs)
 
 
-class TrainingProgress(OfJob):
+class TrainingProgress(JobSubresource):
     queryset = Progress.objects.none()
     serializer_class = ProgressSerializer
 

@@ -18,17 +18,17 @@ from portal.jobs import step_stats
 from portal.jobs.models import Attempt, Container, MetricPoint, Progress
 from portal.jobs.step_stats import Report
 
-MAX_LINE = 4096
+MAX_LINE_BYTES = 4096
 MAX_POINTS = 100_000
 """The maximum number of points of an attempt: a day of reports of ten curves."""
 MAX_RANKS = 1024
 MAX_EPOCHS = (1 << 31) - 1
-LATEST_STEP = 1 << 53
+MAX_STEP = 1 << 53
 MAX_SECONDS_LEFT = 10 * 365 * 86_400.0
 """The maximum remaining time, whatever the code reports: infinity would be passed on to policies."""
 MAX_VALUE = 1e30
 """The maximum absolute value of a point: training has diverged beyond it, and it could not be drawn."""
-COLUMNS = ("samples", "computing", "waiting", "expected", "error")
+RANK_COLUMNS = ("samples", "computing", "waiting", "expected", "error")
 LOSS, THROUGHPUT, BATCH = "train/loss", "train/samples per second", "train/batch"
 
 
@@ -49,7 +49,7 @@ class Line:
         values = self.facts.get(name)
         return [_number(value, maximum) for value in values[:MAX_RANKS]] if isinstance(values, list) else []
 
-    def count(self, name: str, maximum: int = LATEST_STEP) -> int:
+    def count(self, name: str, maximum: int = MAX_STEP) -> int:
         """Return a whole number; 0 if the field is not a number."""
         value = self.number(name, maximum)
         return max(0, int(value)) if value is not None else 0
@@ -61,9 +61,9 @@ def _number(value: Any, maximum: float) -> float | None:
     return float(value) if math.isfinite(value) and abs(value) <= maximum else None
 
 
-def take(container: Container, text: bytes) -> None:
+def store_reports(container: Container, text: bytes) -> None:
     """Store the reports in these lines, in the transaction that appends to the stream, so that none is stored twice."""
-    lines = list(_lines(text))
+    lines = list(_parse_lines(text))
     if not lines:
         return
     attempt = container.attempt
@@ -76,21 +76,21 @@ def take(container: Container, text: bytes) -> None:
     newest = next((line for line in reversed(lines) if line.kind == "step"), None)
     progress.points += len(points)
     if newest is not None:
-        _go_on(progress, newest)
+        _update_progress(progress, newest)
     for line in lines:
         if line.kind == "ranks":
-            _fill_in(progress, line)
+            _update_ranks(progress, line)
     progress.save()
-    if reports := list(_reports(lines)):
-        step_stats.note(attempt, reports)
+    if reports := list(_step_reports(lines)):
+        step_stats.record_reports(attempt, reports)
 
 
-def _lines(text: bytes) -> Iterator[Line]:
+def _parse_lines(text: bytes) -> Iterator[Line]:
     for raw in text.splitlines():
         try:
             item = orjson.loads(raw)
             at = datetime.fromtimestamp(item["at"], UTC)
-            if item["kind"] in ("step", "ranks", "metric") and 0 <= int(item["step"]) <= LATEST_STEP:
+            if item["kind"] in ("step", "ranks", "metric") and 0 <= int(item["step"]) <= MAX_STEP:
                 yield Line(item["kind"], min(at, timezone.now()), int(item["step"]), item)
         except (ValueError, TypeError, KeyError, OverflowError, OSError):
             continue
@@ -103,21 +103,21 @@ def _points(attempt: Attempt, line: Line) -> Iterator[MetricPoint]:
         values = {LOSS: line.number("loss"), BATCH: float(batch) if batch else None}
         values[THROUGHPUT] = batch / seconds if seconds and seconds > 0 and batch else None
     elif line.kind == "metric":
-        values = {_name(line.facts.get("name")): line.number("value")}
+        values = {_printable_name(line.facts.get("name")): line.number("value")}
     for name, value in values.items():
         if name and value is not None and abs(value) <= MAX_VALUE:
             yield MetricPoint(attempt=attempt, name=name, step=line.step, at=line.at, value=value)
 
 
-def _reports(lines: Sequence[Line]) -> Iterator[Report]:
+def _step_reports(lines: Sequence[Line]) -> Iterator[Report]:
     """Yield a report for each line of a step, with the waiting times in the line of ranks after it."""
-    for line, beside in zip_longest(lines, lines[1:]):
+    for line, following in zip_longest(lines, lines[1:]):
         seconds = line.number("seconds", 1e6)
         if line.kind != "step" or seconds is None:
             continue
-        waiting = beside.numbers("waiting", 1e6) if beside is not None and beside.kind == "ranks" else []
+        waiting = following.numbers("waiting", 1e6) if following is not None and following.kind == "ranks" else []
         waits = [max(0.0, wait) for wait in waiting if wait is not None]
-        batches = [int(each) for each in line.numbers("batches", LATEST_STEP) if each is not None and each > 0]
+        batches = [int(each) for each in line.numbers("batches", MAX_STEP) if each is not None and each > 0]
         asked, _, maximum = batches if len(batches) == 3 else [line.count("batch")] * 3
         noise = [each for each in line.numbers("noise") if each is not None and each >= 0]
         yield Report(
@@ -132,12 +132,12 @@ def _reports(lines: Sequence[Line]) -> Iterator[Report]:
         )
 
 
-def _name(given: Any) -> str:
+def _printable_name(given: Any) -> str:
     """Return the printable characters of a name; empty if there is none."""
     return "".join(each for each in given if each.isprintable()).strip()[:100] if isinstance(given, str) else ""
 
 
-def _go_on(progress: Progress, line: Line) -> None:
+def _update_progress(progress: Progress, line: Line) -> None:
     done = line.number("done", 1.0)
     progress.at, progress.step, progress.epoch = line.at, line.step, line.count("epoch", MAX_EPOCHS)
     progress.done = max(0.0, done) if done is not None else None
@@ -155,10 +155,10 @@ def seconds_left(done: float, step: int, batch: int, total: int | None, step_sec
     return min(steps * step_seconds, MAX_SECONDS_LEFT)
 
 
-def _fill_in(progress: Progress, line: Line) -> None:
+def _update_ranks(progress: Progress, line: Line) -> None:
     """Store the columns of a line, which has some ranks from ``first``; values beyond the last rank are dropped."""
     first = line.count("first", MAX_RANKS)
-    for name in COLUMNS:
+    for name in RANK_COLUMNS:
         if some := line.numbers(name):
             before = progress.per_rank.get(name, [])[:first]
             column = [*before, *[None] * (first - len(before)), *some]

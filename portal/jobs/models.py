@@ -386,7 +386,7 @@ class Progress(models.Model):
     """Seconds for ``batch`` samples; an update by a parameter server has fewer."""
     loss = models.FloatField(null=True)
     per_rank = models.JSONField(default=dict)
-    """The values of each column of ``metrics.COLUMNS``, rank by rank."""
+    """The values of each column of ``metrics.RANK_COLUMNS``, rank by rank."""
     points = models.PositiveIntegerField(default=0)
     """The number of points of the attempt, which is limited."""
 

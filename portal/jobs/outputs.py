@@ -25,7 +25,7 @@ from portal.wake import wake_job_viewers
 MAX_FILES = 10_000
 MAX_PATH = 500
 READ_BYTES = 64 * 1024
-UNWANTED = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
+FORBIDDEN_CHARACTERS = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
 
 
 class BadPathError(ValueError):
@@ -47,7 +47,12 @@ class OutputsTooLargeError(Exception):
 def clean_path(path: str) -> str:
     """Return the path if it is plain and relative; raises BadPathError otherwise."""
     parts = path.split("/")
-    if not path or len(path) > MAX_PATH or UNWANTED.search(path) or any(part in ("", ".", "..") for part in parts):
+    if (
+        not path
+        or len(path) > MAX_PATH
+        or FORBIDDEN_CHARACTERS.search(path)
+        or any(part in ("", ".", "..") for part in parts)
+    ):
         raise BadPathError
     return path
 
@@ -110,7 +115,7 @@ def store(attempt: Attempt, path: str, chunks: Iterable[bytes], announced: int |
 
 @transaction.atomic
 def _keep(attempt: Attempt, path: str, file: Path, sha256: str, size: int) -> Output | None:
-    lifecycle.locked(attempt.job_id)  # two files at once must not use the same remaining space
+    lifecycle.get_locked(attempt.job_id)  # two files at once must not use the same remaining space
     if size > room_for(attempt.job_id, path):
         raise _too_large()
     old = Output.objects.filter(job=attempt.job_id, path=path).select_related("attempt").first()
@@ -131,7 +136,7 @@ def _keep(attempt: Attempt, path: str, file: Path, sha256: str, size: int) -> Ou
 @transaction.atomic
 def _drop(job_id: int, sha256: str) -> None:
     """Delete content that no row names any more."""
-    job = lifecycle.locked(job_id)
+    job = lifecycle.get_locked(job_id)
     if not Output.objects.filter(job=job_id, sha256=sha256).exists():
         (folder_of(job) / sha256).unlink(missing_ok=True)
 

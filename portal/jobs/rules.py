@@ -9,17 +9,17 @@ from django.conf import settings
 
 from portal.jobs.models import Attempt, Container, ContainerState, Job, JobState, Outcome, StopReason
 from portal.jobs.survival import (
-    FIXED,
+    FIXED_SIZE,
     LOST_REASONS,
     AnyContainer,
     ContainerFacts,
     SurvivalRule,
-    base,
+    base_containers,
     continues_without_drained,
-    counting,
     ended_well,
-    put_aside,
+    remaining_containers,
     survival_rule,
+    was_stopped_alone,
 )
 
 ASSIGNED, PREPARING, RUNNING, STOPPING, EXITED = (
@@ -30,7 +30,7 @@ ASSIGNED, PREPARING, RUNNING, STOPPING, EXITED = (
     ContainerState.EXITED,
 )
 
-MOVES: dict[str, frozenset[str]] = {
+TRANSITIONS: dict[str, frozenset[str]] = {
     ASSIGNED: frozenset(
         {
             PREPARING,  # its agent fetches the code and the image
@@ -60,16 +60,16 @@ ASSIGNED_SECONDS = 300
 """Agents start containers within seconds; this allows for some minutes of trouble with the engine."""
 PREPARING_SECONDS = 1800
 """Images are prepared before jobs are placed, so only fetching the code and creating the container remain."""
-PATIENCE: dict[str, timedelta] = {
+STATE_TIMEOUTS: dict[str, timedelta] = {
     ASSIGNED: timedelta(seconds=ASSIGNED_SECONDS),
     PREPARING: timedelta(seconds=PREPARING_SECONDS),
 }
 """The maximum time in these states. A running container has the time limit of its job, a stopping one STOP_SECONDS."""
 STOP_SECONDS = 120
 """Far longer than any grace period. After it the portal no longer lists the container, so its lease runs out."""
-RING_SECONDS = 60
+DRIVER_REACTION_SECONDS = 60
 """The time in which a driver must notice that a container that it needs has ended."""
-EMPTY_SECONDS = 60
+NO_CONTAINERS_SECONDS = 60
 """An attempt gets its containers in the transaction that creates it; one without any is the result of a bug."""
 
 ERRORS_IN_A_ROW = 3
@@ -77,7 +77,7 @@ ERRORS_IN_A_ROW = 3
 LOSSES_IN_A_ROW = 10
 """A job that loses every node on which it runs may itself be the cause."""
 
-ASKED_OUTCOMES: dict[str, Outcome] = {
+OUTCOMES_BY_STOP_REASON: dict[str, Outcome] = {
     StopReason.TIMED_OUT: Outcome.TIMED_OUT,
     StopReason.PREEMPTED: Outcome.PREEMPTED,
     StopReason.DRAINED: Outcome.PREEMPTED,
@@ -107,48 +107,54 @@ class AttemptFacts(NamedTuple):
         return survival_rule(self.elastic, self.overlay_network, self.min_gpus, self.stop_reason)
 
 
-def deciding(containers: Sequence[AnyContainer]) -> list[AnyContainer]:
+def deciding_containers(containers: Sequence[AnyContainer]) -> list[AnyContainer]:
     """Return the driver, or all hosts where there is none: when these have ended, so has the work of the attempt."""
     return [container for container in containers if container.role == Container.Role.DRIVER] or list(containers)
 
 
-def essential(elastic: bool, containers: Sequence[AnyContainer], rule: SurvivalRule = FIXED) -> list[AnyContainer]:
+def needed_containers(
+    elastic: bool, containers: Sequence[AnyContainer], rule: SurvivalRule = FIXED_SIZE
+) -> list[AnyContainer]:
     """Return the containers that the attempt needs to continue: all, or driver and base if it is elastic."""
     if not elastic:
         return list(containers)
-    needed = base(rule, containers)
+    needed = base_containers(rule, containers)
     return [container for container in containers if container.role == Container.Role.DRIVER or container in needed]
 
 
-def judged(elastic: bool, containers: Sequence[AnyContainer], rule: SurvivalRule = FIXED) -> list[AnyContainer]:
+def judged_containers(
+    elastic: bool, containers: Sequence[AnyContainer], rule: SurvivalRule = FIXED_SIZE
+) -> list[AnyContainer]:
     """Return the containers whose ends decide the outcome of the attempt.
 
     Ranks may end by themselves after their driver was put aside and before the next one has begun: then their hosts count.
     """
-    needed = essential(elastic, counting(rule, containers), rule)
-    others = [container for container in containers if not put_aside(container)]
-    return others if rule.spans_nodes and others and all(map(put_aside, needed)) else needed
+    needed = needed_containers(elastic, remaining_containers(rule, containers), rule)
+    others = [container for container in containers if not was_stopped_alone(container)]
+    return others if rule.spans_nodes and others and all(map(was_stopped_alone, needed)) else needed
 
 
-def work_is_done(containers: Sequence[Container], rule: SurvivalRule = FIXED) -> bool:
+def work_is_done(containers: Sequence[Container], rule: SurvivalRule = FIXED_SIZE) -> bool:
     """Return whether the deciding containers have ended well; the others may still run."""
-    deciders = deciding(counting(rule, containers))
+    deciders = deciding_containers(remaining_containers(rule, containers))
     return bool(deciders) and all(ended_well(container) for container in deciders)
 
 
-def reason_to_stop(elastic: bool, containers: Sequence[AnyContainer], rule: SurvivalRule = FIXED) -> StopReason | None:
+def reason_to_stop(
+    elastic: bool, containers: Sequence[AnyContainer], rule: SurvivalRule = FIXED_SIZE
+) -> StopReason | None:
     """Return why an attempt must stop, judged by the containers that have ended; None while it may continue.
 
     Ranks that end by themselves under a driver are judged by the driver; any other end stops the attempt that needs them.
     """
-    containers = counting(rule, containers)
-    deciders = deciding(containers)
+    containers = remaining_containers(rule, containers)
+    deciders = deciding_containers(containers)
     if deciders and all(container.state == EXITED for container in deciders):
         return StopReason.DONE
     with_driver = any(container.role == Container.Role.DRIVER for container in containers)
     broken = [
         container
-        for container in essential(elastic, containers, rule)
+        for container in needed_containers(elastic, containers, rule)
         if container.state == EXITED
         and not ended_well(container)
         and not (with_driver and container.exit_reason == "exited")
@@ -162,7 +168,7 @@ def reason_to_stop(elastic: bool, containers: Sequence[AnyContainer], rule: Surv
 
 
 def attempt_outcome(
-    stop_reason: str, elastic: bool, containers: Sequence[Container], rule: SurvivalRule = FIXED
+    stop_reason: str, elastic: bool, containers: Sequence[Container], rule: SurvivalRule = FIXED_SIZE
 ) -> Outcome:
     """Return the outcome of an attempt whose containers have all exited.
 
@@ -173,9 +179,9 @@ def attempt_outcome(
         return Outcome.CANCELLED
     if work_is_done(containers, rule):
         return Outcome.SUCCEEDED
-    if stop_reason in ASKED_OUTCOMES:
-        return ASKED_OUTCOMES[stop_reason]
-    deciders = judged(elastic, containers, rule)
+    if stop_reason in OUTCOMES_BY_STOP_REASON:
+        return OUTCOMES_BY_STOP_REASON[stop_reason]
+    deciders = judged_containers(elastic, containers, rule)
     reasons = {container.exit_reason for container in deciders}
     if reasons & LOST_REASONS:
         return Outcome.LOST
@@ -218,7 +224,7 @@ def job_state(intent: str, retries: int, outcomes: Sequence[str]) -> JobState:
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class DueAction:
     """An action on an attempt that is due."""
 
     what: Literal["silent", "unstoppable", "stop", "stop_container", "settle"]
@@ -226,7 +232,7 @@ class Due:
     reason: str = ""
 
 
-GOES_ON = frozenset({Outcome.PREEMPTED, Outcome.HELD})
+CHECKPOINTED_OUTCOMES = frozenset({Outcome.PREEMPTED, Outcome.HELD})
 """Attempts with these outcomes wrote checkpoints until their end, from which the next one restarts if it can."""
 
 
@@ -238,7 +244,7 @@ def seconds_counted(resumable: bool, before: Iterable[tuple[str, datetime | None
     ran = (
         (ended - started).total_seconds()
         for outcome, started, ended in before
-        if outcome in GOES_ON and started and ended
+        if outcome in CHECKPOINTED_OUTCOMES and started and ended
     )
     return int(sum(ran)) if resumable else 0
 
@@ -248,60 +254,62 @@ def time_left(attempt: AttemptFacts) -> timedelta:
     return timedelta(seconds=max(0, attempt.time_limit_seconds - attempt.counted_seconds))
 
 
-def silence_allowed() -> timedelta:
+def max_silence() -> timedelta:
     return timedelta(seconds=settings.FENCE_SECONDS + settings.FENCE_MARGIN_SECONDS)
 
 
 def is_silent(last_seen_at: datetime | None, now: datetime) -> bool:
     """Return whether a node has been silent for so long that its supervisors have stopped their ranks."""
-    return last_seen_at is None or now - last_seen_at > silence_allowed()
+    return last_seen_at is None or now - last_seen_at > max_silence()
 
 
-def overdue(attempt: AttemptFacts, containers: Sequence[ContainerFacts], now: datetime) -> Iterator[Due]:
+def due_actions(attempt: AttemptFacts, containers: Sequence[ContainerFacts], now: datetime) -> Iterator[DueAction]:
     """Yield the actions that are due on a live attempt."""
     live = [container for container in containers if container.state != EXITED]
     for container in live:
         if is_silent(container.last_seen_at, now):
-            yield Due("silent", container)
+            yield DueAction("silent", container)
         elif (
             container.stop_requested_at
-            and now - container.stop_requested_at > timedelta(seconds=STOP_SECONDS) + silence_allowed()
+            and now - container.stop_requested_at > timedelta(seconds=STOP_SECONDS) + max_silence()
         ):
-            yield Due("unstoppable", container)
+            yield DueAction("unstoppable", container)
     if not containers:
-        if now - attempt.created_at > timedelta(seconds=EMPTY_SECONDS):
-            yield Due("stop", reason=StopReason.STUCK)
+        if now - attempt.created_at > timedelta(seconds=NO_CONTAINERS_SECONDS):
+            yield DueAction("stop", reason=StopReason.STUCK)
         return
     if not live:
-        yield Due("settle")
+        yield DueAction("settle")
         return
-    if reason := _reason_by_time(attempt, containers, live, now):
-        yield Due("stop", reason=reason)
+    if reason := _stop_reason_by_time(attempt, containers, live, now):
+        yield DueAction("stop", reason=reason)
     elif attempt.wanted == Attempt.Wanted.RUN and not all(map(_is_at_work, live)):
-        needed = essential(attempt.elastic, counting(attempt.survival_rule, containers), attempt.survival_rule)
+        needed = needed_containers(
+            attempt.elastic, remaining_containers(attempt.survival_rule, containers), attempt.survival_rule
+        )
         continues = continues_without_drained(attempt.survival_rule, containers)
         for container in live:
             if container.wanted == Container.Wanted.STOP:
                 continue
-            if container.draining and (container not in needed or (continues and _may_go(container, live))):
-                yield Due("stop_container", container, StopReason.DRAINED)
+            if container.draining and (container not in needed or (continues and _may_stop_now(container, live))):
+                yield DueAction("stop_container", container, StopReason.DRAINED)
             elif container not in needed and _is_stuck(container, now):
-                yield Due("stop_container", container, StopReason.STUCK)
+                yield DueAction("stop_container", container, StopReason.STUCK)
 
 
-def heard_until(live: Sequence[ContainerFacts], now: datetime) -> datetime:
+def last_contact(live: Sequence[ContainerFacts], now: datetime) -> datetime:
     """Return until when an attempt certainly ran: while the portal was away, the fence may have ended it before its limit."""
     return min(now, max((container.last_seen_at for container in live if container.last_seen_at), default=now))
 
 
-def _may_go(container: ContainerFacts, live: Sequence[ContainerFacts]) -> bool:
+def _may_stop_now(container: ContainerFacts, live: Sequence[ContainerFacts]) -> bool:
     """Return whether a container may be stopped now: the driver is the last, since it removes the hosts from the group."""
     return container.role == Container.Role.HOST or not any(
         other.draining and other.role == Container.Role.HOST for other in live
     )
 
 
-def _reason_by_time(
+def _stop_reason_by_time(
     attempt: AttemptFacts, containers: Sequence[ContainerFacts], live: Sequence[ContainerFacts], now: datetime
 ) -> StopReason | None:
     if attempt.intent == Job.Intent.CANCEL and attempt.stop_reason not in (StopReason.CANCELLED, StopReason.DONE):
@@ -310,11 +318,13 @@ def _reason_by_time(
         return None
     if attempt.intent == Job.Intent.HOLD:
         return StopReason.HELD
-    if attempt.started_at and heard_until(live, now) - attempt.started_at > time_left(attempt):
+    if attempt.started_at and last_contact(live, now) - attempt.started_at > time_left(attempt):
         return StopReason.TIMED_OUT
     if all(map(_is_at_work, containers)):
         return None
-    needed = essential(attempt.elastic, counting(attempt.survival_rule, containers), attempt.survival_rule)
+    needed = needed_containers(
+        attempt.elastic, remaining_containers(attempt.survival_rule, containers), attempt.survival_rule
+    )
     if any(container.draining for container in live if container in needed) and not continues_without_drained(
         attempt.survival_rule, containers
     ):
@@ -324,7 +334,7 @@ def _reason_by_time(
     gone = [
         container
         for container in needed
-        if container.exited_at and now - container.exited_at > timedelta(seconds=RING_SECONDS)
+        if container.exited_at and now - container.exited_at > timedelta(seconds=DRIVER_REACTION_SECONDS)
     ]
     hosts_live = any(container.role == Container.Role.HOST for container in live)
     if gone and not (hosts_live and all(ended_well(container) for container in gone)):
@@ -340,4 +350,4 @@ def _is_at_work(container: ContainerFacts) -> bool:
 
 
 def _is_stuck(container: ContainerFacts, now: datetime) -> bool:
-    return now - container.state_since > PATIENCE.get(container.state, timedelta.max)
+    return now - container.state_since > STATE_TIMEOUTS.get(container.state, timedelta.max)

@@ -91,7 +91,7 @@ class JobDetailSerializer(JobSerializer):
         return last.explanation or None if last else None
 
     def get_silence(self, job: Job) -> dict[str, Any] | None:
-        found = silence.of_job(job) if job.state == JobState.RUNNING else None
+        found = silence.job_silence(job) if job.state == JobState.RUNNING else None
         return {"since": found.since, "ranks": list(map(str, found.ranks)), "text": found.text()} if found else None
 
     def get_may_act(self, job: Job) -> bool:

@@ -44,13 +44,13 @@ from portal.jobs.spec import (
     submission_of,
 )
 from portal.jobs.survival import survival_rule_for
-from portal.jobs.word_lists import MAX_WORD_LENGTH, normalised, unfit_word
+from portal.jobs.word_lists import MAX_WORD_LENGTH, invalid_word, normalise
 from portal.projects.models import Project
 from portal.projects.services import require_member
 from portal.refused import Refused
 from portal.wake import wake_scheduler
 
-TOGETHER = (Job.Mode.BSP, Job.Mode.BSP_BALANCED)
+MODES_WITHOUT_SERVER = (Job.Mode.BSP, Job.Mode.BSP_BALANCED)
 """The modes without a parameter server."""
 LATEST_DEADLINE = datetime(3000, 1, 1, tzinfo=UTC)
 """A moment that has a date in every time zone."""
@@ -62,7 +62,7 @@ RESERVED_ENV = re.compile(
     re.IGNORECASE,
 )
 """Variables that decide which devices and libraries a rank uses and how it finds the others: jobs may not set them."""
-NUMBERS_ENV = {
+SETTABLE_ENV = {
     "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": (
         re.compile(r"[0-9]{1,6}"),
         "a whole number of seconds; 0 lets ranks wait without limit",
@@ -86,7 +86,7 @@ def submit(
 ) -> Job:
     """Queue a job. The same key with the same body returns the same job; with another body it is a conflict."""
     require_member(user, project)
-    body = _canonical(project, submission) if body is None else body
+    body = _canonical_body(project, submission) if body is None else body
     if job := submitted_before(user, idempotency_key, body):
         return job
     check(project, submission)
@@ -95,9 +95,9 @@ def submit(
     try:
         with transaction.atomic():
             _check_limits(user, submission)
-            job = _insert(user, project, submission, copied_from)
+            job = _create_job(user, project, submission, copied_from)
             if idempotency_key:
-                IdempotencyKey.objects.create(user=user, key=idempotency_key, body_sha256=_digest(body), job=job)
+                IdempotencyKey.objects.create(user=user, key=idempotency_key, body_sha256=_body_digest(body), job=job)
     except IntegrityError:
         # Another request with the same key came at the same moment: return its job.
         if earlier := submitted_before(user, idempotency_key, body):
@@ -106,7 +106,7 @@ def submit(
     return job
 
 
-def _insert(user: User, project: Project, asked: Submission, copied_from: Job | None) -> Job:
+def _create_job(user: User, project: Project, asked: Submission, copied_from: Job | None) -> Job:
     values = as_columns(asked)
     job = Job.objects.create(
         project=project,
@@ -144,16 +144,16 @@ def submitted_before(user: User, key: str, body: bytes) -> Job | None:
     row = IdempotencyKey.objects.filter(user=user, key=key).select_related("job").first() if key else None
     if row is None:
         return None
-    if row.body_sha256 != _digest(body):
+    if row.body_sha256 != _body_digest(body):
         raise Refused("This Idempotency-Key was used for another job. Use a new key for a new job.", "conflict")
     return row.job
 
 
-def _digest(body: bytes) -> str:
+def _body_digest(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()
 
 
-def _canonical(project: Project, asked: Submission) -> bytes:
+def _canonical_body(project: Project, asked: Submission) -> bytes:
     values = {
         **{name: getattr(asked, name) for name in ("launcher", "entry", *FIELDS)},
         "project": project.pk,
@@ -223,18 +223,18 @@ def _check_texts(asked: Submission) -> None:
             f"At most {MAX_ARGUMENTS} arguments of at most {MAX_ARGUMENT_LENGTH} characters each.", field="arguments"
         )
     for name, texts in (("name", (asked.name,)), ("description", (asked.description,)), ("arguments", asked.arguments)):
-        if any(unstorable(text) for text in texts):
+        if any(is_unstorable(text) for text in texts):
             raise Refused("This text has characters that cannot be stored.", field=name)
 
 
-def unstorable(text: str) -> bool:
+def is_unstorable(text: str) -> bool:
     """Return whether a text has a NUL, which PostgreSQL cannot store, or half a surrogate pair."""
     return "\0" in text or any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _check_entry(asked: Submission) -> None:
     entry = asked.entry
-    if not entry.strip() or len(entry) > 255 or unstorable(entry) or "\n" in entry:
+    if not entry.strip() or len(entry) > 255 or is_unstorable(entry) or "\n" in entry:
         raise Refused("Enter what to run, in one line of at most 255 characters.", field="entry")
     if asked.launcher == Job.Launcher.COMMAND:
         try:
@@ -298,7 +298,7 @@ def _check_goals(asked: Submission) -> None:
         raise Refused(
             f"Choose how ranks make updates: {', '.join(Job.Mode.values)}, or leave it to the code.", field="mode"
         )
-    if asked.mode not in ("", *TOGETHER) and asked.launcher == Job.Launcher.HOROVOD:
+    if asked.mode not in ("", *MODES_WITHOUT_SERVER) and asked.launcher == Job.Launcher.HOROVOD:
         raise Refused(
             "Horovod's ranks can only make updates all together. Choose torchrun for this mode.", field="mode"
         )
@@ -312,13 +312,13 @@ def _check_env(env_vars: Mapping[str, str]) -> None:
             raise Refused(
                 f"{name[:100]!r} cannot name an environment variable: letters, digits and _ only.", field="env_vars"
             )
-        if name in NUMBERS_ENV:
-            fits, words = NUMBERS_ENV[name]
+        if name in SETTABLE_ENV:
+            fits, words = SETTABLE_ENV[name]
             if not fits.fullmatch(value):
                 raise Refused(f"{name} is {words}.", field="env_vars")
         elif RESERVED_ENV.fullmatch(name):
             raise Refused(f"{name} is set by Schedulearn and cannot be changed by a job.", field="env_vars")
-        if len(value) > MAX_ENV_VALUE_LENGTH or unstorable(value):
+        if len(value) > MAX_ENV_VALUE_LENGTH or is_unstorable(value):
             raise Refused(
                 f"The value of {name} is too long (at most {MAX_ENV_VALUE_LENGTH} characters) or cannot be stored.",
                 field="env_vars",
@@ -327,10 +327,10 @@ def _check_env(env_vars: Mapping[str, str]) -> None:
 
 def _check_words(asked: Submission) -> None:
     for name in WORD_LISTS:
-        words, max_words = normalised(getattr(asked, name)), limits_of(name)[1]
+        words, max_words = normalise(getattr(asked, name)), limits_of(name)[1]
         if len(words) > max_words:
             raise Refused(f"At most {max_words} of these.", field=name)
-        if (unfit := unfit_word(words)) is not None:
+        if (unfit := invalid_word(words)) is not None:
             raise Refused(
                 f"{unfit[:MAX_WORD_LENGTH]!r} cannot be used: at most {MAX_WORD_LENGTH} letters, digits and . + : / - _",
                 field=name,
@@ -372,7 +372,7 @@ def cancel(user: User, job: Job) -> Job:
     A job that has finished, or whose work is done, cannot be cancelled: a conflict.
     """
     require_may_act(user, job)
-    row = lifecycle.locked(job.pk)
+    row = lifecycle.get_locked(job.pk)
     attempt = _live_attempt(row)
     if row.state in FINISHED_STATES:
         raise Refused(f"This job has already ended: it is {row.get_state_display()}.", "conflict")
@@ -380,7 +380,7 @@ def cancel(user: User, job: Job) -> Job:
         return row
     if attempt is not None and rules.work_is_done(list(attempt.containers.all()), survival_rule_for(row, attempt)):
         raise Refused("This job has just finished.", "conflict")
-    _want(row, Job.Intent.CANCEL)
+    _set_intent(row, Job.Intent.CANCEL)
     lifecycle.record(row, events.Cancelled(str(user)), user)
     if attempt is not None:
         lifecycle.stop_attempt(attempt, StopReason.CANCELLED)
@@ -392,7 +392,7 @@ def cancel(user: User, job: Job) -> Job:
 def hold(user: User, job: Job) -> Job:
     """Put a job on hold until it is released. A running job is stopped, and restarts from its checkpoints later."""
     require_may_act(user, job)
-    row = lifecycle.locked(job.pk)
+    row = lifecycle.get_locked(job.pk)
     if row.state in FINISHED_STATES or row.intent == Job.Intent.CANCEL:
         raise Refused("This job has ended and cannot be held.", "conflict")
     return _hold(row, events.Held(str(user)), user)
@@ -401,7 +401,7 @@ def hold(user: User, job: Job) -> Job:
 @transaction.atomic
 def hold_by_rule(job: Job, why: Event) -> Job:
     """Put a job on hold by a rule of the lab; ``why`` is for its history. A job that has finished or is being cancelled does not change."""
-    row = lifecycle.locked(job.pk)
+    row = lifecycle.get_locked(job.pk)
     if row.state in FINISHED_STATES or row.intent == Job.Intent.CANCEL:
         return row
     return _hold(row, why, None)
@@ -410,7 +410,7 @@ def hold_by_rule(job: Job, why: Event) -> Job:
 def _hold(row: Job, event: Event, actor: User | None) -> Job:
     if row.intent == Job.Intent.HOLD:
         return row
-    _want(row, Job.Intent.HOLD)
+    _set_intent(row, Job.Intent.HOLD)
     lifecycle.record(row, event, actor)
     if attempt := _live_attempt(row):
         lifecycle.stop_attempt(attempt, StopReason.HELD)
@@ -422,10 +422,10 @@ def _hold(row: Job, event: Event, actor: User | None) -> Job:
 def release(user: User, job: Job) -> Job:
     """Release a job that is on hold, so that it is queued again."""
     require_may_act(user, job)
-    row = lifecycle.locked(job.pk)
+    row = lifecycle.get_locked(job.pk)
     if row.intent != Job.Intent.HOLD or row.state in FINISHED_STATES:
         raise Refused("This job is not on hold.", "conflict")
-    _want(row, Job.Intent.RUN)
+    _set_intent(row, Job.Intent.RUN)
     lifecycle.record(row, events.Released(str(user)), user)
     lifecycle.settle(row)
     return row
@@ -445,6 +445,6 @@ def _live_attempt(job: Job) -> Attempt | None:
     return job.attempts.filter(ended_at__isnull=True).first()
 
 
-def _want(job: Job, intent: Job.Intent) -> None:
+def _set_intent(job: Job, intent: Job.Intent) -> None:
     job.intent = intent
     job.save(update_fields=["intent"])

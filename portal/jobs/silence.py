@@ -36,7 +36,7 @@ from portal.sentences import mails
 
 SETUP_STREAM = "setup"
 """The streams of supervisors and drivers, which print whether or not the ranks are alive."""
-USUAL_GAPS = 3
+MIN_GAP_RATIO = 3
 """A rank counts as silent when its silence is this many times as long as its longest one before."""
 
 
@@ -125,7 +125,7 @@ def silences(now: datetime, job: int | None = None) -> dict[int, Silence]:
     latest, printed = _latest_output(hosts)
     found, others = {}, {}
     for attempt, parts in hosts.items():
-        since, limit = max(_began(parts), latest.get(attempt, _began(parts))), parts[0].limit
+        since, limit = max(_could_print_since(parts), latest.get(attempt, _could_print_since(parts))), parts[0].limit
         if now - since >= limit:
             pks = tuple(part.pk for part in parts)
             found[attempt] = Silence(attempt, parts[0].job, since, containers=pks)
@@ -139,7 +139,7 @@ def was_reported(attempt: Attempt) -> bool:
     return JobEvent.objects.filter(job=attempt.job_id, kind=Silent.kind, data__attempt=attempt.number).exists()
 
 
-def of_job(job: Job) -> Silence | None:
+def job_silence(job: Job) -> Silence | None:
     return next(iter(silences(timezone.now(), job.pk).values()), None)
 
 
@@ -169,10 +169,10 @@ def _can_be_silent(parts: list[_Host], now: datetime) -> bool:
     contact = now - timedelta(seconds=settings.NODE_LOST_AFTER_SECONDS)
     if any(part.node_seen_at is None or part.node_seen_at < contact for part in parts):
         return False  # its output may still be on the node
-    return now - _began(parts) >= parts[0].limit
+    return now - _could_print_since(parts) >= parts[0].limit
 
 
-def _began(parts: list[_Host]) -> datetime:
+def _could_print_since(parts: list[_Host]) -> datetime:
     """Return the first time at which ranks could print. Hosts that join an elastic attempt later do not count."""
     started = [part.running_at for part in parts if part.running_at is not None]
     return parts[0].started_at if parts[0].elastic and parts[0].started_at else max(started)
@@ -208,20 +208,20 @@ def _single_ranks(attempts: Mapping[int, list[_Host]], now: datetime) -> dict[in
     ).exclude(name=SETUP_STREAM)
     silent: dict[int, list[LogStream]] = {}
     for stream in rows.select_related("container__node").defer("container__spec").order_by("container__index", "name"):
-        if _has_stopped(stream, limits[stream.container_id], now):
+        if _has_gone_silent(stream, limits[stream.container_id], now):
             silent.setdefault(stream.container.attempt_id, []).append(stream)
-    return {attempt: _of_streams(attempts[attempt][0], streams) for attempt, streams in silent.items()}
+    return {attempt: _silence_of_streams(attempts[attempt][0], streams) for attempt, streams in silent.items()}
 
 
-def _has_stopped(stream: LogStream, limit: timedelta, now: datetime) -> bool:
+def _has_gone_silent(stream: LogStream, limit: timedelta, now: datetime) -> bool:
     """Return whether a stream printed for at least the limit, and never paused for nearly as long as now."""
     if stream.first_at is None or stream.last_at is None:
         return False
     quiet, usual = now - stream.last_at, timedelta(seconds=stream.longest_gap_seconds or 0.0)
-    return quiet >= max(limit, USUAL_GAPS * usual) and stream.last_at - stream.first_at >= limit
+    return quiet >= max(limit, MIN_GAP_RATIO * usual) and stream.last_at - stream.first_at >= limit
 
 
-def _of_streams(host: _Host, streams: list[LogStream]) -> Silence:
+def _silence_of_streams(host: _Host, streams: list[LogStream]) -> Silence:
     ranks = tuple(SilentRank(logs.label_of(stream), stream.container.node.name) for stream in streams)
     pks = tuple(dict.fromkeys(stream.container_id for stream in streams))
     since = min(stream.last_at for stream in streams if stream.last_at is not None)
@@ -235,10 +235,10 @@ def clues(silence: Silence) -> Clues:
     """Return the clues about a silence, from two queries and the end of one log."""
     streams = LogStream.printed.filter(container__in=silence.containers).exclude(name=SETUP_STREAM)
     newest = streams.order_by(F("last_at").desc(nulls_last=True)).first()
-    return Clues(logs.last_line(newest) if newest else "", _gpus(silence))
+    return Clues(logs.last_line(newest) if newest else "", _gpu_utilisation(silence))
 
 
-def _gpus(silence: Silence) -> Utilisation | None:
+def _gpu_utilisation(silence: Silence) -> Utilisation | None:
     held = Allocation.objects.filter(container__in=silence.containers, released_at=None)
     rows = list(held.values_list("gpu__kind", "gpu__utilisation_percent"))
     percents = [percent for _, percent in rows if percent is not None]

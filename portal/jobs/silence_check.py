@@ -21,7 +21,7 @@ from scheduling.messages import Message
 
 log = logging.getLogger(__name__)
 
-SEEN, SEEN_SECONDS = "silence.seen", 180
+SEEN_CACHE_KEY, SEEN_SECONDS = "silence.seen", 180
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,14 @@ def sweep(now: datetime | None = None) -> int:
     """
     now = now or timezone.now()
     found = silence.silences(now)
-    before = cache.get(SEEN, {})
-    cache.set(SEEN, {attempt: each.since for attempt, each in found.items()}, SEEN_SECONDS)
+    before = cache.get(SEEN_CACHE_KEY, {})
+    cache.set(SEEN_CACHE_KEY, {attempt: each.since for attempt, each in found.items()}, SEEN_SECONDS)
     lasting = [each for attempt, each in found.items() if before.get(attempt) == each.since]
-    reported = _reported([each.job for each in lasting])
+    reported = _last_reported([each.job for each in lasting])
     return sum(_report(each, now) for each in lasting if _is_new(each, reported))
 
 
-def _reported(jobs: list[int]) -> dict[int, datetime]:
+def _last_reported(jobs: list[int]) -> dict[int, datetime]:
     """Return the start of the silence that was reported last, by job."""
     events = JobEvent.objects.filter(job__in=jobs, kind=Silent.kind).order_by("seq")
     return {job: datetime.fromisoformat(since) for job, since in events.values_list("job", "data__since")}
@@ -76,9 +76,9 @@ def _report(found: Silence, now: datetime) -> bool:
 @transaction.atomic
 def _record(found: Silence, now: datetime) -> bool:
     """Write the line of history, unless the attempt is about to end or another check has just written it."""
-    job = lifecycle.locked(found.job)
+    job = lifecycle.get_locked(found.job)
     attempt = Attempt.objects.filter(pk=found.attempt, ended_at=None, wanted=Attempt.Wanted.RUN).first()
-    if attempt is None or not _is_new(found, _reported([job.pk])):
+    if attempt is None or not _is_new(found, _last_reported([job.pk])):
         return False
     lifecycle.record(job, Silent(attempt.number, found.since.isoformat(), found.seconds(now), found.rank_names))
     return True

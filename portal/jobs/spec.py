@@ -17,7 +17,7 @@ from django.db import models
 
 from portal.cluster.models import Environment
 from portal.jobs.models import Job
-from portal.jobs.word_lists import MAX_WORDS, normalised
+from portal.jobs.word_lists import MAX_WORDS, normalise
 from portal.projects.models import CodeVersion
 
 MAX_GPUS = 4096
@@ -44,10 +44,10 @@ class Kind(Enum):
     WORDS = "list of words"
 
 
-class Shown(Enum):
+class FormPlace(Enum):
     """Where the form asks for a field."""
 
-    ITSELF = "where the form declares it"
+    MAIN = "where the form declares it"
     MORE = 'under "More", in the order of declaration'
 
 
@@ -67,7 +67,7 @@ class JobField:
     """The label for no choice, if there may be none."""
     optional: bool = False
     """None is a value: the lab's setting, or nothing."""
-    shown: Shown = Shown.MORE
+    form_place: FormPlace = FormPlace.MORE
     in_lists: bool = True
     """Answers that list jobs contain it, not only those about one."""
 
@@ -110,7 +110,7 @@ class Submission:
         label="GPUs, at least",
         help="The job waits until this many are free at once.",
         limits=(1, MAX_GPUS),
-        shown=Shown.ITSELF,
+        form_place=FormPlace.MAIN,
     )
     max_gpus: int = job_field(
         1,
@@ -118,7 +118,7 @@ class Submission:
         label="GPUs, at most",
         help="The job takes up to this many when they are idle.",
         limits=(1, MAX_GPUS),
-        shown=Shown.ITSELF,
+        form_place=FormPlace.MAIN,
     )
     elastic: bool = job_field(
         False,
@@ -127,7 +127,7 @@ class Submission:
         help="The job grows onto idle GPUs and releases them when others wait. With Horovod, for scripts that use "
         "hvd.elastic. With torchrun, for scripts that save a snapshot and load it when they start: whenever the number of "
         "GPUs changes, all ranks get SIGTERM and are restarted.",
-        shown=Shown.ITSELF,
+        form_place=FormPlace.MAIN,
     )
     time_limit_seconds: int = job_field(
         DAY_SECONDS,
@@ -135,7 +135,7 @@ class Submission:
         label="Time limit",
         help="The job is stopped after this time, so that one that hangs does not block others.",
         limits=(10, 30 * DAY_SECONDS),
-        shown=Shown.ITSELF,
+        form_place=FormPlace.MAIN,
         in_lists=False,
     )
     retries: int = job_field(
@@ -260,7 +260,7 @@ def limits_of(name: str) -> tuple[int, int]:
     return limits
 
 
-def value_from(job: Job, name: str) -> Any:
+def field_value(job: Job, name: str) -> Any:
     """Return what was asked for in this field."""
     value = getattr(job, name)
     kind = FIELDS[name].kind
@@ -274,7 +274,7 @@ def submission_of(job: Job) -> Submission:
         environment=job.environment,
         launcher=job.launcher,
         entry=job.entry,
-        **{name: value_from(job, name) for name in FIELDS},
+        **{name: field_value(job, name) for name in FIELDS},
     )
 
 
@@ -285,5 +285,5 @@ def as_columns(asked: Submission) -> dict[str, Any]:
         if about.kind is Kind.ARGUMENTS:
             values[name] = list(values[name])
         elif about.kind is Kind.WORDS:
-            values[name] = normalised(values[name])
+            values[name] = normalise(values[name])
     return values

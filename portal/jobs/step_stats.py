@@ -27,7 +27,7 @@ class Report:
     noise: tuple[float, float] | None
 
 
-def note(attempt: Attempt, reports: Sequence[Report]) -> None:
+def record_reports(attempt: Attempt, reports: Sequence[Report]) -> None:
     """Add reports to the rows of an attempt. The caller holds the lock on the attempt's ``Progress``.
 
     Reports from the time of a change of its GPUs, and those of GPUs of several models, are ignored.
@@ -43,22 +43,22 @@ def note(attempt: Attempt, reports: Sequence[Report]) -> None:
         if report.batch not in rows:
             about = {"kind": next(iter(kinds)), "nodes": nodes, "gpus": len(gpus), "batch": report.batch}
             rows[report.batch], _ = StepStat.objects.get_or_create(attempt=attempt, **about, defaults={"at": report.at})
-        _count_in(rows[report.batch], report)
+        _add_report(rows[report.batch], report)
     for row in rows.values():
         row.save()
 
 
-def _count_in(row: StepStat, report: Report) -> None:
+def _add_report(row: StepStat, report: Report) -> None:
     before = min(row.reports, MAX_WEIGHT - 1)
-    row.seconds = _mean(row.seconds, before, report.seconds)
+    row.seconds = _updated_mean(row.seconds, before, report.seconds)
     if report.waiting is not None:
         known = row.waiting_seconds is not None
-        row.waiting_seconds = _mean(row.waiting_seconds or 0.0, before if known else 0, report.waiting)
+        row.waiting_seconds = _updated_mean(row.waiting_seconds or 0.0, before if known else 0, report.waiting)
     row.reports += 1
     row.at, row.asked_batch, row.max_batch = report.at, report.asked_batch, report.max_batch
     if report.noise is not None:
         row.noise_sqr, row.noise_var = report.noise
 
 
-def _mean(mean: float, count: int, value: float) -> float:
+def _updated_mean(mean: float, count: int, value: float) -> float:
     return (mean * count + value) / (count + 1)

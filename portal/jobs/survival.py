@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 from portal.jobs.models import Attempt, Container, ContainerState, Job, StopReason
 
 LOST_REASONS = frozenset({"lost", "fenced"})
-PUT_ASIDE = frozenset({StopReason.PREEMPTED, StopReason.DRAINED, StopReason.STUCK, StopReason.GPU_FAULT})
+SINGLE_STOP_REASONS = frozenset({StopReason.PREEMPTED, StopReason.DRAINED, StopReason.STUCK, StopReason.GPU_FAULT})
 """Reasons to stop one container of an attempt."""
 
 
@@ -51,7 +51,7 @@ class SurvivalRule(NamedTuple):
     """The attempt was requested to stop, for another reason than that its work is done."""
 
 
-FIXED = SurvivalRule(spans_nodes=False, min_gpus=1, stop_requested=False)
+FIXED_SIZE = SurvivalRule(spans_nodes=False, min_gpus=1, stop_requested=False)
 AnyContainer = TypeVar("AnyContainer", Container, ContainerFacts)
 
 
@@ -67,15 +67,15 @@ def survival_rule_for(job: Job, attempt: Attempt) -> SurvivalRule:
     return survival_rule(job.elastic, attempt.overlay_network, job.min_gpus, attempt.stop_reason)
 
 
-def counting(rule: SurvivalRule, containers: Sequence[AnyContainer]) -> list[AnyContainer]:
-    """Return the containers by which the attempt is judged: those left, or all when it cannot continue with these."""
+def remaining_containers(rule: SurvivalRule, containers: Sequence[AnyContainer]) -> list[AnyContainer]:
+    """Return the containers by which an attempt is judged: those left, or all if it cannot continue with these."""
     if not rule.spans_nodes:
         return list(containers)
     left = [container for container in containers if not _is_expendable(container)]
     hosts = hosts_of(left)
     # A driver also reports "fenced" when its rank group broke for that reason; then its hosts end too, and none ends well.
     led = _drivers(left) or any(host.state != ContainerState.EXITED or ended_well(host) for host in hosts)
-    if not led or not _enough(rule, left) or (rule.stop_requested and not _drivers(left)):
+    if not led or not _is_enough(rule, left) or (rule.stop_requested and not _drivers(left)):
         return list(containers)
     return left
 
@@ -92,12 +92,12 @@ def continues_without_drained(rule: SurvivalRule, containers: Sequence[Container
         and not container.draining
         and container.wanted == Container.Wanted.RUN
     ]
-    return rule.spans_nodes and _enough(rule, staying)
+    return rule.spans_nodes and _is_enough(rule, staying)
 
 
 def lacks_driver(rule: SurvivalRule, containers: Sequence[AnyContainer]) -> bool:
     """Return whether an attempt continues but has lost its driver."""
-    left = counting(rule, containers)
+    left = remaining_containers(rule, containers)
     live = any(host.state == ContainerState.RUNNING for host in hosts_of(left))
     return rule.spans_nodes and not rule.stop_requested and live and not _drivers(left)
 
@@ -115,26 +115,26 @@ def _drivers(containers: Sequence[AnyContainer]) -> list[AnyContainer]:
     return [container for container in containers if container.role == Container.Role.DRIVER]
 
 
-def put_aside(container: Container | ContainerFacts) -> bool:
+def was_stopped_alone(container: Container | ContainerFacts) -> bool:
     """Return whether a container was stopped alone, while its attempt was to continue."""
     stopped = container.state == ContainerState.EXITED and container.exit_reason == "stopped"
-    return stopped and container.stop_reason in PUT_ASIDE
+    return stopped and container.stop_reason in SINGLE_STOP_REASONS
 
 
 def _is_expendable(container: Container | ContainerFacts) -> bool:
     """Return whether a container left without a fault of the user's code."""
     lost = container.state == ContainerState.EXITED and container.exit_reason in LOST_REASONS
-    return put_aside(container) or lost
+    return was_stopped_alone(container) or lost
 
 
-def _enough(rule: SurvivalRule, left: Sequence[AnyContainer]) -> bool:
+def _is_enough(rule: SurvivalRule, left: Sequence[AnyContainer]) -> bool:
     """Return whether at least one rank that holds the work is left, and as many GPUs as the attempt needs."""
     hosts = hosts_of(left)
     began = any(host.state not in (ContainerState.ASSIGNED, ContainerState.PREPARING) for host in hosts)
     return began and sum(host.slots for host in hosts) >= rule.min_gpus
 
 
-def base(rule: SurvivalRule, containers: Sequence[AnyContainer]) -> list[AnyContainer]:
+def base_containers(rule: SurvivalRule, containers: Sequence[AnyContainer]) -> list[AnyContainer]:
     """Return the first host and as many others as have the GPUs that the attempt needs, running ones first."""
     hosts: list[AnyContainer] = sorted(hosts_of(containers), key=lambda host: host.index)
     others: list[AnyContainer] = sorted(hosts[1:], key=lambda host: (host.state != ContainerState.RUNNING, host.index))

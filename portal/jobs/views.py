@@ -23,14 +23,14 @@ from portal.cluster.alarms import alarms
 from portal.cluster.models import Environment
 from portal.cluster.services import is_online
 from portal.jobs import checkpoints, permissions, services, silence
-from portal.jobs.curve_views import about_job
+from portal.jobs.curve_views import training_context
 from portal.jobs.environments import warnings_for
 from portal.jobs.forms import JobForm
 from portal.jobs.models import FINISHED_STATES, UNFINISHED_STATES, Allocation, Attempt, Container, Job, JobState
 from portal.jobs.occupancy import gpus_of, holder, nodes_with_gpus
 from portal.jobs.spec import WORD_LISTS, label_of
 from portal.jobs.whereabouts import held_by_node, held_now
-from portal.jobs.word_lists import having_all
+from portal.jobs.word_lists import contains_all_words
 from portal.projects.models import CodeVersion, Membership, Project
 from portal.projects.services import may_submit, role_of
 from portal.refused import Refused
@@ -39,11 +39,11 @@ PAGE_SIZE = 25
 MAX_OUTPUTS = 200
 MAX_EVENTS = 200
 STATE_FILTERS = (("active", "active"), *((state.value.lower(), state.label) for state in JobState))
-VOLATILE = re.compile(r'<time.*?</time>|name="csrfmiddlewaretoken" value="[^"]*"', re.DOTALL)
+VOLATILE_HTML = re.compile(r'<time.*?</time>|name="csrfmiddlewaretoken" value="[^"]*"', re.DOTALL)
 """The texts that differ each time a page is rendered although nothing has changed."""
 
 
-def for_lists(jobs: QuerySet[Job]) -> QuerySet[Job]:
+def with_list_columns(jobs: QuerySet[Job]) -> QuerySet[Job]:
     """Add what a row of a list shows, in one query."""
     held = Allocation.objects.filter(attempt__job=OuterRef("pk"), released_at__isnull=True).order_by()
     count = held.values("attempt__job").annotate(n=Count("pk")).values("n")
@@ -58,8 +58,8 @@ def for_lists(jobs: QuerySet[Job]) -> QuerySet[Job]:
 def home(request: HttpRequest) -> HttpResponse:
     user = signed_in(request)
     mine = Job.objects.visible_to(user).filter(submitted_by=user)
-    active = list(for_lists(mine.filter(state__in=UNFINISHED_STATES))[:10])
-    recent = list(for_lists(mine.filter(state__in=FINISHED_STATES)).order_by("-finished_at")[:6])
+    active = list(with_list_columns(mine.filter(state__in=UNFINISHED_STATES))[:10])
+    recent = list(with_list_columns(mine.filter(state__in=FINISHED_STATES)).order_by("-finished_at")[:6])
     nodes = [node for node in nodes_with_gpus() if node.approved_at]  # only admins see the others
     gpus = gpus_of(nodes)
     about = {
@@ -99,8 +99,8 @@ def _first_steps(user: User) -> dict[str, Any] | None:
 def job_list(request: HttpRequest) -> HttpResponse:
     user = signed_in(request)
     asked = {name: request.GET.get(name, "").strip() for name in ("state", "mine", "project", "q", *WORD_LISTS)}
-    jobs = _filtered(Job.objects.visible_to(user), user, asked)
-    page = Paginator(for_lists(jobs), PAGE_SIZE).get_page(request.GET.get("page"))
+    jobs = _filter_jobs(Job.objects.visible_to(user), user, asked)
+    page = Paginator(with_list_columns(jobs), PAGE_SIZE).get_page(request.GET.get("page"))
     about = {
         "page": page,
         "asked": asked,
@@ -114,7 +114,7 @@ def job_list(request: HttpRequest) -> HttpResponse:
     return render(request, "jobs/list.html", about)
 
 
-def _filtered(jobs: QuerySet[Job], user: User, asked: dict[str, str]) -> QuerySet[Job]:
+def _filter_jobs(jobs: QuerySet[Job], user: User, asked: dict[str, str]) -> QuerySet[Job]:
     if asked["state"] == "active":
         jobs = jobs.filter(state__in=UNFINISHED_STATES)
     elif asked["state"].upper() in JobState.values:
@@ -124,7 +124,7 @@ def _filtered(jobs: QuerySet[Job], user: User, asked: dict[str, str]) -> QuerySe
     if _is_id(asked["project"]):
         jobs = jobs.filter(project=int(asked["project"]))
     for name in WORD_LISTS:
-        jobs = jobs.filter(having_all(name, asked[name]))
+        jobs = jobs.filter(contains_all_words(name, asked[name]))
     if words := asked["q"].replace("\0", ""):
         by_text = Q(name__icontains=words) | Q(entry__icontains=words) | Q(submitted_by__username__icontains=words)
         jobs = (
@@ -154,7 +154,7 @@ def cancel_many(request: HttpRequest) -> HttpResponse:
         messages.warning(request, text)
     if not ids:
         messages.info(request, "Select the jobs to cancel first.")
-    return redirect(_back(request, "jobs:list"))
+    return redirect(_return_url(request, "jobs:list"))
 
 
 # --- submit ------------------------------------------------------------------------------------------------------
@@ -168,8 +168,10 @@ def new(request: HttpRequest) -> HttpResponseBase:
     are initial values of the fields of these names.
     """
     user = signed_in(request)
-    copied = _asked_for(request, "copy", Job.objects.visible_to(user).select_related("code", "environment", "project"))
-    code = _asked_for(request, "code", CodeVersion.objects.visible_to(user).select_related("project"))
+    copied = _requested_row(
+        request, "copy", Job.objects.visible_to(user).select_related("code", "environment", "project")
+    )
+    code = _requested_row(request, "code", CodeVersion.objects.visible_to(user).select_related("project"))
     code = code or (copied.code if copied else None)
     if code is None:
         return _choose_code(request, user)
@@ -196,7 +198,7 @@ def new(request: HttpRequest) -> HttpResponseBase:
     return render(request, "jobs/new.html", about, status=400 if form.errors else 200)
 
 
-def _asked_for(request: HttpRequest, name: str, rows: QuerySet[Any]) -> Any:
+def _requested_row(request: HttpRequest, name: str, rows: QuerySet[Any]) -> Any:
     """Return the row that a parameter names, None without it; 404 if the user may not see such a row."""
     text = request.GET.get(name, "")
     if not text:
@@ -222,7 +224,7 @@ def _choose_code(request: HttpRequest, user: User) -> HttpResponse:
 @require_safe
 def new_warnings(request: HttpRequest) -> HttpResponse:
     """Show the warnings about a code in an environment, when the choice changes."""
-    code = _asked_for(request, "code", CodeVersion.objects.visible_to(signed_in(request)))
+    code = _requested_row(request, "code", CodeVersion.objects.visible_to(signed_in(request)))
     if code is None:
         raise Http404
     environment = Environment.objects.filter(key=request.GET.get("environment", "")).first()
@@ -232,7 +234,7 @@ def new_warnings(request: HttpRequest) -> HttpResponse:
 # --- one job -----------------------------------------------------------------------------------------------------
 
 
-def _job_with_all(request: HttpRequest, pk: int) -> Job:
+def _job_with_details(request: HttpRequest, pk: int) -> Job:
     parts = (
         Container.objects.select_related("node")
         .defer("spec")
@@ -247,17 +249,17 @@ def _job_with_all(request: HttpRequest, pk: int) -> Job:
     )
 
 
-def _about(request: HttpRequest, job: Job) -> dict[str, Any]:
+def _detail_context(request: HttpRequest, job: Job) -> dict[str, Any]:
     user = signed_in(request)
     attempts = list(job.attempts.all())
     last = attempts[-1] if attempts else None
     live = last if last and last.ended_at is None else None
     outputs = job.outputs.select_related("attempt").order_by("path")
     totals = job.outputs.aggregate(count=Count("pk"), size=Sum("size"))
-    checkpoint_set = checkpoints.newest(job.pk)
+    checkpoint_set = checkpoints.newest_set(job.pk)
     finished = job.state in FINISHED_STATES
     uncollected = [part for attempt in attempts for part in attempt.containers.all() if not part.collected_at]
-    quiet = silence.of_job(job) if live else None
+    quiet = silence.job_silence(job) if live else None
     return {
         "job": job,
         "attempts": attempts[::-1],
@@ -295,13 +297,13 @@ def _will_be_collected(part: Container) -> bool:
 
 @require_safe
 def detail(request: HttpRequest, pk: int) -> HttpResponse:
-    job = _job_with_all(request, pk)
+    job = _job_with_details(request, pk)
     spec = json.dumps(services.specification(job, signed_in(request)), indent=2, ensure_ascii=False)
     context = {
-        **_about(request, job),
+        **_detail_context(request, job),
         "spec": spec,
         "edition": "",
-        "training": about_job(job),
+        "training": training_context(job),
         "silent_after": silence.limit_of(job.silent_rank_minutes).total_seconds(),
     }
     return render(request, "jobs/detail.html", context)
@@ -310,16 +312,18 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
 @require_safe
 def detail_live(request: HttpRequest, pk: int) -> HttpResponse:
     """Show the parts of the page that change; nothing if they are still those of ``edition``."""
-    job = _job_with_all(request, pk)
-    place = f"edition-{secrets.token_hex(8)}"  # a text that no user's text can contain
-    html = render_to_string("jobs/_live.html", {**_about(request, job), "edition": place, "oob": True}, request)
-    edition = hashlib.sha256(VOLATILE.sub("", html.replace(place, "")).encode()).hexdigest()[:16]
+    job = _job_with_details(request, pk)
+    placeholder = f"edition-{secrets.token_hex(8)}"  # a text that no user's text can contain
+    html = render_to_string(
+        "jobs/_live.html", {**_detail_context(request, job), "edition": placeholder, "oob": True}, request
+    )
+    edition = hashlib.sha256(VOLATILE_HTML.sub("", html.replace(placeholder, "")).encode()).hexdigest()[:16]
     if request.GET.get("edition") == edition:
         return HttpResponse(status=204)
-    return HttpResponse(html.replace(place, edition))
+    return HttpResponse(html.replace(placeholder, edition))
 
 
-ACTS: dict[str, tuple[Callable[[User, Job], Job], str]] = {
+ACTIONS: dict[str, tuple[Callable[[User, Job], Job], str]] = {
     "cancel": (services.cancel, "Job {job.pk} is cancelled."),
     "hold": (services.hold, "Job {job.pk} is on hold. Release it to let it run."),
     "release": (services.release, "Job {job.pk} waits for GPUs again."),
@@ -331,7 +335,7 @@ ACTS: dict[str, tuple[Callable[[User, Job], Job], str]] = {
 def act(request: HttpRequest, pk: int, what: str) -> HttpResponse:
     user = signed_in(request)
     job = get_object_or_404(Job.objects.visible_to(user).select_related("project", "code", "environment"), pk=pk)
-    do, message = ACTS[what]
+    do, message = ACTIONS[what]
     try:
         job = do(user, job)
         messages.success(request, message.format(job=job))
@@ -340,7 +344,7 @@ def act(request: HttpRequest, pk: int, what: str) -> HttpResponse:
     return redirect("jobs:detail", job.pk)
 
 
-def _back(request: HttpRequest, default: str) -> str:
+def _return_url(request: HttpRequest, default: str) -> str:
     """Return the page of the form, if it is one of this portal."""
     target = request.POST.get("next", "")
     return target if url_has_allowed_host_and_scheme(target, None) and target.startswith("/") else default

@@ -15,22 +15,22 @@ WORD = re.compile(rf"\w[\w.+:/-]{{0,{MAX_WORD_LENGTH - 1}}}")
 COLUMN_LENGTH = 1024
 
 
-def normalised(words: Iterable[str]) -> tuple[str, ...]:
+def normalise(words: Iterable[str]) -> tuple[str, ...]:
     """Return the words in lower case, each once, in their order."""
     return tuple(dict.fromkeys(word.lower() for word in words))
 
 
-def unfit_word(words: Iterable[str]) -> str | None:
+def invalid_word(words: Iterable[str]) -> str | None:
     """Return the first word that has unusual characters or is too long."""
     return next((word for word in words if not WORD.fullmatch(word)), None)
 
 
 def words_in(text: str) -> tuple[str, ...]:
     """Return the words of a text, which stand between spaces or commas."""
-    return normalised(text.replace("\0", "").replace(",", " ").split())
+    return normalise(text.replace("\0", "").replace(",", " ").split())
 
 
-def having_all(field: str, text: str) -> models.Q:
+def contains_all_words(field: str, text: str) -> models.Q:
     """Return the condition that a ``WordsField`` of this name has all words of the text."""
     words = words_in(text)
     if len(words) > MAX_WORDS:
@@ -42,8 +42,8 @@ class WordsField(models.CharField):
     """A tuple of words, stored in one text with a space before and after each."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
-        usual: dict[str, Any] = {"max_length": COLUMN_LENGTH, "blank": True, "default": ()}
-        super().__init__(*args, **usual | named)
+        defaults: dict[str, Any] = {"max_length": COLUMN_LENGTH, "blank": True, "default": ()}
+        super().__init__(*args, **defaults | named)
 
     def from_db_value(self, value: str, expression: BaseExpression, connection: Any) -> tuple[str, ...]:
         return self.to_python(value)

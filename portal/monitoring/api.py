@@ -126,8 +126,8 @@ class Gauges(ViewSet):
         responses={200: GaugesSerializer, **refusals()},
     )
     def list(self, request: Request) -> Response:
-        user, asked = signed_in(request), forms.read(request.query_params)
-        rows = visibility.filtered(
+        user, asked = signed_in(request), forms.parse_query(request.query_params)
+        rows = visibility.filter_gpus(
             visibility.gpus_in_lab(), user, words=asked.words, state=asked.state, node=asked.node
         )
         pages = Pages()
@@ -138,7 +138,7 @@ class Gauges(ViewSet):
     @extend_schema(operation_id="gpu_readings", parameters=[WINDOW], responses={200: TraceSerializer, **refusals(404)})
     def readings(self, request: Request, pk: int) -> Response:
         """Return the readings of one GPU until now."""
-        now, asked = timezone.now(), forms.read(request.query_params)
+        now, asked = timezone.now(), forms.parse_query(request.query_params)
         gpu = get_object_or_404(visibility.gpus_in_lab(), pk=pk)
         trace = series.trace([gpu], now - asked.window.length, now, now)
         return Response(TraceSerializer(_readings(trace, [gpu])).data)
@@ -148,7 +148,7 @@ class Gauges(ViewSet):
         parameters=[OpenApiParameter("attempt", int, description="Its number; without it the last one.")],
         responses={200: TraceSerializer, **refusals(404)},
     )
-    def of_job(self, request: Request, job_pk: int) -> Response:
+    def job_readings(self, request: Request, job_pk: int) -> Response:
         """Return the readings of the GPUs of an attempt while it held them. 404 if it held none."""
         job = get_object_or_404(Job.objects.visible_to(signed_in(request)), pk=job_pk)
         attempts = job.attempts.filter(allocations__isnull=False)
@@ -157,7 +157,7 @@ class Gauges(ViewSet):
             known = number.isascii() and number.isdecimal() and len(number) < 10
             attempts = attempts.filter(number=int(number)) if known else attempts.none()
         attempt = attempts.order_by("-number").first()
-        found = visibility.of_attempt(attempt, timezone.now()) if attempt else None
+        found = visibility.attempt_readings(attempt, timezone.now()) if attempt else None
         if found is None:
             raise Http404
         return Response(TraceSerializer(_readings(found.trace, found.gpus)).data)
@@ -167,9 +167,9 @@ class Gauges(ViewSet):
     )
     def timeline(self, request: Request) -> Response:
         """Return who held which GPU, the latest first; at most 600. GPUs that have left the lab since are included."""
-        user, now, asked = signed_in(request), timezone.now(), forms.read(request.query_params, "day")
+        user, now, asked = signed_in(request), timezone.now(), forms.parse_query(request.query_params, "day")
         since = now - asked.window.length
-        gpus = visibility.filtered(visibility.gpus_with_history(since), user, node=asked.node)
+        gpus = visibility.filter_gpus(visibility.gpus_with_history(since), user, node=asked.node)
         line = visibility.timeline(user, gpus, since, now)
         rows = Gpu.objects.filter(pk__in={span.gpu for span in line.spans}).select_related("node")
         answer = {"since": since, "until": now, "cut": line.cut, "results": line.spans}

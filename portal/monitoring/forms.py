@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from portal.monitoring.series import WINDOWS, Window
 from portal.monitoring.visibility import STATES
 
-LONGEST = 80
+MAX_SEARCH_CHARACTERS = 80
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class GpuQuery:
+    """What a page or endpoint shows: a search, filters, and a window of time."""
+
     words: str = ""
     state: str = ""
     node: int | None = None
@@ -21,11 +23,11 @@ class Asked:
         return bool(self.words or self.state or self.node)
 
 
-def read(query: Mapping[str, str], usual: str = "hour") -> Asked:
+def parse_query(query: Mapping[str, str], default_window: str = "hour") -> GpuQuery:
     state, node = query.get("state", ""), query.get("node", "")
-    return Asked(
-        words=query.get("q", "").replace("\0", "").strip()[:LONGEST],
+    return GpuQuery(
+        words=query.get("q", "").replace("\0", "").strip()[:MAX_SEARCH_CHARACTERS],
         state=state if state in STATES else "",
         node=int(node) if node.isascii() and node.isdecimal() and len(node) <= 18 else None,
-        window=WINDOWS.get(query.get("window", ""), WINDOWS[usual]),
+        window=WINDOWS.get(query.get("window", ""), WINDOWS[default_window]),
     )

@@ -14,12 +14,12 @@ from portal.charts import LETTER, SIZES, TONES, Size, time_ticks
 from portal.cluster.models import Gpu
 from portal.monitoring.visibility import Span
 
-TOP, LEFT, RIGHT = 22, 34, 8
-NAME, LANE, BAR = 20, 20, 15
+TOP, LEFT, RIGHT = 22, 34, 8  # margins in pixels
+NODE_NAME_HEIGHT, LANE_HEIGHT, BAR_HEIGHT = 20, 20, 15
 """Heights in pixels: of the name of a node, of a lane, and of a bar in it."""
 MIN_WIDTH = 1.5
 """Minimum width of a bar in pixels, so that a short one is visible."""
-STRANGER = "another project"
+HIDDEN_JOB_LABEL = "another project"
 
 
 class Frame(NamedTuple):
@@ -27,7 +27,7 @@ class Frame(NamedTuple):
     since: datetime
     until: datetime
 
-    def across(self, moment: datetime) -> float:
+    def x_at(self, moment: datetime) -> float:
         part = (moment - self.since) / (self.until - self.since)
         return LEFT + (self.size.width - LEFT - RIGHT) * min(1.0, max(0.0, part))
 
@@ -54,33 +54,35 @@ def _lanes(frame: Frame, gpus: Sequence[Gpu], by_gpu: dict[int, list[Span]]) -> 
     for _, of_node in groupby(gpus, key=lambda gpu: gpu.node_id):
         lanes = list(of_node)
         parts.append(f'<text class="name" x="2" y="{top + 14}">{escape(lanes[0].node.name)}</text>')
-        top += NAME
+        top += NODE_NAME_HEIGHT
         for gpu in lanes:
-            middle = top + LANE / 2
+            middle = top + LANE_HEIGHT / 2
             parts.append(f'<text x="{LEFT - 8}" y="{middle + 4:.0f}" text-anchor="end">{gpu.index}</text>')
-            parts.append(f'<path class="grid" d="M{LEFT} {top + LANE - 1}H{frame.size.width - RIGHT}"/>')
-            parts += [_bar(frame, span, gpu, top + (LANE - BAR) // 2) for span in reversed(by_gpu[gpu.pk])]
-            top += LANE
+            parts.append(f'<path class="grid" d="M{LEFT} {top + LANE_HEIGHT - 1}H{frame.size.width - RIGHT}"/>')
+            parts += [
+                _bar(frame, span, gpu, top + (LANE_HEIGHT - BAR_HEIGHT) // 2) for span in reversed(by_gpu[gpu.pk])
+            ]
+            top += LANE_HEIGHT
     return "".join(parts), top + 6
 
 
 def _ticks(frame: Frame, height: int) -> Iterator[str]:
     first, last = frame.since.timestamp(), frame.until.timestamp()
     for moment, text in time_ticks(frame.since, first, last, frame.size.ticks):
-        x = frame.across(datetime.fromtimestamp(moment, frame.since.tzinfo))
+        x = frame.x_at(datetime.fromtimestamp(moment, frame.since.tzinfo))
         anchor = "start" if x < LEFT + 20 else "end" if x > frame.size.width - RIGHT - 20 else "middle"
         yield f'<path class="grid" d="M{x:.1f} {TOP - 4}V{height - 6}"/>'
         yield f'<text x="{x:.1f}" y="12" text-anchor="{anchor}">{escape(text)}</text>'
 
 
 def _bar(frame: Frame, span: Span, gpu: Gpu, top: int) -> str:
-    left, right = frame.across(span.since), frame.across(span.until or frame.until)
+    left, right = frame.x_at(span.since), frame.x_at(span.until or frame.until)
     width = max(MIN_WIDTH, right - left)
     title = escape(f"{gpu.node.name} {gpu.label}: {label_of(span)}, {times_of(span)}")
     css = f"tone-{TONES[span.job.pk % len(TONES)]}" if span.job else "tone-grey"
     rect = (
         f'<rect class="span {css}{" mine" if span.mine else ""}" x="{left:.1f}" y="{top}" width="{width:.1f}"'
-        f' height="{BAR}" rx="2"><title>{title}</title></rect>'
+        f' height="{BAR_HEIGHT}" rx="2"><title>{title}</title></rect>'
     )
     if span.job is None:
         return rect
@@ -93,7 +95,7 @@ def _bar(frame: Frame, span: Span, gpu: Gpu, top: int) -> str:
 
 def label_of(span: Span) -> str:
     if span.attempt is None:
-        return STRANGER
+        return HIDDEN_JOB_LABEL
     job = span.attempt.job
     return f"{job.name} #{job.pk} of {job.submitted_by.username}"
 

@@ -9,10 +9,10 @@ from django.conf import settings
 
 from portal.jobs.models import Allocation
 from portal.monitoring.models import Sample
-from portal.monitoring.rollups import by_gpu
+from portal.monitoring.rollups import readings_by_gpu
 from portal.monitoring.sampling import Reading
 
-GAP = timedelta(minutes=2)
+MAX_SAMPLE_GAP = timedelta(minutes=2)
 """A longer time without samples ends an idle time, since the GPU may have worked."""
 
 Readings = Sequence[tuple[datetime, Reading]]
@@ -20,7 +20,7 @@ Verdict = Literal["", "warn", "stop"]
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class IdleRule:
     """A GPU is idle below ``percent`` for ``after``; ``stops``: the job is put on hold if it is idle for twice that time."""
 
     percent: int
@@ -28,22 +28,22 @@ class Rule:
     stops: bool
 
 
-def rule() -> Rule | None:
+def idle_rule() -> IdleRule | None:
     """Return the rule of the lab; None if it does not check for idle GPUs."""
     if not settings.IDLE_GPU_MINUTES:
         return None
     after = timedelta(minutes=settings.IDLE_GPU_MINUTES)
-    return Rule(settings.IDLE_GPU_PERCENT, after, settings.IDLE_GPU_RULE == "stop")
+    return IdleRule(settings.IDLE_GPU_PERCENT, after, settings.IDLE_GPU_RULE == "stop")
 
 
-def quiet_since(readings: Readings, percent: int, now: datetime) -> datetime | None:
+def gpu_idle_since(readings: Readings, percent: int, now: datetime) -> datetime | None:
     """Return since when a GPU has been below ``percent`` without a break; None if it works or has no readings.
 
     ``readings`` ascend. What is older than they are is not known and does not count.
     """
     since, after = None, now
     for at, reading in reversed(readings):
-        if after - at > GAP or reading.utilisation is None or reading.utilisation >= percent:
+        if after - at > MAX_SAMPLE_GAP or reading.utilisation is None or reading.utilisation >= percent:
             break
         since = after = at
     return since
@@ -54,14 +54,14 @@ def idle_since(gpus: Mapping[int, Readings], held_since: datetime, percent: int,
     found = []
     for readings in gpus.values():
         own = [(at, reading) for at, reading in readings if at >= held_since]
-        since = quiet_since(own, percent, now)
+        since = gpu_idle_since(own, percent, now)
         if since is None:
             return None
         found.append(since)
     return max(found, default=None)
 
 
-def judge(idle_for: timedelta, warned_for: timedelta | None, rule: Rule) -> Verdict:
+def judge(idle_for: timedelta, warned_for: timedelta | None, rule: IdleRule) -> Verdict:
     """Decide what to do; ``warned_for`` is the time since the warning about this idle time, None without one."""
     if idle_for < rule.after:
         return ""
@@ -70,7 +70,7 @@ def judge(idle_for: timedelta, warned_for: timedelta | None, rule: Rule) -> Verd
     return "stop" if rule.stops and warned_for >= rule.after else ""
 
 
-def idle_attempts(rule: Rule, now: datetime, job: int | None = None) -> dict[int, datetime]:
+def idle_attempts(rule: IdleRule, now: datetime, job: int | None = None) -> dict[int, datetime]:
     """Return the live attempts whose GPUs are all idle by the rule, and since when. Two or three queries.
 
     First the last samples of all nodes; only of attempts that were idle in those, what came before.
@@ -82,24 +82,24 @@ def idle_attempts(rule: Rule, now: datetime, job: int | None = None) -> dict[int
     for attempt, gpu, node, since in rows.values_list("attempt", "gpu", "gpu__node", "allocated_at"):
         held.setdefault(attempt, []).append((gpu, node, since))
     old_enough = {key: parts for key, parts in held.items() if all(now - since >= rule.after for *_, since in parts)}
-    quiet = _idle_of(old_enough, rule.percent, now, GAP)
+    quiet = _idle_since_by_attempt(old_enough, rule.percent, now, MAX_SAMPLE_GAP)
     candidates = {key: parts for key, parts in old_enough.items() if key in quiet}
-    found = _idle_of(candidates, rule.percent, now, 2 * rule.after + GAP)
+    found = _idle_since_by_attempt(candidates, rule.percent, now, 2 * rule.after + MAX_SAMPLE_GAP)
     return {key: since for key, since in found.items() if now - since >= rule.after}
 
 
-def _idle_of(
-    held: Mapping[int, list[tuple[int, int, datetime]]], percent: int, now: datetime, back: timedelta
+def _idle_since_by_attempt(
+    held: Mapping[int, list[tuple[int, int, datetime]]], percent: int, now: datetime, span: timedelta
 ) -> dict[int, datetime]:
     nodes = {node for parts in held.values() for _, node, _ in parts}
     if not nodes:
         return {}
-    rows = Sample.objects.filter(node__in=nodes, at__gte=now - back).order_by("at")
-    readings = by_gpu(rows.values_list("at", "readings"))
+    rows = Sample.objects.filter(node__in=nodes, at__gte=now - span).order_by("at")
+    readings = readings_by_gpu(rows.values_list("at", "readings"))
     found = {}
     for attempt, parts in held.items():
-        of_gpus = {gpu: readings.get(gpu, []) for gpu, _, _ in parts}
-        since = idle_since(of_gpus, max(since for *_, since in parts), percent, now)
+        own = {gpu: readings.get(gpu, []) for gpu, _, _ in parts}
+        since = idle_since(own, max(since for *_, since in parts), percent, now)
         if since is not None:
             found[attempt] = since
     return found

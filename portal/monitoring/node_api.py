@@ -19,7 +19,7 @@ from portal.jobs.occupancy import gpus_of, nodes_with_gpus, visible_holders
 from portal.monitoring.node_serializers import NodeSerializer
 from portal.rest import refusals
 
-Act = Callable[[User | None, Node], Node]
+NodeAction = Callable[[User | None, Node], Node]
 
 
 class JoinTokenSerializer(serializers.Serializer[Any]):
@@ -37,13 +37,13 @@ class Nodes(ViewSet):
     def _context(self, nodes: Sequence[Node]) -> dict[str, Any]:
         return {"known_jobs": visible_holders(signed_in(self.request), gpus_of(nodes))}
 
-    def _shown(self, user: User) -> list[Node]:
+    def _visible_nodes(self, user: User) -> list[Node]:
         """Return the nodes that a user sees: those that wait for approval are visible to admins only."""
         return [node for node in nodes_with_gpus() if node.approved_at is not None or user.is_admin]
 
     @extend_schema(operation_id="nodes_list", responses={200: NodeSerializer(many=True), **refusals()})
     def list(self, request: Request) -> Response:
-        rows = self._shown(signed_in(request))
+        rows = self._visible_nodes(signed_in(request))
         return Response(NodeSerializer(rows, many=True, context=self._context(rows)).data)
 
     @extend_schema(operation_id="nodes_retrieve", responses={200: NodeSerializer, **refusals(404)})
@@ -51,13 +51,13 @@ class Nodes(ViewSet):
         return self._detail(pk)
 
     def _detail(self, pk: int) -> Response:
-        node = next((node for node in self._shown(signed_in(self.request)) if node.pk == pk), None)
+        node = next((node for node in self._visible_nodes(signed_in(self.request)) if node.pk == pk), None)
         if node is None:
             raise Http404
         return Response(NodeSerializer(node, context=self._context([node])).data)
 
-    def _act(self, act: Act, pk: int) -> Response:
-        act(signed_in(self.request), _live(pk))
+    def _act(self, action: NodeAction, pk: int) -> Response:
+        action(signed_in(self.request), _live(pk))
         return self._detail(pk)
 
     @extend_schema(request=None, responses={200: NodeSerializer, **refusals(404, 409)})

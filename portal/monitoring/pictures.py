@@ -10,18 +10,18 @@ from portal.monitoring.series import Trace
 
 MAX_LINES = 8
 """The maximum number of lines in a chart; for more GPUs, the mean, the lowest and the highest value are drawn."""
-SHOWN: tuple[tuple[str, str, str, float], ...] = (
+CHARTED_METRICS: tuple[tuple[str, str, str, float], ...] = (
     ("utilisation", "Utilisation", "%", 1),
     ("memory", "Memory in use", "GiB", 1024),
     ("temperature", "Temperature", "°C", 1),
 )
 
 
-def over_time(trace: Trace, gpus: Sequence[Gpu]) -> list[Chart]:
+def metric_charts(trace: Trace, gpus: Sequence[Gpu]) -> list[Chart]:
     """Return a chart for each metric that any of the GPUs reports; none for CPU slots."""
     return [
         _chart(trace, gpus, metric, title, unit, scale)
-        for metric, title, unit, scale in SHOWN
+        for metric, title, unit, scale in CHARTED_METRICS
         if trace.has_values(metric)
     ]
 
@@ -33,11 +33,11 @@ def _chart(trace: Trace, gpus: Sequence[Gpu], metric: str, title: str, unit: str
     }
     if len(gpus) <= MAX_LINES:
         several = len({gpu.node_id for gpu in gpus}) > 1
-        lines = [Series(name_of(gpu, several), rows[gpu.pk]) for gpu in gpus]
+        lines = [Series(gpu_name(gpu, several), rows[gpu.pk]) for gpu in gpus]
     else:
         steps = list(zip(*rows.values(), strict=True))
         lines = [
-            Series("mean", [mean(_known(step)) for step in steps], "teal"),
+            Series("mean", [mean(_reported_values(step)) for step in steps], "teal"),
             Series("lowest", [_extreme(min, step) for step in steps], "blue"),
             Series("highest", [_extreme(max, step) for step in steps], "amber"),
         ]
@@ -46,28 +46,28 @@ def _chart(trace: Trace, gpus: Sequence[Gpu], metric: str, title: str, unit: str
     return charts.lines(title, trace.times, lines, unit, desc=desc, axis_range=ends)
 
 
-def name_of(gpu: Gpu, with_node: bool) -> str:
+def gpu_name(gpu: Gpu, with_node: bool) -> str:
     return f"{gpu.node.name} {gpu.label}" if with_node else gpu.label
 
 
-def _known(values: Sequence[float | None]) -> list[float]:
+def _reported_values(values: Sequence[float | None]) -> list[float]:
     return [value for value in values if value is not None]
 
 
-def _extreme(of: Callable[[list[float]], float], values: Sequence[float | None]) -> float | None:
-    known = _known(values)
-    return of(known) if known else None
+def _extreme(pick: Callable[[list[float]], float], values: Sequence[float | None]) -> float | None:
+    known = _reported_values(values)
+    return pick(known) if known else None
 
 
 def _desc(rows: Iterable[Sequence[float | None]], title: str, unit: str) -> str:
-    known = [value for row in rows for value in _known(row)]
+    known = [value for row in rows for value in _reported_values(row)]
     average = charts.format_value(round(sum(known) / len(known), 1), unit)
     return f"{title}: {average} on average, {charts.format_value(max(known), unit)} at most."
 
 
-def small(values: Sequence[float | None]) -> str:
+def utilisation_sparkline(values: Sequence[float | None]) -> str:
     """Return a small chart of the last hour for a table cell; empty without readings."""
-    known = _known(values)
+    known = _reported_values(values)
     if not known:
         return ""
     return charts.sparkline(values, f"In the last hour {round(sum(known) / len(known))} % on average.")

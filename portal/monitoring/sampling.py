@@ -1,4 +1,4 @@
-"""Makes samples from reports: the first report of a node in each slot is kept, which needs no timer and no memory."""
+"""Stores samples of reports: the first report of a node in each slot is kept, which needs no timer and no memory."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -12,7 +12,7 @@ SLOT = timedelta(seconds=15)
 
 
 class Reading(NamedTuple):
-    """The readings of a GPU at one moment; None for what the device does not report, like all of a CPU slot."""
+    """The readings of a GPU at one moment; None for what the device does not report: a CPU slot reports nothing."""
 
     gpu: int
     utilisation: int | None
@@ -29,7 +29,7 @@ def slot_of(moment: datetime) -> datetime:
     return datetime.fromtimestamp(seconds - seconds % int(SLOT.total_seconds()), UTC)
 
 
-def keep(node: Node, now: datetime, readings: Iterable[Reading]) -> None:
+def store_sample(node: Node, now: datetime, readings: Iterable[Reading]) -> None:
     """Store a sample with one insert. Of two reports at once, one is kept."""
     if sample := sample_of(readings):
         Sample.objects.bulk_create([Sample(node=node, at=slot_of(now), readings=sample)], ignore_conflicts=True)

@@ -39,33 +39,35 @@ class Row:
 
 @require_safe
 def gpus(request: HttpRequest) -> HttpResponse:
-    user, now, asked = signed_in(request), timezone.now(), forms.read(request.GET)
-    found = visibility.filtered(visibility.gpus_in_lab(), user, words=asked.words, state=asked.state, node=asked.node)
+    user, now, asked = signed_in(request), timezone.now(), forms.parse_query(request.GET)
+    found = visibility.filter_gpus(
+        visibility.gpus_in_lab(), user, words=asked.words, state=asked.state, node=asked.node
+    )
     page = Paginator(with_holders(found), PER_PAGE).get_page(request.GET.get("page"))
     shown = list(page.object_list)
     about = {
         "page": page,
-        "rows": _rows(user, shown, series.last_hour(shown, now)),
+        "rows": _gpu_rows(user, shown, series.utilisation_by_minute(shown, now)),
         "asked": asked,
         "states": visibility.STATES.items(),
-        "total": _total(),
+        "total": _lab_totals(),
         "query": request.GET.urlencode(),
     }
     return render(request, "monitoring/gpus.html", about)
 
 
-def _rows(user: User, shown: Sequence[Gpu], hours: dict[int, list[float | None]]) -> list[Row]:
+def _gpu_rows(user: User, shown: Sequence[Gpu], hours: dict[int, list[float | None]]) -> list[Row]:
     known = visible_holders(user, shown)
     rows = []
     for gpu in shown:
         job = holder(gpu)
         mine = job is not None and job.submitted_by_id == user.pk
         visible = job is not None and job.pk in known
-        rows.append(Row(gpu, job, visible, mine, pictures.small(hours[gpu.pk])))
+        rows.append(Row(gpu, job, visible, mine, pictures.utilisation_sparkline(hours[gpu.pk])))
     return rows
 
 
-def _total() -> dict[str, Any]:
+def _lab_totals() -> dict[str, Any]:
     """Return the totals of the lab."""
     held = Exists(Allocation.objects.filter(gpu=OuterRef("pk"), released_at=None))
     rows = visibility.gpus_in_lab().order_by()
@@ -78,7 +80,7 @@ def _total() -> dict[str, Any]:
 @require_safe
 def node(request: HttpRequest, pk: int) -> HttpResponse:
     """Show the GPUs of a node over time, and who held them."""
-    user, now, asked = signed_in(request), timezone.now(), forms.read(request.GET)
+    user, now, asked = signed_in(request), timezone.now(), forms.parse_query(request.GET)
     machine = get_object_or_404(Node.objects.filter(LIVE_NODE, approved_at__isnull=False), pk=pk)
     of_node = list(visibility.gpus_in_lab().filter(node=machine))
     since = now - asked.window.length
@@ -87,35 +89,35 @@ def node(request: HttpRequest, pk: int) -> HttpResponse:
         "node": machine,
         "gpus": of_node,
         "noun": noun(gpu.kind for gpu in of_node),
-        "charts": pictures.over_time(series.trace(of_node, since, now, now), of_node),
+        "charts": pictures.metric_charts(series.trace(of_node, since, now, now), of_node),
         "picture": gantt.draw(of_node, line.spans, since, now),
         "line": line,
-        **_windows(request, asked),
+        **_window_links(request, asked),
     }
     return render(request, "monitoring/node.html", about)
 
 
 @require_safe
 def timeline(request: HttpRequest) -> HttpResponse:
-    user, now, asked = signed_in(request), timezone.now(), forms.read(request.GET, "day")
+    user, now, asked = signed_in(request), timezone.now(), forms.parse_query(request.GET, "day")
     since = now - asked.window.length
-    found = visibility.filtered(visibility.gpus_with_history(since), user, words=asked.words, node=asked.node)
+    found = visibility.filter_gpus(visibility.gpus_with_history(since), user, words=asked.words, node=asked.node)
     page = Paginator(found, PER_PAGE).get_page(request.GET.get("page"))
     shown = list(page.object_list)
     line = visibility.timeline(user, shown, since, now)
-    names = {gpu.pk: pictures.name_of(gpu, True) for gpu in shown}
+    names = {gpu.pk: pictures.gpu_name(gpu, True) for gpu in shown}
     about = {
         "page": page,
         "picture": gantt.draw(shown, line.spans, since, now),
         "line": line,
         "noun": lab_noun(),
         "spans": [(names[span.gpu], span) for span in line.spans],
-        **_windows(request, asked),
+        **_window_links(request, asked),
     }
     return render(request, "monitoring/timeline.html", about)
 
 
-def _windows(request: HttpRequest, asked: forms.Asked) -> dict[str, Any]:
+def _window_links(request: HttpRequest, asked: forms.GpuQuery) -> dict[str, Any]:
     """Return the links to other windows, which keep the other parameters."""
     links = []
     for window in series.WINDOWS.values():
@@ -127,18 +129,18 @@ def _windows(request: HttpRequest, asked: forms.Asked) -> dict[str, Any]:
 
 
 @require_safe
-def of_job(request: HttpRequest, pk: int) -> HttpResponse:
+def job_readings(request: HttpRequest, pk: int) -> HttpResponse:
     """Show the readings of the GPUs of a job: the part of its page that is refreshed while it runs."""
     job = get_object_or_404(Job.objects.visible_to(signed_in(request)), pk=pk)
-    return render(request, "monitoring/_job.html", about_job(job))
+    return render(request, "monitoring/_job.html", job_gpu_context(job))
 
 
-def about_job(job: Job) -> dict[str, Any]:
+def job_gpu_context(job: Job) -> dict[str, Any]:
     """Return the resize timeline of all attempts, and the readings of the last one that held a GPU."""
     now = timezone.now()
     last = job.attempts.filter(allocations__isnull=False).order_by("-number").first()
-    found = visibility.of_attempt(last, now) if last else None
-    drawn = pictures.over_time(found.trace, found.gpus) if found else []
+    found = visibility.attempt_readings(last, now) if last else None
+    drawn = pictures.metric_charts(found.trace, found.gpus) if found else []
     timeline = timeline_of(job)
     return {
         "job": job,
@@ -153,6 +155,6 @@ def about_job(job: Job) -> dict[str, Any]:
 
 def _idleness(job: Job, attempt: Attempt, now: datetime) -> dict[str, Any]:
     """Return the idle time by the same rule as the check of the lab, so that page and history agree."""
-    rule = idle.rule()
+    rule = idle.idle_rule()
     since = idle.idle_attempts(rule, now, job.pk).get(attempt.pk) if rule else None
     return {"idle_since": since, "rule": rule}

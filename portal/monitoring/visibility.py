@@ -57,7 +57,7 @@ def gpus_with_history(since: datetime) -> QuerySet[Gpu]:
     return rows.select_related("node").order_by("node__name", "node", "index")
 
 
-def filtered(
+def filter_gpus(
     rows: QuerySet[Gpu], user: User, *, words: str = "", state: str = "", node: int | None = None
 ) -> QuerySet[Gpu]:
     held = Allocation.objects.filter(gpu=OuterRef("pk"), released_at=None)
@@ -96,7 +96,7 @@ def timeline(user: User, gpus: Collection[Gpu], since: datetime, until: datetime
 
 
 @dataclass(frozen=True, slots=True)
-class OfAttempt:
+class AttemptReadings:
     """The readings of the GPUs of an attempt while it held them."""
 
     attempt: Attempt
@@ -104,15 +104,15 @@ class OfAttempt:
     trace: Trace
 
 
-def of_attempt(attempt: Attempt, now: datetime) -> OfAttempt | None:
+def attempt_readings(attempt: Attempt, now: datetime) -> AttemptReadings | None:
     """Return the readings of an attempt; None if it held no GPU."""
     rows = list(attempt.allocations.select_related("gpu__node").order_by("gpu__node__name", "gpu__index"))
     if not rows:
         return None
     gpus = {row.gpu_id: row.gpu for row in rows}
-    spells: dict[int, list[tuple[datetime, datetime]]] = {gpu: [] for gpu in gpus}
+    periods: dict[int, list[tuple[datetime, datetime]]] = {gpu: [] for gpu in gpus}
     for row in rows:
-        spells[row.gpu_id].append((row.allocated_at, row.released_at or now))
+        periods[row.gpu_id].append((row.allocated_at, row.released_at or now))
     since = min(row.allocated_at for row in rows)
     until = max(row.released_at or now for row in rows)
-    return OfAttempt(attempt, tuple(gpus.values()), series.trace(list(gpus.values()), since, until, now, spells))
+    return AttemptReadings(attempt, tuple(gpus.values()), series.trace(list(gpus.values()), since, until, now, periods))

@@ -2,7 +2,7 @@
 
 1. In a transaction, take the lock (if it is taken, another cycle is running) and check that we still lead.
 2. Do what time alone requires (``drain_migration.migrate``, ``lifecycle.sweep``, ``driver_failover.replace``), and
-   leave GPUs that failed (``gpu_failures.leave``), whatever the policy does afterwards.
+   leave GPUs that failed (``gpu_failures.move_jobs_off_faulty_gpus``), whatever the policy does afterwards.
 3. In a second transaction, lock and check again, and take the snapshot.
 4. Run the policy within a time limit. After an exception or a timeout everything stays as it is.
 5. Check the plan. A single violation rejects all of it.
@@ -124,7 +124,7 @@ def run(epoch: int, now: datetime | None = None, history: History | None = None)
             return CycleResult(busy=True)
         require_leadership(epoch)
         lifecycle.sweep(now, drain_migration.migrate(now))
-        gpu_failures.leave()
+        gpu_failures.move_jobs_off_faulty_gpus()
         driver_failover.replace(now)
     try:
         with transaction.atomic():

@@ -61,8 +61,8 @@ def _cancel_migrations() -> None:
     for pk, since in asked.order_by("attempt__job").values_list("attempt").annotate(Min("requested_back_at")):
         with transaction.atomic():
             attempt = Attempt.objects.get(pk=pk)
-            lifecycle.locked(attempt.job_id)
-            lifecycle.let_keep(attempt)
+            lifecycle.get_locked(attempt.job_id)
+            lifecycle.withdraw_gpu_request(attempt)
             for part in attempt.containers.filter(role=Container.Role.HOST, assigned_at__gte=since):
                 lifecycle.stop_container(part, StopReason.PREEMPTED)
 
@@ -70,7 +70,7 @@ def _cancel_migrations() -> None:
 @transaction.atomic
 def _migrate(pk: int, now: datetime) -> bool:
     """Begin or continue the migration of an attempt; return whether a drain must leave it alone."""
-    job = lifecycle.locked(Attempt.objects.values_list("job", flat=True).get(pk=pk))
+    job = lifecycle.get_locked(Attempt.objects.values_list("job", flat=True).get(pk=pk))
     attempt = Attempt.objects.select_related("job").get(pk=pk)
     if attempt.ended_at or attempt.wanted != Attempt.Wanted.RUN or job.intent != Job.Intent.RUN:
         return False
@@ -113,7 +113,7 @@ def _begin_migration(job: Job, attempt: Attempt, live: Sequence[Container], lack
                 )
     except (applying.PlanStaleError, lifecycle.JobChangedError, IntegrityError):
         return False
-    lifecycle.ask_back(attempt, now)
+    lifecycle.request_gpus_back(attempt, now)
     lifecycle.record(job, Moving(sorted({part.node.name for part in live if part.node.draining})))
     return True
 

@@ -37,7 +37,7 @@ def replace(now: datetime | None = None) -> None:
 
 @transaction.atomic
 def _replace(pk: int, now: datetime) -> None:
-    job = lifecycle.locked(Attempt.objects.values_list("job", flat=True).get(pk=pk))
+    job = lifecycle.get_locked(Attempt.objects.values_list("job", flat=True).get(pk=pk))
     attempt = Attempt.objects.select_related("job__environment", "job__code").get(pk=pk)
     parts = list(attempt.containers.select_related("node").order_by("index"))
     drivers = [part for part in parts if part.role == Container.Role.DRIVER]

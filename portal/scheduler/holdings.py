@@ -172,6 +172,6 @@ def read_past_usage(now: datetime) -> dict[int, PastUsage]:
         past.counted_seconds += rules.seconds_counted(resumable, [(outcome, started, ended)])
         if lives:
             past.unsaved_gpu_seconds = unsaved.total_seconds()
-        if seconds and (lives or (resumable and outcome in rules.GOES_ON)):
+        if seconds and (lives or (resumable and outcome in rules.CHECKPOINTED_OUTCOMES)):
             past.done.append((gpu_seconds / seconds, seconds))
     return found

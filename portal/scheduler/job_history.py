@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from portal.jobs.models import Allocation, Attempt, JobState, LogStream, Outcome, StepStat
 from portal.jobs.resize_timeline.models import RankGroup
-from portal.jobs.rules import GOES_ON
+from portal.jobs.rules import CHECKPOINTED_OUTCOMES
 from portal.scheduler.throughput import MIN_REPORTS, ROWS_KEPT, Speeds, Steps, measured_speeds
 from scheduling.toolkit import performance
 from scheduling.toolkit.estimates import DEFAULT_EXPONENT
@@ -295,7 +295,7 @@ def _merge_attempts(
         _, finished, project, launcher, entry, arguments, owner, resumable, *_ = attempts[-1]
         seconds = gpu_seconds = 0.0
         for *_, outcome, held, start, end in attempts:
-            if held and (outcome == Outcome.SUCCEEDED or (resumable and outcome in GOES_ON)):
+            if held and (outcome == Outcome.SUCCEEDED or (resumable and outcome in CHECKPOINTED_OUTCOMES)):
                 seconds += (end - start).total_seconds()
                 gpu_seconds += held.total_seconds()
         if seconds > 0 and gpu_seconds > 0:

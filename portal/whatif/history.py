@@ -20,7 +20,7 @@ from django.db.models import Q, QuerySet
 from portal.accounts.models import User
 from portal.cluster.models import Gpu, Node, NodeEnvironment
 from portal.jobs.models import Allocation, Attempt, Job, JobEvent, JobState, Outcome
-from portal.jobs.rules import GOES_ON
+from portal.jobs.rules import CHECKPOINTED_OUTCOMES
 from portal.scheduler import snapshot as snapshots
 from portal.scheduler.job_history import History
 from portal.scheduler.snapshot import Row
@@ -70,7 +70,7 @@ class PastAttempt:
 
     def has_useful_work(self, resumable: bool) -> bool:
         """Return whether its work counts, because no later attempt repeated it."""
-        if self.outcome in GOES_ON:
+        if self.outcome in CHECKPOINTED_OUTCOMES:
             return resumable
         return self.outcome not in (Outcome.LOST, Outcome.ERROR)
 

@@ -65,14 +65,14 @@ class Lookups:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
-        seen = views._seen
+        seen = views._desired_digest
 
         def counted(held: str) -> str:
             found = seen(held)
             self.count += 1
             return found
 
-        monkeypatch.setattr(views, "_seen", counted)
+        monkeypatch.setattr(views, "_desired_digest", counted)
 
     async def reach(self, count: int) -> None:
         async with asyncio.timeout(30):

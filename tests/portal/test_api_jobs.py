@@ -271,7 +271,7 @@ class TestLog:
         written = LOG
         cache.clear()
         news = script.get(here).json()
-        assert not news["finished"] and log_watchers.watched(world.running.pk)
+        assert not news["finished"] and log_watchers.is_watched(world.running.pk)
         got = "".join(piece["text"] for piece in news["pieces"] if piece["stream"] == row.pk)
         euro = "zehn \u20ac\n".encode()
         for cut in (euro[:6], euro[6:7], euro[7:]):

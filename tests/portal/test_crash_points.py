@@ -120,7 +120,7 @@ change = ContainerJournal.change
 @pytest.mark.parametrize(
     ("target", "mistake", "deed", "found"),
     [
-        ("portal.jobs.lifecycle._release", released_later, "web: commit of ended", "has ended and holds a GPU"),
+        ("portal.jobs.lifecycle._release_gpus", released_later, "web: commit of ended", "has ended and holds a GPU"),
         (
             "portal.scheduler.apply.Allocation.objects.bulk_create",
             held_later,

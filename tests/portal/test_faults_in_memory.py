@@ -41,7 +41,7 @@ def test_gpus_are_never_held_without_enough_ranks(tmp_path: Path, story: Story) 
 
 
 def first_host_is_enough(rule: SurvivalRule, left: Sequence[AnyContainer]) -> bool:
-    """Count hosts instead of GPUs, as ``survival._enough`` did once: the first has all that is needed."""
+    """Count hosts instead of GPUs, as ``survival._is_enough`` did once: the first has all that is needed."""
     hosts = hosts_of(left)
     began = any(part.state not in (ContainerState.ASSIGNED, ContainerState.PREPARING) for part in hosts)
     return began and (any(part.index == 1 for part in hosts) or sum(part.slots for part in hosts) >= rule.min_gpus)
@@ -49,6 +49,6 @@ def first_host_is_enough(rule: SurvivalRule, left: Sequence[AnyContainer]) -> bo
 
 @pytest.mark.parametrize("story", [spanning.drained, spanning.cut_off_and_healed])
 def test_counting_hosts_instead_of_gpus_is_found(tmp_path: Path, story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(survival, "_enough", first_host_is_enough)
+    monkeypatch.setattr(survival, "_is_enough", first_host_is_enough)
     found = (text for seed in range(1, 6) for text in complaints(tmp_path / str(seed), story, seed))
     assert any("holds GPUs without enough living ranks" in text for text in found)

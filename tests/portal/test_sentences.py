@@ -17,7 +17,7 @@ from django.utils import timezone
 from portal.cluster.models import Gpu
 from portal.forecast import messages as changes
 from portal.jobs import events
-from portal.jobs.causes import PATTERNS, STOOD_STILL
+from portal.jobs.causes import PATTERNS, STOPPED_PROCESS
 from portal.jobs.events import Event
 from portal.jobs.models import Attempt, Job, JobEvent, JobState, Outcome, StopReason
 from portal.monitoring.events import GpusIdle, HeldForIdleGpus
@@ -172,7 +172,7 @@ def test_all_states_and_reasons_have_words() -> None:
 def test_the_parameters_that_the_log_gives_are_those_of_the_words() -> None:
     for pattern in PATTERNS:
         assert set(pattern.regex.groupindex) <= parameters_of(CAUSES[pattern.code]), pattern
-    assert STOOD_STILL.groups == 1
+    assert STOPPED_PROCESS.groups == 1
 
 
 def test_the_cause_of_another_release_is_shown_by_its_code() -> None:

@@ -115,9 +115,9 @@ async def test_a_notification_of_another_process_is_received() -> None:
 def test_a_viewer_of_another_process_makes_a_job_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other process may take longer to end than a look lasts, on a busy machine."""
     monkeypatch.setattr(log_watchers, "WATCHED_SECONDS", 600.0)
-    assert not log_watchers.watched(90_001)
+    assert not log_watchers.is_watched(90_001)
     in_another_process("log_watchers.WATCHED_SECONDS = 600.0; log_watchers.watch(90_001)")
-    assert log_watchers.watched(90_001)
+    assert log_watchers.is_watched(90_001)
 
 
 def test_files_of_unused_channels_are_deleted() -> None:

@@ -21,7 +21,7 @@ class GroupReport:
     cost_seconds: float | None
 
 
-def keep(driver: Container, reports: Sequence[GroupReport]) -> None:
+def store_groups(driver: Container, reports: Sequence[GroupReport]) -> None:
     """Store new groups, and costs that have become known. A repeated report changes nothing."""
     known = {row.number: row for row in RankGroup.objects.filter(driver=driver)}
     new = [

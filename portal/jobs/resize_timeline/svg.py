@@ -25,7 +25,7 @@ class Frame(NamedTuple):
     until: datetime
     highest: int
 
-    def across(self, moment: datetime) -> float:
+    def x_at(self, moment: datetime) -> float:
         part = (moment - self.since) / (self.until - self.since) if self.until > self.since else 0.5
         return EDGE + (self.size.width - 2 * EDGE) * min(1.0, max(0.0, part))
 
@@ -57,14 +57,14 @@ def _ticks(frame: Frame) -> Iterator[str]:
     width, bottom = frame.size.width, TOP + HEIGHT
     yield f'<path class="axis" d="M{EDGE} {bottom}H{width - EDGE}"/>'
     for moment, text in time_ticks(frame.since, frame.since.timestamp(), frame.until.timestamp(), frame.size.ticks):
-        x = frame.across(datetime.fromtimestamp(moment, frame.since.tzinfo))
+        x = frame.x_at(datetime.fromtimestamp(moment, frame.since.tzinfo))
         anchor = "start" if x < 30 else "end" if x > width - 30 else "middle"
         yield f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
 def _bars(frame: Frame, timeline: ResizeTimeline, now: datetime) -> Iterator[str]:
     for segment in timeline.segments:
-        left, right = frame.across(segment.since), frame.across(segment.until or now)
+        left, right = frame.x_at(segment.since), frame.x_at(segment.until or now)
         width, height = max(MIN_WIDTH, right - left), HEIGHT * segment.gpus / frame.highest
         top = TOP + HEIGHT - height
         words = counted(segment.gpus, timeline.noun)
@@ -83,7 +83,7 @@ def _bars(frame: Frame, timeline: ResizeTimeline, now: datetime) -> Iterator[str
 def _marks(frame: Frame, timeline: ResizeTimeline) -> Iterator[str]:
     last = -MIN_DISTANCE * 1.0
     for number, change in enumerate(timeline.changes, start=1):
-        x = frame.across(change.at)
+        x = frame.x_at(change.at)
         yield f'<path class="mark" d="M{x:.1f} {TOP - 4}V{TOP + HEIGHT}"/>'
         if x - last >= MIN_DISTANCE:
             last, middle = x, min(max(x, 10), frame.size.width - 10)

@@ -147,13 +147,13 @@ def groups_of_containers(hosts: Sequence[HostSpan]) -> list[GroupSpan]:
     for place, at in enumerate(moments):
         if place + 1 < len(moments) and moments[place + 1] - at <= SAME_MOMENT:
             continue  # the next moment belongs to the same change
-        running = [host for host in hosts if _runs(host, at)]
+        running = [host for host in hosts if _is_running_at(host, at)]
         if running:
             found.append(GroupSpan(at, tuple(host.host for host in running for _ in range(host.gpus))))
     return found
 
 
-def _runs(host: HostSpan, at: datetime) -> bool:
+def _is_running_at(host: HostSpan, at: datetime) -> bool:
     return host.running_at is not None and host.running_at <= at and (host.exited_at is None or host.exited_at > at)
 
 
@@ -187,7 +187,7 @@ def build_timeline(attempts: Sequence[AttemptSpan], word: str = "GPU") -> Resize
             cause = _cause(each.hosts, before, after)
             changes.append(Resize(after.at, len(before.hosts), len(after.hosts), cause, after.cost_seconds))
         if later is not None and each.ended_at is not None:
-            changes.append(_restart(each, later, each.ended_at))
+            changes.append(_restart_between(each, later, each.ended_at))
     if word != "GPU":
         changes = [replace(change, cause=in_cpu_slots(change.cause)) for change in changes]
     return ResizeTimeline(tuple(segments), tuple(changes), word)
@@ -198,16 +198,16 @@ def _nodes(attempt: AttemptSpan, group: GroupSpan) -> tuple[tuple[str, int], ...
     return tuple(sorted(Counter(nodes.get(host, "?") for host in group.hosts).items()))
 
 
-def _restart(ended: AttemptSpan, later: AttemptSpan, ended_at: datetime) -> Resize:
+def _restart_between(ended: AttemptSpan, later: AttemptSpan, ended_at: datetime) -> Resize:
     """The change from one attempt to the next. Nothing runs between them."""
     before, first = ended.groups[-1], later.groups[0]
     nodes = " and ".join(name for name, _ in _nodes(later, first))
-    cause = f"{_end_of(ended)}; attempt {later.number} runs on {nodes}."
+    cause = f"{_end_reason(ended)}; attempt {later.number} runs on {nodes}."
     cost = max(0.0, (first.at - ended_at).total_seconds())
     return Resize(first.at, len(before.hosts), len(first.hosts), cause, cost)
 
 
-def _end_of(ended: AttemptSpan) -> str:
+def _end_reason(ended: AttemptSpan) -> str:
     if ended.outcome == Outcome.PREEMPTED:
         drained = ended.stop_reason == StopReason.DRAINED
         return f"{_node_of(ended.hosts)} was drained" if drained else "Stopped to make room for others"

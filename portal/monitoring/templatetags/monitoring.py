@@ -13,4 +13,4 @@ register = template.Library()
 @register.inclusion_tag("monitoring/_job.html")
 def job_gpus(job: Job) -> dict[str, Any]:
     """The resize timeline of the job, and the readings of the GPUs of its last attempt."""
-    return views.about_job(job)
+    return views.job_gpu_context(job)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from portal.cluster.models import Gpu
 from portal.monitoring import sampling
 from portal.monitoring.models import Hour, Sample
-from portal.monitoring.rollups import HOUR, hour_of
+from portal.monitoring.rollups import HOUR, start_of_hour
 from portal.monitoring.sampling import Reading
 from portal.ops.demo.inserts import insert
 from portal.ops.demo.people import Made
@@ -46,8 +46,8 @@ def write(made: Made, written: Written, now: datetime, seed: int) -> None:
     noise += noise[:60]
     gpus = [gpu for each in made.gpus.values() for gpu in each]
     away = _away(made, written)
-    hours = int((hour_of(now) - written.start) / HOUR)
-    first = hour_of(now) - HOUR * min(hours, MAX_ROWS // len(gpus))
+    hours = int((start_of_hour(now) - written.start) / HOUR)
+    first = start_of_hour(now) - HOUR * min(hours, MAX_ROWS // len(gpus))
     last = len(made.nodes) - 1
     insert(
         Hour,
@@ -56,7 +56,7 @@ def write(made: Made, written: Written, now: datetime, seed: int) -> None:
             row
             for number, here in made.gpus.items()
             for gpu in here
-            for row in _hours(gpu.pk, busy[gpu.pk], noise, first, hour_of(now), away if number == last else None)
+            for row in _hours(gpu.pk, busy[gpu.pk], noise, first, start_of_hour(now), away if number == last else None)
         ),
     )
     Sample.objects.bulk_create(_samples(made, busy, noise, now), batch_size=500)

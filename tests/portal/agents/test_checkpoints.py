@@ -50,7 +50,7 @@ class Lab:
         for part in attempt.containers.all():
             exit(part, None, "stopped")
             if collected:
-                lifecycle.note_collected(part)
+                lifecycle.record_collected(part)
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_a_set_is_kept_whole_and_read_on_another_node(lab: Lab) -> None:
     news = lab.job.events.get(kind="checkpoint").sentence
     assert news == "Attempt 2 restarts from the checkpoint of 01 Jan 00:00:01 UTC, 16.0 MiB."
     row = CheckpointSet.objects.get()
-    assert row.size == len(large) + 2 and b"".join(checkpoints.content(lab.job, row.files["model.pt"])) == large
+    assert row.size == len(large) + 2 and b"".join(checkpoints.read_file(lab.job, row.files["model.pt"])) == large
 
 
 def test_only_pieces_that_are_not_there_travel_and_old_ones_go(
@@ -192,9 +192,9 @@ def test_a_start_elsewhere_waits_for_what_is_still_coming(lab: Lab, monkeypatch:
     lab.one.sync()
     assert ask(lab.two, part).status_code == 425
     with monkeypatch.context() as later:
-        later.setattr(checkpoints, "WAIT", timedelta())
+        later.setattr(checkpoints, "UPLOAD_WAIT", timedelta())
         assert ask(lab.two, part).status_code == 200, "not for ever"
-    lifecycle.note_collected(old)
+    lifecycle.record_collected(old)
     assert ask(lab.two, part).status_code == 200
 
 
@@ -233,7 +233,7 @@ def test_a_node_reaches_nothing_once_its_part_is_over(lab: Lab) -> None:
     lab.stopped(collected=False)
     assert ask(lab.one, lab.part).status_code == ask(lab.one, lab.part, sha256).status_code == 404
     assert put(lab.one, lab.part, b"last words").status_code == 201
-    lifecycle.note_collected(Container.objects.get(pk=lab.part.pk))
+    lifecycle.record_collected(Container.objects.get(pk=lab.part.pk))
     assert report(lab.one, lab.part, {}).status_code == put(lab.one, lab.part, b"x").status_code == 404
 
 
@@ -301,13 +301,13 @@ def test_they_are_deleted_a_month_after_the_end(lab: Lab) -> None:
     tasks.tidy()
     folder = checkpoints.folder_of(lab.job)
     assert len(list(folder.iterdir())) == 2
-    long_ago = time.time() - 2 * checkpoints.LEFT_SECONDS
+    long_ago = time.time() - 2 * checkpoints.ORPHAN_PIECE_SECONDS
     for path in folder.iterdir():
         os.utime(path, (long_ago, long_ago))
     tasks.tidy()
     assert [path.name for path in folder.iterdir()] == [hashlib.sha256(b"1").hexdigest()]
     exit(Container.objects.get(pk=lab.part.pk))
-    before = timezone.now() - checkpoints.KEEP - timedelta(days=1)
+    before = timezone.now() - checkpoints.RETENTION - timedelta(days=1)
     CheckpointSet.objects.update(stored_at=before)
     tasks.tidy()
     assert CheckpointSet.objects.exists(), "its job has only just ended"

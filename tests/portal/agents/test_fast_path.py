@@ -33,8 +33,8 @@ Answer = tuple[int, dict[str, str], bytes]
 async def threads() -> AsyncIterator[None]:
     """Close the connections of the threads that handle requests."""
     yield
-    await asyncio.to_thread(asgi.reports.close)
-    await asyncio.to_thread(asgi.pieces.close)
+    await asyncio.to_thread(asgi.report_threads.close)
+    await asyncio.to_thread(asgi.log_threads.close)
     await sync_to_async(connections.close_all)()
 
 
@@ -183,7 +183,7 @@ async def test_a_database_error_is_answered_with_503_and_passes(monkeypatch: pyt
         raise OperationalError("the server closed the connection unexpectedly")
 
     with monkeypatch.context() as broken:
-        broken.setattr(queries, "see", away)
+        broken.setattr(queries, "mark_seen", away)
         status, headers, _ = await ask("POST", "/agent/v1/sync", agent.token, report)
         assert (status, headers["Retry-After"]) == (503, "5")
     assert (await ask("POST", "/agent/v1/sync", agent.token, report))[0] == 200

@@ -112,7 +112,7 @@ def test_what_it_writes_replaces_nothing_of_the_lost_job(agent: Agent, pair: tup
     assert logs.read(row, 0, 1000) == SECRET
     with outputs.open_output(Output(job=lost.attempt.job, path="model.pt", sha256=DIGEST)) as file:
         assert file.read() == SECRET
-    assert list(checkpoints.content(lost.attempt.job, [len(SECRET), 1, [DIGEST]])) == [SECRET]
+    assert list(checkpoints.read_file(lost.attempt.job, [len(SECRET), 1, [DIGEST]])) == [SECRET]
 
 
 def test_what_its_node_sends_of_the_lost_job_is_refused(agent: Agent, pair: tuple[Container, Container]) -> None:

@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 
 @pytest.fixture(autouse=True)
 def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sync, "ENVIRONMENTS_SECONDS", 0.0)
+    monkeypatch.setattr(sync, "ENVIRONMENTS_CACHE_SECONDS", 0.0)
 
 
 def test_a_container_is_listed_run_reported_and_collected() -> None:

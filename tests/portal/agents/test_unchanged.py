@@ -42,7 +42,7 @@ class Clock:
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    monkeypatch.setattr(sync, "COMPARE_SECONDS", 10**6)
+    monkeypatch.setattr(sync, "FULL_COMPARISON_SECONDS", 10**6)
     return Clock(monkeypatch)
 
 
@@ -177,8 +177,8 @@ def test_an_admin_s_word_counts_at_once(agent: Agent) -> None:
 
 
 def test_after_a_silence_everything_is_compared(agent: Agent, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sync, "COMPARE_SECONDS", 10**9)  # for no other reason
-    monkeypatch.setattr(sync, "ENVIRONMENTS_SECONDS", 0.0)
+    monkeypatch.setattr(sync, "FULL_COMPARISON_SECONDS", 10**9)  # for no other reason
+    monkeypatch.setattr(sync, "ENVIRONMENTS_CACHE_SECONDS", 0.0)
     agent.sync()
     Gpu.objects.update(present=False)
     agent.sync()
@@ -189,7 +189,7 @@ def test_after_a_silence_everything_is_compared(agent: Agent, clock: Clock, monk
 
 
 def test_rows_that_went_astray_are_mended_in_time(agent: Agent, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sync, "COMPARE_SECONDS", 300)
+    monkeypatch.setattr(sync, "FULL_COMPARISON_SECONDS", 300)
     agent.sync()
     Gpu.objects.update(present=False)
     for _ in range(61):
@@ -199,7 +199,7 @@ def test_rows_that_went_astray_are_mended_in_time(agent: Agent, clock: Clock, mo
 
 
 def test_an_environment_that_is_offered_later_is_noted(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sync, "ENVIRONMENTS_SECONDS", 0.0)
+    monkeypatch.setattr(sync, "ENVIRONMENTS_CACHE_SECONDS", 0.0)
     agent.report["environments"].append({"key": "later", "state": "ready"})
     agent.sync()
     make_environment("later")

@@ -249,7 +249,7 @@ def test_the_cause_is_found_again_when_the_last_of_the_log_has_come() -> None:
     exit(part, 1)
     assert Attempt.objects.get(pk=attempt.pk).cause["code"] == "exit_code"
     logs.append(logs.open_stream(part, "0"), 0, b"ModuleNotFoundError: No module named 'sklearn'\n")
-    lifecycle.note_collected(part)
+    lifecycle.record_collected(part)
     cause = Attempt.objects.get(pk=attempt.pk).explanation
     assert cause["code"] == "import_error" and "science" in cause["advice"]
 
@@ -332,6 +332,6 @@ def test_the_last_of_many_losses_promises_no_further_attempt() -> None:
         job.refresh_from_db()
     assert job.state == "FAILED"
     assert all("restarts on another node" in text for text in advice[:-1]) and "Report it to an admin" in advice[-1]
-    lifecycle.note_collected(attempt.containers.get())
+    lifecycle.record_collected(attempt.containers.get())
     attempt.refresh_from_db()
     assert attempt.explanation["advice"] == advice[-1]

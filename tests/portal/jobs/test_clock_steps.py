@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from portal.cluster.models import Gpu, Node
 from portal.jobs import lifecycle
-from portal.jobs.clock import KNOWN_SECONDS, START_SECONDS, WallClock
+from portal.jobs.clock import MAX_MEASUREMENT_SECONDS, STARTUP_DOUBT_SECONDS, WallClock
 from portal.jobs.models import Allocation, Attempt, Container, Job
 from portal.jobs.rules import ASSIGNED_SECONDS, STOP_SECONDS
 from tests.examples import HUNT
@@ -63,7 +63,7 @@ def placed(times: Times, state: str = "RUNNING", **job: Any) -> Attempt:
     Allocation.objects.update(allocated_at=times.now())
     if state != "ASSIGNED":
         lifecycle.advance(attempt.containers.get(), state)
-    times.pass_by(START_SECONDS)
+    times.pass_by(STARTUP_DOUBT_SECONDS)
     return attempt
 
 
@@ -163,9 +163,9 @@ def test_a_scheduler_that_stood_by_does_not_account_for_a_step_again(times: Time
     times.set_by += HOUR
     assert clock.step().seconds == pytest.approx(HOUR)
     assert clock.step().seconds == pytest.approx(HOUR)  # what it led to was rolled back
-    clock.accounted()
+    clock.mark_corrected()
     assert clock.step().seconds == 0
-    times.steady += KNOWN_SECONDS + 1
+    times.steady += MAX_MEASUREMENT_SECONDS + 1
     times.set_by -= HOUR
     assert clock.step().seconds == 0
 
@@ -176,7 +176,7 @@ def test_small_corrections_never_add_up_to_a_step(times: Times) -> None:
         times.steady += 3
         times.set_by += 1
         assert clock.step().seconds == 0
-        clock.accounted()
+        clock.mark_corrected()
 
 
 def test_a_step_moves_nothing_of_attempts_that_have_ended(times: Times) -> None:
@@ -210,7 +210,7 @@ def test_a_clock_that_is_set_there_and_back_leaves_all_times_as_they_were(times:
 def test_a_clock_that_is_set_again_and_again_changes_no_time_limit(seed: int, times: Times) -> None:
     chance = random.Random(seed)
     attempt = placed(times)
-    ran = START_SECONDS
+    ran = STARTUP_DOUBT_SECONDS
     for _ in range(chance.randint(2, 6)):
         rest = chance.uniform(1, 80)
         times.pass_by(rest)

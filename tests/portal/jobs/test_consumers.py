@@ -18,7 +18,7 @@ from portal.accounts.models import User
 from portal.asgi import application
 from portal.jobs import consumers, log_watchers, logs
 from portal.jobs.feed import Feed
-from portal.jobs.log_rate_limit import BURST, PER_SECOND, Allowance
+from portal.jobs.log_rate_limit import BURST, REFILL_PER_SECOND, Allowance
 from portal.jobs.models import Job, LogStream
 from portal.projects.models import Membership
 from tests.portal import jobs_world as world
@@ -136,7 +136,7 @@ async def test_anonymous_visitors_and_strangers_are_refused_in_the_handshake(lab
     assert not await Viewer(lab.job, f"{SESSION}=nonsense".encode()).open()
     cache.clear()
     assert not await Viewer(lab.job, await cookie_of(lab, lab.charlie)).open()
-    assert not log_watchers.watched(lab.job.pk)
+    assert not log_watchers.is_watched(lab.job.pk)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ async def test_the_history_comes_first_and_then_each_line_as_it_is_stored(lab: L
     viewer = Viewer(lab.job, await cookie_of(lab, lab.bob))
     assert await viewer.open()
     await viewer.until("idle")
-    assert log_watchers.watched(lab.job.pk) and not log_watchers.watched(lab.job.pk + 1)
+    assert log_watchers.is_watched(lab.job.pk) and not log_watchers.is_watched(lab.job.pk + 1)
     assert viewer.bytes == {stream.pk: b"one\ntwo\n"}
     assert viewer.marks == {stream.pk: [[0, 1000], [4, 2000]]}
     await sync_to_async(lab.write)(b"three\n", marks=[(8, 3000)])
@@ -186,7 +186,7 @@ async def test_the_history_comes_first_and_then_each_line_as_it_is_stored(lab: L
 
 
 async def test_a_bell_that_is_lost_only_costs_time(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumers, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(consumers, "POLL_SECONDS", 0.2)
     viewer = Viewer(lab.job, await cookie_of(lab, lab.alice))
     await viewer.open()
     await viewer.until("idle")
@@ -282,7 +282,7 @@ async def test_acknowledging_more_than_was_sent_widens_no_window(lab: Lab, monke
 async def test_whoever_loses_access_is_shut_out_soon_and_gets_no_later_byte(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumers, "CHECK_SECONDS", 0)
+    monkeypatch.setattr(consumers, "ACCESS_CHECK_SECONDS", 0)
     stream = await sync_to_async(lab.write)(b"before\n")
     viewer = Viewer(lab.job, await cookie_of(lab, lab.bob))
     await viewer.open()
@@ -295,8 +295,8 @@ async def test_whoever_loses_access_is_shut_out_soon_and_gets_no_later_byte(
 
 @pytest.mark.parametrize("how", ["signed out", "password changed", "switched off"])
 async def test_signing_out_ends_open_sockets(lab: Lab, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    monkeypatch.setattr(consumers, "CHECK_SECONDS", 0)
-    monkeypatch.setattr(consumers, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(consumers, "ACCESS_CHECK_SECONDS", 0)
+    monkeypatch.setattr(consumers, "POLL_SECONDS", 0.1)
     client = Client()
     await sync_to_async(client.force_login)(lab.alice)
     viewer = Viewer(lab.job, f"{SESSION}={client.cookies[SESSION].value}".encode())
@@ -348,7 +348,7 @@ async def test_cursors_of_streams_that_are_not_there_take_no_memory(lab: Lab) ->
     stream = await sync_to_async(lab.write)(b"0123456789")
     consumer = consumers.LogConsumer()
     consumer.feed, consumer.cursors, consumer.allowance = Feed(), {}, Allowance()
-    consumer.feed.look([stream])
+    consumer.feed.update([stream])
     for number in range(100):
         cursors = {str(stream.pk): 4, str(10**6 + number): 1}
         await consumer.receive(json.dumps({"type": "read", "cursors": cursors, "more": True}))
@@ -374,7 +374,7 @@ async def test_nonsense_closes_the_socket(lab: Lab, text: str) -> None:
     viewer = Viewer(lab.job, await cookie_of(lab, lab.alice))
     await viewer.open()
     await viewer.socket.send_input({"type": "websocket.receive", "text": text})
-    assert await viewer.until_closed() == consumers.NONSENSE
+    assert await viewer.until_closed() == consumers.INVALID_MESSAGE
 
 
 async def test_a_giant_message_closes_the_socket(lab: Lab) -> None:
@@ -388,7 +388,7 @@ async def test_a_flood_of_small_messages_closes_the_socket_and_is_not_heard_any_
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard: list[object] = []
-    monkeypatch.setattr(consumers.LogConsumer, "_take_message", lambda self, message: heard.append(message))
+    monkeypatch.setattr(consumers.LogConsumer, "_handle_message", lambda self, message: heard.append(message))
     viewer = Viewer(lab.job, await cookie_of(lab, lab.alice))
     await viewer.open()
     for _ in range(3 * BURST):
@@ -404,16 +404,18 @@ def test_answers_to_what_was_sent_are_no_flood() -> None:
         allowance.record_sent()
         assert allowance.accept()
     assert all(allowance.accept() for _ in range(BURST)) and not allowance.accept()
-    now += 1 + 1 / PER_SECOND
-    assert sum(allowance.accept() for _ in range(BURST)) == round(PER_SECOND)
+    now += 1 + 1 / REFILL_PER_SECOND
+    assert sum(allowance.accept() for _ in range(BURST)) == round(REFILL_PER_SECOND)
 
 
 def test_each_code_can_be_sent_by_an_application() -> None:
     codes = [
         value for name, value in vars(consumers).items() if name.isupper() and isinstance(value, int) and value > 1000
     ]
-    assert {consumers.TOO_BIG, consumers.NONSENSE, consumers.BROKEN} <= {*codes}
-    assert all(4000 <= code < 5000 for code in codes if code not in (consumers.LARGEST_MESSAGE, consumers.WINDOW_BYTES))
+    assert {consumers.TOO_BIG, consumers.INVALID_MESSAGE, consumers.BROKEN} <= {*codes}
+    assert all(
+        4000 <= code < 5000 for code in codes if code not in (consumers.MAX_MESSAGE_CHARACTERS, consumers.WINDOW_BYTES)
+    )
 
 
 async def test_it_reports_changes_of_the_job_and_the_end(lab: Lab) -> None:

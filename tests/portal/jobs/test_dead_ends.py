@@ -15,13 +15,13 @@ from portal.jobs import survival
 from portal.jobs.models import Attempt, Container, ContainerState, Job
 from portal.jobs.rules import (
     ASSIGNED_SECONDS,
-    EMPTY_SECONDS,
+    DRIVER_REACTION_SECONDS,
+    NO_CONTAINERS_SECONDS,
     PREPARING_SECONDS,
-    RING_SECONDS,
     STOP_SECONDS,
     AttemptFacts,
-    overdue,
-    silence_allowed,
+    due_actions,
+    max_silence,
 )
 from portal.jobs.survival import AnyContainer, ContainerFacts, SurvivalRule, ended_well, hosts_of, lacks_driver
 from portal.scheduler.driver_failover import REPLACEMENT_DELAY
@@ -34,14 +34,14 @@ TURNS = 12
 RUN, STOP = Container.Wanted.RUN, Container.Wanted.STOP
 RUNNING, EXITED = ContainerState.RUNNING, ContainerState.EXITED
 HOST, DRIVER = Container.Role.HOST, Container.Role.DRIVER
-SILENCE_SECONDS = silence_allowed().total_seconds()
+SILENCE_SECONDS = max_silence().total_seconds()
 LIMITS = (
     REPLACEMENT_DELAY,
-    timedelta(seconds=RING_SECONDS),
-    timedelta(seconds=EMPTY_SECONDS),
+    timedelta(seconds=DRIVER_REACTION_SECONDS),
+    timedelta(seconds=NO_CONTAINERS_SECONDS),
     timedelta(seconds=ASSIGNED_SECONDS),
     timedelta(seconds=PREPARING_SECONDS),
-    timedelta(seconds=STOP_SECONDS) + silence_allowed(),
+    timedelta(seconds=STOP_SECONDS) + max_silence(),
 )
 
 LIVE: dict[str, dict[str, Any]] = {
@@ -159,7 +159,7 @@ def play(kind: Kind, attempt: AttemptFacts, containers: list[ContainerFacts], *,
             for container in containers
         ]
         acted = len(rules)
-        for due in list(overdue(attempt, seen, now)):
+        for due in list(due_actions(attempt, seen, now)):
             rules.append(f"{due.what}:{due.reason}" if due.reason else due.what)
             if due.what == "settle":
                 return Played(tuple(rules), (now - BEGIN).total_seconds())
@@ -250,7 +250,7 @@ def bound(states: Sequence[str], *, deaf: bool) -> float:
     if any(words.startswith("preparing") for words in states):
         start = PREPARING_SECONDS
     stops = 2 if deaf else 0  # of one container, and then of the rest
-    return start + RING_SECONDS + stops * (STOP_SECONDS + SILENCE_SECONDS) + TURNS * TURN.total_seconds()
+    return start + DRIVER_REACTION_SECONDS + stops * (STOP_SECONDS + SILENCE_SECONDS) + TURNS * TURN.total_seconds()
 
 
 def dead_ends(kind: Kind, *, deaf: bool) -> list[str]:
@@ -285,12 +285,15 @@ def test_what_a_person_stops_ends_in_any_state(intent: str) -> None:
 def test_an_attempt_without_containers_is_ended() -> None:
     played = play(KINDS[0], attempt_of(KINDS[0]), [], deaf=False)
     assert (played.rules, played.trains) == (("stop:stuck",), False)
-    assert played.ended is not None and EMPTY_SECONDS < played.ended <= EMPTY_SECONDS + 2 * TURN.total_seconds()
+    assert (
+        played.ended is not None
+        and NO_CONTAINERS_SECONDS < played.ended <= NO_CONTAINERS_SECONDS + 2 * TURN.total_seconds()
+    )
 
 
 def test_counting_hosts_instead_of_gpus_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def first_host_is_enough(rule: SurvivalRule, left: Sequence[AnyContainer]) -> bool:
-        """Decide as ``survival._enough`` once did: the first host has all that is needed."""
+        """Decide as ``survival._is_enough`` once did: the first host has all that is needed."""
         hosts = hosts_of(left)
         began = any(container.state not in (ContainerState.ASSIGNED, ContainerState.PREPARING) for container in hosts)
         return began and (
@@ -298,6 +301,6 @@ def test_counting_hosts_instead_of_gpus_is_found(monkeypatch: pytest.MonkeyPatch
             or sum(container.slots for container in hosts) >= rule.min_gpus
         )
 
-    monkeypatch.setattr(survival, "_enough", first_host_is_enough)
+    monkeypatch.setattr(survival, "_is_enough", first_host_is_enough)
     found = dead_ends(KINDS[1], deaf=False)
     assert any("('running', 'running', 'lost') is stuck" in text for text in found)

@@ -11,14 +11,14 @@ from portal.cluster import quarantine
 from portal.cluster.models import Gpu
 from portal.cluster.quarantine import release
 from portal.jobs import gpu_failures
-from portal.jobs.gpu_failures import Stay, failures_in_a_row, look_after_exits
+from portal.jobs.gpu_failures import GpuUse, count_failures_in_a_row, quarantine_failing_gpus
 from portal.jobs.models import Container
 from portal.sentences import sentence_of
 from runners.messages.gpus import UncorrectedErrors, XidError
 from tests.portal.jobs_world import add_host, exit, make_code, make_job, make_node, make_project, make_user, place, run
 
-BAD = Stay(1, 1, failed_at_once=True)
-GOOD = Stay(9, 9, failed_at_once=False)
+BAD = GpuUse(1, 1, failed_at_once=True)
+GOOD = GpuUse(9, 9, failed_at_once=False)
 
 
 pytestmark = pytest.mark.both_databases
@@ -27,17 +27,17 @@ pytestmark = pytest.mark.both_databases
 @pytest.mark.parametrize(
     ("stays", "elsewhere", "count"),
     [
-        ([BAD, Stay(2, 2, True), Stay(3, 3, True)], set(), 3),
+        ([BAD, GpuUse(2, 2, True), GpuUse(3, 3, True)], set(), 3),
         ([BAD, BAD, BAD], set(), 1),  # retries of one job
-        ([BAD, GOOD, Stay(2, 2, True)], set(), 1),
+        ([BAD, GOOD, GpuUse(2, 2, True)], set(), 1),
         ([GOOD, BAD], set(), 0),
-        ([BAD, Stay(2, 2, True), Stay(3, 2, True)], {2}, 1),  # that code fails anywhere
-        ([BAD, Stay(5, 5, False, ours=True), Stay(2, 2, True)], set(), 2),
+        ([BAD, GpuUse(2, 2, True), GpuUse(3, 2, True)], {2}, 1),  # that code fails anywhere
+        ([BAD, GpuUse(5, 5, False, ended_by_portal=True), GpuUse(2, 2, True)], set(), 2),
         ([], set(), 0),
     ],
 )
-def test_different_jobs_in_a_row_count(stays: list[Stay], elsewhere: set[int], count: int) -> None:
-    assert failures_in_a_row(stays, elsewhere) == count
+def test_different_jobs_in_a_row_count(stays: list[GpuUse], elsewhere: set[int], count: int) -> None:
+    assert count_failures_in_a_row(stays, elsewhere) == count
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ class Lab:
         run(part)
         Container.objects.filter(pk=part.pk).update(running_at=timezone.now() - after)
         exit(Container.objects.get(pk=part.pk), status)
-        look_after_exits([part.pk])
+        quarantine_failing_gpus([part.pk])
         return code
 
 
@@ -146,7 +146,7 @@ class TestGpusThatFailed:
             )
         if again:
             Gpu.objects.filter(pk=gpus[0].pk).update(fault=again)
-        gpu_failures.leave()
+        gpu_failures.move_jobs_off_faulty_gpus()
         attempt.refresh_from_db()
         assert (attempt.wanted, attempt.stop_reason) == ("stop", "gpu_fault")
 
@@ -154,7 +154,7 @@ class TestGpusThatFailed:
         attempt = place(make_job(Lab().project), gpus[:1])
         self.fails(gpus[0])
         Gpu.objects.filter(pk=gpus[0].pk).update(fault=UncorrectedErrors(1).data())
-        gpu_failures.leave()
+        gpu_failures.move_jobs_off_faulty_gpus()
         attempt.refresh_from_db()
         assert attempt.stop_reason == "gpu_fault"
 
@@ -183,8 +183,8 @@ class TestGpusThatFailed:
         part = attempt.containers.get()
         run(part)
         self.fails(gpus[0])
-        gpu_failures.leave()
-        gpu_failures.leave()
+        gpu_failures.move_jobs_off_faulty_gpus()
+        gpu_failures.move_jobs_off_faulty_gpus()
         attempt.refresh_from_db()
         assert (attempt.wanted, attempt.stop_reason) == ("stop", "gpu_fault")
         exit(Container.objects.get(pk=part.pk), None, "stopped")
@@ -196,7 +196,7 @@ class TestGpusThatFailed:
         attempt = place(job, gpus[:1], driver=True)
         more = add_host(attempt, 5, gpus[1].node, gpus[1:])
         self.fails(gpus[1])
-        gpu_failures.leave()
+        gpu_failures.move_jobs_off_faulty_gpus()
         attempt.refresh_from_db()
         more.refresh_from_db()
         assert (attempt.wanted, more.wanted, more.stop_reason) == ("run", "stop", "gpu_fault")
@@ -211,6 +211,6 @@ class TestGpusThatFailed:
         if how != "before":
             Gpu.objects.filter(pk=gpus[0].pk).update(fault=XidError(79, "noon").data())
             quarantine.take_out(admin, gpus[0])
-        gpu_failures.leave()
+        gpu_failures.move_jobs_off_faulty_gpus()
         attempt.refresh_from_db()
         assert attempt.wanted == "run"

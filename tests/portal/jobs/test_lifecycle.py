@@ -10,7 +10,7 @@ from django.utils import timezone
 from portal.cluster.models import Gpu, Node
 from portal.jobs import lifecycle, services
 from portal.jobs.models import Allocation, Attempt, Container, Job, JobState
-from portal.jobs.rules import MOVES, STOP_SECONDS
+from portal.jobs.rules import STOP_SECONDS, TRANSITIONS
 from portal.projects.models import Project
 from tests.portal.jobs_world import add_host, exit, make_job, make_node, make_project, make_user, place, run
 
@@ -64,7 +64,7 @@ def test_it_runs_and_succeeds(project: Project) -> None:
 
 
 def test_each_move_is_legal_or_changes_nothing(project: Project) -> None:
-    order = list(MOVES)
+    order = list(TRANSITIONS)
     for there in order:
         for to in order:
             attempt = place(make_job(project), gpus(make_node(gpus=1)))
@@ -202,11 +202,11 @@ def test_only_parts_that_run_on_keep_their_gpus_when_a_drain_is_called_off(proje
     attempt = place(make_job(project), [first, third])
     more = add_host(attempt, 2, leaving, [second])
     Node.objects.filter(pk=leaving.pk).update(draining=True)
-    lifecycle.ask_back(attempt, timezone.now())
+    lifecycle.request_gpus_back(attempt, timezone.now())
     asked = Allocation.objects.filter(requested_back_at__isnull=False)
     assert {held.gpu.node for held in asked.select_related("gpu__node")} == {leaving}
     Container.objects.filter(pk=more.pk).update(wanted="stop")
-    lifecycle.let_keep(attempt)
+    lifecycle.withdraw_gpu_request(attempt)
     assert [held.container for held in asked] == [more]
 
 
@@ -236,14 +236,14 @@ def test_a_node_heard_of_between_looking_and_locking_is_not_lost(
     node = make_node(gpus=1)
     job = make_job(project)
     place(job, gpus(node))
-    locked = lifecycle.locked
+    locked = lifecycle.get_locked
     now = after(seconds=FENCED + 1)
 
     def heard_meanwhile(job_id: int) -> Job:
         keep_alive(node, at=now)
         return locked(job_id)
 
-    monkeypatch.setattr(lifecycle, "locked", heard_meanwhile)
+    monkeypatch.setattr(lifecycle, "get_locked", heard_meanwhile)
     lifecycle.sweep(now)
     assert state_of(job) == "RUNNING"
 

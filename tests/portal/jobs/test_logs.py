@@ -178,8 +178,8 @@ def test_streams_are_merged_by_time_with_their_labels(container: Container) -> N
     logs.append(one, 0, b"a1\na2\n", [(0, 1000), (3, 3000)])
     logs.append(two, 0, b"b1\nb2", [(0, 2000), (3, 4000)])
     streams = [LogStream.objects.get(pk=one.pk), LogStream.objects.get(pk=two.pk)]
-    assert b"".join(logs.as_text(streams)) == b"[rank 0] a1\n[rank 1] b1\n[rank 0] a2\n[rank 1] b2\n"
-    assert b"".join(logs.as_text(streams[:1], times=True)).startswith(b"1970-01-01T00:00:01.000+00:00 a1\n")
+    assert b"".join(logs.merged_text(streams)) == b"[rank 0] a1\n[rank 1] b1\n[rank 0] a2\n[rank 1] b2\n"
+    assert b"".join(logs.merged_text(streams[:1], times=True)).startswith(b"1970-01-01T00:00:01.000+00:00 a1\n")
 
 
 @pytest.mark.parametrize(

@@ -173,35 +173,35 @@ def test_a_step_that_is_done_again_counts_as_it_was_done_last(job: Job, containe
     again = world.place(job, list(container.node.gpus.all()))
     send(again.containers.get(), step(3, loss=2.0), step(4, loss=1.0))
     (curve,) = curves.curves([job.pk], ["train/loss"])
-    assert (curve.steps, curve.of[0].values) == ((1, 2, 3, 4), (5.0, 4.0, 2.0, 1.0))
+    assert (curve.steps, curve.per_job[0].values) == ((1, 2, 3, 4), (5.0, 4.0, 2.0, 1.0))
 
 
 def test_many_points_are_drawn_as_two_hundred(job: Job, container: Container) -> None:
     send(container, b"".join(step(number, loss=float(number)) for number in range(1000)))
     (curve,) = curves.curves([job.pk], ["train/loss"])
     assert len(curve.steps) == curves.BINS
-    assert curve.of[0].values[0] == 2.0  # the mean of 0 to 4
+    assert curve.per_job[0].values[0] == 2.0  # the mean of 0 to 4
 
 
 def test_smoothing_begins_at_the_first_value_and_leaves_gaps() -> None:
-    assert curves.smoothed([4.0, None, 4.0], 0.9) == [4.0, None, pytest.approx(4.0)]
-    assert curves.smoothed([0.0, 1.0], 0.5) == [0.0, pytest.approx(2 / 3)]
-    assert curves.smoothed([3.0, 5.0], 0.0) == [3.0, 5.0]
+    assert curves.smooth([4.0, None, 4.0], 0.9) == [4.0, None, pytest.approx(4.0)]
+    assert curves.smooth([0.0, 1.0], 0.5) == [0.0, pytest.approx(2 / 3)]
+    assert curves.smooth([3.0, 5.0], 0.0) == [3.0, 5.0]
 
 
 def test_the_slowest_rank_is_named(container: Container) -> None:
     send(container, step(1), line("ranks", 1, first=0, samples=[32, 32], computing=[0.1, 0.4], waiting=[0.3, 0.0]))
     ranks = curves.ranks_of(Progress.objects.get())
     assert [rank.number for rank in ranks] == [1, 0]
-    chart = curves.rank_picture(ranks)
+    chart = curves.rank_chart(ranks)
     assert chart is not None and chart.desc == "Rank 1 computes longest, 4 times as long as rank 0."
     assert chart.mark == ""  # of no rank anything was predicted
-    assert curves.rank_picture(ranks[:1]) is None
+    assert curves.rank_chart(ranks[:1]) is None
 
 
 def test_ranks_that_take_about_the_same_time_are_not_ranked(container: Container) -> None:
     send(container, step(1), line("ranks", 1, first=0, samples=[32, 32], computing=[0.401, 0.4], waiting=[0.0, 0.0]))
-    chart = curves.rank_picture(curves.ranks_of(Progress.objects.get()))
+    chart = curves.rank_chart(curves.ranks_of(Progress.objects.get()))
     assert chart is not None and chart.desc == "All ranks compute for about the same time."
 
 
@@ -214,7 +214,7 @@ def test_what_was_predicted_of_a_rank_and_how_far_predictions_are_off_stands_at_
         "error": [0.04, 0],
     }
     send(container, step(1), line("ranks", 1, first=0, **columns))
-    chart = curves.rank_picture(curves.ranks_of(Progress.objects.get()))
+    chart = curves.rank_chart(curves.ranks_of(Progress.objects.get()))
     assert chart is not None and chart.mark == "predicted"
     assert [row[0] for row in chart.rows] == ["rank 0: 40 samples, predicted 190 ms ± 4 %", "rank 1: 24 samples"]
     assert [row[-1] for row in chart.rows] == ["190", "–"]

@@ -12,7 +12,7 @@ from portal.accounts.models import Limit, User
 from portal.cluster.models import Gpu
 from portal.jobs import lifecycle, permissions, services
 from portal.jobs.models import IdempotencyKey, Job
-from portal.jobs.services import TOGETHER, cancel, hold, release, retry, submit
+from portal.jobs.services import MODES_WITHOUT_SERVER, cancel, hold, release, retry, submit
 from portal.jobs.spec import Submission
 from portal.projects.inspecting.program import SERVED
 from portal.projects.models import Membership, Project
@@ -355,5 +355,5 @@ def test_who_sees_a_job(alice: User, project: Project) -> None:
 def test_the_modes_of_the_form_are_those_of_the_training_library() -> None:
     """Both sides define the names, since the portal imports nothing that runs in jobs."""
     served = set(get_args(Mode))
-    assert set(Job.Mode.values) == {*TOGETHER, *served}
+    assert set(Job.Mode.values) == {*MODES_WITHOUT_SERVER, *served}
     assert served == SERVED

@@ -160,13 +160,13 @@ def test_a_job_that_is_stopped_between_look_and_report_gets_none(
     lab.passes(31)
     look.sweep()
     lab.passes(1)
-    reported = look._reported
+    reported = look._last_reported
 
     def stop(jobs: list[int]) -> Any:
         lifecycle.stop_attempt(Attempt.objects.get(job=job), StopReason.HELD)
         return reported(jobs)
 
-    monkeypatch.setattr(look, "_reported", stop)
+    monkeypatch.setattr(look, "_last_reported", stop)
     assert look.sweep() == 0
     assert notices(job) == [] and not mail.outbox
 

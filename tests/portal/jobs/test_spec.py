@@ -99,7 +99,7 @@ class TestFields:
 
     def stored(self, job: Job) -> tuple[Job, Submission]:
         asked = unusual_submission(job)
-        return services._insert(job.submitted_by, job.project, asked, None), asked
+        return services._create_job(job.submitted_by, job.project, asked, None), asked
 
     def test_each_is_stored_and_read_back(self, job: Job) -> None:
         copy, asked = self.stored(job)

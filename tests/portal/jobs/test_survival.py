@@ -6,7 +6,7 @@ import pytest
 
 from portal.jobs.models import Container
 from portal.jobs.rules import attempt_outcome, reason_to_stop
-from portal.jobs.survival import SurvivalRule, counting, lacks_driver
+from portal.jobs.survival import SurvivalRule, lacks_driver, remaining_containers
 
 NAMES = {"driver": ("driver", 0), "h1": ("host", 1), "h2": ("host", 2), "h3": ("host", 3), "driver4": ("driver", 4)}
 CONTINUES = SurvivalRule(spans_nodes=True, min_gpus=1, stop_requested=False)
@@ -108,5 +108,5 @@ def test_how_it_ended(stop_reason: str, ends: dict[str, str], outcome: str) -> N
 
 def test_what_stays_on_one_node_is_judged_by_all_its_parts() -> None:
     containers = containers_with(driver="lost", h1="lost", h2="")
-    assert counting(ONE_NODE, containers) == containers
-    assert [each.index for each in counting(CONTINUES, containers)] == [2]
+    assert remaining_containers(ONE_NODE, containers) == containers
+    assert [each.index for each in remaining_containers(CONTINUES, containers)] == [2]

@@ -8,16 +8,15 @@ from django.test import Client
 from django.utils import timezone
 
 from portal.jobs.models import Allocation, Job, JobEvent, JobState
-from portal.monitoring import idle, sampling
-from portal.monitoring import idle_check as look
-from portal.monitoring.idle import Rule
+from portal.monitoring import idle, idle_check, sampling
+from portal.monitoring.idle import IdleRule
 from portal.monitoring.models import Sample
 from portal.monitoring.sampling import SLOT, Reading
 from portal.scheduler.tasks import idle_gpus
 from tests.portal import jobs_world as world
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
-RULE = Rule(percent=5, after=timedelta(minutes=30), stops=True)
+RULE = IdleRule(percent=5, after=timedelta(minutes=30), stops=True)
 
 
 def readings(*percents: int | None, until: datetime = NOON) -> list[tuple[datetime, Reading]]:
@@ -40,14 +39,14 @@ def readings(*percents: int | None, until: datetime = NOON) -> list[tuple[dateti
 def test_quiet_is_judged_from_the_newest_reading_back(
     percents: tuple[int | None, ...], quiet_slots: int | None
 ) -> None:
-    since = idle.quiet_since(readings(*percents), 5, NOON)
+    since = idle.gpu_idle_since(readings(*percents), 5, NOON)
     assert since == (None if quiet_slots is None else NOON - SLOT * quiet_slots)
 
 
 def test_a_silence_breaks_it() -> None:
     early, late = readings(0, 0, until=NOON - timedelta(minutes=5)), readings(0, 0)
-    assert idle.quiet_since([*early, *late], 5, NOON) == NOON - SLOT
-    assert idle.quiet_since(early, 5, NOON) is None  # what it does now is not known
+    assert idle.gpu_idle_since([*early, *late], 5, NOON) == NOON - SLOT
+    assert idle.gpu_idle_since(early, 5, NOON) is None  # what it does now is not known
 
 
 def test_an_attempt_is_idle_when_all_its_gpus_are() -> None:
@@ -73,7 +72,7 @@ def test_first_a_warning_then_the_rule(
     idle_minutes: int, warned_minutes: int | None, stops: bool, verdict: str
 ) -> None:
     warned = None if warned_minutes is None else timedelta(minutes=warned_minutes)
-    assert idle.judge(timedelta(minutes=idle_minutes), warned, Rule(5, timedelta(minutes=30), stops)) == verdict
+    assert idle.judge(timedelta(minutes=idle_minutes), warned, IdleRule(5, timedelta(minutes=30), stops)) == verdict
 
 
 @pytest.fixture
@@ -95,7 +94,7 @@ def sampled(job: Job, minutes: float, percent: int = 0, until: datetime | None =
     gpus = list(node.gpus.all())
     until = until or timezone.now()
     for number in range(int(minutes * 4)):
-        sampling.keep(node, until - number * SLOT, [Reading(gpu.pk, percent, 100, 40) for gpu in gpus])
+        sampling.store_sample(node, until - number * SLOT, [Reading(gpu.pk, percent, 100, 40) for gpu in gpus])
 
 
 def events(job: Job) -> list[str]:
@@ -110,8 +109,8 @@ def warned(job: Job, minutes_ago: int) -> None:
 
 def test_an_idle_time_is_reported_once(job: Job) -> None:
     sampled(job, 14.5)
-    assert look.sweep() == 1
-    assert look.sweep() == 0
+    assert idle_check.sweep() == 1
+    assert idle_check.sweep() == 0
     assert "less than 5 % for 14 min" in JobEvent.objects.get(job=job, kind="idle").sentence
     assert job.state == JobState.RUNNING
 
@@ -119,27 +118,27 @@ def test_an_idle_time_is_reported_once(job: Job) -> None:
 def test_work_and_short_rests_are_nobodys_business(job: Job) -> None:
     sampled(job, 8)
     sampled(job, 15, percent=80, until=timezone.now() - timedelta(minutes=8))
-    assert look.sweep() == 0
+    assert idle_check.sweep() == 0
 
 
 def test_a_new_idle_time_is_reported_again(job: Job) -> None:
     sampled(job, 12)
     warned(job, 90)
-    assert look.sweep() == 1
+    assert idle_check.sweep() == 1
     assert events(job) == ["idle", "idle"]
 
 
 def test_a_long_one_is_not_reported_twice(job: Job) -> None:
     sampled(job, 25)
     warned(job, 100)
-    assert look.sweep() == 0
+    assert idle_check.sweep() == 0
 
 
 def test_the_rule_puts_it_on_hold_after_as_long_again(job: Job, settings: Any) -> None:
     settings.IDLE_GPU_RULE = "stop"
     sampled(job, 25)
     warned(job, 11)
-    assert look.sweep() == 1
+    assert idle_check.sweep() == 1
     job.refresh_from_db()
     assert job.intent == Job.Intent.HOLD and events(job) == ["idle", "held"]
     assert job.attempts.get().stop_reason == "held"
@@ -149,7 +148,7 @@ def test_the_rule_waits_as_long_again(job: Job, settings: Any) -> None:
     settings.IDLE_GPU_RULE = "stop"
     sampled(job, 25)
     warned(job, 8)
-    assert look.sweep() == 0
+    assert idle_check.sweep() == 0
 
 
 def test_a_job_that_its_owner_cancels_is_let_be(job: Job, settings: Any) -> None:
@@ -157,19 +156,19 @@ def test_a_job_that_its_owner_cancels_is_let_be(job: Job, settings: Any) -> None
     sampled(job, 25)
     warned(job, 11)
     Job.objects.update(intent="cancel")
-    look.sweep()
+    idle_check.sweep()
     job.refresh_from_db()
     assert job.intent == Job.Intent.CANCEL
 
 
 def test_without_readings_no_job_is_idle(job: Job) -> None:
-    assert look.sweep() == 0
+    assert idle_check.sweep() == 0
 
 
 def test_a_lab_may_look_for_nothing(job: Job, settings: Any) -> None:
     settings.IDLE_GPU_MINUTES = 0
     sampled(job, 40)
-    assert look.sweep() == 0
+    assert idle_check.sweep() == 0
 
 
 def test_the_jobs_page_warns(job: Job) -> None:

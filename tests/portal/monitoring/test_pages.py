@@ -68,7 +68,7 @@ def sampled(node: Node, minutes: int, percent: int = 80, since: timedelta = time
     start = timezone.now() - since
     for quarter in range(minutes * 4):
         readings = [Reading(gpu.pk, percent, 20_480, 60 + gpu.index) for gpu in node.gpus.all()]
-        sampling.keep(node, start + quarter * sampling.SLOT, readings)
+        sampling.store_sample(node, start + quarter * sampling.SLOT, readings)
 
 
 class TestNow:
@@ -151,7 +151,7 @@ class TestOverTime:
         gpu = node.gpus.first()
         assert gpu is not None
         for hours, percent in ((5, 20), (1, 60), (0, 90)):
-            sampling.keep(node, now - timedelta(hours=hours), [Reading(gpu.pk, percent, None, None)])
+            sampling.store_sample(node, now - timedelta(hours=hours), [Reading(gpu.pk, percent, None, None)])
         rollups.roll_up(now)
         assert Hour.objects.count() == 2
         trace = series.trace([gpu], now - timedelta(days=1), now + timedelta(seconds=1), now)
@@ -162,7 +162,7 @@ class TestOverTime:
         now = timezone.now()
         gpu = node.gpus.first()
         assert gpu is not None
-        hour = rollups.hour_of(now - timedelta(days=20))
+        hour = rollups.start_of_hour(now - timedelta(days=20))
         Hour.objects.create(gpu=gpu, at=hour, utilisation_mean=33.5, minutes={})
         trace = series.trace([gpu], now - timedelta(days=30), now, now)
         assert [value for value in trace.values[gpu.pk]["utilisation"] if value is not None] == [33.5]
@@ -175,7 +175,7 @@ class TestOverTime:
     def test_an_attempt_has_only_the_readings_while_it_held_its_gpus(self, people: dict[str, User], node: Node) -> None:
         sampled(node, 49, percent=10)
         job = running(people["alice"], [node.gpus.get(index=0)], minutes=20)
-        found = visibility.of_attempt(job.attempts.get(), timezone.now())
+        found = visibility.attempt_readings(job.attempts.get(), timezone.now())
         assert found is not None and len(found.gpus) == 1
         known = [value for value in found.trace.values[found.gpus[0].pk]["utilisation"] if value is not None]
         assert 17 * 4 <= len(known) <= 20 * 4  # of 49 minutes with readings
@@ -192,7 +192,7 @@ class TestOverTime:
         large = world.make_node("large", gpus=9)
         for quarter in range(80):
             readings = [Reading(gpu.pk, gpu.index * 10, None, None) for gpu in large.gpus.all()]
-            sampling.keep(large, timezone.now() - quarter * sampling.SLOT, readings)
+            sampling.store_sample(large, timezone.now() - quarter * sampling.SLOT, readings)
         page = seen(people["alice"], f"/gpus/nodes/{large.pk}/")
         assert "lowest" in page and "highest" in page and "Utilisation: 40 % on average" in page
 
@@ -254,7 +254,7 @@ class TestTimeline:
         gpus = list(node.gpus.select_related("node"))
         line = visibility.timeline(people["alice"], gpus, now - timedelta(hours=1), now)
         frame = gantt.Frame(gantt.SIZES[0], now - timedelta(hours=1), now)
-        assert {frame.across(span.since) for span in line.spans} == {gantt.LEFT}
+        assert {frame.x_at(span.since) for span in line.spans} == {gantt.LEFT}
         assert f'x="{gantt.LEFT:.1f}"' in gantt.draw(gpus, line.spans, frame.since, frame.until)
 
 

@@ -45,7 +45,7 @@ def busy(agent: Agent, percent: int | None) -> None:
 def readings_of(gpu: Gpu, values: list[tuple[int, int | None]], at: datetime = NOON) -> None:
     """Make readings from (seconds after ``at``, utilisation)."""
     for seconds, percent in values:
-        sampling.keep(gpu.node, at + timedelta(seconds=seconds), [Reading(gpu.pk, percent, 1000, 50)])
+        sampling.store_sample(gpu.node, at + timedelta(seconds=seconds), [Reading(gpu.pk, percent, 1000, 50)])
 
 
 def test_a_slot_is_sampled_once_however_often_a_node_reports(clock: Clock) -> None:
@@ -142,7 +142,7 @@ def test_what_is_old_is_forgotten() -> None:
 
 def test_a_gpu_that_is_gone_stops_no_roll_up() -> None:
     gpu = make_node(gpus=1).gpus.get()
-    sampling.keep(gpu.node, NOON, [Reading(gpu.pk, 5, 5, 5), Reading(gpu.pk + 1000, 5, 5, 5)])
+    sampling.store_sample(gpu.node, NOON, [Reading(gpu.pk, 5, 5, 5), Reading(gpu.pk + 1000, 5, 5, 5)])
     assert rollups.roll_up(NOON + timedelta(hours=2)) == 1
 
 
@@ -150,7 +150,7 @@ def test_a_large_lab_costs_few_queries() -> None:
     def cost(nodes: int) -> int:
         for _ in range(nodes):
             node = make_node(gpus=4)
-            sampling.keep(node, NOON, [Reading(gpu.pk, 5, 5, 5) for gpu in node.gpus.all()])
+            sampling.store_sample(node, NOON, [Reading(gpu.pk, 5, 5, 5) for gpu in node.gpus.all()])
         with CaptureQueriesContext(connection) as queries:
             assert rollups.roll_up(NOON + timedelta(minutes=61)) == nodes * 4
         Sample.objects.all().delete()

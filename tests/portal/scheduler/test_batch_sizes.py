@@ -33,7 +33,7 @@ def choose(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 def sent_batches(job: Job) -> set[int]:
     """Return the batch sizes that the nodes receive for the job's containers."""
-    sent = [entry for node in Node.objects.all() for entry in sync.desired(node.token_digest)["containers"]]
+    sent = [entry for node in Node.objects.all() for entry in sync.desired_state(node.token_digest)["containers"]]
     return {entry["batch"] for entry in sent if entry["spec"]["job"] == job.pk}
 
 
@@ -44,11 +44,13 @@ def test_the_chosen_batch_is_sent_and_kept_until_another_is_chosen(choose: Any) 
     choose(64)
     turn()
     assert sent_batches(job) == {64} and snapshot.take().jobs[0].batch == 64
-    seen = sync.desired(Node.objects.get().token_digest)["seen"]
+    seen = sync.desired_state(Node.objects.get().token_digest)["seen"]
     choose(128)
     turn()
     assert sent_batches(job) == {128} and ChosenBatch.objects.get().batch == 128
-    assert sync.desired(Node.objects.get().token_digest)["seen"] != seen, "an agent that waits for news hears of it"
+    assert sync.desired_state(Node.objects.get().token_digest)["seen"] != seen, (
+        "an agent that waits for news hears of it"
+    )
     choose(0)
     turn()
     assert sent_batches(job) == {128}

@@ -73,7 +73,7 @@ def test_a_drain_of_the_first_node_restarts_nothing(job: Job) -> None:
 
 def test_supervisors_learn_of_the_new_driver(job: Job) -> None:
     test_a_drain_of_the_first_node_restarts_nothing(job)
-    sent = sync.desired(Node.objects.get(name="b").token_digest)["containers"]
+    sent = sync.desired_state(Node.objects.get(name="b").token_digest)["containers"]
     assert {entry["spec"]["hostname"]: entry["driver"] for entry in sent} == {
         "h2": "10.192.0.6",
         "h3": "10.192.0.6",

@@ -136,7 +136,7 @@ def test_a_rank_group_grows_to_another_node_at_an_address_that_nothing_there_has
 def peers(node: Node) -> dict[str, tuple[str, list[str]]]:
     return {
         entry["spec"]["hostname"]: (entry["driver"], entry["peers"])
-        for entry in sync.desired(node.token_digest)["containers"]
+        for entry in sync.desired_state(node.token_digest)["containers"]
     }
 
 

@@ -66,5 +66,5 @@ def test_the_spec_has_no_field_that_an_agent_of_the_release_before_would_refuse(
 def test_the_driver_can_count_to_every_limit_that_a_job_may_have() -> None:
     least, most = FIELDS["restarts_without_progress"].limits or (0, 0)
     assert (least, most) == (1, MAX_GROUPS - 2)
-    assert services.NUMBERS_ENV[VARIABLE][0].fullmatch(str(most)), "the variable has the same range"
-    assert not services.NUMBERS_ENV[VARIABLE][0].fullmatch(str(most + 1))
+    assert services.SETTABLE_ENV[VARIABLE][0].fullmatch(str(most)), "the variable has the same range"
+    assert not services.SETTABLE_ENV[VARIABLE][0].fullmatch(str(most + 1))

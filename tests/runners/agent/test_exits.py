@@ -209,4 +209,4 @@ def test_no_message_in_exit_json_makes_a_report_that_the_portal_refuses(paramete
     reported = read_exit(FAILED | {"message": parameters | {"code": code}, "detail": "So it ended."})
     assert reported is not None and reported.message is not None and len(reported.detail) <= 1000
     content = json.dumps(reported.message.data(), allow_nan=False)
-    assert protocol.parse(content.encode()) and len(content) < 7000
+    assert protocol.parse_storable(content.encode()) and len(content) < 7000

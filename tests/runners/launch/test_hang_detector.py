@@ -80,7 +80,7 @@ def test_a_stopped_process_is_ended_and_who_waits_for_it_goes_on(tmp_path: Path)
         assert container.wait() == {"code": 0, "reason": "exited", "detail": ""}
     pid, code = re.findall(r"child (\d+)\nended with (-\d+)", container.log())[0]
     assert code == "-9"
-    said = causes.STOOD_STILL.search(container.log("setup"))
+    said = causes.STOPPED_PROCESS.search(container.log("setup"))
     assert said and said.group(0) == f"Process {pid} was stopped by a signal 1 s ago and not woken: it is ended"
 
 
