@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Protocol
 from runners.agent.journal import delete_tree
 from runners.agent.portal_client import PortalAwayError, PortalRefusedError
 from runners.host.exclusive import ExclusiveSection
-from runners.host.node_files import UnsafeFileError, Walk, open_beneath, read_own_json, write_json
+from runners.host.node_files import FolderWalk, UnsafeFileError, open_beneath, read_own_json, write_json
 from runners.messages import Message
 from runners.messages.containers import CheckpointIncomplete, CheckpointsArrived, CheckpointsNotKept
 from runners.runtime import CreateError
@@ -136,7 +136,7 @@ class JobCheckpoints:
         ``ended``: no container on this node writes any more. Raises PortalAwayError when the portal does not answer, and
         BusyError while another thread sends or fetches; try again later.
         """
-        with self._section.entered():
+        with self._section.enter():
             memory = Memory.read(self.home / "kept.json")
             seen: Seen = {}
             try:
@@ -169,7 +169,7 @@ class JobCheckpoints:
 
     def _scan(self) -> tuple[Seen, bool]:
         """Return the files of the folder, and whether these are all. Raises PortalRefusedError for what no set can hold."""
-        walk, seen = Walk(self.folder), {}
+        walk, seen = FolderWalk(self.folder), {}
         for each in walk:
             if UNFIT.search(each.path) or len(each.path) > MAX_PATH:
                 continue  # a name that is not valid everywhere, and that no framework gives to a checkpoint
@@ -288,7 +288,7 @@ class JobCheckpoints:
         The folder is not replaced while another container that ``lives`` uses it. Raises PortalAwayError, also while
         another node still has to send; BusyError while another thread sends; OSError when the disk is full.
         """
-        with self._section.entered():
+        with self._section.enter():
             memory = Memory.read(self.home / "kept.json")
             others = [user for user in memory.users if user != container and lives(user)]
             if not others:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from runners.host.exclusive import ExclusiveSection
-from runners.host.node_files import MAX_DEPTH, opened_folder
+from runners.host.node_files import MAX_DEPTH, open_folder
 from runners.messages.containers import (
     CodeHasTooManyFiles,
     CodeNotUnpacked,
@@ -60,7 +60,7 @@ class CodeStore:
         path = self.folder / f"{sha256}.tar"
         with self._lock:
             section = self._fetching[sha256]
-        with section.entered(WAIT_SECONDS):
+        with section.enter(WAIT_SECONDS):
             if path.exists():
                 os.utime(path)  # used just now
                 return path
@@ -99,7 +99,7 @@ class CodeStore:
 def unpack(tar: Path, workspace: Path) -> None:
     """Unpack a tar into an empty folder of the agent. Raises CreateError when the tar has an invalid entry."""
     try:
-        with opened_folder(workspace) as top, tarfile.open(tar, mode="r:") as archive:
+        with open_folder(workspace) as top, tarfile.open(tar, mode="r:") as archive:
             for number, member in enumerate(archive):
                 if number >= MAX_ENTRIES:
                     raise CreateError(CodeHasTooManyFiles(MAX_ENTRIES))
@@ -126,7 +126,7 @@ def _unpack_one(archive: tarfile.TarFile, member: tarfile.TarInfo, top: int) -> 
     source = archive.extractfile(member)
     if source is None:
         raise CreateError(UnreadableFile(name[:200]))
-    with opened_folder(top, "/".join(parts[:-1])) as parent:
+    with open_folder(top, "/".join(parts[:-1])) as parent:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         handle = os.open(parts[-1], flags, 0o644, dir_fd=parent)
         with os.fdopen(handle, "wb") as target:
@@ -137,5 +137,5 @@ def _unpack_one(archive: tarfile.TarFile, member: tarfile.TarInfo, top: int) -> 
 
 def _make_folders(top: int, parts: list[str]) -> None:
     for depth in range(len(parts)):
-        with opened_folder(top, "/".join(parts[:depth])) as parent, contextlib.suppress(FileExistsError):
+        with open_folder(top, "/".join(parts[:depth])) as parent, contextlib.suppress(FileExistsError):
             os.mkdir(parts[depth], 0o755, dir_fd=parent)

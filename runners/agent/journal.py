@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from runners.agent.reconcile import ControlMessage, Exit, JournalEntry
-from runners.host.node_files import STATE, NodeFiles, opened_folder, read_own_json, write_json
+from runners.host.node_files import STATE_FILE, NodeFiles, open_folder, read_own_json, write_json
 from runners.messages import Message, Quotation, message_from
 from runners.messages.containers import Forgotten
 
@@ -43,8 +43,8 @@ class ContainerJournal:
         self._ended: dict[str, None] = dict.fromkeys(read_own_json(self._ended_path) or ())
         for folder in files.containers.iterdir():
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                folder.joinpath("note.json").rename(folder / STATE)
-            if (entry := _from_json(read_own_json(folder / STATE))) is not None:
+                folder.joinpath("note.json").rename(folder / STATE_FILE)
+            if (entry := _from_json(read_own_json(folder / STATE_FILE))) is not None:
                 self._entries[folder.name] = entry
 
     @property
@@ -181,10 +181,10 @@ def flatten(folder: Path) -> None:
     fresh = (f"{uuid.uuid4()}-{number}" for number in itertools.count())
     with contextlib.suppress(OSError):
         folder.chmod(0o700)
-        with opened_folder(folder) as top:
+        with open_folder(folder) as top:
             todo = folders_in(top)
             while todo:
-                with contextlib.suppress(OSError), opened_folder(top, todo.pop()) as parent:
+                with contextlib.suppress(OSError), open_folder(top, todo.pop()) as parent:
                     for name, new in zip(folders_in(parent), fresh, strict=False):
                         os.rename(name, new, src_dir_fd=parent, dst_dir_fd=top)
                         todo.append(new)

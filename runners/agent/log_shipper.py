@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Protocol
 
 from runners.agent.portal_client import Backoff, LogAnswer, PortalAwayError, PortalError, PortalRefusedError
-from runners.host.node_files import open_beneath, opened_folder, read_json_beneath
+from runners.host.node_files import open_beneath, open_folder, read_json_beneath
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class ContainerLog:
         """
         ended = self.ended  # read before the sizes: after an end they are final
         try:
-            with opened_folder(self.scribe, "log") as folder:
+            with open_folder(self.scribe, "log") as folder:
                 sizes = _sizes(folder, self.ranks)
                 for name in self._in_turn(sizes):
                     sent = self._send(portal, folder, self._streams[name], sizes[name], ended)
@@ -123,7 +123,7 @@ class ContainerLog:
         if not self.ended:
             return False
         try:
-            with opened_folder(self.scribe, "log") as folder:
+            with open_folder(self.scribe, "log") as folder:
                 names = _sizes(folder, self.ranks)
         except OSError:
             return True

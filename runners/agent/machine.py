@@ -9,7 +9,7 @@ from typing import Any
 from runners.agent import shared_folders
 from runners.agent.settings import MachineFindings, machine_facts
 from runners.host import checks, gpus
-from runners.host.facts import installed, network_facts, nvidia_facts
+from runners.host.facts import network_facts, nvidia_facts, package_facts
 from runners.host.gpu_watch import GpuWatch
 from runners.host.gpus import Gpu
 from runners.host.node_files import NodeFiles
@@ -72,7 +72,7 @@ class Machine:
         self.count_gpus()
         facts = {
             **machine_facts(self.home),
-            **installed(),
+            **package_facts(),
             **network_facts(self.url, self.overlay_address),
             **nvidia_facts(),
         }

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Protocol
 
 from runners.agent.portal_client import PortalAwayError, PortalRefusedError
 from runners.host.exclusive import ExclusiveSection
-from runners.host.node_files import FoundFile, UnsafeFileError, Walk, open_beneath, read_own_json, write_json
+from runners.host.node_files import FolderWalk, FoundFile, UnsafeFileError, open_beneath, read_own_json, write_json
 from runners.messages import Message, Quotation, message_from
 from runners.messages.outputs import FileNotKept, NameNotUtf8, OnlyFirstFiles, OutputsNotKept, Unreadable
 
@@ -80,9 +80,9 @@ class OutputSender:
         Raises PortalAwayError when the portal does not answer, or at an end when a file is still being changed (by
         another container of the attempt), and BusyError while another thread sends. What was sent is not sent again.
         """
-        with self._section.entered():
+        with self._section.enter():
             changed, unsteady = False, ""
-            walk = Walk(self.folder)
+            walk = FolderWalk(self.folder)
             try:
                 for number, found in enumerate(walk):
                     if number >= MAX_FILES:

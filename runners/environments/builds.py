@@ -143,7 +143,7 @@ class BaseEnvironments(ABC):
         self._section = ExclusiveSection("preparing an environment")
 
     def prepare(self, key: str, progress: Progress | None = None) -> Report:
-        with self._section.entered(PREPARE_SECONDS):
+        with self._section.enter(PREPARE_SECONDS):
             entry = images.find(key)
             if entry is None:
                 return self._note(Report(key, state="failed", message=UnknownEnvironment(key)))

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runners.host.interpreters import Paths
+from runners.host.interpreters import InterpreterPaths
 from runners.runtime import LAUNCH
 from runners.runtimes.host_config import Owner
 
@@ -93,7 +93,7 @@ class View:
     owner: Owner
     is_root: bool
     """Whether the agent is root; the job then gets the owner's user id by ``setpriv``."""
-    python: Paths
+    python: InterpreterPaths
     cwd: Path
     private: Path
     """Seen as ``PRIVATE``."""

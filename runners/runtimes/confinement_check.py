@@ -128,7 +128,7 @@ def _refusal(sandbox: Sandbox, beside: Path) -> str:
 def _probe(sandbox: Sandbox, beside: Path, private: Path) -> subprocess.CompletedProcess[str]:
     owner = owner_for(0, os.geteuid(), os.getegid())
     os.chown(private, owner.uid, owner.gid)
-    python = interpreters.paths_of(sys.executable, hidden_folders(beside))
+    python = interpreters.required_paths(sys.executable, hidden_folders(beside))
     view = View(owner, os.geteuid() == 0, python, HERE, private, launch_package(HERE))
     return subprocess.run(
         command_line(sandbox, view, [sys.executable, "-c", PROBE, str(PRIVATE)]),

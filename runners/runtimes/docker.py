@@ -146,12 +146,12 @@ class DockerRuntime:
                 info, version = self.client.info(), self.client.version()
         except EngineError as error:
             return [NoEngine(error.message)]
-        packages: dict[str, str] = host_facts.installed()["packages"]
+        packages: dict[str, str] = host_facts.package_facts()["packages"]
         found = docker_checks.problems(info, version, packages)
         found += docker_checks.gpu_problems(info, len(gpus.cuda_devices()), packages, host_facts.nvidia_config())
         if self.close_firewall and (problem := firewall.close_host_to_jobs()):
             found.append(problem)
-        if self.overlay_address and (problem := self._begin_overlay()):
+        if self.overlay_address and (problem := self._acquire_overlay()):
             found.append(problem)
         try:
             with engine_calls():
@@ -160,9 +160,9 @@ class DockerRuntime:
             logger.warning("Unused networks could not be removed: %s", error)  # tried again later
         return found
 
-    def _begin_overlay(self) -> Problem | None:
+    def _acquire_overlay(self) -> Problem | None:
         if self._overlay is None:
-            begun = overlay.Overlay.begin(self.overlay_address)
+            begun = overlay.Overlay.acquire(self.overlay_address)
             if isinstance(begun, Problem):
                 return begun
             self._overlay = begun
@@ -195,7 +195,7 @@ class DockerRuntime:
                 return
             if spec.network:
                 # While one thread creates it, another would find its addresses taken.
-                with self._joined.entered(NETWORK_SECONDS):
+                with self._joined.enter(NETWORK_SECONDS):
                     self._ensure_network(spec.network, spec.collective, spec.identity)
             host = self.host()
             try:
@@ -336,7 +336,7 @@ class DockerRuntime:
         if self._overlay is None:
             return
         links = [overlay.Link(each.number, self.identity.bridge(each.network), each.peers) for each in attempts]
-        with self._joined.entered(NETWORK_SECONDS):
+        with self._joined.enter(NETWORK_SECONDS):
             try:
                 self._overlay.apply(links)
             except (overlay.OverlayError, subprocess.SubprocessError, OSError) as error:

@@ -84,7 +84,7 @@ class ProcessRuntime:
         }
 
     def is_ours(self, pid: int) -> bool:
-        return processes.mark_begins_with(pid, f"{self.state.resolve()}/")
+        return processes.has_mark_prefix(pid, f"{self.state.resolve()}/")
 
     # Operations
 
@@ -133,7 +133,7 @@ class ProcessRuntime:
         return confinement.View(
             owner=owner,
             is_root=os.geteuid() == 0,
-            python=interpreters.paths_of(python, hidden_folders(self.state)),
+            python=interpreters.required_paths(python, hidden_folders(self.state)),
             cwd=HERE,
             private=private,
             read_only=(*confinement.launch_package(HERE), folders.control, *filter(None, (folders.data,))),
@@ -151,8 +151,8 @@ class ProcessRuntime:
             return
         # An agent may have been killed after the start and before it was recorded: processes have a mark.
         confined = record.get("confined", False)
-        if stray := processes.with_mark(self._mark(name)):
-            self._write(name, {**record, "process": processes.identify(first_of(stray, confined))})
+        if stray := processes.pids_with_mark(self._mark(name)):
+            self._write(name, {**record, "process": processes.identity_of(first_of(stray, confined))})
             return
         reader, writer = os.pipe()
         argv = record["argv"]
@@ -182,12 +182,12 @@ class ProcessRuntime:
             if writer != -1:
                 os.close(writer)
         limit(first, record["file_mib"])
-        self._write(name, {**record, "process": processes.identify(first)})
+        self._write(name, {**record, "process": processes.identity_of(first)})
 
     def signal(self, name: str, signum: int) -> None:
         record = self._seen(name)
         if record is not None and record["process"] and record["exit_code"] is None:
-            processes.send(record["process"], signum)
+            processes.send_signal(record["process"], signum)
 
     def stop(self, name: str, grace_seconds: int) -> None:
         self.signal(name, signal.SIGTERM)
@@ -277,7 +277,7 @@ class ProcessRuntime:
         code = child.poll()
         if code is None:
             return record
-        if code < 0 and record.get("confined") and record["process"] and processes.alive(record["process"]):
+        if code < 0 and record.get("confined") and record["process"] and processes.is_alive(record["process"]):
             # Bubblewrap was killed, but not what it started: that process is watched from now on.
             self.children.pop(name, None)
         else:
@@ -293,7 +293,7 @@ class ProcessRuntime:
 
     def _is_gone(self, record: dict[str, Any]) -> bool:
         """Whether a process without an exit code has ended. Our own child counts as running until we have its code."""
-        return record["name"] not in self.children and not processes.alive(record["process"])
+        return record["name"] not in self.children and not processes.is_alive(record["process"])
 
     def _kill_all(self, name: str) -> None:
         """Kill the session and all processes that left it, repeatedly until none is left that could fork."""
@@ -301,9 +301,9 @@ class ProcessRuntime:
         outer = self.children[name].pid if record and record.get("confined") and name in self.children else None
         until = time.monotonic() + DEATH_SECONDS
         while time.monotonic() < until:
-            living = processes.with_mark(self._mark(name))
+            living = processes.pids_with_mark(self._mark(name))
             if record is not None and record["process"]:
-                living |= processes.in_session_of(record["process"])
+                living |= processes.pids_in_session(record["process"])
             for pid in living - {outer} or living:  # bubblewrap then ends by itself, with the exit code of the others
                 processes.kill(pid)
             if not living:

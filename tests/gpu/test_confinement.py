@@ -31,7 +31,7 @@ def run_confined(state: Path, uuids: list[str], *command: str) -> "subprocess.Co
     view = confinement.View(
         owner,
         os.geteuid() == 0,
-        interpreters.paths_of(sys.executable, hidden_folders(state)),
+        interpreters.required_paths(sys.executable, hidden_folders(state)),
         HERE,
         private,
         read_only=(HOLDS,),

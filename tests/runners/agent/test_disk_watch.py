@@ -52,7 +52,7 @@ def test_workspace_and_outputs_count_together(tmp_path: Path, folders: Folders) 
 
 
 def test_a_flood_of_names_is_too_much(tmp_path: Path, folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runners.host.node_files.Walk.__init__.__defaults__", (10, 0, 0, True))
+    monkeypatch.setattr("runners.host.node_files.FolderWalk.__init__.__defaults__", (10, 0, 0, True))
     for number in range(20):
         (folders.workspace / str(number)).touch()
     assert "too many files" in sentence(tmp_path)

@@ -23,7 +23,7 @@ from runners.agent.log_shipper import (
     read_marks,
 )
 from runners.agent.portal_client import LogAnswer, PortalAwayError, PortalClient, PortalRefusedError
-from runners.host.node_files import opened_folder
+from runners.host.node_files import open_folder
 from tests.examples import examples
 from tests.fake_portal import FakePortal
 
@@ -267,7 +267,7 @@ def test_marks_are_those_of_the_bytes_sent(
         records.append((offset, milliseconds))
     (folder / "0.idx").write_bytes(b"".join(struct.pack("<QQ", *record) for record in records))
     expected = [record for record in records if start <= record[0] < start + length]
-    with opened_folder(folder) as handle:
+    with open_folder(folder) as handle:
         marks = read_marks(handle, "0.idx", start, start + length)
     assert set(marks) <= set(expected) and len(marks) <= 200
     assert list(marks) == expected or len(expected) > 200 and len(marks) >= 100
@@ -277,7 +277,7 @@ def test_marks_are_those_of_the_bytes_sent(
 def test_marks_out_of_order_are_left_out(tmp_path: Path) -> None:
     records = [(10, 1), (30, 2), (20, 3), (30, 4), (40, 5)]
     (tmp_path / "0.idx").write_bytes(b"".join(struct.pack("<QQ", *record) for record in records))
-    with opened_folder(tmp_path) as handle:
+    with open_folder(tmp_path) as handle:
         assert read_marks(handle, "0.idx", 0, 100) == ((10, 1), (30, 2), (40, 5))
 
 
@@ -285,7 +285,7 @@ def test_marks_out_of_order_are_left_out(tmp_path: Path) -> None:
 def test_an_index_of_garbage_does_no_harm(tmp_path_factory: pytest.TempPathFactory, garbage: bytes) -> None:
     folder = tmp_path_factory.mktemp("idx")
     (folder / "0.idx").write_bytes(garbage)
-    with opened_folder(folder) as handle:
+    with open_folder(folder) as handle:
         marks = read_marks(handle, "0.idx", 10, 1000)
     assert all(10 <= at < 1000 for at, _ in marks)
     assert [at for at, _ in marks] == sorted({at for at, _ in marks})

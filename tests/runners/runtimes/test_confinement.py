@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runners.host import interpreters
-from runners.host.interpreters import Paths
+from runners.host.interpreters import InterpreterPaths
 from runners.messages.confinement import FilesAndProcesses, FilesOnly, NotConfined
 from runners.runtimes import confinement_check
 from runners.runtimes.confinement import GPU_CONTROLS, Sandbox, View, command_line, gpu_devices
@@ -17,7 +17,7 @@ from runners.runtimes.confinement_check import find
 from runners.runtimes.host_config import Owner
 
 SANDBOX = Sandbox("/usr/bin/bwrap", own_processes=True, nested_users=False, sizes=True)
-PYTHON = Paths(
+PYTHON = InterpreterPaths(
     (Path("/home/ada/.cache/envs/torch"), Path("/home/ada/python")), ((Path("/home/ada/bin/python"), "python3"),)
 )
 VIEW = View(
@@ -137,7 +137,7 @@ def test_only_the_gpus_of_the_job_are_there(tmp_path: Path) -> None:
 
 def test_a_virtual_environment_needs_itself_and_the_python_that_it_was_made_from(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
-    found = interpreters.paths_of(str(tmp_path / "env" / "bin" / "python"), [tmp_path / "home"])
+    found = interpreters.required_paths(str(tmp_path / "env" / "bin" / "python"), [tmp_path / "home"])
     assert tmp_path / "env" in found.folders
     base = Path(sys.base_prefix).resolve()
     assert base in found.folders or base.is_relative_to("/usr")
@@ -151,7 +151,7 @@ def test_links_on_the_way_to_a_python_are_followed(tmp_path: Path) -> None:
     bin_folder.mkdir(parents=True)
     link = bin_folder / "python3"
     link.symlink_to(tmp_path / "env" / "bin" / "python")
-    found = interpreters.paths_of(str(link), [tmp_path / "home"])
+    found = interpreters.required_paths(str(link), [tmp_path / "home"])
     assert (link, str(tmp_path / "env" / "bin" / "python")) in found.links
     assert not any(bin_folder.is_relative_to(folder) for folder in found.folders), "the whole home would be visible"
 
@@ -165,8 +165,8 @@ def test_a_python_in_the_home_itself_shows_its_libraries_and_not_the_home(
     (home / "bin" / "python").touch()
     library = str(home / "lib" / "python3.11")
     said = {"prefixes": [str(home)] * 4, "libraries": [library] * 2, "shared": ["", ""]}
-    monkeypatch.setattr(interpreters, "_ask", lambda python, modified: said)
-    found = interpreters.paths_of(str(home / "bin" / "python"), [home])
+    monkeypatch.setattr(interpreters, "_query", lambda python, modified: said)
+    found = interpreters.required_paths(str(home / "bin" / "python"), [home])
     assert set(found.folders) == {Path(library), home / "bin" / "python"}
 
 
@@ -175,7 +175,7 @@ def test_a_python_that_does_not_run_is_a_reason(tmp_path: Path) -> None:
     broken.write_text("#!/bin/sh\necho it is broken >&2; exit 1\n")
     broken.chmod(0o755)
     with pytest.raises(ValueError, match="it is broken"):
-        interpreters.paths_of(str(broken), [])
+        interpreters.required_paths(str(broken), [])
 
 
 # Where it does not work

@@ -169,12 +169,12 @@ def test_an_end_that_was_seen_before_its_start_was_written_down_is_an_end(
 def test_a_number_that_was_given_to_somebody_else_is_not_ours(runtime: ProcessRuntime, folders: Folders) -> None:
     name = run(runtime, folders, "pass")
     wait(lambda: only(runtime).state == "exited")
-    mine = processes.identify(os.getpid())
+    mine = processes.identity_of(os.getpid())
     for stranger in ({**mine, "started": "1"}, {**mine, "boot": "another"}):
-        assert not processes.alive(stranger)
-        processes.send(stranger, signal.SIGKILL)  # would end this test
-        assert processes.in_session_of(stranger) == set()
-    assert processes.alive(mine)
+        assert not processes.is_alive(stranger)
+        processes.send_signal(stranger, signal.SIGKILL)  # would end this test
+        assert processes.pids_in_session(stranger) == set()
+    assert processes.is_alive(mine)
     runtime.remove(name)
 
 
@@ -219,9 +219,9 @@ def test_nobody_escapes_by_leaving_the_session(runtime: ProcessRuntime, folders:
     name = run(runtime, folders, script)
     wait(lambda: only(runtime).state == "exited")
     escaped = int(runtime.logs(name, 100))
-    assert processes.start_mark(escaped) is not None
+    assert processes.start_time(escaped) is not None
     runtime.remove(name)
-    assert processes.start_mark(escaped) is None
+    assert processes.start_time(escaped) is None
 
 
 def test_another_installations_processes_are_not_listed(
