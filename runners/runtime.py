@@ -59,7 +59,7 @@ class Folders:
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class ObservedContainer:
     """One container of this node as the runtime sees it. ``name`` is RunSpec.name."""
 
     name: str
@@ -75,8 +75,8 @@ class Observed:
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbours:
-    """The other nodes on which an attempt has containers, by the addresses at which they reach each other."""
+class AttemptNetwork:
+    """An attempt's network over several nodes: its number, and the addresses of the other nodes."""
 
     network: str
     """RunSpec.network."""
@@ -103,7 +103,7 @@ class ContainerRuntime(Protocol):
     def kind(self) -> Literal["docker", "process", "fake"]: ...
 
     def check(self) -> list[Problem]:
-        """What is unfit here, with what would fix it. Repairs by itself what it may (the firewall rule)."""
+        """Return the problems of this machine, each with its fix. Repairs what it can itself (the firewall rule)."""
         ...
 
     def facts(self) -> dict[str, Any]:
@@ -140,11 +140,11 @@ class ContainerRuntime(Protocol):
         """
         ...
 
-    def list(self) -> list[Observed]:
+    def list(self) -> list[ObservedContainer]:
         """Return every container of this installation and node, whatever its state, by name."""
         ...
 
-    def connect(self, attempts: Sequence[Neighbours]) -> None:
+    def connect(self, attempts: Sequence[AttemptNetwork]) -> None:
         """Let the containers of these attempts reach those on other nodes.
 
         Each call has all attempts: one that is missing is disconnected. Raises RunError when it could not be done.

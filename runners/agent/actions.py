@@ -60,7 +60,7 @@ from runners.messages.containers import (
     Starting,
     UnpackingCode,
 )
-from runners.runtime import ContainerRuntime, CreateError, EngineError, Observed, RunError, TroubleError
+from runners.runtime import ContainerRuntime, CreateError, EngineError, ObservedContainer, RunError, TroubleError
 from runners.spec import JobIdentity, RunSpec, group_of
 
 logger = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ class ActionExecutor:
         portal: FilesPortal,
         environments: Readiness,
         may_start: Callable[[str], bool],
-        in_use: Callable[[tuple[str, ...]], Message | None] = lambda gpus: None,
+        gpu_conflict: Callable[[tuple[str, ...]], Message | None] = lambda gpus: None,
     ) -> None:
         self.files = files
         self.runtime = runtime
@@ -128,7 +128,7 @@ class ActionExecutor:
         self.environments = environments
         self.may_start = may_start
         """Whether a recent reply of the portal wants the container to run: it counts its fence from its own start."""
-        self.in_use = in_use
+        self.gpu_conflict = gpu_conflict
         """Why nothing may start on these GPUs: they are in use outside the portal. None when they are free."""
         self.details: dict[str, Message] = {}
         """What happens with each container now, by name."""
@@ -141,7 +141,7 @@ class ActionExecutor:
         self._checkpoints: dict[tuple[int, JobIdentity | None], JobCheckpoints] = {}
         self._senders_lock = threading.Lock()
 
-    def execute(self, action: Action, container: DesiredContainer | None, seen: Observed | None) -> None:
+    def execute(self, action: Action, container: DesiredContainer | None, seen: ObservedContainer | None) -> None:
         match action:
             case Prepare() if container:
                 self._end_on_error(container.spec, lambda: self._prepare_and_start(container))
@@ -323,7 +323,7 @@ class ActionExecutor:
         self._set_detail(spec, Starting())
         if not self.may_start(spec.name):
             raise NotReadyError(AwaitingConfirmation())
-        if occupied := self.in_use(tuple(spec.gpus)):
+        if occupied := self.gpu_conflict(tuple(spec.gpus)):
             raise CreateError(occupied)
         self.journal.change(spec.name, started=True)
         self.shipper.follow(spec.name, self.files.scribe(spec.name), spec.slots)
@@ -342,7 +342,7 @@ class ActionExecutor:
         write_json(folder / "control.json", control.to_json())
         self.journal.change(spec.name, control=control)
 
-    def _finish(self, container: DesiredContainer, seen: Observed | None) -> None:
+    def _finish(self, container: DesiredContainer, seen: ObservedContainer | None) -> None:
         spec = container.spec
         entry = self.journal.get(spec.name)
         exit_file = read_json_beneath(self.files.scribe(spec.name), "exit.json") if entry else {}
@@ -354,7 +354,7 @@ class ActionExecutor:
         if entry is not None and entry.started:
             self.adopt(container)  # if it is not followed yet
             self.shipper.finish(spec.name, DRAIN_SECONDS)
-        self._end(spec, exits.judge(container, seen, entry, exit_file, printed))
+        self._end(spec, exits.determine_exit(container, seen, entry, exit_file, printed))
 
     def _end(self, spec: RunSpec, exit: Exit) -> None:
         self.journal.begin(spec.name, JournalEntry(spec.job, spec.attempt, spec.number))

@@ -145,7 +145,7 @@ class EnvironmentKeeper:
 
     def _put_off(self, key: str) -> None:
         backoff = self._retry[key][1] if key in self._retry else Backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
-        self._retry[key] = (time.monotonic() + backoff.failed(), backoff)
+        self._retry[key] = (time.monotonic() + backoff.next_pause(), backoff)
 
     @property
     def _progress(self) -> Progress:

@@ -261,7 +261,7 @@ class LogShipper:
         with self._changed:
             for turn in self._turns.values():
                 if turn.backoff.failures:
-                    turn.backoff.worked()
+                    turn.backoff.reset()
                     self._enqueue(turn, 0.0)
 
     def _enqueue(self, turn: _Turn, rest_seconds: float) -> None:
@@ -310,8 +310,8 @@ class LogShipper:
         except PortalError as error:
             if not turn.backoff.failures:
                 logger.info("The log of %s waits: %s", turn.log.name, error)
-            return turn.backoff.failed()
-        turn.backoff.worked()
+            return turn.backoff.next_pause()
+        turn.backoff.reset()
         if turn.log.ended:
             if sent is None and turn.log.drained:
                 turn.drained.set()

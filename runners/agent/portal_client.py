@@ -76,13 +76,13 @@ class Backoff:
     max_seconds: float = 15.0
     failures: int = 0
 
-    def failed(self) -> float:
+    def next_pause(self) -> float:
         """Count a failure; return how many seconds to wait now."""
         self.failures += 1
         limit = min(self.max_seconds, self.first_seconds * 2 ** min(self.failures - 1, 20))
         return limit * random.uniform(0.5, 1.0)  # noqa: S311  a pause is not a secret
 
-    def worked(self) -> None:
+    def reset(self) -> None:
         self.failures = 0
 
 

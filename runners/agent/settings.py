@@ -214,7 +214,7 @@ def identify(settings: Settings, files: NodeFiles, stop: StopSignal, found: Mach
             except PortalAwayError as error:
                 if backoff.failures in (0, 8):
                     logger.info("Waiting for the portal at %s: %s", settings.url, error)
-                stop.wait(min(backoff.failed(), 5.0))
+                stop.wait(min(backoff.next_pause(), 5.0))
             except PortalRefusedError as error:
                 raise SetupError(f"The portal refused this node: {error}") from error
             else:

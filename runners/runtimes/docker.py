@@ -37,12 +37,12 @@ from runners.messages.engine import (
 )
 from runners.messages.problems import NoEngine, Problem
 from runners.runtime import (
+    AttemptNetwork,
     CreateError,
     EngineError,
     Folders,
     Interpreter,
-    Neighbours,
-    Observed,
+    ObservedContainer,
     TroubleError,
 )
 from runners.runtimes import docker_checks
@@ -243,7 +243,7 @@ class DockerRuntime:
                 self._unless_gone(self.client.api.remove_container, found["Id"], force=True, v=True)
             self._drop_network(network)
 
-    def list(self) -> list[Observed]:
+    def list(self) -> list[ObservedContainer]:
         with engine_calls():
             rows = self.client.api.containers(all=True, filters=self._mine())
             self._ids = frozenset(row["Id"] for row in rows)
@@ -300,7 +300,7 @@ class DockerRuntime:
             if error.status_code not in (304, 404, 409):
                 raise
 
-    def _observe(self, row: dict[str, Any]) -> Observed | None:
+    def _observe(self, row: dict[str, Any]) -> ObservedContainer | None:
         labels = row.get("Labels") or {}
         status = row.get("State", "")
         if status == "removing":
@@ -319,7 +319,7 @@ class DockerRuntime:
         else:
             state = "running"
         try:
-            return Observed(
+            return ObservedContainer(
                 name=labels["sl.name"],
                 job=int(labels["sl.job"]),
                 attempt=int(labels["sl.attempt"]),
@@ -332,7 +332,7 @@ class DockerRuntime:
         except (KeyError, ValueError):
             return None  # it has our labels but was not made by us
 
-    def connect(self, attempts: Sequence[Neighbours]) -> None:
+    def connect(self, attempts: Sequence[AttemptNetwork]) -> None:
         if self._overlay is None:
             return
         links = [overlay.Link(each.number, self.identity.bridge(each.network), each.peers) for each in attempts]

@@ -26,12 +26,12 @@ from typing import Any, Literal
 from runners.messages.containers import GoneBeforeStart
 from runners.messages.launch import Running
 from runners.messages.problems import Problem
-from runners.runtime import CreateError, EngineError, Folders, Neighbours, Observed, RunError
+from runners.runtime import AttemptNetwork, CreateError, EngineError, Folders, ObservedContainer, RunError
 from runners.spec import RunSpec
 
 FENCE_SECONDS = 34.0
-KILLED = 128 + signal.SIGKILL
-TERMINATED = 128 + signal.SIGTERM
+KILLED_EXIT_CODE = 128 + signal.SIGKILL
+TERMINATED_EXIT_CODE = 128 + signal.SIGTERM
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class FakeRuntime:
         self.fence_seconds = fence_seconds
         self.containers: dict[str, Pretended] = {}
         self.calls: list[tuple[str, str]] = []
-        self.connected: list[Neighbours] = []
+        self.connected: list[AttemptNetwork] = []
 
     def check(self) -> list[Problem]:
         return []
@@ -112,26 +112,26 @@ class FakeRuntime:
         if run is None or run.state != "running":
             return
         if signum == signal.SIGKILL:
-            run.exit_code = KILLED
+            run.exit_code = KILLED_EXIT_CODE
         elif signum == signal.SIGTERM:
-            self._end(run, TERMINATED, "stopped", "")
+            self._end(run, TERMINATED_EXIT_CODE, "stopped", "")
 
     def stop(self, name: str, grace_seconds: int) -> None:
         self._called("stop", name)
         self._pass_time()
         run = self.containers.get(name)
         if run is not None and run.state == "running":
-            self._end(run, TERMINATED, "stopped", "")
+            self._end(run, TERMINATED_EXIT_CODE, "stopped", "")
 
     def remove(self, name: str) -> None:
         self._called("remove", name)
         self.containers.pop(name, None)
 
-    def list(self) -> list[Observed]:
+    def list(self) -> list[ObservedContainer]:
         self._called("list", "")
         self._pass_time()
         return [
-            Observed(
+            ObservedContainer(
                 name=name,
                 job=run.spec.job,
                 attempt=run.spec.attempt,
@@ -143,7 +143,7 @@ class FakeRuntime:
             for name, run in sorted(self.containers.items())
         ]
 
-    def connect(self, attempts: Sequence[Neighbours]) -> None:
+    def connect(self, attempts: Sequence[AttemptNetwork]) -> None:
         """Record the networks for tests: pretended containers do not communicate."""
         self.connected = list(attempts)
 
@@ -161,12 +161,12 @@ class FakeRuntime:
                 continue
             stop = read_json(run.folders.control / "control.json").get("stop")
             if stop:
-                self._end(run, TERMINATED, "stopped", str(stop.get("reason", "")))
+                self._end(run, TERMINATED_EXIT_CODE, "stopped", str(stop.get("reason", "")))
             elif self._fenced(run, now):
-                self._end(run, TERMINATED, "fenced", "no fresh lease")
+                self._end(run, TERMINATED_EXIT_CODE, "fenced", "no fresh lease")
             elif now - run.started_at >= run.run_seconds:
                 if run.setting("FAKE_OOM"):
-                    run.exit_code, run.oom_killed = KILLED, True
+                    run.exit_code, run.oom_killed = KILLED_EXIT_CODE, True
                 else:
                     self._end(run, int(run.setting("FAKE_EXIT_CODE", "0")), "exited", "")
 

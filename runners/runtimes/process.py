@@ -25,7 +25,7 @@ from runners.host import interpreters, processes
 from runners.host.node_files import write_json
 from runners.messages.containers import EnvironmentMissing, GoneBeforeStart, NotConfined, ProcessNotStarted
 from runners.messages.problems import CannotConfine, Problem
-from runners.runtime import CreateError, Folders, Interpreter, Neighbours, Observed, module_of
+from runners.runtime import AttemptNetwork, CreateError, Folders, Interpreter, ObservedContainer, module_of
 from runners.runtimes import confinement
 from runners.runtimes.confinement_check import Confinement, hidden_folders, unconfined
 from runners.runtimes.host_config import owner_for
@@ -205,7 +205,7 @@ class ProcessRuntime:
         self._output(name).unlink(missing_ok=True)
         self._path(name).unlink(missing_ok=True)
 
-    def list(self) -> list[Observed]:
+    def list(self) -> list[ObservedContainer]:
         seen = []
         for path in sorted(self.state.glob("*.json")):
             record = self._seen(path.stem)
@@ -219,7 +219,7 @@ class ProcessRuntime:
             elif self._is_gone(record):
                 state = "exited"
             seen.append(
-                Observed(
+                ObservedContainer(
                     name=record["name"],
                     job=record["job"],
                     attempt=record["attempt"],
@@ -230,7 +230,7 @@ class ProcessRuntime:
             )
         return seen
 
-    def connect(self, attempts: Sequence[Neighbours]) -> None:
+    def connect(self, attempts: Sequence[AttemptNetwork]) -> None:
         """Nothing to do: jobs of plain processes stay on one machine."""
 
     def logs(self, name: str, limit_bytes: int) -> bytes:

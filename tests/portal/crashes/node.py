@@ -56,7 +56,7 @@ class Node(Process):
         """What the agent has begun in threads of their own."""
 
     def begin(self) -> None:
-        self.machine.count_gpus()
+        self.machine.refresh_gpus()
         watched: Any = Watched(self.engine)
         self.agent = Agent(self.files, Client(self), watched, Ready(), self.machine)
         self.due = dict.fromkeys(LOOPS, 0.0)

@@ -46,7 +46,7 @@ from portal.whatif import figures, history
 from runners.agent.journal import ContainerJournal
 from runners.demo.nodes import Course, DemoRuntime, ReachedStep
 from runners.host.node_files import NodeFiles
-from runners.runtime import Folders, Observed
+from runners.runtime import Folders, ObservedContainer
 from tests.runners.agent_bench import spec_of
 
 pytestmark = pytest.mark.django_db
@@ -371,7 +371,7 @@ def job_with(mishap: str | None) -> int:
     return next(n for n in range(1000) if Course.draw(spec_of("0" * 64, job=n), 0.0).mishap == mishap)
 
 
-def ended(folder: Path, job: int) -> Observed:
+def ended(folder: Path, job: int) -> ObservedContainer:
     clock = [0.0]
     runtime = DemoRuntime("n", 1, wall=lambda: 0.0, clock=lambda: clock[0], fence_seconds=1e9)
     runtime.create(spec_of("0" * 64, job=job, gpus=runtime.uuids), folders_in(folder))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runners.runtime import CreateError, Neighbours, Observed
+from runners.runtime import AttemptNetwork, CreateError, ObservedContainer
 from runners.runtimes.fake import BadRuntime, FakeRuntime, SlowRuntime
 from runners.spec import CollectiveGroup
 from tests.fake_portal import FakePortal
@@ -234,7 +234,7 @@ class TestReports:
 def test_the_fake_observes_like_the_real(bench: Bench) -> None:
     spec = spec_of("0" * 64)
     bench.runtime.create(spec, bench.files.make_container(spec))
-    assert bench.runtime.list() == [Observed(NAME, job=1, attempt=11, epoch=1, state="created")]
+    assert bench.runtime.list() == [ObservedContainer(NAME, job=1, attempt=11, epoch=1, state="created")]
 
 
 def test_a_hostile_container_leaks_nothing_and_delays_no_other(
@@ -287,7 +287,7 @@ class TestSeveralNodes:
         spec = replace(spec_of(give_code(portal), env=FOREVER), collective=group)
         portal.want(entry(spec, peers=["10.1.0.2"]))
         bench.start()
-        portal.until(lambda: runtime.connected == [Neighbours("sl-1-a1", 9, frozenset({"10.1.0.2"}))])
+        portal.until(lambda: runtime.connected == [AttemptNetwork("sl-1-a1", 9, frozenset({"10.1.0.2"}))])
         portal.want(entry(spec, peers=["10.1.0.2", "10.1.0.3"], driver="10.192.4.9"))
         portal.until(lambda: [len(each.peers) for each in runtime.connected] == [2])
         control = bench.files.control(NAME) / "control.json"

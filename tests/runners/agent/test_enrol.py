@@ -122,8 +122,8 @@ def test_nothing_starts_on_a_gpu_in_use_outside_the_portal(tmp_path: Path) -> No
             ]
 
     machine = Busy(tmp_path, FakeRuntime())
-    assert machine.in_use(("GPU-1",)) is None
-    busy = machine.in_use(("GPU-1", "GPU-2"))
+    assert machine.gpu_conflict(("GPU-1",)) is None
+    busy = machine.gpu_conflict(("GPU-1", "GPU-2"))
     assert busy is not None
     assert busy.text == "GPU 1 of this node is in use outside the portal (python, process 7)."
 

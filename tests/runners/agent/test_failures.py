@@ -25,7 +25,7 @@ from tests.runners.agent_bench import FOREVER, NAME, Bench, entry, give_code, sp
 pytestmark = pytest.mark.usefixtures("quick_agent")
 
 SYNC = "POST /agent/v1/sync"
-FAILED = Backoff.failed
+FAILED = Backoff.next_pause
 """As it is, without the limit that ``quick_agent`` sets."""
 
 
@@ -129,7 +129,7 @@ class TestFailures:
     def test_a_container_whose_gpu_is_in_use_outside_the_portal_ends_before_it_starts(
         self, bench: Bench, portal: FakePortal
     ) -> None:
-        bench.start().executor.in_use = lambda gpus: (
+        bench.start().executor.gpu_conflict = lambda gpus: (
             Quotation(f"{gpus[0]} is in use outside the portal.") if gpus else None
         )
         portal.want(entry(spec_of(give_code(portal), env=FOREVER, gpus=("cpu-0",))))
@@ -273,7 +273,7 @@ class TestPortalAway:
         bench.start()
         portal.until(lambda: bench.lease(NAME))
         write_json(bench.files.scribe(NAME) / "status.json", {"lease": "report"})
-        monkeypatch.setattr("runners.agent.program.PROMPT_SECONDS", 0.05)
+        monkeypatch.setattr("runners.agent.program.MAX_REPLY_SECONDS", 0.05)
         portal.slow_seconds = 0.15
         portal.until_reports()
         lease = bench.lease(NAME)
@@ -288,7 +288,7 @@ class TestPortalAway:
         bench.start()
         portal.until(lambda: bench.lease(NAME))
         with monkeypatch.context() as late:
-            late.setattr("runners.agent.program.PROMPT_SECONDS", 0.05)
+            late.setattr("runners.agent.program.MAX_REPLY_SECONDS", 0.05)
             portal.slow_seconds = 0.15
             portal.until_reports()
             lease = bench.lease(NAME)
@@ -328,7 +328,7 @@ class TestPortalAway:
         portal.until(lambda: agent._backoff.failures > 0)  # what was under way has come back
         monkeypatch.setattr("runners.agent.program.SYNC_SECONDS", 60.0)
         monkeypatch.setattr("runners.agent.program.RETRY_SECONDS", RETRY_SECONDS)
-        monkeypatch.setattr(Backoff, "failed", FAILED)
+        monkeypatch.setattr(Backoff, "next_pause", FAILED)
         agent._backoff.failures = 20
         agent._sync_not_before = 0.0
         rest = agent._sync()

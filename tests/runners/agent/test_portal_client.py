@@ -204,8 +204,8 @@ def test_only_the_authority_that_was_named_is_trusted(tmp_path: Path, monkeypatc
 
 def test_pauses_grow_are_jittered_and_bounded() -> None:
     backoff = Backoff(1.0, 8.0)
-    pauses = [backoff.failed() for _ in range(2000)]
+    pauses = [backoff.next_pause() for _ in range(2000)]
     assert all(0.5 <= pause <= 8.0 for pause in pauses)
     assert len({round(pause, 6) for pause in pauses[10:]}) > 1000
-    backoff.worked()
-    assert backoff.failed() <= 1.0
+    backoff.reset()
+    assert backoff.next_pause() <= 1.0

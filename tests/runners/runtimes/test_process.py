@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from runners.host import processes
-from runners.runtime import CreateError, Folders, Observed
+from runners.runtime import CreateError, Folders, ObservedContainer
 from runners.runtimes import process
 from runners.runtimes.process import ProcessRuntime
 from runners.spec import JobIdentity
@@ -59,7 +59,7 @@ def wait(until: Callable[[], object], seconds: float = 15) -> None:
         time.sleep(0.02)
 
 
-def only(runtime: ProcessRuntime) -> Observed:
+def only(runtime: ProcessRuntime) -> ObservedContainer:
     (seen,) = runtime.list()
     return seen
 
@@ -74,7 +74,7 @@ def test_every_verb_may_be_repeated(runtime: ProcessRuntime, folders: Folders) -
     runtime.start(spec.name)
     wait(lambda: only(runtime).state == "exited")
     runtime.start(spec.name)
-    assert only(runtime) == Observed(spec.name, spec.job, spec.attempt, spec.number, "exited", 3)
+    assert only(runtime) == ObservedContainer(spec.name, spec.job, spec.attempt, spec.number, "exited", 3)
     assert runtime.logs(spec.name, 100) == b"hello\n"
     for _ in range(2):
         runtime.stop(spec.name, 1)
@@ -129,12 +129,12 @@ def test_two_threads_may_see_one_end(
 ) -> None:
     """One lists while the other stops."""
     run(runtime, folders, "raise SystemExit(3)")
-    whole, seen = os.fsync, list[Observed]()
+    whole, seen = os.fsync, list[ObservedContainer]()
 
     def interrupted(handle: int) -> None:
         whole(handle)
         if not seen:
-            seen.append(Observed("in hand", 0, 0, 0, "running"))
+            seen.append(ObservedContainer("in hand", 0, 0, 0, "running"))
             other = threading.Thread(target=lambda: seen.extend(runtime.list()))
             other.start()
             other.join()
