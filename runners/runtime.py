@@ -26,7 +26,7 @@ class RunError(Exception):
     RunError
     ├── EngineError   it does not answer, or not in time: nothing is known, try again later
     └── CreateError   this container cannot be created, even if tried again: exit_reason ``create_error``
-        └── TroubleError   because of an error of the engine itself, which may be temporary
+        └── TransientCreateError   because of an error of the engine itself, which may be temporary
     """
 
     def __init__(self, message: Message | str) -> None:
@@ -42,7 +42,7 @@ class CreateError(RunError):
     pass
 
 
-class TroubleError(CreateError):
+class TransientCreateError(CreateError):
     pass
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-from runners.agent.claims import ASIDE
+from runners.agent.claims import ASIDE_MARK
 from runners.agent.journal import delete_tree
 from runners.agent.log_shipper import MAX_STREAM
 from runners.host.node_files import NodeFiles, disk_usage
@@ -56,7 +56,7 @@ def tidy(files: NodeFiles, jobs: Collection[int], attempts: Collection[int]) -> 
         elif age_seconds(folder) > KEEP_SECONDS:
             delete_tree(folder)
     for folder in files.attempts.iterdir():
-        kept = KEEP_SECONDS if ASIDE in folder.name else MIN_AGE_SECONDS
+        kept = KEEP_SECONDS if ASIDE_MARK in folder.name else MIN_AGE_SECONDS
         if folder.name not in known and age_seconds(folder) > kept:
             delete_tree(folder)
 

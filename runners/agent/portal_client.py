@@ -38,7 +38,7 @@ WAIT_SECONDS = 60.0
 UPLOAD_SECONDS = 60.0
 """The longest time between two pieces of an output file, not for the whole file."""
 UPLOAD = httpx.Timeout(UPLOAD_SECONDS, connect=CONNECT_SECONDS)
-PIECE = 256 * 1024
+PIECE_BYTES = 256 * 1024
 
 
 class PortalError(Exception):
@@ -171,7 +171,7 @@ class PortalClient:
                 if response.status_code != 200:
                     response.read()
                     raise refusal(response)
-                for piece in response.iter_raw(PIECE):
+                for piece in response.iter_raw(PIECE_BYTES):
                     digest.update(piece)
                     size += len(piece)
                     if size > max_bytes:
@@ -362,7 +362,7 @@ def away(error: httpx.HTTPError) -> PortalAwayError:
 def _pieces(file: BinaryIO, size: int) -> Iterator[bytes]:
     left = size
     while left:
-        if not (piece := file.read(min(PIECE, left))):
+        if not (piece := file.read(min(PIECE_BYTES, left))):
             raise OSError(errno.EAGAIN, "the file changed while it was sent")
         left -= len(piece)
         yield piece

@@ -31,7 +31,7 @@ from functools import partial
 from typing import Any
 
 from runners.agent import shared_folders
-from runners.agent.actions import ActionExecutor, ActionState, NotReadyError, counts_from_the_report, renew_lease
+from runners.agent.actions import ActionExecutor, ActionState, NotReadyError, accepts_late_renewal, renew_lease
 from runners.agent.code_store import CodeStore
 from runners.agent.disk_watch import exceeded_limit, tidy
 from runners.agent.enrol import take_new_token
@@ -260,7 +260,7 @@ class Agent:
             if in_time:
                 self._replied_at = sent_at
         for name in leases_to_renew(desired, self.journal.entries(desired)):
-            if in_time or counts_from_the_report(self.files, name):
+            if in_time or accepts_late_renewal(self.files, name):
                 try:
                     renew_lease(self.files, name, sent_at)
                 except OSError as error:  # of one container: it must not delay the leases of the others
@@ -452,7 +452,7 @@ def run(settings: Settings) -> int:
     files = NodeFiles(settings.home, settings.datasets, settings.shared)
     lock = lock_home(files)
     try:
-        shared_folders.begin(files)
+        shared_folders.prepare(files)
         identity: Identity = identify(settings, files, stop)
         runtime, environments = make_runtime(identity, files, settings.overlay_address)
         portal = settings.client(settings.url or identity.url, identity.token)

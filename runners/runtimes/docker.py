@@ -43,7 +43,7 @@ from runners.runtime import (
     Folders,
     Interpreter,
     ObservedContainer,
-    TroubleError,
+    TransientCreateError,
 )
 from runners.runtimes import docker_checks
 from runners.runtimes.host_config import Host, Identity, container_config, network_config, owner_for
@@ -99,7 +99,7 @@ def engine_calls() -> Iterator[None]:
 
 
 def _refused(message: Callable[[str], Message], error: APIError) -> CreateError:
-    kind = TroubleError if error.is_server_error() else CreateError
+    kind = TransientCreateError if error.is_server_error() else CreateError
     return kind(message(str(error.explanation)))
 
 

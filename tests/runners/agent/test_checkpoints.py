@@ -84,7 +84,7 @@ def two(one: Node, tmp_path: Path) -> Node:
 def test_a_folder_comes_back_the_same_elsewhere(
     one: Node, two: Node, portal: FakePortal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoints, "PIECE", 1000)
+    monkeypatch.setattr(checkpoints, "PIECE_BYTES", 1000)
     one.write("model.pt", os.urandom(2500))
     one.write("deep/er/meta.json", b"{}")
     one.write("empty", b"")
@@ -154,7 +154,7 @@ def test_a_checkpoint_being_written_is_waited_for_but_not_for_ever(
     one.write("new", b"2", age=0)
     job.send(NAME, ended=False)
     assert not portal.checkpoints
-    monkeypatch.setattr(checkpoints, "PATIENCE_SECONDS", 0)
+    monkeypatch.setattr(checkpoints, "MAX_UNSTABLE_SECONDS", 0)
     job.send(NAME, ended=False)
     assert set(portal.checkpoints) == {"old", "new"}
 

@@ -17,7 +17,7 @@ from runners.agent.program import RETRY_SECONDS
 from runners.host.node_files import NodeFiles, write_json
 from runners.launch.scribe import RESERVE, RESERVE_BYTES, keep_room
 from runners.messages import Quotation
-from runners.runtime import TroubleError
+from runners.runtime import TransientCreateError
 from runners.runtimes.fake import BadRuntime, FakeRuntime
 from tests.fake_portal import FakePortal
 from tests.runners.agent_bench import FOREVER, NAME, Bench, entry, give_code, spec_of, starts
@@ -41,7 +41,7 @@ class TestFailures:
         bench.stop()
 
     def test_an_engine_in_trouble_is_asked_again(self, portal: FakePortal, tmp_path: Path) -> None:
-        runtime = BadRuntime(("create", "start"), times=2, error=TroubleError("No disk."))
+        runtime = BadRuntime(("create", "start"), times=2, error=TransientCreateError("No disk."))
         bench = Bench(tmp_path / "agent", portal, runtime)
         portal.want(entry(spec_of(give_code(portal))))
         bench.start()
@@ -50,8 +50,10 @@ class TestFailures:
         bench.stop()
 
     def test_but_not_for_ever(self, portal: FakePortal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(actions, "TROUBLE_SECONDS", 0.5)
-        bench = Bench(tmp_path / "agent", portal, BadRuntime(("start",), times=99, error=TroubleError("No disk.")))
+        monkeypatch.setattr(actions, "TRANSIENT_ERROR_SECONDS", 0.5)
+        bench = Bench(
+            tmp_path / "agent", portal, BadRuntime(("start",), times=99, error=TransientCreateError("No disk."))
+        )
         portal.want(entry(spec_of(give_code(portal))))
         bench.start()
         portal.until(lambda: not portal.desired, 20)
