@@ -1,7 +1,7 @@
 """Executes one action for one container. Slow: each action runs in its own thread.
 
-Raises PortalAwayError, EngineError, TransientCreateError, BusyError or NotReadyError when the action should be tried
-again. An action that can never work ends the container with ``create_error`` and a sentence.
+Raises PortalUnavailableError, EngineError, TransientCreateError, BusyError or NotReadyError when the action should be
+tried again. An action that can never work ends the container with ``create_error`` and a sentence.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from runners.agent.code_store import CodeStore, unpack
 from runners.agent.journal import ContainerJournal, delete_tree
 from runners.agent.log_shipper import LogShipper
 from runners.agent.outputs import OutputPortal, OutputSender
-from runners.agent.portal_client import Backoff, PortalAwayError, PortalError, PortalRefusedError
+from runners.agent.portal_client import Backoff, PortalError, PortalRefusedError, PortalUnavailableError
 from runners.agent.reconcile import (
     Action,
     Collect,
@@ -255,11 +255,11 @@ class ActionExecutor:
             message = error.message
         except PortalRefusedError as error:
             if error.status == 401:
-                raise PortalAwayError(str(error)) from error
+                raise PortalUnavailableError(str(error)) from error
             message = PortalRefused(str(error))
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR):
-                raise PortalAwayError(f"This machine lacks a resource: {error.strerror}.") from error
+                raise PortalUnavailableError(f"This machine lacks a resource: {error.strerror}.") from error
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise NotReadyError(AwaitingSpace()) from error
             message = FoldersNotPrepared(str(error.strerror or error))
@@ -380,7 +380,7 @@ class ActionExecutor:
                 spec.name, self.files.scribe(spec.name), spec.slots, known_to_portal=True
             )  # an earlier agent noted the exit
             if not self.shipper.finish(spec.name, COLLECT_SECONDS):
-                raise PortalAwayError("The rest of its log could not be sent yet.")
+                raise PortalUnavailableError("The rest of its log could not be sent yet.")
             if self.claims.owns_attempt_folder(spec):
                 self.output_sender(spec).send(spec.name, ended=True)
         self.journal.change(spec.name, collected=True)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from runners.agent.journal import delete_tree
-from runners.agent.portal_client import PortalAwayError, PortalRefusedError
+from runners.agent.portal_client import PortalRefusedError, PortalUnavailableError
 from runners.host.exclusive import ExclusiveSection
 from runners.host.node_files import FolderWalk, UnsafeFileError, open_beneath, read_own_json, write_json
 from runners.messages import Message
@@ -133,8 +133,8 @@ class JobCheckpoints:
     def send(self, container: str, *, ended: bool) -> None:
         """Send what has changed; while a job runs, only when it has left the folder unchanged for a while.
 
-        ``ended``: no container on this node writes any more. Raises PortalAwayError when the portal does not answer, and
-        BusyError while another thread sends or fetches; try again later.
+        ``ended``: no container on this node writes any more. Raises PortalUnavailableError when the portal does not answer,
+        and BusyError while another thread sends or fetches; try again later.
         """
         with self._section.enter():
             record = CheckpointRecord.read(self.home / "kept.json")
@@ -152,12 +152,12 @@ class JobCheckpoints:
                     self._send(container, record, seen, changed, deleted, forced)
             except PortalRefusedError as refused:
                 if refused.status == 401:
-                    raise PortalAwayError(str(refused)) from refused
+                    raise PortalUnavailableError(str(refused)) from refused
                 self._refused = seen
                 self.complaint = CheckpointsNotKept(str(refused))
             except _ChangedError as error:
                 if ended:
-                    raise PortalAwayError("Its checkpoints are still being written.") from error
+                    raise PortalUnavailableError("Its checkpoints are still being written.") from error
 
     def users(self) -> list[str]:
         return CheckpointRecord.read(self.home / "kept.json").users
@@ -222,7 +222,7 @@ class JobCheckpoints:
                     break
                 self._send_missing(container, set(answer["missing"]), entries, files)
             else:
-                raise PortalAwayError("The portal does not have the checkpoints that it was sent.")
+                raise PortalUnavailableError("The portal does not have the checkpoints that it was sent.")
         self._changing_since, self._refused, self.complaint = None, {}, None
         if answer["outdated"]:
             return
@@ -243,7 +243,7 @@ class JobCheckpoints:
                 "outdated": bool(answer["outdated"]),
             }
         except (KeyError, TypeError, ValueError) as error:
-            raise PortalAwayError("The portal's answer about checkpoints is not understood.") from error
+            raise PortalUnavailableError("The portal's answer about checkpoints is not understood.") from error
 
     def _read(
         self, path: str, max_bytes: int, stack: contextlib.ExitStack, files: dict[str, BinaryIO]
@@ -294,7 +294,7 @@ class JobCheckpoints:
     ) -> None:
         """Replace the folder with the newest set of the job, if that is newer than the folder.
 
-        The folder is not replaced while another container uses it that is alive. Raises PortalAwayError, also while
+        The folder is not replaced while another container that is alive uses it. Raises PortalUnavailableError, also while
         another node still has to send; BusyError while another thread sends; OSError when the disk is full.
         """
         with self._section.enter():
@@ -318,7 +318,7 @@ class JobCheckpoints:
                 return NewestSet(0, {}, False)
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise PortalAwayError("The portal's answer about checkpoints is not understood.") from error
+            raise PortalUnavailableError("The portal's answer about checkpoints is not understood.") from error
 
     def _replace_folder(
         self, container: str, files: dict[str, CheckpointFile], report_progress: Callable[[Message], None]
@@ -368,7 +368,9 @@ class JobCheckpoints:
                 raise
             raise CreateError(CheckpointIncomplete()) from refused
         if hashlib.sha256(content).hexdigest() != sha256:
-            raise PortalAwayError("A checkpoint that arrived is not the one that was requested (its SHA-256 differs).")
+            raise PortalUnavailableError(
+                "A checkpoint that arrived is not the one that was requested (its SHA-256 differs)."
+            )
         return content
 
 

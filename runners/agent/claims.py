@@ -82,7 +82,7 @@ class Claims:
     def claim(self, spec: RunSpec) -> None:
         """Make sure that the folders of the container's job and attempt are theirs; set aside those that are not.
 
-        Raises PortalAwayError when the portal has to be asked and does not answer.
+        Raises PortalUnavailableError when the portal has to be asked and does not answer.
         """
         for folder, claim, is_owner in self._claimed_folders(spec):
             self._claim(folder, claim, is_owner)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from runners.agent.claims import ASIDE_MARK
 from runners.agent.journal import delete_tree
-from runners.agent.log_shipper import MAX_STREAM
+from runners.agent.log_shipper import MAX_STREAM_BYTES
 from runners.host.node_files import NodeFiles, disk_usage
 from runners.messages import Message
 from runners.messages.containers import CheckpointsOverLimit, FilesOverLimit, SupervisorFolderOverLimit, TooManyFiles
@@ -42,7 +42,7 @@ def exceeded_limit(files: NodeFiles, spec: RunSpec) -> Message | None:
     if checkpoints.disk_bytes > limit or not checkpoints.complete:
         return CheckpointsOverLimit(spec.resources.disk_mib)
     scribe = disk_usage(files.scribe(spec.name))
-    if scribe.disk_bytes > MAX_SCRIBE_MIB * MIB + (spec.slots + 1) * MAX_STREAM or not scribe.complete:
+    if scribe.disk_bytes > MAX_SCRIBE_MIB * MIB + (spec.slots + 1) * MAX_STREAM_BYTES or not scribe.complete:
         return SupervisorFolderOverLimit()
     return None
 

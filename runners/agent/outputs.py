@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-from runners.agent.portal_client import PortalAwayError, PortalRefusedError
+from runners.agent.portal_client import PortalRefusedError, PortalUnavailableError
 from runners.host.exclusive import ExclusiveSection
 from runners.host.node_files import FolderWalk, FoundFile, UnsafeFileError, open_beneath, read_own_json, write_json
 from runners.messages import Message, Quotation, message_from
@@ -79,8 +79,8 @@ class OutputSender:
     def send(self, container: str, *, ended: bool) -> None:
         """Send new and changed files; while the job runs, only those that have not changed for a while.
 
-        Raises PortalAwayError when the portal does not answer, or at an end when a file is still being changed (by
-        another container of the attempt), and BusyError while another thread sends. What was sent is not sent again.
+        Raises PortalUnavailableError when the portal does not answer, or at an end when a file is still being changed
+        (by another container of the attempt), and BusyError while another thread sends. What was sent is not sent again.
         """
         with self._section.enter():
             changed, unsteady = False, ""
@@ -100,7 +100,7 @@ class OutputSender:
                     with contextlib.suppress(OSError):
                         self._sent.write(self.record_file)
         if ended and unsteady:
-            raise PortalAwayError(f"{unsteady!a} is still being written.")
+            raise PortalUnavailableError(f"{unsteady!a} is still being written.")
 
     def complaint(self) -> Message | None:
         """Return which files were not kept, for the job's page; None when all were."""
@@ -133,7 +133,7 @@ class OutputSender:
             pass  # it is no longer a regular file
         except PortalRefusedError as refused:
             if refused.status == 401:
-                raise PortalAwayError(str(refused)) from refused
+                raise PortalUnavailableError(str(refused)) from refused
             self._refuse(found.path, version, refused.reason)
         except OSError as error:
             if error.errno == errno.EAGAIN:

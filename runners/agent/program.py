@@ -34,18 +34,18 @@ from runners.agent import shared_folders
 from runners.agent.actions import ActionExecutor, ActionState, NotReadyError, accepts_late_renewal, renew_lease
 from runners.agent.code_store import CodeStore
 from runners.agent.disk_watch import exceeded_limit, tidy
-from runners.agent.enrol import take_new_token
+from runners.agent.enrol import rotate_token
 from runners.agent.environment_keeper import EnvironmentKeeper
 from runners.agent.journal import ContainerJournal, delete_tree
 from runners.agent.log_shipper import LogShipper
 from runners.agent.loops import Loop, OverdueTracker
 from runners.agent.machine import Machine
 from runners.agent.networks import Networks
-from runners.agent.portal_client import Backoff, PortalAwayError, PortalClient, PortalError, PortalRefusedError
+from runners.agent.portal_client import Backoff, PortalClient, PortalError, PortalRefusedError, PortalUnavailableError
+from runners.agent.rank_group_reports import RANK_GROUPS_SECONDS, RankGroupReports
 from runners.agent.reconcile import Action, DesiredContainer, Finish, JournalEntry, leases_to_renew, reconcile, state_of
 from runners.agent.report import container_report, exit_message, node_report, read_phase
-from runners.agent.ring_reports import RANK_GROUPS_SECONDS, RankGroupReports
-from runners.agent.settings import Identity, Settings, identify, lock_home, make_runtime
+from runners.agent.settings import NodeIdentity, Settings, load_or_join, lock_home, make_runtime
 from runners.agent.signals import StopSignal
 from runners.environments.builds import Environments
 from runners.host.node_files import NodeFiles
@@ -235,7 +235,7 @@ class Agent:
         self._sync_not_before = sent_at + MIN_SYNC_INTERVAL_SECONDS
         self.machine.update_clock(reply, sent_at)
         if reply.get("rotate") is True:
-            take_new_token(self.files, self.portal)
+            rotate_token(self.files, self.portal)
         try:
             self._apply_reply(reply, sent_at)
         except (TypeError, KeyError, ValueError, AttributeError) as error:
@@ -267,7 +267,7 @@ class Agent:
                     logger.error(
                         "The lease of %s could not be renewed, so the container will end itself: %s", name, error
                     )
-        self.environments.want(environments)
+        self.environments.set_wanted(environments)
         if changed or not self._full_pass:
             self._wake("reconcile", "observe", "networks")
 
@@ -290,10 +290,10 @@ class Agent:
         with self._lock:
             seen = self._known_digest
         try:
-            answer = self.portal.wait(seen)
+            answer = self.portal.wait_for_change(seen)
         except PortalRefusedError:
             return SYNC_SECONDS
-        except PortalAwayError:
+        except PortalUnavailableError:
             return self._wait_backoff.next_pause()
         self._wait_backoff.reset()
         if answer == seen:
@@ -453,7 +453,7 @@ def run(settings: Settings) -> int:
     lock = lock_home(files)
     try:
         shared_folders.prepare(files)
-        identity: Identity = identify(settings, files, stop)
+        identity: NodeIdentity = load_or_join(settings, files, stop)
         runtime, environments = make_runtime(identity, files, settings.overlay_address)
         portal = settings.client(settings.url or identity.url, identity.token)
         machine = Machine(files.home, runtime, portal.url, settings.overlay_address, files)

@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from runners.agent.environment_keeper import AllReady
+from runners.agent.environment_keeper import FakeEnvironments
 from runners.agent.journal import ContainerJournal
 from runners.agent.machine import Machine
 from runners.agent.portal_client import PortalClient
 from runners.agent.program import Agent
-from runners.agent.settings import Identity
+from runners.agent.settings import NodeIdentity
 from runners.demo.programs import ENDINGS, SILENT_BEFORE_TRAINING, Mishap, Training, closing, opening, outputs
 from runners.host.gpus import Gpu
 from runners.host.node_files import NodeFiles
@@ -302,7 +302,11 @@ class DemoAgent(Agent):
 
 
 def start_node(
-    home: Path, url: str, identity: Identity, gpus: int, reached: Callable[[int], ReachedStep | None] = lambda job: None
+    home: Path,
+    url: str,
+    identity: NodeIdentity,
+    gpus: int,
+    reached: Callable[[int], ReachedStep | None] = lambda job: None,
 ) -> DemoAgent:
     """Start an agent in threads of this process; ``stop()`` ends it. ``reached`` returns the progress of a job by its number."""
     files = NodeFiles(home)
@@ -311,6 +315,6 @@ def start_node(
     runtime = DemoRuntime(identity.name, gpus, reached=reached, clock=time.monotonic)
     runtime.resume(files)
     portal = PortalClient(url, identity.token, allow_http=True)
-    agent = DemoAgent(files, portal, runtime, AllReady(), DemoMachine(home, runtime, portal.url))
+    agent = DemoAgent(files, portal, runtime, FakeEnvironments(), DemoMachine(home, runtime, portal.url))
     agent.start()
     return agent

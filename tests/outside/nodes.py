@@ -17,11 +17,11 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from runners.agent.environment_keeper import AllReady
+from runners.agent.environment_keeper import FakeEnvironments
 from runners.agent.machine import Machine
 from runners.agent.portal_client import PortalClient
 from runners.agent.program import Agent
-from runners.agent.settings import Identity
+from runners.agent.settings import NodeIdentity
 from runners.host.gpus import Gpu
 from runners.host.node_files import NodeFiles
 from runners.runtimes.fake import FakeRuntime, Pretended, append_output, write_beside
@@ -143,10 +143,10 @@ def start(number: int, name: str, url: str, home: Path, join_token: str, trainin
     joining = PortalClient(url, allow_http=True)
     node, token = joining.join(join_token, name, "fake", {"hostname": name, "cpus": 64, "memory_mib": 262_144})
     joining.close()
-    Identity(node, token, url, name, "fake", uuid.uuid4().hex).write(files.identity)
+    NodeIdentity(node, token, url, name, "fake", uuid.uuid4().hex).write(files.identity)
     runtime = PretendedNode(number, name, trainings)
     portal = PortalClient(url, token, allow_http=True)
-    agent = Agent(files, portal, runtime, AllReady(), PretendedMachine(home, runtime, portal.url))
+    agent = Agent(files, portal, runtime, FakeEnvironments(), PretendedMachine(home, runtime, portal.url))
     agent.start()
     return agent
 

@@ -180,7 +180,7 @@ class Shipper(LogShipper):
     """Sends when it is asked to, in no threads of its own."""
 
     def finish(self, name: str, seconds: float) -> bool:
-        if (turn := self._turns.get(name)) is None:
+        if (turn := self._queued_logs.get(name)) is None:
             return True
         turn.log.ended = True
         try:
@@ -188,10 +188,10 @@ class Shipper(LogShipper):
                 pass
         except PortalError:
             return False
-        return turn.log.drained
+        return turn.log.is_drained
 
     def pump(self) -> None:
-        for turn in self._turns.values():
+        for turn in self._queued_logs.values():
             try:
                 turn.log.send_batch(self._portal)
             except PortalError:

@@ -11,7 +11,7 @@ import pytest
 
 from runners.agent import checkpoints
 from runners.agent.checkpoints import JobCheckpoints
-from runners.agent.portal_client import PortalAwayError, PortalClient, PortalRefusedError
+from runners.agent.portal_client import PortalClient, PortalRefusedError, PortalUnavailableError
 from runners.messages import Message
 from runners.runtimes import owners
 from runners.runtimes.host_config import Owner
@@ -219,7 +219,7 @@ def test_a_file_written_over_while_it_is_sent_is_left_for_the_next_time(
     monkeypatch.setattr(PortalClient, "change_checkpoints", written)
     one.send()
     assert not portal.checkpoints
-    with pytest.raises(PortalAwayError, match="still being written"):
+    with pytest.raises(PortalUnavailableError, match="still being written"):
         one.write("model.pt", b"third")
         one.send(ended=True)
     monkeypatch.undo()
@@ -253,7 +253,7 @@ def test_a_piece_that_was_altered_on_its_way_is_not_used(one: Node, portal: Fake
     sha256 = hashlib.sha256(b"x").hexdigest()
     portal.pieces[sha256] = b"y"
     portal.checkpoints, portal.checkpoint_version = {"a": [1, 1, [sha256]]}, 1
-    with pytest.raises(PortalAwayError, match="SHA-256"):
+    with pytest.raises(PortalUnavailableError, match="SHA-256"):
         one.fetch()
     assert one.files() == {}
 
@@ -272,7 +272,7 @@ def test_a_folder_in_use_is_left_alone(one: Node, two: Node) -> None:
 
 def test_it_waits_for_a_node_that_has_yet_to_send(one: Node, portal: FakePortal) -> None:
     portal.waiting_for = "gpu-2"
-    with pytest.raises(PortalAwayError, match="from gpu-2"):
+    with pytest.raises(PortalUnavailableError, match="from gpu-2"):
         one.fetch()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runners.agent import shared_folders
-from runners.agent.environment_keeper import AllReady
+from runners.agent.environment_keeper import FakeEnvironments
 from runners.agent.portal_client import PortalClient
 from runners.agent.program import Agent
 from runners.agent.reconcile import Forget, JournalEntry
@@ -160,7 +160,7 @@ def test_while_a_job_has_a_container_here_one_object_takes_care_of_its_checkpoin
     bench: Bench, portal: FakePortal
 ) -> None:
     """Two would not exclude each other: the next attempt fetches while the last container of the first is forgotten."""
-    agent = Agent(bench.files, PortalClient(portal.url, "sln_fake"), bench.runtime, AllReady())
+    agent = Agent(bench.files, PortalClient(portal.url, "sln_fake"), bench.runtime, FakeEnvironments())
     agent.journal.begin(NAME, JournalEntry(1, 11, 1))
     first, second = spec_of("0" * 64, NAME, attempt=11), spec_of("0" * 64, SECOND, attempt=12)
     kept, sender = agent.executor.job_checkpoints(first), agent.executor.output_sender(first)

@@ -16,7 +16,7 @@ from runners.agent import claims
 from runners.agent.claims import ASIDE_MARK, IDENTITY_FILE, Claim, Claims
 from runners.agent.disk_watch import KEEP_SECONDS, MIN_AGE_SECONDS, tidy
 from runners.agent.journal import ContainerJournal, delete_tree
-from runners.agent.portal_client import PortalAwayError, PortalRefusedError
+from runners.agent.portal_client import PortalRefusedError, PortalUnavailableError
 from runners.agent.reconcile import JournalEntry
 from runners.host.exclusive import BusyError
 from runners.host.node_files import NodeFiles
@@ -204,7 +204,7 @@ class TestFoldersOfTheReleaseBefore:
         claims_of(files, portal).claim(SPEC)
         assert aside(files.jobs) == [] and portal.asked == [] and Claim.read(files.job(41)) is not None
 
-    @pytest.mark.parametrize("error", [PortalAwayError("away"), PortalRefusedError(401, "unknown")])
+    @pytest.mark.parametrize("error", [PortalUnavailableError("away"), PortalRefusedError(401, "unknown")])
     def test_nothing_is_decided_while_the_portal_is_away(self, files: NodeFiles, error: Exception) -> None:
         leave(files)
         with pytest.raises(type(error)):

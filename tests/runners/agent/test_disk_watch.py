@@ -61,7 +61,7 @@ def test_a_flood_of_names_is_too_much(tmp_path: Path, folders: Folders, monkeypa
 def test_the_scribe_may_not_be_used_as_a_store(
     tmp_path: Path, folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runners.agent.disk_watch.MAX_STREAM", 0)
+    monkeypatch.setattr("runners.agent.disk_watch.MAX_STREAM_BYTES", 0)
     monkeypatch.setattr("runners.agent.disk_watch.MAX_SCRIBE_MIB", 1)
     (folders.scribe / "loot").write_bytes(os.urandom(1100 << 10))
     assert "only its supervisor" in sentence(tmp_path)

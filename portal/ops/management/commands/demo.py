@@ -27,7 +27,7 @@ from portal.ops.up.preflight import AlreadyRunningError, lock_home
 from portal.ops.up.processes import Program, ProgramManager
 from portal.ops.up.welcome import Story
 from portal.refused import Refused
-from runners.agent.settings import Identity
+from runners.agent.settings import NodeIdentity
 from runners.demo.nodes import DemoAgent, ReachedStep, start_node
 
 SUBMIT_SECONDS = 25.0
@@ -141,7 +141,7 @@ class Command(up.Command):
         self._wait_for_answer()
         for node in Node.objects.filter(removed_at=None, runtime=Node.Runtime.FAKE):
             home = people.node_home(node.name)
-            identity = Identity.read(home / "node.json")
+            identity = NodeIdentity.read(home / "node.json")
             if identity is not None:
                 self.agents.append(start_node(home, self._url(), identity, node.gpus.count(), reached_for_agent))
         admin, *others = people.PEOPLE
