@@ -85,7 +85,7 @@ class AttemptNetwork:
     peers: frozenset[str] = frozenset()
 
 
-Interpreter = Callable[[str], str | None]
+EnvironmentLookup = Callable[[str], str | None]
 """Maps an environment's key to what runs it here (an image, or a virtualenv's python); None while it is not ready."""
 
 
@@ -156,11 +156,11 @@ class ContainerRuntime(Protocol):
         ...
 
 
-LAUNCH = ("__init__.py", "spec.py", "messages", "launch", "training")
+LAUNCH_PATHS = ("__init__.py", "spec.py", "messages", "launch", "training")
 """The part of ``runners`` that jobs need: what runs first in a container with its messages, and the training library."""
 
 
-def module_of(spec: RunSpec) -> str:
+def launch_module(spec: RunSpec) -> str:
     """Return the module of the container's first process."""
     return "runners.launch.driver" if spec.role == "driver" else "runners.launch.supervisor"
 

@@ -68,7 +68,7 @@ from runners.runtime import (
     RunError,
     TransientCreateError,
 )
-from runners.spec import JobIdentity, RunSpec, group_of
+from runners.spec import JobIdentity, RunSpec, group_name
 
 logger = logging.getLogger(__name__)
 
@@ -323,7 +323,7 @@ class ActionExecutor:
         """Whether a container may use the job's checkpoints: also one of this attempt on another node that shares them."""
         entry = self.journal.get(user)
         if entry is None:
-            return self.files.shared is not None and group_of(user) == spec.group
+            return self.files.shared is not None and group_name(user) == spec.group
         return entry.exit is None
 
     def _start(self, spec: RunSpec) -> None:

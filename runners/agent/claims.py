@@ -26,7 +26,7 @@ from runners.agent.portal_client import PortalRefusedError
 from runners.host.exclusive import BusyError
 from runners.host.node_files import NodeFiles, read_own_json, write_json
 from runners.messages.problems import FoldersSetAside
-from runners.spec import RunSpec, group_of
+from runners.spec import RunSpec, group_name
 
 IDENTITY_FILE = "identity.json"
 ASIDE_MARK = ".other-"
@@ -110,7 +110,7 @@ class Claims:
         if _has_files(folder) and all(entry.attempt != attempt for entry in others):
             with _folder_lock(folder.parent):
                 claim = Claim.read(folder)
-                if folder.is_dir() and (claim is None or claim.attempt == group_of(name)):
+                if folder.is_dir() and (claim is None or claim.attempt == group_name(name)):
                     self._set_aside(folder, claim)
 
     def find_set_aside(self) -> None:
@@ -179,7 +179,7 @@ class Claims:
         """Whether another container of the attempt was prepared in the folder."""
         others = self._journal.entries().items()
         return any(
-            entry.attempt == spec.attempt and group_of(name) == spec.group
+            entry.attempt == spec.attempt and group_name(name) == spec.group
             for name, entry in others
             if name != spec.name
         )

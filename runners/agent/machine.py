@@ -125,7 +125,9 @@ def inspect_machine(home: Path, runtime: str, url: str, overlay_address: str) ->
 
         made = DockerRuntime("enrolment", "0", lambda key: None, close_firewall=False)
     elif runtime == "process":
-        made = ProcessRuntime("enrolment", "0", home / "processes", lambda key: None, confinement_check.find)
+        made = ProcessRuntime(
+            "enrolment", "0", home / "processes", lambda key: None, confinement_check.find_confinement
+        )
     else:
         made = FakeRuntime()
     machine = Machine(home, made, url, overlay_address)

@@ -285,7 +285,9 @@ def make_runtime(
         if identity.runtime == "process":
             venvs = ProcessEnvironments(cuda=cuda)
             state = files.home / "processes"
-            return ProcessRuntime(identity.installation, node, state, venvs.reference_of, confinement_check.find), venvs
+            return ProcessRuntime(
+                identity.installation, node, state, venvs.reference_of, confinement_check.find_confinement
+            ), venvs
     except RunError as error:
         raise SetupError(str(error)) from error
     return FakeRuntime(), FakeEnvironments()

@@ -22,7 +22,7 @@ from runners.demo.programs import ENDINGS, SILENT_BEFORE_TRAINING, Mishap, Train
 from runners.host.gpus import Gpu
 from runners.host.node_files import NodeFiles
 from runners.runtime import Folders
-from runners.runtimes.fake import FakeRuntime, Pretended, append_output, read_json
+from runners.runtimes.fake import FakeContainer, FakeRuntime, append_output, read_json
 from runners.spec import RunSpec
 
 LINE_SECONDS = 6.0
@@ -146,7 +146,7 @@ class DemoRuntime(FakeRuntime):
         self._courses[name] = course
         course.write(run.folders.scribe.parent)
 
-    def _begin(self, run: Pretended) -> None:
+    def _write_first_lines(self, run: FakeContainer) -> None:
         scribe, course = run.folders.scribe, self._courses[run.spec.name]
         if run.spec.role == "driver":
             ranks = _ranks(run)
@@ -172,7 +172,7 @@ class DemoRuntime(FakeRuntime):
                 run.lease_at = self.clock()
         return len(self.containers)
 
-    def _pretend(self, spec: RunSpec, folders: Folders, course: Course) -> Pretended:
+    def _pretend(self, spec: RunSpec, folders: Folders, course: Course) -> FakeContainer:
         ending = ENDINGS.get(course.mishap) if course.mishap else None
         env = {"FAKE_RUN_SECONDS": str(course.seconds)}
         if ending is not None and ending.exit_reason == "oom" and spec.role == "host":
@@ -180,7 +180,7 @@ class DemoRuntime(FakeRuntime):
         elif ending is not None:
             env["FAKE_EXIT_CODE"] = str(ending.exit_code)
         self._courses[spec.name] = course
-        run = Pretended(replace(spec, env=tuple({**env, **dict(spec.env), **env}.items())), folders)
+        run = FakeContainer(replace(spec, env=tuple({**env, **dict(spec.env), **env}.items())), folders)
         return self.containers.setdefault(spec.name, run)
 
     def devices(self) -> list[Gpu]:
@@ -188,7 +188,7 @@ class DemoRuntime(FakeRuntime):
         busy = {uuid: run for run in list(self.containers.values()) if run.state == "running" for uuid in run.spec.gpus}
         return [self._device(index, uuid, busy.get(uuid)) for index, uuid in enumerate(self.uuids)]
 
-    def _device(self, index: int, uuid: str, run: Pretended | None) -> Gpu:
+    def _device(self, index: int, uuid: str, run: FakeContainer | None) -> Gpu:
         # Steady for a while and different from GPU to GPU; nothing secret depends on it.
         chance = random.Random(f"{uuid} {int(self.clock() / 20)}")  # noqa: S311
         percent, memory = 0, 450
@@ -199,8 +199,8 @@ class DemoRuntime(FakeRuntime):
         heat = COOL + round((HOT - COOL) * percent / 100) + chance.randint(-1, 1)
         return Gpu(uuid, index, "cuda", MODEL, MEMORY_MIB, True, None, percent, memory, heat)
 
-    def _pass_time(self) -> None:
-        super()._pass_time()
+    def _advance(self) -> None:
+        super()._advance()
         now = self.clock()
         for name, run in list(self.containers.items()):
             if run.state != "running" or run.started_at is None or run.spec.role != "host":
@@ -212,7 +212,7 @@ class DemoRuntime(FakeRuntime):
                 self._reported_at[name] = now
                 self._report(run, self._courses[name].step(now - run.started_at))
 
-    def _end(self, run: Pretended, code: int, reason: str, detail: str) -> None:
+    def _end(self, run: FakeContainer, code: int, reason: str, detail: str) -> None:
         course = self._courses.get(run.spec.name)
         if reason == "exited" and course is not None and _is_first(run.spec):
             last = ENDINGS[course.mishap].text if course.mishap else closing(course.training)
@@ -221,7 +221,7 @@ class DemoRuntime(FakeRuntime):
             append_output(run.folders.scribe, "0", "rank 0", last.encode())
         super()._end(run, code, reason, detail)
 
-    def _print(self, run: Pretended, step: int) -> None:
+    def _print(self, run: FakeContainer, step: int) -> None:
         course, first = self._courses[run.spec.name], _is_first(run.spec)
         training = course.training
         if course.mishap in SILENT_BEFORE_TRAINING:
@@ -236,7 +236,7 @@ class DemoRuntime(FakeRuntime):
                 label = str(known.get("label") or f"rank {rank}")
                 append_output(run.folders.scribe, str(slot), label, training.other_line(step, rank).encode())
 
-    def _report(self, run: Pretended, step: int) -> None:
+    def _report(self, run: FakeContainer, step: int) -> None:
         """Write the metrics that ``schedulearn_train`` would write for its steps."""
         course, ranks = self._courses[run.spec.name], _ranks(run)
         training = course.training
@@ -268,17 +268,17 @@ def _is_first(spec: RunSpec) -> bool:
     return spec.role == "host" and spec.hostname == ("h1" if spec.launcher == "horovod" or spec.elastic else "h0")
 
 
-def _hosts(run: Pretended) -> list[tuple[str, int]]:
+def _hosts(run: FakeContainer) -> list[tuple[str, int]]:
     """Return the hosts of the whole attempt with their slots, as the portal sent them."""
     hosts = read_json(run.folders.control / "control.json").get("hosts") or []
     return [(str(host["name"]), int(host["slots"])) for host in hosts]
 
 
-def _ranks(run: Pretended) -> int:
+def _ranks(run: FakeContainer) -> int:
     return sum(slots for _, slots in _hosts(run)) or max(1, run.spec.slots)
 
 
-def _ranks_before(run: Pretended) -> int:
+def _ranks_before(run: FakeContainer) -> int:
     """Return how many ranks the hosts before this one have."""
     hosts = _hosts(run)
     names = [name for name, _ in hosts]

@@ -15,7 +15,7 @@ def make_runtime(
     identity: settings.NodeIdentity, files: NodeFiles, overlay_address: str = ""
 ) -> tuple[ContainerRuntime, Environments]:
     state = files.home / "processes"
-    find = confinement_check.find
+    find = confinement_check.find_confinement
     runtime = ProcessRuntime(identity.installation, str(identity.node), state, lambda key: sys.executable, find)
     return runtime, FakeEnvironments()
 

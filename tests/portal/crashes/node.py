@@ -21,7 +21,7 @@ from runners.agent.program import Agent
 from runners.environments.builds import Report
 from runners.host.gpus import Gpu
 from runners.host.node_files import NodeFiles
-from runners.runtimes.fake import FakeRuntime, Pretended
+from runners.runtimes.fake import FakeContainer, FakeRuntime
 from tests.portal.crashes.processes import Away, Process
 
 if TYPE_CHECKING:
@@ -125,13 +125,13 @@ class Engine(FakeRuntime):
         super().remove(name)
         self.look()
 
-    def _end(self, run: Pretended, code: int, reason: str, detail: str) -> None:
+    def _end(self, run: FakeContainer, code: int, reason: str, detail: str) -> None:
         if reason == "stopped" and run.setting("DEAF") and run.spec.name not in self.forced:
             return  # it was told, and does not listen
         super()._end(run, code, reason, detail)
 
     def look(self) -> None:
-        self._pass_time()
+        self._advance()
         self.lab.judge.live(self.node, {name for name, run in self.containers.items() if run.state == "running"})
 
     def power_off(self) -> None:

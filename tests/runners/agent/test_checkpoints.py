@@ -327,10 +327,10 @@ def test_what_was_fetched_belongs_to_the_job_in_its_container(
     given: dict[str, int] = {}
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(os, "chown", lambda name, uid, gid, **_: given.update({str(name): uid}))
-    owners.give_folders(folders, Owner(7, 7))
+    owners.chown_folders(folders, Owner(7, 7))
     assert given["deep"] == given["a"] == 7
     given.clear()
-    owners.give_folders(folders, Owner(os.stat(two.folder).st_uid, 7))
+    owners.chown_folders(folders, Owner(os.stat(two.folder).st_uid, 7))
     assert "a" not in given, "once it is the job's own, its files are left alone"
 
 

@@ -18,7 +18,7 @@ from runners.host.node_files import NodeFiles, write_json
 from runners.launch.scribe import RESERVE, RESERVE_BYTES, keep_room
 from runners.messages import Quotation
 from runners.runtime import TransientCreateError
-from runners.runtimes.fake import BadRuntime, FakeRuntime
+from runners.runtimes.fake import FailingRuntime, FakeRuntime
 from tests.fake_portal import FakePortal
 from tests.runners.agent_bench import FOREVER, NAME, Bench, entry, give_code, spec_of, starts
 
@@ -31,7 +31,7 @@ FAILED = Backoff.next_pause
 
 class TestFailures:
     def test_an_engine_that_fails_now_and_then_is_asked_again(self, portal: FakePortal, tmp_path: Path) -> None:
-        runtime = BadRuntime(("list", "create", "start", "remove", "logs"), times=2)
+        runtime = FailingRuntime(("list", "create", "start", "remove", "logs"), times=2)
         bench = Bench(tmp_path / "agent", portal, runtime)
         portal.want(entry(spec_of(give_code(portal))))
         bench.start()
@@ -41,7 +41,7 @@ class TestFailures:
         bench.stop()
 
     def test_an_engine_in_trouble_is_asked_again(self, portal: FakePortal, tmp_path: Path) -> None:
-        runtime = BadRuntime(("create", "start"), times=2, error=TransientCreateError("No disk."))
+        runtime = FailingRuntime(("create", "start"), times=2, error=TransientCreateError("No disk."))
         bench = Bench(tmp_path / "agent", portal, runtime)
         portal.want(entry(spec_of(give_code(portal))))
         bench.start()
@@ -52,7 +52,7 @@ class TestFailures:
     def test_but_not_for_ever(self, portal: FakePortal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(actions, "TRANSIENT_ERROR_SECONDS", 0.5)
         bench = Bench(
-            tmp_path / "agent", portal, BadRuntime(("start",), times=99, error=TransientCreateError("No disk."))
+            tmp_path / "agent", portal, FailingRuntime(("start",), times=99, error=TransientCreateError("No disk."))
         )
         portal.want(entry(spec_of(give_code(portal))))
         bench.start()
@@ -67,8 +67,8 @@ class TestFailures:
 
             answers = threading.Event()
 
-            def _called(self, verb: str, name: str) -> None:
-                super()._called(verb, name)
+            def _record_call(self, verb: str, name: str) -> None:
+                super()._record_call(verb, name)
                 self.answers.wait(60)
 
         bench = Bench(tmp_path / "agent", portal, runtime := Stuck())

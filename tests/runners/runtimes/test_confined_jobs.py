@@ -284,7 +284,7 @@ def test_where_a_new_proc_is_refused_files_are_confined_all_the_same(lab: Lab) -
 @pytest.fixture
 def runtime(tmp_path: Path, package: None) -> Iterator[ProcessRuntime]:  # noqa: F811
     state = tmp_path / "state"
-    made = ProcessRuntime("installation", "node", state, lambda key: sys.executable, confinement_check.find)
+    made = ProcessRuntime("installation", "node", state, lambda key: sys.executable, confinement_check.find_confinement)
     assert made.confinement.sandbox is not None
     yield made
     for seen in made.list():

@@ -114,7 +114,7 @@ def test_a_network_whose_containers_were_never_made_is_removed_in_time(
     runtime.create(used, folders)
     runtime.check()
     assert runtime._networks(runtime.identity.engine_name(str(left.network))), "it may be about to be used"
-    monkeypatch.setattr("runners.runtimes.docker.UNUSED_SECONDS", 0.0)
+    monkeypatch.setattr("runners.runtimes.docker.UNUSED_NETWORK_SECONDS", 0.0)
     runtime.check()
     assert not runtime._networks(runtime.identity.engine_name(str(left.network)))
     assert runtime._networks(runtime.identity.engine_name(str(used.network)))

@@ -29,7 +29,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (launch / "supervisor.py").write_text(
         "import os, runpy\nos.chdir(os.environ['SCHEDULEARN_WORKSPACE'])\nrunpy.run_path('main.py', run_name='__main__')"
     )
-    monkeypatch.setattr(process, "HERE", tmp_path / "here")
+    monkeypatch.setattr(process, "CODE_ROOT", tmp_path / "here")
 
 
 def make_runtime(tmp_path: Path) -> ProcessRuntime:
