@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from runners.messages import Message, quoted
+from runners.messages import Message, as_message
 from runners.messages.problems import Problem
 from runners.spec import RunSpec
 
@@ -30,7 +30,7 @@ class RunError(Exception):
     """
 
     def __init__(self, message: Message | str) -> None:
-        self.message = quoted(message)
+        self.message = as_message(message)
         super().__init__(self.message.text)
 
 

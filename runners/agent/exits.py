@@ -16,7 +16,7 @@ from runners.messages.containers import (
     OverMemoryLimit,
     StoppedBeforeStart,
 )
-from runners.messages.launch import MAX_LENGTH, read_message
+from runners.messages.launch import MAX_TEXT_CHARACTERS, read_message
 from runners.runtime import ObservedContainer
 
 SUPERVISOR_REASONS = frozenset({"exited", "stopped", "fenced", "launch_error"})
@@ -65,7 +65,7 @@ def determine_exit(
         return Exit(code, "lost", reason or KilledFromOutside())
     if code == MACHINE_DOWN_EXIT_CODE:
         return Exit(code, "lost", reason or MachineDown())
-    last = printed.decode(errors="replace").strip()[-MAX_LENGTH:]
+    last = printed.decode(errors="replace").strip()[-MAX_TEXT_CHARACTERS:]
     return Exit(code, "launch_error", reason or FirstProcessCrashed(last))
 
 

@@ -49,7 +49,7 @@ from runners.agent.settings import NodeIdentity, Settings, load_or_join, lock_ho
 from runners.agent.signals import StopSignal
 from runners.environments.builds import Environments
 from runners.host.node_files import NodeFiles
-from runners.messages import Message, Quotation, quoted
+from runners.messages import Message, Quotation, as_message
 from runners.messages.problems import EngineAway
 from runners.runtime import ContainerRuntime, EngineError, ObservedContainer, RunError, SetupError
 from runners.spec import RunSpec
@@ -417,7 +417,7 @@ class Agent:
             self.executor.details[action.name] = reason.message
             rest = 0.3
         except (PortalError, RunError) as error:
-            self.executor.details[action.name] = error.message if isinstance(error, RunError) else quoted(error)
+            self.executor.details[action.name] = error.message if isinstance(error, RunError) else as_message(error)
             rest = state.backoff.next_pause()
             if state.backoff.failures in (1, 10):
                 logger.info("%s of %s waits: %s", type(action).__name__, action.name, error)

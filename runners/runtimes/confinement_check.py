@@ -17,7 +17,7 @@ from runners.host import interpreters
 from runners.messages import Message
 from runners.messages.confinement import FilesAndProcesses, FilesOnly, NotConfined
 from runners.messages.problems import (
-    INSTALL,
+    INSTALL_BUBBLEWRAP,
     BubblewrapRefuses,
     CannotConfine,
     ConfinementOff,
@@ -77,7 +77,7 @@ def find_confinement(jobs_folder: Path) -> Confinement:
         return unconfined(ConfinementOff())
     program = shutil.which(PROGRAM)
     if program is None:
-        logger.info("Jobs are not confined. %s", INSTALL)  # make run has printed it on the terminal
+        logger.info("Jobs are not confined. %s", INSTALL_BUBBLEWRAP)  # make run has printed it on the terminal
         return unconfined(NoBubblewrap())
     refusals = []
     for sandbox in _candidates(program):

@@ -28,7 +28,7 @@ from portal.ops.up.processes import Program, ProgramManager
 from portal.ops.up.welcome import Story
 from portal.refused import Refused
 from runners.agent.settings import NodeIdentity
-from runners.demo.nodes import DemoAgent, ReachedStep, start_node
+from runners.demo.nodes import DemoAgent, JobProgress, start_node
 
 SUBMIT_SECONDS = 25.0
 ANSWER_SECONDS = 60.0
@@ -181,14 +181,14 @@ class Command(up.Command):
             connection.close()
 
 
-def reached(job: int) -> ReachedStep | None:
+def reached(job: int) -> JobProgress | None:
     """Return how far the earlier attempts of a resumable job got; None when there are none."""
     known = Progress.objects.filter(attempt__job=job, attempt__job__resumable=True, attempt__ended_at__isnull=False)
     last = known.filter(batch__gt=0, total__gt=0).order_by("attempt__number").last()
-    return ReachedStep(last.step, (last.total or 0) // last.batch) if last else None
+    return JobProgress(last.step, (last.total or 0) // last.batch) if last else None
 
 
-def reached_for_agent(job: int) -> ReachedStep | None:
+def reached_for_agent(job: int) -> JobProgress | None:
     """Return the same as ``reached``, in a thread that keeps no database connection."""
     try:
         return reached(job)
