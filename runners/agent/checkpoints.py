@@ -34,7 +34,7 @@ MAX_UNSTABLE_SECONDS = 60.0
 MAX_FILES = 10_000
 MAX_PATH_CHARACTERS = 500
 MAX_OPEN_FILES = 256
-"""So many files stay open from their reading to their sending, so that a file that replaces one does not matter."""
+"""The maximum number of files that stay open from reading to sending, so that a file that replaces one does not matter."""
 MAX_ROUNDS = 3
 INVALID_CHARACTERS = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
 SHA256 = re.compile(r"[0-9a-f]{64}")

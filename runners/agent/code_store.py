@@ -53,7 +53,7 @@ class CodeStore:
     def fetch(self, sha256: str) -> Path:
         """Return the path of the tar, fetched if needed.
 
-        Raises PortalUnavailableError or BusyError: try again; PortalRefusedError or CreateError: it cannot be had.
+        Raises PortalUnavailableError or BusyError: try again; PortalRefusedError or CreateError: it is not available.
         """
         if not SHA256.fullmatch(sha256):
             raise CreateError(f"{sha256!r} is not the hash of a code version.")

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 OLD_CONTROL_KEY = "told"
 """What earlier releases called ``control`` in the file of an entry."""
 MAX_ENDED_NAMES = 2_000
-"""So many names of forgotten containers are kept, so that an old reply cannot start one of them again."""
+"""How many names of forgotten containers are kept, so that an old reply cannot start one of them again."""
 ENDED_ENTRY = JournalEntry(0, 0, 0, exit=Exit(None, "lost", Forgotten()), collected=True)
 
 

@@ -35,7 +35,7 @@ MAX_BATCH_BYTES = 1 << 20
 MAX_MARKS = 200
 MAX_LABEL_CHARACTERS = 40
 MAX_NAMES = 2_000
-"""So many names of a log folder are read: a rank has two files, and a supervisor makes no more than these."""
+"""How many names of a log folder are read: a rank has two files, and a supervisor makes no more than these."""
 POLL_SECONDS = 0.1
 """Between two checks of a container that wrote nothing: the delay of a first line."""
 UNWATCHED_SECONDS = 2.0

@@ -25,7 +25,7 @@ MAX_FILES = 10_000
 MIN_OFFER_BYTES = 8 << 20
 """Before a file of at least this size is sent, the agent asks whether the portal would keep it."""
 MAX_NAMED = 3
-"""So many complaints about single files are reported; the rest is counted."""
+"""The maximum number of complaints about single files in a report; the others are counted."""
 
 
 class OutputPortal(Protocol):

@@ -10,7 +10,7 @@ from runners.spec import RunSpec
 RANK_GROUPS_SECONDS = 2.0
 UNAVAILABLE_RETRY_SECONDS = 5.0
 MAX_RANK_GROUPS = 50
-"""So many the portal accepts in one request."""
+"""The maximum number that the portal accepts in one request."""
 
 
 class RankGroupPortal(Protocol):

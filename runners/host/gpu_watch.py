@@ -25,7 +25,7 @@ DRIVER_SECONDS = 10.0
 MAX_EVENTS = 1000
 """The most events that one call takes: a device that reports errors without end must not delay the report."""
 MAX_NAMED = 3
-"""So many processes outside the portal are named."""
+"""The maximum number of processes outside the portal that are named."""
 
 IsOurs = Callable[[int], bool]
 

@@ -135,7 +135,7 @@ class Processes(Message):
     code = "gpu.processes"
     first: tuple[Message, ...]
     more: int
-    """So many others are only counted."""
+    """The number of the others."""
 
     @property
     def text(self) -> str:
