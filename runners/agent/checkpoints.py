@@ -34,7 +34,7 @@ MAX_UNSTABLE_SECONDS = 60.0
 MAX_FILES = 10_000
 MAX_PATH_CHARACTERS = 500
 MAX_OPEN_FILES = 256
-"""The maximum number of files that stay open from reading to sending, so that a file that replaces one does not matter."""
+"""The maximum number of files that stay open from reading to sending, so that replacing one does not matter."""
 MAX_ROUNDS = 3
 INVALID_CHARACTERS = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -133,8 +133,8 @@ class JobCheckpoints:
     def send(self, container: str, *, ended: bool) -> None:
         """Send what has changed; while a job runs, only when it has left the folder unchanged for a while.
 
-        ``ended``: no container on this node writes any more. Raises PortalUnavailableError when the portal does not answer,
-        and BusyError while another thread sends or fetches; try again later.
+        ``ended``: no container on this node writes any more. Raises PortalUnavailableError when the portal does not
+        answer, and BusyError while another thread sends or fetches; try again later.
         """
         with self._section.enter():
             record = CheckpointRecord.read(self.home / "kept.json")
@@ -294,8 +294,8 @@ class JobCheckpoints:
     ) -> None:
         """Replace the folder with the newest set of the job, if that is newer than the folder.
 
-        The folder is not replaced while another container that is alive uses it. Raises PortalUnavailableError, also while
-        another node still has to send; BusyError while another thread sends; OSError when the disk is full.
+        The folder is not replaced while another container that is alive uses it. Raises PortalUnavailableError, also
+        while another node still has to send; BusyError while another thread sends; OSError when the disk is full.
         """
         with self._section.enter():
             record = CheckpointRecord.read(self.home / "kept.json")

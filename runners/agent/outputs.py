@@ -80,7 +80,7 @@ class OutputSender:
         """Send new and changed files; while the job runs, only those that have not changed for a while.
 
         Raises PortalUnavailableError when the portal does not answer, or at an end when a file is still being changed
-        (by another container of the attempt), and BusyError while another thread sends. What was sent is not sent again.
+        (by another container of the attempt), and BusyError while another thread sends. Nothing is sent twice.
         """
         with self._section.enter():
             changed, unsteady = False, ""

@@ -162,7 +162,7 @@ class PortalClient:
         return str(self._json("GET", "/agent/v1/wait", params={"seen": seen}, timeout=timeout).get("seen", ""))
 
     def fetch_code(self, sha256: str, into: BinaryIO, max_bytes: int) -> None:
-        """Write the tar into a file. Raises PortalUnavailableError if it is damaged, PortalRefusedError if there is none."""
+        """Write the tar into a file. Raises PortalUnavailableError for a damaged one, PortalRefusedError for none."""
         digest, size = hashlib.sha256(), 0
         try:
             with self._http.stream(
@@ -244,7 +244,7 @@ class PortalClient:
         return self._json("GET", f"/agent/v1/containers/{quote(container, safe='')}/identity")
 
     def checkpoints(self, container: str) -> dict[str, Any]:
-        """Return the set from which the job continues. Raises PortalUnavailableError until other nodes have sent theirs."""
+        """Return the set from which the job continues. Raises PortalUnavailableError until another node has sent it."""
         return self._json("GET", _checkpoints_path(container), timeout=UPLOAD_TIMEOUT)
 
     def change_checkpoints(self, container: str, changed: dict[str, Any], deleted: dict[str, int]) -> dict[str, Any]:
