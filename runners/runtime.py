@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from runners.messages import Message, quoted
+from runners.messages import Message, as_message
 from runners.messages.problems import Problem
 from runners.spec import RunSpec
 
@@ -26,11 +26,11 @@ class RunError(Exception):
     RunError
     ├── EngineError   it does not answer, or not in time: nothing is known, try again later
     └── CreateError   this container cannot be created, even if tried again: exit_reason ``create_error``
-        └── TroubleError   because of an error of the engine itself, which may be temporary
+        └── TransientCreateError   because of an error of the engine itself, which may be temporary
     """
 
     def __init__(self, message: Message | str) -> None:
-        self.message = quoted(message)
+        self.message = as_message(message)
         super().__init__(self.message.text)
 
 
@@ -42,7 +42,7 @@ class CreateError(RunError):
     pass
 
 
-class TroubleError(CreateError):
+class TransientCreateError(CreateError):
     pass
 
 
@@ -59,7 +59,7 @@ class Folders:
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class ObservedContainer:
     """One container of this node as the runtime sees it. ``name`` is RunSpec.name."""
 
     name: str
@@ -75,8 +75,8 @@ class Observed:
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbours:
-    """The other nodes on which an attempt has containers, by the addresses at which they reach each other."""
+class AttemptNetwork:
+    """An attempt's network over several nodes: its number, and the addresses of the other nodes."""
 
     network: str
     """RunSpec.network."""
@@ -85,7 +85,7 @@ class Neighbours:
     peers: frozenset[str] = frozenset()
 
 
-Interpreter = Callable[[str], str | None]
+EnvironmentLookup = Callable[[str], str | None]
 """Maps an environment's key to what runs it here (an image, or a virtualenv's python); None while it is not ready."""
 
 
@@ -103,7 +103,7 @@ class ContainerRuntime(Protocol):
     def kind(self) -> Literal["docker", "process", "fake"]: ...
 
     def check(self) -> list[Problem]:
-        """What is unfit here, with what would fix it. Repairs by itself what it may (the firewall rule)."""
+        """Return the problems of this machine, each with its fix. Repairs what it can itself (the firewall rule)."""
         ...
 
     def facts(self) -> dict[str, Any]:
@@ -140,11 +140,11 @@ class ContainerRuntime(Protocol):
         """
         ...
 
-    def list(self) -> list[Observed]:
+    def list(self) -> list[ObservedContainer]:
         """Return every container of this installation and node, whatever its state, by name."""
         ...
 
-    def connect(self, attempts: Sequence[Neighbours]) -> None:
+    def connect(self, attempts: Sequence[AttemptNetwork]) -> None:
         """Let the containers of these attempts reach those on other nodes.
 
         Each call has all attempts: one that is missing is disconnected. Raises RunError when it could not be done.
@@ -156,11 +156,11 @@ class ContainerRuntime(Protocol):
         ...
 
 
-LAUNCH = ("__init__.py", "spec.py", "messages", "launch", "training")
+LAUNCH_PATHS = ("__init__.py", "spec.py", "messages", "launch", "training")
 """The part of ``runners`` that jobs need: what runs first in a container with its messages, and the training library."""
 
 
-def module_of(spec: RunSpec) -> str:
+def launch_module(spec: RunSpec) -> str:
     """Return the module of the container's first process."""
     return "runners.launch.driver" if spec.role == "driver" else "runners.launch.supervisor"
 

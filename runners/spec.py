@@ -15,17 +15,17 @@ Launcher = Literal["horovod", "torchrun", "command"]
 UID = re.compile(r"[0-9a-f]{32}")
 COLLECTIVE_KEY = "ring"
 """The key of ``RunSpec.collective`` in JSON: agents and database rows of earlier releases use it."""
-EARLIER_PARTS = 4
+OLD_NAME_PARTS = 4
 """How many parts a container's name has in earlier releases: ``sl-42-a1-0``."""
 
 
-def group_of(name: str) -> str:
+def group_name(name: str) -> str:
     """Return the part of a container's name that all containers of its attempt share, and no others.
 
     It is what precedes the index; in names of this release, what precedes the container's own digits before the index.
     """
     parts = name.split("-")
-    return "-".join(parts[: -1 if len(parts) <= EARLIER_PARTS else -2])
+    return "-".join(parts[: -1 if len(parts) <= OLD_NAME_PARTS else -2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class RunSpec:
 
     @property
     def group(self) -> str:
-        return group_of(self.name)
+        return group_name(self.name)
 
     @property
     def network(self) -> str | None:

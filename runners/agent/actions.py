@@ -1,7 +1,7 @@
 """Executes one action for one container. Slow: each action runs in its own thread.
 
-Raises PortalAwayError, EngineError, TroubleError, BusyError or NotReadyError when the action should be tried again.
-An action that can never work ends the container with ``create_error`` and a sentence.
+Raises PortalUnavailableError, EngineError, TransientCreateError, BusyError or NotReadyError when the action should be
+tried again. An action that can never work ends the container with ``create_error`` and a sentence.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from runners.agent.code_store import CodeStore, unpack
 from runners.agent.journal import ContainerJournal, delete_tree
 from runners.agent.log_shipper import LogShipper
 from runners.agent.outputs import OutputPortal, OutputSender
-from runners.agent.portal_client import Backoff, PortalAwayError, PortalError, PortalRefusedError
+from runners.agent.portal_client import Backoff, PortalError, PortalRefusedError, PortalUnavailableError
 from runners.agent.reconcile import (
     Action,
     Collect,
@@ -60,18 +60,25 @@ from runners.messages.containers import (
     Starting,
     UnpackingCode,
 )
-from runners.runtime import ContainerRuntime, CreateError, EngineError, Observed, RunError, TroubleError
-from runners.spec import JobIdentity, RunSpec, group_of
+from runners.runtime import (
+    ContainerRuntime,
+    CreateError,
+    EngineError,
+    ObservedContainer,
+    RunError,
+    TransientCreateError,
+)
+from runners.spec import JobIdentity, RunSpec, group_name
 
 logger = logging.getLogger(__name__)
 
-DRAIN_SECONDS = 10.0
+LOG_DRAIN_SECONDS = 10.0
 """The end of a container is reported after its log, but a portal that is away delays the report by at most this long."""
 COLLECT_SECONDS = 60.0
-TROUBLE_SECONDS = 15.0
-"""How long a start is tried again while the engine has trouble with it: a job that failed for it would be back at once, and
+TRANSIENT_ERROR_SECONDS = 15.0
+"""How long a start is tried again while the engine itself fails: a job that failed for it would be back at once, and
 would have failed for good after three attempts."""
-PRINTED_BYTES = 2000
+MAX_PRINTED_BYTES = 2000
 HOSTS_FIRST_SECONDS = 3.0
 """How long a driver waits for the hosts of its attempt on this node to start first: their ranks load while it starts."""
 
@@ -95,7 +102,7 @@ class ActionState:
     backoff: Backoff = field(default_factory=lambda: Backoff(0.5, 15.0))
 
 
-class Readiness(Protocol):
+class EnvironmentReadiness(Protocol):
     def require(self, key: str) -> None:
         """Raise NotReadyError while the environment is being prepared, and CreateError if that failed."""
         ...
@@ -116,9 +123,9 @@ class ActionExecutor:
         code: CodeStore,
         shipper: LogShipper,
         portal: FilesPortal,
-        environments: Readiness,
+        environments: EnvironmentReadiness,
         may_start: Callable[[str], bool],
-        in_use: Callable[[tuple[str, ...]], Message | None] = lambda gpus: None,
+        gpu_conflict: Callable[[tuple[str, ...]], Message | None] = lambda gpus: None,
     ) -> None:
         self.files = files
         self.runtime = runtime
@@ -128,12 +135,12 @@ class ActionExecutor:
         self.environments = environments
         self.may_start = may_start
         """Whether a recent reply of the portal wants the container to run: it counts its fence from its own start."""
-        self.in_use = in_use
+        self.gpu_conflict = gpu_conflict
         """Why nothing may start on these GPUs: they are in use outside the portal. None when they are free."""
         self.details: dict[str, Message] = {}
         """What happens with each container now, by name."""
-        self._trouble_since: dict[str, float] = {}
-        """Since when the engine has had trouble with a container that is to start, by name; monotonic seconds."""
+        self._failing_since: dict[str, float] = {}
+        """Since when the engine has failed to start a container, by name; monotonic seconds."""
         self._portal = portal
         self.claims = Claims(files, journal, portal)
         self._senders: dict[tuple[int, str], OutputSender] = {}
@@ -141,14 +148,14 @@ class ActionExecutor:
         self._checkpoints: dict[tuple[int, JobIdentity | None], JobCheckpoints] = {}
         self._senders_lock = threading.Lock()
 
-    def execute(self, action: Action, container: DesiredContainer | None, seen: Observed | None) -> None:
+    def execute(self, action: Action, container: DesiredContainer | None, seen: ObservedContainer | None) -> None:
         match action:
             case Prepare() if container:
                 self._end_on_error(container.spec, lambda: self._prepare_and_start(container))
             case Start() if container:
                 self._end_on_error(container.spec, lambda: self._start(container.spec))
             case WriteControl() if container:
-                self._start_control(container.spec, action.control)
+                self._update_control(container.spec, action.control)
             case Halt():
                 self.runtime.stop(action.name, action.grace_seconds)
             case Finish() if container:
@@ -167,18 +174,18 @@ class ActionExecutor:
         spec = container.spec
         self.shipper.follow(spec.name, self.files.scribe(spec.name), spec.slots, known_to_portal=True)
 
-    def sender(self, spec: RunSpec) -> OutputSender:
+    def output_sender(self, spec: RunSpec) -> OutputSender:
         key = (spec.attempt, spec.group)
         with self._senders_lock:
             known = self._senders.get(key)
         if known is not None:
             return known
-        memory = self.files.attempt(spec.attempt) / "sent.json"
-        made = OutputSender(self.files.outputs(spec.attempt), memory, self._portal)  # reads the disk
+        record_file = self.files.attempt(spec.attempt) / "sent.json"
+        made = OutputSender(self.files.outputs(spec.attempt), record_file, self._portal)  # reads the disk
         with self._senders_lock:
             return self._senders.setdefault(key, made)
 
-    def checkpoints(self, spec: RunSpec) -> JobCheckpoints:
+    def job_checkpoints(self, spec: RunSpec) -> JobCheckpoints:
         made = JobCheckpoints(self.files.job(spec.job), self._portal)
         with self._senders_lock:
             return self._checkpoints.setdefault((spec.job, spec.identity), made)
@@ -188,8 +195,8 @@ class ActionExecutor:
         with contextlib.suppress(PortalError):
             for container in running():
                 with contextlib.suppress(BusyError):
-                    if self.claims.has_attempt(container.spec):
-                        self.sender(container.spec).send(container.spec.name, ended=False)
+                    if self.claims.owns_attempt_folder(container.spec):
+                        self.output_sender(container.spec).send(container.spec.name, ended=False)
         return None
 
     def send_checkpoints(self, running: Callable[[], list[DesiredContainer]]) -> float | None:
@@ -197,13 +204,13 @@ class ActionExecutor:
         specs = [container.spec for container in running()]
         for spec in specs:
             with contextlib.suppress(BusyError):
-                self.claims.mark(spec)
+                self.claims.mark_folders(spec)
         hosts = {spec.job: spec for spec in specs if spec.role == "host"}
         with contextlib.suppress(PortalError):
             for spec in hosts.values():
                 with contextlib.suppress(BusyError):
-                    if self.claims.has_job(spec):
-                        self.checkpoints(spec).send(spec.name, ended=False)
+                    if self.claims.owns_job_folder(spec):
+                        self.job_checkpoints(spec).send(spec.name, ended=False)
         return None
 
     def halt(self, container: DesiredContainer, reason: str, detail: Message) -> None:
@@ -240,29 +247,29 @@ class ActionExecutor:
     def _end_on_error(self, spec: RunSpec, work: Callable[[], None]) -> None:
         try:
             work()
-            self._trouble_since.pop(spec.name, None)
+            self._failing_since.pop(spec.name, None)
             return
         except CreateError as error:
-            if isinstance(error, TroubleError) and self._may_recover(spec.name):
+            if isinstance(error, TransientCreateError) and self._may_recover(spec.name):
                 raise
             message = error.message
         except PortalRefusedError as error:
             if error.status == 401:
-                raise PortalAwayError(str(error)) from error
+                raise PortalUnavailableError(str(error)) from error
             message = PortalRefused(str(error))
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR):
-                raise PortalAwayError(f"This machine lacks a resource: {error.strerror}.") from error
+                raise PortalUnavailableError(f"This machine lacks a resource: {error.strerror}.") from error
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise NotReadyError(AwaitingSpace()) from error
             message = FoldersNotPrepared(str(error.strerror or error))
         logger.warning("%s cannot start: %s", spec.name, message.text)
-        self._end(spec, Exit(None, "create_error", message))
+        self._record_exit(spec, Exit(None, "create_error", message))
 
     def _may_recover(self, name: str) -> bool:
-        """Whether the engine's trouble with a container is so recent that it may pass."""
+        """Whether the engine's failure with a container is so recent that it may pass."""
         now = time.monotonic()
-        return now - self._trouble_since.setdefault(name, now) < TROUBLE_SECONDS
+        return now - self._failing_since.setdefault(name, now) < TRANSIENT_ERROR_SECONDS
 
     def _prepare_and_start(self, container: DesiredContainer) -> None:
         """Prepare a container and start it at once: a listing in between would take longer than everything else."""
@@ -276,7 +283,7 @@ class ActionExecutor:
             self._wait_for_hosts(spec)
         self._set_detail(spec, AwaitingEnvironment())
         self.environments.require(spec.environment)
-        if not shared_folders.is_there(self.files):
+        if not shared_folders.is_mounted(self.files):
             raise NotReadyError(AwaitingSharedFolder())
         self.claims.claim(spec)
         folders = self.files.make_container(spec)
@@ -285,14 +292,14 @@ class ActionExecutor:
         self._write_control(spec, container.control)
         if spec.role == "host":
             self._set_detail(spec, FetchingCheckpoints())
-            with _refusal_named(CheckpointNotFetched):
-                self.checkpoints(spec).fetch(
+            with _refusal_as_create_error(CheckpointNotFetched):
+                self.job_checkpoints(spec).fetch(
                     spec.name,
                     lambda user: self._may_use_checkpoints(user, spec),
                     lambda detail: self._set_detail(spec, detail),
                 )
         self._set_detail(spec, FetchingCode())
-        with _refusal_named(CodeNotFetched):
+        with _refusal_as_create_error(CodeNotFetched):
             tar = self.code.fetch(spec.code_sha256)
         if any(folders.workspace.iterdir()):  # an earlier agent was killed here
             delete_tree(folders.workspace)
@@ -316,21 +323,21 @@ class ActionExecutor:
         """Whether a container may use the job's checkpoints: also one of this attempt on another node that shares them."""
         entry = self.journal.get(user)
         if entry is None:
-            return self.files.shared is not None and group_of(user) == spec.group
+            return self.files.shared is not None and group_name(user) == spec.group
         return entry.exit is None
 
     def _start(self, spec: RunSpec) -> None:
         self._set_detail(spec, Starting())
         if not self.may_start(spec.name):
             raise NotReadyError(AwaitingConfirmation())
-        if occupied := self.in_use(tuple(spec.gpus)):
+        if occupied := self.gpu_conflict(tuple(spec.gpus)):
             raise CreateError(occupied)
         self.journal.change(spec.name, started=True)
         self.shipper.follow(spec.name, self.files.scribe(spec.name), spec.slots)
         self.runtime.start(spec.name)
         self.journal.change(spec.name, running_at=time.time())
 
-    def _start_control(self, spec: RunSpec, control: ControlMessage) -> None:
+    def _update_control(self, spec: RunSpec, control: ControlMessage) -> None:
         # It runs, so if it has no entry, an agent whose disk was lost has started it.
         entry = JournalEntry(spec.job, spec.attempt, spec.number, created=True, started=True, running_at=time.time())
         self.journal.begin(spec.name, entry)
@@ -342,30 +349,30 @@ class ActionExecutor:
         write_json(folder / "control.json", control.to_json())
         self.journal.change(spec.name, control=control)
 
-    def _finish(self, container: DesiredContainer, seen: Observed | None) -> None:
+    def _finish(self, container: DesiredContainer, seen: ObservedContainer | None) -> None:
         spec = container.spec
         entry = self.journal.get(spec.name)
         exit_file = read_json_beneath(self.files.scribe(spec.name), "exit.json") if entry else {}
         printed = b""
         if seen is not None and entry is not None and entry.started and exits.read_exit(exit_file) is None:
             with contextlib.suppress(EngineError):
-                printed = self.runtime.logs(spec.name, PRINTED_BYTES)
+                printed = self.runtime.logs(spec.name, MAX_PRINTED_BYTES)
         self._set_detail(spec, SendingLog())
         if entry is not None and entry.started:
             self.adopt(container)  # if it is not followed yet
-            self.shipper.finish(spec.name, DRAIN_SECONDS)
-        self._end(spec, exits.judge(container, seen, entry, exit_file, printed))
+            self.shipper.finish(spec.name, LOG_DRAIN_SECONDS)
+        self._record_exit(spec, exits.determine_exit(container, seen, entry, exit_file, printed))
 
-    def _end(self, spec: RunSpec, exit: Exit) -> None:
+    def _record_exit(self, spec: RunSpec, exit: Exit) -> None:
         self.journal.begin(spec.name, JournalEntry(spec.job, spec.attempt, spec.number))
         self.journal.change(spec.name, exit=exit)
         logger.info("%s has ended: %s (code %s). %s", spec.name, exit.reason, exit.code, exit.detail)
 
     def _collect(self, spec: RunSpec) -> None:
         entry = self.journal.get(spec.name)
-        if entry is not None and entry.started and spec.role == "host" and self.claims.has_job(spec):
+        if entry is not None and entry.started and spec.role == "host" and self.claims.owns_job_folder(spec):
             # Checkpoints first: the node on which the job continues waits for them.
-            checkpoints = self.checkpoints(spec)
+            checkpoints = self.job_checkpoints(spec)
             in_use = any(self._may_use_checkpoints(user, spec) for user in checkpoints.users() if user != spec.name)
             checkpoints.send(spec.name, ended=not in_use)
         if entry is not None and entry.started:
@@ -373,23 +380,23 @@ class ActionExecutor:
                 spec.name, self.files.scribe(spec.name), spec.slots, known_to_portal=True
             )  # an earlier agent noted the exit
             if not self.shipper.finish(spec.name, COLLECT_SECONDS):
-                raise PortalAwayError("The rest of its log could not be sent yet.")
-            if self.claims.has_attempt(spec):
-                self.sender(spec).send(spec.name, ended=True)
+                raise PortalUnavailableError("The rest of its log could not be sent yet.")
+            if self.claims.owns_attempt_folder(spec):
+                self.output_sender(spec).send(spec.name, ended=True)
         self.journal.change(spec.name, collected=True)
 
     def _forget(self, name: str) -> None:
         self.shipper.forget(name)
         self.details.pop(name, None)
-        self._trouble_since.pop(name, None)
+        self._failing_since.pop(name, None)
         entry = self.journal.get(name)
         if entry is not None and entry.started and not entry.collected:
             self.claims.keep_uncollected(name, entry.attempt)
         self.journal.forget(name)
         if entry is not None:
-            self._drop_unused(entry)
+            self._drop_unused_senders(entry)
 
-    def _drop_unused(self, forgotten: JournalEntry) -> None:
+    def _drop_unused_senders(self, forgotten: JournalEntry) -> None:
         """Drop the senders of an attempt and of a job that have no more containers here.
 
         Two objects for the checkpoints of one job would not exclude each other. A container has its entry before it asks
@@ -415,8 +422,8 @@ class ActionExecutor:
 
 
 @contextlib.contextmanager
-def _refusal_named(kind: Callable[[str], Message]) -> Iterator[None]:
-    """Name in a CreateError what the portal refuses to send. An unknown token (401) is no refusal: the agent joins again."""
+def _refusal_as_create_error(kind: Callable[[str], Message]) -> Iterator[None]:
+    """Turn a refusal of the portal into a CreateError, except that of an unknown token (401): the agent joins again."""
     try:
         yield
     except PortalRefusedError as error:
@@ -425,7 +432,7 @@ def _refusal_named(kind: Callable[[str], Message]) -> Iterator[None]:
         raise CreateError(kind(str(error))) from error
 
 
-def counts_from_the_report(files: NodeFiles, name: str) -> bool:
+def accepts_late_renewal(files: NodeFiles, name: str) -> bool:
     """Whether a late reply may renew this container's lease: a supervisor of an earlier release counts from the reply."""
     return read_json_beneath(files.scribe(name), "status.json").get("lease") == COUNTS_FROM_THE_REPORT
 

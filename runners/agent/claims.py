@@ -20,25 +20,25 @@ from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from runners.agent.checkpoints import Memory
+from runners.agent.checkpoints import CheckpointRecord
 from runners.agent.journal import ContainerJournal
 from runners.agent.portal_client import PortalRefusedError
 from runners.host.exclusive import BusyError
 from runners.host.node_files import NodeFiles, read_own_json, write_json
 from runners.messages.problems import FoldersSetAside
-from runners.spec import RunSpec, group_of
+from runners.spec import RunSpec, group_name
 
-IDENTITY = "identity.json"
-ASIDE = ".other-"
+IDENTITY_FILE = "identity.json"
+ASIDE_MARK = ".other-"
 """Part of the name of a folder that was set aside, followed by the first digits of its job's uid."""
-NO_DIGITS = re.compile(r"[^0-9a-f]")
-CLOCKS_SECONDS = 3600
+NON_HEX_CHARACTERS = re.compile(r"[^0-9a-f]")
+MAX_CLOCK_DIFFERENCE_SECONDS = 3600
 """How far the clocks of a node and the portal may differ when a folder's age is compared with a job's."""
-LOCK_SECONDS = 10.0
+LOCK_TIMEOUT_SECONDS = 10.0
 """How long to wait for the lock; it is held for milliseconds."""
 LOCK_POLL_SECONDS = 0.02
 
-Known = Callable[[], bool]
+OwnershipCheck = Callable[[], bool]
 
 
 class IdentityPortal(Protocol):
@@ -59,13 +59,13 @@ class Claim:
     def read(cls, folder: Path) -> "Claim | None":
         """Read the claim of a folder; None without a valid one. Raises OSError when it cannot be read now."""
         try:
-            claim = cls(**read_own_json(folder / IDENTITY))
+            claim = cls(**read_own_json(folder / IDENTITY_FILE))
         except (TypeError, RecursionError, IsADirectoryError, NotADirectoryError):
             return None
         return claim if all(isinstance(each, str) for each in astuple(claim)) else None
 
     def write(self, folder: Path) -> None:
-        write_json(folder / IDENTITY, asdict(self))
+        write_json(folder / IDENTITY_FILE, asdict(self))
 
 
 class Claims:
@@ -77,40 +77,40 @@ class Claims:
         self._portal = portal
         self._lock = threading.Lock()
         """Protects the names of the folders that are set aside."""
-        self._aside: tuple[str, ...] = ()
+        self._folders_aside: tuple[str, ...] = ()
 
     def claim(self, spec: RunSpec) -> None:
         """Make sure that the folders of the container's job and attempt are theirs; set aside those that are not.
 
-        Raises PortalAwayError when the portal has to be asked and does not answer.
+        Raises PortalUnavailableError when the portal has to be asked and does not answer.
         """
-        for folder, claim, known in self._of(spec):
-            self._claim(folder, claim, known)
+        for folder, claim, is_owner in self._claimed_folders(spec):
+            self._claim(folder, claim, is_owner)
 
-    def mark(self, spec: RunSpec) -> None:
+    def mark_folders(self, spec: RunSpec) -> None:
         """Write the identity into the folders of a running container that an earlier release prepared."""
-        for folder, claim, _ in self._of(spec):
+        for folder, claim, _ in self._claimed_folders(spec):
             if folder.is_dir() and Claim.read(folder) is None:
-                with _exclusive(folder.parent):
+                with _folder_lock(folder.parent):
                     if Claim.read(folder) is None:
                         claim.write(folder)
 
-    def has_job(self, spec: RunSpec) -> bool:
+    def owns_job_folder(self, spec: RunSpec) -> bool:
         """Whether the folder of the container's job belongs to that job."""
-        return self._has(spec, self._files.job(spec.job))
+        return self._owns(spec, self._files.job(spec.job))
 
-    def has_attempt(self, spec: RunSpec) -> bool:
+    def owns_attempt_folder(self, spec: RunSpec) -> bool:
         """Whether the folder of the container's attempt belongs to that attempt."""
-        return self._has(spec, self._files.attempt(spec.attempt))
+        return self._owns(spec, self._files.attempt(spec.attempt))
 
     def keep_uncollected(self, name: str, attempt: int) -> None:
         """Set aside the outputs of an attempt whose last container here is forgotten before the portal collected it."""
         folder = self._files.attempt(attempt)
         others = (entry for other, entry in self._journal.entries().items() if other != name)
         if _has_files(folder) and all(entry.attempt != attempt for entry in others):
-            with _exclusive(folder.parent):
+            with _folder_lock(folder.parent):
                 claim = Claim.read(folder)
-                if folder.is_dir() and (claim is None or claim.attempt == group_of(name)):
+                if folder.is_dir() and (claim is None or claim.attempt == group_name(name)):
                     self._set_aside(folder, claim)
 
     def find_set_aside(self) -> None:
@@ -119,40 +119,40 @@ class Claims:
             str(folder)
             for top in (self._files.jobs, self._files.attempts)
             for folder in top.iterdir()
-            if ASIDE in folder.name and _has_files(folder)
+            if ASIDE_MARK in folder.name and _has_files(folder)
         ]
         with self._lock:
-            self._aside = tuple(sorted(found))
+            self._folders_aside = tuple(sorted(found))
 
     def problems(self) -> list[dict[str, Any]]:
         """Return the problems to report, for the page of the node."""
         with self._lock:
-            aside = self._aside
+            aside = self._folders_aside
         return [FoldersSetAside.among(aside).to_json()] if aside else []
 
-    def _of(self, spec: RunSpec) -> list[tuple[Path, Claim, Known]]:
+    def _claimed_folders(self, spec: RunSpec) -> list[tuple[Path, Claim, OwnershipCheck]]:
         if spec.identity is None:  # a portal of an earlier release sends none
             return []
         claim = Claim(spec.identity.installation, spec.identity.job)
         attempt = Claim(spec.identity.installation, spec.identity.job, spec.group)
         return [
-            (self._files.attempt(spec.attempt), attempt, lambda: self._knows_attempt(spec)),
-            (self._files.job(spec.job), claim, lambda: self._knows_job(spec)),
+            (self._files.attempt(spec.attempt), attempt, lambda: self._belongs_to_attempt(spec)),
+            (self._files.job(spec.job), claim, lambda: self._belongs_to_job(spec)),
         ]
 
-    def _has(self, spec: RunSpec, folder: Path) -> bool:
+    def _owns(self, spec: RunSpec, folder: Path) -> bool:
         if spec.identity is None:
             return True
         found = Claim.read(folder)
-        return found is None or found in [claim for at, claim, _ in self._of(spec) if at == folder]
+        return found is None or found in [claim for at, claim, _ in self._claimed_folders(spec) if at == folder]
 
-    def _claim(self, folder: Path, claim: Claim, known: Known) -> None:
+    def _claim(self, folder: Path, claim: Claim, is_owner: OwnershipCheck) -> None:
         found = Claim.read(folder)
         if found == claim:
             return
         # Asked before the lock is taken: it may take long.
-        adopted = found is None and folder.is_dir() and (not _has_any(folder) or known())
-        with _exclusive(folder.parent):
+        adopted = found is None and folder.is_dir() and (not _has_content(folder) or is_owner())
+        with _folder_lock(folder.parent):
             found = Claim.read(folder)  # another node may have been faster
             if found == claim:
                 return
@@ -162,8 +162,8 @@ class Claims:
             claim.write(folder)
 
     def _set_aside(self, folder: Path, claim: Claim | None) -> None:
-        digits = NO_DIGITS.sub("", claim.job)[:8] if claim else ""
-        name = f"{folder.name}{ASIDE}{digits or 'unknown'}"
+        digits = NON_HEX_CHARACTERS.sub("", claim.job)[:8] if claim else ""
+        name = f"{folder.name}{ASIDE_MARK}{digits or 'unknown'}"
         place = folder.with_name(name)
         for number in itertools.count(2):
             if not os.path.lexists(place):
@@ -173,21 +173,21 @@ class Claims:
         os.utime(place, follow_symlinks=False)  # it is kept from now on
         if _has_files(place):
             with self._lock:
-                self._aside = (*self._aside, str(place))
+                self._folders_aside = (*self._folders_aside, str(place))
 
-    def _knows_attempt(self, spec: RunSpec) -> bool:
+    def _belongs_to_attempt(self, spec: RunSpec) -> bool:
         """Whether another container of the attempt was prepared in the folder."""
         others = self._journal.entries().items()
         return any(
-            entry.attempt == spec.attempt and group_of(name) == spec.group
+            entry.attempt == spec.attempt and group_name(name) == spec.group
             for name, entry in others
             if name != spec.name
         )
 
-    def _knows_job(self, spec: RunSpec) -> bool:
+    def _belongs_to_job(self, spec: RunSpec) -> bool:
         """Whether the portal knows all containers for which the folder was last prepared, and it is not older than the job."""
         folder = self._files.job(spec.job)
-        users = set(Memory.read(folder / "kept.json").users)
+        users = set(CheckpointRecord.read(folder / "kept.json").users)
         try:
             answer = self._portal.identity(spec.name)
         except PortalRefusedError as refused:
@@ -197,7 +197,11 @@ class Claims:
         names, submitted_at = answer.get("containers"), answer.get("submitted_at")
         if not isinstance(names, list) or not isinstance(submitted_at, int | float):
             return False
-        return bool(users) and users <= set(names) and folder.stat().st_mtime >= submitted_at - CLOCKS_SECONDS
+        return (
+            bool(users)
+            and users <= set(names)
+            and folder.stat().st_mtime >= submitted_at - MAX_CLOCK_DIFFERENCE_SECONDS
+        )
 
 
 def _has_files(folder: Path) -> bool:
@@ -210,7 +214,7 @@ def _has_files(folder: Path) -> bool:
         return True
 
 
-def _has_any(folder: Path) -> bool:
+def _has_content(folder: Path) -> bool:
     """Whether a folder contains more than empty folders: files of a job, or files that an agent keeps about them."""
     try:
         return _has_files(folder) or any(not each.is_dir() for each in folder.iterdir())
@@ -219,7 +223,7 @@ def _has_any(folder: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _exclusive(top: Path) -> Iterator[None]:
+def _folder_lock(top: Path) -> Iterator[None]:
     """Admit one thread at a time, of all agents that have the folder ``top``; all where a network file system has no locks.
 
     Raises BusyError when another one holds the lock for long: its machine may be down.
@@ -232,7 +236,7 @@ def _exclusive(top: Path) -> Iterator[None]:
 
 
 def _lock(file: IO[str]) -> None:
-    until = time.monotonic() + LOCK_SECONDS
+    until = time.monotonic() + LOCK_TIMEOUT_SECONDS
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from runners.host.exclusive import ExclusiveSection
-from runners.host.node_files import MAX_DEPTH, opened_folder
+from runners.host.node_files import MAX_DEPTH, open_folder
 from runners.messages.containers import (
     CodeHasTooManyFiles,
     CodeNotUnpacked,
@@ -26,13 +26,13 @@ from runners.messages.containers import (
 from runners.runtime import CreateError
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
-MAX_BYTES = 2 << 30
+MAX_TAR_BYTES = 2 << 30
 """The largest tar in bytes; the portal accepts at most 1 GiB unpacked."""
 MAX_ENTRIES = 20_000
 CACHE_BYTES = 10 << 30
-PART_SECONDS = 3600
-PIECE = 1 << 20
-WAIT_SECONDS = 30.0
+MAX_PART_AGE_SECONDS = 3600
+PIECE_BYTES = 1 << 20
+FETCH_WAIT_SECONDS = 30.0
 """How long one container waits while another fetches the same code; then it asks again."""
 
 
@@ -53,21 +53,21 @@ class CodeStore:
     def fetch(self, sha256: str) -> Path:
         """Return the path of the tar, fetched if needed.
 
-        Raises PortalAwayError or BusyError: try again; PortalRefusedError or CreateError: it cannot be had.
+        Raises PortalUnavailableError or BusyError: try again; PortalRefusedError or CreateError: it is not available.
         """
         if not SHA256.fullmatch(sha256):
             raise CreateError(f"{sha256!r} is not the hash of a code version.")
         path = self.folder / f"{sha256}.tar"
         with self._lock:
             section = self._fetching[sha256]
-        with section.entered(WAIT_SECONDS):
+        with section.enter(FETCH_WAIT_SECONDS):
             if path.exists():
                 os.utime(path)  # used just now
                 return path
             part = self.folder / f".{sha256}.part"
             try:
                 with part.open("wb") as file:
-                    self._portal.fetch_code(sha256, file, MAX_BYTES)
+                    self._portal.fetch_code(sha256, file, MAX_TAR_BYTES)
                     file.flush()
                     os.fsync(file.fileno())
                 part.rename(path)
@@ -80,7 +80,7 @@ class CodeStore:
         """Delete the least recently used tars beyond the size of the cache, and fetches that a crash cut short."""
         for part in self.folder.glob(".*.part"):
             with contextlib.suppress(FileNotFoundError):
-                if time.time() - part.stat().st_mtime > PART_SECONDS:
+                if time.time() - part.stat().st_mtime > MAX_PART_AGE_SECONDS:
                     part.unlink()
         found = []
         for path in self.folder.glob("*.tar"):
@@ -99,18 +99,18 @@ class CodeStore:
 def unpack(tar: Path, workspace: Path) -> None:
     """Unpack a tar into an empty folder of the agent. Raises CreateError when the tar has an invalid entry."""
     try:
-        with opened_folder(workspace) as top, tarfile.open(tar, mode="r:") as archive:
+        with open_folder(workspace) as top, tarfile.open(tar, mode="r:") as archive:
             for number, member in enumerate(archive):
                 if number >= MAX_ENTRIES:
                     raise CreateError(CodeHasTooManyFiles(MAX_ENTRIES))
-                _unpack_one(archive, member, top)
+                _unpack_member(archive, member, top)
     except tarfile.TarError as error:
         raise CreateError(CodeNotUnpacked(str(error))) from error
     except OSError as error:
         raise CreateError(CodeNotUnpacked(str(error.strerror))) from error
 
 
-def _unpack_one(archive: tarfile.TarFile, member: tarfile.TarInfo, top: int) -> None:
+def _unpack_member(archive: tarfile.TarFile, member: tarfile.TarInfo, top: int) -> None:
     name = member.name.removesuffix("/")
     parts = name.removeprefix("./").split("/")
     if name in (".", ""):
@@ -126,16 +126,16 @@ def _unpack_one(archive: tarfile.TarFile, member: tarfile.TarInfo, top: int) -> 
     source = archive.extractfile(member)
     if source is None:
         raise CreateError(UnreadableFile(name[:200]))
-    with opened_folder(top, "/".join(parts[:-1])) as parent:
+    with open_folder(top, "/".join(parts[:-1])) as parent:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         handle = os.open(parts[-1], flags, 0o644, dir_fd=parent)
         with os.fdopen(handle, "wb") as target:
             os.fchmod(handle, 0o755 if member.mode & 0o100 else 0o644)
-            while piece := source.read(PIECE):
+            while piece := source.read(PIECE_BYTES):
                 target.write(piece)
 
 
 def _make_folders(top: int, parts: list[str]) -> None:
     for depth in range(len(parts)):
-        with opened_folder(top, "/".join(parts[:depth])) as parent, contextlib.suppress(FileExistsError):
+        with open_folder(top, "/".join(parts[:depth])) as parent, contextlib.suppress(FileExistsError):
             os.mkdir(parts[depth], 0o755, dir_fd=parent)

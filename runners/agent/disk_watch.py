@@ -10,26 +10,26 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-from runners.agent.claims import ASIDE
+from runners.agent.claims import ASIDE_MARK
 from runners.agent.journal import delete_tree
-from runners.agent.log_shipper import MAX_STREAM
+from runners.agent.log_shipper import MAX_STREAM_BYTES
 from runners.host.node_files import NodeFiles, disk_usage
 from runners.messages import Message
 from runners.messages.containers import CheckpointsOverLimit, FilesOverLimit, SupervisorFolderOverLimit, TooManyFiles
 from runners.spec import RunSpec
 
 MIB = 1 << 20
-SCRIBE_MIB = 64
+MAX_SCRIBE_MIB = 64
 """The limit of everything in scribe/ except logs."""
 
 KEEP_SECONDS = 30 * 24 * 3600
 """Checkpoints are kept this long after their job was last listed here: a retry or a copy may still need them."""
 
-SETTLED_SECONDS = 3600
+MIN_AGE_SECONDS = 3600
 """A folder younger than this may belong to an attempt that has just arrived."""
 
 
-def over_limit(files: NodeFiles, spec: RunSpec) -> Message | None:
+def exceeded_limit(files: NodeFiles, spec: RunSpec) -> Message | None:
     """Return how a container is over one of its limits, for its user; None when it is not."""
     limit = spec.resources.disk_mib * MIB
     workspace, outputs = disk_usage(files.workspace(spec.name)), disk_usage(files.outputs(spec.attempt))
@@ -42,7 +42,7 @@ def over_limit(files: NodeFiles, spec: RunSpec) -> Message | None:
     if checkpoints.disk_bytes > limit or not checkpoints.complete:
         return CheckpointsOverLimit(spec.resources.disk_mib)
     scribe = disk_usage(files.scribe(spec.name))
-    if scribe.disk_bytes > SCRIBE_MIB * MIB + (spec.slots + 1) * MAX_STREAM or not scribe.complete:
+    if scribe.disk_bytes > MAX_SCRIBE_MIB * MIB + (spec.slots + 1) * MAX_STREAM_BYTES or not scribe.complete:
         return SupervisorFolderOverLimit()
     return None
 
@@ -56,7 +56,7 @@ def tidy(files: NodeFiles, jobs: Collection[int], attempts: Collection[int]) -> 
         elif age_seconds(folder) > KEEP_SECONDS:
             delete_tree(folder)
     for folder in files.attempts.iterdir():
-        kept = KEEP_SECONDS if ASIDE in folder.name else SETTLED_SECONDS
+        kept = KEEP_SECONDS if ASIDE_MARK in folder.name else MIN_AGE_SECONDS
         if folder.name not in known and age_seconds(folder) > kept:
             delete_tree(folder)
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from runners.agent.machine import inspect_machine
 from runners.agent.portal_client import PortalClient, PortalError
-from runners.agent.settings import Identity, MachineFindings, Settings, choose_runtime, identify, lock_home
+from runners.agent.settings import MachineFindings, NodeIdentity, Settings, choose_runtime, load_or_join, lock_home
 from runners.agent.signals import StopSignal
 from runners.host.node_files import NodeFiles
 from runners.messages.problems import Problem
@@ -27,12 +27,12 @@ def enrol(settings: Settings) -> int:
     files = NodeFiles(settings.home, settings.datasets, settings.shared)
     lock = lock_home(files)
     try:
-        stored = Identity.read(files.identity)
+        stored = NodeIdentity.read(files.identity)
         runtime = settings.runtime if settings.runtime != "auto" else stored.runtime if stored else choose_runtime()
         found = inspect_machine(files.home, runtime, settings.url, settings.overlay_address)
-        for line in describe(found):
+        for line in finding_lines(found):
             _print_line(line)
-        identity = identify(replace(settings, runtime=runtime), files, stop, found)
+        identity = load_or_join(replace(settings, runtime=runtime), files, stop, found)
         _print_line(f"This machine is node {identity.node} ({identity.name}) of {identity.url}.")
     finally:
         lock.close()
@@ -41,13 +41,13 @@ def enrol(settings: Settings) -> int:
     return 0
 
 
-def describe(found: MachineFindings) -> list[str]:
+def finding_lines(found: MachineFindings) -> list[str]:
     """Return the findings as lines for a terminal."""
     named = (("System", "system"), ("Engine", "engine"), ("runc", "runc"), ("NVIDIA driver", "driver"))
     lines = [f"{title}: {found.facts[key]}" for title, key in named if found.facts.get(key)]
     lines.append("GPUs: " + (", ".join(found.facts.get("gpus") or ()) or "none; it offers CPU slots"))
     for problem in found.problems:
-        lines += _lines(problem)
+        lines += _problem_lines(problem)
     return lines
 
 
@@ -56,14 +56,14 @@ def _print_line(line: str) -> None:
     sys.stdout.flush()
 
 
-def _lines(problem: Problem) -> list[str]:
+def _problem_lines(problem: Problem) -> list[str]:
     mark = "Must be fixed first" if problem.blocking else "Note"
     return [f"{mark}: {problem.text}", *([f"    {problem.fix}"] if problem.fix else [])]
 
 
-def take_new_token(files: NodeFiles, portal: PortalClient) -> None:
+def rotate_token(files: NodeFiles, portal: PortalClient) -> None:
     """Fetch a new token and store it before it is used: if the agent is killed in between, the old one still works."""
-    identity = Identity.read(files.identity)
+    identity = NodeIdentity.read(files.identity)
     if identity is None:
         return
     try:
@@ -71,10 +71,10 @@ def take_new_token(files: NodeFiles, portal: PortalClient) -> None:
     except PortalError as error:
         logger.warning("A new token was announced and did not arrive; the agent requests it again: %s", error)
         return
-    Identity(identity.node, token, identity.url, identity.name, identity.runtime, identity.installation).write(
+    NodeIdentity(identity.node, token, identity.url, identity.name, identity.runtime, identity.installation).write(
         files.identity
     )
-    portal.use(token)
+    portal.use_token(token)
     logger.info("This node has a new token.")
 
 

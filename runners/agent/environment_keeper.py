@@ -38,7 +38,7 @@ class EnvironmentKeeper:
         """``ready_file`` keeps the keys of those that are ready, for the next start."""
         self._environments = environments
         self._ready_file = ready_file
-        self._were_ready = _keys_in(ready_file) if ready_file else set()
+        self._ready_before_start = _read_keys(ready_file) if ready_file else set()
         """Those that were ready before the start and have not been looked at since."""
         self._wanted: tuple[str, ...] = ()
         self._changed = threading.Condition()
@@ -57,7 +57,7 @@ class EnvironmentKeeper:
         if self._thread.is_alive():
             self._thread.join(seconds)
 
-    def want(self, keys: Sequence[str]) -> None:
+    def set_wanted(self, keys: Sequence[str]) -> None:
         """Set the environments to prepare, in this order. An environment that is not named any more is left as it is."""
         with self._changed:
             if self._wanted != tuple(keys):
@@ -68,7 +68,7 @@ class EnvironmentKeeper:
         """Raise NotReadyError while the environment is being prepared, and CreateError if that failed."""
         if self._environments.reference_of(key) is not None:
             return
-        report = self._known().get(key)
+        report = self._reports_by_key().get(key)
         if report is not None and report.state == "failed":
             raise CreateError(EnvironmentFailed(key, report.message))
         with self._changed:
@@ -78,13 +78,13 @@ class EnvironmentKeeper:
         raise NotReadyError(EnvironmentInPreparation(key, report.message if report else None))
 
     def reports(self) -> list[dict[str, Any]]:
-        known = self._known()
+        known = self._reports_by_key()
         with self._changed:
             wanted = self._wanted
         waiting = [Report(key) for key in wanted if key not in known]
         return [report.to_json() for report in [*known.values(), *waiting]]
 
-    def _known(self) -> dict[str, Report]:
+    def _reports_by_key(self) -> dict[str, Report]:
         return {report.key: report for report in self._environments.reports()}
 
     def _work(self) -> None:
@@ -92,7 +92,7 @@ class EnvironmentKeeper:
             with self._changed:
                 wanted = self._wanted
             try:
-                if (key := self._next(wanted)) is not None:
+                if (key := self._next_to_prepare(wanted)) is not None:
                     self._prepare(key)
                     continue
             except AgentStoppedError:
@@ -103,9 +103,9 @@ class EnvironmentKeeper:
                 if not self._stopping and self._wanted is wanted:  # else more environments were requested meanwhile
                     self._changed.wait(min(CHECK_SECONDS, FIRST_RETRY_SECONDS))
 
-    def _next(self, wanted: Sequence[str]) -> str | None:
+    def _next_to_prepare(self, wanted: Sequence[str]) -> str | None:
         now = time.monotonic()
-        for key in sorted(wanted, key=lambda key: key not in self._were_ready):
+        for key in sorted(wanted, key=lambda key: key not in self._ready_before_start):
             if key in self._retry and now < self._retry[key][0]:
                 continue
             try:
@@ -116,36 +116,36 @@ class EnvironmentKeeper:
         return None
 
     def _prepare(self, key: str) -> None:
-        self._were_ready.discard(key)
+        self._ready_before_start.discard(key)
         logger.info("Preparing the environment %s.", key)
         try:
             report = self._environments.prepare(key, self._progress)
         except AgentStoppedError:
             raise
         except Exception:
-            self._put_off(key)
+            self._postpone(key)
             logger.exception("Preparing the environment %s failed; it is tried again.", key)
             return
         if report.state == "ready":
             self._retry.pop(key, None)
             logger.info("The environment %s is ready.", key)
-            self._keep_ready()
+            self._store_ready_keys()
         else:
-            self._put_off(key)
+            self._postpone(key)
             logger.warning("The environment %s is not ready: %s", key, report.detail)
 
-    def _keep_ready(self) -> None:
+    def _store_ready_keys(self) -> None:
         if self._ready_file is None:
             return
         ready = {report.key for report in self._environments.reports() if report.state == "ready"}
         try:
-            write_json(self._ready_file, sorted(ready | self._were_ready), 0o600)
+            write_json(self._ready_file, sorted(ready | self._ready_before_start), 0o600)
         except OSError as error:  # only the order after the next start depends on it
             logger.warning("%s could not be written: %s", self._ready_file, error.strerror or error)
 
-    def _put_off(self, key: str) -> None:
+    def _postpone(self, key: str) -> None:
         backoff = self._retry[key][1] if key in self._retry else Backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
-        self._retry[key] = (time.monotonic() + backoff.failed(), backoff)
+        self._retry[key] = (time.monotonic() + backoff.next_pause(), backoff)
 
     @property
     def _progress(self) -> Progress:
@@ -156,12 +156,12 @@ class EnvironmentKeeper:
         return progress
 
 
-def _keys_in(file: Path) -> set[str]:
+def _read_keys(file: Path) -> set[str]:
     keys = read_own_json(file)
     return {key for key in keys if isinstance(key, str)} if isinstance(keys, list) else set()
 
 
-class AllReady:
+class FakeEnvironments:
     """The environments of the fake runtime: each of them is ready."""
 
     def __init__(self) -> None:

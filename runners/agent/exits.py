@@ -16,20 +16,20 @@ from runners.messages.containers import (
     OverMemoryLimit,
     StoppedBeforeStart,
 )
-from runners.messages.launch import MAX_LENGTH, read_message
-from runners.runtime import Observed
+from runners.messages.launch import MAX_TEXT_CHARACTERS, read_message
+from runners.runtime import ObservedContainer
 
 SUPERVISOR_REASONS = frozenset({"exited", "stopped", "fenced", "launch_error"})
 """The reasons that exit.json may contain. What runs inside a container decides nothing else about its end."""
-KILLED = 128 + signal.SIGKILL
+KILLED_EXIT_CODE = 128 + signal.SIGKILL
 """Nothing inside can kill the first process: it was the engine, an admin, or the kernel of a machine without memory."""
-DOWN = 255
+MACHINE_DOWN_EXIT_CODE = 255
 """The exit code that an engine reports for a container that it finds dead after the machine went down."""
 
 
-def judge(
+def determine_exit(
     container: DesiredContainer,
-    seen: Observed | None,
+    seen: ObservedContainer | None,
     entry: JournalEntry | None,
     exit_file: dict[str, Any],
     printed: bytes = b"",
@@ -61,11 +61,11 @@ def judge(
     reason = Quotation(seen.detail) if seen.detail else None
     if code is None:
         return Exit(None, "lost", reason or EndedUnobserved())
-    if code == KILLED:
+    if code == KILLED_EXIT_CODE:
         return Exit(code, "lost", reason or KilledFromOutside())
-    if code == DOWN:
+    if code == MACHINE_DOWN_EXIT_CODE:
         return Exit(code, "lost", reason or MachineDown())
-    last = printed.decode(errors="replace").strip()[-MAX_LENGTH:]
+    last = printed.decode(errors="replace").strip()[-MAX_TEXT_CHARACTERS:]
     return Exit(code, "launch_error", reason or FirstProcessCrashed(last))
 
 

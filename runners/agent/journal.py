@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from runners.agent.reconcile import ControlMessage, Exit, JournalEntry
-from runners.host.node_files import STATE, NodeFiles, opened_folder, read_own_json, write_json
+from runners.host.node_files import STATE_FILE, NodeFiles, open_folder, read_own_json, write_json
 from runners.messages import Message, Quotation, message_from
 from runners.messages.containers import Forgotten
 
 logger = logging.getLogger(__name__)
 
-OLD_CONTROL = "told"
+OLD_CONTROL_KEY = "told"
 """What earlier releases called ``control`` in the file of an entry."""
-MAX_ENDED = 2_000
-"""So many names of forgotten containers are kept, so that an old reply cannot start one of them again."""
-ENDED = JournalEntry(0, 0, 0, exit=Exit(None, "lost", Forgotten()), collected=True)
+MAX_ENDED_NAMES = 2_000
+"""How many names of forgotten containers are kept, so that an old reply cannot start one of them again."""
+ENDED_ENTRY = JournalEntry(0, 0, 0, exit=Exit(None, "lost", Forgotten()), collected=True)
 
 
 class ContainerJournal:
@@ -43,8 +43,8 @@ class ContainerJournal:
         self._ended: dict[str, None] = dict.fromkeys(read_own_json(self._ended_path) or ())
         for folder in files.containers.iterdir():
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                folder.joinpath("note.json").rename(folder / STATE)
-            if (entry := _from_json(read_own_json(folder / STATE))) is not None:
+                folder.joinpath("note.json").rename(folder / STATE_FILE)
+            if (entry := _from_json(read_own_json(folder / STATE_FILE))) is not None:
                 self._entries[folder.name] = entry
 
     @property
@@ -58,7 +58,7 @@ class ContainerJournal:
     def entries(self, listed: Collection[str] = ()) -> dict[str, JournalEntry]:
         """Return all entries, and for each listed container that was forgotten an entry of one that has ended."""
         with self._lock:
-            return {**{name: ENDED for name in listed if name in self._ended}, **self._entries}
+            return {**{name: ENDED_ENTRY for name in listed if name in self._ended}, **self._entries}
 
     def begin(self, name: str, entry: JournalEntry) -> JournalEntry:
         """Return the existing entry; without one, write this entry and return it."""
@@ -73,7 +73,7 @@ class ContainerJournal:
         entry = self.get(name)
         if entry is None:
             return
-        self._writer.submit(self._end, name).result()
+        self._writer.submit(self._record_ended, name).result()
         delete_tree(self._files.container(name))
         unused = self._writer.submit(self._drop, name, entry.attempt).result()
         if unused is not None:
@@ -91,8 +91,8 @@ class ContainerJournal:
     def _change(self, name: str, changes: dict[str, Any]) -> JournalEntry:
         return self._write(name, replace(self._entries[name], **changes))
 
-    def _end(self, name: str) -> None:
-        ended = dict.fromkeys([*(other for other in self._ended if other != name), name][-MAX_ENDED:])
+    def _record_ended(self, name: str) -> None:
+        ended = dict.fromkeys([*(other for other in self._ended if other != name), name][-MAX_ENDED_NAMES:])
         write_json(self._ended_path, list(ended), 0o600)
         with self._lock:
             self._ended = ended
@@ -145,8 +145,8 @@ def _message(stored: Any) -> Message | None:
 def _from_json(data: Any) -> JournalEntry | None:
     """Parse an entry; None for what no agent wrote."""
     try:
-        if OLD_CONTROL in data:
-            data = {("control" if key == OLD_CONTROL else key): value for key, value in data.items()}
+        if OLD_CONTROL_KEY in data:
+            data = {("control" if key == OLD_CONTROL_KEY else key): value for key, value in data.items()}
         control, exit = data["control"], data["exit"]
         hosts = tuple((name, slots) for name, slots in control["hosts"]) if control else ()
         return JournalEntry(
@@ -166,13 +166,13 @@ def delete_tree(folder: Path) -> None:
     with contextlib.suppress(OSError, RecursionError):
         shutil.rmtree(folder)
     if os.path.lexists(folder):
-        flatten(folder)
+        flatten_tree(folder)
         shutil.rmtree(
             folder, onerror=lambda _, path, info: logger.warning("%s could not be deleted: %s", path, info[1])
         )
 
 
-def flatten(folder: Path) -> None:
+def flatten_tree(folder: Path) -> None:
     """Move every folder of a tree to its top and give the agent access to it.
 
     A job may remove the permissions of its own folders, which keeps us out when we are not root, and may nest them deeper
@@ -181,16 +181,16 @@ def flatten(folder: Path) -> None:
     fresh = (f"{uuid.uuid4()}-{number}" for number in itertools.count())
     with contextlib.suppress(OSError):
         folder.chmod(0o700)
-        with opened_folder(folder) as top:
-            todo = folders_in(top)
+        with open_folder(folder) as top:
+            todo = unlock_folders(top)
             while todo:
-                with contextlib.suppress(OSError), opened_folder(top, todo.pop()) as parent:
-                    for name, new in zip(folders_in(parent), fresh, strict=False):
+                with contextlib.suppress(OSError), open_folder(top, todo.pop()) as parent:
+                    for name, new in zip(unlock_folders(parent), fresh, strict=False):
                         os.rename(name, new, src_dir_fd=parent, dst_dir_fd=top)
                         todo.append(new)
 
 
-def folders_in(handle: int) -> list[str]:
+def unlock_folders(handle: int) -> list[str]:
     """Return the names of the folders in an open folder, after giving the agent access to them."""
     with os.scandir(handle) as entries:
         names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]

@@ -22,20 +22,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from runners.agent.portal_client import Backoff, LogAnswer, PortalAwayError, PortalError, PortalRefusedError
-from runners.host.node_files import open_beneath, opened_folder, read_json_beneath
+from runners.agent.portal_client import Backoff, LogAnswer, PortalError, PortalRefusedError, PortalUnavailableError
+from runners.host.node_files import open_beneath, open_folder, read_json_beneath
 
 logger = logging.getLogger(__name__)
 
 STREAM_NAME = re.compile(r"(setup|metrics|0|[1-9]\d{0,3})\.log")
-MAX_STREAM = (1 << 30) + (1 << 20)
+MAX_STREAM_BYTES = (1 << 30) + (1 << 20)
 """The supervisor ends a stream at 1 GiB with a marker; a longer file was made by something else and may be sparse."""
-MAX_BATCH = 1 << 20
+MAX_BATCH_BYTES = 1 << 20
 """The largest request that the portal accepts, in bytes."""
 MAX_MARKS = 200
-MAX_LABEL = 40
+MAX_LABEL_CHARACTERS = 40
 MAX_NAMES = 2_000
-"""So many names of a log folder are read: a rank has two files, and a supervisor makes no more than these."""
+"""How many names of a log folder are read: a rank has two files, and a supervisor makes no more than these."""
 POLL_SECONDS = 0.1
 """Between two checks of a container that wrote nothing: the delay of a first line."""
 UNWATCHED_SECONDS = 2.0
@@ -45,11 +45,11 @@ MAX_PAUSE_SECONDS = 1.0
 PAUSE_PER_SEND = 4
 """The pause of a steady writer as a multiple of the duration of the last send: sending takes at most a fifth of the time,
 and a slow portal gets larger batches."""
-FULL = 256 * 1024
+FULL_BATCH_BYTES = 256 * 1024
 """After a batch of at least this size there is no pause, to keep up with a flood."""
-AWAY_SECONDS = 5.0
+MAX_RETRY_SECONDS = 5.0
 """The longest pause between attempts while the portal is away."""
-MARK = struct.Struct("<QQ")
+MARK_FORMAT = struct.Struct("<QQ")
 MAX_MILLISECONDS = 1 << 52
 
 
@@ -97,13 +97,14 @@ class ContainerLog:
     def send_batch(self, portal: LogPortal) -> int | None:
         """Send one batch of the next stream in turn.
 
-        Returns its size in bytes; None when there was nothing to send. Raises PortalAwayError; the batch is then sent again.
+        Returns its size in bytes; None when there was nothing to send. Raises PortalUnavailableError; the batch is then
+        sent again.
         """
         ended = self.ended  # read before the sizes: after an end they are final
         try:
-            with opened_folder(self.scribe, "log") as folder:
-                sizes = _sizes(folder, self.ranks)
-                for name in self._in_turn(sizes):
+            with open_folder(self.scribe, "log") as folder:
+                sizes = _stream_sizes(folder, self.ranks)
+                for name in self._names_in_turn(sizes):
                     sent = self._send(portal, folder, self._streams[name], sizes[name], ended)
                     if sent is not None:
                         self._last = name
@@ -118,18 +119,18 @@ class ContainerLog:
         return sum([not stream.finished for stream in self._streams.values()])
 
     @property
-    def drained(self) -> bool:
+    def is_drained(self) -> bool:
         """Whether it ended and the portal has all of it. Reads the folder, so that no late stream is missed."""
         if not self.ended:
             return False
         try:
-            with opened_folder(self.scribe, "log") as folder:
-                names = _sizes(folder, self.ranks)
+            with open_folder(self.scribe, "log") as folder:
+                names = _stream_sizes(folder, self.ranks)
         except OSError:
             return True
         return all(name in self._streams and self._streams[name].finished for name in names)
 
-    def _in_turn(self, sizes: dict[str, int]) -> list[str]:
+    def _names_in_turn(self, sizes: dict[str, int]) -> list[str]:
         for name in sizes:
             self._streams.setdefault(name, _Stream(name, None if self._known else 0))
         names = sorted(sizes)
@@ -142,7 +143,7 @@ class ContainerLog:
             return self._send_next(portal, folder, stream, size, ended)
         except PortalRefusedError as refused:
             if refused.status == 401:
-                raise PortalAwayError(str(refused)) from refused
+                raise PortalUnavailableError(str(refused)) from refused
             logger.warning("The portal takes no more of the log of %s, stream %s: %s", self.name, stream.name, refused)
             self.refusal = str(refused)
             stream.finished = True
@@ -151,7 +152,7 @@ class ContainerLog:
     def _send_next(self, portal: LogPortal, folder: int, stream: _Stream, size: int, ended: bool) -> int | None:
         if stream.offset is None:
             stream.offset = portal.append_log(self.name, stream.name, 0, b"").size
-        content = _read(folder, stream.name, stream.offset, min(MAX_BATCH, size - stream.offset))
+        content = _read(folder, stream.name, stream.offset, min(MAX_BATCH_BYTES, size - stream.offset))
         if content is None:
             # It is not a regular file: it has nothing to send, now or later.
             stream.finished = ended
@@ -165,7 +166,7 @@ class ContainerLog:
             stream.offset,
             content,
             marks=read_marks(folder, f"{stream.name}.idx", stream.offset, stream.offset + len(content)),
-            label=_label(self.scribe, stream.name),
+            label=_read_label(self.scribe, stream.name),
             final=final,
         )
         self.watched = answer.watched
@@ -177,12 +178,12 @@ class ContainerLog:
         stream.offset = answer.size
         if stream.rejections >= 3:
             stream.rejections = 0
-            raise PortalAwayError(f"The portal contradicts itself about stream {stream.name} of {self.name}.")
+            raise PortalUnavailableError(f"The portal contradicts itself about stream {stream.name} of {self.name}.")
         return len(content)
 
 
 @dataclass(slots=True)
-class _Turn:
+class _QueuedLog:
     """The place of a container in the queue."""
 
     log: ContainerLog
@@ -190,10 +191,10 @@ class _Turn:
     number: int = 0
     """The number of its newest entry in the queue; older entries are void."""
     busy: bool = False
-    steady: int = 0
+    consecutive_batches: int = 0
     """Batches since it last had nothing to send."""
     forgotten: bool = False
-    backoff: Backoff = field(default_factory=lambda: Backoff(0.2, AWAY_SECONDS))
+    backoff: Backoff = field(default_factory=lambda: Backoff(0.2, MAX_RETRY_SECONDS))
     drained: threading.Event = field(default_factory=threading.Event)
 
 
@@ -203,8 +204,8 @@ class LogShipper:
     def __init__(self, portal: LogPortal, threads: int = 4) -> None:
         self._portal = portal
         self._changed = threading.Condition()
-        self._turns: dict[str, _Turn] = {}
-        self._queue: list[tuple[float, int, _Turn]] = []
+        self._queued_logs: dict[str, _QueuedLog] = {}
+        self._queue: list[tuple[float, int, _QueuedLog]] = []
         self._numbers = itertools.count(1)
         self._stopping = False
         self._threads = [
@@ -225,114 +226,114 @@ class LogShipper:
     def follow(self, name: str, scribe: Path, ranks: int, *, known_to_portal: bool = False) -> None:
         """Start to send a container's log. May be repeated."""
         with self._changed:
-            if name not in self._turns:
-                self._turns[name] = _Turn(ContainerLog(name, scribe, ranks, known_to_portal=known_to_portal))
-                self._enqueue(self._turns[name], 0.0)
+            if name not in self._queued_logs:
+                self._queued_logs[name] = _QueuedLog(ContainerLog(name, scribe, ranks, known_to_portal=known_to_portal))
+                self._enqueue(self._queued_logs[name], 0.0)
 
     def finish(self, name: str, seconds: float) -> bool:
         """Send the rest of a complete log, and close it. Returns whether that was done within the given time."""
         with self._changed:
-            turn = self._turns.get(name)
-            if turn is None:
+            queued = self._queued_logs.get(name)
+            if queued is None:
                 return True
-            turn.log.ended = True
-            self._enqueue(turn, 0.0)
-        return turn.drained.wait(seconds)
+            queued.log.ended = True
+            self._enqueue(queued, 0.0)
+        return queued.drained.wait(seconds)
 
-    def drained(self, name: str) -> bool:
+    def is_drained(self, name: str) -> bool:
         with self._changed:
-            turn = self._turns.get(name)
-        return turn is None or turn.drained.is_set()
+            queued = self._queued_logs.get(name)
+        return queued is None or queued.drained.is_set()
 
     def refusal(self, name: str) -> str:
         with self._changed:
-            turn = self._turns.get(name)
-        return turn.log.refusal if turn else ""
+            queued = self._queued_logs.get(name)
+        return queued.log.refusal if queued else ""
 
     def forget(self, name: str) -> None:
         with self._changed:
-            turn = self._turns.pop(name, None)
-            if turn is not None:
-                turn.forgotten = True
-                turn.drained.set()
+            queued = self._queued_logs.pop(name, None)
+            if queued is not None:
+                queued.forgotten = True
+                queued.drained.set()
 
     def retry_now(self) -> None:
         """Send at once the logs that wait because the portal was away."""
         with self._changed:
-            for turn in self._turns.values():
-                if turn.backoff.failures:
-                    turn.backoff.worked()
-                    self._enqueue(turn, 0.0)
+            for queued in self._queued_logs.values():
+                if queued.backoff.failures:
+                    queued.backoff.reset()
+                    self._enqueue(queued, 0.0)
 
-    def _enqueue(self, turn: _Turn, rest_seconds: float) -> None:
-        turn.due = time.monotonic() + rest_seconds
-        turn.number = next(self._numbers)
-        if not turn.busy:
-            heapq.heappush(self._queue, (turn.due, turn.number, turn))
+    def _enqueue(self, queued: _QueuedLog, rest_seconds: float) -> None:
+        queued.due = time.monotonic() + rest_seconds
+        queued.number = next(self._numbers)
+        if not queued.busy:
+            heapq.heappush(self._queue, (queued.due, queued.number, queued))
             self._changed.notify()
 
     def _work(self) -> None:
-        while (turn := self._next()) is not None:
-            number = turn.number
-            rest: float | None = AWAY_SECONDS
+        while (queued := self._next()) is not None:
+            number = queued.number
+            rest: float | None = MAX_RETRY_SECONDS
             try:
-                rest = self._take(turn)
+                rest = self._send_batch(queued)
             except Exception:
                 # An error with the files of one container must not end the logs of all.
-                logger.exception("Sending the log of %s failed; it is tried again.", turn.log.name)
+                logger.exception("Sending the log of %s failed; it is tried again.", queued.log.name)
             with self._changed:
-                turn.busy = False
-                if turn.forgotten:
+                queued.busy = False
+                if queued.forgotten:
                     continue
-                if turn.number != number:  # something happened meanwhile: look again at once
-                    self._enqueue(turn, 0.0)
+                if queued.number != number:  # something happened meanwhile: look again at once
+                    self._enqueue(queued, 0.0)
                 elif rest is not None:
-                    self._enqueue(turn, rest)
+                    self._enqueue(queued, rest)
 
-    def _next(self) -> _Turn | None:
+    def _next(self) -> _QueuedLog | None:
         with self._changed:
             while not self._stopping:
                 while self._queue and (self._queue[0][2].number != self._queue[0][1] or self._queue[0][2].forgotten):
                     heapq.heappop(self._queue)
                 left = self._queue[0][0] - time.monotonic() if self._queue else None
                 if left is not None and left <= 0:
-                    turn = heapq.heappop(self._queue)[2]
-                    turn.busy = True
-                    return turn
+                    queued = heapq.heappop(self._queue)[2]
+                    queued.busy = True
+                    return queued
                 self._changed.wait(left)
             return None
 
-    def _take(self, turn: _Turn) -> float | None:
+    def _send_batch(self, queued: _QueuedLog) -> float | None:
         """Send one batch; return the pause in seconds until the next, None when there is nothing left to do."""
         began = time.monotonic()
         try:
-            sent = turn.log.send_batch(self._portal)
+            sent = queued.log.send_batch(self._portal)
         except PortalError as error:
-            if not turn.backoff.failures:
-                logger.info("The log of %s waits: %s", turn.log.name, error)
-            return turn.backoff.failed()
-        turn.backoff.worked()
-        if turn.log.ended:
-            if sent is None and turn.log.drained:
-                turn.drained.set()
+            if not queued.backoff.failures:
+                logger.info("The log of %s waits: %s", queued.log.name, error)
+            return queued.backoff.next_pause()
+        queued.backoff.reset()
+        if queued.log.ended:
+            if sent is None and queued.log.is_drained:
+                queued.drained.set()
                 return None
             return 0.0 if sent is not None else POLL_SECONDS
         if sent is None:
-            turn.steady = 0
+            queued.consecutive_batches = 0
             return POLL_SECONDS
-        turn.steady += 1
-        if sent >= FULL:
+        queued.consecutive_batches += 1
+        if sent >= FULL_BATCH_BYTES:
             return 0.0
         took = time.monotonic() - began
-        return min(MAX_PAUSE_SECONDS, max(POLL_SECONDS, PAUSE_PER_SEND * took, _unwatched_pause(turn)))
+        return min(MAX_PAUSE_SECONDS, max(POLL_SECONDS, PAUSE_PER_SEND * took, _unwatched_pause(queued)))
 
 
-def _unwatched_pause(turn: _Turn) -> float:
+def _unwatched_pause(queued: _QueuedLog) -> float:
     """Return the pause of a steady writer while no user watches: growing, and shared among its streams."""
-    if turn.log.watched:
+    if queued.log.watched:
         return 0.0
-    whole = min(UNWATCHED_SECONDS, POLL_SECONDS * 2 ** min(turn.steady, 8))
-    return whole / max(1, turn.log.open_streams)
+    whole = min(UNWATCHED_SECONDS, POLL_SECONDS * 2 ** min(queued.consecutive_batches, 8))
+    return whole / max(1, queued.log.open_streams)
 
 
 def read_marks(folder: int, name: str, start: int, end: int) -> tuple[tuple[int, int], ...]:
@@ -345,11 +346,11 @@ def read_marks(folder: int, name: str, start: int, end: int) -> tuple[tuple[int,
     try:
         with open_beneath(folder, name) as file:
             handle = file.fileno()
-            count = os.fstat(handle).st_size // MARK.size
+            count = os.fstat(handle).st_size // MARK_FORMAT.size
             first, last = _position(handle, count, start), _position(handle, count, end)
             wanted = max(0, last - first)
             step = max(1, -(-wanted // MAX_MARKS))
-            found = [_mark(handle, index) for index in range(first, last, step)][:MAX_MARKS]
+            found = [_read_mark(handle, index) for index in range(first, last, step)][:MAX_MARKS]
     except (OSError, struct.error, OverflowError):
         return ()
     marks: list[tuple[int, int]] = []
@@ -366,19 +367,19 @@ def _position(handle: int, count: int, offset: int) -> int:
     low, high = 0, count
     while low < high:
         middle = (low + high) // 2
-        if _mark(handle, middle)[0] < offset:
+        if _read_mark(handle, middle)[0] < offset:
             low = middle + 1
         else:
             high = middle
     return low
 
 
-def _mark(handle: int, index: int) -> tuple[int, int]:
-    at, milliseconds = MARK.unpack(os.pread(handle, MARK.size, index * MARK.size))
+def _read_mark(handle: int, index: int) -> tuple[int, int]:
+    at, milliseconds = MARK_FORMAT.unpack(os.pread(handle, MARK_FORMAT.size, index * MARK_FORMAT.size))
     return at, milliseconds
 
 
-def _sizes(folder: int, ranks: int) -> dict[str, int]:
+def _stream_sizes(folder: int, ranks: int) -> dict[str, int]:
     """Return the log sizes in bytes by stream name, for the regular files that a supervisor with so many ranks can have."""
     sizes = {}
     with os.scandir(folder) as entries:
@@ -389,7 +390,7 @@ def _sizes(folder: int, ranks: int) -> dict[str, int]:
             with contextlib.suppress(OSError):
                 info = entry.stat(follow_symlinks=False)
                 if stat.S_ISREG(info.st_mode):
-                    sizes[found[1]] = min(info.st_size, MAX_STREAM)
+                    sizes[found[1]] = min(info.st_size, MAX_STREAM_BYTES)
     return sizes
 
 
@@ -402,9 +403,9 @@ def _read(folder: int, stream: str, offset: int, length: int) -> bytes | None:
         return None
 
 
-def _label(scribe: Path, stream: str) -> str:
+def _read_label(scribe: Path, stream: str) -> str:
     entry = read_json_beneath(scribe, "log/streams.json").get(stream)
     label = entry.get("label") if isinstance(entry, dict) else None
     if not isinstance(label, str):
         return ""
-    return "".join(character for character in label if character.isprintable())[:MAX_LABEL]
+    return "".join(character for character in label if character.isprintable())[:MAX_LABEL_CHARACTERS]

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 
 from runners.agent.reconcile import DesiredContainer, JournalEntry
 from runners.host.node_files import NodeFiles, read_beneath
-from runners.runtime import Observed
+from runners.runtime import ObservedContainer
 
 logger = logging.getLogger(__name__)
 
-PATIENCE_SECONDS = 15.0
+OVERDUE_SECONDS = 15.0
 """How long a container may run on beyond its grace period, or after writing exit.json (its last act), until the runtime
 ends it."""
 MAX_GRACE_SECONDS = 3600
@@ -52,7 +52,7 @@ class Loop(threading.Thread):
 class OverdueTracker:
     """Records since when each container should have ended by itself, by this process's monotonic clock."""
 
-    def __init__(self, files: NodeFiles, seconds: float = PATIENCE_SECONDS) -> None:
+    def __init__(self, files: NodeFiles, seconds: float = OVERDUE_SECONDS) -> None:
         self._files = files
         self._seconds = seconds
         self._stop_sent_at: dict[str, float] = {}
@@ -61,7 +61,7 @@ class OverdueTracker:
     def overdue(
         self,
         desired: Mapping[str, DesiredContainer],
-        observed: Mapping[str, Observed],
+        observed: Mapping[str, ObservedContainer],
         entries: Mapping[str, JournalEntry],
     ) -> frozenset[str]:
         """Name the containers that run on too long after their stop was sent, or after they wrote exit.json."""
@@ -74,10 +74,14 @@ class OverdueTracker:
         self._stop_sent_at = {name: self._stop_sent_at.get(name, now) for name in stopping}
         self._exit_seen_at = {name: self._exit_seen_at.get(name, now) for name in left}
         return frozenset(
-            [name for name, at in self._stop_sent_at.items() if now - at > _grace(entries[name]) + self._seconds]
+            [
+                name
+                for name, at in self._stop_sent_at.items()
+                if now - at > _grace_seconds(entries[name]) + self._seconds
+            ]
             + [name for name, at in self._exit_seen_at.items() if now - at > self._seconds]
         )
 
 
-def _grace(entry: JournalEntry) -> int:
+def _grace_seconds(entry: JournalEntry) -> int:
     return max(0, min(entry.control.grace_seconds, MAX_GRACE_SECONDS)) if entry.control else 0

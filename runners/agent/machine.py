@@ -9,7 +9,7 @@ from typing import Any
 from runners.agent import shared_folders
 from runners.agent.settings import MachineFindings, machine_facts
 from runners.host import checks, gpus
-from runners.host.facts import installed, network_facts, nvidia_facts
+from runners.host.facts import network_facts, nvidia_facts, package_facts
 from runners.host.gpu_watch import GpuWatch
 from runners.host.gpus import Gpu
 from runners.host.node_files import NodeFiles
@@ -62,24 +62,24 @@ class Machine:
     def inventory(self) -> list[Gpu]:
         return self._watch.inventory(self.runtime.is_ours)
 
-    def count_gpus(self) -> None:
+    def refresh_gpus(self) -> None:
         devices = tuple(self.inventory())
         with self._lock:
             self._gpus = devices
 
     def gather(self) -> None:
         """Read all facts and problems. The engine comes last, because it may not answer for a while."""
-        self.count_gpus()
+        self.refresh_gpus()
         facts = {
             **machine_facts(self.home),
-            **installed(),
+            **package_facts(),
             **network_facts(self.url, self.overlay_address),
             **nvidia_facts(),
         }
         facts |= shared_folders.facts(self.files)
         with self._lock:
             self._facts = {**self._facts, **facts}
-        problems = (*self.runtime.check(), *self._unfit(facts))
+        problems = (*self.runtime.check(), *self._local_problems(facts))
         with self._lock:
             self._problems = problems
         try:
@@ -89,7 +89,7 @@ class Machine:
         with self._lock:
             self._facts = {**facts, **engine}
 
-    def _unfit(self, facts: Mapping[str, Any]) -> list[Problem]:
+    def _local_problems(self, facts: Mapping[str, Any]) -> list[Problem]:
         disk = checks.disk_problem(int(facts["disk_free_mib"]), str(self.home))
         return [problem for problem in (gpus.driver_problem(), disk) if problem is not None]
 
@@ -105,7 +105,7 @@ class Machine:
             if self._offset is None or abs(offset - self._offset) >= CLOCK_STEP_SECONDS:
                 self._offset = offset
 
-    def in_use(self, uuids: tuple[str, ...]) -> Message | None:
+    def gpu_conflict(self, uuids: tuple[str, ...]) -> Message | None:
         """Return why nothing should start on these GPUs: one is in use outside the portal. Asks the driver again."""
         for gpu in self.inventory():
             if gpu.uuid in uuids and gpu.outside:
@@ -125,7 +125,9 @@ def inspect_machine(home: Path, runtime: str, url: str, overlay_address: str) ->
 
         made = DockerRuntime("enrolment", "0", lambda key: None, close_firewall=False)
     elif runtime == "process":
-        made = ProcessRuntime("enrolment", "0", home / "processes", lambda key: None, confinement_check.find)
+        made = ProcessRuntime(
+            "enrolment", "0", home / "processes", lambda key: None, confinement_check.find_confinement
+        )
     else:
         made = FakeRuntime()
     machine = Machine(home, made, url, overlay_address)

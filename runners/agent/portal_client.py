@@ -4,8 +4,8 @@ Every call is bounded in time and may be repeated. No call repeats itself: the c
 only they know what has changed meanwhile.
 
 PortalError
-├── PortalAwayError     no answer, or a temporary failure (5xx, 408, 425, 429): try again
-└── PortalRefusedError  a refusal (4xx) with the portal's sentence: trying again does not help
+├── PortalUnavailableError  no answer, or a temporary failure (5xx, 408, 425, 429): try again
+└── PortalRefusedError      a refusal (4xx) with the portal's sentence: trying again does not help
 """
 
 import errno
@@ -30,22 +30,22 @@ SYNC_CONNECT_SECONDS = 2.5
 ANSWER_SECONDS = 10.0
 SYNC_ANSWER_SECONDS = 15.0
 """Twice this is just below the fence of 34 s: a portal that always takes so long still renews leases in time."""
-KEEP_SECONDS = 8.0
+KEEPALIVE_SECONDS = 8.0
 """An idle connection outlives the pause between two reports, but not the wait for an answer: a network cut breaks all
 connections, so the attempt after one without an answer opens a new one."""
 WAIT_SECONDS = 60.0
 """The portal answers a long poll after 45 s; a slower one is cancelled."""
 UPLOAD_SECONDS = 60.0
 """The longest time between two pieces of an output file, not for the whole file."""
-UPLOAD = httpx.Timeout(UPLOAD_SECONDS, connect=CONNECT_SECONDS)
-PIECE = 256 * 1024
+UPLOAD_TIMEOUT = httpx.Timeout(UPLOAD_SECONDS, connect=CONNECT_SECONDS)
+PIECE_BYTES = 256 * 1024
 
 
 class PortalError(Exception):
     """A call to the portal failed; see the tree in the module. The message is a sentence."""
 
 
-class PortalAwayError(PortalError):
+class PortalUnavailableError(PortalError):
     pass
 
 
@@ -76,13 +76,13 @@ class Backoff:
     max_seconds: float = 15.0
     failures: int = 0
 
-    def failed(self) -> float:
+    def next_pause(self) -> float:
         """Count a failure; return how many seconds to wait now."""
         self.failures += 1
         limit = min(self.max_seconds, self.first_seconds * 2 ** min(self.failures - 1, 20))
         return limit * random.uniform(0.5, 1.0)  # noqa: S311  a pause is not a secret
 
-    def worked(self) -> None:
+    def reset(self) -> None:
         self.failures = 0
 
 
@@ -106,17 +106,17 @@ class PortalClient:
         self._http = httpx.Client(
             base_url=self.url,
             headers=headers,
-            verify=trust(ca_file, pin),
+            verify=tls_context(ca_file, pin),
             trust_env=use_proxy,
             timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
-            limits=httpx.Limits(max_connections=16, max_keepalive_connections=16, keepalive_expiry=KEEP_SECONDS),
+            limits=httpx.Limits(max_connections=16, max_keepalive_connections=16, keepalive_expiry=KEEPALIVE_SECONDS),
             follow_redirects=False,
         )
 
     def close(self) -> None:
         self._http.close()
 
-    def use(self, token: str) -> None:
+    def use_token(self, token: str) -> None:
         """Use another token from the next call on."""
         self._http.headers["Authorization"] = f"Bearer {token}"
 
@@ -140,14 +140,14 @@ class PortalClient:
         try:
             return int(answer["node"]), str(answer["token"])
         except (KeyError, TypeError, ValueError) as error:
-            raise PortalAwayError("The portal's answer to the join is not understood.") from error
+            raise PortalUnavailableError("The portal's answer to the join is not understood.") from error
 
     def new_token(self) -> str:
         """Request a new token, as a reply with ``rotate`` asks. The present one works until the new one is first used."""
         answer = self._json("POST", "/agent/v1/token")
         token = answer.get("token")
         if not isinstance(token, str) or not token:
-            raise PortalAwayError("The portal's answer about a new token is not understood.")
+            raise PortalUnavailableError("The portal's answer about a new token is not understood.")
         return token
 
     def sync(self, report: dict[str, Any]) -> dict[str, Any]:
@@ -156,13 +156,13 @@ class PortalClient:
         content = json.dumps(report, separators=(",", ":")).encode()
         return self._json("POST", "/agent/v1/sync", content=content, timeout=timeout)
 
-    def wait(self, seen: str) -> str:
+    def wait_for_change(self, seen: str) -> str:
         """Wait until the digest of the desired state differs from ``seen``, or 45 s; return the digest."""
         timeout = httpx.Timeout(WAIT_SECONDS, connect=CONNECT_SECONDS)
         return str(self._json("GET", "/agent/v1/wait", params={"seen": seen}, timeout=timeout).get("seen", ""))
 
     def fetch_code(self, sha256: str, into: BinaryIO, max_bytes: int) -> None:
-        """Write the tar into a file. Raises PortalAwayError when it is damaged, PortalRefusedError when there is none."""
+        """Write the tar into a file. Raises PortalUnavailableError for a damaged one, PortalRefusedError for none."""
         digest, size = hashlib.sha256(), 0
         try:
             with self._http.stream(
@@ -170,17 +170,19 @@ class PortalClient:
             ) as response:
                 if response.status_code != 200:
                     response.read()
-                    raise refusal(response)
-                for piece in response.iter_raw(PIECE):
+                    raise response_error(response)
+                for piece in response.iter_raw(PIECE_BYTES):
                     digest.update(piece)
                     size += len(piece)
                     if size > max_bytes:
                         raise PortalRefusedError(413, f"The code is larger than {max_bytes >> 20} MiB.")
                     into.write(piece)
         except httpx.HTTPError as error:
-            raise away(error) from error
+            raise unavailable_error(error) from error
         if digest.hexdigest() != sha256:
-            raise PortalAwayError("The code that arrived is not the code that was requested (its SHA-256 differs).")
+            raise PortalUnavailableError(
+                "The code that arrived is not the code that was requested (its SHA-256 differs)."
+            )
 
     def append_log(
         self,
@@ -204,35 +206,35 @@ class PortalClient:
         path = f"/agent/v1/containers/{quote(container, safe='')}/logs/{quote(stream, safe='')}"
         response = self._send("POST", path, params=params, content=content, headers=headers)
         if response.status_code not in (200, 409):
-            raise refusal(response)
+            raise response_error(response)
         try:
             answer = response.json()
             size, watched = int(answer["size"]), answer.get("watched") is True
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise PortalAwayError("The portal's answer to a piece of log is not understood.") from error
+            raise PortalUnavailableError("The portal's answer to a piece of log is not understood.") from error
         if size < 0:
-            raise PortalAwayError("The portal's answer to a piece of log is not understood.")
+            raise PortalUnavailableError("The portal's answer to a piece of log is not understood.")
         return LogAnswer(size, response.status_code == 200, watched)
 
     def put_output(self, container: str, path: str, file: BinaryIO, size: int) -> None:
         """Send exactly ``size`` bytes of the file. Raises OSError when it turns out shorter: it is being written."""
         response = self._send(
             "PUT",
-            _output(container, path),
+            _output_path(container, path),
             content=_pieces(file, size),
             headers={"Content-Length": str(size), "Content-Type": "application/octet-stream"},
-            timeout=UPLOAD,
+            timeout=UPLOAD_TIMEOUT,
         )
         if response.status_code not in (200, 201, 204):
-            raise refusal(response)
+            raise response_error(response)
 
     def offer_output(self, container: str, path: str, size: int) -> None:
         """Ask whether the portal would keep a file of this size. Raises PortalRefusedError when it would not."""
-        response = self._send("POST", _output(container, path), params={"size": size})
+        response = self._send("POST", _output_path(container, path), params={"size": size})
         if (
             not response.is_success and response.status_code != 405
         ):  # a portal of an earlier version has no such endpoint
-            raise refusal(response)
+            raise response_error(response)
 
     def report_rank_groups(self, container: str, groups: list[Any]) -> None:
         self._json("POST", f"/agent/v1/containers/{quote(container, safe='')}/rings", json={"rings": groups})
@@ -242,55 +244,57 @@ class PortalClient:
         return self._json("GET", f"/agent/v1/containers/{quote(container, safe='')}/identity")
 
     def checkpoints(self, container: str) -> dict[str, Any]:
-        """Return the set from which the job continues. Raises PortalAwayError while another node must still send."""
-        return self._json("GET", _checkpoints(container), timeout=UPLOAD)
+        """Return the set from which the job continues. Raises PortalUnavailableError until another node has sent it."""
+        return self._json("GET", _checkpoints_path(container), timeout=UPLOAD_TIMEOUT)
 
     def change_checkpoints(self, container: str, changed: dict[str, Any], deleted: dict[str, int]) -> dict[str, Any]:
         body = {"changed": changed, "deleted": deleted}
-        return self._json("POST", _checkpoints(container), json=body, timeout=UPLOAD)
+        return self._json("POST", _checkpoints_path(container), json=body, timeout=UPLOAD_TIMEOUT)
 
     def put_checkpoint(self, container: str, sha256: str, content: bytes) -> None:
         headers = {"Content-Type": "application/octet-stream"}
-        response = self._send("PUT", _checkpoints(container, sha256), content=content, headers=headers, timeout=UPLOAD)
+        response = self._send(
+            "PUT", _checkpoints_path(container, sha256), content=content, headers=headers, timeout=UPLOAD_TIMEOUT
+        )
         if not response.is_success:
-            raise refusal(response)
+            raise response_error(response)
 
     def fetch_checkpoint(self, container: str, sha256: str) -> bytes:
         headers = {"Accept-Encoding": "identity"}
-        response = self._send("GET", _checkpoints(container, sha256), headers=headers, timeout=UPLOAD)
+        response = self._send("GET", _checkpoints_path(container, sha256), headers=headers, timeout=UPLOAD_TIMEOUT)
         if not response.is_success:
-            raise refusal(response)
+            raise response_error(response)
         return response.content
 
     def _json(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         response = self._send(method, path, **options)
         if not response.is_success:
-            raise refusal(response)
+            raise response_error(response)
         try:
             answer = response.json()
         except ValueError as error:
-            raise PortalAwayError("The portal's answer is not JSON.") from error
+            raise PortalUnavailableError("The portal's answer is not JSON.") from error
         if not isinstance(answer, dict):
-            raise PortalAwayError("The portal's answer is not a JSON object.")
+            raise PortalUnavailableError("The portal's answer is not a JSON object.")
         return answer
 
     def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:
             return self._http.request(method, path, **options)
         except httpx.HTTPError as error:
-            raise away(error) from error
+            raise unavailable_error(error) from error
 
 
-def _output(container: str, path: str) -> str:
+def _output_path(container: str, path: str) -> str:
     return f"/agent/v1/containers/{quote(container, safe='')}/outputs/{quote(path, safe='/')}"
 
 
-def _checkpoints(container: str, sha256: str = "") -> str:
+def _checkpoints_path(container: str, sha256: str = "") -> str:
     path = f"/agent/v1/containers/{quote(container, safe='')}/checkpoints"
     return f"{path}/{quote(sha256, safe='')}" if sha256 else path
 
 
-def trust(ca_file: Path | None, pin: str) -> ssl.SSLContext:
+def tls_context(ca_file: Path | None, pin: str) -> ssl.SSLContext:
     """Return the TLS context that trusts the machine's authorities, one authority, or one certificate alone.
 
     A pinned certificate may have any name: an admin has pasted its fingerprint. Raises ValueError.
@@ -319,7 +323,7 @@ def checked_url(url: str, allow_http: bool) -> str:
         raise ValueError(example) from error
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query or parts.fragment:
         raise ValueError(example)
-    if parts.scheme == "http" and not allow_http and not _loopback(parts.hostname):
+    if parts.scheme == "http" and not allow_http and not _is_loopback(parts.hostname):
         raise ValueError(
             f"{url} would send this node's token unencrypted. Use https://, or set SCHEDULEARN_ALLOW_HTTP=true "
             "on a network that no one can listen to."
@@ -327,27 +331,27 @@ def checked_url(url: str, allow_http: bool) -> str:
     return url.rstrip("/")
 
 
-def _loopback(host: str) -> bool:
+def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
 
 
-def refusal(response: httpx.Response) -> PortalError:
+def response_error(response: httpx.Response) -> PortalError:
     """Return the error for a response that is not a success."""
     code, reason = "", None
     try:
         error = response.json()["error"]
-        code, message, reason = str(error["code"]), str(error["message"]), _reason(error.get("reason"))
+        code, message, reason = str(error["code"]), str(error["message"]), _read_reason(error.get("reason"))
     except (ValueError, KeyError, TypeError):
         message = f"The portal answered {response.status_code} {response.reason_phrase}."
     if response.status_code >= 500 or response.status_code in (408, 425, 429):
-        return PortalAwayError(message)
+        return PortalUnavailableError(message)
     return PortalRefusedError(response.status_code, message, code, reason)
 
 
-def _reason(content: Any) -> Message | None:
+def _read_reason(content: Any) -> Message | None:
     """Return a refusal that is a message; None for one of a later release, whose sentence is shown."""
     try:
         return message_from(content)
@@ -355,14 +359,14 @@ def _reason(content: Any) -> Message | None:
         return None
 
 
-def away(error: httpx.HTTPError) -> PortalAwayError:
-    return PortalAwayError(f"The portal does not answer ({type(error).__name__}: {error}).")
+def unavailable_error(error: httpx.HTTPError) -> PortalUnavailableError:
+    return PortalUnavailableError(f"The portal does not answer ({type(error).__name__}: {error}).")
 
 
 def _pieces(file: BinaryIO, size: int) -> Iterator[bytes]:
     left = size
     while left:
-        if not (piece := file.read(min(PIECE, left))):
+        if not (piece := file.read(min(PIECE_BYTES, left))):
             raise OSError(errno.EAGAIN, "the file changed while it was sent")
         left -= len(piece)
         yield piece

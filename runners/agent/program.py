@@ -1,4 +1,4 @@
-"""The program of a node: carries out what the portal wants, reports what runs, and survives its own restart.
+"""The program of a node: carries out the desired state of the portal, reports what runs, and survives its own restart.
 
 ``python -m runners.agent`` (docs/nodes.md). Level-triggered: whatever happened, each pass compares the desired state with
 the observed one and decides what to do. Each loop has one task, so that no slow task delays another:
@@ -9,7 +9,7 @@ the observed one and decides what to do. Each loop has one task, so that no slow
     observe      lists the runtime's containers; bounded calls only, never a stream
     networks     joins the networks of attempts that run on several nodes
     facts        reads GPUs, problems and facts of the machine
-    tend         enforces the disk limits of running containers
+    disk limits  enforces the disk limits of running containers
     tidy         deletes what old jobs left, every hour
     outputs, checkpoints   send files of running containers, every 30 s and 15 s
     logs, environments, rank groups   LogShipper, EnvironmentKeeper, RankGroupReports
@@ -31,51 +31,51 @@ from functools import partial
 from typing import Any
 
 from runners.agent import shared_folders
-from runners.agent.actions import ActionExecutor, ActionState, NotReadyError, counts_from_the_report, renew_lease
+from runners.agent.actions import ActionExecutor, ActionState, NotReadyError, accepts_late_renewal, renew_lease
 from runners.agent.code_store import CodeStore
-from runners.agent.disk_watch import over_limit, tidy
-from runners.agent.enrol import take_new_token
+from runners.agent.disk_watch import exceeded_limit, tidy
+from runners.agent.enrol import rotate_token
 from runners.agent.environment_keeper import EnvironmentKeeper
 from runners.agent.journal import ContainerJournal, delete_tree
 from runners.agent.log_shipper import LogShipper
 from runners.agent.loops import Loop, OverdueTracker
 from runners.agent.machine import Machine
 from runners.agent.networks import Networks
-from runners.agent.portal_client import Backoff, PortalAwayError, PortalClient, PortalError, PortalRefusedError
-from runners.agent.reconcile import Action, DesiredContainer, Finish, JournalEntry, reconcile, renewed, state_of
-from runners.agent.report import container_report, exit_message, node_report, phase_of
-from runners.agent.ring_reports import RANK_GROUPS_SECONDS, RankGroupReports
-from runners.agent.settings import Identity, Settings, identify, lock_home, make_runtime
+from runners.agent.portal_client import Backoff, PortalClient, PortalError, PortalRefusedError, PortalUnavailableError
+from runners.agent.rank_group_reports import RANK_GROUPS_SECONDS, RankGroupReports
+from runners.agent.reconcile import Action, DesiredContainer, Finish, JournalEntry, leases_to_renew, reconcile, state_of
+from runners.agent.report import container_report, exit_message, node_report, read_phase
+from runners.agent.settings import NodeIdentity, Settings, load_or_join, lock_home, make_runtime
 from runners.agent.signals import StopSignal
 from runners.environments.builds import Environments
 from runners.host.node_files import NodeFiles
-from runners.messages import Message, Quotation, quoted
+from runners.messages import Message, Quotation, as_message
 from runners.messages.problems import EngineAway
-from runners.runtime import ContainerRuntime, EngineError, Observed, RunError, SetupError
+from runners.runtime import ContainerRuntime, EngineError, ObservedContainer, RunError, SetupError
 from runners.spec import RunSpec
 
 logger = logging.getLogger("runners.agent")
 
 SYNC_SECONDS = 5.0
-SYNC_GAP_SECONDS = 0.05
+MIN_SYNC_INTERVAL_SECONDS = 0.05
 """The least time between two reports, however often sync is woken."""
 RETRY_SECONDS = 1.0
 """Between two attempts to reach the portal while leases run out: after a network cut of 25 s the fence allows 4 s."""
 OBSERVE_SECONDS = 0.5
-ENGINE_SECONDS = 2.0
+ENGINE_RETRY_SECONDS = 2.0
 """Until an engine that did not answer is asked again."""
 NETWORKS_SECONDS = 2.0
 FACTS_SECONDS = 5.0
-TEND_SECONDS = 10.0
+DISK_LIMITS_SECONDS = 10.0
 OUTPUTS_SECONDS = 30.0
 CHECKPOINTS_SECONDS = 15.0
 """A power failure loses at most the work of this time, of the wait until a checkpoint is stable, and of its sending."""
 TIDY_SECONDS = 3600.0
 RECONCILE_SECONDS = 1.0
-PROMPT_SECONDS = 4.0
+MAX_REPLY_SECONDS = 4.0
 """A reply that is older than this, counted from the sending of its report, permits no start and renews no lease that is
 counted from the reply: the portal counts from the report, and its margin after the fence is 5 s."""
-EXIT_STOP_SECONDS = 8
+EXIT_GRACE_SECONDS = 8
 """The grace period of each container with ``--stop-jobs-on-exit``."""
 
 
@@ -84,7 +84,7 @@ class ContainerListing:
     """One listing of the runtime's containers; ``began`` is in monotonic seconds."""
 
     began: float = -1.0
-    containers: Mapping[str, Observed] = field(default_factory=dict)
+    containers: Mapping[str, ObservedContainer] = field(default_factory=dict)
 
 
 class Agent:
@@ -115,7 +115,7 @@ class Agent:
             portal,
             self.environments,
             self.may_start,
-            self.machine.in_use,
+            self.machine.gpu_conflict,
         )
         self._lock = threading.Lock()
         """Protects the fields below; never held across a slow call (runners/host/exclusive.py)."""
@@ -123,7 +123,7 @@ class Agent:
         """None before the first reply: until then the agent starts and ends nothing."""
         self._replied_at = -1.0
         """When the last report was sent whose reply came in time; monotonic seconds."""
-        self._seen = ""
+        self._known_digest = ""
         self._listing = ContainerListing()
         self._action_states: dict[str, ActionState] = {}
         self._overdue = OverdueTracker(files)
@@ -141,12 +141,16 @@ class Agent:
                 Loop("observe", OBSERVE_SECONDS, self._observe),
                 Loop("networks", NETWORKS_SECONDS, self._join_networks),
                 Loop("sync", SYNC_SECONDS, self._sync),
-                Loop("wait", 0.0, self._wait),
+                Loop("wait", 0.0, self._wait_for_change),
                 Loop("reconcile", RECONCILE_SECONDS, self._reconcile),
-                Loop("tend", TEND_SECONDS, self._tend),
-                Loop("outputs", OUTPUTS_SECONDS, partial(self.executor.send_outputs, self._running)),
-                Loop("checkpoints", CHECKPOINTS_SECONDS, partial(self.executor.send_checkpoints, self._running)),
-                Loop("rank groups", RANK_GROUPS_SECONDS, RankGroupReports(files, portal, self._specs).send),
+                Loop("disk limits", DISK_LIMITS_SECONDS, self._enforce_disk_limits),
+                Loop("outputs", OUTPUTS_SECONDS, partial(self.executor.send_outputs, self._running_containers)),
+                Loop(
+                    "checkpoints",
+                    CHECKPOINTS_SECONDS,
+                    partial(self.executor.send_checkpoints, self._running_containers),
+                ),
+                Loop("rank groups", RANK_GROUPS_SECONDS, RankGroupReports(files, portal, self._desired_specs).send),
                 Loop("tidy", TIDY_SECONDS, self._tidy),
             )
         }
@@ -154,7 +158,7 @@ class Agent:
     # --- start and stop ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self.machine.count_gpus()  # before the first report, so that a node is not listed without its GPUs
+        self.machine.refresh_gpus()  # before the first report, so that a node is not listed without its GPUs
         self.shipper.start()
         self.environments.start()
         for loop in self._loops.values():
@@ -167,7 +171,7 @@ class Agent:
             loop.end()
         self.environments.stop()
         if stop_jobs:
-            self.executor.stop_everything(EXIT_STOP_SECONDS)
+            self.executor.stop_everything(EXIT_GRACE_SECONDS)
         self.shipper.stop()
         self.portal.close()
         for loop in self._loops.values():
@@ -205,7 +209,7 @@ class Agent:
                 entry.exit, Quotation(refusal) if refusal else None, *self.executor.complaints(container.spec)
             )
         if state == "RUNNING":
-            return phase_of(self.files.scribe(name))
+            return read_phase(self.files.scribe(name))
         return self.executor.details.get(name)
 
     def _sync(self) -> float | None:
@@ -219,7 +223,7 @@ class Agent:
             if str(error) != self._sync_error:
                 self._sync_error = str(error)
                 logger.warning("No contact with the portal: %s", error)
-            rest = min(RETRY_SECONDS if self._holds_leases() else SYNC_SECONDS, self._backoff.failed())
+            rest = min(RETRY_SECONDS if self._holds_leases() else SYNC_SECONDS, self._backoff.next_pause())
             self._sync_not_before = time.monotonic() + rest
             return rest
         if self._sync_error:
@@ -227,19 +231,19 @@ class Agent:
             logger.info("The portal answers again.")
             self.shipper.retry_now()
             self._wake("outputs", "checkpoints")
-        self._backoff.worked()
-        self._sync_not_before = sent_at + SYNC_GAP_SECONDS
+        self._backoff.reset()
+        self._sync_not_before = sent_at + MIN_SYNC_INTERVAL_SECONDS
         self.machine.update_clock(reply, sent_at)
         if reply.get("rotate") is True:
-            take_new_token(self.files, self.portal)
+            rotate_token(self.files, self.portal)
         try:
-            self._take(reply, sent_at)
+            self._apply_reply(reply, sent_at)
         except (TypeError, KeyError, ValueError, AttributeError) as error:
             # Acting on half of a reply could end what should run, so the whole reply is ignored.
             logger.error("The portal's reply is not understood. Has it another version? %r", error)
         return None
 
-    def _take(self, reply: dict[str, Any], sent_at: float) -> None:
+    def _apply_reply(self, reply: dict[str, Any], sent_at: float) -> None:
         containers = [DesiredContainer.from_json(entry) for entry in reply["containers"]]
         desired = {container.spec.name: container for container in containers}
         environments = [str(key) for key in reply.get("environments", ())]
@@ -251,53 +255,53 @@ class Agent:
         with self._lock:
             changed = self._desired != desired
             self._desired = desired
-            self._seen = str(reply.get("seen", ""))
-            prompt = time.monotonic() - sent_at <= PROMPT_SECONDS
-            if prompt:
+            self._known_digest = str(reply.get("seen", ""))
+            in_time = time.monotonic() - sent_at <= MAX_REPLY_SECONDS
+            if in_time:
                 self._replied_at = sent_at
-        for name in renewed(desired, self.journal.entries(desired)):
-            if prompt or counts_from_the_report(self.files, name):
+        for name in leases_to_renew(desired, self.journal.entries(desired)):
+            if in_time or accepts_late_renewal(self.files, name):
                 try:
                     renew_lease(self.files, name, sent_at)
                 except OSError as error:  # of one container: it must not delay the leases of the others
                     logger.error(
                         "The lease of %s could not be renewed, so the container will end itself: %s", name, error
                     )
-        self.environments.want(environments)
+        self.environments.set_wanted(environments)
         if changed or not self._full_pass:
             self._wake("reconcile", "observe", "networks")
 
     def _holds_leases(self) -> bool:
-        return bool(renewed(desired := self._desired or {}, self.journal.entries(desired)))
+        return bool(leases_to_renew(desired := self._desired or {}, self.journal.entries(desired)))
 
     def may_start(self, name: str) -> bool:
         """Whether a recent reply wants the container to run. If the last reply is older, sync is woken."""
         with self._lock:
             container = (self._desired or {}).get(name)
-            recent = time.monotonic() - self._replied_at <= PROMPT_SECONDS
+            recent = time.monotonic() - self._replied_at <= MAX_REPLY_SECONDS
         if not recent:
             self._wake("sync")
         return recent and container is not None and container.wanted == "run"
 
-    def _wait(self) -> float | None:
+    def _wait_for_change(self) -> float | None:
         """Wait until the desired state changes, then wake sync. A lost answer delays the sync by at most 5 s."""
         if self._desired is None:
             return 0.2
         with self._lock:
-            seen = self._seen
+            seen = self._known_digest
         try:
-            answer = self.portal.wait(seen)
+            answer = self.portal.wait_for_change(seen)
         except PortalRefusedError:
             return SYNC_SECONDS
-        except PortalAwayError:
-            return self._wait_backoff.failed()
-        self._wait_backoff.worked()
+        except PortalUnavailableError:
+            return self._wait_backoff.next_pause()
+        self._wait_backoff.reset()
         if answer == seen:
             return None
         self._wake("sync")
         # Give sync time to take the change before asking again with the same digest.
         until = time.monotonic() + SYNC_SECONDS
-        while self._seen == seen and time.monotonic() < until and not self._stopping:
+        while self._known_digest == seen and time.monotonic() < until and not self._stopping:
             time.sleep(0.02)
         return None
 
@@ -311,7 +315,7 @@ class Agent:
             if not self._engine_error:
                 logger.warning("%s", error)
             self._engine_error = error.message
-            return ENGINE_SECONDS
+            return ENGINE_RETRY_SECONDS
         self._engine_error = None
         with self._lock:
             changed = self._listing.containers != containers
@@ -328,21 +332,21 @@ class Agent:
             self.networks.join(desired)
         return None
 
-    def _tend(self) -> float | None:
+    def _enforce_disk_limits(self) -> float | None:
         """End containers over their disk limits. A slow disk is checked less often."""
         began = time.monotonic()
-        for container in self._running():
-            if excess := over_limit(self.files, container.spec):
+        for container in self._running_containers():
+            if excess := exceeded_limit(self.files, container.spec):
                 entry = self.journal.get(container.spec.name)
                 if entry is not None and not entry.halted and entry.exit is None:
                     self.executor.halt(container, "disk", excess)
                     self._wake("reconcile")
-        return max(TEND_SECONDS, 10 * (time.monotonic() - began))
+        return max(DISK_LIMITS_SECONDS, 10 * (time.monotonic() - began))
 
     def _tidy(self) -> float | None:
         if not self._full_pass:
             return SYNC_SECONDS
-        listed = self._specs()
+        listed = self._desired_specs()
         known = self.journal.entries().values()
         jobs, attempts = {spec.job for spec in listed}, {spec.attempt for spec in listed}
         tidy(self.files, jobs | {entry.job for entry in known}, attempts | {entry.attempt for entry in known})
@@ -350,11 +354,11 @@ class Agent:
         self.executor.claims.find_set_aside()
         return None
 
-    def _specs(self) -> list[RunSpec]:
+    def _desired_specs(self) -> list[RunSpec]:
         with self._lock:
             return [container.spec for container in (self._desired or {}).values()]
 
-    def _running(self) -> list[DesiredContainer]:
+    def _running_containers(self) -> list[DesiredContainer]:
         with self._lock:
             listing = self._listing.containers
             return [
@@ -386,7 +390,7 @@ class Agent:
                 else:
                     state.busy = True
                     thread = threading.Thread(
-                        target=self._carry_out,
+                        target=self._run_action,
                         args=(action, desired.get(action.name), listing.containers.get(action.name), state),
                         name=f"{type(action).__name__.lower()} {action.name}",
                         daemon=True,
@@ -398,27 +402,27 @@ class Agent:
         self._check_full_pass(desired, listing, entries)
         return soonest
 
-    def _carry_out(
-        self, action: Action, container: DesiredContainer | None, seen: Observed | None, state: ActionState
+    def _run_action(
+        self, action: Action, container: DesiredContainer | None, seen: ObservedContainer | None, state: ActionState
     ) -> None:
         rest = 0.0
         try:
             if isinstance(action, Finish) and container is not None and container.spec.gpu_kind == "cuda":
-                self.machine.count_gpus()  # reports a failed GPU together with the end of the job that failed on it
+                self.machine.refresh_gpus()  # reports a failed GPU together with the end of the job that failed on it
             self.executor.execute(action, container, seen)
-            state.backoff.worked()
+            state.backoff.reset()
             if not isinstance(action, Finish):
                 self.executor.details.pop(action.name, None)
         except NotReadyError as reason:
             self.executor.details[action.name] = reason.message
             rest = 0.3
         except (PortalError, RunError) as error:
-            self.executor.details[action.name] = error.message if isinstance(error, RunError) else quoted(error)
-            rest = state.backoff.failed()
+            self.executor.details[action.name] = error.message if isinstance(error, RunError) else as_message(error)
+            rest = state.backoff.next_pause()
             if state.backoff.failures in (1, 10):
                 logger.info("%s of %s waits: %s", type(action).__name__, action.name, error)
         except Exception:
-            rest = state.backoff.failed()
+            rest = state.backoff.next_pause()
             logger.exception("%s of %s failed; it is tried again.", type(action).__name__, action.name)
         with self._lock:
             state.busy = False
@@ -429,7 +433,7 @@ class Agent:
     def _check_full_pass(
         self, desired: Mapping[str, DesiredContainer], listing: ContainerListing, entries: Mapping[str, JournalEntry]
     ) -> None:
-        """Note when the reports become complete: expected containers are adopted, all others are removed."""
+        """Record when the reports become complete: expected containers are adopted, all others are removed."""
         if self._full_pass or listing.began < self._replied_at or self._replied_at < 0:
             return
         if any(name not in desired for name in listing.containers):
@@ -448,8 +452,8 @@ def run(settings: Settings) -> int:
     files = NodeFiles(settings.home, settings.datasets, settings.shared)
     lock = lock_home(files)
     try:
-        shared_folders.begin(files)
-        identity: Identity = identify(settings, files, stop)
+        shared_folders.prepare(files)
+        identity: NodeIdentity = load_or_join(settings, files, stop)
         runtime, environments = make_runtime(identity, files, settings.overlay_address)
         portal = settings.client(settings.url or identity.url, identity.token)
         machine = Machine(files.home, runtime, portal.url, settings.overlay_address, files)

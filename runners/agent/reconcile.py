@@ -11,10 +11,10 @@ from ipaddress import IPv4Address
 from typing import Any, Literal
 
 from runners.messages import Message
-from runners.runtime import Neighbours, Observed
+from runners.runtime import AttemptNetwork, ObservedContainer
 from runners.spec import JobIdentity, RunSpec
 
-Wanted = Literal["run", "stop", "collect"]
+DesiredState = Literal["run", "stop", "collect"]
 State = Literal["ASSIGNED", "PREPARING", "RUNNING", "STOPPING", "EXITED"]
 
 GRACE_SECONDS = 10
@@ -44,7 +44,7 @@ class DesiredContainer:
     """One container that the portal wants on this node, from its reply."""
 
     spec: RunSpec
-    wanted: Wanted
+    wanted: DesiredState
     control: ControlMessage = ControlMessage()
     peers: frozenset[str] = frozenset()
     """Addresses of the other nodes with containers of its attempt."""
@@ -150,7 +150,7 @@ class Forget(Action):
 
 def reconcile(
     desired: Mapping[str, DesiredContainer],
-    observed: Mapping[str, Observed],
+    observed: Mapping[str, ObservedContainer],
     entries: Mapping[str, JournalEntry],
     overdue: Collection[str] = frozenset(),
 ) -> list[Action]:
@@ -162,7 +162,7 @@ def reconcile(
     # A job of the same number that the portal no longer knows must be gone before another job gets its folder.
     unlisted = {seen.job for name, seen in observed.items() if name not in desired}
     for name, container in desired.items():
-        action = _listed(container, observed.get(name), entries.get(name), name in overdue)
+        action = _action_for(container, observed.get(name), entries.get(name), name in overdue)
         if action and not (isinstance(action, Prepare) and container.spec.job in unlisted):
             actions.append(action)
     for name, seen in observed.items():
@@ -170,14 +170,14 @@ def reconcile(
             actions.append(Halt(name, GRACE_SECONDS) if seen.state == "running" else Remove(name))
     actions.extend(Forget(name) for name in entries if name not in desired and name not in observed)
     drivers = {name for name, container in desired.items() if container.spec.role == "driver"}
-    return sorted(actions, key=lambda action: (_ORDER.index(type(action)), action.name in drivers, action.name))
+    return sorted(actions, key=lambda action: (_ACTION_ORDER.index(type(action)), action.name in drivers, action.name))
 
 
-_ORDER: list[type[Action]] = [Halt, Finish, Remove, WriteControl, Start, Prepare, Collect, Forget]
+_ACTION_ORDER: list[type[Action]] = [Halt, Finish, Remove, WriteControl, Start, Prepare, Collect, Forget]
 
 
-def _listed(
-    container: DesiredContainer, seen: Observed | None, entry: JournalEntry | None, overdue: bool
+def _action_for(
+    container: DesiredContainer, seen: ObservedContainer | None, entry: JournalEntry | None, overdue: bool
 ) -> Action | None:
     name = container.spec.name
     if entry is not None and entry.exit is not None:
@@ -206,7 +206,7 @@ def control_for(container: DesiredContainer, entry: JournalEntry | None) -> Cont
 
 
 def state_of(
-    container: DesiredContainer, seen: Observed | None, entry: JournalEntry | None, *, busy: bool = False
+    container: DesiredContainer, seen: ObservedContainer | None, entry: JournalEntry | None, *, busy: bool = False
 ) -> State:
     """Return the state to report for a listed container. It never goes back, as each state follows from a lasting fact."""
     if entry is not None and entry.exit is not None:
@@ -220,7 +220,7 @@ def state_of(
     return "ASSIGNED"
 
 
-def renewed(desired: Mapping[str, DesiredContainer], entries: Mapping[str, JournalEntry]) -> list[str]:
+def leases_to_renew(desired: Mapping[str, DesiredContainer], entries: Mapping[str, JournalEntry]) -> list[str]:
     """Name the containers whose lease a reply renews: not those that the portal has given up, nor those that have ended."""
     return [
         name
@@ -229,9 +229,11 @@ def renewed(desired: Mapping[str, DesiredContainer], entries: Mapping[str, Journ
     ]
 
 
-def neighbours(desired: Mapping[str, DesiredContainer], entries: Mapping[str, JournalEntry]) -> list[Neighbours]:
+def networks_to_join(
+    desired: Mapping[str, DesiredContainer], entries: Mapping[str, JournalEntry]
+) -> list[AttemptNetwork]:
     """Return the attempts of this node that have containers on other nodes, with those nodes; sorted by network."""
-    found: dict[str, Neighbours] = {}
+    found: dict[str, AttemptNetwork] = {}
     for name, container in desired.items():
         spec, entry = container.spec, entries.get(name)
         if (
@@ -241,6 +243,6 @@ def neighbours(desired: Mapping[str, DesiredContainer], entries: Mapping[str, Jo
             or (entry is not None and entry.exit)
         ):
             continue
-        before = found.get(spec.network, Neighbours(spec.network, spec.collective.number))
+        before = found.get(spec.network, AttemptNetwork(spec.network, spec.collective.number))
         found[spec.network] = replace(before, peers=before.peers | container.peers)
     return sorted(found.values(), key=lambda each: each.network)

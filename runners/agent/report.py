@@ -12,8 +12,8 @@ from runners.messages import Message, Quotation
 from runners.messages.containers import WithRemark
 from runners.messages.launch import read_message
 
-MAX_DETAIL = 2000
-MAX_PHASE = 200
+MAX_DETAIL_CHARACTERS = 2000
+MAX_PHASE_CHARACTERS = 200
 
 
 def node_report(
@@ -48,7 +48,7 @@ def container_report(
         "epoch": container.spec.number,
         "state": state,
         "message": message.data() if message and not isinstance(message, Quotation) else None,
-        "detail": message.text[:MAX_DETAIL] if message else "",
+        "detail": message.text[:MAX_DETAIL_CHARACTERS] if message else "",
         "running_at": entry.running_at if entry else None,
         "exit_code": exit.code if exit else None,
         "exit_reason": exit.reason if exit else "",
@@ -64,7 +64,7 @@ def exit_message(exit: Exit, *remarks: Message | None) -> Message | None:
     return message
 
 
-def phase_of(folder: Path) -> Message | None:
+def read_phase(folder: Path) -> Message | None:
     """Return what a running container does, as its supervisor wrote it into this folder."""
     status = read_json_beneath(folder, "status.json")
-    return read_message(status.get("message"), status.get("phase"), MAX_PHASE)
+    return read_message(status.get("message"), status.get("phase"), MAX_PHASE_CHARACTERS)

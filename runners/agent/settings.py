@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import IO, Any
 
 import runners
-from runners.agent.environment_keeper import AllReady
-from runners.agent.portal_client import Backoff, PortalAwayError, PortalClient, PortalRefusedError, checked_url
+from runners.agent.environment_keeper import FakeEnvironments
+from runners.agent.portal_client import Backoff, PortalClient, PortalRefusedError, PortalUnavailableError, checked_url
 from runners.agent.signals import StopSignal
 from runners.environments.builds import DockerEnvironments, Environments, ProcessEnvironments
 from runners.host.gpus import cuda_devices
@@ -57,7 +57,7 @@ class Settings:
     @classmethod
     def read(cls, argv: Sequence[str], env: Mapping[str, str]) -> "Settings":
         """Read the settings; flags override the environment. Raises SetupError."""
-        given = arguments().parse_args(argv)
+        given = argument_parser().parse_args(argv)
 
         def choose(flag: str | None, variable: str, default: str = "") -> str:
             return flag if flag is not None else env.get(variable) or default
@@ -111,7 +111,7 @@ class Settings:
             raise SetupError(str(error)) from error
 
 
-def arguments() -> argparse.ArgumentParser:
+def argument_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m runners.agent",
         description="Joins this machine to a Schedulearn portal and runs jobs on it (docs/nodes.md).",
@@ -137,7 +137,7 @@ def read_bool(env: Mapping[str, str], name: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class NodeIdentity:
     """The identity of this node at its portal. ``installation`` marks the containers that belong to this agent."""
 
     node: int
@@ -148,7 +148,7 @@ class Identity:
     installation: str
 
     @classmethod
-    def read(cls, path: Path) -> "Identity | None":
+    def read(cls, path: Path) -> "NodeIdentity | None":
         try:
             return cls(**read_own_json(path))
         except TypeError:
@@ -183,13 +183,15 @@ def lock_home(files: NodeFiles) -> IO[str]:
     return file
 
 
-def identify(settings: Settings, files: NodeFiles, stop: StopSignal, found: MachineFindings | None = None) -> Identity:
+def load_or_join(
+    settings: Settings, files: NodeFiles, stop: StopSignal, found: MachineFindings | None = None
+) -> NodeIdentity:
     """Return the stored identity, else join and return the new one. Waits for a portal that is away. Raises SetupError.
 
     ``found``: the findings on the machine, which the portal's page shows at once.
     """
-    stored = Identity.read(files.identity)
-    if stored is not None and not (settings.join_token and _revoked(settings, stored)):
+    stored = NodeIdentity.read(files.identity)
+    if stored is not None and not (settings.join_token and _is_token_revoked(settings, stored)):
         if settings.runtime not in ("auto", stored.runtime):
             raise SetupError(
                 f"This node joined with the runtime {stored.runtime}; {settings.runtime} would not see its containers. "
@@ -211,17 +213,17 @@ def identify(settings: Settings, files: NodeFiles, stop: StopSignal, found: Mach
                 facts = {**machine_facts(files.home), **(found.facts if found else {})}
                 problems = [problem.to_json() for problem in found.problems] if found else []
                 node, token = client.join(settings.join_token, settings.name, runtime, facts, problems)
-            except PortalAwayError as error:
+            except PortalUnavailableError as error:
                 if backoff.failures in (0, 8):
                     logger.info("Waiting for the portal at %s: %s", settings.url, error)
-                stop.wait(min(backoff.failed(), 5.0))
+                stop.wait(min(backoff.next_pause(), 5.0))
             except PortalRefusedError as error:
                 raise SetupError(f"The portal refused this node: {error}") from error
             else:
                 # A node that joins again with a new token is the same node, and its containers are still its own.
                 same = stored is not None and (stored.node, stored.runtime) == (node, runtime)
                 installation = stored.installation if stored is not None and same else uuid.uuid4().hex
-                identity = Identity(node, token, settings.url, settings.name, runtime, installation)
+                identity = NodeIdentity(node, token, settings.url, settings.name, runtime, installation)
                 identity.write(files.identity)
                 logger.info("Joined %s as node %s (%s).", settings.url, node, settings.name)
                 return identity
@@ -237,14 +239,14 @@ def _check_url(settings: Settings) -> None:
         raise SetupError(str(error)) from error
 
 
-def _revoked(settings: Settings, stored: Identity) -> bool:
+def _is_token_revoked(settings: Settings, stored: NodeIdentity) -> bool:
     """Whether the stored token is no longer valid; one that cannot be tested counts as valid."""
     client = settings.client(settings.url or stored.url, stored.token)
     try:
-        client.wait("")
+        client.wait_for_change("")
     except PortalRefusedError as error:
         return error.status == 401
-    except PortalAwayError:
+    except PortalUnavailableError:
         return False
     finally:
         client.close()
@@ -268,7 +270,7 @@ def choose_runtime() -> str:
 
 
 def make_runtime(
-    identity: Identity, files: NodeFiles, overlay_address: str = ""
+    identity: NodeIdentity, files: NodeFiles, overlay_address: str = ""
 ) -> tuple[ContainerRuntime, Environments]:
     """Return the runtime and its environments. ``overlay_address`` is from the settings. Raises SetupError."""
     cuda = bool(cuda_devices())
@@ -283,10 +285,12 @@ def make_runtime(
         if identity.runtime == "process":
             venvs = ProcessEnvironments(cuda=cuda)
             state = files.home / "processes"
-            return ProcessRuntime(identity.installation, node, state, venvs.reference_of, confinement_check.find), venvs
+            return ProcessRuntime(
+                identity.installation, node, state, venvs.reference_of, confinement_check.find_confinement
+            ), venvs
     except RunError as error:
         raise SetupError(str(error)) from error
-    return FakeRuntime(), AllReady()
+    return FakeRuntime(), FakeEnvironments()
 
 
 def machine_facts(home: Path) -> dict[str, Any]:
@@ -296,7 +300,7 @@ def machine_facts(home: Path) -> dict[str, Any]:
         "system": system_name(),
         "kernel": platform.release(),
         "python": platform.python_version(),
-        "agent": version(),
+        "agent": agent_version(),
         "cpus": os.cpu_count() or 1,
         "memory_mib": pages * page >> 20,
         "disk_free_mib": (shutil.disk_usage(home).free >> 20) // DISK_STEP_MIB * DISK_STEP_MIB,
@@ -310,5 +314,5 @@ def system_name() -> str:
         return platform.system()
 
 
-def version() -> str:
+def agent_version() -> str:
     return getattr(runners, "__version__", "0.1.0")

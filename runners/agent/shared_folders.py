@@ -16,12 +16,12 @@ TOKEN = ".schedulearn-shared"  # noqa: S105  not a secret: it only identifies a 
 MAX_NAMES = 100
 
 
-def begin(files: NodeFiles) -> None:
+def prepare(files: NodeFiles) -> None:
     """Leave the token if there is none, and try what each start of a job needs. Raises SetupError."""
     if (folder := files.shared) is None:
         return
     try:
-        if not token_of(folder):
+        if not read_token(folder):
             beside = folder / f"{TOKEN}.{uuid.uuid4().hex}"
             beside.write_text(uuid.uuid4().hex)
             try:
@@ -44,12 +44,12 @@ def begin(files: NodeFiles) -> None:
         ) from error
 
 
-def is_there(files: NodeFiles) -> bool:
+def is_mounted(files: NodeFiles) -> bool:
     """Return False when the shared folder is no longer mounted: nothing may be written to its place."""
-    return files.shared is None or bool(token_of(files.shared))
+    return files.shared is None or bool(read_token(files.shared))
 
 
-def token_of(folder: Path) -> str:
+def read_token(folder: Path) -> str:
     """Return the token of a folder; empty when it has none or does not exist."""
     try:
         return (folder / TOKEN).read_text(errors="replace")[:64].strip()
@@ -60,14 +60,14 @@ def token_of(folder: Path) -> str:
 def facts(files: NodeFiles) -> dict[str, Any]:
     """Return the facts about shared folders that the portal needs."""
     found: dict[str, Any] = {}
-    if files.shared is not None and (token := token_of(files.shared)):
+    if files.shared is not None and (token := read_token(files.shared)):
         found["shared"] = token
     if files.datasets is not None:
-        found["datasets"] = _names(files.datasets)
+        found["datasets"] = _dataset_names(files.datasets)
     return found
 
 
-def _names(folder: Path) -> list[str]:
+def _dataset_names(folder: Path) -> list[str]:
     """Return the names of the datasets, as jobs see them under /data."""
     try:
         names = sorted(each.name for each in folder.iterdir() if not each.name.startswith("."))

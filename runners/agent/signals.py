@@ -21,7 +21,7 @@ class StopSignal:
         if numbers:
             signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         for number in numbers:
-            signal.signal(number, _noted)
+            signal.signal(number, _ignore_signal)
 
     def set(self) -> None:
         try:
@@ -37,5 +37,5 @@ class StopSignal:
         return bool(select.select([self._read], [], [], seconds)[0])
 
 
-def _noted(_number: int, _frame: FrameType | None) -> None:
+def _ignore_signal(_number: int, _frame: FrameType | None) -> None:
     """Do nothing: without a handler the signal would end the process and wake no thread."""

@@ -12,17 +12,25 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from runners.agent.environment_keeper import AllReady
+from runners.agent.environment_keeper import FakeEnvironments
 from runners.agent.journal import ContainerJournal
 from runners.agent.machine import Machine
 from runners.agent.portal_client import PortalClient
 from runners.agent.program import Agent
-from runners.agent.settings import Identity
-from runners.demo.programs import ENDINGS, SILENT_BEFORE_TRAINING, Mishap, Training, closing, opening, outputs
+from runners.agent.settings import NodeIdentity
+from runners.demo.programs import (
+    ENDINGS,
+    SILENT_BEFORE_TRAINING,
+    FailureKind,
+    Training,
+    first_lines,
+    last_lines,
+    output_files,
+)
 from runners.host.gpus import Gpu
 from runners.host.node_files import NodeFiles
 from runners.runtime import Folders
-from runners.runtimes.fake import FakeRuntime, Pretended, append_output, read_json
+from runners.runtimes.fake import FakeContainer, FakeRuntime, append_output, read_json
 from runners.spec import RunSpec
 
 LINE_SECONDS = 6.0
@@ -32,17 +40,24 @@ MIN_SECONDS, MAX_SECONDS = 180, 1500
 DRIVER_LATER_SECONDS = 4.0
 """How long after its hosts a driver ends: the hosts are the ones that fail."""
 FAILURE_SHARE = 0.1
-MISHAPS: tuple[Mishap, ...] = ("import_error", "file_not_found", "gpu_memory", "nan", "shapes", "host_memory")
-EARLY_MISHAPS: tuple[Mishap, ...] = ("import_error", "file_not_found", "shapes")
+FAILURE_KINDS: tuple[FailureKind, ...] = (
+    "import_error",
+    "file_not_found",
+    "gpu_memory",
+    "nan",
+    "shapes",
+    "host_memory",
+)
+EARLY_FAILURE_KINDS: tuple[FailureKind, ...] = ("import_error", "file_not_found", "shapes")
 IDLE_EVERY = 11
 """One in so many jobs leaves its GPUs idle, so that the pages about idle GPUs have something to show."""
 MODEL, MEMORY_MIB = "Demo GPU 40 GB", 40_960
-COOL, HOT = 34, 78
+IDLE_CELSIUS, BUSY_CELSIUS = 34, 78
 """The temperature in degrees Celsius of an idle and of a fully used GPU."""
-FILE = "demo.json"
+SIMULATED_RUN_FILE = "demo.json"
 
 
-class ReachedStep(NamedTuple):
+class JobProgress(NamedTuple):
     """The step that the earlier attempts of a resumable job reached, and the number of steps in all."""
 
     step: int
@@ -50,14 +65,14 @@ class ReachedStep(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
-    """The course of a container's simulated program. Kept in the container's folder, so that another agent can continue it."""
+class SimulatedRun:
+    """A container's simulated program. Kept in the container's folder, so that another agent can continue it."""
 
     began_at: float
     """Seconds since the epoch."""
     ends_at: float
     training: Training
-    mishap: Mishap | None = None
+    mishap: FailureKind | None = None
     whole_seconds: float = 0.0
     """How long it would run if it did not fail; 0 if it runs for ``seconds``."""
     busy_percent: int = 74
@@ -76,23 +91,23 @@ class Course:
         return self.first_step + round((self.training.steps - self.first_step) * min(1.0, max(0.0, part)))
 
     def write(self, folder: Path) -> None:
-        (folder / FILE).write_text(json.dumps(asdict(self)))
+        (folder / SIMULATED_RUN_FILE).write_text(json.dumps(asdict(self)))
 
     @classmethod
-    def read(cls, folder: Path) -> "Course | None":
-        found = read_json(folder / FILE)
+    def read(cls, folder: Path) -> "SimulatedRun | None":
+        found = read_json(folder / SIMULATED_RUN_FILE)
         return cls(**{**found, "training": Training(**found["training"])}) if found else None
 
     @classmethod
-    def draw(cls, spec: RunSpec, now: float, reached: ReachedStep | None = None) -> "Course":
-        """Draw a course, the same for all containers of an attempt. With ``reached`` it resumes there, and succeeds."""
+    def draw(cls, spec: RunSpec, now: float, reached: JobProgress | None = None) -> "SimulatedRun":
+        """Draw a run, the same for all containers of an attempt. With ``reached`` it resumes there, and succeeds."""
         chance = random.Random(spec.job)  # noqa: S311  # nothing secret depends on it
         seconds = float(dict(spec.env).get("FAKE_RUN_SECONDS") or chance.randint(MIN_SECONDS, MAX_SECONDS))
-        mishap = chance.choice(MISHAPS) if chance.random() < FAILURE_SHARE else None
-        training = Training.of(spec.job, seconds, max(1, spec.slots), diverges=mishap == "nan")
+        mishap = chance.choice(FAILURE_KINDS) if chance.random() < FAILURE_SHARE else None
+        training = Training.for_job(spec.job, seconds, max(1, spec.slots), diverges=mishap == "nan")
         whole = seconds
         if mishap is not None:
-            seconds *= 0.1 if mishap in EARLY_MISHAPS else chance.uniform(0.2, 0.7)
+            seconds *= 0.1 if mishap in EARLY_FAILURE_KINDS else chance.uniform(0.2, 0.7)
         first_step = 0
         if reached is not None:
             mishap, first_step = None, reached.step
@@ -113,18 +128,18 @@ class DemoRuntime(FakeRuntime):
         self,
         node: str,
         gpus: int,
-        wall: Callable[[], float] = time.time,
-        reached: Callable[[int], ReachedStep | None] = lambda job: None,
+        wall_clock: Callable[[], float] = time.time,
+        reached: Callable[[int], JobProgress | None] = lambda job: None,
         **options: Any,
     ) -> None:
         super().__init__(**options)
         self.node = node
         self.reached = reached
-        self.wall = wall
+        self.wall_clock = wall_clock
         self.uuids = tuple(f"demo-{node}-{index}" for index in range(gpus))
         self._printed_at: dict[str, float] = {}
         self._reported_at: dict[str, float] = {}
-        self._courses: dict[str, Course] = {}
+        self._simulated: dict[str, SimulatedRun] = {}
 
     def facts(self) -> dict[str, Any]:
         number = "".join(letter for letter in self.node if letter.isdigit()) or "1"
@@ -136,18 +151,18 @@ class DemoRuntime(FakeRuntime):
         }
 
     def create(self, spec: RunSpec, folders: Folders) -> None:
-        self._pretend(spec, folders, Course.draw(spec, self.wall(), self.reached(spec.job)))
+        self._add_container(spec, folders, SimulatedRun.draw(spec, self.wall_clock(), self.reached(spec.job)))
         self.calls.append(("create", spec.name))
 
     def start(self, name: str) -> None:
         super().start(name)
-        run, course = self.containers[name], self._courses[name]
-        course = replace(course, began_at=self.wall(), ends_at=self.wall() + course.seconds)
-        self._courses[name] = course
-        course.write(run.folders.scribe.parent)
+        run, simulated = self.containers[name], self._simulated[name]
+        simulated = replace(simulated, began_at=self.wall_clock(), ends_at=self.wall_clock() + simulated.seconds)
+        self._simulated[name] = simulated
+        simulated.write(run.folders.scribe.parent)
 
-    def _begin(self, run: Pretended) -> None:
-        scribe, course = run.folders.scribe, self._courses[run.spec.name]
+    def _write_first_lines(self, run: FakeContainer) -> None:
+        scribe, simulated = run.folders.scribe, self._simulated[run.spec.name]
         if run.spec.role == "driver":
             ranks = _ranks(run)
             append_output(
@@ -156,31 +171,31 @@ class DemoRuntime(FakeRuntime):
             return
         command = " ".join(run.spec.command)
         append_output(scribe, "setup", "set-up", f"Code is unpacked in /workspace.\nStarting {command}\n".encode())
-        if _is_first(run.spec) and course.mishap not in SILENT_BEFORE_TRAINING:
-            seed = course.training.seed
-            restored = f"Restored the checkpoint of step {course.first_step:,}.\n" if course.first_step else ""
-            append_output(scribe, "0", "rank 0", (opening(1000 * (6 + seed % 90), seed) + restored).encode())
+        if _is_first(run.spec) and simulated.mishap not in SILENT_BEFORE_TRAINING:
+            seed = simulated.training.seed
+            restored = f"Restored the checkpoint of step {simulated.first_step:,}.\n" if simulated.first_step else ""
+            append_output(scribe, "0", "rank 0", (first_lines(1000 * (6 + seed % 90), seed) + restored).encode())
 
     def resume(self, files: NodeFiles) -> int:
         """Continue the containers that an earlier agent ran; return how many."""
         for name, entry in ContainerJournal(files).entries().items():
-            described, course = read_json(files.control(name) / "job.json"), Course.read(files.container(name))
-            if entry.exit is None and entry.started and entry.running_at and described and course is not None:
+            described, simulated = read_json(files.control(name) / "job.json"), SimulatedRun.read(files.container(name))
+            if entry.exit is None and entry.started and entry.running_at and described and simulated is not None:
                 spec = RunSpec.from_json(described)
-                run = self._pretend(spec, files.folders(spec), course)
-                run.started_at = self.clock() - (self.wall() - course.began_at)
+                run = self._add_container(spec, files.folders(spec), simulated)
+                run.started_at = self.clock() - (self.wall_clock() - simulated.began_at)
                 run.lease_at = self.clock()
         return len(self.containers)
 
-    def _pretend(self, spec: RunSpec, folders: Folders, course: Course) -> Pretended:
-        ending = ENDINGS.get(course.mishap) if course.mishap else None
-        env = {"FAKE_RUN_SECONDS": str(course.seconds)}
+    def _add_container(self, spec: RunSpec, folders: Folders, simulated: SimulatedRun) -> FakeContainer:
+        ending = ENDINGS.get(simulated.mishap) if simulated.mishap else None
+        env = {"FAKE_RUN_SECONDS": str(simulated.seconds)}
         if ending is not None and ending.exit_reason == "oom" and spec.role == "host":
             env["FAKE_OOM"] = "yes"
         elif ending is not None:
             env["FAKE_EXIT_CODE"] = str(ending.exit_code)
-        self._courses[spec.name] = course
-        run = Pretended(replace(spec, env=tuple({**env, **dict(spec.env), **env}.items())), folders)
+        self._simulated[spec.name] = simulated
+        run = FakeContainer(replace(spec, env=tuple({**env, **dict(spec.env), **env}.items())), folders)
         return self.containers.setdefault(spec.name, run)
 
     def devices(self) -> list[Gpu]:
@@ -188,61 +203,61 @@ class DemoRuntime(FakeRuntime):
         busy = {uuid: run for run in list(self.containers.values()) if run.state == "running" for uuid in run.spec.gpus}
         return [self._device(index, uuid, busy.get(uuid)) for index, uuid in enumerate(self.uuids)]
 
-    def _device(self, index: int, uuid: str, run: Pretended | None) -> Gpu:
+    def _device(self, index: int, uuid: str, run: FakeContainer | None) -> Gpu:
         # Steady for a while and different from GPU to GPU; nothing secret depends on it.
         chance = random.Random(f"{uuid} {int(self.clock() / 20)}")  # noqa: S311
         percent, memory = 0, 450
-        course = self._courses.get(run.spec.name) if run is not None else None
-        if course is not None:
-            noise = chance.gauss(0, 5) if course.busy_percent else 0
-            percent, memory = min(100, max(0, round(course.busy_percent + noise))), course.memory_mib
-        heat = COOL + round((HOT - COOL) * percent / 100) + chance.randint(-1, 1)
+        simulated = self._simulated.get(run.spec.name) if run is not None else None
+        if simulated is not None:
+            noise = chance.gauss(0, 5) if simulated.busy_percent else 0
+            percent, memory = min(100, max(0, round(simulated.busy_percent + noise))), simulated.memory_mib
+        heat = IDLE_CELSIUS + round((BUSY_CELSIUS - IDLE_CELSIUS) * percent / 100) + chance.randint(-1, 1)
         return Gpu(uuid, index, "cuda", MODEL, MEMORY_MIB, True, None, percent, memory, heat)
 
-    def _pass_time(self) -> None:
-        super()._pass_time()
+    def _advance(self) -> None:
+        super()._advance()
         now = self.clock()
         for name, run in list(self.containers.items()):
             if run.state != "running" or run.started_at is None or run.spec.role != "host":
                 continue
             if now - self._printed_at.get(name, 0.0) >= LINE_SECONDS:
                 self._printed_at[name] = now
-                self._print(run, self._courses[name].step(now - run.started_at))
+                self._print(run, self._simulated[name].step(now - run.started_at))
             if _is_first(run.spec) and now - self._reported_at.get(name, 0.0) >= METRIC_SECONDS:
                 self._reported_at[name] = now
-                self._report(run, self._courses[name].step(now - run.started_at))
+                self._report(run, self._simulated[name].step(now - run.started_at))
 
-    def _end(self, run: Pretended, code: int, reason: str, detail: str) -> None:
-        course = self._courses.get(run.spec.name)
-        if reason == "exited" and course is not None and _is_first(run.spec):
-            last = ENDINGS[course.mishap].text if course.mishap else closing(course.training)
-            if not course.mishap:
-                _write_outputs(run.folders.outputs, course.training)
+    def _end(self, run: FakeContainer, code: int, reason: str, detail: str) -> None:
+        simulated = self._simulated.get(run.spec.name)
+        if reason == "exited" and simulated is not None and _is_first(run.spec):
+            last = ENDINGS[simulated.mishap].text if simulated.mishap else last_lines(simulated.training)
+            if not simulated.mishap:
+                _write_outputs(run.folders.outputs, simulated.training)
             append_output(run.folders.scribe, "0", "rank 0", last.encode())
         super()._end(run, code, reason, detail)
 
-    def _print(self, run: Pretended, step: int) -> None:
-        course, first = self._courses[run.spec.name], _is_first(run.spec)
-        training = course.training
-        if course.mishap in SILENT_BEFORE_TRAINING:
+    def _print(self, run: FakeContainer, step: int) -> None:
+        simulated, first = self._simulated[run.spec.name], _is_first(run.spec)
+        training = simulated.training
+        if simulated.mishap in SILENT_BEFORE_TRAINING:
             return
         before = _ranks_before(run)
         for slot in range(run.spec.slots):
             rank = before + slot
             if slot == 0 and first:
-                append_output(run.folders.scribe, "0", "rank 0", training.line(step, _ranks(run)).encode())
+                append_output(run.folders.scribe, "0", "rank 0", training.progress_line(step, _ranks(run)).encode())
             elif int(self.clock() / LINE_SECONDS) % 5 == rank % 5:
                 known = read_json(run.folders.scribe / "log" / "streams.json").get(str(slot)) or {}
                 label = str(known.get("label") or f"rank {rank}")
-                append_output(run.folders.scribe, str(slot), label, training.other_line(step, rank).encode())
+                append_output(run.folders.scribe, str(slot), label, training.waiting_line(step, rank).encode())
 
-    def _report(self, run: Pretended, step: int) -> None:
+    def _report(self, run: FakeContainer, step: int) -> None:
         """Write the metrics that ``schedulearn_train`` would write for its steps."""
-        course, ranks = self._courses[run.spec.name], _ranks(run)
-        training = course.training
-        if course.mishap in SILENT_BEFORE_TRAINING:
+        simulated, ranks = self._simulated[run.spec.name], _ranks(run)
+        training = simulated.training
+        if simulated.mishap in SILENT_BEFORE_TRAINING:
             return
-        about = {"at": self.wall(), "step": step}
+        about = {"at": self.wall_clock(), "step": step}
         facts: dict[str, float] = {
             "epoch": min(19, 20 * step // training.steps),
             "done": round(step / training.steps, 4),
@@ -258,7 +273,7 @@ class DemoRuntime(FakeRuntime):
 
 
 def _write_outputs(folder: Path, training: Training) -> None:
-    for path, content in outputs(training).items():
+    for path, content in output_files(training).items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(content)
 
@@ -268,17 +283,17 @@ def _is_first(spec: RunSpec) -> bool:
     return spec.role == "host" and spec.hostname == ("h1" if spec.launcher == "horovod" or spec.elastic else "h0")
 
 
-def _hosts(run: Pretended) -> list[tuple[str, int]]:
+def _hosts(run: FakeContainer) -> list[tuple[str, int]]:
     """Return the hosts of the whole attempt with their slots, as the portal sent them."""
     hosts = read_json(run.folders.control / "control.json").get("hosts") or []
     return [(str(host["name"]), int(host["slots"])) for host in hosts]
 
 
-def _ranks(run: Pretended) -> int:
+def _ranks(run: FakeContainer) -> int:
     return sum(slots for _, slots in _hosts(run)) or max(1, run.spec.slots)
 
 
-def _ranks_before(run: Pretended) -> int:
+def _ranks_before(run: FakeContainer) -> int:
     """Return how many ranks the hosts before this one have."""
     hosts = _hosts(run)
     names = [name for name, _ in hosts]
@@ -302,7 +317,11 @@ class DemoAgent(Agent):
 
 
 def start_node(
-    home: Path, url: str, identity: Identity, gpus: int, reached: Callable[[int], ReachedStep | None] = lambda job: None
+    home: Path,
+    url: str,
+    identity: NodeIdentity,
+    gpus: int,
+    reached: Callable[[int], JobProgress | None] = lambda job: None,
 ) -> DemoAgent:
     """Start an agent in threads of this process; ``stop()`` ends it. ``reached`` returns the progress of a job by its number."""
     files = NodeFiles(home)
@@ -311,6 +330,6 @@ def start_node(
     runtime = DemoRuntime(identity.name, gpus, reached=reached, clock=time.monotonic)
     runtime.resume(files)
     portal = PortalClient(url, identity.token, allow_http=True)
-    agent = DemoAgent(files, portal, runtime, AllReady(), DemoMachine(home, runtime, portal.url))
+    agent = DemoAgent(files, portal, runtime, FakeEnvironments(), DemoMachine(home, runtime, portal.url))
     agent.start()
     return agent

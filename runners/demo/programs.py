@@ -13,7 +13,7 @@ from hashlib import sha256
 from math import exp
 from typing import Literal
 
-Mishap = Literal[
+FailureKind = Literal[
     "import_error",
     "arguments",
     "file_not_found",
@@ -135,18 +135,18 @@ SILENT_BEFORE_TRAINING: frozenset[str | None] = frozenset({"import_error", "argu
 """Programs that fail in these ways print nothing before."""
 
 
-def _uniform(*of: int) -> float:
+def _uniform(*seeds: int) -> float:
     """Return a number from 0 to 1 that depends only on these: a seeded generator would take ten times as long."""
     mixed = 0x9E3779B97F4A7C15
-    for number in of:
+    for number in seeds:
         mixed = (mixed ^ (number + 0x7F4A7C15)) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
         mixed ^= mixed >> 29
     return (mixed * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF) / 2**64
 
 
-def _gauss(*of: int) -> float:
+def _gauss(*seeds: int) -> float:
     """Return a number that depends only on these, around 0 with a standard deviation of 1."""
-    return (_uniform(1, *of) + _uniform(2, *of) + _uniform(3, *of) - 1.5) * 2
+    return (_uniform(1, *seeds) + _uniform(2, *seeds) + _uniform(3, *seeds) - 1.5) * 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class Training:
     """It ends with a loss that is NaN."""
 
     @classmethod
-    def of(cls, seed: int, seconds: float, gpus: int, *, diverges: bool = False) -> "Training":
+    def for_job(cls, seed: int, seconds: float, gpus: int, *, diverges: bool = False) -> "Training":
         """Return the training of the job with this number, with as many steps as it makes in that time on so many GPUs."""
         batch = (64, 128, 256)[int(3 * _uniform(seed, 1))]
         best, fall = 0.72 + 0.25 * _uniform(seed, 2), 3.5 + 3.5 * _uniform(seed, 3)
@@ -192,7 +192,7 @@ class Training:
     def step_seconds(self, step: int, gpus: int) -> float:
         return self.mean_step_seconds(gpus) * (0.95 + 0.1 * _uniform(self.seed, step, 6))
 
-    def line(self, step: int, gpus: int) -> str:
+    def progress_line(self, step: int, gpus: int) -> str:
         """Return the line that its first rank prints now and then."""
         epoch, rate = min(20, 1 + 20 * step // self.steps), self.batch / self.step_seconds(step, gpus)
         return (
@@ -200,19 +200,19 @@ class Training:
             f"  {rate:,.0f} samples/s\n"
         )
 
-    def other_line(self, step: int, rank: int) -> str:
+    def waiting_line(self, step: int, rank: int) -> str:
         """Return the line that any other rank prints."""
         waited = 4 + 26 * _uniform(self.seed, step, rank, 7)
         return f"step {step:>6}, waited {waited:.0f} ms for the gradients of the others\n"
 
 
-def opening(samples: int, seed: int) -> str:
+def first_lines(samples: int, seed: int) -> str:
     """Return the first lines of a training that starts."""
     parameters = (11.2, 23.5, 44.5, 86.6)[int(4 * _uniform(seed, 8))]
     return f"Loading {samples:,} samples from /data ...\nModel with {parameters} million parameters on cuda:0\n"
 
 
-def closing(training: Training) -> str:
+def last_lines(training: Training) -> str:
     """Return the last lines of a training that succeeds."""
     return (
         f"Finished after {training.steps:,} steps: accuracy {training.accuracy(training.steps):.3f}\n"
@@ -220,17 +220,17 @@ def closing(training: Training) -> str:
     )
 
 
-def outputs(training: Training) -> dict[str, bytes]:
+def output_files(training: Training) -> dict[str, bytes]:
     """Return the output files of a training that succeeds, by path."""
     summary = {"accuracy": round(training.accuracy(training.steps), 4), "steps": training.steps}
     return {
         "metrics.json": f"{json.dumps(summary, indent=2)}\n".encode(),
-        "plots/loss.png": picture([training.loss(training.steps * n // 239) for n in range(240)]),
+        "plots/loss.png": draw_png([training.loss(training.steps * n // 239) for n in range(240)]),
         "model.pt": sha256(str(training.seed).encode()).digest() * 512,
     }
 
 
-def picture(values: Sequence[float], height: int = 150) -> bytes:
+def draw_png(values: Sequence[float], height: int = 150) -> bytes:
     """Draw a curve as a PNG with one column for each value."""
     top, width = max(values), 3 * len(values)
     canvas = bytearray((b"\0" + b"\xf6\xf7\xf9" * len(values)) * height)

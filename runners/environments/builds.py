@@ -56,7 +56,7 @@ from runners.messages.environments import (
     PullingBuildImage,
     Starting,
 )
-from runners.runtime import LAUNCH, EngineError
+from runners.runtime import LAUNCH_PATHS, EngineError
 
 PUBLIC_BASE = "python:3.11-slim-bookworm"
 LOCAL_BASE = "schedulearn-base:bookworm"
@@ -143,7 +143,7 @@ class BaseEnvironments(ABC):
         self._section = ExclusiveSection("preparing an environment")
 
     def prepare(self, key: str, progress: Progress | None = None) -> Report:
-        with self._section.entered(PREPARE_SECONDS):
+        with self._section.enter(PREPARE_SECONDS):
             entry = images.find(key)
             if entry is None:
                 return self._note(Report(key, state="failed", message=UnknownEnvironment(key)))
@@ -299,7 +299,7 @@ class DockerEnvironments(BaseEnvironments):
         house = wheelhouse(entry, target, pins, progress, (4, 25 if entry.horovod else 70))
         wheel = horovod_wheel.ensure(entry, target, pins, progress, self._builder(target, house), (25, 70))
         packages = self._packages(entry, base, target, house, wheel, progress)
-        launch = {f"schedulearn/runners/{name}": RUNNERS / name for name in LAUNCH}
+        launch = {f"schedulearn/runners/{name}": RUNNERS / name for name in LAUNCH_PATHS}
         recipe = (images.FOLDER / "job.Dockerfile").read_bytes()
         digest = content_key("job 2", packages, self.engine.id_of(packages) or "", recipe, tree(launch))
         tag = f"schedulearn-job:{entry.key}-{digest[:12]}"

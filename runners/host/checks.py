@@ -36,17 +36,17 @@ MIN_TOOLKIT = (1, 17, 8)
 MAX_CLOCK_SECONDS = 5.0
 MIN_DISK_MIB = 10 * 1024
 
-DISTRIBUTED = re.compile(r"deb|ubuntu|ds\d|el\d|fc\d|~")
+DISTRIBUTION_VERSION = re.compile(r"deb|ubuntu|ds\d|el\d|fc\d|~")
 
 
-def numbers(version: str) -> tuple[int, ...]:
+def version_numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", re.split(r"[-+~]", version)[0]))
 
 
 # --- versions of Debian's packages -------------------------------------------------------------------------------
 
 
-def compare(left: str, right: str) -> int:
+def compare_versions(left: str, right: str) -> int:
     """Compare two versions as dpkg does (epoch, upstream version, revision): negative, zero or positive."""
     for one, other in zip(_parts(left), _parts(right), strict=True):
         if (order := _compare_part(one, other)) != 0:
@@ -65,20 +65,20 @@ def _parts(version: str) -> tuple[str, str, str]:
 def _compare_part(left: str, right: str) -> int:
     while left or right:
         for pattern, is_number in ((r"\D*", False), (r"\d*", True)):
-            one, other = _head(pattern, left), _head(pattern, right)
+            one, other = _leading_match(pattern, left), _leading_match(pattern, right)
             left, right = left[len(one) :], right[len(other) :]
-            order = int(one or 0) - int(other or 0) if is_number else _compare_words(one, other)
+            order = int(one or 0) - int(other or 0) if is_number else _compare_text(one, other)
             if order:
                 return order
     return 0
 
 
-def _head(pattern: str, text: str) -> str:
+def _leading_match(pattern: str, text: str) -> str:
     found = re.match(pattern, text)
     return found.group() if found else ""
 
 
-def _compare_words(left: str, right: str) -> int:
+def _compare_text(left: str, right: str) -> int:
     """Compare non-digits: a tilde sorts before the end, the end before letters, letters before everything else."""
 
     def weights(text: str) -> list[int]:
@@ -94,12 +94,12 @@ def _compare_words(left: str, right: str) -> int:
 def runc_problem(version: str, package: str = "") -> Problem | None:
     """Check runc: ``version`` as the engine reports it, ``package`` as dpkg does if a distribution's runc is installed."""
     version = (package or version).removeprefix("v")
-    found = numbers(version)
+    found = version_numbers(version)
     if len(found) < 3:
         return None
-    if DISTRIBUTED.search(version):
+    if DISTRIBUTION_VERSION.search(version):
         fixed = next((first for begins, first in FIXED_RUNC if version.startswith(begins)), None)
-        safe = found[:3] >= MIN_RUNC or (fixed is not None and compare(version, fixed) >= 0)
+        safe = found[:3] >= MIN_RUNC or (fixed is not None and compare_versions(version, fixed) >= 0)
         # Without its package's version there is nothing to compare.
         return None if safe or not package else OldRunc(version)
     if found[:3] < MIN_RUNC:
@@ -112,8 +112,8 @@ def runc_problem(version: str, package: str = "") -> Problem | None:
 
 def containerd_problem(version: str) -> Problem | None:
     version = version.removeprefix("v")
-    found = numbers(version)
-    if len(found) < 3 or DISTRIBUTED.search(version):
+    found = version_numbers(version)
+    if len(found) < 3 or DISTRIBUTION_VERSION.search(version):
         return None
     series = found[:2]
     if series > max(SAFE_CONTAINERD) or (series in SAFE_CONTAINERD and found[2] >= SAFE_CONTAINERD[series]):
@@ -122,7 +122,7 @@ def containerd_problem(version: str) -> Problem | None:
 
 
 def toolkit_problem(version: str) -> Problem | None:
-    found = numbers(version)
+    found = version_numbers(version)
     if len(found) < 3 or found[:3] >= MIN_TOOLKIT:
         return None
     return OldToolkit(version)
@@ -145,7 +145,7 @@ def clock_problem(offset_seconds: float | None) -> Problem | None:
     return WrongClock(round(offset_seconds))
 
 
-def disk_problem(free_mib: int, place: str) -> Problem | None:
+def disk_problem(free_mib: int, folder: str) -> Problem | None:
     if free_mib >= MIN_DISK_MIB:
         return None
-    return SmallDisk(round(free_mib / 1024, 1), place)
+    return SmallDisk(round(free_mib / 1024, 1), folder)

@@ -25,7 +25,7 @@ class ExclusiveSection:
         self._occupied = False
 
     @contextmanager
-    def entered(self, wait_seconds: float = 0.0) -> Iterator[None]:
+    def enter(self, wait_seconds: float = 0.0) -> Iterator[None]:
         """Enter the section. Raises BusyError when it is not free within that time. Loops that renew leases never wait."""
         with self._changed:
             if not self._changed.wait_for(lambda: not self._occupied, wait_seconds):

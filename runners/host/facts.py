@@ -30,7 +30,7 @@ def _cached(name: str, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     return value
 
 
-def installed() -> dict[str, Any]:
+def package_facts() -> dict[str, Any]:
     """Return the relevant packages of dpkg or rpm, as in ``{"packages": {"runc": "1.1.5+ds1-1+deb12u1"}}``."""
     return _cached("packages", lambda: {"packages": _packages()})
 

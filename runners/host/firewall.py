@@ -19,7 +19,7 @@ OVERLAY_PORT = 24_789
 CHAIN = "SCHEDULEARN-RING"
 OVERLAY_RULE = ("INPUT", "-p", "udp", "-m", "udp", "--dport", str(OVERLAY_PORT), "-j", CHAIN)
 
-SECONDS = 10
+COMMAND_SECONDS = 10
 
 
 def close_host_to_jobs() -> Problem | None:
@@ -39,7 +39,7 @@ def close_host_to_jobs() -> Problem | None:
 
 def ensure_rule(program: str, needed: bool = True, rule: Sequence[str] = RULE) -> None:
     base = [program, "--wait", "5"]
-    limits = {"timeout": SECONDS, "capture_output": True, "text": True}
+    limits = {"timeout": COMMAND_SECONDS, "capture_output": True, "text": True}
     found = subprocess.run([*base, "-C", *rule], check=False, **limits)  # type: ignore[call-overload]
     if found.returncode != 0:
         subprocess.run([*base, "-I", *rule], check=needed, **limits)  # type: ignore[call-overload]
@@ -50,8 +50,8 @@ def open_overlay_port(peers: Collection[str]) -> None:
 
     Raises OSError or subprocess.SubprocessError.
     """
-    wanted = chain_of(peers)
-    limits = {"timeout": SECONDS, "capture_output": True, "text": True}
+    wanted = chain_rules(peers)
+    limits = {"timeout": COMMAND_SECONDS, "capture_output": True, "text": True}
     shown = subprocess.run(["iptables", "--wait", "5", "-S", CHAIN], check=False, **limits)  # type: ignore[call-overload]
     if shown.returncode != 0 or shown.stdout.split("\n")[1:-1] != wanted:
         # The whole chain at once, so that the port is never open to all.
@@ -61,7 +61,7 @@ def open_overlay_port(peers: Collection[str]) -> None:
     ensure_rule("iptables", rule=OVERLAY_RULE)
 
 
-def chain_of(peers: Collection[str]) -> list[str]:
+def chain_rules(peers: Collection[str]) -> list[str]:
     """Return the rules of the chain as ``iptables -S`` shows them."""
     return [*(f"-A {CHAIN} -s {peer}/32 -j ACCEPT" for peer in sorted(peers)), f"-A {CHAIN} -j DROP"]
 

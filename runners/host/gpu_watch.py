@@ -14,7 +14,7 @@ import pynvml
 
 from runners.host import gpus, processes
 from runners.host.exclusive import ExclusiveSection
-from runners.host.gpus import Gpu, decoded
+from runners.host.gpus import Gpu, as_text
 from runners.messages import Message
 from runners.messages.gpus import LostAt, Process, Processes, UncorrectedErrors, XidError
 
@@ -25,7 +25,7 @@ DRIVER_SECONDS = 10.0
 MAX_EVENTS = 1000
 """The most events that one call takes: a device that reports errors without end must not delay the report."""
 MAX_NAMED = 3
-"""So many processes outside the portal are named."""
+"""The maximum number of processes outside the portal that are named."""
 
 IsOurs = Callable[[int], bool]
 
@@ -52,11 +52,11 @@ class GpuWatch:
         devices = gpus.inventory()
         if not any(gpu.kind == "cuda" for gpu in devices):
             return devices
-        with self._section.entered(DRIVER_SECONDS), self._session() as works:
+        with self._section.enter(DRIVER_SECONDS), self._session() as works:
             if not works:
                 return devices
             self._take_events()
-            return [self._described(gpu, is_ours) for gpu in devices]
+            return [self._with_details(gpu, is_ours) for gpu in devices]
 
     @contextmanager
     def _session(self) -> Iterator[bool]:
@@ -72,16 +72,16 @@ class GpuWatch:
             with suppress(nvml.NVMLError):
                 nvml.nvmlShutdown()
 
-    def _described(self, gpu: Gpu, is_ours: IsOurs) -> Gpu:
+    def _with_details(self, gpu: Gpu, is_ours: IsOurs) -> Gpu:
         nvml = self._nvml
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(gpu.index)
-            decoded(nvml.nvmlDeviceGetUUID(handle))
+            as_text(nvml.nvmlDeviceGetUUID(handle))
         except nvml.NVMLError:
             uuid = self._uuids.get(gpu.index, gpu.uuid)
             if uuid not in self._lost:
                 self._lost.add(uuid)
-                self._faults[uuid] = LostAt(self._time())
+                self._faults[uuid] = LostAt(self._timestamp())
             return replace(gpu, uuid=uuid, links=self._links.get(uuid, ""), fault=self._faults.get(uuid))
         self._uuids[gpu.index] = gpu.uuid
         self._lost.discard(gpu.uuid)
@@ -109,7 +109,7 @@ class GpuWatch:
             code = int(event.eventData)
             if event.eventType & nvml.nvmlEventTypeXidCriticalError and code not in PROGRAM_ERRORS:
                 with suppress(nvml.NVMLError):
-                    self._note(decoded(nvml.nvmlDeviceGetUUID(event.device)), code)
+                    self._record_xid(as_text(nvml.nvmlDeviceGetUUID(event.device)), code)
 
     def _register(self) -> None:
         nvml = self._nvml
@@ -123,10 +123,10 @@ class GpuWatch:
                     nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
             self._events = events
 
-    def _note(self, uuid: str, code: int) -> None:
-        self._faults[uuid] = XidError(code, self._time())
+    def _record_xid(self, uuid: str, code: int) -> None:
+        self._faults[uuid] = XidError(code, self._timestamp())
 
-    def _time(self) -> str:
+    def _timestamp(self) -> str:
         return self._now().isoformat(timespec="seconds")
 
     def _count_errors(self, uuid: str, handle: Any) -> None:

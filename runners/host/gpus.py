@@ -91,7 +91,7 @@ def driver_facts(nvml: Any = pynvml) -> dict[str, Any]:
     try:
         cuda = int(nvml.nvmlSystemGetCudaDriverVersion_v2())
         return {
-            "driver": decoded(nvml.nvmlSystemGetDriverVersion()),
+            "driver": as_text(nvml.nvmlSystemGetDriverVersion()),
             "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}",
         }
     except nvml.NVMLError:
@@ -108,7 +108,7 @@ def cuda_devices(nvml: Any = pynvml) -> list[Gpu]:
     except nvml.NVMLError:
         return []
     try:
-        return [device(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+        return [read_device(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
     except nvml.NVMLError:
         return []
     finally:
@@ -116,7 +116,7 @@ def cuda_devices(nvml: Any = pynvml) -> list[Gpu]:
             nvml.nvmlShutdown()
 
 
-def device(nvml: Any, index: int) -> Gpu:
+def read_device(nvml: Any, index: int) -> Gpu:
     def ask(query: Callable[..., Answer], *args: Any) -> Answer | None:
         """Query the driver; None for a query that the device does not support, as is common."""
         try:
@@ -126,7 +126,7 @@ def device(nvml: Any, index: int) -> Gpu:
 
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        uuid = decoded(nvml.nvmlDeviceGetUUID(handle))
+        uuid = as_text(nvml.nvmlDeviceGetUUID(handle))
     except nvml.NVMLError as error:
         # Lost from the bus: without a UUID no job can get it, but the page should show it.
         return Gpu(f"gpu-{index}", index, "cuda", "unknown", healthy=False, problem=LostByDriver(str(error)))
@@ -136,19 +136,19 @@ def device(nvml: Any, index: int) -> Gpu:
     errors = ask(
         nvml.nvmlDeviceGetTotalEccErrors, handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
     )
-    problem = health(
+    problem = health_problem(
         answers=memory is not None,
         uncorrected_errors=errors or 0,
         pending_rows=bool(ask(nvml.nvmlDeviceGetRetiredPagesPendingStatus, handle)),
-        failed_rows=failed_rows(ask(nvml.nvmlDeviceGetRemappedRows, handle)),
+        failed_rows=has_failed_rows(ask(nvml.nvmlDeviceGetRemappedRows, handle)),
         temperature_celsius=temperature,
-        mig=mig_is_on(ask(nvml.nvmlDeviceGetMigMode, handle)),
+        mig=is_mig_on(ask(nvml.nvmlDeviceGetMigMode, handle)),
     )
     return Gpu(
         uuid=uuid,
         index=index,
         kind="cuda",
-        model=decoded(ask(nvml.nvmlDeviceGetName, handle) or "unknown")[:80],
+        model=as_text(ask(nvml.nvmlDeviceGetName, handle) or "unknown")[:80],
         memory_mib=memory.total // 2**20 if memory else 0,
         healthy=not problem,
         problem=problem,
@@ -158,7 +158,7 @@ def device(nvml: Any, index: int) -> Gpu:
     )
 
 
-def health(
+def health_problem(
     answers: bool,
     uncorrected_errors: int,
     pending_rows: bool,
@@ -182,15 +182,15 @@ def health(
     return None
 
 
-def decoded(text: str | bytes) -> str:
+def as_text(text: str | bytes) -> str:
     return text.decode(errors="replace") if isinstance(text, bytes) else text
 
 
-def failed_rows(rows: Any) -> bool:
+def has_failed_rows(rows: Any) -> bool:
     """Whether the remapping of a row failed; ``rows``: (corrected, uncorrected, pending, failed)."""
     return bool(rows and len(rows) >= 4 and rows[3])
 
 
-def mig_is_on(modes: Any) -> bool:
+def is_mig_on(modes: Any) -> bool:
     """Whether MIG is on; ``modes``: (current, after the next reset)."""
     return bool(modes and modes[0])

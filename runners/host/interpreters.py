@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-ASK = """
+QUERY = """
 import json, sys, sysconfig
 paths, variables = sysconfig.get_paths(), sysconfig.get_config_vars()
 print(json.dumps({
@@ -18,25 +18,25 @@ print(json.dumps({
     "shared": [variables.get("LIBDIR") or "", variables.get("INSTSONAME") or ""],
 }))
 """
-ASK_SECONDS = 30
+QUERY_SECONDS = 30
 SYSTEM = Path("/usr")
 """Always visible in the sandbox."""
 
 
 @dataclass(frozen=True, slots=True)
-class Paths:
+class InterpreterPaths:
     folders: tuple[Path, ...] = ()
     """Also single files, where the Python has no folder of its own."""
     links: tuple[tuple[Path, str], ...] = ()
     """Symbolic links outside these folders, with their targets."""
 
 
-def paths_of(python: str, hidden: Collection[Path]) -> Paths:
+def required_paths(python: str, hidden: Collection[Path]) -> InterpreterPaths:
     """Return the files that ``python`` needs. ``hidden``: folders of which nothing else may be shown.
 
     Raises OSError or ValueError when the interpreter cannot be run.
     """
-    answer = _ask(python, Path(python).stat().st_mtime_ns)
+    answer = _query(python, Path(python).stat().st_mtime_ns)
     folders: set[Path] = set()
     broad = False
     for prefix in map(Path, answer["prefixes"]):
@@ -50,7 +50,7 @@ def paths_of(python: str, hidden: Collection[Path]) -> Paths:
         folders |= {shared} if shared.is_file() else set()
     links, program = [], Path(python)
     while True:
-        outside = not _within(program, folders)
+        outside = not _is_within(program, folders)
         if not program.is_symlink():
             break
         target = str(program.readlink())
@@ -60,23 +60,23 @@ def paths_of(python: str, hidden: Collection[Path]) -> Paths:
     if outside:
         folders.add(program)
     kept = [path for path in folders if not path.is_relative_to(SYSTEM) and path.exists()]
-    return Paths(
+    return InterpreterPaths(
         tuple(sorted(path for path in kept if not any(other in path.parents for other in kept))),
         tuple(link for link in links if not link[0].is_relative_to(SYSTEM)),
     )
 
 
-def _within(path: Path, folders: Collection[Path]) -> bool:
+def _is_within(path: Path, folders: Collection[Path]) -> bool:
     return any(path.is_relative_to(folder) for folder in (SYSTEM, *folders))
 
 
 @cache
-def _ask(python: str, _modified_ns: int) -> dict[str, Any]:
-    asked = [python, "-I", "-c", ASK]
+def _query(python: str, _modified_ns: int) -> dict[str, Any]:
+    command = [python, "-I", "-c", QUERY]
     try:
-        run = subprocess.run(asked, capture_output=True, text=True, timeout=ASK_SECONDS, check=False)
+        run = subprocess.run(command, capture_output=True, text=True, timeout=QUERY_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
-        raise ValueError(f"{python} does not answer within {ASK_SECONDS} s") from error
+        raise ValueError(f"{python} does not answer within {QUERY_SECONDS} s") from error
     if run.returncode:
         raise ValueError(f"{python} does not run: {run.stderr.strip()[-300:]}")
     answer: dict[str, Any] = json.loads(run.stdout)

@@ -23,7 +23,7 @@ MAX_DEPTH = 64
 MAX_ENTRIES = 200_000
 """The most entries of one walk: more than an honest job has, and still a walk of seconds."""
 MAX_JSON_BYTES = 64 * 1024
-STATE = "state.json"
+STATE_FILE = "state.json"
 """The agent's own record of a container, in its folder."""
 
 
@@ -78,7 +78,7 @@ class NodeFiles:
 
     def state(self, name: str) -> Path:
         """The file of a container's journal entry, which the agent keeps across its restarts."""
-        return self.container(name) / STATE
+        return self.container(name) / STATE_FILE
 
     def attempt(self, attempt: int) -> Path:
         return self.attempts / str(int(attempt))
@@ -153,7 +153,7 @@ def read_own_json(path: Path) -> Any:
 
 
 @contextlib.contextmanager
-def opened_folder(folder: Path | int, relative: str = "") -> Iterator[int]:
+def open_folder(folder: Path | int, relative: str = "") -> Iterator[int]:
     """Open ``folder`` or a folder beneath it without following a link; yield the descriptor."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     handle = os.open(folder, flags) if isinstance(folder, Path) else os.dup(folder)
@@ -174,7 +174,7 @@ def open_beneath(folder: Path | int, relative: str) -> BinaryIO:
     another owner counts as unsafe: it could be any file of the machine.
     """
     *parents, last = _parts(relative)
-    with opened_folder(folder) as top, opened_folder(top, "/".join(parents)) as parent:
+    with open_folder(folder) as top, open_folder(top, "/".join(parents)) as parent:
         try:
             handle = os.open(
                 last, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=parent
@@ -223,7 +223,7 @@ class FoundFile:
 
 
 @dataclass(slots=True)
-class Walk:
+class FolderWalk:
     """One bounded walk through everything beneath a folder.
 
     After it, ``complete`` is True if everything was seen, and ``disk_bytes`` is the space that it takes on the disk, at
@@ -238,14 +238,14 @@ class Walk:
 
     def __iter__(self) -> Iterator[FoundFile]:
         try:
-            with opened_folder(self.folder) as top:
-                yield from self._beneath(top, "", 0)
+            with open_folder(self.folder) as top:
+                yield from self._scan(top, "", 0)
         except FileNotFoundError:
             return
         except OSError:
             self.complete = False
 
-    def _beneath(self, handle: int, prefix: str, depth: int) -> Iterator[FoundFile]:
+    def _scan(self, handle: int, prefix: str, depth: int) -> Iterator[FoundFile]:
         folders = []
         with os.scandir(handle) as entries:
             for entry in entries:
@@ -270,17 +270,17 @@ class Walk:
             return
         for name in folders:
             try:
-                with opened_folder(handle, name) as beneath:
-                    yield from self._beneath(beneath, f"{prefix}{name}/", depth + 1)
+                with open_folder(handle, name) as beneath:
+                    yield from self._scan(beneath, f"{prefix}{name}/", depth + 1)
             except PermissionError:
                 self.complete = False  # the job has closed it to us: we run as its user, not as root
             except OSError:
                 pass  # it is gone meanwhile, or a link by now
 
 
-def disk_usage(folder: Path) -> Walk:
+def disk_usage(folder: Path) -> FolderWalk:
     """Walk through a folder; the result is in ``disk_bytes`` and ``complete``."""
-    walk = Walk(folder)
+    walk = FolderWalk(folder)
     for _ in walk:
         pass
     return walk

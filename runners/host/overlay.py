@@ -1,9 +1,9 @@
 """An attempt's overlay network: a VXLAN device in the bridge that the engine made for it on each node.
 
-``slv-<number>`` carries only the traffic between the attempt's containers here and those on the peers that the portal names.
-The existing devices decide what to do (``changes``, pure), so everything may be repeated, and the next agent finds whatever
-an agent that was killed has left. This needs root, and only one agent per machine does it: two would delete each other's
-devices (``Overlay.begin``).
+``slv-<number>`` carries only the traffic between the attempt's containers here and those on the peers that the portal
+names. The existing devices decide what to do (``update_commands``, pure), so everything may be repeated, and the next
+agent finds whatever an agent that was killed has left. This needs root, and only one agent per machine does it: two
+would delete each other's devices (``Overlay.acquire``).
 """
 
 import ipaddress
@@ -28,16 +28,16 @@ from runners.messages.problems import (
     SmallPackets,
 )
 
-PREFIX = "slv-"
+DEVICE_PREFIX = "slv-"
 PORT = firewall.OVERLAY_PORT
 MTU = 1450
 """What fits into a packet of 1,500 bytes next to the 50 that a VXLAN adds. All nodes of an attempt must use the same."""
-VXLAN_BYTES = 50
+VXLAN_HEADER_BYTES = 50
 BROADCAST = "00:00:00:00:00:00"
 """The entry of a forwarding table for broadcasts and for addresses that were not seen yet."""
-PROBE = "slv-probe"
+PROBE_DEVICE = "slv-probe"
 PROBE_ID = 2**24 - 1
-SECONDS = 10
+COMMAND_SECONDS = 10
 
 Command = tuple[str, ...]
 
@@ -76,17 +76,17 @@ class OverlayState:
     bridges: frozenset[str]
 
 
-def name_of(link: Link) -> str:
-    return f"{PREFIX}{link.number}"
+def device_name(link: Link) -> str:
+    return f"{DEVICE_PREFIX}{link.number}"
 
 
-def changes(wanted: Collection[Link], state: OverlayState, local: str) -> list[Command]:
+def update_commands(wanted: Collection[Link], state: OverlayState, local: str) -> list[Command]:
     """Return the commands after which this node's devices are as wanted.
 
     A link without peers, or whose bridge does not exist yet, gets no device. Addresses learnt of a node that is no longer a
     peer are deleted: its containers may be on another node by now.
     """
-    links = {name_of(link): link for link in wanted if link.peers and link.bridge in state.bridges}
+    links = {device_name(link): link for link in wanted if link.peers and link.bridge in state.bridges}
     commands: list[Command] = []
     for name, device in sorted(state.devices.items()):
         link = links.get(name)
@@ -96,7 +96,7 @@ def changes(wanted: Collection[Link], state: OverlayState, local: str) -> list[C
         found = state.devices.get(name)
         if found is None or (found.number, found.local) != (link.number, local):
             found = Device(link.number, local, up=False)
-            commands.append(_add(name, link.number, local))
+            commands.append(_add_command(name, link.number, local))
         if found.bridge != link.bridge or not found.up:
             commands.append(
                 ("ip", "link", "set", "dev", name, "mtu", str(MTU), "addrgenmode", "none", "master", link.bridge, "up")
@@ -110,18 +110,18 @@ def changes(wanted: Collection[Link], state: OverlayState, local: str) -> list[C
     return commands
 
 
-def _add(name: str, number: int, local: str) -> Command:
+def _add_command(name: str, number: int, local: str) -> Command:
     kind = ("type", "vxlan", "id", str(number), "local", local, "dstport", str(PORT))
     return ("ip", "link", "add", "dev", name, *kind)
 
 
-def read(links: str, bridges: str, table: str) -> OverlayState:
+def parse_state(links: str, bridges: str, table: str) -> OverlayState:
     """Parse the JSON of ``ip -details link show type vxlan``, ``ip link show type bridge`` and ``bridge fdb show``."""
     peers: dict[str, set[str]] = {}
     learnt: dict[str, set[tuple[str, str]]] = {}
     for entry in _objects(table):
         name, mac, node = entry.get("ifname", ""), entry.get("mac"), entry.get("dst")
-        if not (isinstance(name, str) and name.startswith(PREFIX) and mac and node):
+        if not (isinstance(name, str) and name.startswith(DEVICE_PREFIX) and mac and node):
             continue
         if mac == BROADCAST:
             peers.setdefault(name, set()).add(node)
@@ -130,7 +130,7 @@ def read(links: str, bridges: str, table: str) -> OverlayState:
     devices = {}
     for entry in _objects(links):
         name, data = entry.get("ifname", ""), entry.get("linkinfo", {}).get("info_data", {})
-        if name.startswith(PREFIX):
+        if name.startswith(DEVICE_PREFIX):
             devices[name] = Device(
                 number=int(data.get("id", 0)),
                 local=str(data.get("local", "")),
@@ -185,7 +185,7 @@ class Overlay:
         self._lock = lock
 
     @classmethod
-    def begin(cls, address: str) -> Self | Problem:
+    def acquire(cls, address: str) -> Self | Problem:
         """Lock the overlay and test it. The problem states why jobs on this node cannot span nodes, and what to do."""
         if os.geteuid() != 0:
             return OverlayNotRoot()
@@ -198,7 +198,7 @@ class Overlay:
         except OSError:
             lock.close()
             return OverlayTaken()
-        if problem := _try(address):
+        if problem := _probe_problem(address):
             lock.close()
             return problem
         return cls(address, lock)
@@ -207,13 +207,13 @@ class Overlay:
         """Change the devices to what is wanted. Raises the first OverlayError after all commands were tried."""
         firewall.open_overlay_port(frozenset(peer for link in wanted for peer in link.peers))
         first_error = ""
-        for command in changes(wanted, observe(), self.address):
+        for command in update_commands(wanted, observe(), self.address):
             try:
                 _run(command)
             except OverlayError as error:
                 # A learnt address may have expired meanwhile; everything else is tried again the next time.
                 first_error = first_error or str(error)
-        if first_error and changes(wanted, observe(), self.address):
+        if first_error and update_commands(wanted, observe(), self.address):
             raise OverlayError(first_error)
 
     def close(self) -> None:
@@ -222,7 +222,7 @@ class Overlay:
 
 
 def observe() -> OverlayState:
-    return read(
+    return parse_state(
         _run(("ip", "-json", "-details", "link", "show", "type", "vxlan")),
         _run(("ip", "-json", "link", "show", "type", "bridge")),
         _run(("bridge", "-json", "fdb", "show")),
@@ -233,13 +233,13 @@ def routes() -> str:
     return _run(("ip", "-json", "-4", "route", "show"))
 
 
-def _try(address: str) -> Problem | None:
+def _probe_problem(address: str) -> Problem | None:
     """Return why no overlay can be made on this address: it must be this machine's, and its interface take large packets."""
     try:
         if problem := _address_problem(address):
             return problem
-        _run(_add(PROBE, PROBE_ID, address))
-        _run(("ip", "link", "del", "dev", PROBE))
+        _run(_add_command(PROBE_DEVICE, PROBE_ID, address))
+        _run(("ip", "link", "del", "dev", PROBE_DEVICE))
     except (OverlayError, ValueError) as error:
         return OverlayFailed(str(error))
     return None
@@ -248,7 +248,7 @@ def _try(address: str) -> Problem | None:
 def _address_problem(address: str) -> Problem | None:
     for entry in _objects(_run(("ip", "-json", "-4", "address", "show"))):
         if any(info.get("local") == address for info in entry.get("addr_info", ())):
-            if int(entry.get("mtu", 0)) < MTU + VXLAN_BYTES:
+            if int(entry.get("mtu", 0)) < MTU + VXLAN_HEADER_BYTES:
                 return SmallPackets(str(entry.get("ifname")), int(entry.get("mtu", 0)))
             return None
     return ForeignAddress(address)
@@ -256,7 +256,7 @@ def _address_problem(address: str) -> Problem | None:
 
 def _run(command: Iterable[str]) -> str:
     try:
-        done = subprocess.run(list(command), check=True, capture_output=True, text=True, timeout=SECONDS)
+        done = subprocess.run(list(command), check=True, capture_output=True, text=True, timeout=COMMAND_SECONDS)
     except (subprocess.SubprocessError, OSError) as error:
         raise OverlayError(firewall.error_line(error)) from error
     return done.stdout

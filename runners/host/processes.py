@@ -14,19 +14,19 @@ MARK = "SCHEDULEARN_CONTAINER"
 PROC = Path("/proc")
 
 
-def identify(pid: int) -> dict[str, Any]:
+def identity_of(pid: int) -> dict[str, Any]:
     """Return what distinguishes a process from a later one with the same id."""
-    return {"pid": pid, "started": start_mark(pid), "boot": boot()}
+    return {"pid": pid, "started": start_time(pid), "boot": boot_id()}
 
 
-def boot() -> str:
+def boot_id() -> str:
     try:
         return (PROC / "sys/kernel/random/boot_id").read_text().strip()
     except FileNotFoundError:
         return ""
 
 
-def start_mark(pid: int) -> str | None:
+def start_time(pid: int) -> str | None:
     """Return when a process started, in a unit of the system; None when it is gone or a zombie."""
     if sys.platform == "linux":
         fields = stat_fields(pid)
@@ -44,13 +44,13 @@ def stat_fields(pid: int | str) -> list[str] | None:
         return None
 
 
-def alive(identity: dict[str, Any]) -> bool:
+def is_alive(identity: dict[str, Any]) -> bool:
     started = identity["started"]
-    return started is not None and identity["boot"] == boot() and start_mark(identity["pid"]) == started
+    return started is not None and identity["boot"] == boot_id() and start_time(identity["pid"]) == started
 
 
-def send(identity: dict[str, Any], signum: int) -> None:
-    if alive(identity):
+def send_signal(identity: dict[str, Any], signum: int) -> None:
+    if is_alive(identity):
         try:
             os.kill(identity["pid"], signum)
         except ProcessLookupError:
@@ -68,16 +68,16 @@ def all_pids() -> list[int]:
     return [int(entry.name) for entry in PROC.iterdir() if entry.name.isdecimal()] if PROC.is_dir() else []
 
 
-def in_session_of(identity: dict[str, Any]) -> set[int]:
+def pids_in_session(identity: dict[str, Any]) -> set[int]:
     """Return the living processes of the session that this process leads or led.
 
     While any of them lives, the kernel does not reuse the leader's id; if another process has it, the whole session has
     ended.
     """
-    if identity["boot"] != boot() or identity["started"] is None:
+    if identity["boot"] != boot_id() or identity["started"] is None:
         return set()
     if sys.platform != "linux":
-        return {identity["pid"]} if alive(identity) else set()
+        return {identity["pid"]} if is_alive(identity) else set()
     leader = stat_fields(identity["pid"])
     if leader is not None and leader[19] != identity["started"]:
         return set()
@@ -105,7 +105,7 @@ def name_of(pid: int) -> str | None:
         return None
 
 
-def mark_begins_with(pid: int, prefix: str) -> bool:
+def has_mark_prefix(pid: int, prefix: str) -> bool:
     """Whether the mark of a process has this prefix; False for a process that we may not read."""
     wanted = f"{MARK}={prefix}".encode()
     try:
@@ -114,7 +114,7 @@ def mark_begins_with(pid: int, prefix: str) -> bool:
         return False
 
 
-def with_mark(mark: str) -> set[int]:
+def pids_with_mark(mark: str) -> set[int]:
     """Return the living processes that have the mark and that we may read."""
     wanted = f"{MARK}={mark}".encode()
     found = set()

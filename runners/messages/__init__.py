@@ -68,7 +68,7 @@ class Quotation(Message):
         return self.quoted
 
 
-def quoted(what: "Message | str | BaseException") -> Message:
+def as_message(what: "Message | str | BaseException") -> Message:
     """Return a message as it is, and anything else as a quotation."""
     return what if isinstance(what, Message) else Quotation(str(what))
 

@@ -59,10 +59,10 @@ class TimedStep(Message):
 
     @property
     def text(self) -> str:
-        return self.phrase if self.seconds is None else f"{self.phrase}: {clock(self.seconds)} so far"
+        return self.phrase if self.seconds is None else f"{self.phrase}: {format_duration(self.seconds)} so far"
 
 
-def clock(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 

@@ -62,7 +62,7 @@ class DividedByMig(Message):
 
 # --- grave errors that the driver has reported ---------------------------------------------------------------------
 
-XIDS = {
+XID_MEANINGS = {
     48: "memory error that could not be corrected",
     62: "its own controller has stopped",
     64: "worn out memory could not be replaced",
@@ -85,8 +85,8 @@ class XidError(Message):
 
     @property
     def text(self) -> str:
-        meaning = f" ({XIDS[self.xid]})" if self.xid in XIDS else ""
-        return f"XID {self.xid}{meaning} at {_shown(self.at)}"
+        meaning = f" ({XID_MEANINGS[self.xid]})" if self.xid in XID_MEANINGS else ""
+        return f"XID {self.xid}{meaning} at {_format_time(self.at)}"
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class LostAt(Message):
 
     @property
     def text(self) -> str:
-        return f"The driver has lost it at {_shown(self.at)}"
+        return f"The driver has lost it at {_format_time(self.at)}"
 
 
 @dataclass(frozen=True)
@@ -135,14 +135,14 @@ class Processes(Message):
     code = "gpu.processes"
     first: tuple[Message, ...]
     more: int
-    """So many others are only counted."""
+    """The number of the others."""
 
     @property
     def text(self) -> str:
         return "; ".join(each.text for each in self.first) + (f" and {self.more} more" if self.more else "")
 
 
-def _shown(at: str) -> str:
+def _format_time(at: str) -> str:
     """Return a moment as people read it; what is none, from another version of the agent, as it is."""
     try:
         return f"{datetime.fromisoformat(at).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

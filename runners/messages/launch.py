@@ -5,12 +5,12 @@ from typing import Any
 
 from runners.messages import CLASSES, Message, Quotation
 
-MAX_LENGTH = 1000
+MAX_TEXT_CHARACTERS = 1000
 """The maximum length of the sentence of a message that is read."""
 MAX_NUMBER = 2**31
 
 
-def read_message(content: Any, text: Any, max_length: int = MAX_LENGTH) -> Message | None:
+def read_message(content: Any, text: Any, max_length: int = MAX_TEXT_CHARACTERS) -> Message | None:
     """Return the message that a supervisor or driver wrote, else the text beside it as a quotation; None without either.
 
     Those of the previous release write only the text. Users' code can write both, so only messages of this module are
@@ -251,9 +251,9 @@ class HostsDidNotCome(Message):
     seconds: int
 
     @classmethod
-    def among(cls, missing: list[str], seconds: int, most: int = 10) -> "HostsDidNotCome":
+    def among(cls, missing: list[str], seconds: int, maximum: int = 10) -> "HostsDidNotCome":
         """Return the message with the names of the first hosts, as all may be too many to be shown."""
-        return cls(tuple(missing[:most]), max(0, len(missing) - most), seconds)
+        return cls(tuple(missing[:maximum]), max(0, len(missing) - maximum), seconds)
 
     @property
     def text(self) -> str:

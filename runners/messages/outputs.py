@@ -11,7 +11,7 @@ class OutputsNotKept(Message):
     first: tuple[Message, ...]
     """About the first of them."""
     more: int
-    """So many others are only counted."""
+    """The number of the others."""
 
     @property
     def text(self) -> str:

@@ -15,8 +15,8 @@ RUNC_CONFIG = (
 )
 REACH_MACHINE = "Jobs with a network can reach services of this machine itself: "
 CANNOT_SPAN = "Jobs cannot span this node and others: "
-SHARE = "To share this machine with other people, install Docker Engine and restart the agent."
-INSTALL = (
+HOW_TO_SHARE = "To share this machine with other people, install Docker Engine and restart the agent."
+INSTALL_BUBBLEWRAP = (
     "Install bubblewrap (Debian or Ubuntu: sudo apt-get install bubblewrap; Fedora: sudo dnf install bubblewrap) and restart the "
     "agent: jobs then see only their own files and processes."
 )
@@ -424,7 +424,7 @@ class Unconfined(Problem):
 
     @property
     def fix(self) -> str:
-        return " ".join(filter(None, (self.advice, SHARE)))
+        return " ".join(filter(None, (self.advice, HOW_TO_SHARE)))
 
 
 @dataclass(frozen=True)
@@ -441,7 +441,7 @@ class ConfinementOff(Unconfined):
 @dataclass(frozen=True)
 class NoBubblewrap(Unconfined):
     code = "problem.no_bubblewrap"
-    advice = INSTALL
+    advice = INSTALL_BUBBLEWRAP
 
 
 @dataclass(frozen=True)

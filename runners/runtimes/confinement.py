@@ -15,14 +15,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runners.host.interpreters import Paths
-from runners.runtime import LAUNCH
+from runners.host.interpreters import InterpreterPaths
+from runners.runtime import LAUNCH_PATHS
 from runners.runtimes.host_config import Owner
 
 SYSTEM_LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 """Links into /usr on most systems, real folders on others."""
-SYSTEM = ("/usr", "/nix/store", "/opt/cuda", "/opt/rocm")
-ETC = (
+SYSTEM_FOLDERS = ("/usr", "/nix/store", "/opt/cuda", "/opt/rocm")
+VISIBLE_ETC = (
     "alternatives",
     "ca-certificates.conf",
     "crypto-policies",
@@ -57,7 +57,7 @@ ETC = (
 passwords."""
 PROCESSORS = ("/sys/devices/system/cpu", "/sys/devices/system/node")
 """Where PyTorch and OpenMP count processors."""
-SHOWN = (*SYSTEM, *(f"/etc/{name}" for name in ETC), *PROCESSORS)
+VISIBLE_PATHS = (*SYSTEM_FOLDERS, *(f"/etc/{name}" for name in VISIBLE_ETC), *PROCESSORS)
 GPU_CONTROLS = (
     "/dev/nvidiactl",
     "/dev/nvidia-uvm",
@@ -66,8 +66,8 @@ GPU_CONTROLS = (
     "/dev/nvidia-caps",
     "/dev/dxg",
 )
-GPUS = Path("/proc/driver/nvidia/gpus")
-PRIVATE = Path("/run/job")
+GPU_INFORMATION = Path("/proc/driver/nvidia/gpus")
+PRIVATE_FOLDER = Path("/run/job")
 """HOME and TMPDIR of a job. It is short: the path of a socket has 107 characters at most, and the folder outside is longer."""
 TEMPORARY = "/tmp"  # noqa: S108  the job's own
 MIB = 2**20
@@ -87,16 +87,16 @@ class Sandbox:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class JobView:
     """What one job sees in addition to the system. All paths except ``private`` are the same inside and outside."""
 
     owner: Owner
     is_root: bool
     """Whether the agent is root; the job then gets the owner's user id by ``setpriv``."""
-    python: Paths
+    python: InterpreterPaths
     cwd: Path
     private: Path
-    """Seen as ``PRIVATE``."""
+    """Seen as ``PRIVATE_FOLDER``."""
     read_only: tuple[Path, ...] = ()
     writable: tuple[Path, ...] = ()
     devices: tuple[str, ...] = ()
@@ -105,23 +105,23 @@ class View:
     shm_mib: int = 1024
 
 
-def command_line(sandbox: Sandbox, view: View, command: Sequence[str]) -> list[str]:
+def command_line(sandbox: Sandbox, view: JobView, command: Sequence[str]) -> list[str]:
     """Return ``command`` inside bubblewrap. Mounts are in an order in which none hides another."""
     read_only = {*view.python.folders, *view.read_only}
     binds = [(path, "--ro-bind") for path in read_only] + [(path, "--bind") for path in view.writable]
     binds.sort(key=lambda bind: (len(bind[0].parts), bind))
-    made = (*read_only, *view.writable, *(link for link, _ in view.python.links), view.cwd / "runners", PRIVATE)
+    made = (*read_only, *view.writable, *(link for link, _ in view.python.links), view.cwd / "runners", PRIVATE_FOLDER)
     return [
         sandbox.program,
-        *_namespaces(sandbox, view),
-        *(_parents(map(Path, SHOWN)) if view.is_root else []),
-        *_system(),
+        *_namespace_options(sandbox, view),
+        *(_parent_options(map(Path, VISIBLE_PATHS)) if view.is_root else []),
+        *_system_options(),
         *(["--proc", "/proc"] if sandbox.own_processes else ["--ro-bind", "/proc", "/proc"]),
-        *_tmpfs(sandbox, TEMPORARY, view.tmp_mib),
-        *_devices(sandbox, view),
-        *(_parents(made) if view.is_root else []),
+        *_tmpfs_options(sandbox, TEMPORARY, view.tmp_mib),
+        *_device_options(sandbox, view),
+        *(_parent_options(made) if view.is_root else []),
         *(word for path, option in binds for word in (option, str(path), str(path))),
-        *("--bind", str(view.private), str(PRIVATE)),
+        *("--bind", str(view.private), str(PRIVATE_FOLDER)),
         *(word for link, target in view.python.links for word in ("--symlink", target, str(link))),
         "--remount-ro",
         "/dev",
@@ -130,12 +130,12 @@ def command_line(sandbox: Sandbox, view: View, command: Sequence[str]) -> list[s
         "--chdir",
         str(view.cwd),
         "--",
-        *(_as(view.owner) if view.is_root else []),
+        *(_setpriv_command(view.owner) if view.is_root else []),
         *command,
     ]
 
 
-def _namespaces(sandbox: Sandbox, view: View) -> list[str]:
+def _namespace_options(sandbox: Sandbox, view: JobView) -> list[str]:
     capabilities = ["--cap-drop", "ALL"]
     users = ["--unshare-user", *([] if sandbox.nested_users else ["--disable-userns"])]
     if view.is_root:  # only until ``setpriv``
@@ -146,14 +146,14 @@ def _namespaces(sandbox: Sandbox, view: View) -> list[str]:
     return [*users, *processes, "--unshare-ipc", "--unshare-uts", "--new-session", *capabilities]
 
 
-def _as(owner: Owner) -> list[str]:
+def _setpriv_command(owner: Owner) -> list[str]:
     ids = ["--reuid", str(owner.uid), "--regid", str(owner.gid), "--clear-groups"]
     return ["setpriv", *ids, "--inh-caps=-all", "--bounding-set=-all", "--"]
 
 
-def _system() -> list[str]:
+def _system_options() -> list[str]:
     options = []
-    for path in SHOWN:
+    for path in VISIBLE_PATHS:
         options += ["--ro-bind-try", path, path]
     for path in SYSTEM_LINKS:
         if Path(path).is_symlink():
@@ -163,20 +163,20 @@ def _system() -> list[str]:
     return options
 
 
-def _tmpfs(sandbox: Sandbox, path: str, mib: int) -> list[str]:
+def _tmpfs_options(sandbox: Sandbox, path: str, mib: int) -> list[str]:
     return (
         ["--perms", "1777", "--size", str(max(1, mib) * MIB), "--tmpfs", path] if sandbox.sizes else ["--tmpfs", path]
     )
 
 
-def _devices(sandbox: Sandbox, view: View) -> list[str]:
-    options = ["--dev", "/dev", *_tmpfs(sandbox, "/dev/shm", view.shm_mib)]  # noqa: S108  the job's own
+def _device_options(sandbox: Sandbox, view: JobView) -> list[str]:
+    options = ["--dev", "/dev", *_tmpfs_options(sandbox, "/dev/shm", view.shm_mib)]  # noqa: S108  the job's own
     for device in view.devices:
         options += ["--dev-bind-try", device, device]
     return [*options, *(["--ro-bind", "/sys", "/sys"] if view.devices else [])]
 
 
-def _parents(paths: Iterable[Path]) -> list[str]:
+def _parent_options(paths: Iterable[Path]) -> list[str]:
     """Return options that make the folders above each path accessible to other users: bubblewrap would make them root's."""
     above = {parent for path in paths for parent in path.parents if len(parent.parts) > 1}
     options = []
@@ -185,12 +185,12 @@ def _parents(paths: Iterable[Path]) -> list[str]:
     return options
 
 
-def launch_package(top: Path) -> tuple[Path, ...]:
+def launch_paths(top: Path) -> tuple[Path, ...]:
     """Return the paths of what runs first in a job, and of the training library. ``top`` has the package ``runners``."""
-    return tuple(path for name in LAUNCH if (path := top / "runners" / name).exists())
+    return tuple(path for name in LAUNCH_PATHS if (path := top / "runners" / name).exists())
 
 
-def gpu_devices(uuids: Iterable[str], listed: Path = GPUS) -> tuple[str, ...]:
+def gpu_devices(uuids: Iterable[str], listed: Path = GPU_INFORMATION) -> tuple[str, ...]:
     """Return the device files of these GPUs from the driver's list; of all GPUs if one of them is not listed (MIG)."""
     minors = {}
     for information in sorted(listed.glob("*/information")):

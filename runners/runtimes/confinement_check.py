@@ -17,7 +17,7 @@ from runners.host import interpreters
 from runners.messages import Message
 from runners.messages.confinement import FilesAndProcesses, FilesOnly, NotConfined
 from runners.messages.problems import (
-    INSTALL,
+    INSTALL_BUBBLEWRAP,
     BubblewrapRefuses,
     CannotConfine,
     ConfinementOff,
@@ -27,14 +27,14 @@ from runners.messages.problems import (
     Problem,
     Unconfined,
 )
-from runners.runtimes.confinement import PRIVATE, Sandbox, View, command_line, launch_package
+from runners.runtimes.confinement import PRIVATE_FOLDER, JobView, Sandbox, command_line, launch_paths
 from runners.runtimes.host_config import owner_for
 
 logger = logging.getLogger(__name__)
 
-HERE = Path(__file__).resolve().parents[2]
+CODE_ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = "bwrap"
-SIZES, NO_NESTED_USERS = (0, 7, 0), (0, 8, 0)
+SIZES_VERSION, NO_NESTED_USERS_VERSION = (0, 7, 0), (0, 8, 0)
 """The first releases of bubblewrap with these options."""
 PROBE_SECONDS = 30
 PROBE = """
@@ -45,7 +45,7 @@ tempfile.TemporaryFile(dir="/tmp").write(b"x")
 tempfile.TemporaryFile(dir="/dev/shm").write(b"x")
 open("/proc/self/status").read()
 """
-SWITCHES = (
+KERNEL_SETTINGS = (
     ("kernel/apparmor_restrict_unprivileged_userns", "1", "0"),
     ("kernel/unprivileged_userns_clone", "0", "1"),
     ("user/max_user_namespaces", "0", "10000"),
@@ -66,8 +66,8 @@ def unconfined(problem: Unconfined) -> Confinement:
     return Confinement(None, NotConfined(), problem)
 
 
-def find(beside: Path) -> Confinement:
-    """Return the strictest confinement that works here. ``beside`` is the folder that will have the folders of jobs.
+def find_confinement(jobs_folder: Path) -> Confinement:
+    """Return the strictest confinement that works here. ``jobs_folder`` will contain the folders of jobs.
 
     ``SCHEDULEARN_CONFINE=no`` switches it off, for programs that need what it hides.
     """
@@ -77,17 +77,17 @@ def find(beside: Path) -> Confinement:
         return unconfined(ConfinementOff())
     program = shutil.which(PROGRAM)
     if program is None:
-        logger.info("Jobs are not confined. %s", INSTALL)  # make run has printed it on the terminal
+        logger.info("Jobs are not confined. %s", INSTALL_BUBBLEWRAP)  # make run has printed it on the terminal
         return unconfined(NoBubblewrap())
     refusals = []
     for sandbox in _candidates(program):
-        refusal = _refusal(sandbox, beside)
+        refusal = _refusal(sandbox, jobs_folder)
         if not refusal:
-            for package in launch_package(HERE):  # jobs cannot write bytecode there themselves
+            for package in launch_paths(CODE_ROOT):  # jobs cannot write bytecode there themselves
                 compileall.compile_dir(package, quiet=2)
             return _confined(sandbox)
         refusals.append(refusal)
-    problem = _unconfined_by(refusals[0])
+    problem = _refusal_problem(refusals[0])
     logger.warning("Jobs are not confined (%s). %s", refusals[0], problem.advice)
     return unconfined(problem)
 
@@ -101,9 +101,9 @@ def _confined(sandbox: Sandbox) -> Confinement:
 def _candidates(program: str) -> Iterator[Sandbox]:
     """Yield the possible sandboxes, the strictest first."""
     version = _version(program)
-    nested = (False, True) if version >= NO_NESTED_USERS and os.geteuid() != 0 else (True,)
+    nested = (False, True) if version >= NO_NESTED_USERS_VERSION and os.geteuid() != 0 else (True,)
     for own_processes, nested_users in itertools.product((True, False), nested):
-        yield Sandbox(program, own_processes, nested_users, sizes=version >= SIZES)
+        yield Sandbox(program, own_processes, nested_users, sizes=version >= SIZES_VERSION)
 
 
 def _version(program: str) -> tuple[int, ...]:
@@ -114,24 +114,24 @@ def _version(program: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", run.stdout)[:3])
 
 
-def _refusal(sandbox: Sandbox, beside: Path) -> str:
+def _refusal(sandbox: Sandbox, jobs_folder: Path) -> str:
     """Return why a job could not run in this sandbox; empty when it can."""
     try:
-        with tempfile.TemporaryDirectory(prefix=".probe-", dir=beside) as folder:
-            run = _probe(sandbox, beside, Path(folder))
+        with tempfile.TemporaryDirectory(prefix=".probe-", dir=jobs_folder) as folder:
+            run = _probe(sandbox, jobs_folder, Path(folder))
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         return str(error)
     lines = run.stderr.strip().splitlines() or [f"it ended with {run.returncode}"]
     return lines[-1][:300] if run.returncode else ""
 
 
-def _probe(sandbox: Sandbox, beside: Path, private: Path) -> subprocess.CompletedProcess[str]:
+def _probe(sandbox: Sandbox, jobs_folder: Path, private: Path) -> subprocess.CompletedProcess[str]:
     owner = owner_for(0, os.geteuid(), os.getegid())
     os.chown(private, owner.uid, owner.gid)
-    python = interpreters.paths_of(sys.executable, hidden_folders(beside))
-    view = View(owner, os.geteuid() == 0, python, HERE, private, launch_package(HERE))
+    python = interpreters.required_paths(sys.executable, hidden_folders(jobs_folder))
+    view = JobView(owner, os.geteuid() == 0, python, CODE_ROOT, private, launch_paths(CODE_ROOT))
     return subprocess.run(
-        command_line(sandbox, view, [sys.executable, "-c", PROBE, str(PRIVATE)]),
+        command_line(sandbox, view, [sys.executable, "-c", PROBE, str(PRIVATE_FOLDER)]),
         env={"PATH": os.defpath},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -149,8 +149,8 @@ def hidden_folders(state: Path) -> tuple[Path, ...]:
     return tuple({*homes, *(home.resolve() for home in homes)})
 
 
-def _unconfined_by(refusal: str) -> Unconfined:
-    for name, forbids, allows in SWITCHES:
+def _refusal_problem(refusal: str) -> Unconfined:
+    for name, forbids, allows in KERNEL_SETTINGS:
         try:
             value = Path("/proc/sys", name).read_text().strip()
         except OSError:

@@ -37,18 +37,18 @@ from runners.messages.engine import (
 )
 from runners.messages.problems import NoEngine, Problem
 from runners.runtime import (
+    AttemptNetwork,
     CreateError,
     EngineError,
+    EnvironmentLookup,
     Folders,
-    Interpreter,
-    Neighbours,
-    Observed,
-    TroubleError,
+    ObservedContainer,
+    TransientCreateError,
 )
 from runners.runtimes import docker_checks
-from runners.runtimes.host_config import Host, Identity, container_config, network_config, owner_for
-from runners.runtimes.owners import give_folders
-from runners.spec import CollectiveGroup, JobIdentity, RunSpec, group_of
+from runners.runtimes.host_config import AgentIdentity, Host, container_config, network_config, owner_for
+from runners.runtimes.owners import chown_folders
+from runners.spec import CollectiveGroup, JobIdentity, RunSpec, group_name
 
 CALL_SECONDS = 20
 """An engine that takes longer to answer one request is treated as unreachable; the agent tries again."""
@@ -58,7 +58,7 @@ LOG_LINES = 200
 NETWORK_SECONDS = 20.0
 """The maximum time that one job's network waits for another's."""
 
-UNUSED_SECONDS = 30.0
+UNUSED_NETWORK_SECONDS = 30.0
 """How long a network may be without containers: it is created before them, and an engine may be slow."""
 
 logger = logging.getLogger(__name__)
@@ -98,8 +98,8 @@ def engine_calls() -> Iterator[None]:
         raise EngineError(EngineSilent(str(error))) from error
 
 
-def _refused(message: Callable[[str], Message], error: APIError) -> CreateError:
-    kind = TroubleError if error.is_server_error() else CreateError
+def _create_error(message: Callable[[str], Message], error: APIError) -> CreateError:
+    kind = TransientCreateError if error.is_server_error() else CreateError
     return kind(message(str(error.explanation)))
 
 
@@ -112,12 +112,12 @@ class DockerRuntime:
         self,
         installation: str,
         node: str,
-        image_of: Interpreter,
+        image_of: EnvironmentLookup,
         base_url: str | None = None,
         close_firewall: bool = True,
         overlay_address: str = "",
     ) -> None:
-        self.identity = Identity(installation, node)
+        self.identity = AgentIdentity(installation, node)
         self.image_of = image_of
         self.base_url = base_url
         self._client: docker.DockerClient | None = None
@@ -125,11 +125,11 @@ class DockerRuntime:
         self._host: Host | None = None
         self.overlay_address = overlay_address
         """The address at which other nodes reach this one; empty: jobs stay on one node."""
-        self._ids: frozenset[str] = frozenset()
+        self._container_ids: frozenset[str] = frozenset()
         """The engine's ids of our containers, as last listed."""
         self._overlay: overlay.Overlay | None = None
         self._unused_since: dict[str, float] = {}
-        self._joined = ExclusiveSection("making or joining networks of jobs")
+        self._network_section = ExclusiveSection("making or joining networks of jobs")
 
     @property
     def client(self) -> docker.DockerClient:
@@ -146,23 +146,23 @@ class DockerRuntime:
                 info, version = self.client.info(), self.client.version()
         except EngineError as error:
             return [NoEngine(error.message)]
-        packages: dict[str, str] = host_facts.installed()["packages"]
+        packages: dict[str, str] = host_facts.package_facts()["packages"]
         found = docker_checks.problems(info, version, packages)
         found += docker_checks.gpu_problems(info, len(gpus.cuda_devices()), packages, host_facts.nvidia_config())
         if self.close_firewall and (problem := firewall.close_host_to_jobs()):
             found.append(problem)
-        if self.overlay_address and (problem := self._begin_overlay()):
+        if self.overlay_address and (problem := self._acquire_overlay()):
             found.append(problem)
         try:
             with engine_calls():
-                self._drop_left_networks()
+                self._drop_unused_networks()
         except EngineError as error:
             logger.warning("Unused networks could not be removed: %s", error)  # tried again later
         return found
 
-    def _begin_overlay(self) -> Problem | None:
+    def _acquire_overlay(self) -> Problem | None:
         if self._overlay is None:
-            begun = overlay.Overlay.begin(self.overlay_address)
+            begun = overlay.Overlay.acquire(self.overlay_address)
             if isinstance(begun, Problem):
                 return begun
             self._overlay = begun
@@ -187,7 +187,7 @@ class DockerRuntime:
             raise CreateError(EnvironmentMissing(spec.environment))
         owner = owner_for(spec.job, os.geteuid(), os.getegid())
         try:
-            give_folders(folders, owner)
+            chown_folders(folders, owner)
         except OSError as error:
             raise CreateError(FoldersNotGiven(str(error))) from error
         with engine_calls():
@@ -195,7 +195,7 @@ class DockerRuntime:
                 return
             if spec.network:
                 # While one thread creates it, another would find its addresses taken.
-                with self._joined.entered(NETWORK_SECONDS):
+                with self._network_section.enter(NETWORK_SECONDS):
                     self._ensure_network(spec.network, spec.collective, spec.identity)
             host = self.host()
             try:
@@ -209,7 +209,7 @@ class DockerRuntime:
             except APIError as error:
                 if error.status_code == 409 and self._find(spec.name) is not None:
                     return
-                raise _refused(ContainerRefused, error) from error
+                raise _create_error(ContainerRefused, error) from error
 
     def start(self, name: str) -> None:
         """Start a container unless it runs, or has ended: it must not run again."""
@@ -222,31 +222,31 @@ class DockerRuntime:
             try:
                 self.client.api.start(found["Id"])
             except APIError as error:
-                raise _refused(ContainerNotStarted, error) from error
+                raise _create_error(ContainerNotStarted, error) from error
 
     def signal(self, name: str, signum: int) -> None:
         with engine_calls():
             if found := self._find(name):
-                self._unless_gone(self.client.api.kill, found["Id"], signum)
+                self._ignore_if_gone(self.client.api.kill, found["Id"], signum)
 
     def stop(self, name: str, grace_seconds: int) -> None:
         with engine_calls():
             if found := self._find(name):
-                self._unless_gone(self.client.api.stop, found["Id"], timeout=grace_seconds)
+                self._ignore_if_gone(self.client.api.stop, found["Id"], timeout=grace_seconds)
 
     def remove(self, name: str) -> None:
         with engine_calls():
             # Also when the container is gone: the last removal may have been cut off between the two.
-            network = self.identity.engine_name(group_of(name))
+            network = self.identity.engine_name(group_name(name))
             if found := self._find(name):
                 network = found["Config"]["Labels"].get("sl.network") or network
-                self._unless_gone(self.client.api.remove_container, found["Id"], force=True, v=True)
+                self._ignore_if_gone(self.client.api.remove_container, found["Id"], force=True, v=True)
             self._drop_network(network)
 
-    def list(self) -> list[Observed]:
+    def list(self) -> list[ObservedContainer]:
         with engine_calls():
-            rows = self.client.api.containers(all=True, filters=self._mine())
-            self._ids = frozenset(row["Id"] for row in rows)
+            rows = self.client.api.containers(all=True, filters=self._own_filter())
+            self._container_ids = frozenset(row["Id"] for row in rows)
             seen = [self._observe(row) for row in rows]
         return sorted((one for one in seen if one is not None), key=lambda one: one.name)
 
@@ -261,15 +261,15 @@ class DockerRuntime:
     def is_ours(self, pid: int) -> bool:
         """Whether a process belongs to us, by its control group, which has the container's id. Unknown ids are looked up."""
         ids = processes.container_ids(pid)
-        if ids & self._ids:
+        if ids & self._container_ids:
             return True
         try:
             with engine_calls():
-                return any(self._is_mine(each) for each in ids)
+                return any(self._is_own_container(each) for each in ids)
         except EngineError:
             return True  # unknown: no process is reported as foreign because the engine does not answer
 
-    def _is_mine(self, container_id: str) -> bool:
+    def _is_own_container(self, container_id: str) -> bool:
         try:
             labels = self.client.api.inspect_container(container_id)["Config"].get("Labels") or {}
         except NotFound:
@@ -278,7 +278,7 @@ class DockerRuntime:
 
     # Helpers
 
-    def _mine(self) -> dict[str, Any]:
+    def _own_filter(self) -> dict[str, Any]:
         return {"label": [f"{key}={value}" for key, value in self.identity.labels().items()]}
 
     def _find(self, name: str) -> dict[str, Any] | None:
@@ -292,7 +292,7 @@ class DockerRuntime:
             raise CreateError(NotOurs(self.identity.engine_name(name)))
         return found
 
-    def _unless_gone(self, call: Any, *args: Any, **kwargs: Any) -> None:
+    def _ignore_if_gone(self, call: Any, *args: Any, **kwargs: Any) -> None:
         """Make a call, and ignore 404 (gone), 409 (not running, or being removed) and 304 (already stopped)."""
         try:
             call(*args, **kwargs)
@@ -300,7 +300,7 @@ class DockerRuntime:
             if error.status_code not in (304, 404, 409):
                 raise
 
-    def _observe(self, row: dict[str, Any]) -> Observed | None:
+    def _observe(self, row: dict[str, Any]) -> ObservedContainer | None:
         labels = row.get("Labels") or {}
         status = row.get("State", "")
         if status == "removing":
@@ -319,7 +319,7 @@ class DockerRuntime:
         else:
             state = "running"
         try:
-            return Observed(
+            return ObservedContainer(
                 name=labels["sl.name"],
                 job=int(labels["sl.job"]),
                 attempt=int(labels["sl.attempt"]),
@@ -332,11 +332,11 @@ class DockerRuntime:
         except (KeyError, ValueError):
             return None  # it has our labels but was not made by us
 
-    def connect(self, attempts: Sequence[Neighbours]) -> None:
+    def connect(self, attempts: Sequence[AttemptNetwork]) -> None:
         if self._overlay is None:
             return
         links = [overlay.Link(each.number, self.identity.bridge(each.network), each.peers) for each in attempts]
-        with self._joined.entered(NETWORK_SECONDS):
+        with self._network_section.enter(NETWORK_SECONDS):
             try:
                 self._overlay.apply(links)
             except (overlay.OverlayError, subprocess.SubprocessError, OSError) as error:
@@ -374,22 +374,24 @@ class DockerRuntime:
             raise CreateError(NetworkHides(subnet, str(hidden)))
 
     def _networks(self, engine_name: str) -> tuple[dict[str, Any], ...]:
-        found = self.client.api.networks(names=[engine_name], filters=self._mine())
+        found = self.client.api.networks(names=[engine_name], filters=self._own_filter())
         return tuple(network for network in found if network["Name"] == engine_name)  # the engine matches substrings
 
-    def _drop_left_networks(self) -> None:
+    def _drop_unused_networks(self) -> None:
         """Remove networks whose containers were never created, or that the engine refused to remove: other jobs need their
         addresses."""
-        used = {row["Labels"].get("sl.network") for row in self.client.api.containers(all=True, filters=self._mine())}
-        names = {network["Name"] for network in self.client.api.networks(filters=self._mine())}
+        used = {
+            row["Labels"].get("sl.network") for row in self.client.api.containers(all=True, filters=self._own_filter())
+        }
+        names = {network["Name"] for network in self.client.api.networks(filters=self._own_filter())}
         now = time.monotonic()
         self._unused_since = {name: self._unused_since.get(name, now) for name in names - used}
         for name, since in self._unused_since.items():
-            if now - since >= UNUSED_SECONDS:
+            if now - since >= UNUSED_NETWORK_SECONDS:
                 self._drop_network(name)
 
     def _drop_network(self, engine_name: str) -> None:
-        users = {"label": [*self._mine()["label"], f"sl.network={engine_name}"]}
+        users = {"label": [*self._own_filter()["label"], f"sl.network={engine_name}"]}
         if self.client.api.containers(all=True, filters=users):
             return
         for network in self._networks(engine_name):

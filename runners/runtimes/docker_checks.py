@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from runners.host.checks import containerd_problem, envvar_problem, numbers, runc_problem, toolkit_problem
+from runners.host.checks import containerd_problem, envvar_problem, runc_problem, toolkit_problem, version_numbers
 from runners.messages.problems import (
     GpusOutOfReach,
     NoLimits,
@@ -40,7 +40,7 @@ def problems(info: dict[str, Any], version: dict[str, Any], packages: Mapping[st
 
 
 def version_problem(version: dict[str, Any]) -> Problem | None:
-    if numbers(version.get("ApiVersion") or "0") >= MIN_API and version.get("Os", "linux") == "linux":
+    if version_numbers(version.get("ApiVersion") or "0") >= MIN_API and version.get("Os", "linux") == "linux":
         return None
     return OldEngine(str(version.get("Version", "")))
 

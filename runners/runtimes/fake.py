@@ -26,16 +26,16 @@ from typing import Any, Literal
 from runners.messages.containers import GoneBeforeStart
 from runners.messages.launch import Running
 from runners.messages.problems import Problem
-from runners.runtime import CreateError, EngineError, Folders, Neighbours, Observed, RunError
+from runners.runtime import AttemptNetwork, CreateError, EngineError, Folders, ObservedContainer, RunError
 from runners.spec import RunSpec
 
 FENCE_SECONDS = 34.0
-KILLED = 128 + signal.SIGKILL
-TERMINATED = 128 + signal.SIGTERM
+KILLED_EXIT_CODE = 128 + signal.SIGKILL
+TERMINATED_EXIT_CODE = 128 + signal.SIGTERM
 
 
 @dataclass(slots=True)
-class Pretended:
+class FakeContainer:
     """A pretended container."""
 
     spec: RunSpec
@@ -69,9 +69,9 @@ class FakeRuntime:
     def __init__(self, clock: Callable[[], float] = time.monotonic, fence_seconds: float = FENCE_SECONDS) -> None:
         self.clock = clock
         self.fence_seconds = fence_seconds
-        self.containers: dict[str, Pretended] = {}
+        self.containers: dict[str, FakeContainer] = {}
         self.calls: list[tuple[str, str]] = []
-        self.connected: list[Neighbours] = []
+        self.connected: list[AttemptNetwork] = []
 
     def check(self) -> list[Problem]:
         return []
@@ -83,11 +83,11 @@ class FakeRuntime:
         return True
 
     def create(self, spec: RunSpec, folders: Folders) -> None:
-        self._called("create", spec.name)
-        self.containers.setdefault(spec.name, Pretended(spec, folders))
+        self._record_call("create", spec.name)
+        self.containers.setdefault(spec.name, FakeContainer(spec, folders))
 
     def start(self, name: str) -> None:
-        self._called("start", name)
+        self._record_call("start", name)
         if name not in self.containers:
             raise CreateError(GoneBeforeStart())
         run = self.containers[name]
@@ -95,11 +95,11 @@ class FakeRuntime:
             return
         phase = Running()
         status = {"message": phase.data(), "phase": phase.text, "ranks": run.spec.slots}
-        write_beside(run.folders.scribe / "status.json", status)
-        self._begin(run)
+        write_json_atomic(run.folders.scribe / "status.json", status)
+        self._write_first_lines(run)
         run.started_at = run.lease_at = self.clock()  # last: from then on a test may replace its files
 
-    def _begin(self, run: Pretended) -> None:
+    def _write_first_lines(self, run: FakeContainer) -> None:
         """Write the first lines of its log."""
         append_output(run.folders.scribe, "setup", "set-up", b"pretending to run\n")
         for rank in range(run.spec.slots):
@@ -107,31 +107,31 @@ class FakeRuntime:
             append_output(run.folders.scribe, str(rank), f"rank {rank}", output)
 
     def signal(self, name: str, signum: int) -> None:
-        self._called("signal", name)
+        self._record_call("signal", name)
         run = self.containers.get(name)
         if run is None or run.state != "running":
             return
         if signum == signal.SIGKILL:
-            run.exit_code = KILLED
+            run.exit_code = KILLED_EXIT_CODE
         elif signum == signal.SIGTERM:
-            self._end(run, TERMINATED, "stopped", "")
+            self._end(run, TERMINATED_EXIT_CODE, "stopped", "")
 
     def stop(self, name: str, grace_seconds: int) -> None:
-        self._called("stop", name)
-        self._pass_time()
+        self._record_call("stop", name)
+        self._advance()
         run = self.containers.get(name)
         if run is not None and run.state == "running":
-            self._end(run, TERMINATED, "stopped", "")
+            self._end(run, TERMINATED_EXIT_CODE, "stopped", "")
 
     def remove(self, name: str) -> None:
-        self._called("remove", name)
+        self._record_call("remove", name)
         self.containers.pop(name, None)
 
-    def list(self) -> list[Observed]:
-        self._called("list", "")
-        self._pass_time()
+    def list(self) -> list[ObservedContainer]:
+        self._record_call("list", "")
+        self._advance()
         return [
-            Observed(
+            ObservedContainer(
                 name=name,
                 job=run.spec.job,
                 attempt=run.spec.attempt,
@@ -143,34 +143,34 @@ class FakeRuntime:
             for name, run in sorted(self.containers.items())
         ]
 
-    def connect(self, attempts: Sequence[Neighbours]) -> None:
+    def connect(self, attempts: Sequence[AttemptNetwork]) -> None:
         """Record the networks for tests: pretended containers do not communicate."""
         self.connected = list(attempts)
 
     def logs(self, name: str, limit_bytes: int) -> bytes:
         return b"pretended\n"[-limit_bytes:] if name in self.containers else b""
 
-    def _called(self, verb: str, name: str) -> None:
+    def _record_call(self, verb: str, name: str) -> None:
         """Record a call. The failing runtimes below override this."""
         self.calls.append((verb, name))
 
-    def _pass_time(self) -> None:
+    def _advance(self) -> None:
         now = self.clock()
         for run in tuple(self.containers.values()):  # another thread may add or remove one meanwhile
             if run.state != "running" or run.started_at is None:
                 continue
             stop = read_json(run.folders.control / "control.json").get("stop")
             if stop:
-                self._end(run, TERMINATED, "stopped", str(stop.get("reason", "")))
-            elif self._fenced(run, now):
-                self._end(run, TERMINATED, "fenced", "no fresh lease")
+                self._end(run, TERMINATED_EXIT_CODE, "stopped", str(stop.get("reason", "")))
+            elif self._is_fenced(run, now):
+                self._end(run, TERMINATED_EXIT_CODE, "fenced", "no fresh lease")
             elif now - run.started_at >= run.run_seconds:
                 if run.setting("FAKE_OOM"):
-                    run.exit_code, run.oom_killed = KILLED, True
+                    run.exit_code, run.oom_killed = KILLED_EXIT_CODE, True
                 else:
                     self._end(run, int(run.setting("FAKE_EXIT_CODE", "0")), "exited", "")
 
-    def _fenced(self, run: Pretended, now: float) -> bool:
+    def _is_fenced(self, run: FakeContainer, now: float) -> bool:
         try:
             lease = (run.folders.control / "lease").read_bytes()
         except FileNotFoundError:
@@ -179,8 +179,8 @@ class FakeRuntime:
             run.lease, run.lease_at = lease, now
         return now - run.lease_at > self.fence_seconds
 
-    def _end(self, run: Pretended, code: int, reason: str, detail: str) -> None:
-        write_beside(run.folders.scribe / "exit.json", {"code": code, "reason": reason, "detail": detail})
+    def _end(self, run: FakeContainer, code: int, reason: str, detail: str) -> None:
+        write_json_atomic(run.folders.scribe / "exit.json", {"code": code, "reason": reason, "detail": detail})
         run.exit_code = code
 
 
@@ -191,22 +191,22 @@ class SlowRuntime(FakeRuntime):
         super().__init__(**kwargs)
         self.seconds = seconds
 
-    def _called(self, verb: str, name: str) -> None:
-        super()._called(verb, name)
+    def _record_call(self, verb: str, name: str) -> None:
+        super()._record_call(verb, name)
         time.sleep(self.seconds)
 
 
-class NeverRuntime(FakeRuntime):
-    """A runtime in which nothing that is started ever runs, and nothing stops except by removal."""
+class StuckRuntime(FakeRuntime):
+    """A runtime in which nothing that is started ever runs, and nothing stops until it is removed."""
 
     def start(self, name: str) -> None:
-        self._called("start", name)
+        self._record_call("start", name)
 
     def stop(self, name: str, grace_seconds: int) -> None:
-        self._called("stop", name)
+        self._record_call("stop", name)
 
 
-class BadRuntime(FakeRuntime):
+class FailingRuntime(FakeRuntime):
     """A runtime in which the named operations fail ``times`` times each: without an answer, or with another ``error``."""
 
     def __init__(self, verbs: tuple[str, ...], times: int = 1, error: RunError | None = None, **kwargs: Any) -> None:
@@ -214,14 +214,14 @@ class BadRuntime(FakeRuntime):
         self.left = dict.fromkeys(verbs, times)
         self.error = error or EngineError("The engine does not answer.")
 
-    def _called(self, verb: str, name: str) -> None:
-        super()._called(verb, name)
+    def _record_call(self, verb: str, name: str) -> None:
+        super()._record_call(verb, name)
         if self.left.get(verb, 0) > 0:
             self.left[verb] -= 1
             raise self.error
 
 
-def write_beside(path: Path, data: dict[str, Any]) -> None:
+def write_json_atomic(path: Path, data: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{threading.get_native_id()}.new")  # two threads may write the same file
     beside.write_text(json.dumps(data))
@@ -246,4 +246,4 @@ def append_output(scribe: Path, stream: str, label: str, output: bytes) -> None:
         file.write(output)
     with (folder / f"{stream}.idx").open("ab") as file:
         file.write(struct.pack("<QQ", offset, time.time_ns() // 1_000_000))
-    write_beside(folder / "streams.json", {**read_json(folder / "streams.json"), stream: {"label": label}})
+    write_json_atomic(folder / "streams.json", {**read_json(folder / "streams.json"), stream: {"label": label}})

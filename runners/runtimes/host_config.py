@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from runners.host.overlay import MTU
-from runners.runtime import CHECKPOINTS, CONTROL, DATA, OUTPUTS, SCRIBE, WORKSPACE, Folders, module_of
+from runners.runtime import CHECKPOINTS, CONTROL, DATA, OUTPUTS, SCRIBE, WORKSPACE, Folders, launch_module
 from runners.spec import CollectiveGroup, JobIdentity, RunSpec
 
-APP = "/opt/schedulearn"
+APP_FOLDER = "/opt/schedulearn"
 """Where the launch package is in the images: as part of the image, so that its digest covers what runs first."""
 
 MIN_MEMORY_MIB = 64
@@ -29,7 +29,7 @@ MIN_UID = 10_000
 NO_NAME_SERVER = "127.0.0.1"
 """The name server for queries that the attempt's network cannot answer itself: the container's own loopback, where nothing
 listens. Docker before 26 would forward them to the machine's name servers, outside the internal network (CVE-2024-29018)."""
-SHORT_LOOKUPS = ["timeout:1", "attempts:1"]
+RESOLVER_OPTIONS = ["timeout:1", "attempts:1"]
 """Resolver options for attempts over several nodes, whose hosts know each other by address. PyTorch looks up the name of
 each address that connects to its store; Docker before 26 does not answer for addresses of other nodes, which takes 10 s by
 default."""
@@ -58,7 +58,7 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class AgentIdentity:
     """The agent that owns a container, by engine names and labels: several agents may share one engine without conflicts."""
 
     installation: str
@@ -157,7 +157,7 @@ def environment(spec: RunSpec) -> list[str]:
 
 
 def container_config(
-    spec: RunSpec, folders: Folders, image: str, owner: Owner, identity: Identity, host: Host
+    spec: RunSpec, folders: Folders, image: str, owner: Owner, identity: AgentIdentity, host: Host
 ) -> dict[str, Any]:
     """Return the configuration of a container, the whole policy. Raises ValueError if a GPU is not given by its UUID.
 
@@ -169,9 +169,9 @@ def container_config(
     network = identity.engine_name(spec.network) if spec.network else None
     return {
         "Image": image,
-        "Entrypoint": ["python", "-m", module_of(spec)],
+        "Entrypoint": ["python", "-m", launch_module(spec)],
         "Cmd": [],
-        "WorkingDir": APP,
+        "WorkingDir": APP_FOLDER,
         "Env": environment(spec),
         "User": owner.user,
         "Hostname": spec.hostname,
@@ -207,7 +207,7 @@ def container_config(
             # Without a network the engine does not write the container's own name into /etc/hosts.
             "ExtraHosts": [] if network else [f"{spec.hostname}:127.0.0.1"],
             "Dns": [NO_NAME_SERVER] if network else [],
-            "DnsOptions": SHORT_LOOKUPS if spec.collective and spec.collective.subnet else [],
+            "DnsOptions": RESOLVER_OPTIONS if spec.collective and spec.collective.subnet else [],
             "DeviceRequests": device_requests(spec),
             "RestartPolicy": {"Name": "no"},
             "AutoRemove": False,
@@ -228,7 +228,7 @@ def endpoint(spec: RunSpec) -> dict[str, Any]:
 
 
 def network_config(
-    name: str, identity: Identity, collective: CollectiveGroup | None = None, job: JobIdentity | None = None
+    name: str, identity: AgentIdentity, collective: CollectiveGroup | None = None, job: JobIdentity | None = None
 ) -> dict[str, Any]:
     """Return the attempt's own network: no route out, nothing published, a bridge whose name the firewall rule matches."""
     subnet = collective.subnet if collective else ""

@@ -8,7 +8,7 @@ from runners.runtime import Folders
 from runners.runtimes.host_config import Owner
 
 
-def give_folders(folders: Folders, owner: Owner) -> None:
+def chown_folders(folders: Folders, owner: Owner) -> None:
     """Make the job's user the owner of what it may write, and let it read its control files.
 
     An agent that is not root runs jobs as itself and changes nothing. The fresh workspace, and checkpoints that have just
@@ -17,21 +17,21 @@ def give_folders(folders: Folders, owner: Owner) -> None:
     if os.geteuid() != 0:
         return
     for folder in (folders.outputs, folders.scribe):
-        give_one(folder, owner.uid, owner.gid, 0o700)
-    give_one(folders.control, 0, owner.gid, 0o750)
+        chown_folder(folder, owner.uid, owner.gid, 0o700)
+    chown_folder(folders.control, 0, owner.gid, 0o750)
     for folder in (folders.workspace, folders.checkpoints):
         if folder.stat().st_uid != owner.uid:  # else given by an earlier call, or in use
-            give_tree(folder, owner)
+            chown_tree(folder, owner)
 
 
-def give_tree(folder: Path, owner: Owner) -> None:
+def chown_tree(folder: Path, owner: Owner) -> None:
     for _, names, files, top in os.fwalk(folder, follow_symlinks=False):
         for name in (*names, *files):
             os.chown(name, owner.uid, owner.gid, dir_fd=top, follow_symlinks=False)
-    give_one(folder, owner.uid, owner.gid, 0o700)  # last: its owner shows that the rest is done
+    chown_folder(folder, owner.uid, owner.gid, 0o700)  # last: its owner shows that the rest is done
 
 
-def give_one(folder: Path, uid: int, gid: int, mode: int) -> None:
+def chown_folder(folder: Path, uid: int, gid: int, mode: int) -> None:
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         if (held := os.fstat(handle)).st_uid != uid or held.st_gid != gid:

@@ -25,20 +25,20 @@ from runners.host import interpreters, processes
 from runners.host.node_files import write_json
 from runners.messages.containers import EnvironmentMissing, GoneBeforeStart, NotConfined, ProcessNotStarted
 from runners.messages.problems import CannotConfine, Problem
-from runners.runtime import CreateError, Folders, Interpreter, Neighbours, Observed, module_of
+from runners.runtime import AttemptNetwork, CreateError, EnvironmentLookup, Folders, ObservedContainer, launch_module
 from runners.runtimes import confinement
 from runners.runtimes.confinement_check import Confinement, hidden_folders, unconfined
 from runners.runtimes.host_config import owner_for
-from runners.runtimes.owners import give_folders
+from runners.runtimes.owners import chown_folders
 from runners.spec import RunSpec
 
-HERE = Path(__file__).resolve().parents[2]
+CODE_ROOT = Path(__file__).resolve().parents[2]
 """The working directory in which ``python -m runners.launch...`` finds the package."""
 
 POLL_SECONDS = 0.05
-BIRTH_SECONDS = 10
+SPAWN_SECONDS = 10
 """Time for bubblewrap to report which process it has started, on a busy machine."""
-DEATH_SECONDS = 10
+KILL_SECONDS = 10
 """A killed process that is still there after this time hangs in the kernel; nothing more can be done about it."""
 
 
@@ -57,7 +57,7 @@ class ProcessRuntime:
         installation: str,
         node: str,
         state: Path,
-        python_of: Interpreter,
+        python_of: EnvironmentLookup,
         confine: Callable[[Path], Confinement] = lambda state: unconfined(CannotConfine()),
     ) -> None:
         self.installation = installation
@@ -84,7 +84,7 @@ class ProcessRuntime:
         }
 
     def is_ours(self, pid: int) -> bool:
-        return processes.mark_begins_with(pid, f"{self.state.resolve()}/")
+        return processes.has_mark_prefix(pid, f"{self.state.resolve()}/")
 
     # Operations
 
@@ -94,9 +94,9 @@ class ProcessRuntime:
         python = self.python_of(spec.environment)
         if python is None:
             raise CreateError(EnvironmentMissing(spec.environment))
-        private = self._private(spec.name)
+        private = self._private_folder(spec.name)
         private.mkdir(mode=0o700, exist_ok=True)
-        argv = [python, "-m", module_of(spec)]
+        argv = [python, "-m", launch_module(spec)]
         sandbox = self.confinement.sandbox
         if sandbox is not None:
             try:
@@ -113,30 +113,30 @@ class ProcessRuntime:
             "epoch": spec.number,
             "argv": argv,
             "confined": sandbox is not None,
-            "env": environment(spec, folders, python, confinement.PRIVATE if sandbox else private),
+            "env": environment(spec, folders, python, confinement.PRIVATE_FOLDER if sandbox else private),
             "file_mib": spec.resources.disk_mib,
             "process": None,
             "exit_code": None,
         }
         self._write(spec.name, record)
 
-    def _view(self, spec: RunSpec, folders: Folders, python: str) -> confinement.View:
+    def _view(self, spec: RunSpec, folders: Folders, python: str) -> confinement.JobView:
         """Give the job its folders, and return what it sees of this machine."""
-        private = self._private(spec.name)
+        private = self._private_folder(spec.name)
         owner = owner_for(spec.job, os.geteuid(), os.getegid())
-        give_folders(folders, owner)
+        chown_folders(folders, owner)
         os.chown(private, owner.uid, owner.gid)
         devices: tuple[str, ...] = ()
         if spec.gpu_kind == "cuda":
             confinement.make_gpu_devices()
             devices = confinement.gpu_devices(spec.gpus)
-        return confinement.View(
+        return confinement.JobView(
             owner=owner,
             is_root=os.geteuid() == 0,
-            python=interpreters.paths_of(python, hidden_folders(self.state)),
-            cwd=HERE,
+            python=interpreters.required_paths(python, hidden_folders(self.state)),
+            cwd=CODE_ROOT,
             private=private,
-            read_only=(*confinement.launch_package(HERE), folders.control, *filter(None, (folders.data,))),
+            read_only=(*confinement.launch_paths(CODE_ROOT), folders.control, *filter(None, (folders.data,))),
             writable=(folders.workspace, folders.scribe, folders.outputs, folders.checkpoints),
             devices=devices,
             tmp_mib=spec.resources.tmp_mib,
@@ -151,18 +151,18 @@ class ProcessRuntime:
             return
         # An agent may have been killed after the start and before it was recorded: processes have a mark.
         confined = record.get("confined", False)
-        if stray := processes.with_mark(self._mark(name)):
-            self._write(name, {**record, "process": processes.identify(first_of(stray, confined))})
+        if stray := processes.pids_with_mark(self._mark(name)):
+            self._write(name, {**record, "process": processes.identity_of(first_process(stray, confined))})
             return
         reader, writer = os.pipe()
         argv = record["argv"]
         if confined:
             argv = [argv[0], "--info-fd", str(writer), *argv[1:]]
         try:
-            with self._output(name).open("ab") as output:
+            with self._output_file(name).open("ab") as output:
                 child = subprocess.Popen(
                     argv,
-                    cwd=HERE,
+                    cwd=CODE_ROOT,
                     env={**record["env"], processes.MARK: self._mark(name)},
                     stdin=subprocess.DEVNULL,
                     stdout=output,
@@ -173,7 +173,7 @@ class ProcessRuntime:
             os.close(writer)
             writer = -1
             self.children[name] = child
-            limit(child.pid, record["file_mib"])
+            set_file_limits(child.pid, record["file_mib"])
             first = (confined and read_child_pid(reader)) or child.pid
         except OSError as error:
             raise CreateError(ProcessNotStarted(str(error))) from error
@@ -181,18 +181,18 @@ class ProcessRuntime:
             os.close(reader)
             if writer != -1:
                 os.close(writer)
-        limit(first, record["file_mib"])
-        self._write(name, {**record, "process": processes.identify(first)})
+        set_file_limits(first, record["file_mib"])
+        self._write(name, {**record, "process": processes.identity_of(first)})
 
     def signal(self, name: str, signum: int) -> None:
-        record = self._seen(name)
+        record = self._refreshed_record(name)
         if record is not None and record["process"] and record["exit_code"] is None:
-            processes.send(record["process"], signum)
+            processes.send_signal(record["process"], signum)
 
     def stop(self, name: str, grace_seconds: int) -> None:
         self.signal(name, signal.SIGTERM)
         until = time.monotonic() + grace_seconds
-        while time.monotonic() < until and self._alive(name):
+        while time.monotonic() < until and self._is_alive(name):
             time.sleep(POLL_SECONDS)
         self._kill_all(name)
 
@@ -201,14 +201,14 @@ class ProcessRuntime:
             return
         self._kill_all(name)
         self.children.pop(name, None)
-        shutil.rmtree(self._private(name), ignore_errors=True)
-        self._output(name).unlink(missing_ok=True)
-        self._path(name).unlink(missing_ok=True)
+        shutil.rmtree(self._private_folder(name), ignore_errors=True)
+        self._output_file(name).unlink(missing_ok=True)
+        self._record_file(name).unlink(missing_ok=True)
 
-    def list(self) -> list[Observed]:
+    def list(self) -> list[ObservedContainer]:
         seen = []
         for path in sorted(self.state.glob("*.json")):
-            record = self._seen(path.stem)
+            record = self._refreshed_record(path.stem)
             if record is None or (record["installation"], record["node"]) != (self.installation, self.node):
                 continue
             state: Literal["created", "running", "exited"] = "running"
@@ -219,7 +219,7 @@ class ProcessRuntime:
             elif self._is_gone(record):
                 state = "exited"
             seen.append(
-                Observed(
+                ObservedContainer(
                     name=record["name"],
                     job=record["job"],
                     attempt=record["attempt"],
@@ -230,12 +230,12 @@ class ProcessRuntime:
             )
         return seen
 
-    def connect(self, attempts: Sequence[Neighbours]) -> None:
+    def connect(self, attempts: Sequence[AttemptNetwork]) -> None:
         """Nothing to do: jobs of plain processes stay on one machine."""
 
     def logs(self, name: str, limit_bytes: int) -> bytes:
         try:
-            with self._output(name).open("rb") as file:
+            with self._output_file(name).open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
                 file.seek(max(0, size - limit_bytes))
                 return file.read(limit_bytes)
@@ -244,14 +244,14 @@ class ProcessRuntime:
 
     # Helpers
 
-    def _path(self, name: str) -> Path:
+    def _record_file(self, name: str) -> Path:
         return self.state / f"{name}.json"
 
-    def _private(self, name: str) -> Path:
+    def _private_folder(self, name: str) -> Path:
         """Return the folder for the container's HOME and temporary files."""
         return self.state / f"{name}.tmp"
 
-    def _output(self, name: str) -> Path:
+    def _output_file(self, name: str) -> Path:
         return self.state / f"{name}.out"
 
     def _mark(self, name: str) -> str:
@@ -259,16 +259,16 @@ class ProcessRuntime:
 
     def _read(self, name: str) -> dict[str, Any] | None:
         try:
-            found: dict[str, Any] = json.loads(self._path(name).read_bytes())
+            found: dict[str, Any] = json.loads(self._record_file(name).read_bytes())
         except FileNotFoundError:
             return None
         return found
 
     def _write(self, name: str, record: dict[str, Any]) -> None:
         """Write a record. Several threads may notice the same end, and each writes it."""
-        write_json(self._path(name), record, 0o600)
+        write_json(self._record_file(name), record, 0o600)
 
-    def _seen(self, name: str) -> dict[str, Any] | None:
+    def _refreshed_record(self, name: str) -> dict[str, Any] | None:
         """Return the record, after adding the exit code if our child has ended."""
         record = self._read(name)
         child = self.children.get(name)
@@ -277,7 +277,7 @@ class ProcessRuntime:
         code = child.poll()
         if code is None:
             return record
-        if code < 0 and record.get("confined") and record["process"] and processes.alive(record["process"]):
+        if code < 0 and record.get("confined") and record["process"] and processes.is_alive(record["process"]):
             # Bubblewrap was killed, but not what it started: that process is watched from now on.
             self.children.pop(name, None)
         else:
@@ -285,31 +285,31 @@ class ProcessRuntime:
             self._write(name, record)
         return record
 
-    def _alive(self, name: str) -> bool:
-        record = self._seen(name)
+    def _is_alive(self, name: str) -> bool:
+        record = self._refreshed_record(name)
         if record is None or record["process"] is None or record["exit_code"] is not None:
             return False
         return not self._is_gone(record)
 
     def _is_gone(self, record: dict[str, Any]) -> bool:
         """Whether a process without an exit code has ended. Our own child counts as running until we have its code."""
-        return record["name"] not in self.children and not processes.alive(record["process"])
+        return record["name"] not in self.children and not processes.is_alive(record["process"])
 
     def _kill_all(self, name: str) -> None:
         """Kill the session and all processes that left it, repeatedly until none is left that could fork."""
         record = self._read(name)
         outer = self.children[name].pid if record and record.get("confined") and name in self.children else None
-        until = time.monotonic() + DEATH_SECONDS
+        until = time.monotonic() + KILL_SECONDS
         while time.monotonic() < until:
-            living = processes.with_mark(self._mark(name))
+            living = processes.pids_with_mark(self._mark(name))
             if record is not None and record["process"]:
-                living |= processes.in_session_of(record["process"])
+                living |= processes.pids_in_session(record["process"])
             for pid in living - {outer} or living:  # bubblewrap then ends by itself, with the exit code of the others
                 processes.kill(pid)
             if not living:
                 break
             time.sleep(POLL_SECONDS)
-        self._seen(name)
+        self._refreshed_record(name)
 
 
 def read_child_pid(reader: int) -> int | None:
@@ -318,7 +318,7 @@ def read_child_pid(reader: int) -> int | None:
     It reads the whole JSON object, because bubblewrap would fail if the pipe were closed too early.
     """
     output = b""
-    until = time.monotonic() + BIRTH_SECONDS
+    until = time.monotonic() + SPAWN_SECONDS
     while b"}" not in output:
         ready = select.select([reader], [], [], max(0.0, until - time.monotonic()))[0]
         if not ready or not (part := os.read(reader, 4096)):
@@ -328,7 +328,7 @@ def read_child_pid(reader: int) -> int | None:
     return int(found[1]) if found else None
 
 
-def first_of(marked: set[int], confined: bool) -> int:
+def first_process(marked: set[int], confined: bool) -> int:
     """Return the first of all processes of a container; of a confined one, the first that bubblewrap started."""
     parents = {pid: fields[1] for pid in marked if (fields := processes.stat_fields(pid)) is not None}
     outermost = min((pid for pid, parent in parents.items() if int(parent) not in marked), default=min(marked))
@@ -356,7 +356,7 @@ def environment(spec: RunSpec, folders: Folders, python: str, private: Path) -> 
     }
 
 
-def limit(pid: int, file_mib: int) -> None:
+def set_file_limits(pid: int, file_mib: int) -> None:
     """Forbid core files and files above the disk limit. Memory cannot be limited reliably in this way."""
     if sys.platform != "linux":
         return

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from runners.environments.builds import LAUNCH, LOCAL_BASE, PUBLIC_BASE, DockerEnvironments
+from runners.environments.builds import LAUNCH_PATHS, LOCAL_BASE, PUBLIC_BASE, DockerEnvironments
 from runners.environments.docker_images import DockerImages
 from runners.environments.preparing import cache_home, content_key
 from tests import engine
@@ -72,7 +72,7 @@ def recipe_key(environments: Sequence[str]) -> str:
     """Changes with anything of ours that goes into the images."""
     runners = engine.ROOT / "runners"
     makers = ("images", "environments.py", "docker_images.py", "wheels.py", "horovod_wheel.py")
-    tops = [runners / name for name in (*makers, *LAUNCH)]
+    tops = [runners / name for name in (*makers, *LAUNCH_PATHS)]
     files = sorted(file for top in tops for file in (top.rglob("*") if top.is_dir() else [top]) if file.is_file())
     ours = [file for file in files if "__pycache__" not in file.parts]
     return content_key(*environments, *(part for file in ours for part in (str(file), file.read_bytes())))[:12]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from runners.runtimes.host_config import Identity
+from runners.runtimes.host_config import AgentIdentity
 from tests.cluster.between import Between
 from tests.cluster.machines import Machine, descendants, kill_dead
 from tests.cluster.scene import Scene
@@ -203,7 +203,7 @@ def orphans_appear(scene: Scene) -> None:
 
 
 def make_orphan(scene: Scene, machine: Machine, job: int, installation: str, node: str) -> set[str]:
-    identity = Identity(installation, node)
+    identity = AgentIdentity(installation, node)
     container, network = identity.engine_name(f"sl-{job}-a1-0"), identity.engine_name(f"sl-{job}-a1")
     labels = {"installation": installation, "node": node, "name": f"sl-{job}-a1-0", "job": job, "attempt": job}
     labels |= {"epoch": 1, "network": network}

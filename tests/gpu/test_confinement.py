@@ -11,7 +11,7 @@ import pytest
 from runners.host import interpreters
 from runners.host.gpus import cuda_devices
 from runners.runtimes import confinement
-from runners.runtimes.confinement_check import HERE, find, hidden_folders
+from runners.runtimes.confinement_check import CODE_ROOT, find_confinement, hidden_folders
 from runners.runtimes.host_config import GPU_UUID, owner_for
 
 pytestmark = [pytest.mark.gpu, pytest.mark.bubblewrap]
@@ -20,7 +20,7 @@ HOLDS = Path(__file__).parent / "scripts" / "holds.py"
 
 
 def run_confined(state: Path, uuids: list[str], *command: str) -> "subprocess.CompletedProcess[str]":
-    sandbox = find(state).sandbox
+    sandbox = find_confinement(state).sandbox
     assert sandbox is not None
     owner = owner_for(7, os.geteuid(), os.getegid())
     private = state / "private"
@@ -28,11 +28,11 @@ def run_confined(state: Path, uuids: list[str], *command: str) -> "subprocess.Co
     os.chown(private, owner.uid, owner.gid)
     if uuids:
         confinement.make_gpu_devices()
-    view = confinement.View(
+    view = confinement.JobView(
         owner,
         os.geteuid() == 0,
-        interpreters.paths_of(sys.executable, hidden_folders(state)),
-        HERE,
+        interpreters.required_paths(sys.executable, hidden_folders(state)),
+        CODE_ROOT,
         private,
         read_only=(HOLDS,),
         devices=confinement.gpu_devices(uuids) if uuids else (),

@@ -32,8 +32,8 @@ class Mutant:
     breaks: str
     """What goes wrong for users of the product."""
     function: str
-    """Qualified name with as much of the module's dotted path as is needed, e.g. ``log_shipper.LogShipper._take``. A
-    constant of a module counts as a function."""
+    """Qualified name with as much of the module's dotted path as is needed, such as
+    ``log_shipper.LogShipper._send_batch``. A constant of a module counts as a function."""
     find: str
     replace: str
     runs_in: str = ""

@@ -17,14 +17,14 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from runners.agent.environment_keeper import AllReady
+from runners.agent.environment_keeper import FakeEnvironments
 from runners.agent.machine import Machine
 from runners.agent.portal_client import PortalClient
 from runners.agent.program import Agent
-from runners.agent.settings import Identity
+from runners.agent.settings import NodeIdentity
 from runners.host.gpus import Gpu
 from runners.host.node_files import NodeFiles
-from runners.runtimes.fake import FakeRuntime, Pretended, append_output, write_beside
+from runners.runtimes.fake import FakeContainer, FakeRuntime, append_output, write_json_atomic
 from runners.spec import RunSpec
 
 GPUS = 4
@@ -39,25 +39,25 @@ class Trainings:
         self._ends: dict[int, float] = {}
         self._hosts: defaultdict[int, dict[str, RunSpec]] = defaultdict(dict)
 
-    def begin(self, run: Pretended, now: float) -> None:
+    def begin(self, run: FakeContainer, now: float) -> None:
         """All hosts end when the first would by itself, however late the others came."""
         with self._lock:
             self._ends.setdefault(run.spec.attempt, now + run.run_seconds)
             if run.spec.role == "host":
                 self._hosts[run.spec.attempt][run.spec.name] = run.spec
 
-    def leave(self, run: Pretended) -> None:
+    def leave(self, run: FakeContainer) -> None:
         with self._lock:
             self._hosts[run.spec.attempt].pop(run.spec.name, None)
 
-    def is_over(self, run: Pretended, now: float) -> bool:
+    def is_over(self, run: FakeContainer, now: float) -> bool:
         """A driver ends once its hosts have."""
         with self._lock:
             if now < self._ends[run.spec.attempt]:
                 return False
             return run.spec.role == "host" or not self._hosts[run.spec.attempt]
 
-    def ranks(self, run: Pretended) -> list[str]:
+    def ranks(self, run: FakeContainer) -> list[str]:
         """The host of each rank."""
         with self._lock:
             hosts = sorted(self._hosts[run.spec.attempt].values(), key=lambda spec: int(spec.hostname[1:]))
@@ -86,13 +86,13 @@ class PretendedNode(FakeRuntime):
             for index in range(GPUS)
         ]
 
-    def _begin(self, run: Pretended) -> None:
-        super()._begin(run)
+    def _write_first_lines(self, run: FakeContainer) -> None:
+        super()._write_first_lines(run)
         self.trainings.begin(run, self.clock())
         self._begun.add(run.spec.name)
 
-    def _pass_time(self) -> None:
-        super()._pass_time()
+    def _advance(self) -> None:
+        super()._advance()
         now = self.clock()
         for name, run in tuple(self.containers.items()):
             if run.state != "running" or name not in self._begun:
@@ -105,22 +105,22 @@ class PretendedNode(FakeRuntime):
                 self._reported_at[name] = now
                 self._report(run, now)
 
-    def _form_ring(self, run: Pretended) -> None:
+    def _form_ring(self, run: FakeContainer) -> None:
         """Report, as a driver does, with which hosts it continues."""
         rings, ranks = self._rings[run.spec.name], self.trainings.ranks(run)
         if ranks and (not rings or rings[-1]["hosts"] != ranks):
             cost = 0.5 if rings else None
             rings.append({"number": len(rings) + 1, "at": time.time(), "hosts": ranks, "cost_seconds": cost})
             status = {"phase": "running", "ranks": len(ranks), "rings": rings}
-            write_beside(run.folders.scribe / "status.json", status)
+            write_json_atomic(run.folders.scribe / "status.json", status)
 
-    def _report(self, run: Pretended, now: float) -> None:
+    def _report(self, run: FakeContainer, now: float) -> None:
         assert run.started_at is not None
         step = {"kind": "step", "at": time.time(), "step": int(10 * (now - run.started_at)), "ranks": run.spec.slots}
         line = json.dumps({**step, "epoch": 0, "batch": 32, "seconds": 0.1, "loss": 1.0})
         append_output(run.folders.scribe, "metrics", "metrics", f"{line}\n".encode())
 
-    def _end(self, run: Pretended, code: int, reason: str, detail: str) -> None:
+    def _end(self, run: FakeContainer, code: int, reason: str, detail: str) -> None:
         super()._end(run, code, reason, detail)
         self.trainings.leave(run)
 
@@ -143,10 +143,10 @@ def start(number: int, name: str, url: str, home: Path, join_token: str, trainin
     joining = PortalClient(url, allow_http=True)
     node, token = joining.join(join_token, name, "fake", {"hostname": name, "cpus": 64, "memory_mib": 262_144})
     joining.close()
-    Identity(node, token, url, name, "fake", uuid.uuid4().hex).write(files.identity)
+    NodeIdentity(node, token, url, name, "fake", uuid.uuid4().hex).write(files.identity)
     runtime = PretendedNode(number, name, trainings)
     portal = PortalClient(url, token, allow_http=True)
-    agent = Agent(files, portal, runtime, AllReady(), PretendedMachine(home, runtime, portal.url))
+    agent = Agent(files, portal, runtime, FakeEnvironments(), PretendedMachine(home, runtime, portal.url))
     agent.start()
     return agent
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from runners.agent.environment_keeper import AllReady
+from runners.agent.environment_keeper import FakeEnvironments
 from runners.agent.portal_client import PortalClient
 from runners.agent.program import Agent
 from runners.host.node_files import NodeFiles
@@ -105,7 +105,7 @@ class Bench:
 
     def start(self) -> Agent:
         client = PortalClient(self.portal.url, "sln_fake")
-        self.agent = Agent(self.files, client, self.runtime, AllReady())
+        self.agent = Agent(self.files, client, self.runtime, FakeEnvironments())
         self.agent.start()
         return self.agent
 

@@ -82,10 +82,10 @@ def quick_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runners.agent.program.SYNC_SECONDS", 0.2)
     monkeypatch.setattr("runners.agent.program.OBSERVE_SECONDS", 0.05)
     monkeypatch.setattr("runners.agent.program.RETRY_SECONDS", 0.2)
-    monkeypatch.setattr("runners.agent.program.ENGINE_SECONDS", 0.2)
-    failed = Backoff.failed
-    monkeypatch.setattr(Backoff, "failed", lambda backoff: min(failed(backoff), 0.2))
-    monkeypatch.setattr("runners.agent.program.TEND_SECONDS", 0.1)
+    monkeypatch.setattr("runners.agent.program.ENGINE_RETRY_SECONDS", 0.2)
+    failed = Backoff.next_pause
+    monkeypatch.setattr(Backoff, "next_pause", lambda backoff: min(failed(backoff), 0.2))
+    monkeypatch.setattr("runners.agent.program.DISK_LIMITS_SECONDS", 0.1)
     monkeypatch.setattr("runners.agent.program.OUTPUTS_SECONDS", 0.1)
     monkeypatch.setenv("SCHEDULEARN_CPU_SLOTS", "2")
 

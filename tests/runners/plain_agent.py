@@ -3,7 +3,7 @@
 import sys
 
 from runners.agent import program, settings
-from runners.agent.environment_keeper import AllReady
+from runners.agent.environment_keeper import FakeEnvironments
 from runners.environments.builds import Environments
 from runners.host.node_files import NodeFiles
 from runners.runtime import ContainerRuntime
@@ -12,12 +12,12 @@ from runners.runtimes.process import ProcessRuntime
 
 
 def make_runtime(
-    identity: settings.Identity, files: NodeFiles, overlay_address: str = ""
+    identity: settings.NodeIdentity, files: NodeFiles, overlay_address: str = ""
 ) -> tuple[ContainerRuntime, Environments]:
     state = files.home / "processes"
-    find = confinement_check.find
+    find = confinement_check.find_confinement
     runtime = ProcessRuntime(identity.installation, str(identity.node), state, lambda key: sys.executable, find)
-    return runtime, AllReady()
+    return runtime, FakeEnvironments()
 
 
 if __name__ == "__main__":

@@ -159,7 +159,10 @@ def test_sentences_are_as_before() -> None:
         (LacksRanks(4, 120), "For 120 seconds the job had fewer than the 4 ranks that it needs"),
         (HostsDidNotCome.among([], 600), "Waiting for hosts took longer than 600 seconds"),
         (HostsDidNotCome.among(["h1", "h2"], 600), "Waiting for h1, h2 took longer than 600 seconds"),
-        (HostsDidNotCome.among(["h1", "h2", "h3"], 9, most=1), "Waiting for h1 and 2 more took longer than 9 seconds"),
+        (
+            HostsDidNotCome.among(["h1", "h2", "h3"], 9, maximum=1),
+            "Waiting for h1 and 2 more took longer than 9 seconds",
+        ),
         (DriverCannotListen(7, "Address in use"), "The driver cannot listen on port 7: Address in use"),
     ],
     ids=lambda value: value.code if isinstance(value, Message) else "",

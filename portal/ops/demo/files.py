@@ -19,7 +19,7 @@ from portal.ops.demo.rows import Ran, Written
 from portal.ui import counted
 from runners.agent.reconcile import JournalEntry
 from runners.demo import programs
-from runners.demo.nodes import MODEL, Course
+from runners.demo.nodes import MODEL, SimulatedRun
 from runners.demo.programs import ENDINGS, SILENT_BEFORE_TRAINING, Training
 from runners.host.node_files import NodeFiles
 from runners.messages.launch import Running
@@ -103,7 +103,7 @@ def _training(ran: Ran, since: float, first: float) -> Training:
     seconds = ask.whole_seconds
     if ran.simulated.ended is None:
         seconds = (END - since + ran.story.left_seconds) / (1 - first)
-    return Training.of(ask.number, seconds, ask.min_gpus, diverges=ask.fate == "nan")
+    return Training.for_job(ask.number, seconds, ask.min_gpus, diverges=ask.fate == "nan")
 
 
 # --- logs --------------------------------------------------------------------------------------------------------
@@ -167,21 +167,24 @@ def _ranks(ran: Ran, when: float) -> int:
 def _first_rank(ran: Ran, trajectory: Trajectory, text: Text) -> None:
     ask, training = ran.story.ask, trajectory.training
     if ask.fate not in SILENT_BEFORE_TRAINING or ran.attempt.outcome != Outcome.FAILED:
-        text.printed.append((trajectory.since, programs.opening(1000 * (6 + ask.number % 90), ask.number)))
+        text.printed.append((trajectory.since, programs.first_lines(1000 * (6 + ask.number % 90), ask.number)))
         if trajectory.first > 0:
             text.printed.append((trajectory.since + 1, f"Restored the checkpoint of step {trajectory.step(0):,}.\n"))
         lines = max(1, min(LINES, int((trajectory.until - trajectory.since) / 40)))
         for number in range(1, lines + 1):
             part = number / (lines + 1)
             text.printed.append(
-                (trajectory.at(part), training.line(trajectory.step(part), _ranks(ran, trajectory.at(part)) or 1))
+                (
+                    trajectory.at(part),
+                    training.progress_line(trajectory.step(part), _ranks(ran, trajectory.at(part)) or 1),
+                )
             )
             if ran.job.resumable and number % 12 == 0:
                 text.printed.append((trajectory.at(part), f"Saved a checkpoint at step {trajectory.step(part):,}.\n"))
     if ran.attempt.outcome == Outcome.FAILED and ask.fate in ENDINGS:
         text.printed.append((trajectory.until, ENDINGS[ask.fate].text))
     elif ran.attempt.outcome == Outcome.SUCCEEDED:
-        text.printed.append((trajectory.until, programs.closing(training)))
+        text.printed.append((trajectory.until, programs.last_lines(training)))
 
 
 def _other_rank(trajectory: Trajectory, text: Text, rank: int, since: float, until: float) -> None:
@@ -189,7 +192,7 @@ def _other_rank(trajectory: Trajectory, text: Text, rank: int, since: float, unt
     for number in range(1, OTHERS_LINES + 1):
         when = since + (until - since) * number / (OTHERS_LINES + 1)
         text.printed.append(
-            (when, trajectory.training.other_line(trajectory.step((when - trajectory.since) / span), rank))
+            (when, trajectory.training.waiting_line(trajectory.step((when - trajectory.since) / span), rank))
         )
 
 
@@ -317,7 +320,7 @@ def write_outputs(written: Written, found: Mapping[int, Trajectory]) -> None:
     rows = []
     for ran in last[-WITH_OUTPUTS:]:
         training = found[ran.attempt.pk].training
-        files = programs.outputs(training)
+        files = programs.output_files(training)
         for path, content in files.items():
             digest = sha256(content).hexdigest()
             folder = outputs.folder_of(ran.job)
@@ -347,7 +350,7 @@ def hand_over(written: Written, found: Mapping[int, Trajectory], now: datetime) 
             continue
         ends = now + timedelta(seconds=ran.story.left_seconds)
         busy, memory = monitoring.use_of(ran)
-        course = Course(
+        course = SimulatedRun(
             written.at(trajectory.since).timestamp(),
             ends.timestamp(),
             trajectory.training,

@@ -17,7 +17,7 @@ from portal.projects import examples
 from portal.projects.models import CodeVersion, Membership, Project
 from portal.projects.services import create_project, use_example
 from portal.usage.models import ShareWeight
-from runners.agent.settings import Identity
+from runners.agent.settings import NodeIdentity
 from runners.demo.nodes import MEMORY_MIB, MODEL
 
 ENVIRONMENT = "pytorch-horovod"
@@ -161,7 +161,7 @@ def _join(name: str, gpus: int, since: datetime, url: str) -> Node:
     AuditEntry.objects.create(at=since, action="node.joined", target=name, after=after)
     home = node_home(name)
     home.mkdir(parents=True, exist_ok=True)
-    Identity(node.pk, token, url, name, "fake", secrets.token_hex(16)).write(home / "node.json")
+    NodeIdentity(node.pk, token, url, name, "fake", secrets.token_hex(16)).write(home / "node.json")
     Gpu.objects.bulk_create(
         Gpu(node=node, uuid=f"demo-{name}-{index}", index=index, kind="cuda", model=MODEL, memory_mib=MEMORY_MIB)
         for index in range(gpus)

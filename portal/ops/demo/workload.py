@@ -12,7 +12,7 @@ from functools import partial
 from math import exp
 from typing import Literal
 
-from runners.demo.programs import Mishap
+from runners.demo.programs import FailureKind
 
 DAYS = 30
 HOUR, DAY = 3600.0, 86_400.0
@@ -26,7 +26,7 @@ LONGEST_HOURS, SHORTEST_SECONDS = 15.0, 150.0
 TYPICAL_GPUS = 16
 """The size of the lab for which the counts in ``HABITS`` are made."""
 
-Fate = Literal["", "cancelled", "time_limit"] | Mishap
+Fate = Literal["", "cancelled", "time_limit"] | FailureKind
 """What ends a job if nothing else does; empty when it succeeds."""
 Hours = Literal["day", "evening", "any", "rush", "practical", "last"]
 WEIGHTS: dict[str, tuple[float, ...]] = {
@@ -60,7 +60,7 @@ class Habit:
     spread: float = 0.7
     """Standard deviation of the logarithm of the length."""
     fails: float = 0.12
-    mishaps: tuple[Mishap, ...] = ("import_error", "file_not_found", "gpu_memory", "nan")
+    mishaps: tuple[FailureKind, ...] = ("import_error", "file_not_found", "gpu_memory", "nan")
     knobs: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """(Argument, the values that people try)."""
     busy_percent: int = 80

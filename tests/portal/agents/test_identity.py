@@ -18,7 +18,7 @@ from portal.cluster.models import Gpu, Installation
 from portal.jobs import checkpoints, lifecycle, logs, outputs
 from portal.jobs.models import Allocation, Attempt, CheckpointSet, Container, Job, LogStream, Output
 from portal.scheduler import run_specs
-from runners.spec import JobIdentity, RunSpec, group_of
+from runners.spec import JobIdentity, RunSpec, group_name
 from tests.portal.agents_world import Agent, about
 from tests.portal.jobs_world import make_job, make_project, make_user
 from tests.portal.upgrades import upgrade_from
@@ -162,7 +162,7 @@ def test_the_names_of_an_attempt_are_its_own(agent: Agent) -> None:
     every = [*names[0], *names[1]]
     assert all(re.fullmatch(rf"sl-{job.pk}-a1-[0-9a-f]{{12}}-[0-9a-f]{{6}}-[01]", name) for name in every)
     assert len(set(every)) == 6, "one that came after the backup and the next with its index have one name"
-    groups = [{group_of(name) for name in each} for each in names]
+    groups = [{group_name(name) for name in each} for each in names]
     assert [len(group) for group in groups] == [1, 1] and groups[0] != groups[1]
 
 
@@ -170,7 +170,7 @@ def test_an_attempt_that_the_release_before_began_keeps_its_names(agent: Agent) 
     """A job that grows after the upgrade must stay in its network."""
     job = make_job(make_project(make_user("alice")))
     name = run_specs.new_name(Attempt(job=job, number=3, uid=None), 2)
-    assert name.endswith("-2") and group_of(name) == group_of(f"sl-{job.pk}-a3-0") == f"sl-{job.pk}-a3"
+    assert name.endswith("-2") and group_name(name) == group_name(f"sl-{job.pk}-a3-0") == f"sl-{job.pk}-a3"
 
 
 def test_a_node_can_ask_which_containers_a_job_had(agent: Agent) -> None:

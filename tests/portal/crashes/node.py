@@ -21,7 +21,7 @@ from runners.agent.program import Agent
 from runners.environments.builds import Report
 from runners.host.gpus import Gpu
 from runners.host.node_files import NodeFiles
-from runners.runtimes.fake import FakeRuntime, Pretended
+from runners.runtimes.fake import FakeContainer, FakeRuntime
 from tests.portal.crashes.processes import Away, Process
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Node(Process):
         """What the agent has begun in threads of their own."""
 
     def begin(self) -> None:
-        self.machine.count_gpus()
+        self.machine.refresh_gpus()
         watched: Any = Watched(self.engine)
         self.agent = Agent(self.files, Client(self), watched, Ready(), self.machine)
         self.due = dict.fromkeys(LOOPS, 0.0)
@@ -125,13 +125,13 @@ class Engine(FakeRuntime):
         super().remove(name)
         self.look()
 
-    def _end(self, run: Pretended, code: int, reason: str, detail: str) -> None:
+    def _end(self, run: FakeContainer, code: int, reason: str, detail: str) -> None:
         if reason == "stopped" and run.setting("DEAF") and run.spec.name not in self.forced:
             return  # it was told, and does not listen
         super()._end(run, code, reason, detail)
 
     def look(self) -> None:
-        self._pass_time()
+        self._advance()
         self.lab.judge.live(self.node, {name for name, run in self.containers.items() if run.state == "running"})
 
     def power_off(self) -> None:
@@ -180,7 +180,7 @@ class Shipper(LogShipper):
     """Sends when it is asked to, in no threads of its own."""
 
     def finish(self, name: str, seconds: float) -> bool:
-        if (turn := self._turns.get(name)) is None:
+        if (turn := self._queued_logs.get(name)) is None:
             return True
         turn.log.ended = True
         try:
@@ -188,10 +188,10 @@ class Shipper(LogShipper):
                 pass
         except PortalError:
             return False
-        return turn.log.drained
+        return turn.log.is_drained
 
     def pump(self) -> None:
-        for turn in self._turns.values():
+        for turn in self._queued_logs.values():
             try:
                 turn.log.send_batch(self._portal)
             except PortalError:

@@ -44,9 +44,9 @@ from portal.scheduler.models import SchedulerConfig
 from portal.usage.models import LedgerDay, UsageDay
 from portal.whatif import figures, history
 from runners.agent.journal import ContainerJournal
-from runners.demo.nodes import Course, DemoRuntime, ReachedStep
+from runners.demo.nodes import DemoRuntime, JobProgress, SimulatedRun
 from runners.host.node_files import NodeFiles
-from runners.runtime import Folders, Observed
+from runners.runtime import Folders, ObservedContainer
 from tests.runners.agent_bench import spec_of
 
 pytestmark = pytest.mark.django_db
@@ -215,10 +215,10 @@ def test_what_runs_now_can_be_taken_up_by_the_nodes(lab: Written) -> None:
     found: set[str] = set()
     for node in Node.objects.filter(runtime="fake"):
         files = NodeFiles(people.node_home(node.name))
-        runtime = DemoRuntime(node.name, SIZE.gpus, wall=lambda: NOW.timestamp(), clock=lambda: 1e6)
+        runtime = DemoRuntime(node.name, SIZE.gpus, wall_clock=lambda: NOW.timestamp(), clock=lambda: 1e6)
         runtime.resume(files)
         found |= {seen.name for seen in runtime.list() if seen.state == "running"}
-        assert all(Course.read(files.container(name)) for name in ContainerJournal(files).entries())
+        assert all(SimulatedRun.read(files.container(name)) for name in ContainerJournal(files).entries())
     assert running and found == running
 
 
@@ -368,12 +368,12 @@ def test_pretended_gpus_work_where_something_runs(tmp_path: Path) -> None:
 
 def job_with(mishap: str | None) -> int:
     """Return the number of a job whose program ends in this way."""
-    return next(n for n in range(1000) if Course.draw(spec_of("0" * 64, job=n), 0.0).mishap == mishap)
+    return next(n for n in range(1000) if SimulatedRun.draw(spec_of("0" * 64, job=n), 0.0).mishap == mishap)
 
 
-def ended(folder: Path, job: int) -> Observed:
+def ended(folder: Path, job: int) -> ObservedContainer:
     clock = [0.0]
-    runtime = DemoRuntime("n", 1, wall=lambda: 0.0, clock=lambda: clock[0], fence_seconds=1e9)
+    runtime = DemoRuntime("n", 1, wall_clock=lambda: 0.0, clock=lambda: clock[0], fence_seconds=1e9)
     runtime.create(spec_of("0" * 64, job=job, gpus=runtime.uuids), folders_in(folder))
     runtime.start("sl-1-a1-0")
     clock[0] = 2000.0
@@ -398,8 +398,10 @@ def test_a_job_that_succeeds_leaves_the_files_that_its_log_names(tmp_path: Path)
 
 def test_a_job_resumes_at_the_step_that_its_earlier_attempts_reached(tmp_path: Path) -> None:
     clock = [0.0]
-    reached = {7: ReachedStep(4_000, 10_000)}
-    runtime = DemoRuntime("n", 1, wall=lambda: clock[0], reached=reached.get, clock=lambda: clock[0], fence_seconds=1e9)
+    reached = {7: JobProgress(4_000, 10_000)}
+    runtime = DemoRuntime(
+        "n", 1, wall_clock=lambda: clock[0], reached=reached.get, clock=lambda: clock[0], fence_seconds=1e9
+    )
     runtime.create(spec_of("0" * 64, job=7, gpus=runtime.uuids), folders_in(tmp_path))
     runtime.start("sl-1-a1-0")
     clock[0] = 20.0

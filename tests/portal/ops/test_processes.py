@@ -22,7 +22,7 @@ from portal.ops.prerequisites import port_findings
 from portal.ops.up import preflight
 from portal.ops.up.preflight import AlreadyRunningError, lock_home
 from portal.ops.up.processes import Program, ProgramManager
-from runners.agent.settings import Identity
+from runners.agent.settings import NodeIdentity
 from tests.portal import jobs_world as world
 from tests.portal.control_world import queue, ready_node
 from tests.servers import free_port
@@ -169,7 +169,7 @@ def test_a_stop_counts_the_jobs_that_stop_with_this_machine(tmp_path: Path) -> N
     node = ready_node("here", 4)
     assert up.running_here(tmp_path) == 0
     (tmp_path / "agent").mkdir()
-    Identity(node.pk, "t", "http://127.0.0.1", node.name, "process", "i").write(tmp_path / "agent" / "node.json")
+    NodeIdentity(node.pk, "t", "http://127.0.0.1", node.name, "process", "i").write(tmp_path / "agent" / "node.json")
     attempt = world.place(queue(2), list(node.gpus.all())[:2])
     world.place(queue(1), list(ready_node("elsewhere", 1).gpus.all()))
     assert up.running_here(tmp_path) == 1

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from runners.runtime import CreateError, Neighbours, Observed
-from runners.runtimes.fake import BadRuntime, FakeRuntime, SlowRuntime
+from runners.runtime import AttemptNetwork, CreateError, ObservedContainer
+from runners.runtimes.fake import FailingRuntime, FakeRuntime, SlowRuntime
 from runners.spec import CollectiveGroup
 from tests.fake_portal import FakePortal
 from tests.runners.agent_bench import FOREVER, NAME, Bench, entry, give_code, spec_of, starts
@@ -147,7 +147,7 @@ class TestADriver:
         self, portal: FakePortal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("runners.agent.actions.HOSTS_FIRST_SECONDS", 0.3)
-        runtime = BadRuntime(("start",), times=10**6)
+        runtime = FailingRuntime(("start",), times=10**6)
         bench = Bench(tmp_path / "agent", portal, runtime)
         self.ring(portal)
         bench.start()
@@ -169,7 +169,7 @@ class TestWhatCannotStart:
         assert any(part in portal.container(NAME)["detail"] for part in sentence.split("|"))
 
     def test_an_engine_that_refuses(self, portal: FakePortal, tmp_path: Path) -> None:
-        bench = Bench(tmp_path / "agent", portal, BadRuntime(("create",), error=CreateError("No.")))
+        bench = Bench(tmp_path / "agent", portal, FailingRuntime(("create",), error=CreateError("No.")))
         portal.want(entry(spec_of(give_code(portal))))
         bench.start()
         portal.until(lambda: portal.container(NAME).get("state") == "EXITED")
@@ -200,7 +200,7 @@ class TestReports:
         assert last["runtime"] == "fake" and last["boot"] == first["boot"]
 
     def test_an_engine_that_is_away_is_a_problem_of_the_node(self, portal: FakePortal, tmp_path: Path) -> None:
-        bench = Bench(tmp_path / "agent", portal, BadRuntime(("list",), times=10**6))
+        bench = Bench(tmp_path / "agent", portal, FailingRuntime(("list",), times=10**6))
         bench.start()
         portal.until(lambda: portal.reports and portal.reports[-1]["problems"])
         assert "does not answer" in portal.reports[-1]["problems"][0]["text"]
@@ -234,7 +234,7 @@ class TestReports:
 def test_the_fake_observes_like_the_real(bench: Bench) -> None:
     spec = spec_of("0" * 64)
     bench.runtime.create(spec, bench.files.make_container(spec))
-    assert bench.runtime.list() == [Observed(NAME, job=1, attempt=11, epoch=1, state="created")]
+    assert bench.runtime.list() == [ObservedContainer(NAME, job=1, attempt=11, epoch=1, state="created")]
 
 
 def test_a_hostile_container_leaks_nothing_and_delays_no_other(
@@ -287,7 +287,7 @@ class TestSeveralNodes:
         spec = replace(spec_of(give_code(portal), env=FOREVER), collective=group)
         portal.want(entry(spec, peers=["10.1.0.2"]))
         bench.start()
-        portal.until(lambda: runtime.connected == [Neighbours("sl-1-a1", 9, frozenset({"10.1.0.2"}))])
+        portal.until(lambda: runtime.connected == [AttemptNetwork("sl-1-a1", 9, frozenset({"10.1.0.2"}))])
         portal.want(entry(spec, peers=["10.1.0.2", "10.1.0.3"], driver="10.192.4.9"))
         portal.until(lambda: [len(each.peers) for each in runtime.connected] == [2])
         control = bench.files.control(NAME) / "control.json"

@@ -11,7 +11,7 @@ import pytest
 
 from runners.agent import checkpoints
 from runners.agent.checkpoints import JobCheckpoints
-from runners.agent.portal_client import PortalAwayError, PortalClient, PortalRefusedError
+from runners.agent.portal_client import PortalClient, PortalRefusedError, PortalUnavailableError
 from runners.messages import Message
 from runners.runtimes import owners
 from runners.runtimes.host_config import Owner
@@ -84,7 +84,7 @@ def two(one: Node, tmp_path: Path) -> Node:
 def test_a_folder_comes_back_the_same_elsewhere(
     one: Node, two: Node, portal: FakePortal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoints, "PIECE", 1000)
+    monkeypatch.setattr(checkpoints, "PIECE_BYTES", 1000)
     one.write("model.pt", os.urandom(2500))
     one.write("deep/er/meta.json", b"{}")
     one.write("empty", b"")
@@ -154,7 +154,7 @@ def test_a_checkpoint_being_written_is_waited_for_but_not_for_ever(
     one.write("new", b"2", age=0)
     job.send(NAME, ended=False)
     assert not portal.checkpoints
-    monkeypatch.setattr(checkpoints, "PATIENCE_SECONDS", 0)
+    monkeypatch.setattr(checkpoints, "MAX_UNSTABLE_SECONDS", 0)
     job.send(NAME, ended=False)
     assert set(portal.checkpoints) == {"old", "new"}
 
@@ -219,7 +219,7 @@ def test_a_file_written_over_while_it_is_sent_is_left_for_the_next_time(
     monkeypatch.setattr(PortalClient, "change_checkpoints", written)
     one.send()
     assert not portal.checkpoints
-    with pytest.raises(PortalAwayError, match="still being written"):
+    with pytest.raises(PortalUnavailableError, match="still being written"):
         one.write("model.pt", b"third")
         one.send(ended=True)
     monkeypatch.undo()
@@ -253,7 +253,7 @@ def test_a_piece_that_was_altered_on_its_way_is_not_used(one: Node, portal: Fake
     sha256 = hashlib.sha256(b"x").hexdigest()
     portal.pieces[sha256] = b"y"
     portal.checkpoints, portal.checkpoint_version = {"a": [1, 1, [sha256]]}, 1
-    with pytest.raises(PortalAwayError, match="SHA-256"):
+    with pytest.raises(PortalUnavailableError, match="SHA-256"):
         one.fetch()
     assert one.files() == {}
 
@@ -272,7 +272,7 @@ def test_a_folder_in_use_is_left_alone(one: Node, two: Node) -> None:
 
 def test_it_waits_for_a_node_that_has_yet_to_send(one: Node, portal: FakePortal) -> None:
     portal.waiting_for = "gpu-2"
-    with pytest.raises(PortalAwayError, match="from gpu-2"):
+    with pytest.raises(PortalUnavailableError, match="from gpu-2"):
         one.fetch()
 
 
@@ -327,10 +327,10 @@ def test_what_was_fetched_belongs_to_the_job_in_its_container(
     given: dict[str, int] = {}
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(os, "chown", lambda name, uid, gid, **_: given.update({str(name): uid}))
-    owners.give_folders(folders, Owner(7, 7))
+    owners.chown_folders(folders, Owner(7, 7))
     assert given["deep"] == given["a"] == 7
     given.clear()
-    owners.give_folders(folders, Owner(os.stat(two.folder).st_uid, 7))
+    owners.chown_folders(folders, Owner(os.stat(two.folder).st_uid, 7))
     assert "a" not in given, "once it is the job's own, its files are left alone"
 
 

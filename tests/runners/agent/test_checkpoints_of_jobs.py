@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runners.agent import shared_folders
-from runners.agent.environment_keeper import AllReady
+from runners.agent.environment_keeper import FakeEnvironments
 from runners.agent.portal_client import PortalClient
 from runners.agent.program import Agent
 from runners.agent.reconcile import Forget, JournalEntry
@@ -110,7 +110,7 @@ class TestSharedFolder:
         folder.mkdir()
         nodes = [NodeFiles(tmp_path / name, None, folder) for name in ("one", "two")]
         for files in nodes:
-            shared_folders.begin(files)
+            shared_folders.prepare(files)
         tokens = [shared_folders.facts(files)["shared"] for files in nodes]
         assert tokens[0] == tokens[1] and len(tokens[0]) == 32
         assert nodes[0].checkpoints(7) == nodes[1].checkpoints(7) == folder / "jobs/7/checkpoints"
@@ -121,7 +121,7 @@ class TestSharedFolder:
         folder.mkdir()
         bench.files = NodeFiles(bench.home, None, folder)
         bench.files.make()
-        shared_folders.begin(bench.files)
+        shared_folders.prepare(bench.files)
         (folder / shared_folders.TOKEN).rename(tmp_path / "token")
         assert "shared" not in shared_folders.facts(bench.files)
         portal.want(entry(spec_of(give_code(portal), env=FOREVER)))
@@ -145,7 +145,7 @@ class TestSharedFolder:
 
         monkeypatch.setattr(os, "chown", refused)
         with pytest.raises(SetupError, match="no_root_squash"):
-            shared_folders.begin(NodeFiles(tmp_path / "home", None, tmp_path))
+            shared_folders.prepare(NodeFiles(tmp_path / "home", None, tmp_path))
         assert not list(tmp_path.glob(".probe-*"))
 
     def test_datasets_are_named(self, tmp_path: Path) -> None:
@@ -160,12 +160,12 @@ def test_while_a_job_has_a_container_here_one_object_takes_care_of_its_checkpoin
     bench: Bench, portal: FakePortal
 ) -> None:
     """Two would not exclude each other: the next attempt fetches while the last container of the first is forgotten."""
-    agent = Agent(bench.files, PortalClient(portal.url, "sln_fake"), bench.runtime, AllReady())
+    agent = Agent(bench.files, PortalClient(portal.url, "sln_fake"), bench.runtime, FakeEnvironments())
     agent.journal.begin(NAME, JournalEntry(1, 11, 1))
     first, second = spec_of("0" * 64, NAME, attempt=11), spec_of("0" * 64, SECOND, attempt=12)
-    kept, sender = agent.executor.checkpoints(first), agent.executor.sender(first)
+    kept, sender = agent.executor.job_checkpoints(first), agent.executor.output_sender(first)
     agent.journal.begin(SECOND, JournalEntry(1, 12, 2))
     agent.executor.execute(Forget(NAME), None, None)
-    assert agent.executor.checkpoints(second) is kept and agent.executor.sender(first) is not sender
+    assert agent.executor.job_checkpoints(second) is kept and agent.executor.output_sender(first) is not sender
     agent.executor.execute(Forget(SECOND), None, None)
-    assert agent.executor.checkpoints(second) is not kept
+    assert agent.executor.job_checkpoints(second) is not kept

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from runners.agent import claims
-from runners.agent.claims import ASIDE, IDENTITY, Claim, Claims
-from runners.agent.disk_watch import KEEP_SECONDS, SETTLED_SECONDS, tidy
+from runners.agent.claims import ASIDE_MARK, IDENTITY_FILE, Claim, Claims
+from runners.agent.disk_watch import KEEP_SECONDS, MIN_AGE_SECONDS, tidy
 from runners.agent.journal import ContainerJournal, delete_tree
-from runners.agent.portal_client import PortalAwayError, PortalRefusedError
+from runners.agent.portal_client import PortalRefusedError, PortalUnavailableError
 from runners.agent.reconcile import JournalEntry
 from runners.host.exclusive import BusyError
 from runners.host.node_files import NodeFiles
@@ -71,14 +71,18 @@ def weights(folder: Path) -> bytes:
 
 
 def aside(top: Path) -> list[str]:
-    return sorted(folder.name for folder in top.iterdir() if ASIDE in folder.name)
+    return sorted(folder.name for folder in top.iterdir() if ASIDE_MARK in folder.name)
 
 
 def test_a_new_folder_records_its_owner(files: NodeFiles) -> None:
     claims = claims_of(files)
     claims.claim(SPEC)
-    assert json.loads((files.job(41) / IDENTITY).read_text()) == {"installation": LAB, "job": "a" * 32, "attempt": ""}
-    attempt = json.loads((files.attempt(SPEC.attempt) / IDENTITY).read_text())
+    assert json.loads((files.job(41) / IDENTITY_FILE).read_text()) == {
+        "installation": LAB,
+        "job": "a" * 32,
+        "attempt": "",
+    }
+    attempt = json.loads((files.attempt(SPEC.attempt) / IDENTITY_FILE).read_text())
     assert attempt == {"installation": LAB, "job": "a" * 32, "attempt": "sl-41-a2-0a0a0a0a0a0a"}
     assert claims.problems() == []
 
@@ -99,7 +103,7 @@ def test_a_new_folder_records_its_owner(files: NodeFiles) -> None:
 )
 def test_a_folder_with_a_damaged_identity_is_set_aside(files: NodeFiles, content: str) -> None:
     leave(files, users=("sl-7-a1-0",))
-    (files.job(41) / IDENTITY).write_text(content)
+    (files.job(41) / IDENTITY_FILE).write_text(content)
     claims_of(files, Portal(FIRST)).claim(SPEC)
     assert not (files.checkpoints(41) / "weights").exists()
     [kept] = aside(files.jobs)
@@ -112,7 +116,7 @@ def test_whatever_lies_in_the_place_of_a_folder_is_set_aside(files: NodeFiles, t
     claims_of(files).claim(SPEC)
     assert [(files.jobs / each).read_text() for each in aside(files.jobs)] == ["a file"]
     assert len(aside(files.attempts)) == 1 and not (tmp_path / "gone").exists()
-    assert claims_of(files).has_job(SPEC) and claims_of(files).has_attempt(SPEC)
+    assert claims_of(files).owns_job_folder(SPEC) and claims_of(files).owns_attempt_folder(SPEC)
 
 
 def test_the_next_attempt_of_a_job_gets_what_the_last_one_left(files: NodeFiles) -> None:
@@ -128,10 +132,10 @@ def test_the_next_attempt_of_a_job_gets_what_the_last_one_left(files: NodeFiles)
 def test_a_folder_of_another_job_with_the_same_number_is_set_aside(files: NodeFiles, other: JobIdentity) -> None:
     leave(files, other)
     claims = claims_of(files, Portal(FIRST))
-    assert not claims.has_job(SPEC)
+    assert not claims.owns_job_folder(SPEC)
     claims.claim(SPEC)
-    assert [path.name for path in files.job(41).iterdir()] == [IDENTITY] and claims.has_job(SPEC)
-    name = f"41{ASIDE}{other.job[:8]}"
+    assert [path.name for path in files.job(41).iterdir()] == [IDENTITY_FILE] and claims.owns_job_folder(SPEC)
+    name = f"41{ASIDE_MARK}{other.job[:8]}"
     assert aside(files.jobs) == [name] and weights(files.jobs / name) == b"secret"
     (problem,) = claims.problems()
     assert f"jobs/{name}" in problem["text"] and not problem["blocking"]
@@ -145,14 +149,14 @@ def test_two_that_are_set_aside_are_both_kept(files: NodeFiles) -> None:
         leave(files, THEIRS)
         claims_of(files).claim(SPEC)
         delete_tree(files.job(41))
-    assert aside(files.jobs) == [f"41{ASIDE}bbbbbbbb", f"41{ASIDE}bbbbbbbb-2"]
+    assert aside(files.jobs) == [f"41{ASIDE_MARK}bbbbbbbb", f"41{ASIDE_MARK}bbbbbbbb-2"]
 
 
 def test_many_are_counted_and_a_few_named(files: NodeFiles) -> None:
     for number in range(5):
-        (files.jobs / f"{number}{ASIDE}cccccccc/checkpoints").mkdir(parents=True)
-        (files.jobs / f"{number}{ASIDE}cccccccc/checkpoints/step").touch()
-    (files.jobs / f"9{ASIDE}dddddddd/checkpoints").mkdir(parents=True)
+        (files.jobs / f"{number}{ASIDE_MARK}cccccccc/checkpoints").mkdir(parents=True)
+        (files.jobs / f"{number}{ASIDE_MARK}cccccccc/checkpoints/step").touch()
+    (files.jobs / f"9{ASIDE_MARK}dddddddd/checkpoints").mkdir(parents=True)
     claims = claims_of(files)
     claims.find_set_aside()
     text = claims.problems()[0]["text"]
@@ -183,13 +187,16 @@ class TestFoldersOfTheReleaseBefore:
         leave(files)
         claims_of(files, portal).claim(SPEC)
         assert not files.checkpoints(41).exists()
-        assert aside(files.jobs) == [f"41{ASIDE}unknown"] and weights(files.jobs / f"41{ASIDE}unknown") == b"secret"
+        assert (
+            aside(files.jobs) == [f"41{ASIDE_MARK}unknown"]
+            and weights(files.jobs / f"41{ASIDE_MARK}unknown") == b"secret"
+        )
 
     @pytest.mark.parametrize("users", [(), (FIRST, "sl-41-a9-0")], ids=["none named", "one that is not known"])
     def test_all_that_used_it_must_be_known(self, files: NodeFiles, users: tuple[str, ...]) -> None:
         leave(files, users=users)
         claims_of(files, Portal(FIRST)).claim(SPEC)
-        assert aside(files.jobs) == [f"41{ASIDE}unknown"]
+        assert aside(files.jobs) == [f"41{ASIDE_MARK}unknown"]
 
     def test_an_empty_one_is_taken_without_asking(self, files: NodeFiles) -> None:
         files.checkpoints(41).mkdir(parents=True)
@@ -197,7 +204,7 @@ class TestFoldersOfTheReleaseBefore:
         claims_of(files, portal).claim(SPEC)
         assert aside(files.jobs) == [] and portal.asked == [] and Claim.read(files.job(41)) is not None
 
-    @pytest.mark.parametrize("error", [PortalAwayError("away"), PortalRefusedError(401, "unknown")])
+    @pytest.mark.parametrize("error", [PortalUnavailableError("away"), PortalRefusedError(401, "unknown")])
     def test_nothing_is_decided_while_the_portal_is_away(self, files: NodeFiles, error: Exception) -> None:
         leave(files)
         with pytest.raises(type(error)):
@@ -208,10 +215,10 @@ class TestFoldersOfTheReleaseBefore:
         leave(files)
         files.outputs(SPEC.attempt).mkdir(parents=True)
         claims = claims_of(files)
-        claims.mark(SPEC)
+        claims.mark_folders(SPEC)
         assert Claim.read(files.job(41)) == Claim(LAB, OURS.job)
         assert Claim.read(files.attempt(SPEC.attempt)) == Claim(LAB, OURS.job, SPEC.group)
-        claims.mark(replace(SPEC, identity=THEIRS))
+        claims.mark_folders(replace(SPEC, identity=THEIRS))
         assert Claim.read(files.job(41)) == Claim(LAB, OURS.job), "a mark was replaced"
 
     def test_outputs_of_an_attempt_go_with_its_other_container(self, files: NodeFiles) -> None:
@@ -229,15 +236,15 @@ class TestFoldersOfTheReleaseBefore:
         journal.begin("sl-41-a2-0", JournalEntry(41, SPEC.attempt, 2, started=True))
         claims.claim(SPEC)
         assert not files.outputs(SPEC.attempt).exists()
-        assert aside(files.attempts) == [f"{SPEC.attempt}{ASIDE}unknown"]
+        assert aside(files.attempts) == [f"{SPEC.attempt}{ASIDE_MARK}unknown"]
 
     def test_a_portal_of_the_release_before_changes_nothing(self, files: NodeFiles) -> None:
         leave(files)
         old = replace(SPEC, identity=None)
         claims = claims_of(files)
         claims.claim(old)
-        claims.mark(old)
-        assert claims.has_job(old) and claims.has_attempt(old)
+        claims.mark_folders(old)
+        assert claims.owns_job_folder(old) and claims.owns_attempt_folder(old)
         assert sorted(path.name for path in files.job(41).iterdir()) == ["checkpoints", "kept.json"]
 
 
@@ -249,8 +256,12 @@ def test_an_attempt_of_the_same_job_and_number_gets_no_outputs_of_the_lost_one(f
     files.outputs(lost.attempt).mkdir()
     (files.outputs(lost.attempt) / "model").touch()
     claims.claim(SPEC)
-    assert not files.outputs(SPEC.attempt).exists() and claims.has_attempt(SPEC) and not claims.has_attempt(lost)
-    assert aside(files.attempts) == [f"{SPEC.attempt}{ASIDE}aaaaaaaa"] and aside(files.jobs) == []
+    assert (
+        not files.outputs(SPEC.attempt).exists()
+        and claims.owns_attempt_folder(SPEC)
+        and not claims.owns_attempt_folder(lost)
+    )
+    assert aside(files.attempts) == [f"{SPEC.attempt}{ASIDE_MARK}aaaaaaaa"] and aside(files.jobs) == []
 
 
 def together(count: int, work: Callable[[], None]) -> None:
@@ -280,7 +291,10 @@ def test_nodes_that_share_the_folder_set_it_aside_once(tmp_path: Path) -> None:
         next(waiting).claim(SPEC)
 
     together(len(nodes), claim)
-    assert aside(nodes[0].jobs) == [f"41{ASIDE}bbbbbbbb"] and weights(nodes[0].jobs / f"41{ASIDE}bbbbbbbb") == b"secret"
+    assert (
+        aside(nodes[0].jobs) == [f"41{ASIDE_MARK}bbbbbbbb"]
+        and weights(nodes[0].jobs / f"41{ASIDE_MARK}bbbbbbbb") == b"secret"
+    )
     assert Claim.read(nodes[3].job(41)) == Claim(LAB, OURS.job)
 
 
@@ -288,14 +302,14 @@ def test_what_is_set_aside_is_kept_for_a_month(files: NodeFiles) -> None:
     leave(files, THEIRS)
     os.utime(files.job(41), (1, 1))
     claims_of(files).claim(SPEC)
-    outputs = files.attempts / f"7{ASIDE}cccccccc"
+    outputs = files.attempts / f"7{ASIDE_MARK}cccccccc"
     outputs.mkdir()
-    hours_ago = time.time() - 2 * SETTLED_SECONDS
+    hours_ago = time.time() - 2 * MIN_AGE_SECONDS
     os.utime(outputs, (hours_ago, hours_ago))
     tidy(files, jobs=[41], attempts=[SPEC.attempt])
-    assert aside(files.jobs) == [f"41{ASIDE}bbbbbbbb"] and aside(files.attempts) == [outputs.name]
+    assert aside(files.jobs) == [f"41{ASIDE_MARK}bbbbbbbb"] and aside(files.attempts) == [outputs.name]
     long_ago = time.time() - KEEP_SECONDS - 60
-    for folder in (outputs, files.jobs / f"41{ASIDE}bbbbbbbb"):
+    for folder in (outputs, files.jobs / f"41{ASIDE_MARK}bbbbbbbb"):
         os.utime(folder, (long_ago, long_ago))
     tidy(files, jobs=[41], attempts=[SPEC.attempt])
     assert aside(files.jobs) == aside(files.attempts) == [] and files.job(41).exists()
@@ -314,7 +328,7 @@ def test_outputs_that_were_never_collected_outlive_their_container(files: NodeFi
     journal.forget(names[0])
     claims.keep_uncollected(names[1], SPEC.attempt)
     journal.forget(names[1])
-    assert (files.attempts / f"{SPEC.attempt}{ASIDE}aaaaaaaa/outputs/model").exists()
+    assert (files.attempts / f"{SPEC.attempt}{ASIDE_MARK}aaaaaaaa/outputs/model").exists()
 
 
 def test_forgetting_deletes_no_folder_of_an_attempt_that_has_just_begun(
@@ -368,7 +382,7 @@ class TestTheWire:
 def test_an_agent_that_holds_the_shared_folder_for_long_is_not_waited_for(
     files: NodeFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claims, "LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(claims, "LOCK_TIMEOUT_SECONDS", 0.05)
     with (files.jobs.parent / ".claims").open("w") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         with pytest.raises(BusyError):

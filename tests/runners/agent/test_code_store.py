@@ -12,7 +12,7 @@ from typing import BinaryIO
 import pytest
 
 from runners.agent.code_store import CodeStore, unpack
-from runners.agent.portal_client import PortalAwayError, PortalClient, PortalRefusedError
+from runners.agent.portal_client import PortalClient, PortalRefusedError, PortalUnavailableError
 from runners.runtime import CreateError
 from tests.fake_portal import FakePortal
 from tests.runners.agent_bench import give_code, tar_of
@@ -118,7 +118,7 @@ def test_what_does_not_match_its_hash_is_not_kept(tmp_path: Path) -> None:
         sha256 = give_code(portal)
         portal.code[sha256] += b"\0"
         client = PortalClient(portal.url, "sln_fake")
-        with pytest.raises(PortalAwayError, match="not the code"):
+        with pytest.raises(PortalUnavailableError, match="not the code"):
             CodeStore(tmp_path, client).fetch(sha256)
         assert list(tmp_path.iterdir()) == []
         with pytest.raises(PortalRefusedError, match="No such code"):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runners.agent.disk_watch import KEEP_SECONDS, over_limit, tidy
+from runners.agent.disk_watch import KEEP_SECONDS, exceeded_limit, tidy
 from runners.host.node_files import NodeFiles
 from runners.runtime import Folders
 from runners.spec import Resources, RunSpec
@@ -23,7 +23,7 @@ def folders(tmp_path: Path) -> Folders:
 
 
 def sentence(tmp_path: Path, spec: RunSpec = SPEC) -> str:
-    found = over_limit(NodeFiles(tmp_path), spec)
+    found = exceeded_limit(NodeFiles(tmp_path), spec)
     return found.text if found else ""
 
 
@@ -52,7 +52,7 @@ def test_workspace_and_outputs_count_together(tmp_path: Path, folders: Folders) 
 
 
 def test_a_flood_of_names_is_too_much(tmp_path: Path, folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runners.host.node_files.Walk.__init__.__defaults__", (10, 0, 0, True))
+    monkeypatch.setattr("runners.host.node_files.FolderWalk.__init__.__defaults__", (10, 0, 0, True))
     for number in range(20):
         (folders.workspace / str(number)).touch()
     assert "too many files" in sentence(tmp_path)
@@ -61,8 +61,8 @@ def test_a_flood_of_names_is_too_much(tmp_path: Path, folders: Folders, monkeypa
 def test_the_scribe_may_not_be_used_as_a_store(
     tmp_path: Path, folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runners.agent.disk_watch.MAX_STREAM", 0)
-    monkeypatch.setattr("runners.agent.disk_watch.SCRIBE_MIB", 1)
+    monkeypatch.setattr("runners.agent.disk_watch.MAX_STREAM_BYTES", 0)
+    monkeypatch.setattr("runners.agent.disk_watch.MAX_SCRIBE_MIB", 1)
     (folders.scribe / "loot").write_bytes(os.urandom(1100 << 10))
     assert "only its supervisor" in sentence(tmp_path)
 

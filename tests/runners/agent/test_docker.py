@@ -26,7 +26,7 @@ def image(engine: None) -> str:
 @pytest.fixture
 def bench(image: str, portal: FakePortal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     monkeypatch.setattr("runners.agent.program.SYNC_SECONDS", 1.0)
-    monkeypatch.setattr("runners.agent.program.TEND_SECONDS", 0.5)
+    monkeypatch.setattr("runners.agent.program.DISK_LIMITS_SECONDS", 0.5)
     runtime = DockerRuntime(f"test {tmp_path}", "node", lambda key: image)
     bench = Bench(tmp_path / "agent", portal, runtime)
     yield bench

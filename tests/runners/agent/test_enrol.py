@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from runners.agent import settings as agent_settings
-from runners.agent.enrol import describe, take_new_token
+from runners.agent.enrol import finding_lines, rotate_token
 from runners.agent.machine import Machine, inspect_machine
-from runners.agent.portal_client import PortalAwayError, trust
-from runners.agent.settings import Identity, MachineFindings, Settings, identify
+from runners.agent.portal_client import PortalUnavailableError, tls_context
+from runners.agent.settings import MachineFindings, NodeIdentity, Settings, load_or_join
 from runners.agent.signals import StopSignal
 from runners.host import processes
 from runners.host.gpus import Gpu
@@ -24,7 +24,7 @@ from runners.messages.problems import OldRunc, SmallDisk
 from runners.runtimes.fake import FakeRuntime
 from runners.runtimes.process import ProcessRuntime
 
-OLD = Identity(3, "sln_old", "https://lab", "gpu-1", "fake", "i" * 32)
+OLD = NodeIdentity(3, "sln_old", "https://lab", "gpu-1", "fake", "i" * 32)
 
 
 class Portal:
@@ -36,10 +36,10 @@ class Portal:
 
     def new_token(self) -> str:
         if self.away:
-            raise PortalAwayError("The portal does not answer.")
+            raise PortalUnavailableError("The portal does not answer.")
         return self.token
 
-    def use(self, token: str) -> None:
+    def use_token(self, token: str) -> None:
         self.used = token
 
     def join(self, *arguments: Any) -> tuple[int, str]:
@@ -60,25 +60,25 @@ def files(tmp_path: Path) -> NodeFiles:
 
 def test_a_new_token_is_kept_and_then_used(files: NodeFiles) -> None:
     portal = Portal()
-    take_new_token(files, portal)  # type: ignore[arg-type]
-    kept = Identity.read(files.identity)
+    rotate_token(files, portal)  # type: ignore[arg-type]
+    kept = NodeIdentity.read(files.identity)
     assert kept is not None and kept.token == portal.used == "sln_new"
     assert (kept.node, kept.installation) == (OLD.node, OLD.installation)
 
 
 def test_a_token_that_does_not_come_leaves_the_old_one(files: NodeFiles) -> None:
     portal = Portal(away=True)
-    take_new_token(files, portal)  # type: ignore[arg-type]
-    assert Identity.read(files.identity) == OLD and portal.used == ""
+    rotate_token(files, portal)  # type: ignore[arg-type]
+    assert NodeIdentity.read(files.identity) == OLD and portal.used == ""
 
 
 def test_a_node_that_joins_again_keeps_what_it_runs(files: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     portal = Portal()
     monkeypatch.setattr(Settings, "client", lambda *_: portal)
-    monkeypatch.setattr(agent_settings, "_revoked", lambda *_: True)
+    monkeypatch.setattr(agent_settings, "_is_token_revoked", lambda *_: True)
     settings = Settings("https://lab", files.home, join_token="sln_join", runtime="fake", name="gpu-1")
     found = MachineFindings({"runc": "1.2.8"}, (OldRunc("1.1.5"),))
-    identity = identify(settings, files, StopSignal(), found)
+    identity = load_or_join(settings, files, StopSignal(), found)
     assert (identity.token, identity.installation) == ("sln_new", OLD.installation)
     ((_, _, _, facts, problems),) = portal.joined
     assert facts["runc"] == "1.2.8" and problems == [OldRunc("1.1.5").to_json()]
@@ -87,7 +87,7 @@ def test_a_node_that_joins_again_keeps_what_it_runs(files: NodeFiles, monkeypatc
 def test_findings_are_described_in_lines() -> None:
     facts = {"engine": "Docker 28.2", "gpus": ["A100 (80 GiB)"]}
     runc, disk = OldRunc("1.1.5"), SmallDisk(1.5, "/var")
-    lines = describe(MachineFindings(facts, (runc, disk)))
+    lines = finding_lines(MachineFindings(facts, (runc, disk)))
     assert lines == [
         "Engine: Docker 28.2",
         "GPUs: A100 (80 GiB)",
@@ -122,8 +122,8 @@ def test_nothing_starts_on_a_gpu_in_use_outside_the_portal(tmp_path: Path) -> No
             ]
 
     machine = Busy(tmp_path, FakeRuntime())
-    assert machine.in_use(("GPU-1",)) is None
-    busy = machine.in_use(("GPU-1", "GPU-2"))
+    assert machine.gpu_conflict(("GPU-1",)) is None
+    busy = machine.gpu_conflict(("GPU-1", "GPU-2"))
     assert busy is not None
     assert busy.text == "GPU 1 of this node is in use outside the portal (python, process 7)."
 
@@ -152,4 +152,4 @@ def test_control_groups_name_containers(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_pin_needs_its_certificate(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="needs SCHEDULEARN_CA"):
-        trust(None, "ab" * 32)
+        tls_context(None, "ab" * 32)

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from portal.agents import protocol
-from runners.agent.exits import SUPERVISOR_REASONS, judge, read_exit
+from runners.agent.exits import SUPERVISOR_REASONS, determine_exit, read_exit
 from runners.agent.reconcile import ControlMessage, DesiredContainer, Exit, JournalEntry
-from runners.agent.report import phase_of
+from runners.agent.report import read_phase
 from runners.host.node_files import read_json_beneath
 from runners.launch.host_worker import Verdict
 from runners.messages import CLASSES, Quotation
 from runners.messages.launch import AwaitingOtherHosts, ContainerNotRun, RankEnded
-from runners.runtime import Observed
+from runners.runtime import ObservedContainer
 from tests.runners.agent.test_reconcile import spec
 
 STARTED = JournalEntry(1, 1, 1, created=True, started=True)
@@ -25,8 +25,8 @@ RUN = DesiredContainer(spec(), "run")
 PARAMETERS = sorted({"code", *(field.name for kind in CLASSES.values() for field in fields(kind))})  # type: ignore[arg-type]
 
 
-def ended(code: int | None = 0, *, oom: bool = False, detail: str = "") -> Observed:
-    return Observed("c", 1, 1, 1, "exited", code, oom, detail)
+def ended(code: int | None = 0, *, oom: bool = False, detail: str = "") -> ObservedContainer:
+    return ObservedContainer("c", 1, 1, 1, "exited", code, oom, detail)
 
 
 @pytest.mark.parametrize(
@@ -70,28 +70,34 @@ def ended(code: int | None = 0, *, oom: bool = False, detail: str = "") -> Obser
     ],
 )
 def test_an_end_is_judged(
-    entry: JournalEntry, seen: Observed | None, exit_file: dict[str, Any], code: int | None, reason: str
+    entry: JournalEntry, seen: ObservedContainer | None, exit_file: dict[str, Any], code: int | None, reason: str
 ) -> None:
-    found = judge(RUN, seen, entry, exit_file)
+    found = determine_exit(RUN, seen, entry, exit_file)
     assert (found.code, found.reason) == (code, reason)
 
 
 def test_what_never_started_was_stopped_or_is_unknown() -> None:
-    assert judge(DesiredContainer(spec(), "stop", ControlMessage("cancelled")), None, None, {}).reason == "stopped"
-    assert judge(DesiredContainer(spec(), "collect"), None, None, {}).reason == "lost"
+    assert (
+        determine_exit(DesiredContainer(spec(), "stop", ControlMessage("cancelled")), None, None, {}).reason
+        == "stopped"
+    )
+    assert determine_exit(DesiredContainer(spec(), "collect"), None, None, {}).reason == "lost"
     prepared_for_long = JournalEntry(1, 1, 1)
     assert (
-        judge(DesiredContainer(spec(), "collect", ControlMessage("cancelled")), None, prepared_for_long, {}).reason
+        determine_exit(
+            DesiredContainer(spec(), "collect", ControlMessage("cancelled")), None, prepared_for_long, {}
+        ).reason
         == "stopped"
     )
     created = JournalEntry(1, 1, 1, created=True)
     assert (
-        judge(DesiredContainer(spec(), "stop"), ended(), created, {"code": 0, "reason": "exited"}).reason == "stopped"
+        determine_exit(DesiredContainer(spec(), "stop"), ended(), created, {"code": 0, "reason": "exited"}).reason
+        == "stopped"
     )
 
 
 def test_a_supervisor_that_crashed_is_quoted() -> None:
-    found = judge(RUN, ended(1), STARTED, {}, b"Traceback\nImportError: no module \xff\n")
+    found = determine_exit(RUN, ended(1), STARTED, {}, b"Traceback\nImportError: no module \xff\n")
     assert "ImportError: no module" in found.detail
 
 
@@ -148,9 +154,9 @@ def test_what_no_supervisor_writes_is_not_read_as_a_message(message: Any, tmp_pa
     (tmp_path / "exit.json").write_text(json.dumps(FAILED | {"message": message, "detail": "So it ended."}))
     assert read_exit(read_json_beneath(tmp_path, "exit.json")) == Exit(7, "exited", Quotation("So it ended."))
     (tmp_path / "status.json").write_text(json.dumps({"message": message, "phase": "waiting"}))
-    assert phase_of(tmp_path) == Quotation("waiting")
+    assert read_phase(tmp_path) == Quotation("waiting")
     (tmp_path / "status.json").write_text(json.dumps({"message": message, "phase": message}))
-    assert phase_of(tmp_path) == (Quotation(message) if isinstance(message, str) else None)
+    assert read_phase(tmp_path) == (Quotation(message) if isinstance(message, str) else None)
 
 
 def test_what_cannot_be_parsed_ends_like_a_crash(tmp_path: Path) -> None:
@@ -162,7 +168,7 @@ def test_what_cannot_be_parsed_ends_like_a_crash(tmp_path: Path) -> None:
     ):
         for name in ("exit.json", "status.json"):
             (tmp_path / name).write_text(content, errors="surrogatepass")
-        assert read_exit(read_json_beneath(tmp_path, "exit.json")) is None and phase_of(tmp_path) is None
+        assert read_exit(read_json_beneath(tmp_path, "exit.json")) is None and read_phase(tmp_path) is None
 
 
 def test_long_texts_are_cut(tmp_path: Path) -> None:
@@ -171,17 +177,17 @@ def test_long_texts_are_cut(tmp_path: Path) -> None:
     assert found == Exit(1, "launch_error", Quotation(ContainerNotRun("x" * 5000).text[:1000]))
     assert read_exit(FAILED | {"detail": "x" * 5000}) == Exit(7, "exited", Quotation("x" * 1000))
     (tmp_path / "status.json").write_text(json.dumps({"phase": "x" * 5000}))
-    assert phase_of(tmp_path) == Quotation("x" * 200)
+    assert read_phase(tmp_path) == Quotation("x" * 200)
 
 
 def test_what_a_container_does_is_read_from_status_json(tmp_path: Path) -> None:
-    assert phase_of(tmp_path) is None
+    assert read_phase(tmp_path) is None
     phase = AwaitingOtherHosts()
     for status in ({"message": phase.data(), "phase": phase.text}, {"message": phase.data()}):
         (tmp_path / "status.json").write_text(json.dumps(status))
-        assert phase_of(tmp_path) == phase
+        assert read_phase(tmp_path) == phase
     (tmp_path / "status.json").write_text('{"phase": "waiting for the other hosts"}')
-    assert phase_of(tmp_path) == Quotation("waiting for the other hosts")
+    assert read_phase(tmp_path) == Quotation("waiting for the other hosts")
 
 
 anything = st.recursive(
@@ -201,7 +207,7 @@ def test_no_exit_json_breaks_the_agent_or_decides_more_than_a_supervisor_may(exi
     reported = read_exit(exit_file)
     if reported is not None:
         assert reported.reason in SUPERVISOR_REASONS and type(reported.code) is int and len(reported.detail) <= 1000
-    assert isinstance(judge(RUN, ended(0), STARTED, exit_file), Exit)
+    assert isinstance(determine_exit(RUN, ended(0), STARTED, exit_file), Exit)
 
 
 @given(st.dictionaries(st.sampled_from(PARAMETERS), anything), st.sampled_from(sorted(CLASSES)))

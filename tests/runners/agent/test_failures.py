@@ -17,21 +17,21 @@ from runners.agent.program import RETRY_SECONDS
 from runners.host.node_files import NodeFiles, write_json
 from runners.launch.scribe import RESERVE, RESERVE_BYTES, keep_room
 from runners.messages import Quotation
-from runners.runtime import TroubleError
-from runners.runtimes.fake import BadRuntime, FakeRuntime
+from runners.runtime import TransientCreateError
+from runners.runtimes.fake import FailingRuntime, FakeRuntime
 from tests.fake_portal import FakePortal
 from tests.runners.agent_bench import FOREVER, NAME, Bench, entry, give_code, spec_of, starts
 
 pytestmark = pytest.mark.usefixtures("quick_agent")
 
 SYNC = "POST /agent/v1/sync"
-FAILED = Backoff.failed
+FAILED = Backoff.next_pause
 """As it is, without the limit that ``quick_agent`` sets."""
 
 
 class TestFailures:
     def test_an_engine_that_fails_now_and_then_is_asked_again(self, portal: FakePortal, tmp_path: Path) -> None:
-        runtime = BadRuntime(("list", "create", "start", "remove", "logs"), times=2)
+        runtime = FailingRuntime(("list", "create", "start", "remove", "logs"), times=2)
         bench = Bench(tmp_path / "agent", portal, runtime)
         portal.want(entry(spec_of(give_code(portal))))
         bench.start()
@@ -41,7 +41,7 @@ class TestFailures:
         bench.stop()
 
     def test_an_engine_in_trouble_is_asked_again(self, portal: FakePortal, tmp_path: Path) -> None:
-        runtime = BadRuntime(("create", "start"), times=2, error=TroubleError("No disk."))
+        runtime = FailingRuntime(("create", "start"), times=2, error=TransientCreateError("No disk."))
         bench = Bench(tmp_path / "agent", portal, runtime)
         portal.want(entry(spec_of(give_code(portal))))
         bench.start()
@@ -50,8 +50,10 @@ class TestFailures:
         bench.stop()
 
     def test_but_not_for_ever(self, portal: FakePortal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(actions, "TROUBLE_SECONDS", 0.5)
-        bench = Bench(tmp_path / "agent", portal, BadRuntime(("start",), times=99, error=TroubleError("No disk.")))
+        monkeypatch.setattr(actions, "TRANSIENT_ERROR_SECONDS", 0.5)
+        bench = Bench(
+            tmp_path / "agent", portal, FailingRuntime(("start",), times=99, error=TransientCreateError("No disk."))
+        )
         portal.want(entry(spec_of(give_code(portal))))
         bench.start()
         portal.until(lambda: not portal.desired, 20)
@@ -65,8 +67,8 @@ class TestFailures:
 
             answers = threading.Event()
 
-            def _called(self, verb: str, name: str) -> None:
-                super()._called(verb, name)
+            def _record_call(self, verb: str, name: str) -> None:
+                super()._record_call(verb, name)
                 self.answers.wait(60)
 
         bench = Bench(tmp_path / "agent", portal, runtime := Stuck())
@@ -129,7 +131,7 @@ class TestFailures:
     def test_a_container_whose_gpu_is_in_use_outside_the_portal_ends_before_it_starts(
         self, bench: Bench, portal: FakePortal
     ) -> None:
-        bench.start().executor.in_use = lambda gpus: (
+        bench.start().executor.gpu_conflict = lambda gpus: (
             Quotation(f"{gpus[0]} is in use outside the portal.") if gpus else None
         )
         portal.want(entry(spec_of(give_code(portal), env=FOREVER, gpus=("cpu-0",))))
@@ -273,7 +275,7 @@ class TestPortalAway:
         bench.start()
         portal.until(lambda: bench.lease(NAME))
         write_json(bench.files.scribe(NAME) / "status.json", {"lease": "report"})
-        monkeypatch.setattr("runners.agent.program.PROMPT_SECONDS", 0.05)
+        monkeypatch.setattr("runners.agent.program.MAX_REPLY_SECONDS", 0.05)
         portal.slow_seconds = 0.15
         portal.until_reports()
         lease = bench.lease(NAME)
@@ -288,7 +290,7 @@ class TestPortalAway:
         bench.start()
         portal.until(lambda: bench.lease(NAME))
         with monkeypatch.context() as late:
-            late.setattr("runners.agent.program.PROMPT_SECONDS", 0.05)
+            late.setattr("runners.agent.program.MAX_REPLY_SECONDS", 0.05)
             portal.slow_seconds = 0.15
             portal.until_reports()
             lease = bench.lease(NAME)
@@ -328,7 +330,7 @@ class TestPortalAway:
         portal.until(lambda: agent._backoff.failures > 0)  # what was under way has come back
         monkeypatch.setattr("runners.agent.program.SYNC_SECONDS", 60.0)
         monkeypatch.setattr("runners.agent.program.RETRY_SECONDS", RETRY_SECONDS)
-        monkeypatch.setattr(Backoff, "failed", FAILED)
+        monkeypatch.setattr(Backoff, "next_pause", FAILED)
         agent._backoff.failures = 20
         agent._sync_not_before = 0.0
         rest = agent._sync()

@@ -14,16 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runners.agent.log_shipper import (
-    MAX_BATCH,
+    MAX_BATCH_BYTES,
     MAX_PAUSE_SECONDS,
-    MAX_STREAM,
+    MAX_STREAM_BYTES,
     POLL_SECONDS,
     ContainerLog,
     LogShipper,
     read_marks,
 )
-from runners.agent.portal_client import LogAnswer, PortalAwayError, PortalClient, PortalRefusedError
-from runners.host.node_files import opened_folder
+from runners.agent.portal_client import LogAnswer, PortalClient, PortalRefusedError, PortalUnavailableError
+from runners.host.node_files import open_folder
 from tests.examples import examples
 from tests.fake_portal import FakePortal
 
@@ -52,11 +52,11 @@ class MemoryPortal:
         label: str = "",
         final: bool = False,
     ) -> LogAnswer:
-        assert len(content) <= MAX_BATCH and len(marks) <= 200
+        assert len(content) <= MAX_BATCH_BYTES and len(marks) <= 200
         assert all(offset <= at < offset + len(content) for at, _ in marks)
         fault = self.faults.pop() if self.faults else ""
         if fault == "away":
-            raise PortalAwayError("away")
+            raise PortalUnavailableError("away")
         if self.refuse:
             raise PortalRefusedError(404, "There is no such container.")
         kept = self.streams.setdefault(stream, bytearray())
@@ -71,7 +71,7 @@ class MemoryPortal:
         else:
             answer = LogAnswer(len(kept), False)
         if fault == "lose":
-            raise PortalAwayError("answer lost")
+            raise PortalUnavailableError("answer lost")
         return answer
 
 
@@ -87,9 +87,9 @@ def make_log(tmp: Path, **streams: bytes) -> Path:
 def send_all(log: ContainerLog, portal: MemoryPortal, most: int = 1000) -> None:
     for _ in range(most):
         try:
-            if log.send_batch(portal) is None and (log.drained or not log.ended):
+            if log.send_batch(portal) is None and (log.is_drained or not log.ended):
                 return
-        except PortalAwayError:
+        except PortalUnavailableError:
             continue
     raise AssertionError("it does not come to an end")
 
@@ -122,7 +122,7 @@ def test_what_was_written_arrives_exactly_whatever_fails_on_the_way(
             portal.faults = [move[1]]
             try:
                 log.send_batch(portal)
-            except PortalAwayError:
+            except PortalUnavailableError:
                 pass
         else:
             log = ContainerLog("c", scribe, 2, known_to_portal=True)
@@ -169,7 +169,7 @@ def test_a_portal_that_has_more_than_the_file_is_left_alone_and_closed(tmp_path:
 
 
 def test_batches_are_never_larger_than_the_portal_takes(tmp_path: Path) -> None:
-    content = random.Random(1).randbytes(MAX_BATCH * 2 + 17)
+    content = random.Random(1).randbytes(MAX_BATCH_BYTES * 2 + 17)
     log = ContainerLog("c", make_log(tmp_path, s0=content), 1)
     portal = MemoryPortal()
     log.ended = True
@@ -185,7 +185,7 @@ def test_a_contradicting_portal_is_not_asked_in_a_hot_loop(tmp_path: Path) -> No
     log = ContainerLog("c", make_log(tmp_path, s0=b"0123456789"), 1)
     log.send_batch(Contradicting())
     log.send_batch(Contradicting())
-    with pytest.raises(PortalAwayError, match="contradicts"):
+    with pytest.raises(PortalUnavailableError, match="contradicts"):
         log.send_batch(Contradicting())
 
 
@@ -196,7 +196,7 @@ def test_a_stream_that_the_portal_refuses_ends_without_holding_up_the_container(
     portal.refuse = True
     log.ended = True
     send_all(log, portal)
-    assert log.drained and "no such container" in log.refusal
+    assert log.is_drained and "no such container" in log.refusal
 
 
 def test_a_token_that_is_refused_holds_a_log_up_but_ends_no_stream(
@@ -210,35 +210,38 @@ def test_a_token_that_is_refused_holds_a_log_up_but_ends_no_stream(
 
     with monkeypatch.context() as patch:
         patch.setattr(portal, "append_log", refused)
-        with pytest.raises(PortalAwayError):
+        with pytest.raises(PortalUnavailableError):
             log.send_batch(portal)
     log.ended = True
     send_all(log, portal)
-    assert portal.streams == {"0": b"a"} and log.drained and not log.refusal
+    assert portal.streams == {"0": b"a"} and log.is_drained and not log.refusal
 
 
 def test_streams_of_a_container_take_turns(tmp_path: Path) -> None:
-    log = ContainerLog("c", make_log(tmp_path, s0=bytes(3 * MAX_BATCH), s1=b"a line\n"), 2)
+    log = ContainerLog("c", make_log(tmp_path, s0=bytes(3 * MAX_BATCH_BYTES), s1=b"a line\n"), 2)
     portal = MemoryPortal()
     for _ in range(2):
         log.send_batch(portal)
-    assert {name: len(content) for name, content in portal.streams.items()} == {"0": MAX_BATCH, "1": len("a line\n")}
+    assert {name: len(content) for name, content in portal.streams.items()} == {
+        "0": MAX_BATCH_BYTES,
+        "1": len("a line\n"),
+    }
 
 
 def test_a_log_is_drained_when_each_of_its_streams_is(tmp_path: Path) -> None:
-    log = ContainerLog("c", make_log(tmp_path, s0=b"a", s1=bytes(2 * MAX_BATCH)), 2)
+    log = ContainerLog("c", make_log(tmp_path, s0=b"a", s1=bytes(2 * MAX_BATCH_BYTES)), 2)
     portal = MemoryPortal()
     log.ended = True
     seen = []
     while log.send_batch(portal) is not None:
-        seen.append((log.drained, portal.closed == {"0", "1"}))
+        seen.append((log.is_drained, portal.closed == {"0", "1"}))
     assert seen == [(False, False), (False, False), (True, True)]
 
 
 def test_the_log_of_a_forgotten_container_is_waited_for_no_longer(tmp_path: Path) -> None:
     shipper = LogShipper(MemoryPortal())
     shipper.follow("c", make_log(tmp_path, s0=b"a"), 1)
-    awaited = shipper._turns["c"].drained  # what finish() waits for
+    awaited = shipper._queued_logs["c"].drained  # what finish() waits for
     shipper.forget("c")
     assert awaited.is_set() and shipper.finish("c", 60)
 
@@ -267,7 +270,7 @@ def test_marks_are_those_of_the_bytes_sent(
         records.append((offset, milliseconds))
     (folder / "0.idx").write_bytes(b"".join(struct.pack("<QQ", *record) for record in records))
     expected = [record for record in records if start <= record[0] < start + length]
-    with opened_folder(folder) as handle:
+    with open_folder(folder) as handle:
         marks = read_marks(handle, "0.idx", start, start + length)
     assert set(marks) <= set(expected) and len(marks) <= 200
     assert list(marks) == expected or len(expected) > 200 and len(marks) >= 100
@@ -277,7 +280,7 @@ def test_marks_are_those_of_the_bytes_sent(
 def test_marks_out_of_order_are_left_out(tmp_path: Path) -> None:
     records = [(10, 1), (30, 2), (20, 3), (30, 4), (40, 5)]
     (tmp_path / "0.idx").write_bytes(b"".join(struct.pack("<QQ", *record) for record in records))
-    with opened_folder(tmp_path) as handle:
+    with open_folder(tmp_path) as handle:
         assert read_marks(handle, "0.idx", 0, 100) == ((10, 1), (30, 2), (40, 5))
 
 
@@ -285,7 +288,7 @@ def test_marks_out_of_order_are_left_out(tmp_path: Path) -> None:
 def test_an_index_of_garbage_does_no_harm(tmp_path_factory: pytest.TempPathFactory, garbage: bytes) -> None:
     folder = tmp_path_factory.mktemp("idx")
     (folder / "0.idx").write_bytes(garbage)
-    with opened_folder(folder) as handle:
+    with open_folder(folder) as handle:
         marks = read_marks(handle, "0.idx", 10, 1000)
     assert all(10 <= at < 1000 for at, _ in marks)
     assert [at for at, _ in marks] == sorted({at for at, _ in marks})
@@ -308,7 +311,7 @@ class TestHostileFolders:
         sending.start()
         sending.join(60)
         assert not sending.is_alive(), "it is held up"
-        assert log.drained
+        assert log.is_drained
         return {name: bytes(content) for name, content in portal.streams.items()}
 
     def test_links_leak_nothing(self, tmp_path: Path, secret: Path) -> None:
@@ -338,7 +341,7 @@ class TestHostileFolders:
     ) -> None:
         scribe = make_log(tmp_path, setup=b"honest")
         os.mkfifo(scribe / "log/0.log")
-        monkeypatch.setattr("runners.agent.log_shipper._sizes", lambda folder, ranks: {"0": 100, "setup": 6})
+        monkeypatch.setattr("runners.agent.log_shipper._stream_sizes", lambda folder, ranks: {"0": 100, "setup": 6})
         assert self.sent(scribe) == {"setup": b"honest"}
 
     def test_streams_of_no_rank_are_not_sent(self, tmp_path: Path) -> None:
@@ -348,8 +351,8 @@ class TestHostileFolders:
         assert self.sent(scribe) == {"setup": b"honest"}
 
     def test_a_huge_hole_is_cut(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert MAX_STREAM < 1 << 31
-        monkeypatch.setattr("runners.agent.log_shipper.MAX_STREAM", 3 << 20)
+        assert MAX_STREAM_BYTES < 1 << 31
+        monkeypatch.setattr("runners.agent.log_shipper.MAX_STREAM_BYTES", 3 << 20)
         scribe = make_log(tmp_path, s0=b"a")
         os.truncate(scribe / "log/0.log", 1 << 40)
         with open(scribe / "log/0.idx", "wb") as file:
@@ -378,7 +381,7 @@ class Steady:
         end = self.now + seconds
         while self.due <= end:
             self.now = max(self.now, self.due)
-            rest = self.shipper._take(self.shipper._turns["c"])
+            rest = self.shipper._send_batch(self.shipper._queued_logs["c"])
             assert rest is not None
             self.due = self.now + rest
         self.now = end
@@ -468,7 +471,7 @@ class TestOverTheNetwork:
             portal.until(lambda: portal.log("c"), 30)
             portal.down = True
             write(5000)
-            portal.until(lambda: shipper._turns["c"].backoff.failures, 30)
+            portal.until(lambda: shipper._queued_logs["c"].backoff.failures, 30)
             before = len(portal.log("c"))
             write(5000)
             assert len(portal.log("c")) == before < len(written)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from runners.agent.claims import ASIDE, Claim
+from runners.agent.claims import ASIDE_MARK, Claim
 from runners.spec import RunSpec
 from tests.fake_portal import FakePortal
 from tests.runners.agent_bench import FOREVER, NAME, Bench, entry, give_code, spec_of, starts
@@ -73,7 +73,7 @@ def test_a_job_sees_nothing_of_one_that_had_ended(bench: Bench, portal: FakePort
     portal.until(lambda: portal.container(NEW_NAME).get("collected"), what="the new one is collected")
     assert portal.container(NEW_NAME)["exit_code"] == 0 and starts(bench.runtime) == [OLD_NAME, NEW_NAME]
     assert portal.checkpoints == {} and portal.outputs == {}
-    aside = next(folder for folder in bench.files.jobs.iterdir() if ASIDE in folder.name)
+    aside = next(folder for folder in bench.files.jobs.iterdir() if ASIDE_MARK in folder.name)
     assert (aside / "checkpoints/weights").read_bytes() == b"secret"
     portal.until_reports(2)
     assert any(aside.name in problem["text"] for problem in portal.reports[-1]["problems"]), (
@@ -98,7 +98,7 @@ def test_outputs_of_a_lost_job_are_kept(bench: Bench, portal: FakePortal) -> Non
     restore(portal)
     portal.until(lambda: not bench.files.container(OLD_NAME).exists(), what="its container is forgotten")
     portal.until(lambda: not bench.files.attempt(lost.attempt).exists())
-    (aside,) = [folder for folder in bench.files.attempts.iterdir() if ASIDE in folder.name]
+    (aside,) = [folder for folder in bench.files.attempts.iterdir() if ASIDE_MARK in folder.name]
     assert (aside / "outputs/model").read_bytes() == b"secret"
 
 

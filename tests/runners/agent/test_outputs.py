@@ -9,8 +9,8 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from runners.agent.outputs import ASK_BYTES, OutputSender
-from runners.agent.portal_client import PortalAwayError, PortalClient, PortalRefusedError
+from runners.agent.outputs import MIN_OFFER_BYTES, OutputSender
+from runners.agent.portal_client import PortalClient, PortalRefusedError, PortalUnavailableError
 from runners.messages import Message, Quotation
 from runners.messages.outputs import FileNotKept, OutputsNotKept, TooLarge
 from tests.fake_portal import FakePortal
@@ -31,7 +31,7 @@ class MemoryPortal:
 
     def put_output(self, container: str, path: str, file: BinaryIO, size: int) -> None:
         if self.away_after is not None and len(self.puts) >= self.away_after:
-            raise PortalAwayError("away")
+            raise PortalUnavailableError("away")
         self.puts.append(path)
         if path in self.refuse:
             raise PortalRefusedError(413, "over the limit of 1 MiB.")
@@ -150,7 +150,7 @@ def test_what_another_release_has_recorded_is_reported_by_its_text(
 def test_what_the_portal_answers_is_passed_on(folder: Path, reason: Any, understood: Message) -> None:
     (folder / "a").write_bytes(b"x")
     with (folder / "big").open("wb") as file:
-        file.truncate(ASK_BYTES)
+        file.truncate(MIN_OFFER_BYTES)
     error = {"code": "too_large", "message": "No, as text."} | ({"reason": reason} if reason else {})
     with FakePortal() as portal:
         portal.offer = lambda path, size: (413, {"error": error})  # type: ignore[method-assign]
@@ -175,7 +175,7 @@ def test_a_portal_that_goes_away_gets_the_rest_later(folder: Path, portal: Memor
         (folder / f"f{number}").write_bytes(b"x")
     portal.away_after = 2
     outputs = sender(folder, portal)
-    with pytest.raises(PortalAwayError):
+    with pytest.raises(PortalUnavailableError):
         outputs.send("c", ended=True)
     portal.away_after = None
     sender(folder, portal).send("c", ended=True)
@@ -207,7 +207,7 @@ def test_a_file_that_changes_while_it_is_sent_is_sent_again(folder: Path) -> Non
     with FakePortal() as portal:
         client = Shrinking(portal.url, "sln_fake")
         outputs = sender(folder, client)
-        with pytest.raises(PortalAwayError, match="still being written"):
+        with pytest.raises(PortalUnavailableError, match="still being written"):
             outputs.send("c", ended=True)
         assert portal.outputs == {}
         outputs.send("c", ended=True)
@@ -218,7 +218,7 @@ def test_a_file_that_changes_while_it_is_sent_is_sent_again(folder: Path) -> Non
 def test_a_large_file_that_the_portal_would_not_keep_is_not_sent(folder: Path, portal: MemoryPortal) -> None:
     for name in ("too-large", "large", "small"):
         with (folder / name).open("wb") as file:
-            file.truncate(10 if name == "small" else ASK_BYTES)
+            file.truncate(10 if name == "small" else MIN_OFFER_BYTES)
     portal.refuse = {"too-large"}
     outputs = sender(folder, portal)
     outputs.send("c", ended=True)

@@ -14,9 +14,9 @@ from runners.agent import portal_client
 from runners.agent.portal_client import (
     Backoff,
     LogAnswer,
-    PortalAwayError,
     PortalClient,
     PortalRefusedError,
+    PortalUnavailableError,
     checked_url,
 )
 from tests.fake_portal import FakePortal
@@ -38,7 +38,7 @@ def client(portal: FakePortal) -> Iterator[PortalClient]:
 def test_it_speaks_the_protocol(portal: FakePortal, client: PortalClient) -> None:
     assert client.join("slj_good", "n", "fake", {}) == (3, "sln_joined")
     assert client.sync({"containers": []})["approved"] is True
-    assert client.wait("other") == "0"
+    assert client.wait_for_change("other") == "0"
     assert client.append_log("c", "0", 0, b"ab", marks=((0, 5),), label="rank 0") == LogAnswer(2, True)
     assert client.append_log("c", "0", 0, b"ab") == LogAnswer(2, False)
     client.put_output("c", "a b/ä?#%2F.txt", io.BytesIO(b"123456"), 6)
@@ -69,7 +69,8 @@ class Counting(BaseHTTPRequestHandler):
 
 
 def test_reports_share_a_connection_that_does_not_get_old(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert 5 < portal_client.KEEP_SECONDS < portal_client.ANSWER_SECONDS  # what is sent in each period; a cut network
+    # what is sent in each period; a cut network
+    assert 5 < portal_client.KEEPALIVE_SECONDS < portal_client.ANSWER_SECONDS
     real, later = time.monotonic, [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: real() + later[0])  # httpx asks it how old a connection is
     with ThreadingHTTPServer(("127.0.0.1", 0), Counting) as server:
@@ -78,7 +79,7 @@ def test_reports_share_a_connection_that_does_not_get_old(monkeypatch: pytest.Mo
         for _ in range(5):
             client.sync({})
         assert Counting.connections == 1
-        later[0] = portal_client.KEEP_SECONDS
+        later[0] = portal_client.KEEPALIVE_SECONDS
         client.sync({})
         assert Counting.connections == 2
         client.close()
@@ -93,10 +94,10 @@ def test_a_refusal_is_distinguished_from_a_temporary_failure(portal: FakePortal,
     with pytest.raises(PortalRefusedError, match="over the limit"):
         client.put_output("c", "big", io.BytesIO(b"123456"), 6)
     portal.fail_next = 1
-    with pytest.raises(PortalAwayError, match="Something went wrong here"):
+    with pytest.raises(PortalUnavailableError, match="Something went wrong here"):
         client.sync({})
     portal.down = True
-    with pytest.raises(PortalAwayError, match="does not answer"):
+    with pytest.raises(PortalUnavailableError, match="does not answer"):
         client.sync({})
     portal.down = False
     assert client.sync({"containers": []})
@@ -120,7 +121,7 @@ def test_a_portal_that_hangs_is_given_up_in_time(portal: FakePortal, monkeypatch
         return ""
 
     portal.faults = hang
-    with pytest.raises(PortalAwayError):
+    with pytest.raises(PortalUnavailableError):
         client.sync({})
     assert not portal.reports, "the client waited for the answer"
     given_up.set()
@@ -170,7 +171,7 @@ def test_the_environments_proxy_is_not_used(portal: FakePortal, monkeypatch: pyt
     assert client.sync({"containers": []})
     client.close()
     proxied = PortalClient(portal.url, "sln_fake", use_proxy=True)
-    with pytest.raises(PortalAwayError):
+    with pytest.raises(PortalUnavailableError):
         proxied.sync({})
     proxied.close()
 
@@ -197,15 +198,15 @@ def test_only_the_authority_that_was_named_is_trusted(tmp_path: Path, monkeypatc
             PortalClient(url, "sln_fake", ca_file=other),
             PortalClient(url.replace("localhost", "127.0.0.1"), ca_file=good),
         ):
-            with pytest.raises(PortalAwayError, match="(?i)certificate"):
+            with pytest.raises(PortalUnavailableError, match="(?i)certificate"):
                 wrong.sync({})
             wrong.close()
 
 
 def test_pauses_grow_are_jittered_and_bounded() -> None:
     backoff = Backoff(1.0, 8.0)
-    pauses = [backoff.failed() for _ in range(2000)]
+    pauses = [backoff.next_pause() for _ in range(2000)]
     assert all(0.5 <= pause <= 8.0 for pause in pauses)
     assert len({round(pause, 6) for pause in pauses[10:]}) > 1000
-    backoff.worked()
-    assert backoff.failed() <= 1.0
+    backoff.reset()
+    assert backoff.next_pause() <= 1.0

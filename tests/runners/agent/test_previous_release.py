@@ -29,7 +29,7 @@ def agent(tmp_path: Path, portal: FakePortal) -> Iterator[AgentProcess]:
     yield agent
     if agent.process is not None and agent.process.poll() is None:
         agent.kill()
-    for pid in processes.with_mark(f"{tmp_path / 'agent' / 'processes'}/{NAME}"):
+    for pid in processes.pids_with_mark(f"{tmp_path / 'agent' / 'processes'}/{NAME}"):
         processes.kill(pid)
 
 

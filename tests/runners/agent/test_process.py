@@ -33,7 +33,7 @@ def agent(tmp_path: Path, portal: FakePortal) -> Iterator[AgentProcess]:
     yield agent
     if agent.process is not None and agent.process.poll() is None:
         agent.kill()
-    for pid in processes.with_mark(f"{tmp_path / 'agent' / 'processes'}/{NAME}"):
+    for pid in processes.pids_with_mark(f"{tmp_path / 'agent' / 'processes'}/{NAME}"):
         processes.kill(pid)
 
 
@@ -128,9 +128,9 @@ def test_stop_jobs_on_exit_leaves_no_process(agent: AgentProcess, portal: FakePo
     agent.start("--stop-jobs-on-exit")
     runs(portal)
     mark = f"{agent.home / 'processes'}/{NAME}"
-    assert processes.with_mark(mark)
+    assert processes.pids_with_mark(mark)
     assert agent.end() == 0
-    assert not processes.with_mark(mark)
+    assert not processes.pids_with_mark(mark)
 
 
 def test_a_stop_ends_the_ranks(agent: AgentProcess, portal: FakePortal) -> None:

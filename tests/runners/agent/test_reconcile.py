@@ -22,12 +22,12 @@ from runners.agent.reconcile import (
     Start,
     WriteControl,
     control_for,
-    neighbours,
+    leases_to_renew,
+    networks_to_join,
     reconcile,
-    renewed,
     state_of,
 )
-from runners.runtime import Neighbours, Observed
+from runners.runtime import AttemptNetwork, ObservedContainer
 from runners.spec import CollectiveGroup, JobIdentity, RunSpec
 from tests.examples import examples
 
@@ -51,8 +51,8 @@ def spec(name: str = "sl-1-a1-0") -> RunSpec:
     )
 
 
-def seen(name: str, state: str) -> Observed:
-    return Observed(name, job=1, attempt=1, epoch=1, state=state)  # type: ignore[arg-type]
+def seen(name: str, state: str) -> ObservedContainer:
+    return ObservedContainer(name, job=1, attempt=1, epoch=1, state=state)  # type: ignore[arg-type]
 
 
 NO_CONTROL = ControlMessage()
@@ -68,7 +68,7 @@ def make_desired(
 class World:
     """A runtime and the journal entries, and how each action changes them."""
 
-    observed: dict[str, Observed]
+    observed: dict[str, ObservedContainer]
     entries: dict[str, JournalEntry]
     starts: list[str] = field(default_factory=list)
 
@@ -265,7 +265,7 @@ def test_a_reply_renews_what_may_still_train() -> None:
     }
     entries = {name: JournalEntry(1, 1, 1, created=True, started=True) for name in NAMES}
     entries[NAMES[3]] = JournalEntry(1, 1, 1, exit=Exit(0, "exited"))
-    assert renewed(desired, entries) == NAMES[:2]
+    assert leases_to_renew(desired, entries) == NAMES[:2]
 
 
 def test_an_entry_of_the_protocol_is_read() -> None:
@@ -300,7 +300,7 @@ def test_an_attempts_neighbours_are_those_of_all_its_containers_that_live() -> N
         "sl-3-a2-0": make_desired("sl-3-a2-0"),
     }
     entries = {"sl-1-a1-2": JournalEntry(1, 1, 1, exit=Exit(0, "exited"))}
-    assert neighbours(desired, entries) == [Neighbours("sl-1-a1", 9, frozenset({"10.1.0.2", "10.1.0.3"}))]
+    assert networks_to_join(desired, entries) == [AttemptNetwork("sl-1-a1", 9, frozenset({"10.1.0.2", "10.1.0.3"}))]
 
 
 def test_addresses_in_a_reply_are_addresses() -> None:

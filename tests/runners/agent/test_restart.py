@@ -7,7 +7,7 @@ import pytest
 
 from runners.agent import actions, journal
 from runners.runtime import Folders
-from runners.runtimes.fake import BadRuntime, FakeRuntime, NeverRuntime
+from runners.runtimes.fake import FailingRuntime, FakeRuntime, StuckRuntime
 from runners.spec import RunSpec
 from tests.fake_portal import FakePortal
 from tests.runners.agent_bench import FOREVER, NAME, Bench, entry, give_code, spec_of, starts
@@ -55,7 +55,7 @@ class TestRestart:
         assert not bench.files.container(stranger.name).exists()
 
     def test_a_node_is_not_ready_before_the_stranger_is_gone(self, portal: FakePortal, tmp_path: Path) -> None:
-        runtime = BadRuntime(("remove",), times=3)
+        runtime = FailingRuntime(("remove",), times=3)
         bench = Bench(tmp_path / "agent", portal, runtime)
         stranger = spec_of(give_code(portal), "sl-9-a1-0", job=9)
         runtime.create(stranger, bench.files.make_container(stranger))
@@ -156,7 +156,7 @@ class TestStubborn:
         assert portal.container(NAME)["state"] == "RUNNING"
 
     def test_a_container_that_never_comes_up_can_be_stopped(self, portal: FakePortal, tmp_path: Path) -> None:
-        bench = Bench(tmp_path / "agent", portal, NeverRuntime())
+        bench = Bench(tmp_path / "agent", portal, StuckRuntime())
         spec = spec_of(give_code(portal), env=FOREVER)
         portal.want(entry(spec))
         bench.start()

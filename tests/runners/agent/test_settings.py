@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runners.agent.settings import Identity, Settings, identify, lock_home
+from runners.agent.settings import NodeIdentity, Settings, load_or_join, lock_home
 from runners.agent.signals import StopSignal
 from runners.host.node_files import NodeFiles
 from runners.runtime import SetupError
@@ -54,27 +54,27 @@ def test_nonsense_is_refused_with_a_sentence(env: dict[str, str], sentence: str)
 
 
 def test_it_joins_once_and_remembers(portal: FakePortal, files: NodeFiles) -> None:
-    first = identify(settings(portal, files, SCHEDULEARN_JOIN_TOKEN="slj_good"), files, StopSignal())
+    first = load_or_join(settings(portal, files, SCHEDULEARN_JOIN_TOKEN="slj_good"), files, StopSignal())
     assert (first.node, first.token, first.runtime) == (3, "sln_joined", "fake")
     assert files.identity.stat().st_mode & 0o777 == 0o600
-    assert identify(settings(portal, files), files, StopSignal()) == first
-    again = identify(settings(portal, files, SCHEDULEARN_JOIN_TOKEN="slj_good"), files, StopSignal())
+    assert load_or_join(settings(portal, files), files, StopSignal()) == first
+    again = load_or_join(settings(portal, files, SCHEDULEARN_JOIN_TOKEN="slj_good"), files, StopSignal())
     assert again == first, "a used join token left in the environment does no harm"
     assert portal.requests["POST /agent/v1/join"] == 1
 
 
 def test_a_revoked_node_joins_again_with_a_new_join_token(portal: FakePortal, files: NodeFiles) -> None:
-    old = Identity(1, "sln_revoked", portal.url, "n1", "fake", "i")
+    old = NodeIdentity(1, "sln_revoked", portal.url, "n1", "fake", "i")
     old.write(files.identity)
-    assert identify(settings(portal, files), files, StopSignal()) == old
-    new = identify(settings(portal, files, SCHEDULEARN_JOIN_TOKEN="slj_good"), files, StopSignal())
-    assert new.token == "sln_joined" and Identity.read(files.identity) == new
+    assert load_or_join(settings(portal, files), files, StopSignal()) == old
+    new = load_or_join(settings(portal, files, SCHEDULEARN_JOIN_TOKEN="slj_good"), files, StopSignal())
+    assert new.token == "sln_joined" and NodeIdentity.read(files.identity) == new
 
 
 def test_it_waits_for_a_portal_that_is_still_starting(portal: FakePortal, files: NodeFiles) -> None:
     portal.down = True
     threading.Timer(0.7, lambda: setattr(portal, "down", False)).start()
-    joined = identify(settings(portal, files, SCHEDULEARN_JOIN_TOKEN="slj_good"), files, StopSignal())
+    joined = load_or_join(settings(portal, files, SCHEDULEARN_JOIN_TOKEN="slj_good"), files, StopSignal())
     assert joined.node == 3
 
 
@@ -91,15 +91,15 @@ def test_what_cannot_join_gets_the_reason(
     portal: FakePortal, files: NodeFiles, more: dict[str, str], sentence: str
 ) -> None:
     with pytest.raises(SetupError, match=sentence):
-        identify(settings(portal, files, **more), files, StopSignal())
+        load_or_join(settings(portal, files, **more), files, StopSignal())
     assert not files.identity.exists()
 
 
 def test_a_node_does_not_change_its_runtime_silently(portal: FakePortal, files: NodeFiles) -> None:
-    Identity(1, "sln_fake", portal.url, "n1", "docker", "i").write(files.identity)
+    NodeIdentity(1, "sln_fake", portal.url, "n1", "docker", "i").write(files.identity)
     with pytest.raises(SetupError, match="joined with the runtime docker"):
-        identify(settings(portal, files), files, StopSignal())
-    assert identify(settings(portal, files, RUNTIME="auto"), files, StopSignal()).runtime == "docker"
+        load_or_join(settings(portal, files), files, StopSignal())
+    assert load_or_join(settings(portal, files, RUNTIME="auto"), files, StopSignal()).runtime == "docker"
 
 
 def test_one_agent_per_home(files: NodeFiles) -> None:

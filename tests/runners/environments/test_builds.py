@@ -402,7 +402,7 @@ def test_a_program_that_takes_too_long_ends_with_its_children(tmp_path: Path, mo
         preparing.run(["sh", "-c", script], tmp_path / "log", seconds=0.2)
     child = int((tmp_path / "log").read_text().split()[0])
     until = time.monotonic() + 60
-    while processes.start_mark(child) is not None:  # a killed process takes a moment to go
+    while processes.start_time(child) is not None:  # a killed process takes a moment to go
         assert time.monotonic() < until
         time.sleep(0.01)
 

@@ -6,7 +6,7 @@ import pytest
 
 from runners.host.checks import (
     clock_problem,
-    compare,
+    compare_versions,
     containerd_problem,
     disk_problem,
     envvar_problem,
@@ -34,8 +34,10 @@ ORDERED = [
 @pytest.mark.parametrize("later", range(1, len(ORDERED)))
 def test_versions_are_ordered_as_dpkg_orders_them(later: int) -> None:
     for earlier in range(later):
-        assert compare(ORDERED[earlier], ORDERED[later]) < 0 < compare(ORDERED[later], ORDERED[earlier])
-    assert compare(ORDERED[later], ORDERED[later]) == 0
+        assert (
+            compare_versions(ORDERED[earlier], ORDERED[later]) < 0 < compare_versions(ORDERED[later], ORDERED[earlier])
+        )
+    assert compare_versions(ORDERED[later], ORDERED[later]) == 0
 
 
 @pytest.mark.parametrize(

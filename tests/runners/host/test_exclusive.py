@@ -13,7 +13,7 @@ def test_the_second_thread_gets_an_error_or_waits() -> None:
     section, inside, leave = ExclusiveSection("sending files"), threading.Event(), threading.Event()
 
     def slow() -> None:
-        with section.entered():
+        with section.enter():
             inside.set()
             leave.wait(60)
 
@@ -21,19 +21,19 @@ def test_the_second_thread_gets_an_error_or_waits() -> None:
     thread.start()
     assert inside.wait(60)
     for seconds in (0.0, 0.01):
-        with pytest.raises(BusyError, match="Another thread is sending files"), section.entered(seconds):
+        with pytest.raises(BusyError, match="Another thread is sending files"), section.enter(seconds):
             pass
     leave.set()
-    with section.entered(60):
+    with section.enter(60):
         pass
     thread.join()
 
 
 def test_an_error_leaves_the_section() -> None:
     section = ExclusiveSection("sending files")
-    with pytest.raises(ValueError, match="no"), section.entered():
+    with pytest.raises(ValueError, match="no"), section.enter():
         raise ValueError("no")
-    with section.entered():
+    with section.enter():
         pass
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from runners.host import gpus
-from runners.host.gpus import cpu_slots, cuda_devices, driver_problem, health
+from runners.host.gpus import cpu_slots, cuda_devices, driver_problem, health_problem
 from runners.messages.gpus import NoAnswer
 
 
@@ -133,7 +133,7 @@ def test_an_unhealthy_device_has_a_reason(change: dict[str, Any], words: str) ->
 
 
 def test_a_device_without_an_answer_about_memory_is_unfit() -> None:
-    assert health(False, 0, False, False, None, False) == NoAnswer()
+    assert health_problem(False, 0, False, False, None, False) == NoAnswer()
 
 
 @pytest.mark.parametrize("error", [LibraryMissing(), DriverMissing()])

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runners.host.node_files import (
+    FolderWalk,
     NodeFiles,
     UnsafeFileError,
-    Walk,
     disk_usage,
     open_beneath,
     read_beneath,
@@ -113,14 +113,14 @@ def test_a_walk_sees_regular_files_and_follows_nothing(folder: Path, tmp_path: P
     (folder / "link").symlink_to(tmp_path / "secret")
     (folder / "up").symlink_to(tmp_path)
     os.mkfifo(folder / "pipe")
-    assert sorted(found.path for found in Walk(folder)) == ["deep/file", "file"]
-    assert list(Walk(tmp_path / "absent")) == []
+    assert sorted(found.path for found in FolderWalk(folder)) == ["deep/file", "file"]
+    assert list(FolderWalk(tmp_path / "absent")) == []
 
 
 def test_a_walk_is_bounded_in_breadth_and_depth(folder: Path) -> None:
     for number in range(50):
         (folder / f"f{number}").touch()
-    walk = Walk(folder, max_entries=20)
+    walk = FolderWalk(folder, max_entries=20)
     assert len(list(walk)) <= 20 and not walk.complete
     deep = folder
     for _ in range(80):

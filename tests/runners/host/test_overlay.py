@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runners.host.firewall import chain_of
+from runners.host.firewall import chain_rules
 from runners.host.overlay import (
     BROADCAST,
     MTU,
@@ -16,10 +16,10 @@ from runners.host.overlay import (
     Device,
     Link,
     OverlayState,
-    changes,
     conflicting_network,
     node_address,
-    read,
+    parse_state,
+    update_commands,
 )
 
 HERE = "10.1.0.1"
@@ -33,7 +33,7 @@ def state_of(*devices: Device) -> OverlayState:
 
 
 def test_a_new_link_gets_a_device_in_its_bridge_and_a_way_to_each_peer() -> None:
-    assert changes([LINK], state_of(), HERE) == [
+    assert update_commands([LINK], state_of(), HERE) == [
         tuple(f"ip link add dev slv-7 type vxlan id 7 local {HERE} dstport {PORT}".split()),
         tuple(f"ip link set dev slv-7 mtu {MTU} addrgenmode none master slj-abc up".split()),
         tuple(f"bridge fdb append {BROADCAST} dev slv-7 dst 10.1.0.2".split()),
@@ -41,13 +41,13 @@ def test_a_new_link_gets_a_device_in_its_bridge_and_a_way_to_each_peer() -> None
 
 
 def test_what_is_as_it_should_be_is_left_alone() -> None:
-    assert changes([LINK], state_of(MADE), HERE) == []
+    assert update_commands([LINK], state_of(MADE), HERE) == []
 
 
 def test_a_peer_that_left_is_forgotten_with_all_that_was_learnt_about_it() -> None:
     learnt = frozenset({("02:42:00:00:00:01", "10.1.0.2"), ("02:42:00:00:00:03", "10.1.0.3")})
     moved = replace(LINK, peers=frozenset({"10.1.0.3"}))
-    assert changes([moved], state_of(replace(MADE, learnt=learnt)), HERE) == [
+    assert update_commands([moved], state_of(replace(MADE, learnt=learnt)), HERE) == [
         tuple(f"bridge fdb append {BROADCAST} dev slv-7 dst 10.1.0.3".split()),
         tuple(f"bridge fdb del {BROADCAST} dev slv-7 dst 10.1.0.2".split()),
         ("bridge", "fdb", "del", "02:42:00:00:00:01", "dev", "slv-7", "dst", "10.1.0.2"),
@@ -60,11 +60,11 @@ def test_a_peer_that_left_is_forgotten_with_all_that_was_learnt_about_it() -> No
     ids=["nothing wanted", "no peers", "its bridge is gone"],
 )
 def test_a_device_that_nothing_needs_goes(wanted: list[Link]) -> None:
-    assert changes(wanted, state_of(MADE), HERE) == [("ip", "link", "del", "dev", "slv-7")]
+    assert update_commands(wanted, state_of(MADE), HERE) == [("ip", "link", "del", "dev", "slv-7")]
 
 
 def test_a_device_with_another_address_is_replaced() -> None:
-    commands = changes([LINK], state_of(replace(MADE, local="10.9.9.9")), HERE)
+    commands = update_commands([LINK], state_of(replace(MADE, local="10.9.9.9")), HERE)
     assert [command[:3] for command in commands] == [
         ("ip", "link", "del"),
         ("ip", "link", "add"),
@@ -74,7 +74,7 @@ def test_a_device_with_another_address_is_replaced() -> None:
 
 
 def test_a_device_that_lost_its_bridge_is_put_into_it_again() -> None:
-    (command,) = changes([LINK], state_of(replace(MADE, bridge="")), HERE)
+    (command,) = update_commands([LINK], state_of(replace(MADE, bridge="")), HERE)
     assert command[:5] == ("ip", "link", "set", "dev", "slv-7") and command[-3:] == ("master", "slj-abc", "up")
 
 
@@ -130,8 +130,8 @@ devices = st.lists(
 
 @given(links, devices)
 def test_afterwards_it_is_as_wanted_and_nothing_is_left_to_do(wanted: list[Link], before: list[Device]) -> None:
-    after = obey(changes(wanted, state_of(*before), HERE), state_of(*before))
-    assert changes(wanted, after, HERE) == []
+    after = obey(update_commands(wanted, state_of(*before), HERE), state_of(*before))
+    assert update_commands(wanted, after, HERE) == []
     expected = {f"slv-{link.number}": link for link in wanted if link.peers and link.bridge in BRIDGES}
     assert after.devices.keys() == expected.keys()
     for name, device in after.devices.items():
@@ -160,10 +160,10 @@ def test_it_reads_what_the_programs_print() -> None:
         {"mac": BROADCAST, "ifname": "slv-7", "dst": "10.1.0.2"},
         {"mac": BROADCAST, "ifname": "vxlan.calico", "dst": "10.1.0.9"},
     ]
-    found = read(json.dumps(shown), json.dumps([{"ifname": "slj-abc"}, {}]), json.dumps(table))
+    found = parse_state(json.dumps(shown), json.dumps([{"ifname": "slj-abc"}, {}]), json.dumps(table))
     assert found.bridges == {"slj-abc"}
     assert found.devices == {"slv-7": replace(MADE, learnt=frozenset({("02:42:0a:c0:00:03", "10.1.0.2")}))}
-    assert read("", "", "").devices == {}
+    assert parse_state("", "", "").devices == {}
 
 
 def test_an_overlay_network_must_not_hide_a_network_of_the_machine() -> None:
@@ -187,7 +187,7 @@ def test_a_machine_whose_portal_is_itself_has_no_address_for_others() -> None:
 
 
 def test_the_chain_admits_only_the_peers() -> None:
-    assert chain_of({"10.1.0.3", "10.1.0.2"}) == [
+    assert chain_rules({"10.1.0.3", "10.1.0.2"}) == [
         "-A SCHEDULEARN-RING -s 10.1.0.2/32 -j ACCEPT",
         "-A SCHEDULEARN-RING -s 10.1.0.3/32 -j ACCEPT",
         "-A SCHEDULEARN-RING -j DROP",

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from runners.runtime import LAUNCH
+from runners.runtime import LAUNCH_PATHS
 from tests.runners.launching import WAIT_FOR_RELEASE, Container, attempt, until
 
 
@@ -134,7 +134,7 @@ def test_the_supervisor_needs_nothing_but_the_standard_library(tmp_path: Path) -
 
     home = Path(__file__).resolve().parents[3] / "runners"
     (tmp_path / "runners").mkdir()
-    for name in LAUNCH:
+    for name in LAUNCH_PATHS:
         if (home / name).is_dir():
             shutil.copytree(home / name, tmp_path / "runners" / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:

@@ -256,8 +256,8 @@ def test_a_stop_reaches_the_program_and_leaves_nothing_behind(lab: Lab) -> None:
     for job in lab.run(stopped, {**stopped, "by_next_agent": True})["jobs"]:
         assert "asked" in job["log"]
         assert job["exit"]["reason"] == "stopped" and job["exit"]["code"] == job["code"] == 5, job
-    assert not processes.with_mark(f"{lab.home}/agent/processes/sl-2-a1-0")
-    assert not processes.with_mark(f"{lab.home}/agent/processes/sl-1-a1-0")
+    assert not processes.pids_with_mark(f"{lab.home}/agent/processes/sl-2-a1-0")
+    assert not processes.pids_with_mark(f"{lab.home}/agent/processes/sl-1-a1-0")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a part of /proc read-only")
@@ -275,7 +275,7 @@ def test_where_a_new_proc_is_refused_files_are_confined_all_the_same(lab: Lab) -
     first, second = said["jobs"]
     assert "sees True" in first["log"] and first["log"].count("may not read") == 3, first
     assert second["exit"]["reason"] == "stopped" and second["code"] == 5
-    assert not processes.with_mark(f"{lab.home}/agent/processes/sl-2-a1-0")
+    assert not processes.pids_with_mark(f"{lab.home}/agent/processes/sl-2-a1-0")
 
 
 # What the tests that are imported above run on.
@@ -284,7 +284,7 @@ def test_where_a_new_proc_is_refused_files_are_confined_all_the_same(lab: Lab) -
 @pytest.fixture
 def runtime(tmp_path: Path, package: None) -> Iterator[ProcessRuntime]:  # noqa: F811
     state = tmp_path / "state"
-    made = ProcessRuntime("installation", "node", state, lambda key: sys.executable, confinement_check.find)
+    made = ProcessRuntime("installation", "node", state, lambda key: sys.executable, confinement_check.find_confinement)
     assert made.confinement.sandbox is not None
     yield made
     for seen in made.list():
@@ -297,7 +297,7 @@ def agent(tmp_path: Path, portal: FakePortal) -> Iterator[AgentProcess]:
     yield made
     if made.process is not None and made.process.poll() is None:
         made.kill()
-    for pid in processes.with_mark(f"{tmp_path / 'agent' / 'processes'}/{NAME}"):
+    for pid in processes.pids_with_mark(f"{tmp_path / 'agent' / 'processes'}/{NAME}"):
         processes.kill(pid)
 
 
@@ -328,7 +328,7 @@ def test_a_job_outlives_bubblewrap_and_ends_when_asked(runtime: ProcessRuntime, 
     assert plain.only(runtime).state == "running"
     runtime.stop(name, 5)
     assert plain.only(runtime).state == "exited"
-    assert not processes.with_mark(f"{runtime.state.resolve()}/{name}")
+    assert not processes.pids_with_mark(f"{runtime.state.resolve()}/{name}")
 
 
 def test_what_a_job_leaves_behind_ends_with_it(runtime: ProcessRuntime, folders: Folders) -> None:
@@ -340,7 +340,7 @@ def test_what_a_job_leaves_behind_ends_with_it(runtime: ProcessRuntime, folders:
     name = plain.run(runtime, folders, script)
     plain.wait(lambda: plain.only(runtime).state == "exited")
     assert plain.only(runtime).exit_code == 0
-    plain.wait(lambda: not processes.with_mark(f"{runtime.state.resolve()}/{name}"))
+    plain.wait(lambda: not processes.pids_with_mark(f"{runtime.state.resolve()}/{name}"))
 
 
 def test_a_job_of_the_release_before_is_adopted_and_runs_to_its_end(agent: AgentProcess, portal: FakePortal) -> None:

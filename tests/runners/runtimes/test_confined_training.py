@@ -45,7 +45,9 @@ class Jobs:
 
     def __init__(self, home: Path, python: str) -> None:
         self.home = home
-        self.runtime = ProcessRuntime("i", "n", home / "processes", lambda key: python, confinement_check.find)
+        self.runtime = ProcessRuntime(
+            "i", "n", home / "processes", lambda key: python, confinement_check.find_confinement
+        )
         self.folders: dict[str, Folders] = {}
         self.ended = threading.Event()
         threading.Thread(target=self._renew, daemon=True).start()

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from runners.host import interpreters
-from runners.host.interpreters import Paths
+from runners.host.interpreters import InterpreterPaths
 from runners.messages.confinement import FilesAndProcesses, FilesOnly, NotConfined
 from runners.runtimes import confinement_check
-from runners.runtimes.confinement import GPU_CONTROLS, Sandbox, View, command_line, gpu_devices
-from runners.runtimes.confinement_check import find
+from runners.runtimes.confinement import GPU_CONTROLS, JobView, Sandbox, command_line, gpu_devices
+from runners.runtimes.confinement_check import find_confinement
 from runners.runtimes.host_config import Owner
 
 SANDBOX = Sandbox("/usr/bin/bwrap", own_processes=True, nested_users=False, sizes=True)
-PYTHON = Paths(
+PYTHON = InterpreterPaths(
     (Path("/home/ada/.cache/envs/torch"), Path("/home/ada/python")), ((Path("/home/ada/bin/python"), "python3"),)
 )
-VIEW = View(
+VIEW = JobView(
     owner=Owner(1000, 1000),
     is_root=False,
     python=PYTHON,
@@ -137,7 +137,7 @@ def test_only_the_gpus_of_the_job_are_there(tmp_path: Path) -> None:
 
 def test_a_virtual_environment_needs_itself_and_the_python_that_it_was_made_from(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
-    found = interpreters.paths_of(str(tmp_path / "env" / "bin" / "python"), [tmp_path / "home"])
+    found = interpreters.required_paths(str(tmp_path / "env" / "bin" / "python"), [tmp_path / "home"])
     assert tmp_path / "env" in found.folders
     base = Path(sys.base_prefix).resolve()
     assert base in found.folders or base.is_relative_to("/usr")
@@ -151,7 +151,7 @@ def test_links_on_the_way_to_a_python_are_followed(tmp_path: Path) -> None:
     bin_folder.mkdir(parents=True)
     link = bin_folder / "python3"
     link.symlink_to(tmp_path / "env" / "bin" / "python")
-    found = interpreters.paths_of(str(link), [tmp_path / "home"])
+    found = interpreters.required_paths(str(link), [tmp_path / "home"])
     assert (link, str(tmp_path / "env" / "bin" / "python")) in found.links
     assert not any(bin_folder.is_relative_to(folder) for folder in found.folders), "the whole home would be visible"
 
@@ -165,8 +165,8 @@ def test_a_python_in_the_home_itself_shows_its_libraries_and_not_the_home(
     (home / "bin" / "python").touch()
     library = str(home / "lib" / "python3.11")
     said = {"prefixes": [str(home)] * 4, "libraries": [library] * 2, "shared": ["", ""]}
-    monkeypatch.setattr(interpreters, "_ask", lambda python, modified: said)
-    found = interpreters.paths_of(str(home / "bin" / "python"), [home])
+    monkeypatch.setattr(interpreters, "_query", lambda python, modified: said)
+    found = interpreters.required_paths(str(home / "bin" / "python"), [home])
     assert set(found.folders) == {Path(library), home / "bin" / "python"}
 
 
@@ -175,7 +175,7 @@ def test_a_python_that_does_not_run_is_a_reason(tmp_path: Path) -> None:
     broken.write_text("#!/bin/sh\necho it is broken >&2; exit 1\n")
     broken.chmod(0o755)
     with pytest.raises(ValueError, match="it is broken"):
-        interpreters.paths_of(str(broken), [])
+        interpreters.required_paths(str(broken), [])
 
 
 # Where it does not work
@@ -189,7 +189,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.chmod(0o755)
     monkeypatch.setattr(confinement_check.shutil, "which", lambda name: str(program))
     monkeypatch.setattr(confinement_check.os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(confinement_check, "SWITCHES", ())
+    monkeypatch.setattr(confinement_check, "KERNEL_SETTINGS", ())
     monkeypatch.setattr(confinement_check.compileall, "compile_dir", lambda *_, **__: True)
     monkeypatch.delenv("SCHEDULEARN_CONFINE", raising=False)
     return tmp_path
@@ -208,7 +208,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch, works: Any) -> list[Sandbox]:
 
 def test_the_strictest_that_works_is_taken(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refusing(monkeypatch, lambda sandbox: True)
-    found = find(machine)
+    found = find_confinement(machine)
     assert found.sandbox == Sandbox(str(machine / "bwrap"), own_processes=True, nested_users=False, sizes=True)
     assert found.problem is None and found.kind == FilesAndProcesses()
 
@@ -217,7 +217,7 @@ def test_where_only_proc_is_refused_files_are_confined_and_the_page_says_what_is
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried = refusing(monkeypatch, lambda sandbox: not sandbox.own_processes)
-    found = find(machine)
+    found = find_confinement(machine)
     assert found.sandbox is not None and not found.sandbox.own_processes and not found.sandbox.nested_users
     assert [sandbox.own_processes for sandbox in tried] == [True, True, False]
     assert found.problem is not None and "see the processes of this machine" in found.problem.text
@@ -226,7 +226,7 @@ def test_where_only_proc_is_refused_files_are_confined_and_the_page_says_what_is
 
 def test_without_bubblewrap_it_says_how_to_get_it(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(confinement_check.shutil, "which", lambda name: None)
-    found = find(machine)
+    found = find_confinement(machine)
     assert found.sandbox is None and found.problem is not None and not found.problem.blocking
     assert "everything you can" in found.problem.text and "apt-get install bubblewrap" in found.problem.fix
     assert "Docker Engine" in found.problem.fix and found.kind == NotConfined()
@@ -236,7 +236,7 @@ def test_a_bubblewrap_that_does_not_work_is_a_reason_on_the_page_and_in_the_log(
     machine: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     refusing(monkeypatch, lambda sandbox: False)
-    found = find(machine)
+    found = find_confinement(machine)
     assert found.sandbox is None and found.problem is not None and "Can't mount proc" in found.problem.fix
     assert "Jobs are not confined" in caplog.text
 
@@ -244,8 +244,10 @@ def test_a_bubblewrap_that_does_not_work_is_a_reason_on_the_page_and_in_the_log(
 def test_a_setting_of_the_kernel_that_forbids_it_is_named(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refusing(monkeypatch, lambda sandbox: False)
     forbids = Path("/proc/sys/kernel/pid_max").read_text().strip()
-    monkeypatch.setattr(confinement_check, "SWITCHES", (("kernel/missing", "1", "0"), ("kernel/pid_max", forbids, "7")))
-    found = find(machine)
+    monkeypatch.setattr(
+        confinement_check, "KERNEL_SETTINGS", (("kernel/missing", "1", "0"), ("kernel/pid_max", forbids, "7"))
+    )
+    found = find_confinement(machine)
     assert found.problem is not None and "sudo sysctl -w kernel.pid_max=7" in found.problem.fix
 
 
@@ -257,14 +259,14 @@ def test_a_root_that_cannot_give_files_away_is_a_reason(machine: Path, monkeypat
 
     monkeypatch.setattr(confinement_check.os, "geteuid", lambda: 0)
     monkeypatch.setattr(confinement_check.os, "chown", refused)
-    found = find(machine)
+    found = find_confinement(machine)
     assert found.sandbox is None and found.problem is not None and "Invalid argument" in found.problem.fix
 
 
 def test_it_can_be_switched_off(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = refusing(monkeypatch, lambda sandbox: True)
     monkeypatch.setenv("SCHEDULEARN_CONFINE", "no")
-    found = find(machine)
+    found = find_confinement(machine)
     assert found.sandbox is None and not tried and found.problem is not None
     assert "SCHEDULEARN_CONFINE" in found.problem.fix
 
@@ -274,5 +276,5 @@ def test_a_program_that_refuses_everything_is_found_out_by_trying(
 ) -> None:
     (machine / "bwrap").write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2; exit 1\n")
     monkeypatch.setattr(confinement_check, "hidden_folders", lambda state: (machine,))
-    found = find(machine)
+    found = find_confinement(machine)
     assert found.sandbox is None and found.problem is not None and "No permissions" in found.problem.fix

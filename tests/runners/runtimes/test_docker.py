@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runners.runtime import ContainerRuntime, CreateError, EngineError, Folders, Observed
+from runners.runtime import ContainerRuntime, CreateError, EngineError, Folders, ObservedContainer
 from runners.runtimes.docker import DockerRuntime, connect
 from runners.runtimes.host_config import container_config, network_config, owner_for
 from runners.spec import Resources, RunSpec
@@ -35,7 +35,9 @@ def run(runtime: ContainerRuntime, spec: RunSpec, folders: Folders, script: str)
     runtime.start(spec.name)
 
 
-def wait(runtime: ContainerRuntime, until: Callable[[list[Observed]], bool], seconds: float = 30) -> list[Observed]:
+def wait(
+    runtime: ContainerRuntime, until: Callable[[list[ObservedContainer]], bool], seconds: float = 30
+) -> list[ObservedContainer]:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if until(seen := runtime.list()):
@@ -44,7 +46,7 @@ def wait(runtime: ContainerRuntime, until: Callable[[list[Observed]], bool], sec
     raise AssertionError(f"still {runtime.list()} after {seconds} s")
 
 
-def exited(seen: list[Observed]) -> bool:
+def exited(seen: list[ObservedContainer]) -> bool:
     return bool(seen) and all(one.state == "exited" for one in seen)
 
 
@@ -112,7 +114,7 @@ def test_a_network_whose_containers_were_never_made_is_removed_in_time(
     runtime.create(used, folders)
     runtime.check()
     assert runtime._networks(runtime.identity.engine_name(str(left.network))), "it may be about to be used"
-    monkeypatch.setattr("runners.runtimes.docker.UNUSED_SECONDS", 0.0)
+    monkeypatch.setattr("runners.runtimes.docker.UNUSED_NETWORK_SECONDS", 0.0)
     runtime.check()
     assert not runtime._networks(runtime.identity.engine_name(str(left.network)))
     assert runtime._networks(runtime.identity.engine_name(str(used.network)))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runners.runtime import CreateError, EngineError, Folders
-from runners.runtimes.fake import FENCE_SECONDS, BadRuntime, FakeRuntime, NeverRuntime, SlowRuntime
+from runners.runtimes.fake import FENCE_SECONDS, FailingRuntime, FakeRuntime, SlowRuntime, StuckRuntime
 from tests.runners.conftest import make_spec
 
 
@@ -109,11 +109,11 @@ def test_it_may_die_of_its_memory(clock: Clock, folders: Folders) -> None:
 
 
 def test_the_failing_kinds_fail_as_they_say(clock: Clock, folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
-    never = NeverRuntime(clock)
+    never = StuckRuntime(clock)
     name = started(never, folders)
     never.stop(name, 0)
     assert [seen.state for seen in never.list()] == ["created"]
-    bad = BadRuntime(("create", "list"), clock=clock)
+    bad = FailingRuntime(("create", "list"), clock=clock)
     with pytest.raises(EngineError):
         bad.create(make_spec(), folders)
     bad.create(make_spec(), folders)
@@ -121,7 +121,7 @@ def test_the_failing_kinds_fail_as_they_say(clock: Clock, folders: Folders, monk
         bad.list()
     assert len(bad.list()) == 1
     with pytest.raises(CreateError):
-        BadRuntime(("create",), error=CreateError("No.")).create(make_spec(), folders)
+        FailingRuntime(("create",), error=CreateError("No.")).create(make_spec(), folders)
     rests: list[float] = []
     monkeypatch.setattr("runners.runtimes.fake.time.sleep", rests.append)
     SlowRuntime(0.05, clock=clock).list()

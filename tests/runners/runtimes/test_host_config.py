@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runners.runtime import Folders
-from runners.runtimes.host_config import MIN_UID, Host, Identity, container_config, network_config, owner_for
+from runners.runtimes.host_config import MIN_UID, AgentIdentity, Host, container_config, network_config, owner_for
 from runners.spec import CollectiveGroup, JobIdentity, Resources, RunSpec
 from tests.runners.conftest import GROUP, make_spec
 
 HOST = Host(cpus=8, memory_mib=32_768)
-IDENTITY = Identity("installation", "node")
+IDENTITY = AgentIdentity("installation", "node")
 FOLDERS = Folders(
     **{name: Path("/agent") / name for name in ("workspace", "control", "scribe", "outputs", "checkpoints", "data")}
 )
@@ -195,7 +195,7 @@ def test_over_several_nodes_an_unknown_name_takes_a_second() -> None:
 
 
 def test_two_installations_never_share_a_name_or_a_bridge() -> None:
-    other = Identity("another", "node")
+    other = AgentIdentity("another", "node")
     assert IDENTITY.engine_name("sl-1-a1-0") != other.engine_name("sl-1-a1-0")
     assert IDENTITY.bridge("sl-1-a1") != other.bridge("sl-1-a1")
     assert len(IDENTITY.bridge("sl-1-a1")) == 15  # the kernel's limit for an interface

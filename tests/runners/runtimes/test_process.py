@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from runners.host import processes
-from runners.runtime import CreateError, Folders, Observed
+from runners.runtime import CreateError, Folders, ObservedContainer
 from runners.runtimes import process
 from runners.runtimes.process import ProcessRuntime
 from runners.spec import JobIdentity
@@ -29,7 +29,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (launch / "supervisor.py").write_text(
         "import os, runpy\nos.chdir(os.environ['SCHEDULEARN_WORKSPACE'])\nrunpy.run_path('main.py', run_name='__main__')"
     )
-    monkeypatch.setattr(process, "HERE", tmp_path / "here")
+    monkeypatch.setattr(process, "CODE_ROOT", tmp_path / "here")
 
 
 def make_runtime(tmp_path: Path) -> ProcessRuntime:
@@ -59,7 +59,7 @@ def wait(until: Callable[[], object], seconds: float = 15) -> None:
         time.sleep(0.02)
 
 
-def only(runtime: ProcessRuntime) -> Observed:
+def only(runtime: ProcessRuntime) -> ObservedContainer:
     (seen,) = runtime.list()
     return seen
 
@@ -74,7 +74,7 @@ def test_every_verb_may_be_repeated(runtime: ProcessRuntime, folders: Folders) -
     runtime.start(spec.name)
     wait(lambda: only(runtime).state == "exited")
     runtime.start(spec.name)
-    assert only(runtime) == Observed(spec.name, spec.job, spec.attempt, spec.number, "exited", 3)
+    assert only(runtime) == ObservedContainer(spec.name, spec.job, spec.attempt, spec.number, "exited", 3)
     assert runtime.logs(spec.name, 100) == b"hello\n"
     for _ in range(2):
         runtime.stop(spec.name, 1)
@@ -129,12 +129,12 @@ def test_two_threads_may_see_one_end(
 ) -> None:
     """One lists while the other stops."""
     run(runtime, folders, "raise SystemExit(3)")
-    whole, seen = os.fsync, list[Observed]()
+    whole, seen = os.fsync, list[ObservedContainer]()
 
     def interrupted(handle: int) -> None:
         whole(handle)
         if not seen:
-            seen.append(Observed("in hand", 0, 0, 0, "running"))
+            seen.append(ObservedContainer("in hand", 0, 0, 0, "running"))
             other = threading.Thread(target=lambda: seen.extend(runtime.list()))
             other.start()
             other.join()
@@ -169,12 +169,12 @@ def test_an_end_that_was_seen_before_its_start_was_written_down_is_an_end(
 def test_a_number_that_was_given_to_somebody_else_is_not_ours(runtime: ProcessRuntime, folders: Folders) -> None:
     name = run(runtime, folders, "pass")
     wait(lambda: only(runtime).state == "exited")
-    mine = processes.identify(os.getpid())
+    mine = processes.identity_of(os.getpid())
     for stranger in ({**mine, "started": "1"}, {**mine, "boot": "another"}):
-        assert not processes.alive(stranger)
-        processes.send(stranger, signal.SIGKILL)  # would end this test
-        assert processes.in_session_of(stranger) == set()
-    assert processes.alive(mine)
+        assert not processes.is_alive(stranger)
+        processes.send_signal(stranger, signal.SIGKILL)  # would end this test
+        assert processes.pids_in_session(stranger) == set()
+    assert processes.is_alive(mine)
     runtime.remove(name)
 
 
@@ -219,9 +219,9 @@ def test_nobody_escapes_by_leaving_the_session(runtime: ProcessRuntime, folders:
     name = run(runtime, folders, script)
     wait(lambda: only(runtime).state == "exited")
     escaped = int(runtime.logs(name, 100))
-    assert processes.start_mark(escaped) is not None
+    assert processes.start_time(escaped) is not None
     runtime.remove(name)
-    assert processes.start_mark(escaped) is None
+    assert processes.start_time(escaped) is None
 
 
 def test_another_installations_processes_are_not_listed(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from runners.runtime import Folders
-from runners.runtimes.confinement_check import find
+from runners.runtimes.confinement_check import find_confinement
 from runners.runtimes.process import ProcessRuntime
 from runners.spec import Resources, RunSpec
 
@@ -46,7 +46,7 @@ def run(runtime: ProcessRuntime, agent: Path, number: int, job: dict[str, Any]) 
     log, end = places["scribe"] / "log" / "0.log", time.monotonic() + PATIENCE_SECONDS
     while runtime.list()[0].state != "exited" and time.monotonic() < end:
         if job.get("stop_at") and log.exists() and job["stop_at"] in log.read_text():
-            next_agent = ProcessRuntime("installation", "node", runtime.state, lambda key: None, find)
+            next_agent = ProcessRuntime("installation", "node", runtime.state, lambda key: None, find_confinement)
             (next_agent if job.get("by_next_agent") else runtime).stop(spec.name, 10)
         time.sleep(0.05)
     seen = runtime.list()[0]
@@ -65,7 +65,7 @@ def run(runtime: ProcessRuntime, agent: Path, number: int, job: dict[str, Any]) 
 
 def main(home: Path, python: str) -> None:
     agent = home / "agent"
-    runtime = ProcessRuntime("installation", "node", agent / "processes", lambda key: python, find)
+    runtime = ProcessRuntime("installation", "node", agent / "processes", lambda key: python, find_confinement)
     results = [run(runtime, agent, number, job) for number, job in enumerate(json.load(sys.stdin), start=1)]
     print(json.dumps({"confinement": runtime.confinement.kind.text, "problems": len(runtime.check()), "jobs": results}))
 

@@ -27,8 +27,8 @@ from portal.ops.up.preflight import AlreadyRunningError, lock_home
 from portal.ops.up.processes import Program, ProgramManager
 from portal.ops.up.welcome import Story
 from portal.refused import Refused
-from runners.agent.settings import Identity
-from runners.demo.nodes import DemoAgent, ReachedStep, start_node
+from runners.agent.settings import NodeIdentity
+from runners.demo.nodes import DemoAgent, JobProgress, start_node
 
 SUBMIT_SECONDS = 25.0
 ANSWER_SECONDS = 60.0
@@ -141,7 +141,7 @@ class Command(up.Command):
         self._wait_for_answer()
         for node in Node.objects.filter(removed_at=None, runtime=Node.Runtime.FAKE):
             home = people.node_home(node.name)
-            identity = Identity.read(home / "node.json")
+            identity = NodeIdentity.read(home / "node.json")
             if identity is not None:
                 self.agents.append(start_node(home, self._url(), identity, node.gpus.count(), reached_for_agent))
         admin, *others = people.PEOPLE
@@ -181,14 +181,14 @@ class Command(up.Command):
             connection.close()
 
 
-def reached(job: int) -> ReachedStep | None:
+def reached(job: int) -> JobProgress | None:
     """Return how far the earlier attempts of a resumable job got; None when there are none."""
     known = Progress.objects.filter(attempt__job=job, attempt__job__resumable=True, attempt__ended_at__isnull=False)
     last = known.filter(batch__gt=0, total__gt=0).order_by("attempt__number").last()
-    return ReachedStep(last.step, (last.total or 0) // last.batch) if last else None
+    return JobProgress(last.step, (last.total or 0) // last.batch) if last else None
 
 
-def reached_for_agent(job: int) -> ReachedStep | None:
+def reached_for_agent(job: int) -> JobProgress | None:
     """Return the same as ``reached``, in a thread that keeps no database connection."""
     try:
         return reached(job)

@@ -30,7 +30,7 @@ from portal.ops.up.terminal import Terminal
 from portal.ops.up.welcome import Story, submit_examples, unfinished_examples
 from portal.serving.handover import handover_pair
 from portal.ui import counted
-from runners.agent.settings import Identity
+from runners.agent.settings import NodeIdentity
 from runners.agent.signals import StopSignal
 
 LOOK_SECONDS = 0.5
@@ -244,7 +244,7 @@ def start_command(command: str, home: Path) -> str:
 def running_here(home: Path) -> int:
     """Return how many jobs run on this machine, whose agent ends with the portal."""
     try:
-        identity = Identity.read(home / "agent" / "node.json")
+        identity = NodeIdentity.read(home / "agent" / "node.json")
         if identity is None:
             return 0
         parts = Container.objects.filter(node=identity.node, exited_at=None, attempt__ended_at=None)

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from runners.agent.portal_client import PortalAwayError, PortalRefusedError
+from runners.agent.portal_client import PortalRefusedError, PortalUnavailableError
 from runners.host.node_files import NodeFiles, read_json_beneath
 from runners.spec import RunSpec
 
 RANK_GROUPS_SECONDS = 2.0
-AWAY_SECONDS = 5.0
+UNAVAILABLE_RETRY_SECONDS = 5.0
 MAX_RANK_GROUPS = 50
-"""So many the portal accepts in one request."""
+"""The maximum number that the portal accepts in one request."""
 
 
 class RankGroupPortal(Protocol):
@@ -36,8 +36,8 @@ class RankGroupReports:
                 continue
             try:
                 self._portal.report_rank_groups(name, groups[-MAX_RANK_GROUPS:])
-            except PortalAwayError:
-                return AWAY_SECONDS
+            except PortalUnavailableError:
+                return UNAVAILABLE_RETRY_SECONDS
             except PortalRefusedError:
                 pass  # the portal cannot read them; sending them again would not help
             self._sent[name] = groups

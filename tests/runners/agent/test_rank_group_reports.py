@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from runners.agent.portal_client import PortalAwayError, PortalRefusedError
-from runners.agent.ring_reports import AWAY_SECONDS, RankGroupReports
+from runners.agent.portal_client import PortalRefusedError, PortalUnavailableError
+from runners.agent.rank_group_reports import UNAVAILABLE_RETRY_SECONDS, RankGroupReports
 from runners.host.node_files import NodeFiles
 from tests.runners.conftest import make_spec
 
@@ -59,8 +59,8 @@ def test_each_change_is_sent_once(files: NodeFiles, portal: Portal) -> None:
 def test_what_did_not_arrive_is_sent_again_and_what_was_refused_is_not(files: NodeFiles, portal: Portal) -> None:
     reports = RankGroupReports(files, portal, lambda: [DRIVER])
     write_status(files, rings(1))
-    portal.mood = PortalAwayError("away")
-    assert reports.send() == AWAY_SECONDS
+    portal.mood = PortalUnavailableError("away")
+    assert reports.send() == UNAVAILABLE_RETRY_SECONDS
     portal.mood = PortalRefusedError(400, "what?")
     assert reports.send() is None
     portal.mood = None
