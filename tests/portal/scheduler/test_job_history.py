@@ -47,7 +47,7 @@ def like(job: Job, arguments: str = "[]") -> tuple[float, ...]:
 def test_use_falls_into_the_days_it_was_in(node: Node) -> None:
     job = ran(node, 2, 3 * 3600, NOW - timedelta(hours=23))
     ran(node, 1, 3600, NOW - timedelta(days=31))
-    used = read().used([HeldGpus(job.submitted_by_id, 0, NOW.timestamp() - 60, 4)], NOW.timestamp())
+    used = read().gpu_seconds_by_day([HeldGpus(job.submitted_by_id, 0, NOW.timestamp() - 60, 4)], NOW.timestamp())
     [days] = used.values()
     assert days[:3] == pytest.approx([2 * 3600 + 240, 4 * 3600, 0], abs=1)
     assert len(days) == USAGE_DAYS
@@ -62,7 +62,7 @@ def test_use_adds_up_to_what_was_held_in_the_last_thirty_days(node: Node) -> Non
         ran(node, gpus, seconds, end)
         oldest = NOW - timedelta(days=USAGE_DAYS)
         expected += gpus * max(0.0, (end - max(oldest, end - timedelta(seconds=seconds))).total_seconds())
-    used = read().used([], NOW.timestamp())
+    used = read().gpu_seconds_by_day([], NOW.timestamp())
     assert sum(sum(days) for days in used.values()) == pytest.approx(expected, abs=5)
     assert all(0 <= second <= 8 * 86_400 * 40 for days in used.values() for second in days)
 
@@ -73,7 +73,7 @@ def test_people_and_groups_are_distinguished(node: Node) -> None:
     group = Group.objects.create(name="vision")
     mine, ours = ran(node, 1, 100), ran(node, 1, 200, group=group)
     theirs = ran(node, 1, 300, owner="bob")
-    used = read().used([], NOW.timestamp())
+    used = read().gpu_seconds_by_day([], NOW.timestamp())
     assert {key: sum(days) for key, days in used.items()} == pytest.approx(
         {(mine.submitted_by_id, 0): 100, (ours.submitted_by_id, group.pk): 200, (theirs.submitted_by_id, 0): 300},
         abs=0.2,
@@ -98,7 +98,7 @@ def test_reading_step_by_step_gives_the_same_as_reading_at_once(node: Node) -> N
             continue
         fresh = read(now)
         at, people = now.timestamp(), (job.submitted_by_id, job.project_id)
-        assert kept.used([], at) == fresh.used([], at)
+        assert kept.gpu_seconds_by_day([], at) == fresh.gpu_seconds_by_day([], at)
         for arguments in ('["0"]', '["1"]', "[]"):
             speeds = [each.speeds(script(job), 8, 8).fixed for each in (kept, fresh)]
             assert speeds[0] == speeds[1]
