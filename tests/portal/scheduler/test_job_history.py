@@ -1,7 +1,7 @@
 """What is learnt from the lab's past, and that reading it step by step gives the same as reading it at once."""
 
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
@@ -19,8 +19,14 @@ from tests.portal.control_world import queue, ready_node
 from tests.portal.past import attempt, changed, ran
 
 pytestmark = pytest.mark.django_db
-NOW = timezone.now()
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
+
+
+@pytest.fixture(autouse=True)
+def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stop the clock, since this module's tests may begin an hour after it was imported."""
+    monkeypatch.setattr(timezone, "now", lambda: NOW)
 
 
 @pytest.fixture
