@@ -29,7 +29,7 @@ from pathlib import Path
 from runners.environments.builds import LOCAL_BASE, PUBLIC_BASE, DockerEnvironments, ProcessEnvironments
 from runners.environments.docker_images import DockerImages
 from runners.environments.preparing import cache_home, content_key
-from runners.launch.ranks import KEEP_MEMORY
+from runners.launch.ranks import MALLOC_VARIABLES
 from runners.messages import Message
 from runners.runtime import EngineError
 from runners.runtimes.docker import connect
@@ -168,7 +168,7 @@ def rank_env(python: str) -> dict[str, str]:
         "HOME": os.environ.get("HOME", "/tmp"),
         "PYTHONPATH": str(ROOT / "runners" / "training"),
         "OMP_NUM_THREADS": "1",
-        **KEEP_MEMORY,
+        **MALLOC_VARIABLES,
     }
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from portal.cluster import agent_package
 from runners.environments import pip_settings
 from runners.environments.installing import Uv, uv_program
-from runners.environments.preparing import ProgramError, tail
+from runners.environments.preparing import ProgramError, read_tail
 
 ROOT = Path(__file__).resolve().parents[2]
 OLDEST_PYTHON = "3.11"
@@ -84,7 +84,7 @@ def main(words: Sequence[str]) -> int:
                 write(lock, ROOT, uv, log, given.upgrade)
                 sys.stdout.write(f"{lock.path} is locked.\n")
         except ProgramError as error:
-            sys.stderr.write(f"Locking the packages failed.\n{tail(log) or error}\n")
+            sys.stderr.write(f"Locking the packages failed.\n{read_tail(log) or error}\n")
             return 1
         except pip_settings.UntranslatableError as error:
             sys.stderr.write(

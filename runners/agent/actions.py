@@ -39,8 +39,8 @@ from runners.agent.reconcile import (
 )
 from runners.host.exclusive import BusyError
 from runners.host.node_files import NodeFiles, read_json_beneath, write_atomic, write_json
-from runners.launch.fence import COUNTS_FROM_THE_REPORT, lease_content
-from runners.launch.scribe import keep_room
+from runners.launch.fence import COUNTS_FROM_REPORT, lease_content
+from runners.launch.log_writer import reserve_space
 from runners.messages import Message
 from runners.messages.containers import (
     AwaitingConfirmation,
@@ -287,7 +287,7 @@ class ActionExecutor:
             raise NotReadyError(AwaitingSharedFolder())
         self.claims.claim(spec)
         folders = self.files.make_container(spec)
-        keep_room(folders.scribe)
+        reserve_space(folders.scribe)
         write_json(folders.control / "job.json", spec.to_json())
         self._write_control(spec, container.control)
         if spec.role == "host":
@@ -434,7 +434,7 @@ def _refusal_as_create_error(kind: Callable[[str], Message]) -> Iterator[None]:
 
 def accepts_late_renewal(files: NodeFiles, name: str) -> bool:
     """Whether a late reply may renew this container's lease: a supervisor of an earlier release counts from the reply."""
-    return read_json_beneath(files.scribe(name), "status.json").get("lease") == COUNTS_FROM_THE_REPORT
+    return read_json_beneath(files.scribe(name), "status.json").get("lease") == COUNTS_FROM_REPORT
 
 
 LEASE_BYTES = 160

@@ -21,22 +21,22 @@ from typing import Any, Literal, Protocol
 from runners.environments import horovod_wheel, image_digests, images
 from runners.environments.docker_images import DockerImages
 from runners.environments.images import Entry
-from runners.environments.installing import downloaded, make_environment, uv_program
+from runners.environments.installing import current_download, make_environment, uv_program
 from runners.environments.preparing import (
     TICK_SECONDS,
     PrepareError,
     ProgramError,
     Progress,
-    alone,
     cache_home,
     content_key,
+    exclusive_lock,
     explain,
-    need_space,
+    require_space,
     run,
     temporary_folder,
 )
 from runners.environments.targets import Target, this_machine
-from runners.environments.wheels import Pins, framework_of, make, pins_of, recipe_key, wheelhouse
+from runners.environments.wheels import Pins, find_framework, make_folder, pinned_packages, recipe_key, wheelhouse
 from runners.host.exclusive import ExclusiveSection
 from runners.messages import Message
 from runners.messages.environment_failures import (
@@ -109,7 +109,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedEnvironment:
     """A prepared environment. ``reference`` is what runs it: an image's tag, or the path of a python."""
 
     digest: str
@@ -138,7 +138,7 @@ class BaseEnvironments(ABC):
 
     def __init__(self) -> None:
         self._reports: dict[str, Report] = {}
-        self._prepared: dict[str, Prepared] = {}
+        self._prepared: dict[str, PreparedEnvironment] = {}
         self._lock = threading.Lock()
         self._section = ExclusiveSection("preparing an environment")
 
@@ -146,7 +146,7 @@ class BaseEnvironments(ABC):
         with self._section.enter(PREPARE_SECONDS):
             entry = images.find(key)
             if entry is None:
-                return self._note(Report(key, state="failed", message=UnknownEnvironment(key)))
+                return self._record(Report(key, state="failed", message=UnknownEnvironment(key)))
 
             reached = 0
 
@@ -154,7 +154,7 @@ class BaseEnvironments(ABC):
                 """Report the progress, which never decreases, whatever each step estimates."""
                 nonlocal reached
                 reached = max(reached, min(99, percent))
-                self._note(Report(key, state="preparing", progress_percent=reached, message=step))
+                self._record(Report(key, state="preparing", progress_percent=reached, message=step))
                 if progress is not None:
                     progress(reached, step)
 
@@ -162,14 +162,14 @@ class BaseEnvironments(ABC):
             try:
                 prepared = self._make(entry, report)
             except PrepareError as error:
-                return self._note(Report(key, state="failed", message=error.failure))
+                return self._record(Report(key, state="failed", message=error.failure))
             except EngineError as error:
-                return self._note(Report(key, state="failed", message=EngineFailed(error.message)))
+                return self._record(Report(key, state="failed", message=EngineFailed(error.message)))
             except OSError as error:
-                return self._note(Report(key, state="failed", message=SystemRefused(str(error))))
+                return self._record(Report(key, state="failed", message=SystemRefused(str(error))))
             with self._lock:
                 self._prepared[key] = prepared
-            return self._note(Report(key, prepared.digest, "ready", 100, prepared.origin))
+            return self._record(Report(key, prepared.digest, "ready", 100, prepared.origin))
 
     def reports(self) -> list[Report]:
         with self._lock:
@@ -180,24 +180,24 @@ class BaseEnvironments(ABC):
             prepared = self._prepared.get(key)
         if prepared is None:
             return None
-        if self._is_there(prepared):
+        if self._exists(prepared):
             return prepared.reference
         with self._lock:
             self._prepared.pop(key, None)
             self._reports[key] = replace(self._reports[key], state="waiting", progress_percent=0, message=Gone())
         return None
 
-    def _note(self, report: Report) -> Report:
+    def _record(self, report: Report) -> Report:
         with self._lock:
             self._reports[report.key] = report
         return report
 
     @abstractmethod
-    def _make(self, entry: Entry, progress: Progress) -> Prepared:
+    def _make(self, entry: Entry, progress: Progress) -> PreparedEnvironment:
         """Make an environment. Raises PrepareError with what would fix it."""
 
     @abstractmethod
-    def _is_there(self, prepared: Prepared) -> bool:
+    def _exists(self, prepared: PreparedEnvironment) -> bool:
         """Whether a prepared environment still exists."""
 
 
@@ -208,8 +208,8 @@ class ProcessEnvironments(BaseEnvironments):
         super().__init__()
         self.target = this_machine(cuda)
 
-    def _make(self, entry: Entry, progress: Progress) -> Prepared:
-        pins = pins_of(entry, self.target, progress, 1)
+    def _make(self, entry: Entry, progress: Progress) -> PreparedEnvironment:
+        pins = pinned_packages(entry, self.target, progress, 1)
         compiles = entry.horovod is not None and horovod_wheel.find(entry, self.target, pins) is None
         if compiles and (lacking := horovod_wheel.missing_tools(self.target)):
             raise lacking
@@ -221,29 +221,29 @@ class ProcessEnvironments(BaseEnvironments):
             entry.check,
             self.target.key_text,
             recipe_key(entry, self.target),
-            name_of(wheel),
+            wheel_name(wheel),
             sys.prefix,
         )
         folder = cache_home() / "envs" / f"{entry.key}-{digest[:12]}"
         python, done = folder / "bin" / "python", folder / ".complete"
-        with alone(cache_home() / "locks" / f"env-{folder.name}", progress, begin):
+        with exclusive_lock(cache_home() / "locks" / f"env-{folder.name}", progress, begin):
             if not done.exists():
-                need_space(cache_home(), entry.disk_mib)
+                require_space(cache_home(), entry.disk_mib)
                 shutil.rmtree(folder, ignore_errors=True)
                 self._install(entry, folder, pins, wheel, progress, begin)
                 done.touch()
-        return Prepared(digest, str(python))
+        return PreparedEnvironment(digest, str(python))
 
     def _install(
         self, entry: Entry, folder: Path, pins: Pins, wheel: Path | None, progress: Progress, begin: int
     ) -> None:
         """Install and check the packages. ``begin`` is the percentage that is done already."""
-        log = make(cache_home() / "logs") / f"install-{entry.key}.log"
+        log = make_folder(cache_home() / "logs") / f"install-{entry.key}.log"
         log.unlink(missing_ok=True)
 
         def installing(seconds: float, output: str) -> None:
             share = seconds / (seconds + INSTALL_SECONDS)
-            what = downloaded(output)
+            what = current_download(output)
             step = (
                 DownloadingPackage(what, seconds=int(seconds))
                 if what
@@ -263,7 +263,7 @@ class ProcessEnvironments(BaseEnvironments):
         except ProgramError as error:
             raise explain(error, Stage("installing"), log) from error
 
-    def _is_there(self, prepared: Prepared) -> bool:
+    def _exists(self, prepared: PreparedEnvironment) -> bool:
         return Path(prepared.reference).exists()
 
 
@@ -292,19 +292,19 @@ class DockerEnvironments(BaseEnvironments):
             self._engine = DockerImages()
         return self._engine
 
-    def _make(self, entry: Entry, progress: Progress) -> Prepared:
-        base = self._base(progress)
+    def _make(self, entry: Entry, progress: Progress) -> PreparedEnvironment:
+        base = self._choose_base_image(progress)
         target = self.engine.target(base, self.cuda)
-        pins = pins_of(entry, target, progress, 3)
+        pins = pinned_packages(entry, target, progress, 3)
         house = wheelhouse(entry, target, pins, progress, (4, 25 if entry.horovod else 70))
-        wheel = horovod_wheel.ensure(entry, target, pins, progress, self._builder(target, house), (25, 70))
-        packages = self._packages(entry, base, target, house, wheel, progress)
+        wheel = horovod_wheel.ensure(entry, target, pins, progress, self._choose_builder(target, house), (25, 70))
+        packages = self._build_packages_image(entry, base, target, house, wheel, progress)
         launch = {f"schedulearn/runners/{name}": RUNNERS / name for name in LAUNCH_PATHS}
         recipe = (images.FOLDER / "job.Dockerfile").read_bytes()
-        digest = content_key("job 2", packages, self.engine.id_of(packages) or "", recipe, tree(launch))
+        digest = content_key("job 2", packages, self.engine.id_of(packages) or "", recipe, hash_files(launch))
         tag = f"schedulearn-job:{entry.key}-{digest[:12]}"
         if self.engine.id_of(tag) is None:
-            with building(progress, BuildingImage(packages=False), (94, 99)) as step:
+            with report_build(progress, BuildingImage(packages=False), (94, 99)) as step:
                 self.engine.build(
                     {**launch, "Dockerfile": recipe},
                     "Dockerfile",
@@ -313,12 +313,12 @@ class DockerEnvironments(BaseEnvironments):
                     cache_home() / "logs" / f"image-{entry.key}.log",
                     step,
                 )
-            self.engine.drop_old("schedulearn-job", entry.key, keep=tag)
-            self.engine.drop_old("schedulearn-packages", entry.key, keep=packages)
+            self.engine.remove_old_images("schedulearn-job", entry.key, keep=tag)
+            self.engine.remove_old_images("schedulearn-packages", entry.key, keep=packages)
         origin = image_digests.origin(base, self.engine.repo_digests(base), self.engine.id_of(base) or "")
-        return Prepared(self.engine.id_of(tag) or digest, tag, origin)
+        return PreparedEnvironment(self.engine.id_of(tag) or digest, tag, origin)
 
-    def _base(self, progress: Progress) -> str:
+    def _choose_base_image(self, progress: Progress) -> str:
         """Return the image named by the settings, with its digest if they pin one; else the public one, or what
         deploy/base-image.sh made."""
         wanted = [self.base_image] if self.base_image else [PUBLIC_BASE, LOCAL_BASE]
@@ -329,14 +329,14 @@ class DockerEnvironments(BaseEnvironments):
         image_digests.verify(image, self.engine.repo_digests(image))
         return image
 
-    def _packages(
+    def _build_packages_image(
         self, entry: Entry, base: str, target: Target, house: Path, wheel: Path | None, progress: Progress
     ) -> str:
         script = (images.FOLDER / "packages.sh").read_text()
         requirements = entry.requirements_on(self.cuda)
         base_id = self.engine.id_of(base) or ""
         ours = (script, entry.check, requirements.read_bytes())
-        digest = content_key("packages 3", *ours, base_id, house.name, name_of(wheel))
+        digest = content_key("packages 3", *ours, base_id, house.name, wheel_name(wheel))
         tag = f"schedulearn-packages:{entry.key}-{digest[:12]}"
         if self.engine.id_of(tag) is None:
             with temporary_folder(cache_home(), "schedulearn-own-") as own:
@@ -346,7 +346,7 @@ class DockerEnvironments(BaseEnvironments):
                     shutil.copy(wheel, own)
                 if target.machine == platform.machine() and (uv := uv_program()) is not None:
                     shutil.copy(uv, own / "uv")
-                with building(progress, BuildingImage(packages=True), (71, 92)) as step:
+                with report_build(progress, BuildingImage(packages=True), (71, 92)) as step:
                     self.engine.install(
                         base,
                         script,
@@ -358,7 +358,7 @@ class DockerEnvironments(BaseEnvironments):
                     )
         return tag
 
-    def _builder(self, target: Target, house: Path) -> horovod_wheel.Build:
+    def _choose_builder(self, target: Target, house: Path) -> horovod_wheel.Build:
         """Return how Horovod is compiled: by this machine's compiler if the result runs in the image, else in a container."""
         return horovod_wheel.build_here if self.host_can_build(target) else partial(self._build_in_container, house)
 
@@ -376,7 +376,7 @@ class DockerEnvironments(BaseEnvironments):
         image_digests.verify(image, self.engine.repo_digests(image))
         target = self.engine.target(image, self.cuda)
         with tempfile.TemporaryDirectory(prefix="schedulearn-tools-") as folder:
-            tools = horovod_wheel.tools_house(target, Path(folder), progress)
+            tools = horovod_wheel.fetch_tools(target, Path(folder), progress)
             mounts = {
                 source: ("/source", True),
                 house: ("/house", False),
@@ -384,17 +384,17 @@ class DockerEnvironments(BaseEnvironments):
                 out: ("/out", True),
             }
             began = time.monotonic()
-            script = horovod_wheel.container_script(framework_of(pins))
-            log = make(cache_home() / "logs") / "build-horovod-in-container.log"
+            script = horovod_wheel.container_script(find_framework(pins))
+            log = make_folder(cache_home() / "logs") / "build-horovod-in-container.log"
             for output in self.engine.run_mounted(image, script, mounts, variables, log):
-                progress(*horovod_wheel.compiling(time.monotonic() - began, output))
+                progress(*horovod_wheel.compile_progress(time.monotonic() - began, output))
 
-    def _is_there(self, prepared: Prepared) -> bool:
+    def _exists(self, prepared: PreparedEnvironment) -> bool:
         return self.engine.id_of(prepared.reference) is not None
 
 
 @contextmanager
-def building(
+def report_build(
     progress: Progress, image: BuildingImage, percent: tuple[int, int]
 ) -> Iterator[Callable[[int, int], None]]:
     """Report the progress of an image build each second: a step may take a minute without any output. Yields a function to
@@ -426,12 +426,12 @@ def building(
         thread.join()
 
 
-def name_of(wheel: Path | None) -> str:
+def wheel_name(wheel: Path | None) -> str:
     """Return the wheel's folder and name. The name of the folder is a hash of all that the wheel was made from."""
     return f"{wheel.parent.name}/{wheel.name}" if wheel else ""
 
 
-def tree(paths: dict[str, Path]) -> str:
+def hash_files(paths: dict[str, Path]) -> str:
     """Return a hash of the content of files and folders, without Python's bytecode."""
     parts: list[str | bytes] = []
     for name, path in sorted(paths.items()):

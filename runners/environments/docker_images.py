@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from runners.environments.preparing import PrepareError, ProgramError, explain, last_error, tail
-from runners.environments.targets import Target, glibc_of
+from runners.environments.preparing import PrepareError, ProgramError, explain, last_error, read_tail
+from runners.environments.targets import Target, parse_glibc
 from runners.messages import Message
 from runners.messages.environment_failures import (
     CannotPull,
@@ -37,11 +37,11 @@ KEEP_OLD_DAYS = 7
 TICK_SECONDS = 1.0
 TAIL_LINES = 20
 
-USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 STEP = re.compile(r"Step (\d+)/(\d+)")
 
-ASK = (
+TARGET_SCRIPT = (
     "import json, platform, sys; "
     "print(json.dumps([list(sys.version_info[:2]), list(platform.libc_ver()), platform.machine()]))"
 )
@@ -69,13 +69,13 @@ class DockerImages:
 
     def pull(self, image: str, progress: Callable[[Message], None]) -> None:
         """Download an image. ``progress`` is called with how much has arrived. Raises PrepareError if no registry has it."""
-        layers = Layers()
+        layers = DownloadProgress()
         with engine_calls():
             try:
                 for event in self.client.api.pull(image, stream=True, decode=True):
                     if "error" in event:
                         raise image_error(image, str(event["error"]))
-                    layers.note(event)
+                    layers.record(event)
                     progress(layers.summary())
             except APIError as error:
                 raise image_error(image, str(error.explanation)) from error
@@ -83,10 +83,10 @@ class DockerImages:
     def target(self, image: str, cuda: bool) -> Target:
         """Return the interpreter of an image. It is run for that, without a network or privileges."""
         try:
-            python, libc, machine = json.loads(self.output(image, ["python", "-c", ASK]))
+            python, libc, machine = json.loads(self.output(image, ["python", "-c", TARGET_SCRIPT]))
         except ValueError as error:
             raise PrepareError(NoWorkingPython(image, str(error))) from error
-        return Target(".".join(str(part) for part in python), glibc_of((libc[0], libc[1])), machine, cuda)
+        return Target(".".join(str(part) for part in python), parse_glibc((libc[0], libc[1])), machine, cuda)
 
     def output(self, image: str, command: list[str]) -> str:
         """Return what a short command prints. Raises ValueError when it fails."""
@@ -116,7 +116,7 @@ class DockerImages:
             "security_opt": ["no-new-privileges:true"],
         }
         with self._container(image, script, mounts, log, options) as container:
-            yield from until_it_exits(container, Stage("compiling_in", image), log)
+            yield from follow_until_exit(container, Stage("compiling_in", image), log)
 
     def install(
         self,
@@ -139,11 +139,11 @@ class DockerImages:
         with engine_calls():
             config = self.client.api.inspect_image(base)["Config"]
         variables = dict(each.split("=", 1) for each in config["Env"] or [])
-        path, command = variables.get("PATH", USUAL_PATH), json.dumps(config["Cmd"] or ["python"])
+        path, command = variables.get("PATH", DEFAULT_PATH), json.dumps(config["Cmd"] or ["python"])
         options = {"user": "0:0", "labels": {"schedulearn": "image"}}
         with self._container(base, script, readable, log, options) as container:
             progress(1, 2)
-            for _ in until_it_exits(container, Stage("building", tag), log):
+            for _ in follow_until_exit(container, Stage("building", tag), log):
                 pass
             progress(2, 2)
             repository, _, version = tag.partition(":")
@@ -189,7 +189,7 @@ class DockerImages:
         ``progress`` is called with (step, steps); ``log`` gets the output. Raises PrepareError with that of a failing step.
         """
         log.parent.mkdir(parents=True, exist_ok=True)
-        with packed(files) as context, log.open("w") as account, engine_calls():
+        with packed_context(files) as context, log.open("w") as account, engine_calls():
             events = self.client.api.build(
                 fileobj=context,
                 custom_context=True,
@@ -208,11 +208,11 @@ class DockerImages:
                 account.write(line)
                 account.flush()
                 if "error" in event:
-                    raise build_failed(tag, tail(log), log)
+                    raise build_error(tag, read_tail(log), log)
                 if counted := STEP.match(line):
                     progress(int(counted[1]), int(counted[2]))
 
-    def drop_old(self, repository: str, environment: str, keep: str) -> None:
+    def remove_old_images(self, repository: str, environment: str, keep: str) -> None:
         """Remove earlier images of an environment after some days. Those in use stay."""
         with engine_calls():
             ours = re.compile(re.escape(f"{repository}:{environment}-") + "[0-9a-f]{12}")
@@ -229,7 +229,7 @@ class DockerImages:
                             raise
 
 
-def until_it_exits(container: Any, stage: Stage, log: Path) -> Iterator[str]:
+def follow_until_exit(container: Any, stage: Stage, log: Path) -> Iterator[str]:
     """Yield the end of a container's output each second. Raises PrepareError when it fails or takes too long."""
     until = time.monotonic() + SCRIPT_SECONDS
     while True:
@@ -245,14 +245,14 @@ def until_it_exits(container: Any, stage: Stage, log: Path) -> Iterator[str]:
         raise explain(ProgramError(last), stage, log)
 
 
-class Layers:
-    """How much of an image's layers is downloaded, from the engine's events."""
+class DownloadProgress:
+    """How much of an image is downloaded, layer by layer, from the engine's events."""
 
     def __init__(self) -> None:
         self._bytes: dict[str, tuple[int, int]] = {}
         self._done: set[str] = set()
 
-    def note(self, event: Mapping[str, Any]) -> None:
+    def record(self, event: Mapping[str, Any]) -> None:
         layer, status = str(event.get("id", "")), str(event.get("status", ""))
         detail = event.get("progressDetail") or {}
         if status == "Pulling fs layer":
@@ -272,21 +272,21 @@ class Layers:
 
 
 @contextmanager
-def packed(files: Mapping[str, Path | bytes]) -> Iterator[Any]:
+def packed_context(files: Mapping[str, Path | bytes]) -> Iterator[Any]:
     """Pack the context as a tar on disk: wheels are too large for memory. Owners and times are fixed, so that equal content
     is equal for the builder's cache."""
     with tempfile.TemporaryFile(prefix="schedulearn-context-") as file:
         with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar:
             for name, content in sorted(files.items()):
                 if isinstance(content, Path):
-                    tar.add(content, name, filter=plain)
+                    tar.add(content, name, filter=normalise_member)
                 else:
                     add_bytes(tar, name, content)
         file.seek(0)
         yield file
 
 
-def plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+def normalise_member(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
     if "__pycache__" in member.name or not (member.isdir() or member.isreg()):
         return None
     member.uid = member.gid = 0
@@ -307,7 +307,7 @@ def image_error(image: str, why: str) -> PrepareError:
     return PrepareError(CannotPull(image, why))
 
 
-def build_failed(tag: str, output: str, log: Path) -> PrepareError:
+def build_error(tag: str, output: str, log: Path) -> PrepareError:
     if "no space left" in output.lower():
         return PrepareError(EngineDiskFull())
     return PrepareError(ProgramFailed(Stage("building", tag), last_error(output), str(log)))

@@ -19,16 +19,16 @@ from runners.environments.preparing import (
     PrepareError,
     ProgramError,
     Progress,
-    alone,
     cache_home,
     content_key,
+    exclusive_lock,
     explain,
-    need_space,
+    require_space,
     run,
     temporary_folder,
 )
-from runners.environments.targets import Target, cross, this_machine
-from runners.environments.wheels import Framework, Pins, framework_of, make
+from runners.environments.targets import Target, cross_install_options, this_machine
+from runners.environments.wheels import Framework, Pins, find_framework, make_folder
 from runners.messages import Message
 from runners.messages.environment_failures import MissingTools, NoWheel, OtherFile, OtherSource, Stage
 from runners.messages.environments import CompilingHorovod, FetchingHorovod, FetchingTools, InstallingTools
@@ -98,7 +98,7 @@ Build = Callable[[Path, Pins, Path, dict[str, str], Progress], None]
 """(patched source, packages to compile against, folder for the wheel, variables, progress): compiles."""
 
 
-def settings(target: Target, framework: Framework) -> dict[str, str]:
+def build_switches(target: Target, framework: Framework) -> dict[str, str]:
     """Return Horovod's build switches. Gloo on processors; with GPUs, NCCL does the reductions and Gloo the rest.
 
     Its sources use headers without including them, which older compilers include by themselves: GCC 13 does not.
@@ -120,7 +120,7 @@ def settings(target: Target, framework: Framework) -> dict[str, str]:
 
 
 def wheel_key(horovod: Horovod, framework: Framework, target: Target) -> str:
-    switches = sorted((name, value) for name, value in settings(target, framework).items() if name != "MAKEFLAGS")
+    switches = sorted((name, value) for name, value in build_switches(target, framework).items() if name != "MAKEFLAGS")
     against = framework.version if framework.is_torch else framework.requirement
     return content_key(
         "horovod 1", horovod.version, horovod.sha256, against, target.key_text, _patches_text(), repr(switches)
@@ -136,7 +136,7 @@ def find(entry: Entry, target: Target, pins: Pins) -> Path | None:
     """Return the wheel, if it was compiled before."""
     if entry.horovod is None:
         return None
-    folder = cache_home() / "wheels" / wheel_key(entry.horovod, framework_of(pins), target)
+    folder = cache_home() / "wheels" / wheel_key(entry.horovod, find_framework(pins), target)
     return next(iter(sorted(folder.glob("horovod-*.whl"))), None)
 
 
@@ -147,21 +147,21 @@ def ensure(
     if entry.horovod is None:
         return None
     low, high = percent
-    framework = framework_of(pins)
+    framework = find_framework(pins)
     key = wheel_key(entry.horovod, framework, target)
     folder = cache_home() / "wheels" / key
-    with alone(cache_home() / "locks" / f"horovod-{key}", progress, low):
+    with exclusive_lock(cache_home() / "locks" / f"horovod-{key}", progress, low):
         if found := find(entry, target, pins):
             return found
-        need_space(cache_home(), BUILD_MIB)
+        require_space(cache_home(), BUILD_MIB)
         with temporary_folder(cache_home() / "wheels", ".horovod-") as work:
             source = patched_source(entry.horovod, work, progress, low)
-            out = make(work / "out")
+            out = make_folder(work / "out")
 
-            def scaled(done: int, step: Message) -> None:
+            def report_scaled(done: int, step: Message) -> None:
                 progress(low + (high - low) * done // 100, step)
 
-            build(source, pins, out, settings(target, framework), scaled)
+            build(source, pins, out, build_switches(target, framework), report_scaled)
             if not list(out.glob("horovod-*.whl")):
                 raise PrepareError(NoWheel())
             shutil.rmtree(folder, ignore_errors=True)
@@ -247,7 +247,7 @@ def build_here(source: Path, pins: Pins, out: Path, variables: dict[str, str], p
             run(
                 [*pip, "-w", out, source],
                 log,
-                lambda seconds, output: progress(*compiling(seconds, output)),
+                lambda seconds, output: progress(*compile_progress(seconds, output)),
                 env={**variables, **cuda_variables(python), "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"},
                 niceness=BUILD_NICENESS,
             )
@@ -267,7 +267,7 @@ def cuda_variables(python: Path) -> dict[str, str]:
     return {"HOROVOD_NCCL_HOME": str(found[0]), "HOROVOD_NCCL_LINK": "SHARED"}
 
 
-def compiling(seconds: float, output: str) -> tuple[int, Message]:
+def compile_progress(seconds: float, output: str) -> tuple[int, Message]:
     """Return the progress: Make's own "[ 45%]" if there is one, else an estimate by time."""
     marks = [part.rpartition("[")[2].strip() for part in output.split("%]")[:-1]]
     numbers = [int(mark) for mark in marks if mark.isdecimal()]
@@ -281,7 +281,7 @@ def container_script(framework: Framework) -> str:
 export HOME=/tmp
 python -m venv /tmp/build
 . /tmp/build/bin/activate
-pip install -q --no-index --find-links /house --find-links /tools '{framework.requirement}' numpy {tools_line()}
+pip install -q --no-index --find-links /house --find-links /tools '{framework.requirement}' numpy {quoted_tools()}
 nccl=$(echo /tmp/build/lib/python*/site-packages/nvidia/nccl)
 if [ -d "$nccl" ]; then
     [ -e "$nccl/lib/libnccl.so" ] || ln -s libnccl.so.2 "$nccl/lib/libnccl.so"
@@ -291,16 +291,20 @@ pip wheel -v --no-index --no-deps --no-build-isolation -w /out /source
 """
 
 
-def tools_line() -> str:
+def quoted_tools() -> str:
     return " ".join(f"'{tool}'" for tool in TOOLS)
 
 
-def tools_house(target: Target, work: Path, progress: Progress) -> Path:
+def fetch_tools(target: Target, work: Path, progress: Progress) -> Path:
     """Fetch the build tools as wheels, for compiling in a container without a network."""
     progress(0, FetchingTools())
     log = cache_home() / "logs" / "fetch-tools.log"
     try:
-        run([*PIP, "download", "--only-binary=:all:", "-d", work, *cross(target), *TOOLS], log, seconds=900)
+        run(
+            [*PIP, "download", "--only-binary=:all:", "-d", work, *cross_install_options(target), *TOOLS],
+            log,
+            seconds=900,
+        )
     except ProgramError as error:
         raise explain(error, Stage("fetching_tools"), log) from error
     return work

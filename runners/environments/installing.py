@@ -22,8 +22,8 @@ from subprocess import SubprocessError
 
 from runners.environments import pip_settings
 from runners.environments.pip_settings import UntranslatableError, UvSettings
-from runners.environments.preparing import ProgramError, cache_home, run, tail
-from runners.environments.targets import Target, cross
+from runners.environments.preparing import ProgramError, cache_home, read_tail, run
+from runners.environments.targets import Target, cross_install_options
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ Tick = Callable[[float, str], None]
 """(seconds so far, end of the output), called each second."""
 
 
-def quiet(seconds: float, output: str) -> None:
+def report_nothing(seconds: float, output: str) -> None:
     """Report nothing: for short steps."""
 
 
@@ -46,12 +46,14 @@ class Uv:
     program: str
     settings: UvSettings
 
-    def run(self, command: Sequence[str | Path], log: Path, tick: Tick = quiet, seconds: float = 3600) -> None:
+    def run(self, command: Sequence[str | Path], log: Path, tick: Tick = report_nothing, seconds: float = 3600) -> None:
         """``uv COMMAND`` with output to ``log``. Raises ProgramError."""
         variables = pip_settings.environment(self.settings, cache_home() / "uv")
         run([self.program, *command], log, tick, env=variables, seconds=seconds)
 
-    def pip(self, command: str, *arguments: str | Path, log: Path, tick: Tick = quiet, seconds: float = 3600) -> None:
+    def pip(
+        self, command: str, *arguments: str | Path, log: Path, tick: Tick = report_nothing, seconds: float = 3600
+    ) -> None:
         self.run(["pip", command, *self.settings.options, *arguments], log, tick, seconds)
 
     def install_locked(self, lock: Path, python: str, log: Path) -> None:
@@ -103,7 +105,7 @@ def resolve(requirements: Sequence[str], target: Target, log: Path, extra_index:
 def _resolve_with_uv(uv: Uv, wanted: Path, target: Target, log: Path) -> tuple[str, ...]:
     found = wanted.with_name("found.txt")
     where: list[str] = ["--python", sys.executable]
-    if cross(target):
+    if cross_install_options(target):
         where += ["--python-version", target.python]
         where += ["--python-platform", f"{target.machine}-manylinux_{target.glibc[0]}_{target.glibc[1]}"]
     form = ["--quiet", "--no-header", "--no-annotate", ONLY_WHEELS, "--output-file", str(found)]
@@ -118,16 +120,16 @@ def pins_in(text: str) -> tuple[str, ...]:
 def _resolve_with_pip(wanted: Path, target: Target, log: Path, extra_index: str) -> tuple[str, ...]:
     report = wanted.with_name("report.json")
     ask = ["install", "--dry-run", "--ignore-installed", ONLY_WHEELS, "--quiet", "--report", str(report)]
-    where = [*cross(target), "--target", str(wanted.parent)] if cross(target) else []
+    where = [*cross_install_options(target), "--target", str(wanted.parent)] if cross_install_options(target) else []
     run([*PIP, *ask, *where, *index_option(extra_index), "-r", wanted], log, seconds=RESOLVE_SECONDS)
     try:
         found = [entry["metadata"] for entry in json.loads(report.read_text())["install"]]
-        return tuple(sorted(f"{normalised(each['name'])}=={each['version']}" for each in found))
+        return tuple(sorted(f"{normalise_name(each['name'])}=={each['version']}" for each in found))
     except (OSError, ValueError, LookupError) as error:
         raise ProgramError(f"error: pip's report cannot be read: {error!r}") from error
 
 
-def normalised(name: str) -> str:
+def normalise_name(name: str) -> str:
     """Return a package's name in the normalised form that all indexes use."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
@@ -161,7 +163,7 @@ def _environment_with_uv(uv: Uv, folder: Path, packages: Sequence[str], log: Pat
     return python
 
 
-def downloaded(output: str) -> str:
+def current_download(output: str) -> str:
     """Return what uv is downloading, from its output: ``torch (183 MiB)``; empty when the output has no such line."""
     sizes = dict(re.findall(r"Downloading (\S+) \(([\d.]+)MiB\)", output))
     waiting = {name: size for name, size in sizes.items() if f"Downloaded {name}" not in output}
@@ -174,7 +176,7 @@ def downloaded(output: str) -> str:
 # --- the portal's own packages -----------------------------------------------------------------------------------------
 
 
-def locked(lock: Path, package: str) -> str:
+def lock_entry(lock: Path, package: str) -> str:
     """Return the entry of a package in a lock file, with its hashes; empty if there is none."""
     entry = re.search(rf"^{re.escape(package)}==.*(?:\n    --hash=.*)*", lock.read_text(), re.MULTILINE)
     return entry[0] if entry else ""
@@ -187,7 +189,7 @@ def install_here(lock: Path, log: Path) -> None:
     try:
         with tempfile.TemporaryDirectory(prefix="schedulearn-uv-") as folder:
             of_uv = Path(folder) / "uv.lock"
-            of_uv.write_text(locked(lock, "uv"))
+            of_uv.write_text(lock_entry(lock, "uv"))
             run([*with_pip, of_uv], log)
         if (uv := find_uv()) is not None:
             uv.install_locked(lock, sys.executable, log)
@@ -205,7 +207,7 @@ def main(log: Path, lock: Path) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except ProgramError:
-        lines = tail(log).splitlines()[-15:]
+        lines = read_tail(log).splitlines()[-15:]
         sys.stderr.write("\n".join(["Installing the packages failed. The end of the log:", "", *lines, ""]))
         sys.stderr.write(
             f"\nThe whole log is {log}. Check that pip reaches a package index (pip config list; pip download six), "

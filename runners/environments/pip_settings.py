@@ -14,7 +14,7 @@ from pathlib import Path
 
 COMMANDS = ("global", "install", "download", ":env:")
 """Sections of pip's configuration that apply to an installation; the later ones win."""
-HARMLESS = frozenset(
+IGNORED_OPTIONS = frozenset(
     {
         "break-system-packages",
         "cache-dir",
@@ -41,7 +41,7 @@ HARMLESS = frozenset(
     }
 )
 """Options that do not change which packages are found."""
-LISTS = {
+LIST_OPTIONS = {
     "extra-index-url": ("UV_INDEX", " "),
     "find-links": ("UV_FIND_LINKS", ","),
     "trusted-host": ("UV_INSECURE_HOST", " "),
@@ -58,7 +58,7 @@ VARIABLES = {
     "default-timeout": ("UV_HTTP_TIMEOUT",),
     "retries": ("UV_HTTP_RETRIES",),
 }
-OFF = ("", "0", "false", "no", "off")
+FALSE_VALUES = ("", "0", "false", "no", "off")
 OWN_VARIABLES = ("UV_CACHE_DIR", "UV_LINK_MODE", "UV_CONCURRENT_DOWNLOADS")
 """Variables of uv that do not change which packages are found; all others are removed."""
 
@@ -104,21 +104,21 @@ def translate(config: Mapping[str, str], extra_index: str = "") -> UvSettings:
     options = ["--no-config", "--index-strategy=unsafe-best-match"]
     variables = {"UV_DEFAULT_INDEX": config["index-url"]} if config.get("index-url") else {}  # both have one default
     for name, value in sorted(lists.items()):
-        if name in LISTS:
-            variable, separator = LISTS[name]
-            variables |= {variable: separator.join(found)} if (found := list(present(name, value))) else {}
+        if name in LIST_OPTIONS:
+            variable, separator = LIST_OPTIONS[name]
+            variables |= {variable: separator.join(found)} if (found := list(existing_items(name, value))) else {}
         elif name in FORMATS:
             options += [f"{FORMATS[name]}={item}" for item in value.replace(",", " ").split()]
         elif name in SWITCHES:
-            options += [] if value.lower() in OFF else [SWITCHES[name]]
+            options += [] if value.lower() in FALSE_VALUES else [SWITCHES[name]]
         elif name in VARIABLES:
             variables |= dict.fromkeys(VARIABLES[name], value)
-        elif name not in HARMLESS and name != "index-url":
+        elif name not in IGNORED_OPTIONS and name != "index-url":
             raise UntranslatableError(name)
     return UvSettings(tuple(options), variables)
 
 
-def present(name: str, value: str) -> Iterator[str]:
+def existing_items(name: str, value: str) -> Iterator[str]:
     """Yield the items of a list, without folders that do not exist: pip only warns about them, uv would fail."""
     for item in value.split():
         local = item.removeprefix("file://")

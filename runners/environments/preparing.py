@@ -66,7 +66,7 @@ def content_key(*parts: str | bytes) -> str:
     return digest.hexdigest()[:24]
 
 
-def need_space(folder: Path, mib: int) -> None:
+def require_space(folder: Path, mib: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(folder).free // 2**20
     if free < mib:
@@ -86,8 +86,8 @@ def temporary_folder(home: Path, prefix: str) -> Iterator[Path]:
 
 
 @contextmanager
-def alone(lock: Path, progress: Progress, percent: int) -> Iterator[None]:
-    """Let one process at a time make one thing; the kernel releases the lock if that process dies."""
+def exclusive_lock(lock: Path, progress: Progress, percent: int) -> Iterator[None]:
+    """Hold a lock so that one process at a time makes a thing; the kernel releases it if the process dies."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("w") as file:
         while True:
@@ -135,12 +135,12 @@ def run(
                 except subprocess.TimeoutExpired:
                     spent = time.monotonic() - began
                     if spent > seconds:
-                        raise ProgramError(f"{tail(log)}\nstopped after {seconds:.0f} s") from None
-                    tick(spent, tail(log))
+                        raise ProgramError(f"{read_tail(log)}\nstopped after {seconds:.0f} s") from None
+                    tick(spent, read_tail(log))
         finally:
             end_session(process)
     if process.returncode != 0:
-        raise ProgramError(tail(log))
+        raise ProgramError(read_tail(log))
 
 
 def make_nice(pid: int, niceness: int) -> None:
@@ -160,7 +160,7 @@ def end_session(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def tail(log: Path) -> str:
+def read_tail(log: Path) -> str:
     with log.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
         return file.read().decode(errors="replace")

@@ -4,7 +4,7 @@ import platform
 import sys
 from dataclasses import dataclass
 
-OLDEST_GLIBC = 5
+OLDEST_GLIBC_MINOR = 5
 """manylinux1 is glibc 2.5."""
 
 
@@ -22,7 +22,7 @@ class Target:
     @property
     def tags(self) -> list[str]:
         """The platforms whose wheels run there, the best first. pip matches each exactly."""
-        new = [f"manylinux_2_{minor}_{self.machine}" for minor in range(self.glibc[1], OLDEST_GLIBC - 1, -1)]
+        new = [f"manylinux_2_{minor}_{self.machine}" for minor in range(self.glibc[1], OLDEST_GLIBC_MINOR - 1, -1)]
         return [*new, f"manylinux2014_{self.machine}", f"manylinux2010_{self.machine}", f"manylinux1_{self.machine}"]
 
     @property
@@ -33,10 +33,10 @@ class Target:
 
 def this_machine(cuda: bool) -> Target:
     major, minor = sys.version_info[:2]
-    return Target(f"{major}.{minor}", glibc_of(platform.libc_ver()), platform.machine(), cuda)
+    return Target(f"{major}.{minor}", parse_glibc(platform.libc_ver()), platform.machine(), cuda)
 
 
-def glibc_of(libc: tuple[str, str]) -> tuple[int, int]:
+def parse_glibc(libc: tuple[str, str]) -> tuple[int, int]:
     """Parse the version of glibc; (0, 0) without one (macOS, musl): such a machine prepares only for itself."""
     name, version = libc
     if name != "glibc":
@@ -45,7 +45,7 @@ def glibc_of(libc: tuple[str, str]) -> tuple[int, int]:
     return (int(first), int(second))
 
 
-def cross(target: Target) -> list[str]:
+def cross_install_options(target: Target) -> list[str]:
     """Return pip's options for packages of another interpreter; none for our own."""
     if target == this_machine(target.cuda):
         return []

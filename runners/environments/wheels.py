@@ -18,21 +18,21 @@ from runners.environments.preparing import (
     PrepareError,
     ProgramError,
     Progress,
-    alone,
     cache_home,
     content_key,
+    exclusive_lock,
     explain,
-    need_space,
+    require_space,
     run,
     temporary_folder,
 )
-from runners.environments.targets import Target, cross
+from runners.environments.targets import Target, cross_install_options
 from runners.messages.environment_failures import NoFramework, OnlyGpuBuilds, Stage
 from runners.messages.environments import DownloadingPackages, ResolvingPackages
 
 logger = logging.getLogger(__name__)
 
-OF_CUDA = re.compile(r"(nvidia-|cuda-|triton|pytorch-triton).*|torch==[^+]*\+(cu|rocm).*")
+CUDA_PACKAGE = re.compile(r"(nvidia-|cuda-|triton|pytorch-triton).*|torch==[^+]*\+(cu|rocm).*")
 """Packages that only a machine with GPUs needs; they have several GiB."""
 
 
@@ -70,14 +70,14 @@ def recipe_key(entry: Entry, target: Target) -> str:
     return content_key("wheelhouse 1", requirements, target.key_text, index, *constraints)
 
 
-def pins_of(entry: Entry, target: Target, progress: Progress, percent: int) -> Pins:
+def pinned_packages(entry: Entry, target: Target, progress: Progress, percent: int) -> Pins:
     """Return the exact packages. They are resolved once per content of the recipe; later starts need no network.
 
     Raises PrepareError, also for a machine without GPUs whose index has only packages for GPUs.
     """
     key = recipe_key(entry, target)
     cached = cache_home() / "pins" / f"{key}.json"
-    with alone(cache_home() / "locks" / f"pins-{key}", progress, percent):
+    with exclusive_lock(cache_home() / "locks" / f"pins-{key}", progress, percent):
         if (pins := read_pins(cached)) is not None:
             return pins
         progress(percent, ResolvingPackages())
@@ -87,7 +87,7 @@ def pins_of(entry: Entry, target: Target, progress: Progress, percent: int) -> P
             pins = choose_pins(entry, target, log)
         except ProgramError as error:
             raise explain(error, Stage("resolving"), log) from error
-        part = make(cached.parent) / f".{key}.part"
+        part = make_folder(cached.parent) / f".{key}.part"
         part.write_text(json.dumps(asdict(pins)))
         part.replace(cached)
         return pins
@@ -107,7 +107,7 @@ def choose_pins(entry: Entry, target: Target, log: Path) -> Pins:
     lines = [line for line in entry.requirements_on(target.cuda).read_text().splitlines() if is_package(line)]
     chosen = os.environ.get("SCHEDULEARN_TORCH_INDEX", "") if entry.torch else ""
     pins = Pins(resolve_constrained(entry, lines, target, log, chosen), chosen)
-    if target.cuda or not of_cuda(pins.packages):
+    if target.cuda or not cuda_packages(pins.packages):
         return pins
     if entry.torch is not None:
         small = [f"torch=={entry.torch}+cpu" if line.startswith("torch==") else line for line in lines]
@@ -116,9 +116,9 @@ def choose_pins(entry: Entry, target: Target, log: Path) -> Pins:
                 pins = Pins(resolve(small, target, log, index), index)
             except ProgramError:
                 continue
-            if not of_cuda(pins.packages):
+            if not cuda_packages(pins.packages):
                 return pins
-    raise PrepareError(OnlyGpuBuilds(of_cuda(pins.packages)[0], str(entry.torch_cpu_index)))
+    raise PrepareError(OnlyGpuBuilds(cuda_packages(pins.packages)[0], str(entry.torch_cpu_index)))
 
 
 def resolve_constrained(entry: Entry, lines: Sequence[str], target: Target, log: Path, index: str) -> tuple[str, ...]:
@@ -141,11 +141,11 @@ def is_package(line: str) -> bool:
     return bool(line.strip()) and not line.startswith("#")
 
 
-def of_cuda(packages: Sequence[str]) -> list[str]:
-    return [each for each in packages if OF_CUDA.fullmatch(each)]
+def cuda_packages(packages: Sequence[str]) -> list[str]:
+    return [each for each in packages if CUDA_PACKAGE.fullmatch(each)]
 
 
-def framework_of(pins: Pins) -> Framework:
+def find_framework(pins: Pins) -> Framework:
     """Return the framework among these packages."""
     versions = dict(each.split("==", 1) for each in pins.packages)
     for package in ("torch", "tensorflow", "tensorflow-cpu"):
@@ -161,14 +161,14 @@ def wheelhouse(
     key = recipe_key(entry, target)
     folder = cache_home() / "wheelhouse" / key
     low, high = percent
-    with alone(cache_home() / "locks" / f"house-{key}", progress, low):
+    with exclusive_lock(cache_home() / "locks" / f"house-{key}", progress, low):
         if folder.is_dir():
             return folder
-        need_space(cache_home(), entry.disk_mib if not target.cuda else entry.disk_mib * 3)
+        require_space(cache_home(), entry.disk_mib if not target.cuda else entry.disk_mib * 3)
         log = cache_home() / "logs" / f"fetch-{entry.key}.log"
         log.unlink(missing_ok=True)
         with temporary_folder(folder.parent, ".part-") as work:
-            part = make(work / "wheels")
+            part = make_folder(work / "wheels")
 
             def tick(seconds: float, output: str) -> None:
                 here = len(list(part.glob("*.whl")))
@@ -178,13 +178,13 @@ def wheelhouse(
 
             fetch = ["download", ONLY_WHEELS, "--no-deps", "-d", str(part), *index_option(pins.index)]
             try:
-                run([*PIP, *fetch, *cross(target), *pins.packages], log, tick)
+                run([*PIP, *fetch, *cross_install_options(target), *pins.packages], log, tick)
             except ProgramError as error:
                 raise explain(error, Stage("downloading"), log) from error
             part.rename(folder)
     return folder
 
 
-def make(folder: Path) -> Path:
+def make_folder(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     return folder

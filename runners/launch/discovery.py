@@ -24,7 +24,7 @@ class Discovery:
         }
 
 
-def in_order(available: Iterable[str], before: Iterable[str]) -> list[str]:
+def order_hosts(available: Iterable[str], before: Iterable[str]) -> list[str]:
     """Return the hosts in the order of their ranks: the earlier ones first, then new ones by name; ``h0`` gets rank 0."""
     left = set(available)
     kept = [host for host in before if host in left]

@@ -16,19 +16,19 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from runners.launch.discovery import Discovery
-from runners.launch.fence import COUNTS_FROM_THE_REPORT, Fence, shortened
+from runners.launch.fence import COUNTS_FROM_REPORT, Fence, seconds_from_env
 from runners.launch.files import ContainerPaths, Control, write_json
 from runners.launch.group_host_worker import FORM_SECONDS
 from runners.launch.group_log import GroupLog
-from runners.launch.host_updates import HostUpdates, patience
+from runners.launch.host_updates import HostUpdates, regroup_timeout_seconds
 from runners.launch.host_worker import Verdict
 from runners.launch.hosts import Hosts, RankRun
+from runners.launch.log_writer import LogWriter
 from runners.launch.network import bind_address
 from runners.launch.processes import Wakeup
 from runners.launch.rendezvous import Routes, serve
-from runners.launch.scribe import Scribe
 from runners.launch.static import run_static
-from runners.launch.supervisor import TURN_SECONDS, run_first_process, stop_message
+from runners.launch.supervisor import TICK_SECONDS, run_first_process, stop_message
 from runners.launch.torch_group import TorchGroup
 from runners.messages import Message
 from runners.messages.launch import (
@@ -42,47 +42,47 @@ from runners.messages.launch import (
 )
 from runners.spec import CollectiveGroup, RunSpec
 
-NUMBERS_EACH = 1_000_000
+NUMBERS_PER_DRIVER = 1_000_000
 """How many numbers of runs and host updates each driver of an attempt has, by the index of its container: those of a
 later driver are higher."""
 SETTLE_SECONDS = 20.0
 """An elastic job that could start waits this long for the rest of its hosts: starting together saves a resize."""
 FAREWELL_SECONDS = 5.0
 """Time for all hosts to receive the end. ``SCHEDULEARN_FAREWELL_SECONDS`` shortens it in tests where a host is gone."""
-EARLY_SECONDS = 30.0
+MAX_EXIT_GAP_SECONDS = 30.0
 """Ranks end within this time of each other (rank 0 may still write files); a rank that ended earlier has left the others
 behind."""
 
 
 class Driver:
-    def __init__(self, spec: RunSpec, paths: ContainerPaths, control: Control, scribe: Scribe) -> None:
+    def __init__(self, spec: RunSpec, paths: ContainerPaths, control: Control, logs: LogWriter) -> None:
         if spec.collective is None:
             raise ValueError("a driver needs a collective group")
         self.spec = spec
         self.group: CollectiveGroup = spec.collective
         self.paths = paths
         self.control = control
-        self.scribe = scribe
+        self.logs = logs
         self.wakeup = Wakeup()
-        self.turn_seconds = shortened(os.environ, "SCHEDULEARN_TURN_SECONDS", TURN_SECONDS)
-        self.farewell_seconds = shortened(os.environ, "SCHEDULEARN_FAREWELL_SECONDS", FAREWELL_SECONDS)
+        self.tick_seconds = seconds_from_env(os.environ, "SCHEDULEARN_TURN_SECONDS", TICK_SECONDS)
+        self.farewell_seconds = seconds_from_env(os.environ, "SCHEDULEARN_FAREWELL_SECONDS", FAREWELL_SECONDS)
         self.fence = Fence.from_env(paths.control / "lease", os.environ)
-        first = NUMBERS_EACH * int(spec.name.rpartition("-")[2])
+        first = NUMBERS_PER_DRIVER * int(spec.name.rpartition("-")[2])
         self.host_updates = HostUpdates(first)
         self._phase: Message = AwaitingHosts()
         self._ranks = 0
         self._formed_at = 0.0
         self.group_log = GroupLog(self._write_status)
-        self.hosts = Hosts(first=first, on_resumed=self.group_log.resumed)
+        self.hosts = Hosts(first=first, on_resumed=self.group_log.record_resume)
         self.routes = Routes(
             poll=self.hosts.poll,
-            exited=self.hosts.exited,
+            record_exit=self.hosts.record_exit,
             host_updates=self.host_updates.read,
-            resumed=self.group_log.resumed,
+            record_resume=self.group_log.record_resume,
         )
         self._group_exists = threading.Event()
         if spec.elastic:
-            self.routes.place = self._place_later
+            self.routes.place = self._place_when_formed
         self.outcome: Verdict | None = None
         self._known: set[str] = set()
         """Hosts that control.json has named; a supervisor may connect before its host is named there."""
@@ -91,7 +91,7 @@ class Driver:
         self._blacklisted: Callable[[str], bool] = lambda _host: False
         self._drop_connections: Callable[[], None] = lambda: None
         self._end_stuck_ranks: Callable[[], list[RankRun]] = list
-        self._turn_away: Callable[[str], None] = lambda _host: None
+        self._cancel_join: Callable[[str], None] = lambda _host: None
         self._losses = 0
         self._reported_exits: set[int] = set()
         self._reported_early: set[int] = set()
@@ -107,16 +107,16 @@ class Driver:
         threading.Thread(target=self._form_and_run, name="ranks", daemon=True).start()
         verdict = None
         while verdict is None:
-            arrived = self.wakeup.wait(self.turn_seconds)
+            arrived = self.wakeup.wait(self.tick_seconds)
             self.control.refresh()
             self._watch()
             stop, outcome = self._stop(arrived), self.outcome
             verdict = outcome if outcome and outcome.code == 0 else stop or outcome
         if verdict.detail:
-            self.scribe.report(verdict.detail)
+            self.logs.report(verdict.detail)
         self._set_phase(Stopping())
         if not self._ranks_continue(verdict):
-            self.hosts.end(verdict.code, verdict.message, self.farewell_seconds)
+            self.hosts.end_attempt(verdict.code, verdict.message, self.farewell_seconds)
         server.shutdown()
         return verdict
 
@@ -128,7 +128,7 @@ class Driver:
         return verdict.reason == "fenced" or (verdict.reason == "stopped" and drained)
 
     def _stop(self, arrived: set[int]) -> Verdict | None:
-        if self.fence.expired():
+        if self.fence.has_expired():
             return Verdict(1, "fenced", stop_message("fenced"))
         if self.control.stop:
             return Verdict(1, "stopped", stop_message(self.control.stop.reason))
@@ -136,8 +136,8 @@ class Driver:
             return Verdict(1, "stopped", stop_message("stopped"))
         return None
 
-    def _place_later(self, host: str, slot: int, request: str) -> str:
-        """Answer a rank that asks for its place before all hosts have connected, as ranks of an earlier driver may."""
+    def _place_when_formed(self, host: str, slot: int, request: str) -> str:
+        """Answer a rank that asks for its place before the group exists, as ranks of an earlier driver may."""
         self._group_exists.wait()
         return self.routes.place(host, slot, request)
 
@@ -160,7 +160,7 @@ class Driver:
         reported = ""
         self._set_phase(AwaitingHosts())
         while True:
-            wanted, present = self.control.hosts, self.hosts.present()
+            wanted, present = self.control.hosts, self.hosts.connected_slots()
             here = [host for host in wanted if host.name in present]
             absent = [host.name for host in wanted if host.name not in present]
             missing = ", ".join(absent)
@@ -170,31 +170,35 @@ class Driver:
             if enough and not missing:
                 return None
             if self.spec.elastic and enough_since and now - enough_since > SETTLE_SECONDS:
-                self.scribe.report(f"Starting without {missing}, which may join later")
+                self.logs.report(f"Starting without {missing}, which may join later")
                 return None
             sentence = f"Waiting for {missing}" if missing else "Waiting for hosts"
             if sentence != reported:
                 reported = sentence
-                self.scribe.report(sentence)
+                self.logs.report(sentence)
             if now - began > FORM_SECONDS:
                 return Verdict(1, "launch_error", HostsDidNotCome.among(absent, round(FORM_SECONDS)))
-            self.hosts.wait(self.turn_seconds)
+            self.hosts.wait(self.tick_seconds)
 
     def _run(self) -> Verdict:
         if not self.spec.elastic:
             plan = self.control.hosts
-            self._group_formed([host.name for host in plan for _ in range(host.slots)])
-            code, message = run_static(self.hosts, plan, self.scribe.report)
-            return Verdict(code, self._reason(code), message)
-        discovery = Discovery(lambda: self.control.hosts, self.hosts.present)
+            self._record_group([host.name for host in plan for _ in range(host.slots)])
+            code, message = run_static(self.hosts, plan, self.logs.report)
+            return Verdict(code, self._exit_reason(code), message)
+        discovery = Discovery(lambda: self.control.hosts, self.hosts.connected_slots)
         if self.spec.launcher == "torchrun":
             available = discovery.find_available_hosts_and_slots
-            torch_group = TorchGroup(self.hosts, available, self.group, self.scribe.report, self._group_formed)
+            torch_group = TorchGroup(self.hosts, available, self.group, self.logs.report, self._record_group)
             return self._verdict(*torch_group.run(), torch_group.lacks_hosts)
-        from runners.launch.elastic import ElasticGroup, retries, run_elastic  # needs Horovod, which takes a moment
+        from runners.launch.elastic import (  # needs Horovod, which takes a moment
+            ElasticGroup,
+            restart_limit,
+            run_elastic,
+        )
 
-        if found := self.hosts.found():
-            self.scribe.report(f"Taking over the ranks on {', '.join(sorted(found))}")
+        if found := self.hosts.slots_to_take_over():
+            self.logs.report(f"Taking over the ranks on {', '.join(sorted(found))}")
         env = dict(self.spec.env)
         group = ElasticGroup(
             self.hosts,
@@ -202,15 +206,15 @@ class Driver:
             self.host_updates,
             discovery,
             self.group,
-            self._group_formed,
-            patience(env),
+            self._record_group,
+            regroup_timeout_seconds(env),
             self.group_log.restarts_without_commit,
-            retries(env),
+            restart_limit(env),
         )
         self.routes.place = group.place
         self._group_exists.set()
         self.routes.first_place = group.joining_ranks.first_place
-        self._blacklisted, self._turn_away = group.is_blacklisted, group.joining_ranks.turn_away
+        self._blacklisted, self._cancel_join = group.is_blacklisted, group.joining_ranks.cancel_join
         self._drop_connections, self._end_stuck_ranks = group.drop_connections, group.end_stuck_ranks
         return self._verdict(*run_elastic(group), group.lacks_hosts)
 
@@ -218,7 +222,7 @@ class Driver:
         """Return the verdict on an attempt. A lack of hosts is not the job's fault, unless a rank failed before."""
         if lacks_hosts:
             return self._first_failure() or Verdict(code, "launch_error", message)
-        return Verdict(code, self._reason(code), message)
+        return Verdict(code, self._exit_reason(code), message)
 
     def _first_failure(self) -> Verdict | None:
         """Return the exit of the rank that failed first by itself: without its host too few ranks may be left."""
@@ -229,7 +233,7 @@ class Driver:
         run = min(own, key=lambda run: run.ended_at)
         return Verdict(run.code, "exited", RankInSlotEnded(run.slot, run.host, run.code))
 
-    def _reason(self, code: int) -> str:
+    def _exit_reason(self, code: int) -> str:
         """Return the exit reason. Ranks that failed because a host was stopped, fenced or lost are not to blame.
 
         A host that was lost before the present group formed does not count: the group did without it.
@@ -243,20 +247,20 @@ class Driver:
 
     # Reports for the user
 
-    def _group_formed(self, hosts: Sequence[str]) -> None:
+    def _record_group(self, hosts: Sequence[str]) -> None:
         """Record a new rank group. ``hosts`` has the host of each rank."""
         ranks = len(hosts)
-        self.scribe.report(f"The job now has {ranks} rank{'s' if ranks != 1 else ''}")
+        self.logs.report(f"The job now has {ranks} rank{'s' if ranks != 1 else ''}")
         self._phase, self._ranks, self._formed_at = Running(), ranks, time.monotonic()
-        self.group_log.formed(hosts)
+        self.group_log.record_group(hosts)
 
     def _watch(self) -> None:
-        present = self.hosts.present()
+        present = self.hosts.connected_slots()
         if self.hosts.losses != self._losses:
             self._losses = self.hosts.losses
             self._drop_connections()
         for run in self._end_stuck_ranks():
-            self.scribe.report(f"The rank in slot {run.slot} of {run.host} hangs, the others wait for it: it is ended")
+            self.logs.report(f"The rank in slot {run.slot} of {run.host} hangs, the others wait for it: it is ended")
         wanted = {host.name for host in self.control.hosts}
         self._known |= wanted
         for name in self._known.intersection(present) - self._left:
@@ -264,9 +268,9 @@ class Driver:
                 self._left.add(name)
                 if name not in wanted:
                     self._removed.add(name)
-                self.scribe.report(f"{name} leaves the job")
-                self.hosts.leave(name)
-                self._turn_away(name)
+                self.logs.report(f"{name} leaves the job")
+                self.hosts.release(name)
+                self._cancel_join(name)
         runs = self.hosts.runs()
         for run in runs:
             if run.ended.is_set():
@@ -279,12 +283,12 @@ class Driver:
             if self.spec.elastic and not (run.stopped_by_us and self.spec.launcher == "torchrun"):
                 expected = run.host in self._removed or run.stopped_by_us
                 how = "has left the job" if expected else f"ended with exit code {run.code}"
-                self.scribe.report(f"The rank in slot {run.slot} of {run.host} {how}")
+                self.logs.report(f"The rank in slot {run.slot} of {run.host} {how}")
         others = [other for other in runs if not other.ended.is_set()]
-        late = time.monotonic() - run.ended_at > EARLY_SECONDS
+        late = time.monotonic() - run.ended_at > MAX_EXIT_GAP_SECONDS
         if run.code == 0 and others and late and run.number not in self._reported_early and run.host not in self._left:
             self._reported_early.add(run.number)
-            self.scribe.report(
+            self.logs.report(
                 f"The rank in slot {run.slot} of {run.host} ended normally while others still run. "
                 "All ranks must take the same number of steps, or the others wait for one that has ended"
             )
@@ -299,7 +303,7 @@ class Driver:
             "phase": self._phase.text,  # for agents of the previous release
             "ranks": self._ranks,
             "rings": self.group_log.to_json(),  # the agent reads this key
-            "lease": COUNTS_FROM_THE_REPORT,
+            "lease": COUNTS_FROM_REPORT,
         }
         try:
             write_json(self.paths.scribe / "status.json", status)

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from runners.launch.forwarder import call
+from runners.launch.forwarder import send_request
 from runners.launch.hosts import POLL_SECONDS
 from runners.spec import CollectiveGroup
 
@@ -17,7 +17,7 @@ RETRY_SECONDS = 0.5
 
 
 class DriverClient:
-    """Puts each command of the driver into ``commands``, once and in order, and calls ``woken`` then.
+    """Puts each command of the driver into ``commands``, once and in order, and calls ``on_command`` then.
 
     ``driver`` returns the driver's present address. Another driver than before receives the ranks that run here (``runs``).
     """
@@ -27,7 +27,7 @@ class DriverClient:
         group: CollectiveGroup,
         host: str,
         slots: int,
-        woken: Callable[[], None],
+        on_command: Callable[[], None],
         driver: Callable[[], str] | None = None,
     ) -> None:
         self.commands: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
@@ -39,7 +39,7 @@ class DriverClient:
         self._group = group
         self._driver = driver or (lambda: group.driver_host)
         self._message = {"host": host, "slots": slots, "boot": uuid.uuid4().hex, "address": group.address}
-        self._woken = woken
+        self._on_command = on_command
         self._exits: queue.Queue[dict[str, Any]] = queue.Queue()
         self._ended = threading.Event()
 
@@ -47,7 +47,7 @@ class DriverClient:
         threading.Thread(target=self._poll, name="poll driver", daemon=True).start()
         threading.Thread(target=self._report_exits, name="report exits", daemon=True).start()
 
-    def exited(self, run: int, code: int, ending: str = "", cost_ms: int | None = None) -> None:
+    def report_exit(self, run: int, code: int, ending: str = "", cost_ms: int | None = None) -> None:
         """Report an exit. ``ending`` is why this host ended the rank itself, if it did; ``cost_ms`` is as in ``runs``."""
         self._exits.put({"run": run, "code": code, "ending": ending, "cost_ms": cost_ms})
 
@@ -73,7 +73,7 @@ class DriverClient:
                 seen = max(seen, int(command["number"]))
                 self.commands.put(command)
             if commands:
-                self._woken()
+                self._on_command()
             if answer is None:
                 self._ended.wait(RETRY_SECONDS)
 
@@ -88,7 +88,9 @@ class DriverClient:
         group = self._group
         try:
             body = json.dumps(message).encode()
-            status, answer = call(self._driver(), group.port, group.secret, "POST", path, body, POLL_SECONDS + 10)
+            status, answer = send_request(
+                self._driver(), group.port, group.secret, "POST", path, body, POLL_SECONDS + 10
+            )
             value = json.loads(answer) if status == 200 else None
         except (OSError, http.client.HTTPException, ValueError):
             return None

@@ -19,8 +19,8 @@ from horovod.runner.elastic import driver as horovod_driver
 from horovod.runner.elastic.discovery import HostManager
 from horovod.runner.elastic.worker import HostUpdateResult
 
-from runners.launch.discovery import Discovery, in_order
-from runners.launch.fence import shortened
+from runners.launch.discovery import Discovery, order_hosts
+from runners.launch.fence import seconds_from_env
 from runners.launch.group_log import MAX_GROUPS
 from runners.launch.host_updates import HostUpdates, late_ranks, stuck_ranks
 from runners.launch.hosts import Hosts, RankRun
@@ -52,7 +52,7 @@ BARRIER_SECONDS = 1.0
 STOP_SECONDS = 20.0
 """Time for a rank to end that was asked to. Its supervisor kills it earlier."""
 
-HostManager.order_available_hosts = staticmethod(in_order)
+HostManager.order_available_hosts = staticmethod(order_hosts)
 
 
 class Rendezvous:
@@ -64,28 +64,28 @@ class Rendezvous:
         host_updates: HostUpdates,
         hosts: Hosts,
         joining_ranks: JoiningRanks,
-        formed: Callable[[list[str]], None],
+        on_formed: Callable[[list[str]], None],
     ) -> None:
         self._store = store
         self._updates = host_updates
         self._joining_ranks = joining_ranks
         self._hosts = hosts
-        self._formed = formed
+        self._on_formed = on_formed
 
     def init(self, plan: list[Any]) -> None:
         self._store.clear()
-        self._updates.forget()
-        self._joining_ranks.formed(plan)
+        self._updates.discard()
+        self._joining_ranks.record_group(plan)
         for slot in plan:
             self._hosts.label(slot.hostname, slot.local_rank, slot.rank)
-        self._formed([slot.hostname for slot in plan])
+        self._on_formed([slot.hostname for slot in plan])
 
     def stop(self) -> None:
         """Do nothing: the server outlives this group, because supervisors still have to learn how it ended."""
 
 
 @dataclass
-class _Answer:
+class _PlaceAnswer:
     """The answer to a rank that asked for its place."""
 
     request: str
@@ -103,7 +103,7 @@ class ElasticGroup(horovod_driver.ElasticDriver):
         host_updates: HostUpdates,
         discovery: Discovery,
         group: CollectiveGroup,
-        formed: Callable[[list[str]], None],
+        on_formed: Callable[[list[str]], None],
         patience_seconds: float,
         restarts_without_commit: Callable[[], int],
         max_restarts_without_commit: int = MAX_RESTARTS_WITHOUT_COMMIT,
@@ -123,19 +123,19 @@ class ElasticGroup(horovod_driver.ElasticDriver):
         self.joining_ranks = JoiningRanks(hosts)
         self._started = threading.Event()
         self.ended = threading.Event()
-        self._answers: dict[tuple[str, int], _Answer] = {}
+        self._answers: dict[tuple[str, int], _PlaceAnswer] = {}
         self._answers_lock = threading.Lock()
         self._waiting: dict[tuple[str, int], float] = {}
         """Since when each rank waits for its place."""
         self._late_at = 0.0
-        rendezvous = Rendezvous(store, host_updates, hosts, self.joining_ranks, formed)
-        self._timeout_seconds = round(shortened(os.environ, "SCHEDULEARN_ELASTIC_SECONDS", ELASTIC_SECONDS))
+        rendezvous = Rendezvous(store, host_updates, hosts, self.joining_ranks, on_formed)
+        self._timeout_seconds = round(seconds_from_env(os.environ, "SCHEDULEARN_ELASTIC_SECONDS", ELASTIC_SECONDS))
         super().__init__(rendezvous, self, group.min_ranks, group.max_ranks, timeout=self._timeout_seconds)
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
         """Return the hosts that may be used (Horovod's ``HostDiscovery``). Called once a second, even before any host came."""
         available = self._discovery.find_available_hosts_and_slots()
-        return self.joining_ranks.ready(available, self.host_assignments, self.min_ranks)
+        return self.joining_ranks.usable_slots(available, self.host_assignments, self.min_ranks)
 
     def get_worker_client(self, slot_info: Any) -> Any:
         return self._updates.mailbox(slot_info.hostname, slot_info.local_rank)
@@ -145,7 +145,7 @@ class ElasticGroup(horovod_driver.ElasticDriver):
 
         Ranks that are taken over continue undisturbed. Other hosts join when the group forms again.
         """
-        found = self._hosts.found()
+        found = self._hosts.slots_to_take_over()
         if not found:
             self.start(self.min_ranks, self.create_worker)
         else:
@@ -178,7 +178,7 @@ class ElasticGroup(horovod_driver.ElasticDriver):
             answer = self._answers.get((host, slot))
             repeated = answer is not None and bool(request) and answer.request == request
             if answer is None or not repeated:
-                answer = self._answers[host, slot] = _Answer(request)
+                answer = self._answers[host, slot] = _PlaceAnswer(request)
         if repeated:
             answer.ready.wait()
             return answer.text
@@ -207,7 +207,7 @@ class ElasticGroup(horovod_driver.ElasticDriver):
             self._late_at = now
             self._updates.drop_connections([NO_HOST], late)
         with self._answers_lock:
-            started = self._answers.keys() | self._updates.training()
+            started = self._answers.keys() | self._updates.training_ranks()
         stuck = stuck_ranks(waiting, placed, started, now, self._patience)
         living = [run for run in self._hosts.runs() if not (run.ended.is_set() or run.stopped_by_us)]
         hanging = [run for run in living if (run.host, run.slot) in stuck]
@@ -236,7 +236,7 @@ class ElasticGroup(horovod_driver.ElasticDriver):
         if run is None:
             with self._answers_lock:
                 self._answers.pop(place, None)  # an earlier rank's
-            self._updates.rank_starts(*place)
+            self._updates.reset_rank(*place)
             run = self._hosts.start(*place, slot_info.rank, slot_env(slot_info))
         while not run.ended.wait(0.5):
             if any(event.is_set() for event in events):
@@ -268,10 +268,10 @@ class ElasticGroup(horovod_driver.ElasticDriver):
                     logging.exception("host updates could not be repeated")
 
     def is_blacklisted(self, host: str) -> bool:
-        return bool(self._host_manager.is_blacklisted(host)) or self.joining_ranks.failed(host)
+        return bool(self._host_manager.is_blacklisted(host)) or self.joining_ranks.has_failed(host)
 
 
-def retries(env: Mapping[str, str]) -> int:
+def restart_limit(env: Mapping[str, str]) -> int:
     """Return the restart limit of a job with these variables. ``GroupLog`` can count no further than it keeps groups."""
     wanted = env.get("SCHEDULEARN_RING_RETRIES", "")
     valid = wanted.isascii() and wanted.isdecimal() and 0 < int(wanted) <= MAX_GROUPS - 2

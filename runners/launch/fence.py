@@ -18,28 +18,28 @@ T_FENCE_SECONDS = 34.0
 """A node that is cut off for 25 s keeps its jobs: its leases may be 5 s old by then, and the agent has 4 s to reconnect."""
 
 
-def shortened(env: Mapping[str, str], variable: str, usual: float) -> float:
-    """Return ``usual``, or the fewer seconds that a test sets by a variable."""
+def seconds_from_env(env: Mapping[str, str], variable: str, default: float) -> float:
+    """Return ``default``, or the fewer seconds that a test sets by a variable."""
     try:
         seconds = float(env.get(variable, ""))
     except ValueError:
-        return usual
-    return seconds if 0.1 <= seconds <= usual else usual
+        return default
+    return seconds if 0.1 <= seconds <= default else default
 
 
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-COUNTS_FROM_THE_REPORT = "report"
+BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
+COUNTS_FROM_REPORT = "report"
 """The value of ``lease`` in status.json: with it the agent may also renew the lease by a late reply."""
 
 
-def lease_content(renewal: int, sent_at: float, boot_id: Path = BOOT_ID) -> bytes:
+def lease_content(renewal: int, sent_at: float, boot_id_file: Path = BOOT_ID_FILE) -> bytes:
     """Return a lease renewed by the reply to a report sent at ``sent_at``, in seconds of ``time.monotonic``."""
-    return json.dumps({"renewal": renewal, "sent_at": sent_at, "boot": _boot(boot_id)}).encode()
+    return json.dumps({"renewal": renewal, "sent_at": sent_at, "boot": _read_boot_id(boot_id_file)}).encode()
 
 
-def _boot(boot_id: Path) -> str:
+def _read_boot_id(boot_id_file: Path) -> str:
     """Return the id of the boot from which the monotonic clock counts; "" where it is not known."""
-    return (read_limited(boot_id) or b"").decode("ascii", "replace").strip()
+    return (read_limited(boot_id_file) or b"").decode("ascii", "replace").strip()
 
 
 class Fence:
@@ -50,29 +50,29 @@ class Fence:
         lease: Path,
         seconds: float = T_FENCE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
-        boot_id: Path = BOOT_ID,
+        boot_id_file: Path = BOOT_ID_FILE,
     ) -> None:
         self._lease = lease
         self._seconds = seconds
         self._clock = clock
-        self._boot = _boot(boot_id)
+        self._boot = _read_boot_id(boot_id_file)
         self._content: bytes | None = None
         self._renewed_at = clock()
 
     @classmethod
     def from_env(cls, lease: Path, env: Mapping[str, str]) -> "Fence":
-        """Make a fence with the usual time. ``SCHEDULEARN_FENCE_SECONDS`` shortens it in tests."""
-        return cls(lease, shortened(env, "SCHEDULEARN_FENCE_SECONDS", T_FENCE_SECONDS))
+        """Make a fence with the default time. ``SCHEDULEARN_FENCE_SECONDS`` shortens it in tests."""
+        return cls(lease, seconds_from_env(env, "SCHEDULEARN_FENCE_SECONDS", T_FENCE_SECONDS))
 
-    def expired(self) -> bool:
+    def has_expired(self) -> bool:
         """Read the lease and return whether it has expired. A missing or unreadable one counts as unchanged."""
         content = read_limited(self._lease)
         if content is not None and content != self._content:
             self._content = content
-            self._renewed_at = max(self._renewed_at, self._renewal_of(content))
+            self._renewed_at = max(self._renewed_at, self._renewal_time(content))
         return self._clock() - self._renewed_at > self._seconds
 
-    def _renewal_of(self, content: bytes) -> float:
+    def _renewal_time(self, content: bytes) -> float:
         """Return when a lease that has just changed was renewed: now, or the earlier time on this clock that it contains."""
         now = self._clock()
         try:

@@ -112,8 +112,8 @@ class Control:
         data = read_limited(self.folder / "control.json")
         try:
             value = json.loads(data or b"{}")
-            stop, hosts = _stop(value.get("stop")), _hosts(value.get("hosts", []))
-            driver, batch = _driver(value.get("driver")), int(value.get("batch") or 0)
+            stop, hosts = _parse_stop(value.get("stop")), _parse_hosts(value.get("hosts", []))
+            driver, batch = _parse_driver(value.get("driver")), int(value.get("batch") or 0)
         except (TypeError, KeyError, ValueError, AttributeError, OverflowError, RecursionError):
             return
         self.stop = stop or self.stop  # a stop is final
@@ -122,7 +122,7 @@ class Control:
         self.batch = max(0, batch)
 
 
-def _stop(value: Any) -> Stop | None:
+def _parse_stop(value: Any) -> Stop | None:
     if not value:
         return None
     grace = float(value.get("grace_seconds", 10))
@@ -130,13 +130,13 @@ def _stop(value: Any) -> Stop | None:
     return Stop(str(value.get("reason", "")) or "stopped", grace)
 
 
-def _driver(value: Any) -> str:
+def _parse_driver(value: Any) -> str:
     if value and not (isinstance(value, str) and HOSTNAME.match(value)):
         raise ValueError("a driver's address")
     return value or ""
 
 
-def _hosts(value: Any) -> tuple[Host, ...]:
+def _parse_hosts(value: Any) -> tuple[Host, ...]:
     hosts = []
     for item in value:
         name, slots = item["name"], item["slots"]

@@ -16,24 +16,26 @@ from runners.launch.rendezvous import (
     BoundedHandler,
     RefusedError,
     Server,
-    allowed_to_ranks,
+    is_allowed_for_ranks,
     split_path,
 )
 
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 3600.0
 """``rank_and_size`` is answered when the last rank of the group has reached the barrier."""
-MOVING_SECONDS = 240.0
+MAX_DRIVER_ABSENCE_SECONDS = 240.0
 """How long ranks may be without a driver when its node was lost: until the loss is certain and another driver is up."""
 RETRY_SECONDS = 0.5
 
 
-def call(host: str, port: int, secret: str, method: str, path: str, body: bytes, seconds: float) -> tuple[int, bytes]:
+def send_request(
+    host: str, port: int, secret: str, method: str, path: str, body: bytes, seconds: float
+) -> tuple[int, bytes]:
     """Send one signed request to the driver; returns status and body. Raises OSError or http.client.HTTPException."""
     connection = http.client.HTTPConnection(host, port, timeout=min(seconds, CONNECT_SECONDS))
     try:
         connection.connect()
-        _notice_silence(connection.sock)
+        _enable_keepalive(connection.sock)
         connection.sock.settimeout(seconds)
         headers = {signing.HEADER: signing.sign(secret, method, path, body)}
         connection.request(method, path, body=body or None, headers=headers)
@@ -43,7 +45,7 @@ def call(host: str, port: int, secret: str, method: str, path: str, body: bytes,
         connection.close()
 
 
-def _notice_silence(connection: socket.socket) -> None:
+def _enable_keepalive(connection: socket.socket) -> None:
     """Detect within half a minute that the driver's node is gone, however long an answer may take."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10)
@@ -52,37 +54,37 @@ def _notice_silence(connection: socket.socket) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30_000)  # also when it owes us a receipt
 
 
-def _ask_the_driver(_slot: str) -> dict[str, str] | None:
+def _no_prestarted_rank(_slot: str) -> dict[str, str] | None:
     return None
 
 
-def forward(
+def start_forwarder(
     driver: Callable[[], str],
     port: int,
     secret: str,
-    moving: bool = False,
-    first_place: Callable[[str], dict[str, str] | None] = _ask_the_driver,
+    driver_may_move: bool = False,
+    first_place: Callable[[str], dict[str, str] | None] = _no_prestarted_rank,
 ) -> Server:
     """Listen on a free port of the loopback, ``server_port`` of the result. ``driver`` returns the driver's address.
 
-    ``first_place`` returns the variables of a new rank by its slot; None: the driver is asked. When the driver may be
-    ``moving``, the request of a rank for its place is held until a driver answers: Horovod itself would give up. Such a
-    request has a number, so that the driver does not count a repeated one twice.
+    ``first_place`` returns the variables of a new rank by its slot; None: the driver is asked. With
+    ``driver_may_move``, a rank's request for its place is held until a driver answers: Horovod itself would give up. Such
+    a request has a number, so that the driver does not count a repeated one twice.
     """
 
     class Handler(BoundedHandler):
         def reply(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
             scope, key = split_path(path)
-            if not allowed_to_ranks(method, scope, key):
+            if not is_allowed_for_ranks(method, scope, key):
                 raise RefusedError(403, "no such scope or key")
             if scope == FIRST_PLACE and (own := first_place(key.split(":")[1])) is not None:
                 return 200, json.dumps(own).encode()
             placing = scope == RANK_AND_SIZE
-            until = time.monotonic() + (MOVING_SECONDS if placing and moving else 0)
+            until = time.monotonic() + (MAX_DRIVER_ABSENCE_SECONDS if placing and driver_may_move else 0)
             path = f"{path}:{uuid.uuid4().hex}" if placing and key.count(":") == 1 else path
             while True:
                 try:
-                    return call(driver(), port, secret, method, path, body, ANSWER_SECONDS)
+                    return send_request(driver(), port, secret, method, path, body, ANSWER_SECONDS)
                 except (OSError, http.client.HTTPException) as error:
                     if time.monotonic() > until:
                         raise RefusedError(502, "the driver does not answer") from error

@@ -8,15 +8,15 @@ from typing import Any
 
 from runners.launch import network
 from runners.launch.driver_client import DriverClient
-from runners.launch.forwarder import MOVING_SECONDS, forward
+from runners.launch.forwarder import MAX_DRIVER_ABSENCE_SECONDS, start_forwarder
 from runners.launch.host_worker import Verdict, WorkerContext
 from runners.launch.joining_ranks import ASKS_FOR_PLACE
-from runners.launch.prestart import PrestartedRanks, likely_slots
+from runners.launch.prestart import PrestartedRanks, expected_slots
 from runners.launch.processes import Exit, Wakeup
 from runners.launch.ranks import horovod_env, torch_env
 from runners.launch.rendezvous import Server
+from runners.launch.restart_costs import STEPS_VARIABLE, RestartCosts
 from runners.launch.slots import slot_env
-from runners.launch.stepclock import STEPS_VARIABLE, StepClock
 from runners.messages import Message
 from runners.messages.launch import (
     AwaitingOtherHosts,
@@ -48,13 +48,17 @@ class GroupHostWorker:
         os.environ["RES_OPTIONS"] = RESOLVER_OPTIONS  # for this process only: the ranks' variables were copied before
         self.context = context
         self.group = group
-        self.client = DriverClient(group, context.spec.hostname, context.spec.slots, wakeup.notify, self._driver)
-        self._patience = MOVING_SECONDS if group.outlives_driver and context.spec.elastic else DRIVER_SILENT_SECONDS
+        self.client = DriverClient(
+            group, context.spec.hostname, context.spec.slots, wakeup.notify, self._driver_address
+        )
+        self._patience = (
+            MAX_DRIVER_ABSENCE_SECONDS if group.outlives_driver and context.spec.elastic else DRIVER_SILENT_SECONDS
+        )
         self._forwarder: Server | None = None
         self._interface = ""
         self._torch = context.spec.launcher == "torchrun"
         self._prestarted = PrestartedRanks()
-        self._steps = StepClock(context.paths.scribe)
+        self._costs = RestartCosts(context.paths.scribe)
         self._runs: dict[str, int] = {}
         """The numbers, by slot, of the ranks that run and that the driver has asked for."""
         self._next: dict[str, dict[str, Any]] = {}
@@ -67,31 +71,31 @@ class GroupHostWorker:
 
     def begin(self) -> None:
         if not self._torch:
-            moving = self.group.outlives_driver and self.context.spec.elastic
-            group, first_place = self.group, self._prestarted.place
-            self._forwarder = forward(self._driver, group.port, group.secret, moving, first_place)
+            may_move = self.group.outlives_driver and self.context.spec.elastic
+            group, first_place = self.group, self._prestarted.wait_for_place
+            self._forwarder = start_forwarder(self._driver_address, group.port, group.secret, may_move, first_place)
             self._prestart()
-        self.context.scribe.report("Waiting for the other hosts")
+        self.context.logs.report("Waiting for the other hosts")
         self.client.begin()
 
     def _prestart(self) -> None:
         spec = self.context.spec
-        slots = likely_slots(self.context.control.hosts, spec.hostname, spec.slots)
+        slots = expected_slots(self.context.control.hosts, spec.hostname, spec.slots)
         if not slots or not self._find_interface():
             return
         for slot in slots:
             key, label = str(slot.local_rank), f"rank {slot.rank}"
-            self.context.scribe.label(key, label)
-            self.context.scribe.report(f"Starting {label} of {' '.join(spec.command)} with Horovod")
+            self.context.logs.label(key, label)
+            self.context.logs.report(f"Starting {label} of {' '.join(spec.command)} with Horovod")
             env = {**self._env(), **slot_env(slot), ASKS_FOR_PLACE: "1"}
-            self._prestarted.begin(key)
+            self._prestarted.expect(key)
             if failed := self.context.start_rank(slot.local_rank, env):
-                self._prestarted.ended(key, failed)
+                self._prestarted.record_exit(key, failed)
 
-    def _driver(self) -> str:
+    def _driver_address(self) -> str:
         return self.context.control.driver or self.group.driver_host
 
-    def turn(self) -> None:
+    def tick(self) -> None:
         while True:
             try:
                 self._execute(self.client.commands.get_nowait())
@@ -104,21 +108,21 @@ class GroupHostWorker:
         self._record_costs()
         self._watch_driver(now)
 
-    def exited(self, exit: Exit) -> None:
+    def record_exit(self, exit: Exit) -> None:
         run = self._runs.pop(exit.key, None)
         self._kill_at.pop(exit.key, None)
-        self._prestarted.ended(exit.key, exit.code)
+        self._prestarted.record_exit(exit.key, exit.code)
         self._record_costs()
-        self._steps.ended(exit.key)
+        self._costs.record_exit(exit.key)
         if self._leaving:
-            self.context.scribe.report(f"The rank in slot {exit.key} has left the job")
+            self.context.logs.report(f"The rank in slot {exit.key} has left the job")
         else:
-            self.context.scribe.report(f"The rank in slot {exit.key} ended with exit code {exit.code}")
+            self.context.logs.report(f"The rank in slot {exit.key} ended with exit code {exit.code}")
         if run is None:
             return  # the driver learns of a prestarted rank's end when it claims the rank
         recorded = {**self._recorded_run(int(exit.key)), "code": exit.code}
         self._record_run(recorded)
-        self.client.exited(run, exit.code, self.context.ending, recorded.get("cost_ms"))
+        self.client.report_exit(run, exit.code, self.context.ending, recorded.get("cost_ms"))
         if command := self._next.pop(exit.key, None):
             self._start(command)
 
@@ -131,7 +135,7 @@ class GroupHostWorker:
         return next(entry for entry in self.client.runs if entry["slot"] == slot)
 
     def _record_costs(self) -> None:
-        for key, seconds in self._steps.costs().items():
+        for key, seconds in self._costs.take_new().items():
             self._record_run({**self._recorded_run(int(key)), "cost_ms": round(seconds * 1000)})
 
     def verdict(self) -> Verdict | None:
@@ -143,7 +147,7 @@ class GroupHostWorker:
             return self._over
         return Verdict(0, "stopped", LeftJob()) if self._leaving else None
 
-    def stopping_can_wait(self) -> bool:
+    def can_delay_sigterm(self) -> bool:
         """Whether ranks may leave by themselves: those of a host that an elastic job loses do so at their next commit."""
         return self.context.spec.elastic and self._over is None and bool(self._runs)
 
@@ -165,7 +169,7 @@ class GroupHostWorker:
             self._fail(DriverStoppedAnswering(round(self._patience)))
 
     def _fail(self, message: Message) -> None:
-        self.context.scribe.report(message.text)
+        self.context.logs.report(message.text)
         self._failed = Verdict(1, "launch_error", message)
 
     def _execute(self, command: dict[str, Any]) -> None:
@@ -177,10 +181,10 @@ class GroupHostWorker:
                     if run == command.get("run"):
                         self._end_rank(key)
             case "label":
-                self.context.scribe.label(str(command.get("slot")), str(command.get("label")))
+                self.context.logs.label(str(command.get("slot")), str(command.get("label")))
             case "leave":
                 self._leaving = True
-                for key in self._prestarted.waiting():
+                for key in self._prestarted.unclaimed_slots():
                     self._end_rank(key)
             case "end":
                 message = read_message(command.get("message"), command.get("sentence"))
@@ -199,36 +203,36 @@ class GroupHostWorker:
         if self._torch:
             patience = max(KILL_SECONDS, self.context.spec.grace_seconds)
             if not self.context.ending:
-                self.context.give_notice("resized", patience)
+                self.context.announce_stop("resized", patience)
         self.context.processes.signal(signal.SIGTERM, key)
         self._kill_at[key] = time.monotonic() + patience
 
     def _start(self, command: dict[str, Any]) -> None:
         spec, run, slot = self.context.spec, int(command["run"]), int(command["slot"])
         key = str(slot)
-        if self._torch and key in self._runs and not self._ending():
+        if self._torch and key in self._runs and not self._is_ending():
             self._next[key] = command  # the driver believed this host to be lost
             self._end_rank(key)
             return
-        if not 0 <= slot < spec.slots or key in self._runs or self._ending():
-            self.client.exited(run, 1, self.context.ending)
+        if not 0 <= slot < spec.slots or key in self._runs or self._is_ending():
+            self.client.report_exit(run, 1, self.context.ending)
             return
-        if key in self._prestarted.waiting():
+        if key in self._prestarted.unclaimed_slots():
             self._adopt(command)
             return
         if not self._find_interface():
-            self.client.exited(run, 1)
+            self.client.report_exit(run, 1)
             return
-        self.context.scribe.label(key, str(command["label"]))
+        self.context.logs.label(key, str(command["label"]))
         with_what = "torchrun" if self._torch else "Horovod"
-        self.context.scribe.report(f"Starting {command['label']} of {' '.join(spec.command)} with {with_what}")
-        env = {**self._env(), **_env_of(command)}
+        self.context.logs.report(f"Starting {command['label']} of {' '.join(spec.command)} with {with_what}")
+        env = {**self._env(), **_command_env(command)}
         if self._torch:
-            self.context.withdraw_notice()
-            self._steps.begins(key)
-            env[STEPS_VARIABLE] = str(self._steps.file(key))
+            self.context.remove_notice()
+            self._costs.expect(key)
+            env[STEPS_VARIABLE] = str(self._costs.file(key))
         if failed := self.context.start_rank(slot, env):
-            self.client.exited(run, failed)
+            self.client.report_exit(run, failed)
             return
         self._runs[key] = run
         self._record_run({"run": run, "slot": slot, "code": None, **command.get("together", {})})
@@ -237,16 +241,16 @@ class GroupHostWorker:
     def _adopt(self, command: dict[str, Any]) -> None:
         """Make a prestarted rank the one that the driver asks for."""
         run, slot = int(command["run"]), int(command["slot"])
-        self.context.scribe.label(str(slot), str(command["label"]))
-        code = self._prestarted.claim(str(slot), _env_of(command))
+        self.context.logs.label(str(slot), str(command["label"]))
+        code = self._prestarted.claim(str(slot), _command_env(command))
         self._record_run({"run": run, "slot": slot, "code": code})
         self.phase = Running()
         if code is None:
             self._runs[str(slot)] = run
         else:
-            self.client.exited(run, code)
+            self.client.report_exit(run, code)
 
-    def _ending(self) -> bool:
+    def _is_ending(self) -> bool:
         return bool(self._over or self._leaving or self.context.ending)
 
     def _env(self) -> dict[str, str]:
@@ -260,12 +264,12 @@ class GroupHostWorker:
             self._fail(HostHasNoAddress())
             return False
         try:
-            self._interface = network.interface_of(network.own_address_in(self._driver(), self.group.port))
+            self._interface = network.interface_of(network.own_address_in(self._driver_address(), self.group.port))
         except OSError as error:
             self._fail(NoWayToDriver(str(error)))
             return False
         return True
 
 
-def _env_of(command: dict[str, Any]) -> dict[str, str]:
+def _command_env(command: dict[str, Any]) -> dict[str, str]:
     return {str(name): str(value) for name, value in command["env"].items()}

@@ -2,7 +2,7 @@
 
 The cost is what the ranks themselves measure (``shim``): the time from their last commit before a change to the first
 one after it, less the usual time between two commits. It includes the time in which a rank waits for a lost one. Where
-ranks are restarted (``torch_group``), their supervisors measure it by the steps of the optimizer (``stepclock``).
+ranks are restarted (``torch_group``), their supervisors measure it by the steps of the optimizer (``restart_costs``).
 """
 
 import threading
@@ -37,13 +37,13 @@ class GroupLog:
         self._groups: list[FormedGroup] = []
         self._count = 0
 
-    def formed(self, hosts: Sequence[str]) -> None:
+    def record_group(self, hosts: Sequence[str]) -> None:
         with self._lock:
             self._count += 1
             self._groups = [*self._groups[1 - MAX_GROUPS :], FormedGroup(self._count, self._clock(), tuple(hosts))]
         self._changed()
 
-    def resumed(self, milliseconds: int) -> None:
+    def record_resume(self, milliseconds: int) -> None:
         """Record that a rank trains again, and after how long. The slowest rank counts."""
         with self._lock:
             if not self._groups:

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 
-from runners.launch.fence import shortened
+from runners.launch.fence import seconds_from_env
 from runners.launch.processes import descendants
 
 STOPPED_SECONDS = 30.0
@@ -35,10 +35,10 @@ class HangDetector:
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> "HangDetector":
-        """Make a detector with the usual time. ``SCHEDULEARN_STOPPED_SECONDS`` shortens it in tests."""
-        return cls(shortened(env, "SCHEDULEARN_STOPPED_SECONDS", STOPPED_SECONDS))
+        """Make a detector with the default time. ``SCHEDULEARN_STOPPED_SECONDS`` shortens it in tests."""
+        return cls(seconds_from_env(env, "SCHEDULEARN_STOPPED_SECONDS", STOPPED_SECONDS))
 
-    def overdue(self) -> list[int]:
+    def hung_processes(self) -> list[int]:
         """Return the processes that have been stopped for too long. Called repeatedly; checks every few seconds."""
         now = self._clock()
         if now - self._checked_at < min(CHECK_SECONDS, self.seconds):

@@ -13,7 +13,7 @@ STALL_SECONDS = 600.0
 """How long ranks may wait for one of them in a step; half as long to form a new group. That rank may validate or save alone
 meanwhile, which takes minutes. A job sets another time by Horovod's own variable."""
 STALL_VARIABLE = "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"
-CHECK_SECONDS = 50.0
+STALL_CHECK_SECONDS = 50.0
 """The interval of the checks of Horovod's stall inspector and of its warnings, which name the rank that the others wait
 for. A stalled step is noticed after two intervals, within two minutes, and ended up to one interval after its time."""
 
@@ -40,12 +40,12 @@ def stall_seconds(env: Mapping[str, str]) -> float:
     return wanted if wanted > 0 else math.inf
 
 
-def check_seconds(env: Mapping[str, str]) -> float:
+def stall_check_seconds(env: Mapping[str, str]) -> float:
     """Return the inspector's interval for a job with these variables. Horovod reads whole seconds, and 0 as never."""
-    return max(1.0, min(CHECK_SECONDS, stall_seconds(env) / 5))
+    return max(1.0, min(STALL_CHECK_SECONDS, stall_seconds(env) / 5))
 
 
-def patience(env: Mapping[str, str]) -> float:
+def regroup_timeout_seconds(env: Mapping[str, str]) -> float:
     """Return how long the ranks of a job with these variables wait for one that does not come to form a new group."""
     return stall_seconds(env) / 2
 
@@ -68,7 +68,7 @@ class Mailbox:
         self._number = first
         self._result = 0
         self._alive: list[str] = []
-        self._forgotten = first
+        self._discarded = first
         self.asked = False
         """Whether its rank has ever asked: it does so once it has entered the training function."""
 
@@ -84,9 +84,9 @@ class Mailbox:
         self._alive = alive
         self._changed.notify_all()
 
-    def forget(self) -> None:
+    def discard(self) -> None:
         """Discard older updates, because a new group has been formed."""
-        self._forgotten = self._number
+        self._discarded = self._number
         self._result, self._alive = 0, []
 
     def read(self, seen: int) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class Mailbox:
         until = time.monotonic() + WAIT_SECONDS
         with self._changed:
             self.asked = True
-            while self._number <= max(seen, self._forgotten):
+            while self._number <= max(seen, self._discarded):
                 left = until - time.monotonic()
                 if left <= 0:
                     return {"seen": seen, "timestamp": 0, "result": 0, "alive": []}
@@ -126,16 +126,16 @@ class HostUpdates:
                 if ranks is None or place in ranks:
                     mailbox.drop_connections(alive)
 
-    def forget(self) -> None:
+    def discard(self) -> None:
         with self._changed:
             for mailbox in self._mailboxes.values():
-                mailbox.forget()
+                mailbox.discard()
 
-    def rank_starts(self, host: str, slot: int) -> None:
+    def reset_rank(self, host: str, slot: int) -> None:
         """Record that another rank is started in a slot."""
         self.mailbox(host, slot).asked = False
 
-    def training(self) -> Set[Place]:
+    def training_ranks(self) -> Set[Place]:
         """Return the ranks that have entered the training function."""
         with self._changed:
             return {place for place, mailbox in self._mailboxes.items() if mailbox.asked}

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 from runners.launch import network
 from runners.launch.files import ContainerPaths, Control, write_json
+from runners.launch.log_writer import LogWriter
 from runners.launch.processes import Exit, Processes
 from runners.launch.ranks import NOTICE_FILE, processors, rank_env, torchrun_argv, with_python, with_shim
-from runners.launch.scribe import Scribe
 from runners.messages import Message
 from runners.messages.launch import Running
 from runners.spec import RunSpec
@@ -51,7 +51,7 @@ class WorkerContext:
     spec: RunSpec
     paths: ContainerPaths
     control: Control
-    scribe: Scribe
+    logs: LogWriter
     processes: Processes
     inherited: Mapping[str, str]
     pumps: list[Thread] = field(default_factory=list)
@@ -61,7 +61,7 @@ class WorkerContext:
     def env(self) -> dict[str, str]:
         return rank_env(self.spec, self.paths, self.inherited)
 
-    def give_notice(self, reason: str, seconds: float) -> None:
+    def announce_stop(self, reason: str, seconds: float) -> None:
         """Announce to the ranks that they are about to be stopped."""
         notice = {"reason": reason, "grace_seconds": seconds, "until": time.time() + seconds}
         try:
@@ -69,7 +69,7 @@ class WorkerContext:
         except OSError:
             pass  # the notice is optional; SIGTERM follows
 
-    def withdraw_notice(self) -> None:
+    def remove_notice(self) -> None:
         """Remove the notice for ranks that are restarted."""
         (self.paths.scribe / NOTICE_FILE).unlink(missing_ok=True)
 
@@ -77,7 +77,7 @@ class WorkerContext:
         """Start the job's command as the rank in this slot: see ``start``."""
         return self.start(str(slot), str(slot), self.spec.command, env, slot)
 
-    def bind(self, pid: int, slot: int) -> None:
+    def pin_to_processors(self, pid: int, slot: int) -> None:
         """Bind the rank in this slot to its processors, if it has some of its own."""
         if bound := processors(self.spec, slot, os.sched_getaffinity(0)):
             with contextlib.suppress(
@@ -97,11 +97,11 @@ class WorkerContext:
             pid, output = self.processes.start(key, argv, env, self.paths.workspace)
         except (OSError, ValueError, IndexError) as error:
             why = error.strerror if isinstance(error, OSError) else error
-            self.scribe.report(f"“{argv[0] if argv else ''}” could not be started: {why}. Check the job's command.")
+            self.logs.report(f"“{argv[0] if argv else ''}” could not be started: {why}. Check the job's command.")
             return NOT_FOUND_CODE if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE_CODE
         if slot is not None:
-            self.bind(pid, slot)
-        self.pumps.append(self.scribe.pump(output, stream))
+            self.pin_to_processors(pid, slot)
+        self.pumps.append(self.logs.pump(output, stream))
         return 0
 
 
@@ -114,16 +114,16 @@ class HostWorker(Protocol):
     def begin(self) -> None:
         """Start what can be started immediately."""
 
-    def turn(self) -> None:
+    def tick(self) -> None:
         """Do what is due. Called after every event and at least twice a second."""
 
-    def exited(self, exit: Exit) -> None:
+    def record_exit(self, exit: Exit) -> None:
         """Record that one of our processes has ended."""
 
     def verdict(self) -> Verdict | None:
         """Return how the worker ended, None while it runs."""
 
-    def stopping_can_wait(self) -> bool:
+    def can_delay_sigterm(self) -> bool:
         """Whether ranks may leave by themselves, so that SIGTERM can be sent later."""
 
     def close(self) -> None:
@@ -141,21 +141,21 @@ class CommandWorker:
 
     def begin(self) -> None:
         context = self.context
-        context.scribe.label("0", "rank 0")
-        context.scribe.report(f"Starting {' '.join(context.spec.command)}")
+        context.logs.label("0", "rank 0")
+        context.logs.report(f"Starting {' '.join(context.spec.command)}")
         if failed := context.start("0", "0", context.spec.command, context.env()):
             self._code = failed
 
-    def turn(self) -> None: ...
+    def tick(self) -> None: ...
 
-    def exited(self, exit: Exit) -> None:
+    def record_exit(self, exit: Exit) -> None:
         self._code = exit.code
-        self.context.scribe.report(f"The command ended with exit code {exit.code}")
+        self.context.logs.report(f"The command ended with exit code {exit.code}")
 
     def verdict(self) -> Verdict | None:
         return None if self._code is None else Verdict(self._code, "exited")
 
-    def stopping_can_wait(self) -> bool:
+    def can_delay_sigterm(self) -> bool:
         return False
 
     def close(self) -> None: ...
@@ -170,7 +170,7 @@ class TorchrunWorker:
         self.context = context
         self._code: int | None = None
         self._folder = Path(tempfile.mkdtemp(prefix="streams-"))
-        self._held: list[int] = []
+        self._pipe_handles: list[int] = []
         self._unlabelled = set(range(context.spec.slots))
 
     def begin(self) -> None:
@@ -178,24 +178,24 @@ class TorchrunWorker:
         hosts = len(context.control.hosts) or _host_count(spec)
         if not hosts:
             self._code = NOT_EXECUTABLE_CODE
-            context.scribe.report("The number of hosts is not known, so torchrun cannot start")
+            context.logs.report("The number of hosts is not known, so torchrun cannot start")
             return
-        endpoint, address, interface = self._meeting_point()
+        endpoint, address, interface = self._rendezvous_endpoint()
         for slot in range(spec.slots):
-            context.scribe.label(str(slot), f"rank {slot}" if hosts == 1 else f"{spec.hostname}, local rank {slot}")
-            pump, held = context.scribe.listen(self._folder / str(slot), str(slot))
+            context.logs.label(str(slot), f"rank {slot}" if hosts == 1 else f"{spec.hostname}, local rank {slot}")
+            pump, held = context.logs.listen(self._folder / str(slot), str(slot))
             context.pumps.append(pump)
-            self._held.append(held)
+            self._pipe_handles.append(held)
         ranks = "1 rank" if spec.slots == 1 else f"{spec.slots} ranks"
-        context.scribe.report(f"Starting {ranks} of {' '.join(spec.command)} with torchrun on {spec.hostname}")
+        context.logs.report(f"Starting {ranks} of {' '.join(spec.command)} with torchrun on {spec.hostname}")
         if hosts > 1:
-            context.scribe.report("Waiting for the other hosts")
+            context.logs.report("Waiting for the other hosts")
         env = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface, **with_shim(context.env())}
         argv = torchrun_argv(spec, hosts, endpoint, address, self._folder)
         if failed := context.start("torchrun", "setup", argv, env):
             self._code = failed
 
-    def _meeting_point(self) -> tuple[str, str, str]:
+    def _rendezvous_endpoint(self) -> tuple[str, str, str]:
         """Return the endpoint, our own address and its interface."""
         group = self.context.spec.collective
         if group is None:
@@ -207,31 +207,31 @@ class TorchrunWorker:
         except OSError:  # the first host's name is not known yet; torchrun waits for it
             return endpoint, self.context.spec.hostname, "eth0"
 
-    def turn(self) -> None:
+    def tick(self) -> None:
         for slot in list(self._unlabelled):
             try:
                 rank, pid = (int(word) for word in (self._folder / f"rank.{slot}").read_bytes()[:32].split())
             except (OSError, ValueError):
                 continue
             self._unlabelled.discard(slot)
-            self.context.bind(pid, slot)
-            self.context.scribe.label(str(slot), f"rank {rank}")
+            self.context.pin_to_processors(pid, slot)
+            self.context.logs.label(str(slot), f"rank {rank}")
 
-    def exited(self, exit: Exit) -> None:
+    def record_exit(self, exit: Exit) -> None:
         self._code = exit.code
-        self.turn()
-        self.context.scribe.report(f"torchrun ended with exit code {exit.code}")
+        self.tick()
+        self.context.logs.report(f"torchrun ended with exit code {exit.code}")
 
     def verdict(self) -> Verdict | None:
         return None if self._code is None else Verdict(self._code, "exited")
 
-    def stopping_can_wait(self) -> bool:
+    def can_delay_sigterm(self) -> bool:
         return False
 
     def close(self) -> None:
-        for handle in self._held:
+        for handle in self._pipe_handles:
             os.close(handle)
-        self._held.clear()
+        self._pipe_handles.clear()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 

@@ -17,7 +17,7 @@ from runners.messages import Message
 POLL_SECONDS = 10.0
 SILENT_SECONDS = 30.0
 """A supervisor polls at least every ten seconds; one that is silent for so long is gone, with its ranks."""
-MAX_ADDRESS = 64
+MAX_ADDRESS_CHARACTERS = 64
 LOST_CODE = 137
 """The exit code of a rank on a host that fell silent: killed."""
 
@@ -52,9 +52,9 @@ class _Host:
     commands: list[dict[str, Any]] = field(default_factory=list)
     received: int = 0
     """It has acknowledged the commands up to this number. An answer can be lost on its way."""
-    asking: int = 0
-    """How many requests of this host wait for a command now."""
-    asked_at: float = 0.0
+    open_polls: int = 0
+    """How many requests of this host are waiting for a command."""
+    polled_at: float = 0.0
     """When its last request arrived."""
     leaving: bool = False
     address: str = ""
@@ -94,8 +94,8 @@ class Hosts:
             raise RefusedError(400, "host and boot are needed")
         if not (isinstance(slots, int) and 0 < slots <= MAX_SLOTS and isinstance(seen, int) and seen >= 0):
             raise RefusedError(400, "slots and seen are needed")
-        found, address = _found(message.get("runs", [])), message.get("address", "")
-        if not (isinstance(address, str) and len(address) <= MAX_ADDRESS):
+        found, address = _parse_ranks(message.get("runs", [])), message.get("address", "")
+        if not (isinstance(address, str) and len(address) <= MAX_ADDRESS_CHARACTERS):
             raise RefusedError(400, "an address is a short text")
         if message.get("driver", self._driver) != self._driver:
             seen = 0  # it counts another driver's commands
@@ -103,46 +103,46 @@ class Hosts:
         with self._changed:
             host = self._hosts.get(name)
             if host is None or host.boot != boot:
-                self._lose(name)
+                self._fence_ranks(name)
                 host = self._hosts[name] = _Host(slots, boot, self._clock(), address=address)
-                self._find(name, host, found)
+                self._register_earlier_ranks(name, host, found)
             for entry in found:
-                self._cost(self._runs.get(entry.run), entry.cost_ms)
+                self._record_cost(self._runs.get(entry.run), entry.cost_ms)
             host.received = max(host.received, seen)
-            host.asking += 1
-            host.asked_at = self._clock()
+            host.open_polls += 1
+            host.polled_at = self._clock()
             self._changed.notify_all()
             try:
                 while not (new := host.commands[seen:]) and self._clock() < until:
                     self._changed.wait(until - self._clock())
             finally:
-                host.asking -= 1
+                host.open_polls -= 1
                 host.seen_at = self._clock()
                 self._changed.notify_all()
         return {"commands": new, "driver": self._driver}
 
-    def exited(self, message: dict[str, Any]) -> dict[str, Any]:
+    def record_exit(self, message: dict[str, Any]) -> dict[str, Any]:
         number, code, ending = message.get("run"), message.get("code"), message.get("ending", "")
         if not (isinstance(number, int) and isinstance(code, int)):
             raise RefusedError(400, "run and code are needed")
-        cost_ms = _cost_ms(message)
+        cost_ms = _parse_cost(message)
         with self._changed:
             run = self._runs.get(number)
-            self._cost(run, cost_ms)
+            self._record_cost(run, cost_ms)
             if run is not None and not run.ended.is_set():
                 run.ending = ending if ending in {"stopped", "fenced"} else ""
-            self._end(run, code)
+            self._record_end(run, code)
         return {}
 
     # For the driver
 
-    def present(self) -> dict[str, int]:
+    def connected_slots(self) -> dict[str, int]:
         """Return the slots of the connected hosts by name. Runs on silent hosts count as lost."""
         now = self._clock()
         with self._changed:
             silent = [name for name, host in self._hosts.items() if not self._is_present(host, now)]
             for name in silent:
-                self._lose(name)
+                self._fence_ranks(name)
                 del self._hosts[name]
                 self.losses += 1
             return {name: host.slots for name, host in self._hosts.items()}
@@ -157,7 +157,7 @@ class Hosts:
             command = {"do": "start", "run": run.number, "slot": slot, "label": f"rank {rank}", "env": env}
             together = {"rank": rank, "size": size, "generation": generation}
             if not self._send(host, {**command, "together": together} if generation else command):
-                self._end(run, LOST_CODE)
+                self._record_end(run, LOST_CODE)
             return run
 
     def addresses(self) -> list[str]:
@@ -175,17 +175,17 @@ class Hosts:
         with self._changed:
             return self._last + 1
 
-    def ask(self, names: Iterable[str]) -> None:
-        """Request a new poll of these hosts. Those whose supervisors are alive poll at once."""
+    def request_poll(self, names: Iterable[str]) -> None:
+        """Request a new poll from these hosts. Those whose supervisors are alive poll at once."""
         with self._changed:
             for name in names:
                 self._send(name, {"do": "ask"})
 
-    def asked_since(self, name: str, moment: float) -> bool:
+    def has_polled_since(self, name: str, moment: float) -> bool:
         with self._changed:
-            return name in self._hosts and self._hosts[name].asked_at > moment
+            return name in self._hosts and self._hosts[name].polled_at > moment
 
-    def found(self) -> dict[str, int]:
+    def slots_to_take_over(self) -> dict[str, int]:
         """Return the hosts with a rank of an earlier driver in each of their slots, and the number of slots."""
         with self._changed:
             return {name: host.slots for name, host in self._hosts.items() if len(host.found) == host.slots}
@@ -206,14 +206,14 @@ class Hosts:
         with self._changed:
             self._send(host, {"do": "label", "slot": slot, "label": f"rank {rank}"})
 
-    def leave(self, host: str) -> None:
+    def release(self, host: str) -> None:
         """Release a host without which the job continues: its supervisor ends when its ranks have ended."""
         with self._changed:
             if host in self._hosts:
                 self._hosts[host].leaving = True
                 self._send(host, {"do": "leave"})
 
-    def end(self, code: int, message: Message | None, seconds: float = 5.0) -> None:
+    def end_attempt(self, code: int, message: Message | None, seconds: float = 5.0) -> None:
         """Send the end of the attempt to all supervisors, and wait until they have received it, up to a time limit."""
         until = self._clock() + seconds
         # Supervisors of the previous release, on nodes that are not upgraded yet, read the sentence.
@@ -240,7 +240,7 @@ class Hosts:
         return host.received < len(host.commands) and (busy or not host.leaving)
 
     def _is_present(self, host: _Host, now: float) -> bool:
-        return host.asking > 0 or now - host.seen_at <= SILENT_SECONDS
+        return host.open_polls > 0 or now - host.seen_at <= SILENT_SECONDS
 
     def _send(self, name: str, command: dict[str, Any]) -> bool:
         host = self._hosts.get(name)
@@ -250,34 +250,34 @@ class Hosts:
         self._changed.notify_all()
         return True
 
-    def _find(self, name: str, host: _Host, found: list["_Found"]) -> None:
+    def _register_earlier_ranks(self, name: str, host: _Host, found: list["_ReportedRank"]) -> None:
         for entry in found:
             if entry.run <= self._first and entry.slot < host.slots:
                 run = RankRun(entry.run, name, entry.slot, entry.rank, size=entry.size, generation=entry.generation)
                 self._runs[run.number] = host.found[entry.slot] = run
                 if entry.code is not None:
-                    self._end(run, entry.code)
+                    self._record_end(run, entry.code)
 
-    def _lose(self, name: str) -> None:
+    def _fence_ranks(self, name: str) -> None:
         """Count the ranks of a lost host as fenced: by now they are, or will be."""
         for run in self._runs.values():
             if run.host == name and not run.ended.is_set():
                 run.ending = "fenced"
-                self._end(run, LOST_CODE)
+                self._record_end(run, LOST_CODE)
 
-    def _cost(self, run: RankRun | None, cost_ms: int | None) -> None:
+    def _record_cost(self, run: RankRun | None, cost_ms: int | None) -> None:
         if run is not None and run.cost_ms is None and cost_ms is not None and not run.ended.is_set():
             run.cost_ms = cost_ms
             self._on_resumed(cost_ms)
 
-    def _end(self, run: RankRun | None, code: int) -> None:
+    def _record_end(self, run: RankRun | None, code: int) -> None:
         if run is not None and not run.ended.is_set():
             run.code, run.ended_at = code, self._clock()
             run.ended.set()
             self._changed.notify_all()
 
 
-class _Found(NamedTuple):
+class _ReportedRank(NamedTuple):
     """A rank that a supervisor reports to have."""
 
     run: int
@@ -289,7 +289,7 @@ class _Found(NamedTuple):
     cost_ms: int | None = None
 
 
-def _found(entries: Any) -> list[_Found]:
+def _parse_ranks(entries: Any) -> list[_ReportedRank]:
     """Parse the ranks that a supervisor reports. Raises RefusedError for anything else."""
     if not (isinstance(entries, list) and len(entries) <= MAX_SLOTS):
         raise RefusedError(400, "runs must be a list")
@@ -306,11 +306,11 @@ def _found(entries: Any) -> list[_Found]:
             (code is None or isinstance(code, int)) and all(isinstance(each, int) for each in (rank, size, generation))
         ):
             raise RefusedError(400, "a code is a number, and so are rank, size and generation")
-        found.append(_Found(number, slot, code, rank, size, generation, _cost_ms(fields)))
+        found.append(_ReportedRank(number, slot, code, rank, size, generation, _parse_cost(fields)))
     return found
 
 
-def _cost_ms(entry: dict[str, Any]) -> int | None:
+def _parse_cost(entry: dict[str, Any]) -> int | None:
     cost = entry.get("cost_ms")
     if not (cost is None or (isinstance(cost, int) and cost >= 0)):
         raise RefusedError(400, "a cost is in milliseconds")

@@ -25,18 +25,18 @@ class JoinCheck:
         self._is_reported = False
 
     def check(self) -> None:
-        """Report it as soon as a rank trains, and not only when a long training is over. Called while ranks run."""
-        if not self._is_reported and self._is_there(TRAINS_ALONE) and not self._is_there(JOINED):
+        """Report a rank that trains alone at once, not only when a long training is over. Called while ranks run."""
+        if not self._is_reported and self._has_mark(TRAINS_ALONE) and not self._has_mark(JOINED):
             self._is_reported = True
             self._report(RanksApart().text)
 
-    def with_note(self, verdict: Verdict) -> Verdict:
-        """Return how the host ended, with the message if it ended well and no rank joined."""
-        if verdict.code or not self._is_there(STARTED) or self._is_there(JOINED):
+    def add_warning(self, verdict: Verdict) -> Verdict:
+        """Return the verdict, with a warning if the host ended normally and no rank joined."""
+        if verdict.code or not self._has_mark(STARTED) or self._has_mark(JOINED):
             return verdict
         if not self._is_reported:
             self._report(RanksApart().text)
         return replace(verdict, message=verdict.message or RanksApart())
 
-    def _is_there(self, mark: str) -> bool:
+    def _has_mark(self, mark: str) -> bool:
         return (self._folder / f"{JOINING_FILE}{mark}").exists()

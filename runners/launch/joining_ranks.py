@@ -32,7 +32,7 @@ class JoiningRanks:
         """The variables of each rank of the present group."""
         self._failed: set[str] = set()
 
-    def ready(self, available: Mapping[str, int], current: Collection[str], min_ranks: int) -> dict[str, int]:
+    def usable_slots(self, available: Mapping[str, int], current: Collection[str], min_ranks: int) -> dict[str, int]:
         """Return the slots of the hosts that may be used: those that Horovod knows, and those whose ranks have asked for
         their place. The ranks of other hosts are started. All hosts may be used while no group runs (``current`` is empty)
         or fewer than ``min_ranks`` ranks are left."""
@@ -66,7 +66,7 @@ class JoiningRanks:
             self._taken.add((host, slot))
             return self._runs.get((host, slot))
 
-    def formed(self, plan: Sequence[Any]) -> None:
+    def record_group(self, plan: Sequence[Any]) -> None:
         """Record a new group; the entries are Horovod's SlotInfo."""
         with self._changed:
             self._places = {(slot.hostname, slot.local_rank): slot_env(slot) for slot in plan}
@@ -89,13 +89,13 @@ class JoiningRanks:
                 raise RefusedError(404, "this rank has ended")
             return self._places[place]
 
-    def turn_away(self, host: str) -> None:
+    def cancel_join(self, host: str) -> None:
         """Stop the ranks of a host that is removed again before it has joined."""
         with self._changed:
             for (name, _), run in self._runs.items():
                 if name == host and host not in self._known:
                     self._hosts.stop(run)
 
-    def failed(self, host: str) -> bool:
+    def has_failed(self, host: str) -> bool:
         """Whether a rank of this host ended before it joined."""
         return host in self._failed

@@ -14,7 +14,7 @@ from runners.launch.joining_ranks import ASKS_FOR_PLACE
 from runners.launch.slots import Slot, assign
 
 
-def likely_slots(hosts: Sequence[Host], name: str, count: int) -> list[Slot]:
+def expected_slots(hosts: Sequence[Host], name: str, count: int) -> list[Slot]:
     """Return the slots of this host if all hosts come; none unless the host is listed with ``count`` slots."""
     own = [slot for slot in assign(hosts) if slot.hostname == name]
     return own if len(own) == count else []
@@ -30,12 +30,12 @@ class PrestartedRanks:
         self._places: dict[str, dict[str, str]] = {}
         """The variables with which the driver claimed it."""
 
-    def begin(self, slot: str) -> None:
+    def expect(self, slot: str) -> None:
         """Expect a rank in a slot. Called before its process starts: the rank may ask for its place at any moment then."""
         with self._changed:
             self._codes[slot] = None
 
-    def ended(self, slot: str, code: int) -> None:
+    def record_exit(self, slot: str, code: int) -> None:
         with self._changed:
             if slot in self._places:
                 del self._codes[slot], self._places[slot]
@@ -43,7 +43,7 @@ class PrestartedRanks:
                 self._codes[slot] = code
             self._changed.notify_all()
 
-    def waiting(self) -> list[str]:
+    def unclaimed_slots(self) -> list[str]:
         """Return the slots whose prestarted ranks the driver has not claimed."""
         with self._changed:
             return [slot for slot in self._codes if slot not in self._places]
@@ -59,7 +59,7 @@ class PrestartedRanks:
             self._changed.notify_all()
             return code
 
-    def place(self, slot: str) -> dict[str, str] | None:
+    def wait_for_place(self, slot: str) -> dict[str, str] | None:
         """Wait until the driver claims the rank in this slot, and return its variables. None: ask the driver, because
         it starts this rank for a running group, or because the rank was not prestarted."""
         with self._changed:

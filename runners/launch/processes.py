@@ -41,7 +41,7 @@ class Wakeup:
         """Wake up on these signals."""
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         for number in signals:
-            signal.signal(number, _noted)
+            signal.signal(number, _ignore_signal)
 
     def notify(self) -> None:
         try:
@@ -58,7 +58,7 @@ class Wakeup:
             return set()
 
 
-def _noted(_number: int, _frame: FrameType | None) -> None:
+def _ignore_signal(_number: int, _frame: FrameType | None) -> None:
     """Handle a signal by doing nothing, so that it interrupts nothing else."""
 
 
@@ -97,7 +97,7 @@ class Processes:
                     pass_fds=close_fds_but,
                 )
                 process.returncode = 0  # reaped by us, not by this object
-                _die_before_us(process.pid)
+                _prefer_for_oom_kill(process.pid)
                 self._keys[process.pid] = key
         except BaseException:
             os.close(reader)
@@ -143,7 +143,7 @@ class Processes:
         except ProcessLookupError:
             pass
 
-    def left(self) -> bool:
+    def has_descendants(self) -> bool:
         """Whether any descendant is left, a zombie included."""
         return bool(descendants(os.getpid()))
 
@@ -154,8 +154,8 @@ class Processes:
             self.kill(pid)
 
 
-def _die_before_us(pid: int) -> None:
-    """Have the kernel kill the rank first when memory runs out, so that the supervisor can report it."""
+def _prefer_for_oom_kill(pid: int) -> None:
+    """Have the kernel kill this process first when memory runs out, so that the supervisor can report it."""
     try:
         Path(f"/proc/{pid}/oom_score_adj").write_text("900")
     except OSError:

@@ -6,17 +6,17 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from runners.launch.files import ContainerPaths
-from runners.launch.host_updates import STALL_SECONDS, STALL_VARIABLE, check_seconds
+from runners.launch.host_updates import STALL_SECONDS, STALL_VARIABLE, stall_check_seconds
 from runners.spec import RunSpec
 
 SHIM = Path(__file__).resolve().parent / "shim"
 TRAINING = Path(__file__).resolve().parent.parent / "training"
 """Where scripts find ``schedulearn_train``, after the modules of the job itself."""
-OURS = ("SCHEDULEARN_CONTROL", "SCHEDULEARN_SCRIBE")
+PRIVATE_VARIABLES = ("SCHEDULEARN_CONTROL", "SCHEDULEARN_SCRIBE")
 NOTICE_FILE = "notice.json"
 METRICS_PIPE = "metrics"
 """The pipe for lines of JSON, which become the stream of the same name: docs/training.md."""
-KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 * 2**20), "MALLOC_TRIM_THRESHOLD_": str(256 * 2**20)}
+MALLOC_VARIABLES = {"MALLOC_MMAP_THRESHOLD_": str(32 * 2**20), "MALLOC_TRIM_THRESHOLD_": str(256 * 2**20)}
 """Settings of the GNU C library for ranks that compute on processors: what one step frees, the next one needs again.
 
 By default the library returns most of that to the kernel, which then clears it again: steps of a small network took 1.4
@@ -30,12 +30,12 @@ BATCH_FILE = "batch"
 
 def rank_env(spec: RunSpec, paths: ContainerPaths, inherited: Mapping[str, str]) -> dict[str, str]:
     """Return a rank's variables. Of the same name, the later wins: the container's, defaults, the job's, required ones."""
-    env = {name: value for name, value in inherited.items() if name not in OURS}
+    env = {name: value for name, value in inherited.items() if name not in PRIVATE_VARIABLES}
     threads = max(1, int(spec.resources.cpus) // max(1, spec.slots if spec.launcher != "command" else 1))
     env["PYTHONUNBUFFERED"] = "1"
     env["OMP_NUM_THREADS"] = str(threads)
     if spec.gpu_kind == "cpu":
-        env.update(KEEP_MEMORY)
+        env.update(MALLOC_VARIABLES)
     env.setdefault("HOME", "/tmp")  # noqa: S108 - the container's own
     for name in ("USER", "LOGNAME"):  # libraries ask for the user's name, and the container's user has none
         env.setdefault(name, "schedulearn")
@@ -84,7 +84,7 @@ def horovod_env(env: Mapping[str, str], interface: str, forwarder_port: int, ela
     """
     return {
         "HOROVOD_GLOO_TIMEOUT_SECONDS": "120",
-        "HOROVOD_STALL_CHECK_TIME_SECONDS": f"{check_seconds(env):.0f}",
+        "HOROVOD_STALL_CHECK_TIME_SECONDS": f"{stall_check_seconds(env):.0f}",
         STALL_VARIABLE: f"{STALL_SECONDS:.0f}",
         **with_shim(env),
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",

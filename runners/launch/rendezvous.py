@@ -41,7 +41,7 @@ HOSTS_UPDATED = "hosts_updated"
 RESUMED = "went_on"
 
 
-def allowed_to_ranks(method: str, scope: str, key: str) -> bool:
+def is_allowed_for_ranks(method: str, scope: str, key: str) -> bool:
     """Whether a rank may send this request; the forwarder refuses all others."""
     if method == "GET" and scope in (RANK_AND_SIZE, FIRST_PLACE):
         return SLOT_KEY.match(key) is not None
@@ -117,7 +117,7 @@ def _no_costs(_milliseconds: int) -> None:
     raise RefusedError(404, "this group does not change")
 
 
-def _no_channel(_message: dict[str, Any]) -> dict[str, Any]:
+def _no_channel(_parse_message: dict[str, Any]) -> dict[str, Any]:
     raise RefusedError(404, "no supervisors are expected")
 
 
@@ -131,19 +131,19 @@ class Routes:
     first_place: Callable[[str, int], dict[str, str]] = _no_joining_ranks
     """(host, slot) -> its variables"""
     host_updates: Callable[[str, int, int], dict[str, Any]] = _no_host_updates
-    resumed: Callable[[int], None] = _no_costs
+    record_resume: Callable[[int], None] = _no_costs
     poll: Callable[[dict[str, Any]], dict[str, Any]] = _no_channel
-    exited: Callable[[dict[str, Any]], dict[str, Any]] = _no_channel
+    record_exit: Callable[[dict[str, Any]], dict[str, Any]] = _no_channel
 
     def answer(self, method: str, path: str, body: bytes) -> bytes:
         """Return the answer to a request. Raises RefusedError."""
         scope, key = split_path(path)
         if method == "POST":
-            channel = {"/ring/poll": self.poll, "/ring/exit": self.exited}.get(path)
+            channel = {"/ring/poll": self.poll, "/ring/exit": self.record_exit}.get(path)
             if channel is None:
                 raise RefusedError(403, "no such address")
-            return json.dumps(channel(_message(body))).encode()
-        if not allowed_to_ranks(method, scope, key):
+            return json.dumps(channel(_parse_message(body))).encode()
+        if not is_allowed_for_ranks(method, scope, key):
             raise RefusedError(403, "no such scope or key")
         if scope == RANK_AND_SIZE:
             host, slot, request = [*key.split(":"), ""][:3]
@@ -155,7 +155,7 @@ class Routes:
             host, slot, seen = key.rsplit(":", 2)
             return json.dumps(self.host_updates(host, int(slot), int(seen))).encode()
         if scope == RESUMED:
-            self.resumed(int(key.rsplit(":", 1)[1]))
+            self.record_resume(int(key.rsplit(":", 1)[1]))
             return b""
         if method == "PUT":
             self.store.put(scope, key, body)
@@ -169,7 +169,7 @@ class Routes:
         return value
 
 
-def _message(body: bytes) -> dict[str, Any]:
+def _parse_message(body: bytes) -> dict[str, Any]:
     try:
         message = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -192,7 +192,7 @@ class BoundedHandler(BaseHTTPRequestHandler, ABC):
 
     def _serve(self) -> None:
         try:
-            status, content = self.reply(self.command, self.path, self._body())
+            status, content = self.reply(self.command, self.path, self._read_body())
         except RefusedError as refused:
             status, content = refused.status, str(refused).encode()
         except Exception:  # whatever went wrong with one request, the training continues
@@ -205,7 +205,7 @@ class BoundedHandler(BaseHTTPRequestHandler, ABC):
         except OSError:
             pass  # the client has gone
 
-    def _body(self) -> bytes:
+    def _read_body(self) -> bytes:
         text = self.headers.get("Content-Length") or "0"
         if not (text.isascii() and text.isdecimal()):
             raise RefusedError(400, "Content-Length must be a number")

@@ -12,7 +12,7 @@ from runners.messages.launch import RankEnded
 def run_static(hosts: Hosts, plan: Sequence[Host], report: Callable[[str], None]) -> tuple[int, Message | None]:
     """Run all ranks from start to end. Returns an exit code, 0 for success, and a message.
 
-    ``hosts.present`` must be called meanwhile, as the driver's main loop does, so that silent hosts are noticed.
+    ``hosts.connected_slots`` must be called meanwhile, as the driver's main loop does, so that silent hosts are noticed.
     """
     left = [hosts.start(slot.hostname, slot.local_rank, slot.rank, slot_env(slot)) for slot in assign(plan)]
     first = None

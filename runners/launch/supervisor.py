@@ -18,19 +18,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from runners.launch.fence import COUNTS_FROM_THE_REPORT, Fence, shortened
+from runners.launch.fence import COUNTS_FROM_REPORT, Fence, seconds_from_env
 from runners.launch.files import ContainerPaths, Control, Stop, write_atomic, write_json
 from runners.launch.hang_detector import HangDetector
 from runners.launch.host_worker import CommandWorker, HostWorker, TorchrunWorker, Verdict, WorkerContext
 from runners.launch.joining import JoinCheck
+from runners.launch.log_writer import LogWriter
 from runners.launch.processes import Processes, Wakeup, adopt_orphans
 from runners.launch.ranks import BATCH_FILE, METRICS_PIPE
-from runners.launch.scribe import Scribe
 from runners.launch.tensorboard import EventFiles
 from runners.messages import Message, launch
 from runners.spec import RunSpec
 
-TURN_SECONDS = 0.5
+TICK_SECONDS = 0.5
 """The interval at which the agent's files are read. ``SCHEDULEARN_TURN_SECONDS`` shortens it in tests."""
 UNKILLABLE_SECONDS = 10.0
 """A killed process that is still there after this time hangs in the kernel; waiting longer is useless."""
@@ -60,7 +60,7 @@ def stop_message(reason: str) -> Message:
 
 
 @dataclass(slots=True)
-class Stopping:
+class PendingStop:
     exit_reason: str
     stop: Stop
     term_at: float
@@ -69,20 +69,20 @@ class Stopping:
 
 
 class Supervisor:
-    def __init__(self, spec: RunSpec, paths: ContainerPaths, control: Control, scribe: Scribe) -> None:
+    def __init__(self, spec: RunSpec, paths: ContainerPaths, control: Control, logs: LogWriter) -> None:
         self.spec = spec
         self.paths = paths
         self.control = control
-        self.scribe = scribe
+        self.logs = logs
         self.processes = Processes()
         self.wakeup = Wakeup()
-        self.turn_seconds = shortened(os.environ, "SCHEDULEARN_TURN_SECONDS", TURN_SECONDS)
+        self.tick_seconds = seconds_from_env(os.environ, "SCHEDULEARN_TURN_SECONDS", TICK_SECONDS)
         self.fence = Fence.from_env(paths.control / "lease", os.environ)
         self.hang_detector = HangDetector.from_env(os.environ)
-        self.context = WorkerContext(spec, paths, control, scribe, self.processes, dict(os.environ))
+        self.context = WorkerContext(spec, paths, control, logs, self.processes, dict(os.environ))
         self.worker = self._choose_worker()
-        self.joining = JoinCheck(paths.scribe, scribe.report)
-        self.stopping: Stopping | None = None
+        self.joining = JoinCheck(paths.scribe, logs.report)
+        self.stopping: PendingStop | None = None
         self.last_code = 0
         self._status: dict[str, object] = {}
         self._batch = 0
@@ -106,58 +106,58 @@ class Supervisor:
         self.control.refresh()
         self._listen_to_metrics()
         threading.Thread(target=self._event_files.follow, name="event files", daemon=True).start()
-        self._pass_batch_on()
+        self._pass_on_batch_size()
         self.worker.begin()
         while True:
             self._write_status()
-            arrived = self.wakeup.wait(self.turn_seconds)
+            arrived = self.wakeup.wait(self.tick_seconds)
             for exit in self.processes.reap():
                 self.last_code = exit.code or self.last_code
-                self.worker.exited(exit)
-            self.worker.turn()
+                self.worker.record_exit(exit)
+            self.worker.tick()
             self.joining.check()
             self._end_stopped_processes()
             self._check_for_stop(arrived)
             if verdict := self._verdict():
-                verdict = self.joining.with_note(verdict)
+                verdict = self.joining.add_warning(verdict)
                 self._clean_up()
                 return verdict
 
     def _listen_to_metrics(self) -> None:
         try:
-            pump, self._metrics = self.scribe.listen(self.paths.scribe / METRICS_PIPE, "metrics", "metrics")
+            pump, self._metrics = self.logs.listen(self.paths.scribe / METRICS_PIPE, "metrics", "metrics")
         except OSError:
             return  # curves are not worth a training
         self.context.pumps.append(pump)
 
     def _write_metric(self, line: bytes) -> None:
-        self.scribe.label("metrics", "metrics")
-        self.scribe.stream("metrics").write(line)
+        self.logs.label("metrics", "metrics")
+        self.logs.stream("metrics").write(line)
 
     def _end_stopped_processes(self) -> None:
-        for pid in self.hang_detector.overdue():
+        for pid in self.hang_detector.hung_processes():
             seconds = self.hang_detector.seconds
-            self.scribe.report(f"Process {pid} was stopped by a signal {seconds:g} s ago and not woken: it is ended")
+            self.logs.report(f"Process {pid} was stopped by a signal {seconds:g} s ago and not woken: it is ended")
             self.processes.kill(pid)
 
     def _check_for_stop(self, arrived: set[int]) -> None:
         """Check everything that may end this container, and pass on what ranks are to know."""
         self.control.refresh()
-        self._pass_batch_on()
+        self._pass_on_batch_size()
         now = time.monotonic()
         if self.stopping is None:
-            if self.fence.expired():
+            if self.fence.has_expired():
                 self._begin_stop("fenced", Stop("fenced", self.spec.grace_seconds), now)
             elif self.control.stop:
                 self._begin_stop("stopped", self.control.stop, now)
             elif arrived & {signal.SIGTERM, signal.SIGINT}:
                 self._begin_stop("stopped", Stop("stopped", self.spec.grace_seconds), now)
-        elif self.stopping.exit_reason != "fenced" and self.fence.expired():
+        elif self.stopping.exit_reason != "fenced" and self.fence.has_expired():
             self._begin_stop("fenced", Stop("fenced", self.stopping.stop.grace_seconds), now)
         if self.stopping:
-            self._push(self.stopping, now)
+            self._escalate_stop(self.stopping, now)
 
-    def _pass_batch_on(self) -> None:
+    def _pass_on_batch_size(self) -> None:
         if self.control.batch == self._batch:
             return
         self._batch = self.control.batch
@@ -167,21 +167,21 @@ class Supervisor:
             pass  # the job trains on with the batch it has
 
     def _begin_stop(self, exit_reason: str, stop: Stop, now: float) -> None:
-        self.scribe.report(f"{stop_message(stop.reason).text}: the ranks have {stop.grace_seconds:g} seconds to end")
-        self.context.give_notice(stop.reason, stop.grace_seconds)
+        self.logs.report(f"{stop_message(stop.reason).text}: the ranks have {stop.grace_seconds:g} seconds to end")
+        self.context.announce_stop(stop.reason, stop.grace_seconds)
         # Ranks that may leave by themselves still get a few seconds between SIGTERM and SIGKILL.
-        patience = max(stop.grace_seconds / 2, stop.grace_seconds - 3) if self._can_wait(stop) else 0.0
+        patience = max(stop.grace_seconds / 2, stop.grace_seconds - 3) if self._can_delay_sigterm(stop) else 0.0
         kill_at = now + stop.grace_seconds
         if self.stopping:
             kill_at = min(kill_at, self.stopping.kill_at)
         self.context.ending = exit_reason
-        self.stopping = Stopping(exit_reason, stop, min(now + patience, kill_at), kill_at)
+        self.stopping = PendingStop(exit_reason, stop, min(now + patience, kill_at), kill_at)
 
-    def _can_wait(self, stop: Stop) -> bool:
-        return stop.reason not in {"fenced", "cancelled", "done"} and self.worker.stopping_can_wait()
+    def _can_delay_sigterm(self, stop: Stop) -> bool:
+        return stop.reason not in {"fenced", "cancelled", "done"} and self.worker.can_delay_sigterm()
 
-    def _push(self, stopping: Stopping, now: float) -> None:
-        if not stopping.sigterm_sent and (now >= stopping.term_at or not self._can_wait(stopping.stop)):
+    def _escalate_stop(self, stopping: PendingStop, now: float) -> None:
+        if not stopping.sigterm_sent and (now >= stopping.term_at or not self._can_delay_sigterm(stopping.stop)):
             stopping.sigterm_sent = True
             self.processes.signal(signal.SIGTERM)
         if now >= stopping.kill_at:
@@ -200,7 +200,7 @@ class Supervisor:
         """Kill all processes of the job, and wait for the output that is still in pipes."""
         until = time.monotonic() + UNKILLABLE_SECONDS
         self.processes.kill_everything()
-        while self.processes.left() and time.monotonic() < until:
+        while self.processes.has_descendants() and time.monotonic() < until:
             self.wakeup.wait(0.05)
             self.processes.reap()
             self.processes.kill_everything()
@@ -218,7 +218,7 @@ class Supervisor:
             "message": phase.data(),
             "phase": phase.text,  # for agents of the previous release
             "ranks": len(self.processes.running()),
-            "lease": COUNTS_FROM_THE_REPORT,
+            "lease": COUNTS_FROM_REPORT,
         }
         if status != self._status:
             self._status = status
@@ -232,19 +232,19 @@ class FirstProcess(Protocol):
     def run(self) -> Verdict: ...
 
 
-def run_first_process(first: Callable[[RunSpec, ContainerPaths, Control, Scribe], FirstProcess]) -> int:
+def run_first_process(first: Callable[[RunSpec, ContainerPaths, Control, LogWriter], FirstProcess]) -> int:
     """Run a container's first process and return its exit code. Whatever happens, exit.json contains how it ended."""
     paths = ContainerPaths.from_env(dict(os.environ))
     control = Control(paths.control)
-    scribe = Scribe.from_env(paths.scribe, os.environ)
+    logs = LogWriter.from_env(paths.scribe, os.environ)
     try:
-        verdict = first(control.spec(), paths, control, scribe).run()
+        verdict = first(control.spec(), paths, control, logs).run()
     except Exception as error:
         traceback.print_exc()  # for the engine's own log
         message = launch.ContainerNotRun(str(error))
-        scribe.report(message.text)
+        logs.report(message.text)
         verdict = Verdict(1, "launch_error", message)
-    scribe.close()  # before exit.json: a reader of that then has the whole log
+    logs.close()  # before exit.json: a reader of that then has the whole log
     content = verdict.to_json()
     try:
         write_json(paths.scribe / "exit.json", content)

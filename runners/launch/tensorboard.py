@@ -18,19 +18,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 READ_SECONDS = 5.0
-NAMED = "tfevents"
+FILE_NAME_PART = "tfevents"
 MAX_FILES, MAX_ENTRIES, MAX_DEPTH = 64, 4000, 5
-MAX_RECORD = 1 << 32
-LONG_RECORD = 64 * 1024
+MAX_RECORD_BYTES = 1 << 32
+MAX_PARSED_BYTES = 64 * 1024
 """Longer records, such as histograms and pictures, are skipped."""
-MAX_AT_ONCE = 20_000
+MAX_RECORDS_PER_READ = 20_000
 """Records that are read at once: this thread must not keep its process from more important work."""
-LAST_READS = 10
-DENSE = 500
+FINAL_READS = 10
+DENSE_POINTS = 500
 """So many points of each curve are reported from its start, then as many of every second one, of every fourth, and so on."""
 MAX_CURVES = 200
-MAX_TAG = 100
-HEAD, TAIL = 12, 4
+MAX_TAG_CHARACTERS = 100
+HEADER_BYTES, FOOTER_BYTES = 12, 4
 """Bytes before a record (its length and the checksum of that) and after it (the checksum of the record)."""
 FLOAT, DOUBLE = 1, 2
 """TensorFlow's numbers for these types."""
@@ -53,17 +53,17 @@ class _EventFile:
 
     def records(self, handle: int, size: int, limit: int) -> Iterator[bytes]:
         """Yield new complete records, at most ``limit``."""
-        while limit > 0 and self.read + HEAD + TAIL <= size:
-            (length,) = struct.unpack_from("<Q", os.pread(handle, HEAD, self.read))
-            if length > MAX_RECORD:
+        while limit > 0 and self.read + HEADER_BYTES + FOOTER_BYTES <= size:
+            (length,) = struct.unpack_from("<Q", os.pread(handle, HEADER_BYTES, self.read))
+            if length > MAX_RECORD_BYTES:
                 self.broken = True
                 return
-            if self.read + HEAD + length + TAIL > size:
+            if self.read + HEADER_BYTES + length + FOOTER_BYTES > size:
                 return
-            if length <= LONG_RECORD:
+            if length <= MAX_PARSED_BYTES:
                 limit -= 1
-                yield os.pread(handle, length, self.read + HEAD)
-            self.read += HEAD + length + TAIL
+                yield os.pread(handle, length, self.read + HEADER_BYTES)
+            self.read += HEADER_BYTES + length + FOOTER_BYTES
 
 
 @dataclass
@@ -79,7 +79,7 @@ class _Curve:
         if (self.seen - 1) % self.every:
             return False
         self.reported += 1
-        if self.reported % DENSE == 0:
+        if self.reported % DENSE_POINTS == 0:
             self.every *= 2
         return True
 
@@ -103,7 +103,7 @@ class EventFiles:
     def end(self) -> None:
         """End ``follow`` and read what is left. Called after all writers have ended."""
         self._ended.set()
-        for _ in range(LAST_READS):
+        for _ in range(FINAL_READS):
             if not self.read_new():
                 return
 
@@ -111,20 +111,20 @@ class EventFiles:
         """Read and report new records; return how many were read."""
         count = 0
         with self._reading:
-            for path in self._found():
-                for record in self._new(path, MAX_AT_ONCE - count):
+            for path in self._find_files():
+                for record in self._new_records(path, MAX_RECORDS_PER_READ - count):
                     count += 1
                     for scalar in scalars(record):
-                        if self._wanted(scalar.tag):
-                            self.report(line_of(scalar))
+                        if self._should_report(scalar.tag):
+                            self.report(metric_line(scalar))
         return count
 
-    def _wanted(self, tag: str) -> bool:
+    def _should_report(self, tag: str) -> bool:
         if tag not in self._curves and len(self._curves) >= MAX_CURVES:
             return False
         return self._curves.setdefault(tag, _Curve()).wants_next()
 
-    def _found(self) -> list[str]:
+    def _find_files(self) -> list[str]:
         found: list[str] = []
         entries = 0
         for folder in self.folders:
@@ -133,10 +133,10 @@ class EventFiles:
                 entries += len(below) + len(names)
                 if entries > MAX_ENTRIES or len(Path(place).parts) - base >= MAX_DEPTH:
                     below.clear()
-                found += [os.path.join(place, name) for name in sorted(names) if NAMED in name]  # noqa: PTH118
+                found += [os.path.join(place, name) for name in sorted(names) if FILE_NAME_PART in name]  # noqa: PTH118
         return list(dict.fromkeys([*self._files, *found]))[:MAX_FILES]
 
-    def _new(self, path: str, limit: int) -> Iterator[bytes]:
+    def _new_records(self, path: str, limit: int) -> Iterator[bytes]:
         file = self._files.setdefault(path, _EventFile())
         if file.broken:
             return
@@ -154,7 +154,7 @@ class EventFiles:
             os.close(handle)
 
 
-def line_of(scalar: Scalar) -> bytes:
+def metric_line(scalar: Scalar) -> bytes:
     about = {"kind": "metric", "at": scalar.at, "step": scalar.step, "name": scalar.tag, "value": scalar.value}
     return json.dumps(about, separators=(",", ":")).encode() + b"\n"
 
@@ -182,7 +182,7 @@ def _scalars(event: bytes) -> Iterator[Scalar]:
                 continue
             tag, value = _named_value(content)
             if tag and value is not None and math.isfinite(value) and math.isfinite(at) and step < 1 << 53:
-                yield Scalar(tag[:MAX_TAG], step, at, value)
+                yield Scalar(tag[:MAX_TAG_CHARACTERS], step, at, value)
 
 
 def _named_value(content: bytes) -> tuple[str, float | None]:
@@ -193,11 +193,11 @@ def _named_value(content: bytes) -> tuple[str, float | None]:
         elif (number, wire) == (2, 5):
             (value,) = struct.unpack("<f", part)
         elif (number, wire) == (8, 2):
-            value = _of_tensor(part)
+            value = _tensor_value(part)
     return tag, value
 
 
-def _of_tensor(tensor: bytes) -> float | None:
+def _tensor_value(tensor: bytes) -> float | None:
     """Return the only number of a tensor, None if there are others or it is neither float nor double."""
     kind, numbers = 0, b""
     for number, wire, part in fields(tensor):

@@ -8,7 +8,7 @@ have different numbers of ranks; and no process outlives a change, so nothing of
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from runners.launch.discovery import in_order
+from runners.launch.discovery import order_hosts
 from runners.launch.files import Host
 from runners.launch.hosts import SILENT_SECONDS, Hosts, RankRun
 from runners.launch.slots import Slot, assign
@@ -24,14 +24,14 @@ END_SECONDS = 60.0
 """Time for ranks to end: supervisors kill them after their grace, and a lost host is noticed by its silence."""
 NOTICE_SECONDS = SILENT_SECONDS + 15
 """A host that was lost before a rank failed is noticed within this time: its last request may have been waiting."""
-FIRST_PORT, PORTS = 29_000, 3_000
+FIRST_PORT, PORT_COUNT = 29_000, 3_000
 """The ports at which rank 0 of each group listens: below the kernel's ephemeral ports, above those of drivers."""
 
 
 class TorchGroup:
     """The ranks of an elastic torchrun job, one group after the other.
 
-    ``available`` returns the slots of the hosts that may be used now; ``formed`` is called with the host of each rank.
+    ``available`` returns the slots of the hosts that may be used now; ``on_formed`` is called with the host of each rank.
     """
 
     def __init__(
@@ -40,13 +40,13 @@ class TorchGroup:
         available: Callable[[], Mapping[str, int]],
         group: CollectiveGroup,
         report: Callable[[str], None],
-        formed: Callable[[list[str]], None],
+        on_formed: Callable[[list[str]], None],
     ) -> None:
         self._hosts = hosts
         self._available = available
         self._group = group
         self._report = report
-        self._formed = formed
+        self._on_formed = on_formed
         self._order: list[str] = []
         """The hosts in the order of their ranks. They keep their order, so that rank 0 stays where it is."""
         self._restarts = 0
@@ -59,17 +59,17 @@ class TorchGroup:
         """Run the ranks, the first ones or those of an earlier driver, to the end. Returns an exit code and a message."""
         runs = self._take_over()
         while True:
-            runs = runs or self._start(self._gather())
+            runs = runs or self._start(self._wait_for_hosts())
             if not runs:
                 self.lacks_hosts = True
                 return 1, LacksRanks(self._group.min_ranks, round(GATHER_SECONDS))
             change = self._watch(runs)
-            self._end(runs)
+            self._end_ranks(runs)
             if any(not run.ended.is_set() for run in runs):
                 return 1, RankNotEnded()
-            if all(_finished(run) for run in runs):
+            if all(_has_succeeded(run) for run in runs):
                 return 0, None
-            change = change or self._loss(runs)
+            change = change or self._loss_reason(runs)
             if not change:
                 first = min((run for run in runs if run.code != 0), key=lambda run: run.ended_at)
                 return first.code, RankEnded(first.rank, first.host, first.code)
@@ -83,7 +83,7 @@ class TorchGroup:
         """Return the ranks that an earlier driver has started, if all of them run."""
         found = [
             run
-            for host, slots in self._hosts.found().items()
+            for host, slots in self._hosts.slots_to_take_over().items()
             for slot in range(slots)
             if (run := self._hosts.take_over(host, slot)) is not None
         ]
@@ -95,17 +95,17 @@ class TorchGroup:
         whole = len({run.generation for run in found}) == 1 and [run.rank for run in found] == [*range(found[0].size)]
         if whole and all(not run.ended.is_set() or run.code == 0 for run in found):
             self._report(f"Taking over the ranks on {', '.join(self._order)}")
-            self._formed([run.host for run in found])
+            self._on_formed([run.host for run in found])
             return found
         self._report("Some ranks were lost: all ranks restart from their last snapshot")
-        self._end(found)
+        self._end_ranks(found)
         return []
 
-    def _gather(self) -> list[Host]:
+    def _wait_for_hosts(self) -> list[Host]:
         """Wait for enough hosts and return those of the next group; none when there are not enough for too long."""
         until = time.monotonic() + GATHER_SECONDS
         while True:
-            chosen = choose(self._here(), self._order, self._group.max_ranks)
+            chosen = choose_hosts(self._usable_slots(), self._order, self._group.max_ranks)
             if sum(host.slots for host in chosen) >= self._group.min_ranks:
                 return chosen
             if time.monotonic() > until:
@@ -121,10 +121,10 @@ class TorchGroup:
         home = self._order[0]
         local = self._group.driver_host.startswith("127.")
         address = self._hosts.address(home) or ("127.0.0.1" if local else home)
-        self._formed([slot.hostname for slot in slots])
+        self._on_formed([slot.hostname for slot in slots])
         common = {
             "MASTER_ADDR": address,
-            "MASTER_PORT": str(FIRST_PORT + generation % PORTS),
+            "MASTER_PORT": str(FIRST_PORT + generation % PORT_COUNT),
             "TORCHELASTIC_RESTART_COUNT": str(self._restarts),
             "GROUP_WORLD_SIZE": str(len(chosen)),
         }
@@ -148,19 +148,19 @@ class TorchGroup:
         more_since = None
         while True:
             ended = [run for run in runs if run.ended.is_set()]
-            here = self._here(ended)
+            here = self._usable_slots(ended)
             if len(ended) == len(runs) or any(run.code != 0 for run in ended):
                 return ""
             if left := members - here.keys():
-                return f"{_list(left)} left the job"
-            more = {host.name for host in choose(here, self._order, self._group.max_ranks)} - members
+                return f"{_join_names(left)} left the job"
+            more = {host.name for host in choose_hosts(here, self._order, self._group.max_ranks)} - members
             now = time.monotonic()
             more_since = (more_since or now) if more and not ended else None  # a job that is ending need not grow
             if more_since and now - more_since > SETTLE_SECONDS:
-                return f"{_list(more)} joined the job"
+                return f"{_join_names(more)} joined the job"
             self._hosts.wait(0.5)
 
-    def _end(self, runs: Sequence[RankRun]) -> None:
+    def _end_ranks(self, runs: Sequence[RankRun]) -> None:
         """End all ranks that have not ended by themselves."""
         for run in runs:
             self._hosts.stop(run)
@@ -169,7 +169,7 @@ class TorchGroup:
             self._available()  # which counts ranks on silent hosts as lost
             self._hosts.wait(0.5)
 
-    def _loss(self, runs: Sequence[RankRun]) -> str:
+    def _loss_reason(self, runs: Sequence[RankRun]) -> str:
         """Return which hosts were lost, a clause, if a rank failed because of that; else empty.
 
         Ranks notice it before the driver does: their connections break at once.
@@ -177,25 +177,25 @@ class TorchGroup:
         members = {run.host for run in runs}
         failed_at = min(run.ended_at for run in runs)
         until = time.monotonic() + NOTICE_SECONDS
-        self._hosts.ask(members)
+        self._hosts.request_poll(members)
         while True:
-            if gone := members - self._here(runs).keys():
-                return f"{_list(gone)} left the job"
-            if all(self._hosts.asked_since(name, failed_at) for name in members) or time.monotonic() > until:
+            if gone := members - self._usable_slots(runs).keys():
+                return f"{_join_names(gone)} left the job"
+            if all(self._hosts.has_polled_since(name, failed_at) for name in members) or time.monotonic() > until:
                 return ""
             self._hosts.wait(0.5)
 
-    def _here(self, ended: Sequence[RankRun] = ()) -> dict[str, int]:
+    def _usable_slots(self, ended: Sequence[RankRun] = ()) -> dict[str, int]:
         """Return the slots by host that may be used now."""
         self._leaving |= {run.host for run in ended if run.ending}
         return {name: slots for name, slots in self._available().items() if name not in self._leaving}
 
 
-def choose(available: Mapping[str, int], before: Sequence[str], max_ranks: int) -> list[Host]:
+def choose_hosts(available: Mapping[str, int], before: Sequence[str], max_ranks: int) -> list[Host]:
     """Choose the hosts of a group: those of the last one in their order, then others by name, up to so many ranks."""
     chosen: list[Host] = []
     left = max_ranks
-    for name in in_order(available, before):
+    for name in order_hosts(available, before):
         if available[name] <= left:
             chosen.append(Host(name, available[name]))
             left -= available[name]
@@ -216,10 +216,10 @@ def rank_env(slot: Slot, group_rank: int) -> dict[str, str]:
     }
 
 
-def _finished(run: RankRun) -> bool:
+def _has_succeeded(run: RankRun) -> bool:
     """Whether a rank has ended successfully and by itself."""
     return run.code == 0 and not (run.ending or run.stopped_by_us)
 
 
-def _list(names: Collection[str]) -> str:
+def _join_names(names: Collection[str]) -> str:
     return ", ".join(sorted(names, key=lambda name: (len(name), name)))

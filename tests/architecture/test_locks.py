@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from portal.ops.locks import HEADER, Lock, locks
-from runners.environments.installing import normalised
+from runners.environments.installing import normalise_name
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = locks(ROOT)
@@ -21,7 +21,7 @@ def direct(requirements: str) -> set[tuple[str, str]]:
     assert pins and all(pins), (
         f"not an exact version: {[line for line, pin in zip(lines, pins, strict=False) if not pin]}"
     )
-    return {(normalised(pin[1]), pin[2]) for pin in pins if pin}
+    return {(normalise_name(pin[1]), pin[2]) for pin in pins if pin}
 
 
 def entries(lock: Lock) -> set[tuple[str, str]]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runners.training.schedulearn_train.allocation import Worker, allocate, even, seconds, shares
+from runners.training.schedulearn_train.allocation import Worker, allocate, seconds, split_evenly, split_proportionally
 
 speeds = st.floats(1e-4, 1.0)
 
@@ -71,11 +71,11 @@ def test_a_worker_that_takes_no_time_is_refused() -> None:
 
 @given(st.integers(0, 1000), st.lists(st.integers(0, 50), min_size=1, max_size=8).filter(any))
 def test_another_total_keeps_the_proportions(total: int, parts: list[int]) -> None:
-    counts = shares(total, parts)
+    counts = split_proportionally(total, parts)
     assert sum(counts) == total
     for count, exact in zip(counts, (total * part / sum(parts) for part in parts), strict=True):
         assert abs(count - exact) < 1
 
 
 def test_even_parts_differ_by_one_at_most() -> None:
-    assert even(10, 4) == (3, 3, 2, 2)
+    assert split_evenly(10, 4) == (3, 3, 2, 2)

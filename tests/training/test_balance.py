@@ -15,11 +15,11 @@ from runners.training.schedulearn_train.balance import (
     WINDOW,
     Speed,
     SpeedReport,
-    is_whole,
-    likely,
-    rebalanced,
+    is_representative,
+    rebalance,
+    shrink_speeds,
 )
-from runners.training.schedulearn_train.predict import FIRST_SPREAD
+from runners.training.schedulearn_train.predict import FIRST_DEVIATION
 
 
 def report(sample_seconds: float, fixed_seconds: float = 0.0, standard_error: float = 0.0) -> SpeedReport:
@@ -44,7 +44,7 @@ def splits(true: Sequence[Worker], noise: float, looks: int, seed: int) -> Itera
 
 
 def split(ranks: Sequence[SpeedReport], counts: tuple[int, ...], limit: int = UNLIMITED) -> tuple[int, ...]:
-    return rebalanced(ranks, counts, [limit] * len(counts))
+    return rebalance(ranks, counts, [limit] * len(counts))
 
 
 def test_a_rank_learns_how_long_a_sample_takes_it() -> None:
@@ -106,8 +106,8 @@ def test_an_iteration_without_samples_shows_nothing() -> None:
 
 
 def test_the_rest_of_an_epoch_is_no_whole_iteration() -> None:
-    assert is_whole(100, 100) and is_whole(50, 100) and is_whole(3, 0)
-    assert not is_whole(49, 100)
+    assert is_representative(100, 100) and is_representative(50, 100) and is_representative(3, 0)
+    assert not is_representative(49, 100)
 
 
 def test_faster_ranks_get_larger_parts_once_all_are_known() -> None:
@@ -131,7 +131,7 @@ def test_parts_that_chance_made_unequal_become_equal_again() -> None:
 
 
 def test_a_part_that_does_not_fit_is_made_smaller_whatever_the_doubt() -> None:
-    assert rebalanced([report(0.001, standard_error=1.0)] * 2, (50, 50), [1000, 49]) == (51, 49)
+    assert rebalance([report(0.001, standard_error=1.0)] * 2, (50, 50), [1000, 49]) == (51, 49)
 
 
 def test_the_more_a_worker_has_shown_the_smaller_its_standard_error() -> None:
@@ -143,7 +143,7 @@ def test_the_more_a_worker_has_shown_the_smaller_its_standard_error() -> None:
             speed.observe(100, 0.1 * exp(chance.gauss(0, 0.1)))
             doubts[-1].append(speed.standard_error())
     mean = [fmean(each) for each in zip(*doubts, strict=True)]
-    assert mean[0] == mean[1] == pytest.approx(AUTOCORRELATION * FIRST_SPREAD)
+    assert mean[0] == mean[1] == pytest.approx(AUTOCORRELATION * FIRST_DEVIATION)
     assert mean[1] > mean[4] > mean[40] == pytest.approx(AUTOCORRELATION * 0.1 / sqrt(WINDOW), rel=0.2)
 
 
@@ -163,7 +163,7 @@ def test_a_worker_a_sixth_slower_gets_less_in_spite_of_noise() -> None:
 def test_likely_speeds_lie_between_what_was_seen_and_the_mean(seen: list[tuple[float, float]]) -> None:
     workers = [Worker(sample, 2 * sample, standard_error=standard_error) for sample, standard_error in seen]
     mean = exp(fmean(log(worker.sample_seconds) for worker in workers))
-    for before, after in zip(workers, likely(workers), strict=True):
+    for before, after in zip(workers, shrink_speeds(workers), strict=True):
         low, high = sorted((before.sample_seconds, mean))
         assert low * (1 - 1e-9) <= after.sample_seconds <= high * (1 + 1e-9)
         assert after.fixed_seconds == pytest.approx(2 * after.sample_seconds)
@@ -191,7 +191,7 @@ def test_what_fits_into_a_rank_bounds_its_part() -> None:
 
 def test_a_part_that_does_not_fit_is_made_smaller_even_if_that_takes_no_less_time() -> None:
     equal = [report(0.001)] * 2
-    assert rebalanced(equal, (50, 50), [1000, 49]) == (51, 49)
+    assert rebalance(equal, (50, 50), [1000, 49]) == (51, 49)
 
 
 def test_what_fits_into_the_ranks_bounds_nothing_where_the_batch_needs_several_passes() -> None:

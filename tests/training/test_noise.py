@@ -35,7 +35,7 @@ def test_it_follows_from_two_steps_of_a_single_rank() -> None:
     for _ in range(400):
         one, other = gradient(32), gradient(32)
         apart = one - other
-        noise.observe_alone(float(apart @ apart), float(other @ other), 32)
+        noise.observe_single_rank(float(apart @ apart), float(other @ other), 32)
     assert noise.sqr == pytest.approx(SQR, rel=0.15)
     assert noise.var == pytest.approx(VAR, rel=0.15)
 
@@ -55,5 +55,5 @@ def test_it_goes_on_as_if_never_stopped() -> None:
 
 def test_gradients_of_nothing_but_noise_have_no_length() -> None:
     noise = Noise()
-    noise.observe_alone(10.0, 3.0, 16)
+    noise.observe_single_rank(10.0, 3.0, 16)
     assert noise.sqr == 0 and noise.scale is None

@@ -6,10 +6,17 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from runners.training.schedulearn_train.predict import Blend, LastValue, Predictor, Scored, Smoothing, log_seconds
+from runners.training.schedulearn_train.predict import (
+    Blend,
+    LastValue,
+    Predictor,
+    ScoredPredictor,
+    Smoothing,
+    log_seconds,
+)
 
 
-def error_of(predictor: Scored, trace: np.ndarray) -> float:
+def error_of(predictor: ScoredPredictor, trace: np.ndarray) -> float:
     for value in trace:
         predictor.observe(float(value))
     assert predictor.error is not None
@@ -18,7 +25,7 @@ def error_of(predictor: Scored, trace: np.ndarray) -> float:
 
 def test_smoothing_beats_the_last_value_on_noise() -> None:
     trace = np.random.default_rng(0).normal(-6, 0.05, 400)
-    assert error_of(Scored(Smoothing()), trace) < 0.85 * error_of(Scored(LastValue()), trace)
+    assert error_of(ScoredPredictor(Smoothing()), trace) < 0.85 * error_of(ScoredPredictor(LastValue()), trace)
 
 
 def test_a_single_outlier_moves_nothing() -> None:
@@ -66,7 +73,7 @@ def test_nothing_is_predicted_before_a_value_was_seen() -> None:
 
 @pytest.mark.parametrize("made", [LastValue, Smoothing, lambda: Blend(LastValue(), Smoothing())])
 def test_what_was_seen_can_be_put_in_other_terms(made: Callable[[], Predictor]) -> None:
-    predictor = Scored(made())
+    predictor = ScoredPredictor(made())
     for value in (1.0, 1.0, 1.0):
         predictor.observe(value)
     predictor.shift(0.5)

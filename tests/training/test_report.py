@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from runners.training.schedulearn_train import report
-from runners.training.schedulearn_train.report import MAX_LINE_BYTES, RANKS_IN_A_LINE, RankReport, Reporter
+from runners.training.schedulearn_train.report import MAX_LINE_BYTES, RANKS_PER_LINE, RankReport, Reporter
 
 SPEED_FIELDS = {
     "epoch": 0,
@@ -77,7 +77,7 @@ def test_what_is_no_number_is_null(pipe: Pipe) -> None:
 def test_many_ranks_take_several_lines_each_written_in_one_piece(pipe: Pipe) -> None:
     Reporter(str(pipe.path)).ranks([RankReport(123.456, 0.123456, 0.123456, 0.123456, 0.123456)] * 100)
     lines = pipe.lines()
-    assert [line["first"] for line in lines] == list(range(0, 100, RANKS_IN_A_LINE))
+    assert [line["first"] for line in lines] == list(range(0, 100, RANKS_PER_LINE))
     assert sum(len(line["waiting"]) for line in lines) == 100
     assert max(len(json.dumps(line)) for line in lines) < MAX_LINE_BYTES
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runners.training.schedulearn_train.allocation import even, plan
+from runners.training.schedulearn_train.allocation import plan_passes, split_evenly
 from runners.training.schedulearn_train.sampler import Sampler
 
 
@@ -23,7 +23,7 @@ def test_each_sample_once_across_resizes_uneven_parts_and_restarts(data: st.Data
         weights = data.draw(st.lists(st.integers(0, 9), min_size=ranks, max_size=ranks).filter(any))
         batch = sampler.take(data.draw(st.integers(1, 64)))
         most = data.draw(st.lists(st.integers(1, 64), min_size=ranks, max_size=ranks))
-        plans = [plan(len(batch), tuple(weights), tuple(most), rank) for rank in range(ranks)]
+        plans = [plan_passes(len(batch), tuple(weights), tuple(most), rank) for rank in range(ranks)]
         for passes in zip(*plans, strict=True):
             owns = [batch[place].tolist() for place, _ in passes]
             assert [sum(map(len, owns))] * ranks == [together for _, together in passes]
@@ -82,5 +82,5 @@ def test_a_checkpoint_of_other_data_is_refused() -> None:
 
 def test_parts_of_a_short_batch_cover_it() -> None:
     batch = Sampler(10, shuffle=False).take(3)
-    plans = [plan(len(batch), even(8, 4), (9,) * 4, rank) for rank in range(4)]
+    plans = [plan_passes(len(batch), split_evenly(8, 4), (9,) * 4, rank) for rank in range(4)]
     assert [[batch[place].tolist() for place, _ in passes] for passes in plans] == [[[0]], [[1]], [[2]], [[]]]

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runners.training.schedulearn_train import synchrony
-from runners.training.schedulearn_train.synchrony import NEARLY, Expected, best_k, k_async, next_k_sync
+from runners.training.schedulearn_train.synchrony import NEAR_BEST_SHARE, Expected, best_k, k_async, next_k_sync
 
 times = st.floats(0.01, 10.0)
 rounds = st.lists(st.builds(Expected, times, st.integers(1, 64)), min_size=1, max_size=12)
@@ -20,7 +20,7 @@ def test_no_other_k_uses_noticeably_more_samples_in_a_second_and_a_larger_one_no
         return sum(worker.samples for worker in order[:k]) / order[k - 1].seconds
 
     rates = {k: rate(k) for k in range(1, len(order) + 1)}
-    best, enough = best_k(expected), NEARLY * max(rates.values())
+    best, enough = best_k(expected), NEAR_BEST_SHARE * max(rates.values())
     assert rates[best] >= enough * (1 - 1e-9)
     assert all(each < enough * (1 + 1e-9) for k, each in rates.items() if k > best)
 
@@ -29,9 +29,9 @@ def test_one_slow_worker_of_four_is_not_waited_for_and_an_equal_one_is() -> None
     fast, slow = Expected(1.0, 32), Expected(4.0, 32)
     assert best_k([fast, fast, fast, slow]) == 3
     assert best_k([fast] * 4) == 4
-    assert synchrony.pays([fast, fast, fast, slow])
-    assert not synchrony.pays([fast] * 4)
-    assert not synchrony.pays([slow])
+    assert synchrony.should_leave_out_worker([fast, fast, fast, slow])
+    assert not synchrony.should_leave_out_worker([fast] * 4)
+    assert not synchrony.should_leave_out_worker([slow])
 
 
 @given(rounds, st.integers(1, 12), st.integers(1, 200))

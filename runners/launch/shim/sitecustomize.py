@@ -3,9 +3,9 @@
 Horovod has each elastic worker open a port and send its address as a pickle, and it receives pickles on that port. Here
 the worker asks the forwarder on its own loopback, which answers in JSON when hosts were added or removed. The worker also
 reports how long a change kept it from training. A rank that was started before its group was ready for it asks for its
-place when it begins. A torchrun rank, which ends at a change, records the times of its steps (``stepclock``). A rank with a
-process group of torch ends only when the threads of that group are idle. Marks show whether ranks join each other at all
-(``joining``). A ``sitecustomize`` that is hidden by this one runs afterwards.
+place when it begins. A torchrun rank, which ends at a change, records the times of its steps (``restart_costs``). A rank
+with a process group of torch ends only when the threads of that group are idle. Marks show whether ranks join each other
+at all (``joining``). A ``sitecustomize`` that is hidden by this one runs afterwards.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ COLLECTIVES = "torch.distributed.distributed_c10d"
 STEPS_VARIABLE = "SCHEDULEARN_STEPS"
 ASKS_FOR_PLACE = "SCHEDULEARN_NEWCOMER"
 JOINING = "SCHEDULEARN_JOINING"
-SURE_STEPS = 20  # of an optimizer: a rank that has made so many without the others trains alone
-USUAL = 5  # steps, of whose times the middle one is the usual
+ALONE_AFTER_STEPS = 20  # of an optimizer: a rank that has made so many without the others trains alone
+MEDIAN_STEPS = 5  # steps, whose median time is that of a usual step
 HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - in every Python's start: no pathlib
 SETTLING = os.path.join(HERE, "..", "..", "training", "schedulearn_train", "settling.py")  # noqa: PTH118
 
@@ -99,7 +99,7 @@ def is_one_of_several() -> bool:
     return os.environ.get("HOROVOD_SIZE", os.environ.get("WORLD_SIZE", "1")) != "1"
 
 
-def note_training(module: Any) -> None:
+def mark_training(module: Any) -> None:
     """Leave a mark when this process trains. It matters only where no rank has joined the others."""
     if not is_one_of_several() or not hasattr(module, "register_optimizer_step_post_hook"):  # torch has it since 2.0
         return
@@ -108,21 +108,21 @@ def note_training(module: Any) -> None:
     def note(*_step: object) -> None:
         nonlocal count
         count += 1
-        if count == SURE_STEPS:
+        if count == ALONE_AFTER_STEPS:
             leave_mark("trains-alone")
 
     module.register_optimizer_step_post_hook(note)
 
 
-def note_horovod(module: Any) -> None:
+def mark_horovod(module: Any) -> None:
     """Leave a mark when Horovod starts."""
     init = module.HorovodBasics.init
 
-    def noted_init(self: Any, *args: object, **kwargs: object) -> None:
+    def init_with_mark(self: Any, *args: object, **kwargs: object) -> None:
         leave_mark("joined")
         init(self, *args, **kwargs)
 
-    module.HorovodBasics.init = noted_init
+    module.HorovodBasics.init = init_with_mark
 
 
 def wait_for_place(module: Any) -> None:
@@ -175,7 +175,7 @@ def report_cost(seconds: float) -> None:
     threading.Thread(target=ask, daemon=True).start()
 
 
-def count_cost(module: Any) -> None:
+def measure_change_cost(module: Any) -> None:
     """Measure the time from the last check of the hosts before a change, at a commit, to the first one after it, less a usual
     step."""
     import time
@@ -192,7 +192,7 @@ def count_cost(module: Any) -> None:
             step = sorted(usual)[len(usual) // 2] if usual else 0.0
             report_cost(max(0.0, now - before - step))
         elif before:
-            usual[:] = [*usual[1 - USUAL :], now - before]
+            usual[:] = [*usual[1 - MEDIAN_STEPS :], now - before]
         changed = False
         check(self)
 
@@ -226,7 +226,7 @@ def report_errors(module: Any) -> None:
     module.run_fn = run_fn_with_report
 
 
-def note_steps(module: Any) -> None:
+def record_steps(module: Any) -> None:
     """Write the times of the first and the last step and the number of steps to the file that the supervisor reads.
 
     The process that makes the first step is the rank; others that it starts may have their own optimizers.
@@ -257,7 +257,7 @@ def note_steps(module: Any) -> None:
     module.register_optimizer_step_post_hook(note)
 
 
-def end_settled(module: Any) -> None:
+def settle_at_exit(module: Any) -> None:
     """Have each process with a group wait for the group's threads when Python ends; ``settling`` of the training library has
     the reason."""
     import atexit
@@ -299,14 +299,14 @@ def patch_worker(module: Any) -> None:
     module.WorkerNotificationManager.init = init
 
 
-def begin_horovod(module: Any) -> None:
+def patch_horovod_init(module: Any) -> None:
     wait_for_place(module)
-    note_horovod(module)
+    mark_horovod(module)
 
 
-def watch_optimizers(module: Any) -> None:
-    note_steps(module)
-    note_training(module)
+def patch_optimizers(module: Any) -> None:
+    record_steps(module)
+    mark_training(module)
 
 
 class Finder(importlib.abc.MetaPathFinder):
@@ -315,10 +315,10 @@ class Finder(importlib.abc.MetaPathFinder):
     def __init__(self) -> None:
         self.patches = {
             WORKER: patch_worker,
-            STATE: count_cost,
-            BASICS: begin_horovod,
-            OPTIMIZER: watch_optimizers,
-            COLLECTIVES: end_settled,
+            STATE: measure_change_cost,
+            BASICS: patch_horovod_init,
+            OPTIMIZER: patch_optimizers,
+            COLLECTIVES: settle_at_exit,
         }
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
@@ -338,7 +338,7 @@ class Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
-def run_hidden() -> None:
+def run_hidden_sitecustomize() -> None:
     """Run the site's own sitecustomize, if there is one."""
     others = [place for place in sys.path if os.path.abspath(place or ".") != HERE]  # noqa: PTH100
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
@@ -349,4 +349,4 @@ def run_hidden() -> None:
 if is_one_of_several():
     leave_mark("started")
 sys.meta_path.insert(0, Finder())
-run_hidden()
+run_hidden_sitecustomize()

@@ -64,12 +64,12 @@ def allocate(workers: Sequence[Worker], total: int) -> tuple[int, ...]:
             f"a batch of {total} cannot be split among {len(workers)} workers, which take {bounds} together"
         )
 
-    def taken(level: float) -> np.ndarray:
+    def samples_within(level: float) -> np.ndarray:
         return np.clip((level - fixed) / each, lower, upper)
 
     bends = np.unique(np.concatenate([fixed + each * lower, fixed + each * upper]))
-    level = float(np.interp(total, [taken(bend).sum() for bend in bends], bends))
-    counts = np.floor(taken(level) + 1e-9)
+    level = float(np.interp(total, [samples_within(bend).sum() for bend in bends], bends))
+    counts = np.floor(samples_within(level) + 1e-9)
     for _ in range(total - int(counts.sum())):
         ready = np.where(counts < upper, fixed + each * (counts + 1), np.inf)
         counts[np.argmin(ready)] += 1
@@ -79,7 +79,7 @@ def allocate(workers: Sequence[Worker], total: int) -> tuple[int, ...]:
     return tuple(int(count) for count in counts)
 
 
-def shares(total: int, parts: Sequence[int]) -> tuple[int, ...]:
+def split_proportionally(total: int, parts: Sequence[int]) -> tuple[int, ...]:
     """Split a batch of another size, usually the last of an epoch, in the same proportions, by largest remainder.
 
     ``parts`` are the samples per worker of a full batch, at least one of them above zero. Some workers may get none.
@@ -92,21 +92,23 @@ def shares(total: int, parts: Sequence[int]) -> tuple[int, ...]:
     return tuple(counts)
 
 
-def even(total: int, workers: int) -> tuple[int, ...]:
+def split_evenly(total: int, workers: int) -> tuple[int, ...]:
     """Split a batch as equally as whole numbers allow, with the larger parts first."""
-    return shares(total, (1,) * workers)
+    return split_proportionally(total, (1,) * workers)
 
 
-def passes(counts: Sequence[int], limits: Sequence[int]) -> int:
+def count_passes(counts: Sequence[int], limits: Sequence[int]) -> int:
     """Return how many passes the workers need for their parts, with at most ``limits`` samples of each in a pass."""
     return max(1, *(-(-count // limit) for count, limit in zip(counts, limits, strict=True)))
 
 
 @lru_cache  # most batches are like the one before
-def plan(total: int, parts: tuple[int, ...], limits: tuple[int, ...], rank: int) -> tuple[tuple[slice, int], ...]:
+def plan_passes(
+    total: int, parts: tuple[int, ...], limits: tuple[int, ...], rank: int
+) -> tuple[tuple[slice, int], ...]:
     """Return, for each pass over a batch of ``total`` samples, the rank's piece and the samples of all ranks in this pass."""
-    counts = shares(total, parts)
-    needed = passes(counts, limits)
+    counts = split_proportionally(total, parts)
+    needed = count_passes(counts, limits)
     first, planned = sum(counts[:rank]), []
     for number in range(needed):
         now = [count // needed + (number < count % needed) for count in counts]
@@ -120,7 +122,7 @@ def seconds(workers: Sequence[Worker], counts: Sequence[int]) -> float:
     return max(worker.seconds(count) for worker, count in zip(workers, counts, strict=True))
 
 
-def gap(workers: Sequence[Worker], counts: Sequence[int]) -> float:
+def relative_gap(workers: Sequence[Worker], counts: Sequence[int]) -> float:
     """Return how much longer the last worker takes than the first, relative to the first; infinite if that takes no time."""
     times = [worker.seconds(count) for worker, count in zip(workers, counts, strict=True)]
     return max(times) / min(times) - 1 if min(times) else inf

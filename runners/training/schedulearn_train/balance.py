@@ -7,8 +7,8 @@ from math import exp, log, pi, sqrt
 from statistics import fmean, variance
 from typing import Literal, NamedTuple
 
-from .allocation import UNLIMITED, Worker, allocate, gap, seconds
-from .predict import FIRST_SPREAD, Blend, Predictor, Scored, Smoothing, log_seconds
+from .allocation import UNLIMITED, Worker, allocate, relative_gap, seconds
+from .predict import FIRST_DEVIATION, Blend, Predictor, ScoredPredictor, Smoothing, log_seconds
 from .report import RankReport
 
 PredictorKind = Literal["smoothing", "gru", "blend"]
@@ -34,7 +34,7 @@ def predictor(kind: PredictorKind, seed: int = 0) -> Predictor:
     return Gru(seed) if kind == "gru" else Blend(Smoothing(), Gru(seed))
 
 
-def is_whole(samples: int, part: int) -> bool:
+def is_representative(samples: int, part: int) -> bool:
     """Return whether an iteration with so many samples shows how long one with ``part`` takes: the rest of an epoch does not."""
     return 2 * samples >= part
 
@@ -46,8 +46,8 @@ class Speed:
     """
 
     def __init__(self, kind: PredictorKind = "smoothing", seed: int = 0) -> None:
-        self._predictor = Scored(predictor(kind, seed))
-        self._fixed = Fixed()
+        self._predictor = ScoredPredictor(predictor(kind, seed))
+        self._fixed = FixedCost()
         self._sizes: deque[float] = deque(maxlen=WINDOW)
         """The samples of the iterations that the predictor has observed."""
 
@@ -83,23 +83,23 @@ class Speed:
         """
         values = max(1, len(self._sizes))
         deviation = sqrt(pi / 2) * self.error()  # assumes a normal distribution
-        return AUTOCORRELATION * (FIRST_SPREAD + (values - 1) * deviation) / values**1.5
+        return AUTOCORRELATION * (FIRST_DEVIATION + (values - 1) * deviation) / values**1.5
 
 
-class Fixed:
+class FixedCost:
     """The fixed part of an iteration's time, in samples: a worker that is slowed down is slower in both parts alike.
 
     It is learnt from consecutive iterations of different sizes, between which hardly anything else has changed. No probing
     is needed: the first change of a split, made as if there were no fixed part, provides the first two.
     """
 
-    UNEQUAL = 0.1
+    MIN_LOG_RATIO = 0.1
     """Sizes whose logarithms differ by less show nothing."""
     NOISE = 0.25
     """Standard deviation of the ratio of two iterations; a deviation of more than twice that was a change of the load."""
-    LIKELY = 0.7
+    PRIOR_DEVIATION = 0.7
     """Prior standard deviation of the logarithm of 1 + the fixed part, relative to the sizes."""
-    PARTS = (0.0, *(0.05 * 1.3**step for step in range(12)))
+    CANDIDATES = (0.0, *(0.05 * 1.3**step for step in range(12)))
     """The fixed parts that are tried, relative to the mean size."""
 
     def __init__(self) -> None:
@@ -110,17 +110,17 @@ class Fixed:
 
     def observe(self, samples: float, seconds: float) -> None:
         last, self._last = self._last, (samples, max(seconds, 1e-9))
-        if last is None or abs(log(samples / last[0])) < self.UNEQUAL:
+        if last is None or abs(log(samples / last[0])) < self.MIN_LOG_RATIO:
             return
         self._pairs.append((last[0], samples, log(self._last[1] / last[1])))
         mean = fmean((one + other) / 2 for one, other, _ in self._pairs)
-        self.samples = mean * min(self.PARTS, key=lambda part: self._unlikely(part, mean))
+        self.samples = mean * min(self.CANDIDATES, key=lambda part: self._misfit(part, mean))
 
-    def _unlikely(self, part: float, mean: float) -> float:
+    def _misfit(self, part: float, mean: float) -> float:
         """Return how unlikely a fixed part is, as a sum of squares."""
         fixed = part * mean
         misfits = (log((other + fixed) / (one + fixed)) - longer for one, other, longer in self._pairs)
-        return (log(1 + part) / self.LIKELY) ** 2 + sum(min(4.0, (each / self.NOISE) ** 2) for each in misfits)
+        return (log(1 + part) / self.PRIOR_DEVIATION) ** 2 + sum(min(4.0, (each / self.NOISE) ** 2) for each in misfits)
 
 
 class SpeedReport(NamedTuple):
@@ -147,7 +147,7 @@ class SpeedReport(NamedTuple):
 SPEED_FIELDS = len(SpeedReport._fields)
 
 
-def rebalanced(reports: Sequence[SpeedReport], counts: Sequence[int], limits: Sequence[int]) -> tuple[int, ...]:
+def rebalance(reports: Sequence[SpeedReport], counts: Sequence[int], limits: Sequence[int]) -> tuple[int, ...]:
     """Return the split to continue with: another one only if that makes iterations noticeably shorter.
 
     ``limits`` are the samples that each rank can compute at once. The split stays as it is where a batch has fewer samples
@@ -157,25 +157,25 @@ def rebalanced(reports: Sequence[SpeedReport], counts: Sequence[int], limits: Se
         return tuple(counts)
     ranks = zip(reports, limits, strict=True)
     workers = [Worker(each.sample_seconds, each.fixed_seconds, 1, limit, each.standard_error) for each, limit in ranks]
-    return better(workers, counts)
+    return improve_split(workers, counts)
 
 
-def better(workers: Sequence[Worker], counts: Sequence[int]) -> tuple[int, ...]:
+def improve_split(workers: Sequence[Worker], counts: Sequence[int]) -> tuple[int, ...]:
     """Return a split of as many samples with which workers are noticeably sooner or closer together, or else ``counts``.
 
     The limits of the workers' memories apply where the whole batch fits into them; else it takes several passes anyway.
     """
-    workers = likely(workers)
+    workers = shrink_speeds(workers)
     if sum(worker.max_samples for worker in workers) < sum(counts):
         workers = [replace(worker, max_samples=UNLIMITED) for worker in workers]
     split = allocate(workers, sum(counts))
     sooner = seconds(workers, split) < (1 - MIN_GAIN) * seconds(workers, counts)
-    closer = gap(workers, split) < gap(workers, counts) - MIN_GAP_REDUCTION
+    closer = relative_gap(workers, split) < relative_gap(workers, counts) - MIN_GAP_REDUCTION
     fits = all(count <= worker.max_samples for worker, count in zip(workers, counts, strict=True))
     return split if sooner or closer or not fits else tuple(counts)
 
 
-def likely(workers: Sequence[Worker]) -> list[Worker]:
+def shrink_speeds(workers: Sequence[Worker]) -> list[Worker]:
     """Estimate the workers' speeds, given that they differ partly by chance. Without this, equal workers get unequal parts.
 
     Each logarithm moves towards the mean of all: the larger its standard error is beside the real variance of the workers,

@@ -30,28 +30,28 @@ HINT = (
 class Statistics:
     """The batch statistics of all layers of a model. ``batch`` is set during a step; outside of steps layers work as usual."""
 
-    def __init__(self, world: World | None = None, clock: StepClock | None = None, together: bool = False) -> None:
-        self._world, self._clock, self._together = world, clock, together
+    def __init__(self, world: World | None = None, clock: StepClock | None = None, synchronised: bool = False) -> None:
+        self._world, self._clock, self._synchronised = world, clock, synchronised
         self.batch: Batch | None = None
 
     def __reduce__(self) -> Any:
         return Statistics, ()  # a copy of a model takes no part in the steps
 
     @property
-    def together(self) -> bool:
-        return self._together and self._world is not None and self._world.size > 1
+    def is_synchronised(self) -> bool:
+        return self._synchronised and self._world is not None and self._world.size > 1
 
     def all_reduce(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
         assert self._world is not None and self._clock is not None  # noqa: S101 - there are other ranks
         with self._clock.waiting():
             return self._world.all_reduce(tensor, name)
 
-    def rows(self, own: torch.Tensor, name: str) -> torch.Tensor:
+    def gather_rows(self, own: torch.Tensor, name: str) -> torch.Tensor:
         """Gather the (n,) tensors of all ranks as (ranks, n). Gradients flow back to the rank of each row."""
-        rows: torch.Tensor = _Rows.apply(own, self, name)
+        rows: torch.Tensor = _GatherRows.apply(own, self, name)
         return rows
 
-    def placed(self, own: torch.Tensor) -> tuple[torch.Tensor, int]:
+    def place_in_table(self, own: torch.Tensor) -> tuple[torch.Tensor, int]:
         """Return a (ranks, n) table of zeros with the tensor in this rank's row, and the rank."""
         assert self._world is not None  # noqa: S101
         table = own.new_zeros(self._world.size, len(own))
@@ -59,10 +59,10 @@ class Statistics:
         return table, self._world.rank
 
 
-class _Rows(torch.autograd.Function):
+class _GatherRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, own: torch.Tensor, statistics: Statistics, name: str) -> torch.Tensor:
-        table, ctx.rank = statistics.placed(own)
+        table, ctx.rank = statistics.place_in_table(own)
         ctx.statistics, ctx.name = statistics, name
         return statistics.all_reduce(table, name)
 
@@ -79,14 +79,14 @@ def layers(model: nn.Module) -> Iterator[_BatchNorm]:
             yield layer
 
 
-def follow(model: nn.Module, statistics: Statistics) -> None:
+def use_statistics(model: nn.Module, statistics: Statistics) -> None:
     """Make the layers of the model use these statistics."""
     for number, layer in enumerate(layers(model)):
         layer.forward = partial(_forward, layer, statistics, f"slt.norm.{number}")
 
 
-def leave(model: nn.Module) -> None:
-    """Undo ``follow``."""
+def restore_layers(model: nn.Module) -> None:
+    """Give the layers of the model their own ``forward`` again."""
     for layer in layers(model):
         layer.__dict__.pop("forward", None)
 
@@ -97,14 +97,16 @@ def _forward(layer: _BatchNorm, statistics: Statistics, name: str, x: torch.Tens
         return _BatchNorm.forward(layer, x)
     layer._check_input_dim(x)
     values = x.numel() // x.shape[1]  # of each channel
-    if statistics.together and max(values, batch.together) > 1:
-        return _by_all(layer, statistics, name, x, values if batch.own else 0)
+    if statistics.is_synchronised and max(values, batch.together) > 1:
+        return _normalise_over_ranks(layer, statistics, name, x, values if batch.own else 0)
     if (batch.own and values > 1) or layer.running_mean is None:
         return _BatchNorm.forward(layer, x)
     return batch_norm(x, layer.running_mean, layer.running_var, layer.weight, layer.bias, eps=layer.eps)
 
 
-def _by_all(layer: _BatchNorm, statistics: Statistics, name: str, x: torch.Tensor, count: int) -> torch.Tensor:
+def _normalise_over_ranks(
+    layer: _BatchNorm, statistics: Statistics, name: str, x: torch.Tensor, count: int
+) -> torch.Tensor:
     """Normalise by the statistics of all ranks.
 
     This rank's own samples have ``count`` values per channel: 0 if it only repeats samples of another rank.
@@ -112,19 +114,19 @@ def _by_all(layer: _BatchNorm, statistics: Statistics, name: str, x: torch.Tenso
     channels, others = x.shape[1], [dim for dim in range(x.dim()) if dim != 1]
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     var, mean = torch.var_mean(wide, others, correction=0)
-    rows = statistics.rows(torch.cat([mean.new_tensor([count]), mean, var]), name)
+    rows = statistics.gather_rows(torch.cat([mean.new_tensor([count]), mean, var]), name)
     counts, means, variances = rows.split([1, channels, channels], dim=1)
     whole = counts.sum()
     mean = (counts * means).sum(0) / whole
     var = (counts * (variances + (means - mean).square())).sum(0) / whole
-    _learn(layer, mean.detach(), (var * whole / (whole - 1).clamp(min=1)).detach())
+    _update_running_statistics(layer, mean.detach(), (var * whole / (whole - 1).clamp(min=1)).detach())
     shape = [1, channels] + [1] * (x.dim() - 2)
     scale = torch.rsqrt(var + layer.eps)
     found = (wide - mean.view(shape)) * (scale if layer.weight is None else scale * layer.weight).view(shape)
     return (found if layer.bias is None else found + layer.bias.view(shape)).to(x.dtype)
 
 
-def _learn(layer: _BatchNorm, mean: torch.Tensor, var: torch.Tensor) -> None:
+def _update_running_statistics(layer: _BatchNorm, mean: torch.Tensor, var: torch.Tensor) -> None:
     """Update the running statistics."""
     if layer.running_mean is None or layer.running_var is None or layer.num_batches_tracked is None:
         return

@@ -8,7 +8,7 @@ from typing import IO, Any, ClassVar
 
 import numpy as np
 
-KEPT = 2
+DEFAULT_KEEP = 2
 
 
 class Checkpoints:
@@ -32,7 +32,7 @@ class Checkpoints:
     def __init__(
         self,
         folder: str | os.PathLike[str] | None = None,
-        keep: int = KEPT,
+        keep: int = DEFAULT_KEEP,
         *,
         every_seconds: float = 60.0,
     ) -> None:

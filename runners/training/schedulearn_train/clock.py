@@ -29,7 +29,7 @@ class StepClock:
         event.record()
         return event
 
-    def _free(self, marks: Iterable[Any]) -> None:
+    def _recycle(self, marks: Iterable[Any]) -> None:
         if self._on_gpu:
             self._events += marks
 
@@ -41,7 +41,7 @@ class StepClock:
 
     def computed(self) -> None:
         """Mark that gradients are computed. The last call of a step counts, as buckets become ready one after the other."""
-        self._free(self._marks[1:])
+        self._recycle(self._marks[1:])
         del self._marks[1:]
         self._marks.append(self._now())
 
@@ -67,16 +67,16 @@ class StepClock:
         steps, self._steps = self._steps, []
         if self._on_gpu and steps:
             torch.cuda.synchronize()
-        measured = [self._measured(*step) for step in steps]
+        measured = [self._measure_step(*step) for step in steps]
         for _, waits, *marks in steps:
-            self._free((*marks, *chain.from_iterable(waits)))
+            self._recycle((*marks, *chain.from_iterable(waits)))
         return measured
 
-    def _measured(
+    def _measure_step(
         self, samples: int, waits: list[tuple[Any, Any]], begun: Any, computed: Any, ended: Any
     ) -> tuple[int, float, float]:
-        waited = sum(self._between(*each) for each in waits)
-        return samples, self._between(begun, computed) - waited, self._between(computed, ended) + waited
+        waited = sum(self._seconds_between(*each) for each in waits)
+        return samples, self._seconds_between(begun, computed) - waited, self._seconds_between(computed, ended) + waited
 
-    def _between(self, one: Any, other: Any) -> float:
+    def _seconds_between(self, one: Any, other: Any) -> float:
         return float(one.elapsed_time(other)) / 1000 if self._on_gpu else other - one

@@ -4,17 +4,17 @@ import time
 from collections.abc import Sequence
 
 from . import stopping
-from .allocation import shares
-from .balance import SPEED_FIELDS, Speed, SpeedReport, is_whole, rebalanced
+from .allocation import split_proportionally
+from .balance import SPEED_FIELDS, Speed, SpeedReport, is_representative, rebalance
 from .clock import StepClock
 from .divergence import Comparison
 from .lockstep import LockstepUpdates
 from .stopping import Stopped
 from .sync_points import COMPARES, SyncValues, chosen_batch, means, steps_between
-from .synchrony import Expected, pays
+from .synchrony import Expected, should_leave_out_worker
 from .training_state import TrainingState
 
-SOON = 3
+FIRST_INTERVAL_STEPS = 3
 """The steps after the first sync point until the next one, which is the first that knows how fast the ranks are."""
 
 
@@ -32,12 +32,12 @@ class Coordinator:
         training = self._training
         self._speed = Speed(training.mode.predictor, training.seed)
         self._clock.read()
-        self._updates.forget_losses()
+        self._updates.reset_losses()
         self._comparison.restart()
         self._next, self._fresh = training.steps + 1, True
         self._last_at, self._last_step = time.monotonic(), training.steps
 
-    def measures(self) -> bool:
+    def should_measure(self) -> bool:
         """Return whether the next step is one whose gradients are measured: the last before a sync point."""
         ahead = self._next - self._training.steps
         return ahead <= 1 or (ahead == 2 and self._training.size == 1)  # a single rank compares two steps
@@ -56,11 +56,11 @@ class Coordinator:
         values, rest = SyncValues(*summed[: len(own)]), summed[len(own) :]
         reports = [SpeedReport(*rest[at : at + SPEED_FIELDS]) for at in range(0, len(rest), SPEED_FIELDS)]
         training.loss = values.loss / values.samples if values.samples else float("nan")
-        self._updates.forget_losses()
+        self._updates.reset_losses()
         self._learn_noise(values)
         self._last_at, self._last_step, fresh, self._fresh = now, training.steps, self._fresh, False
         between = steps_between(values.step_seconds)
-        self._next = training.steps + (min(SOON, between) if fresh else between)
+        self._next = training.steps + (min(FIRST_INTERVAL_STEPS, between) if fresh else between)
         if values.reports >= COMPARES:
             self._comparison.compare(training.steps)
         if values.reports % COMPARES and training.rank == 0:
@@ -80,17 +80,17 @@ class Coordinator:
         training = self._training
         if batch_size != training.batch_size:
             training.batch_size = batch_size
-            training.parts = shares(batch_size, training.parts)
+            training.parts = split_proportionally(batch_size, training.parts)
         parts = training.parts
         if training.mode.splits_by_speed:
-            training.parts = rebalanced(reports, parts, training.micro_batch_sizes)
+            training.parts = rebalance(reports, parts, training.micro_batch_sizes)
         return parts
 
     def _maybe_leave_lockstep(self, reports: Sequence[SpeedReport], parts: Sequence[int]) -> None:
         """Start the server if leaving out a rank pays with the ``parts`` so far: new ones take a sync point or two."""
         training = self._training
         expected = [Expected(report.computing, part) for report, part in zip(reports, parts, strict=True)]
-        if pays(expected):
+        if should_leave_out_worker(expected):
             training.uses_server = True
             training.server.begin(training.epochs)
 
@@ -101,7 +101,7 @@ class Coordinator:
         values = SyncValues(float(stopping.should_stop()), loss, samples, own, inverse, inverse > 0)
         if training.rank:
             return values
-        compares = self._updates.late.all_can and self._comparison.is_due(now, training.is_last)
+        compares = self._updates.late_parameters.all_ranks_can_sum and self._comparison.is_due(now, training.is_last)
         batch, limits = training.batch_size, training.batch
         return values._replace(
             difference=difference,
@@ -115,7 +115,7 @@ class Coordinator:
     def _learn_noise(self, values: SyncValues) -> None:
         training = self._training
         if values.difference:
-            training.noise.observe_alone(values.difference, values.whole, training.batch_size)
+            training.noise.observe_single_rank(values.difference, values.whole, training.batch_size)
         elif values.measured > 1:
             own, inverse = values.own / values.measured, values.inverse / values.measured
             training.noise.observe(own, inverse, values.whole, training.batch_size)
@@ -127,7 +127,7 @@ class Coordinator:
         if not self._fresh:  # the first steps are slower
             # A split holds until the next sync point, so single steps do not matter.
             part = self._training.parts[self._training.rank]
-            whole, computed, _ = means([step for step in steps if is_whole(step[0], part)])
+            whole, computed, _ = means([step for step in steps if is_representative(step[0], part)])
             speed.observe(whole, computed)
         predicted = speed.sample_seconds(), speed.fixed_seconds()
         return SpeedReport(*predicted, speed.error(), speed.standard_error(), samples, computing, waiting)

@@ -17,7 +17,7 @@ class Piece(NamedTuple):
     stop: int
 
 
-def count_of(size: int, places: int, ranks: int, asked: int | None = None) -> int:
+def shard_count(size: int, places: int, ranks: int, asked: int | None = None) -> int:
     """Return the number of shards for ``size`` bytes: as ``asked``, or one per ``SHARD_BYTES``.
 
     There is at most one per rank, and per each of the ``places`` where a shard may begin.
@@ -33,7 +33,7 @@ def cut(lengths: Sequence[int], count: int) -> list[slice]:
     return _slices([whole * number // count for number in range(count + 1)])
 
 
-def cut_between(lengths: Sequence[int], count: int) -> list[slice]:
+def cut_between_tensors(lengths: Sequence[int], count: int) -> list[slice]:
     """Return the same without cutting tensors: at least one in each shard, and shards as equal as that allows."""
     if not 0 < count <= len(lengths):
         raise ValueError(f"{len(lengths)} tensors cannot be cut into {count} shards")

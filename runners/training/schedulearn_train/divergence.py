@@ -17,7 +17,7 @@ from torch import nn
 from . import samedata
 from .world import World
 
-EVERY_SECONDS = 10.0
+MIN_INTERVAL_SECONDS = 10.0
 MAX_TIME_SHARE = 1e-3
 """Comparisons take at most this share of the time: those of a large model are less frequent."""
 TOLERANCE = 1e-3
@@ -42,7 +42,7 @@ class Difference(NamedTuple):
 
 
 class Comparison:
-    """Compares the parameters of all ranks at times.
+    """Compares the parameters of all ranks from time to time.
 
     Rank 0 decides when, if comparisons are ``wanted``; then all ranks call ``compare`` together.
     """
@@ -51,7 +51,7 @@ class Comparison:
         self, world: World, model: nn.Module, optimizer: torch.optim.Optimizer, data: Any, wanted: bool = True
     ) -> None:
         self._world, self._model, self._optimizer, self._wanted = world, model, optimizer, wanted
-        self._data = samedata.facts_of(data) if wanted else None
+        self._data = samedata.describe_data(data) if wanted else None
         self._due_at = 0.0
         self._is_first = True
         self._has_reported_rounding = self._has_reported_values = False
@@ -69,7 +69,7 @@ class Comparison:
     def compare(self, step: int) -> None:
         """Raise ``RanksDivergedError``, on all ranks, when they have diverged or have different data."""
         began = time.monotonic()
-        named = dict(self._named())
+        named = dict(self._named_parameters())
         sums = checksums(list(named.values()))
         digest = blake2b(repr(sums).encode(), digest_size=16).digest()
         digests, data = zip(*self._world.gather((digest, self._data)), strict=True)
@@ -81,16 +81,20 @@ class Comparison:
         self.seconds = now - began
         # The first comparison also loads code that later ones find loaded.
         pause = 0.0 if self._is_first else self.seconds / MAX_TIME_SHARE
-        self._due_at, self._is_first = now + max(EVERY_SECONDS, pause), False
+        self._due_at, self._is_first = now + max(MIN_INTERVAL_SECONDS, pause), False
 
     def _compare_data(self, data: Sequence[samedata.Facts]) -> None:
-        if ranks := samedata.of_other_structure(data):
+        if ranks := samedata.ranks_with_other_structure(data):
             raise RanksDivergedError(f"{samedata.message(ranks)}. {UNCHECKED}")
-        if (ranks := samedata.of_other_values(data)) and self._world.rank == 0 and not self._has_reported_values:
+        if (
+            (ranks := samedata.ranks_with_other_values(data))
+            and self._world.rank == 0
+            and not self._has_reported_values
+        ):
             self._has_reported_values = True
             print(samedata.message(ranks))  # noqa: T201
 
-    def _named(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def _named_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         known = set()
         for name, parameter in self._model.named_parameters():
             known.add(id(parameter))
@@ -111,7 +115,7 @@ class Comparison:
         for place, (name, parameter) in enumerate(named.items()):
             if parameter.numel() and any(each[place] != usual[place] for each in of_ranks):
                 other = self._world.broadcast(parameter.detach().clone(), root)
-                own.append(Difference(name, distance(parameter, other), tolerance(parameter)))
+                own.append(Difference(name, relative_difference(parameter, other), tolerance(parameter)))
         differences = self._world.gather(own)
         apart = {rank: [each for each in found if each.part > each.tolerance] for rank, found in enumerate(differences)}
         apart = {rank: found for rank, found in apart.items() if found}
@@ -168,7 +172,7 @@ def _as_integers(tensor: torch.Tensor) -> torch.Tensor:
     return values.view(INTEGERS[size])
 
 
-def distance(one: torch.Tensor, other: torch.Tensor) -> float:
+def relative_difference(one: torch.Tensor, other: torch.Tensor) -> float:
     """Return the largest difference, relative to the largest value of ``other``."""
     a, b = (_as_numbers(each.detach()) for each in (one, other))
     same = (a == b) | (a.isnan() & b.isnan())

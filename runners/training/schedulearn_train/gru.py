@@ -11,14 +11,14 @@ from torch import nn
 
 WINDOW = 24
 HIDDEN = 16
-ENOUGH = 64
+MIN_VALUES = 64
 """Values before the first prediction."""
-EVERY = 5
+VALUES_PER_STEP = 5
 """Iterations per step of learning."""
-EXAMPLES = 32
+WINDOWS_PER_STEP = 32
 """Windows per step of learning."""
-KEPT = 512
-RATE = 5e-3
+MAX_VALUES = 512
+LEARNING_RATE = 5e-3
 
 
 class Gru:
@@ -32,25 +32,25 @@ class Gru:
             self._head = nn.Linear(HIDDEN, 1)
         nn.init.zeros_(self._head.weight)  # at first it predicts the last value
         nn.init.zeros_(self._head.bias)
-        self._adam = torch.optim.Adam([*self._memory.parameters(), *self._head.parameters()], lr=RATE)
-        self._past: deque[float] = deque(maxlen=KEPT)
+        self._adam = torch.optim.Adam([*self._memory.parameters(), *self._head.parameters()], lr=LEARNING_RATE)
+        self._past: deque[float] = deque(maxlen=MAX_VALUES)
         self._seen = 0
 
     def observe(self, value: float) -> None:
         self._past.append(value)
         self._seen += 1
-        if self._seen % EVERY == 0 and len(self._past) > WINDOW + 1:
+        if self._seen % VALUES_PER_STEP == 0 and len(self._past) > WINDOW + 1:
             self._learn()
 
     def predict(self) -> float | None:
-        if self._seen < ENOUGH:
+        if self._seen < MIN_VALUES:
             return None
         past = torch.tensor(list(self._past)[-WINDOW:])
         with torch.no_grad():
             return float(past[-1] + self._difference(past[None])[0])
 
     def shift(self, by: float) -> None:
-        self._past = deque((value + by for value in self._past), maxlen=KEPT)
+        self._past = deque((value + by for value in self._past), maxlen=MAX_VALUES)
 
     def _difference(self, windows: torch.Tensor) -> torch.Tensor:
         """Predict from (n, WINDOW) values the (n,) differences to the last value of each window."""
@@ -62,7 +62,7 @@ class Gru:
     def _learn(self) -> None:
         past = torch.tensor(list(self._past))
         windows = past.unfold(0, WINDOW + 1, 1)
-        chosen = windows[torch.randint(len(windows), (EXAMPLES,), generator=self._chance)]
+        chosen = windows[torch.randint(len(windows), (WINDOWS_PER_STEP,), generator=self._chance)]
         predicted = self._difference(chosen[:, :-1])
         loss = nn.functional.huber_loss(predicted, chosen[:, -1] - chosen[:, -2], delta=0.2)
         self._adam.zero_grad()

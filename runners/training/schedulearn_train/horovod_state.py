@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import horovod.torch as hvd
 from horovod.common.elastic import State
 
-from .sharing import shared
+from .sharing import share_state
 
 if TYPE_CHECKING:
     from .run import Run
@@ -27,7 +27,7 @@ class RunState(State):
         self._load(deepcopy(self._kept))  # an optimiser modifies the state that it is given
 
     def sync(self) -> None:
-        self._load(shared(self._run.world, self._state()))
+        self._load(share_state(self._run.world, self._state()))
         self.save()
 
     def _state(self) -> dict[str, Any]:

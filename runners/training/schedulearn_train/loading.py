@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from .allocation import plan
+from .allocation import plan_passes
 from .sampler import Indices, Sampler
 from .settling import settle
 
@@ -60,35 +60,35 @@ class Loader:
             while ahead.left:
                 parts = split()
                 batch = ahead.take(sum(parts))
-                planned = plan(len(batch), parts, tuple(limits), rank)
+                planned = plan_passes(len(batch), parts, tuple(limits), rank)
                 for number, (place, together) in enumerate(planned):
                     own = batch[place]
                     drawn.append((len(own), together, len(batch), number, len(planned)))
                     yield own if len(own) else batch[:1]
 
-        for content in _loaded(self._data, indices(), self._workers, self._device):
+        for content in _load_batches(self._data, indices(), self._workers, self._device):
             yield Batch(content, *drawn.popleft())
 
 
-def loaded(data: Any, indices: Indices, device: torch.device) -> Any:
-    """Return these samples as a batch, on the device."""
-    return next(_loaded(data, [indices], 0, device))
+def load_batch(data: Any, indices: Indices, device: torch.device) -> Any:
+    """Load these samples as a batch, on the device."""
+    return next(_load_batches(data, [indices], 0, device))
 
 
-def _loaded(data: Any, batches: Iterable[Indices], workers: int, device: torch.device) -> Iterator[Any]:
+def _load_batches(data: Any, batches: Iterable[Indices], workers: int, device: torch.device) -> Iterator[Any]:
     if type(data) is TensorDataset and not workers:  # a subclass may return other samples
         for batch in batches:  # all samples at once: one by one took a twentieth of the time of a small network's step
             rows = torch.from_numpy(batch)
-            yield [_rows(tensor, rows, device) for tensor in data.tensors]
+            yield [_select_rows(tensor, rows, device) for tensor in data.tensors]
         return
     if workers:
         settle()  # the loader forks
     lists = (batch.tolist() for batch in batches)
     for content in DataLoader(data, batch_sampler=lists, num_workers=workers, pin_memory=device.type == "cuda"):
-        yield moved(content, device)
+        yield move_to_device(content, device)
 
 
-def _rows(tensor: torch.Tensor, rows: torch.Tensor, device: torch.device) -> torch.Tensor:
+def _select_rows(tensor: torch.Tensor, rows: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Return these rows of a tensor, on the device.
 
     For a GPU they are gathered in pinned memory, from which it copies them by itself. From other memory the processor would
@@ -100,13 +100,13 @@ def _rows(tensor: torch.Tensor, rows: torch.Tensor, device: torch.device) -> tor
     return tensor[rows.to(tensor.device, non_blocking=True)].to(device, non_blocking=True)
 
 
-def moved(content: Any, device: torch.device) -> Any:
+def move_to_device(content: Any, device: torch.device) -> Any:
     """Return the content with its tensors on the device, in the same lists, tuples and dictionaries."""
     if isinstance(content, torch.Tensor):
         return content.to(device, non_blocking=True)
     if isinstance(content, dict):
-        return {name: moved(item, device) for name, item in content.items()}
+        return {name: move_to_device(item, device) for name, item in content.items()}
     if isinstance(content, list | tuple):
-        items = [moved(item, device) for item in content]
+        items = [move_to_device(item, device) for item in content]
         return type(content)(*items) if hasattr(content, "_fields") else type(content)(items)
     return content

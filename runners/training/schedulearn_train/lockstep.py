@@ -8,7 +8,7 @@ from torch import nn
 
 from . import batch_norm
 from .clock import StepClock
-from .latecomers import Latecomers
+from .late_parameters import LateParameters
 from .loading import Batch
 from .meter import Meter
 from .rates import factor, scaled
@@ -21,10 +21,10 @@ class LockstepUpdates:
     def __init__(self, training: TrainingState, clock: StepClock, statistics: batch_norm.Statistics) -> None:
         self._training, self._clock, self._statistics = training, clock, statistics
         self._meter = Meter(training.module.parameters())
-        self.late = Latecomers(training.world, training.optimizer)
+        self.late_parameters = LateParameters(training.world, training.optimizer)
         self._passes = 1
         self._loss_sum, self._loss_samples = torch.zeros((), device=training.device), 0
-        self._last_share: tuple[tuple[float, Any], torch.Tensor] = (0.0, None), self._loss_sum
+        self._last_weight: tuple[tuple[float, Any], torch.Tensor] = (0.0, None), self._loss_sum
 
     def begin_pass(self, batch: Batch) -> None:
         training = self._training
@@ -42,9 +42,9 @@ class LockstepUpdates:
         training = self._training
         samples = training.losses.weight(loss, batch.own)
         measured = measured and batch.total == training.batch_size and batch.is_last
-        with self._meter.own() if measured else nullcontext():
+        with self._meter.measure_own() if measured else nullcontext():
             scaled_loss = scaler.scale(loss) if scaler else loss
-            scaled_loss.backward(self._share(scaled_loss, samples * batch.weight / batch.total))
+            scaled_loss.backward(self._loss_weight(scaled_loss, samples * batch.weight / batch.total))
         self._statistics.batch = None
         if batch.own:
             self._loss_sum.add_(loss.detach(), alpha=samples)
@@ -52,7 +52,7 @@ class LockstepUpdates:
         if not batch.is_last:
             return False
         self._clock.backward_done()
-        self.late.add_up()
+        self.late_parameters.sum_gradients()
         self._update(batch, scaler, measured)
         self._clock.end()
         training.sampler.take(batch.total)
@@ -60,14 +60,14 @@ class LockstepUpdates:
         training.reporter.reached(training.steps)
         return True
 
-    def _share(self, loss: torch.Tensor, part: float) -> torch.Tensor:
+    def _loss_weight(self, loss: torch.Tensor, part: float) -> torch.Tensor:
         """Return the weight of a loss in the mean over the whole batch.
 
         Most are like the one before, which is used again: creating a tensor is work for a GPU.
         """
-        if (part, loss.dtype) != self._last_share[0]:
-            self._last_share = (part, loss.dtype), torch.full_like(loss, part)
-        return self._last_share[1]
+        if (part, loss.dtype) != self._last_weight[0]:
+            self._last_weight = (part, loss.dtype), torch.full_like(loss, part)
+        return self._last_weight[1]
 
     def _update(self, batch: Batch, scaler: Any, measured: bool) -> None:
         training = self._training
@@ -79,7 +79,7 @@ class LockstepUpdates:
                 scaler.unscale_(optimizer)
             if measured:
                 scale = scaler.get_scale() if scaler else 1.0
-                self._meter.whole(training.steps, batch.own, batch.total, training.size == 1, scale)
+                self._meter.measure_whole(training.steps, batch.own, batch.total, training.size == 1, scale)
             if training.clip_norm is not None:
                 nn.utils.clip_grad_norm_(training.module.parameters(), training.clip_norm)
             if scaler:
@@ -89,10 +89,10 @@ class LockstepUpdates:
                 optimizer.step()
 
     def losses(self) -> tuple[float, int]:
-        """Return the sum of this rank's losses and the number of its samples since ``forget_losses``."""
+        """Return the sum of this rank's losses and the number of its samples since ``reset_losses``."""
         return float(self._loss_sum), self._loss_samples
 
-    def forget_losses(self) -> None:
+    def reset_losses(self) -> None:
         self._loss_sum.zero_()
         self._loss_samples = 0
 

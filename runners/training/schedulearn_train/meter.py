@@ -21,11 +21,11 @@ class Reading(NamedTuple):
     """The squared norm of the whole batch's gradient."""
 
 
-NOTHING = Reading(0.0, 0.0, 0.0, 0.0)
+NO_READING = Reading(0.0, 0.0, 0.0, 0.0)
 
 
 class Meter:
-    """Measures one rank's gradients, in the steps for which ``own`` and ``whole`` are called."""
+    """Measures one rank's gradients, in the steps for which ``measure_own`` and ``measure_whole`` are called."""
 
     def __init__(self, parameters: Iterator[nn.Parameter]) -> None:
         self._all, self._parameters = list(parameters), list[nn.Parameter]()
@@ -33,10 +33,10 @@ class Meter:
         self._own: torch.Tensor | None = None
         self._before: tuple[int, list[torch.Tensor]] = (-1, [])
         """The number of the last measured step, and its gradients."""
-        self._reading = NOTHING
+        self._reading = NO_READING
 
     @contextmanager
-    def own(self) -> Iterator[None]:
+    def measure_own(self) -> Iterator[None]:
         """Measure, in a context around ``backward``, this rank's own gradients before they are summed."""
         lengths: list[torch.Tensor] = []
         self._parameters = [each for each in self._all if each.requires_grad]
@@ -52,18 +52,18 @@ class Meter:
                 handle.remove()
         self._own = torch.stack(lengths).sum() if lengths else None
 
-    def whole(self, step: int, samples: int, total: int, alone: bool, scale: float) -> None:
+    def measure_whole(self, step: int, samples: int, total: int, is_single_rank: bool, scale: float) -> None:
         """Measure the summed gradients, before the update of this ``step``.
 
-        The loss was divided by ``total`` and multiplied by ``scale``. ``samples`` are those of this rank; ``alone`` is set
-        where there is one rank.
+        The loss was divided by ``total`` and multiplied by ``scale``. ``samples`` are those of this rank.
+        A single rank also measures the difference to the step before.
         """
         own, self._own = self._own, None
         if own is None:
             return
         gradients = [each.grad.detach() for each in self._parameters if each.grad is not None]
         whole = float(sum(each.float().square().sum() for each in gradients))
-        difference = self._since_before(step, gradients) if alone else 0.0
+        difference = self._since_before(step, gradients) if is_single_rank else 0.0
         length = float(own) * (total / (scale * max(1, samples))) ** 2
         self._reading = Reading(length, 1 / samples, difference, whole) if samples else Reading(0.0, 0.0, 0.0, whole)
 
@@ -76,5 +76,5 @@ class Meter:
 
     def read(self) -> Reading:
         """Return the reading of the last measured step since the last call, or zeros."""
-        reading, self._reading = self._reading, NOTHING
+        reading, self._reading = self._reading, NO_READING
         return reading

@@ -6,7 +6,7 @@ that of the whole batch. A single rank compares the gradients of two steps, whos
 hardly change between them (as in AdaptDL). One step per second is measured.
 """
 
-KEPT = 0.95
+DECAY = 0.95
 """The weight of the mean so far beside a new value."""
 
 
@@ -45,14 +45,14 @@ class Noise:
             var = (own - whole) / apart
             self._keep(whole - var / batch, var)
 
-    def observe_alone(self, difference: float, whole: float, batch: int) -> None:
+    def observe_single_rank(self, difference: float, whole: float, batch: int) -> None:
         """Add a measurement of a single rank: ``difference`` is the squared norm of the difference of two steps' gradients."""
         self._keep(whole - difference / 2, difference * batch / 2)
 
     def _keep(self, sqr: float, var: float) -> None:
-        self.sqr_sum = KEPT * self.sqr_sum + (1 - KEPT) * sqr
-        self.var_sum = KEPT * self.var_sum + (1 - KEPT) * var
-        self.weight = KEPT * self.weight + (1 - KEPT)
+        self.sqr_sum = DECAY * self.sqr_sum + (1 - DECAY) * sqr
+        self.var_sum = DECAY * self.var_sum + (1 - DECAY) * var
+        self.weight = DECAY * self.weight + (1 - DECAY)
 
     def state_dict(self) -> dict[str, float]:
         return {"sqr_sum": self.sqr_sum, "var_sum": self.var_sum, "weight": self.weight}

@@ -9,13 +9,13 @@ from typing import Protocol
 
 SMOOTHING = 0.1
 """The smallest weight of the newest value in exponential smoothing; fewer than ten values count alike."""
-SPREAD = 0.1
+DEVIATION_WEIGHT = 0.1
 """The weight of the newest deviation in the standard deviation that decides what is an outlier."""
-UNUSUAL = 3.0
+OUTLIER_DEVIATIONS = 3.0
 """After two values in a row that are more standard deviations away, the load has changed and earlier values are forgotten."""
-MIN_SPREAD, FIRST_SPREAD = 0.02, 0.1
+MIN_DEVIATION, FIRST_DEVIATION = 0.02, 0.1
 """The smallest standard deviation, and the initial one."""
-ERROR = 0.05
+ERROR_WEIGHT = 0.05
 """The weight of the newest error in the running mean by which predictors are compared."""
 
 
@@ -56,24 +56,24 @@ class Smoothing:
         self._mean: float | None = None
         self._seen = 0
         """Values since the last restart."""
-        self._variance = FIRST_SPREAD**2
+        self._variance = FIRST_DEVIATION**2
         self._outlier: float | None = None
 
     def observe(self, value: float) -> None:
         if self._mean is None:
             self._mean, self._seen = value, 1
             return
-        away, bound = value - self._mean, UNUSUAL * max(MIN_SPREAD, math.sqrt(self._variance))
+        away, bound = value - self._mean, OUTLIER_DEVIATIONS * max(MIN_DEVIATION, math.sqrt(self._variance))
         before, self._outlier = self._outlier, None
         if abs(away) <= bound:
-            self._variance += SPREAD * (away * away - self._variance)
+            self._variance += DEVIATION_WEIGHT * (away * away - self._variance)
             self._seen += 1
             self._mean += max(self.newest, 1 / self._seen) * away
         elif before is not None and (before > self._mean) == (value > self._mean):
             self._mean, self._seen = (before + value) / 2, 2
         else:
             self._outlier = value
-            self._variance += SPREAD * (bound * bound - self._variance)  # perhaps the noise has grown
+            self._variance += DEVIATION_WEIGHT * (bound * bound - self._variance)  # perhaps the noise has grown
 
     def predict(self) -> float | None:
         return self._mean
@@ -85,7 +85,7 @@ class Smoothing:
             self._outlier += by
 
 
-class Scored:
+class ScoredPredictor:
     """A predictor with the running mean of its absolute errors one step ahead."""
 
     def __init__(self, predictor: Predictor) -> None:
@@ -96,7 +96,7 @@ class Scored:
     def observe(self, value: float) -> None:
         if self._predicted is not None:
             wrong = abs(value - self._predicted)
-            self.error = wrong if self.error is None else self.error + ERROR * (wrong - self.error)
+            self.error = wrong if self.error is None else self.error + ERROR_WEIGHT * (wrong - self.error)
         self.predictor.observe(value)
         self._predicted = self.predictor.predict()
 
@@ -112,7 +112,7 @@ class Blend:
     """A mean of two predictors, each weighted by the error of the other: (a * err_b + b * err_a) / (err_a + err_b)."""
 
     def __init__(self, one: Predictor, other: Predictor) -> None:
-        self.one, self.other = Scored(one), Scored(other)
+        self.one, self.other = ScoredPredictor(one), ScoredPredictor(other)
 
     def observe(self, value: float) -> None:
         self.one.observe(value)

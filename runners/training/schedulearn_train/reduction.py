@@ -14,13 +14,23 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 Reduction = Literal["mean", "sum"]
-TORCHS = {1: "mean", 2: "sum"}
+TORCH_REDUCTIONS = {1: "mean", 2: "sum"}
 """``_saved_reduction`` of torch's losses; 0 is neither of the two."""
 PASS_THROUGH = {"Add", "Sub", "Neg", "Mul", "Div", "ToCopy", "Clone", "Alias", "View", "Reshape", "Squeeze"}
 PASS_THROUGH |= {"Unsqueeze", "Expand", "Stack", "Cat", "Select", "_DDPSink"}
 """Operations after which a mean is still a mean and a sum still a sum."""
-OF_PARAMETERS = PASS_THROUGH | {"Pow", "Abs", "Sqrt", "Sum", "Mean", "Norm", "LinalgVectorNorm", "T", "Transpose"}
-OF_THE_WHOLE = {"Var", "Std", "VarMean", "StdMean"}
+PARAMETER_OPERATIONS = PASS_THROUGH | {
+    "Pow",
+    "Abs",
+    "Sqrt",
+    "Sum",
+    "Mean",
+    "Norm",
+    "LinalgVectorNorm",
+    "T",
+    "Transpose",
+}
+NOT_ADDITIVE = {"Var", "Std", "VarMean", "StdMean"}
 """Deviations of the parts of a batch do not add up to that of the batch."""
 LEAF = "torch::autograd::AccumulateGrad"
 MAX_SMALL_DIVISOR = 4
@@ -29,7 +39,7 @@ MAX_NODES = 400
 """The nodes of the graph that are examined: a loss is reduced near its end."""
 
 
-NEAR = 12
+MAX_NEAR_NODES = 12
 """The nodes before a reduction that show whether it reduces a single sample."""
 UNEQUAL = (
     "The loss is a mean over targets with unequal weights: classes have weights, or targets are ignored. Such a mean "
@@ -44,7 +54,7 @@ class _Divisor(NamedTuple):
     """Whether it may be a number of samples or of tokens, because it was computed or is not small."""
 
 
-class _Way(NamedTuple):
+class _Path(NamedTuple):
     """A path from the loss to a node of its graph."""
 
     node: Any
@@ -62,41 +72,41 @@ def reduction_of(loss: torch.Tensor, samples: int) -> set[Reduction]:
     found: set[Reduction] = set()
     of_ones: list[Reduction | None] = []
     divided = False
-    todo = [_Way(loss.grad_fn, loss.output_nr, ())]
+    todo = [_Path(loss.grad_fn, loss.output_nr, ())]
     for _ in range(MAX_NODES):
         if not todo:
             if len(of_ones) >= samples:  # a loop over the samples
                 return set() if None in of_ones else {kind for kind in of_ones if kind}
             return found if not divided or "mean" in found else set()
-        way = todo.pop()
-        if way.node is None or _is_of_parameters(way.node, samples):
+        path = todo.pop()
+        if path.node is None or _is_of_parameters(path.node, samples):
             continue
-        kind = _reduction(way.node, samples)
+        kind = _reduction(path.node, samples)
         if kind is not None:
-            takes_one = _takes_one(way.node, samples)
-            if takes_one:
-                of_ones.append(_divided(way, "sum", samples))
-            kinds = {kind} if takes_one else _kinds(way.node, kind, samples)
+            reduces_one_sample = _reduces_one_sample(path.node, samples)
+            if reduces_one_sample:
+                of_ones.append(_after_divisions(path, "sum", samples))
+            kinds = {kind} if reduces_one_sample else _possible_kinds(path.node, kind, samples)
             if len(kinds) != 1:
                 return set()
-            kind = _divided(way, kinds.pop(), samples)
+            kind = _after_divisions(path, kinds.pop(), samples)
             if kind is None:
                 divided = True  # for example by the number of unmasked tokens; together with a mean it is one
             else:
                 found.add(kind)
-        elif _passes(way.node, samples):
-            todo += _inputs(way, samples)
+        elif _keeps_reduction(path.node, samples):
+            todo += _inputs(path, samples)
         else:
             return set()
     return set()
 
 
-def _divided(way: _Way, kind: Reduction, samples: int) -> "Reduction | None":
+def _after_divisions(path: _Path, kind: Reduction, samples: int) -> "Reduction | None":
     """Return the kind of a reduction after the divisions on the path; None where a sum is divided by another number."""
-    values = [divisor.value for divisor in way.divisors]
+    values = [divisor.value for divisor in path.divisors]
     if kind == "sum" and samples in values:
         return "mean"
-    if kind == "sum" and any(divisor.counts for divisor in way.divisors):
+    if kind == "sum" and any(divisor.counts for divisor in path.divisors):
         return None
     return "sum" if kind == "mean" and 1 / samples in values else kind
 
@@ -105,13 +115,13 @@ def _reduction(node: Any, samples: int) -> Reduction | None:
     """Return the kind of reduction of a node that combines samples; None for any other node."""
     code = _saved(node, "reduction")
     if code is not None:
-        return TORCHS.get(code)  # type: ignore[return-value]
+        return TORCH_REDUCTIONS.get(code)  # type: ignore[return-value]
     if _name(node) in ("Mean", "Sum") and not _reduces_others(node, samples):
         return "mean" if _name(node) == "Mean" else "sum"
     return None
 
 
-def _kinds(node: Any, kind: Reduction, samples: int) -> set[Reduction]:
+def _possible_kinds(node: Any, kind: Reduction, samples: int) -> set[Reduction]:
     """Return the kinds that a reduction may be, given those before it: ``mean(0).sum()`` is a mean, ``sum(1).mean()`` too.
 
     Empty for a loss of torch that does not seem to cover all samples, for a reduction of some elements only, and for
@@ -120,7 +130,7 @@ def _kinds(node: Any, kind: Reduction, samples: int) -> set[Reduction]:
     shape = _shape_of_input(node)
     if shape is not None and not (shape and shape[0] != 1 and any(size % samples == 0 for size in shape[:2])):
         return set()
-    if shape is None and _is_of_chosen(node, samples):
+    if shape is None and _reduces_masked(node, samples):
         return set()
     found: set[Reduction] = set()
     todo = [input for input, _ in node.next_functions if input is not None] if shape is None else []
@@ -128,13 +138,13 @@ def _kinds(node: Any, kind: Reduction, samples: int) -> set[Reduction]:
         if not todo:
             return found or {kind}
         each = todo.pop()
-        reduction = TORCHS.get(_saved(each, "reduction") or 0)
+        reduction = TORCH_REDUCTIONS.get(_saved(each, "reduction") or 0)
         if reduction is not None:
-            found |= {kind} if _takes_one(each, samples) else {kind, reduction}  # type: ignore[arg-type]
-        elif _name(each) in OF_THE_WHOLE and _takes_first(each, samples):
+            found |= {kind} if _reduces_one_sample(each, samples) else {kind, reduction}  # type: ignore[arg-type]
+        elif _name(each) in NOT_ADDITIVE and _reduces_samples(each, samples):
             return set()
         elif _name(each) in ("Mean", "Sum"):
-            found.add(_name(each).lower() if _takes_first(each, samples) else kind)  # type: ignore[arg-type]
+            found.add(_name(each).lower() if _reduces_samples(each, samples) else kind)  # type: ignore[arg-type]
         elif _name(each) in PASS_THROUGH:
             todo += [input for input, _ in each.next_functions if input is not None]
     return set()
@@ -148,7 +158,7 @@ def _shape_of_input(node: Any) -> tuple[int, ...] | None:
     return tuple(input.shape) if isinstance(input, torch.Tensor) else None
 
 
-def _takes_first(node: Any, samples: int) -> bool:
+def _reduces_samples(node: Any, samples: int) -> bool:
     """Return whether a sum or a mean reduces the first dimension, which has the samples."""
     shape, dims = _saved(node, "self_sym_sizes") or getattr(_saved(node, "self"), "shape", None), _saved(node, "dim")
     if not shape or shape[0] % samples:
@@ -156,25 +166,25 @@ def _takes_first(node: Any, samples: int) -> bool:
     return dims is None or not dims or 0 in {dim if dim < len(shape) else dim - 2**64 + len(shape) for dim in dims}
 
 
-def _takes_one(node: Any, samples: int) -> bool:
+def _reduces_one_sample(node: Any, samples: int) -> bool:
     """Return whether a reduction's input was picked out of the first dimension, as in a loop over the samples."""
-    picks = (each for each in _near(node) if _name(each) in ("Select", "Unbind") and not _saved(each, "dim"))
+    picks = (each for each in _nodes_before(node) if _name(each) in ("Select", "Unbind") and not _saved(each, "dim"))
     shapes = (_saved(each, "self_sym_sizes") for each in picks)
     return any(shape and shape[0] % samples == 0 for shape in shapes)
 
 
-def _is_of_chosen(node: Any, samples: int) -> bool:
+def _reduces_masked(node: Any, samples: int) -> bool:
     """Return whether a reduction's input are the elements under a mask, whose number differs between parts."""
     count = (_saved(node, "self_sym_sizes") or (samples,))[0]
-    masks = (each for each in _near(node) if _name(each) in ("Index", "MaskedSelect"))
+    masks = (each for each in _nodes_before(node) if _name(each) in ("Index", "MaskedSelect"))
     shapes = (_saved(each, "self_sym_sizes") or getattr(_saved(each, "self"), "shape", None) for each in masks)
     return count != samples and any(shape and shape[0] != count for shape in shapes)
 
 
-def _near(node: Any) -> Iterator[Any]:
+def _nodes_before(node: Any) -> Iterator[Any]:
     """Yield the nodes before a node, nearest first."""
     todo = deque(input for input, _ in node.next_functions if input is not None)
-    for _ in range(NEAR):
+    for _ in range(MAX_NEAR_NODES):
         if not todo:
             return
         each = todo.popleft()
@@ -182,7 +192,7 @@ def _near(node: Any) -> Iterator[Any]:
         todo.extend(input for input, _ in each.next_functions if input is not None)
 
 
-def _passes(node: Any, samples: int) -> bool:
+def _keeps_reduction(node: Any, samples: int) -> bool:
     """Return whether a mean is still a mean and a sum still a sum after a node: not after products of two values of samples."""
     if _name(node) in ("Mul", "Div"):
         inputs = [input for input, _ in node.next_functions if input is not None]
@@ -200,7 +210,7 @@ def counts_unequally(loss: torch.Tensor) -> bool:
         if node is None:
             continue
         total, target = _saved(node, "total_weight"), _saved(node, "target")
-        is_mean = TORCHS.get(_saved(node, "reduction") or 0) == "mean"
+        is_mean = TORCH_REDUCTIONS.get(_saved(node, "reduction") or 0) == "mean"
         if (
             is_mean
             and total is not None
@@ -232,7 +242,7 @@ def _is_of_parameters(node: Any, samples: int) -> bool:
         if each.name() == LEAF:
             shapes.append(each.variable.shape)
             continue
-        if _name(each) not in OF_PARAMETERS or any(map(_is_data, (_saved(each, "self"), _saved(each, "other")))):
+        if _name(each) not in PARAMETER_OPERATIONS or any(map(_is_data, (_saved(each, "self"), _saved(each, "other")))):
             return False
         shape = _saved(each, "self_sym_sizes")
         if _name(each) in ("Mean", "Sum") and shape and shape[0] % samples == 0:
@@ -254,19 +264,19 @@ def _name(node: Any) -> str:
     return str(node.name()).rstrip("0123456789").removesuffix("Backward")
 
 
-def _inputs(way: _Way, samples: int) -> Iterator[_Way]:
-    inputs = way.node.next_functions
-    if _name(way.node) == "_DDPSink":  # has all outputs of the model, in their order
-        inputs = inputs[way.output : way.output + 1]
-    divisor = _divisor(way.node, samples)
-    divisors = way.divisors if divisor is None else (*way.divisors, divisor)
-    yield from (_Way(node, output, divisors) for node, output in inputs)
+def _inputs(path: _Path, samples: int) -> Iterator[_Path]:
+    inputs = path.node.next_functions
+    if _name(path.node) == "_DDPSink":  # has all outputs of the model, in their order
+        inputs = inputs[path.output : path.output + 1]
+    divisor = _divisor(path.node, samples)
+    divisors = path.divisors if divisor is None else (*path.divisors, divisor)
+    yield from (_Path(node, output, divisors) for node, output in inputs)
 
 
 def _divisor(node: Any, samples: int) -> "_Divisor | None":
     """Return the number by which a node divides. Factors are weights, unless they undo a reduction over the samples."""
     other = _saved(node, "other")
-    is_plain = not isinstance(other, torch.Tensor) or _was_plain(other)
+    is_plain = not isinstance(other, torch.Tensor) or _is_python_number(other)
     if isinstance(other, torch.Tensor):
         other = other.item() if other.ndim == 0 else None
     if not isinstance(other, int | float) or not other:
@@ -276,7 +286,7 @@ def _divisor(node: Any, samples: int) -> "_Divisor | None":
     return _Divisor(1 / other, False) if _name(node) == "Mul" and other in (samples, 1 / samples) else None
 
 
-def _was_plain(number: torch.Tensor) -> bool:
+def _is_python_number(number: torch.Tensor) -> bool:
     """Return whether a tensor stands for a Python number, which does not affect the type of the result."""
     small = torch.tensor(1, dtype=torch.float16 if number.is_floating_point() else torch.int8)
     return torch.result_type(small, number.cpu() if number.is_cuda else number) == small.dtype

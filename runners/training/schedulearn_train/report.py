@@ -26,7 +26,7 @@ from typing import Any
 
 MAX_LINE_BYTES = 4096
 """The kernel writes so many bytes in one piece."""
-RANKS_IN_A_LINE = 32
+RANKS_PER_LINE = 32
 MAX_POINTS = 1000
 """The pause between two lines is the time since the first line divided by this number."""
 MIN_SECONDS = 0.5
@@ -116,8 +116,8 @@ class Reporter:
         self._write("step", {**facts, "loss": loss, "batches": batches, "noise": noise})
 
     def ranks(self, reports: Sequence[RankReport]) -> None:
-        for first in range(0, len(reports), RANKS_IN_A_LINE):
-            some = reports[first : first + RANKS_IN_A_LINE]
+        for first in range(0, len(reports), RANKS_PER_LINE):
+            some = reports[first : first + RANKS_PER_LINE]
             lists = {name: [getattr(one, name) for one in some] for name in RankReport.__slots__}
             self._write("ranks", {"first": first, **lists})
 

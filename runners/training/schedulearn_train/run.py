@@ -25,7 +25,7 @@ from .reduction import Reduction
 from .renamed import OldAttributes, accepts_old_keywords
 from .served import ServerClient
 from .shards import Channels
-from .sharing import shared
+from .sharing import share_state
 from .stopping import Stopped
 from .training_state import TrainingState
 from .world import World, find_world
@@ -119,7 +119,7 @@ class Run(OldAttributes):
         self._current: Batch | None = None
         clock = StepClock(training.device.type == "cuda")
         self._statistics = batch_norm.Statistics(training.world, clock, bool(sync_batch_norm))
-        batch_norm.follow(training.module, self._statistics)
+        batch_norm.use_statistics(training.module, self._statistics)
         if sync_mode.uses_server:
             channels = Channels(*(training.world.open_channel() for _ in Channels._fields))
             training.server_client = ServerClient(training, channels, self._return_to_lockstep)
@@ -166,7 +166,7 @@ class Run(OldAttributes):
 
     def _close(self) -> None:
         self._training.model = self._training.module
-        batch_norm.leave(self._training.module)
+        batch_norm.restore_layers(self._training.module)
         self.world.close()
 
     def epochs(self, count: int) -> Iterator[int]:
@@ -181,7 +181,7 @@ class Run(OldAttributes):
         """
         training = self._training
         training.epochs = count
-        training.micro_batch_sizes = self._updates.late.gather(training.micro_batch_size)
+        training.micro_batch_sizes = self._updates.late_parameters.gather(training.micro_batch_size)
         if training.uses_server:
             training.server.begin(count)
         for epoch in range(training.sampler.epoch, count):
@@ -203,7 +203,7 @@ class Run(OldAttributes):
         4
         """
         self._training.model.train()
-        for batch in self._coming(self._training.epoch):
+        for batch in self._epoch_batches(self._training.epoch):
             self._current = self._statistics.batch = batch
             if not self._training.uses_server:
                 self._updates.begin_pass(batch)
@@ -211,7 +211,7 @@ class Run(OldAttributes):
             if self._current is not None:
                 raise RuntimeError("each batch needs its step: call run.step(loss) once in the loop over run.batches()")
 
-    def _coming(self, epoch: int) -> Iterator[Batch]:
+    def _epoch_batches(self, epoch: int) -> Iterator[Batch]:
         """Yield the batches of an epoch, in which ranks may leave lockstep and return to it."""
         training = self._training
         by_server = None
@@ -249,7 +249,7 @@ class Run(OldAttributes):
             training.server.step(loss, batch)
             self._statistics.batch = None
             return batch.is_last
-        finished = self._updates.step(loss, batch, scaler, self._coordinator.measures())
+        finished = self._updates.step(loss, batch, scaler, self._coordinator.should_measure())
         if finished:
             self._coordinator.after_step()
         return finished
@@ -300,7 +300,7 @@ class Run(OldAttributes):
         """Continue without the server on all ranks, from its state. Schedules take the state that they have on rank 0."""
         training = self._training
         server = training.server.server
-        state = shared(training.world, {**training.state_dict(), "parts": server.parts} if server else None)
+        state = share_state(training.world, {**training.state_dict(), "parts": server.parts} if server else None)
         training.uses_server = False
         self.load_state_dict(state)
         training.parts = state["parts"]

@@ -28,25 +28,25 @@ class Facts(NamedTuple):
     """Some values of its tensors, which may differ by rounding."""
 
 
-def facts_of(data: Any) -> Facts:
+def describe_data(data: Any) -> Facts:
     """Describe the data without loading a sample, which may take long or be random."""
     structure = blake2b(digest_size=16)
     values: list[float] = []
-    for exact, numbers in _parts(data):
+    for exact, numbers in _describe_parts(data):
         structure.update(exact.encode())
         values += numbers
     return Facts(structure.hexdigest(), values)
 
 
-def _parts(data: Any) -> Iterator[tuple[str, list[float]]]:
+def _describe_parts(data: Any) -> Iterator[tuple[str, list[float]]]:
     yield f"{type(data).__name__} {len(data)};", []
     if isinstance(data, Subset):
         places = np.asarray(data.indices)
         yield blake2b(places.tobytes() if places.dtype.kind in "iu" else repr(places.tolist()).encode()).hexdigest(), []
-        yield from _parts(data.dataset)
+        yield from _describe_parts(data.dataset)
     elif isinstance(data, ConcatDataset):
         for each in data.datasets:
-            yield from _parts(each)
+            yield from _describe_parts(each)
     elif isinstance(data, TensorDataset) and len(data):
         for tensor in data.tensors:
             rows = tensor.detach()[[at * (len(data) - 1) // (ROWS - 1) for at in range(ROWS)]].reshape(ROWS, -1)
@@ -54,17 +54,17 @@ def _parts(data: Any) -> Iterator[tuple[str, list[float]]]:
             yield f"{tuple(tensor.shape)};", rows[:, :MAX_VALUES].double().reshape(-1).tolist()
 
 
-def of_other_structure(facts: Sequence[Facts]) -> list[int]:
+def ranks_with_other_structure(facts: Sequence[Facts]) -> list[int]:
     """Return the ranks that train on other samples than rank 0: their data differ in type, length or positions."""
     return [rank for rank, each in enumerate(facts) if each.structure != facts[0].structure]
 
 
-def of_other_values(facts: Sequence[Facts]) -> list[int]:
+def ranks_with_other_values(facts: Sequence[Facts]) -> list[int]:
     """Return the ranks whose values differ from those of rank 0, which is on purpose for some randomly generated data."""
-    return [rank for rank, each in enumerate(facts) if not _alike(facts[0].values, each.values)]
+    return [rank for rank, each in enumerate(facts) if not _are_close(facts[0].values, each.values)]
 
 
-def _alike(one: Sequence[float], other: Sequence[float]) -> bool:
+def _are_close(one: Sequence[float], other: Sequence[float]) -> bool:
     a, b = torch.tensor(one), torch.tensor(other)
     same = torch.isclose(a, b, rtol=TOLERANCE, atol=TOLERANCE * TOLERANCE, equal_nan=True)
     return bool(same.all())

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import stopping
-from .allocation import plan
-from .loading import Batch, loaded
+from .allocation import plan_passes
+from .loading import Batch, load_batch
 from .messages import HEADER, Link, Message, MessageKind, RemoteEndpoint, Reply, ReplyKind, parse_message
 from .report import RankReport
 from .server import Server, Work
@@ -35,10 +35,10 @@ from .shards import (
     ShardClient,
     merged_state,
     options,
-    parts_of,
+    shard_slices,
 )
 from .synchrony import ROUNDS_UNTIL_LOCKSTEP
-from .vectors import fill, flat, flat_gradients, vector_type, views_of
+from .vectors import fill, flatten, flatten_gradients, vector_type, views_of
 
 if TYPE_CHECKING:
     from .training_state import TrainingState
@@ -73,7 +73,7 @@ class ServerEndpoint:
         """Time of the last report, and the samples that had been used by then."""
         self._saved_at = time.monotonic()
         loops = (self._serve, self._receive_messages)
-        self._threads = [threading.Thread(target=self._guarded, args=(loop,), daemon=True) for loop in loops]
+        self._threads = [threading.Thread(target=self._run_guarded, args=(loop,), daemon=True) for loop in loops]
         for thread in self._threads:
             thread.start()
 
@@ -91,7 +91,7 @@ class ServerEndpoint:
         for thread in self._threads:
             thread.join()
 
-    def failed(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         self._arrived.put(error)
         self._own.put(error)
 
@@ -102,12 +102,12 @@ class ServerEndpoint:
         optimizer = {**self._training.optimizer.state_dict(), "state": merged}
         return torch.cat([part["parameters"] for part in parts]), optimizer
 
-    def _guarded(self, loop: Callable[[], None]) -> None:
+    def _run_guarded(self, loop: Callable[[], None]) -> None:
         """Pass any error of a thread on to the worker of this rank, which ends and with it the rank group."""
         try:
             loop()
         except Exception as error:  # noqa: BLE001
-            self.failed(error)
+            self.fail(error)
 
     def _receive_messages(self) -> None:
         header, gone = torch.empty(HEADER, dtype=torch.int64), 0
@@ -230,7 +230,7 @@ class ServerClient:
         self._training, self._channels, self._return_to_lockstep = training, channels, return_to_lockstep
         training.optimizer._opt_called = True  # else schedules warn, because only copies of the optimiser step
         self._parameters = [each for each in training.module.parameters() if each.requires_grad]
-        self._shards = parts_of(training.optimizer, self._parameters, training.size, training.mode.shards)
+        self._shards = shard_slices(training.optimizer, self._parameters, training.size, training.mode.shards)
         self.server: Server | None = None
         """On rank 0 only, from the first epoch on."""
         self._endpoint: ServerEndpoint | None = None
@@ -245,10 +245,12 @@ class ServerClient:
         """Leave lockstep, on all ranks at once, until so many epochs are done or the server orders a return to lockstep."""
         training = self._training
         # Each shard begins with the parameters of its own rank, which must be those of one model.
-        fill(self._parameters, training.world.broadcast(flat(self._parameters)))
+        fill(self._parameters, training.world.broadcast(flatten(self._parameters)))
         self._local_shard = None
         if training.rank < len(self._shards):
-            self._local_shard = LocalShard(training, self._channels, self._shards[training.rank], self._failed)
+            self._local_shard = LocalShard(
+                training, self._channels, self._shards[training.rank], self._handle_shard_failure
+            )
         if training.rank == 0:
             assert self._local_shard is not None  # noqa: S101 - there is at least one shard
             remote_shards = [RemoteShard(rank, self._channels.commands) for rank in range(1, len(self._shards))]
@@ -285,14 +287,14 @@ class ServerClient:
         """Whether this rank has no work left in that epoch. In some epochs a slow rank may get none."""
         return self._work is None or self._work.epoch != epoch
 
-    def _failed(self, error: Exception) -> None:
+    def _handle_shard_failure(self, error: Exception) -> None:
         """Handle a failure of this rank's shard.
 
         On other ranks than the server's the worker waits for ranks that wait for the shard, and no exception can reach it.
         So the process ends, and with it the rank group.
         """
         if self._endpoint is not None:
-            self._endpoint.failed(error)
+            self._endpoint.fail(error)
             return
         traceback.print_exception(error)
         sys.stderr.flush()
@@ -303,11 +305,11 @@ class ServerClient:
         training = self._training
         while self._work is not None and self._work.epoch == epoch:
             indices = self._work.indices
-            planned = plan(
+            planned = plan_passes(
                 len(indices), (1,), (training.micro_batch_sizes[training.rank],), 0
             )  # the part of a worker is a batch in itself
             for number, (place, own) in enumerate(planned):
-                content = loaded(training.data, indices[place], training.device)
+                content = load_batch(training.data, indices[place], training.device)
                 yield Batch(content, own, own, len(indices), number, len(planned))
 
     def step(self, loss: torch.Tensor, batch: Batch) -> None:
@@ -323,7 +325,7 @@ class ServerClient:
         if not batch.is_last:
             return
         self._check_parameters()
-        gradient = flat_gradients(self._parameters)
+        gradient = flatten_gradients(self._parameters)
         seconds = time.perf_counter() - self._began_at
         stop, total = stopping.should_stop(), self._loss_sum
         self._training.loss = total / samples

@@ -22,13 +22,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from . import synchrony
-from .allocation import Worker, even, shares
-from .balance import PredictorKind, Speed, better, is_whole
+from .allocation import Worker, split_evenly, split_proportionally
+from .balance import PredictorKind, Speed, improve_split, is_representative
 from .sampler import Indices, Sampler
 
 Mode = Literal["ksync", "adaptive_ksync", "kasync", "adaptive_kasync", "asp"]
 SYNCHRONOUS = ("ksync", "adaptive_ksync")
-REBALANCED_EVERY = 10
+REBALANCE_INTERVAL_UPDATES = 10
 """Updates after which the parts of the batch are checked again."""
 Gradient = Any
 Apply = Callable[[Gradient, float], None]
@@ -93,7 +93,7 @@ class Server:
         first = workers if mode == "adaptive_ksync" else synchrony.min_k(workers)
         self.k = 1 if mode == "asp" else min(workers, k or first)
         self.staleness, self.power, self.lead = staleness, power, lead
-        self.parts = tuple(parts or even(batch, workers))
+        self.parts = tuple(parts or split_evenly(batch, workers))
         self.version = version
         self.counts = Counts()
         self.speeds = [Speed(predict, seed) for seed in range(workers)]
@@ -137,23 +137,23 @@ class Server:
         """
         task = self._tasks.pop(worker)
         samples = len(task.work.indices)
-        if is_whole(samples, self.parts[worker]):
+        if is_representative(samples, self.parts[worker]):
             self.speeds[worker].observe(samples, seconds)
         self._made[worker] += 1
         self._idle.add(worker)
         if task.cancelled:
             self.counts.wasted += samples
-        elif self._too_old(task.work):
+        elif self._is_too_old(task.work):
             self.counts.wasted += samples
             self.sampler.give_back(task.work.indices)
         else:
             self._buffer.append((worker, gradient, task.work))
             if self.mode not in SYNCHRONOUS:
                 self._idle.discard(worker)  # until its gradient has been used
-        self._fire()
+        self._maybe_update()
         return self._assign_work()
 
-    def _too_old(self, work: Work) -> bool:
+    def _is_too_old(self, work: Work) -> bool:
         if self.mode in SYNCHRONOUS or self.mode == "asp":
             return False
         return self.version - work.version > synchrony.max_staleness(self.staleness)
@@ -171,9 +171,9 @@ class Server:
 
     # --- updates
 
-    def _fire(self) -> None:
+    def _maybe_update(self) -> None:
         """Make an update if there are enough gradients, or if no more can come."""
-        more = self._computing() or any(self._may_work(worker) for worker in self._idle | self._expected)
+        more = self._is_computing() or any(self._may_work(worker) for worker in self._idle | self._expected)
         if not self._buffer or (len(self._buffer) < self.k and more):
             return
         ages = [self.version - work.version for *_, work in self._buffer]
@@ -214,14 +214,14 @@ class Server:
             self._whole_rounds = self._whole_rounds + 1 if self.k == self.workers else 0
         elif self.mode == "adaptive_kasync":
             self.k = synchrony.k_async(times, self.staleness)
-        if self._balanced and self.version % REBALANCED_EVERY == 0:
+        if self._balanced and self.version % REBALANCE_INTERVAL_UPDATES == 0:
             limits = self._max_samples or [self.batch] * self.workers
             each_worker = zip(known, self.speeds, limits, strict=True)
             workers = [
                 Worker(sample_seconds, speed.fixed_seconds(), 1, limit, speed.standard_error())
                 for sample_seconds, speed, limit in each_worker
             ]
-            self.parts = better(workers, self.parts)
+            self.parts = improve_split(workers, self.parts)
 
     # --- work
 
@@ -230,14 +230,14 @@ class Server:
         assigned: dict[int, Work] = {}
         if self.returns_to_lockstep:
             return assigned
-        if not (self.sampler.left or self._computing() or self._buffer or self.done):
+        if not (self.sampler.left or self._is_computing() or self._buffer or self.done):
             self.sampler.next_epoch()
         if self.done:
             return assigned
         ready = [worker for worker in sorted(self._idle) if self._may_work(worker)]
         parts = [self.parts[worker] for worker in ready]
         # The rest of an epoch takes less time if all workers share it.
-        counts = shares(min(sum(parts), self.sampler.left), parts)
+        counts = split_proportionally(min(sum(parts), self.sampler.left), parts)
         for worker, part in zip(ready, counts, strict=True):
             if part:
                 assigned[worker] = Work(self.version, self.sampler.epoch, self.sampler.take(part))
@@ -253,6 +253,6 @@ class Server:
             return all(worker != other for other, *_ in self._buffer)
         return not synchrony.too_far_ahead(self._made[worker] - min(self._made), self.lead)
 
-    def _computing(self) -> bool:
+    def _is_computing(self) -> bool:
         """Whether a worker computes a gradient that is not cancelled."""
         return any(not task.cancelled for task in self._tasks.values())

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-LOOK_SECONDS = 0.002
+CHECK_SECONDS = 0.002
 MAX_SECONDS = 2.0
 """The longest wait: some of the user's threads may never be idle."""
 
@@ -21,11 +21,11 @@ def settle() -> None:
     until, idle = time.monotonic() + MAX_SECONDS, 0
     # A thread that waits for Python's lock looks idle once, but not twice: it gets the lock during the sleep.
     while idle < 2 and time.monotonic() < until:
-        time.sleep(LOOK_SECONDS)
-        idle = idle + 1 if all(state == "S" for state in _others()) else 0
+        time.sleep(CHECK_SECONDS)
+        idle = idle + 1 if all(state == "S" for state in _other_thread_states()) else 0
 
 
-def _others() -> Iterator[str]:
+def _other_thread_states() -> Iterator[str]:
     """Yield the kernel's state letter of each other thread, S for sleeping. Yields nothing where there is no /proc."""
     own = str(threading.get_native_id())
     for place in Path("/proc/self/task").glob("*"):

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import torch
 from torch import nn
 
-from .cuts import count_of, cut, cut_between, pieces
+from .cuts import cut, cut_between_tensors, pieces, shard_count
 from .rates import scaled
-from .vectors import fill_gradients, flat, vector_type
+from .vectors import fill_gradients, flatten, vector_type
 from .world import Channel
 
 if TYPE_CHECKING:
@@ -111,19 +111,19 @@ class LocalShard:
     """The shard of this rank. A thread receives gradients of workers; commands are called directly, or come in ``serve``."""
 
     def __init__(
-        self, training: "TrainingState", channels: Channels, part: slice, failed: Callable[[Exception], None]
+        self, training: "TrainingState", channels: Channels, part: slice, on_failure: Callable[[Exception], None]
     ) -> None:
-        self._rank, self._size, self._channels, self._failed = training.rank, training.size, channels, failed
+        self._rank, self._size, self._channels, self._on_failure = training.rank, training.size, channels, on_failure
         # The worker of this rank computes with the user's own model meanwhile, so the shard updates a copy.
         model, self.optimizer = deepcopy((training.module, training.optimizer))
         tensors = [each for each in model.parameters() if each.requires_grad]
-        mine = list(pieces([each.numel() for each in tensors], part))
+        own_pieces = list(pieces([each.numel() for each in tensors], part))
         self._parameters = [
-            _cut_out(self.optimizer, tensors[piece.tensor], slice(piece.start, piece.stop)) for piece in mine
+            _cut_out(self.optimizer, tensors[piece.tensor], slice(piece.start, piece.stop)) for piece in own_pieces
         ]
         places = {id(each): place for place, each in enumerate(_tensors(self.optimizer))}
         self._places = [places[id(each)] for each in self._parameters if id(each) in places]
-        self.flat = flat(self._parameters)
+        self.flat = flatten(self._parameters)
         self._sum = torch.zeros_like(self.flat)
         """The gradients of the next step, added up."""
         self._gradients: dict[tuple[int, int], torch.Tensor] = {}
@@ -132,7 +132,7 @@ class LocalShard:
         self._sent: torch.Tensor | None = None
         """Parameters for the worker of this rank, until it takes them."""
         self._broken = False
-        self._thread = threading.Thread(target=self._guarded, args=(self._receive_gradients,), daemon=True)
+        self._thread = threading.Thread(target=self._run_guarded, args=(self._receive_gradients,), daemon=True)
         self._thread.start()
 
     # For workers
@@ -171,7 +171,7 @@ class LocalShard:
             own.update(given)
         with scaled(self.optimizer, rate):
             self.optimizer.step()
-        self.flat = flat(self._parameters)
+        self.flat = flatten(self._parameters)
 
     def send_parameters(self, workers: LastGradients) -> None:
         for worker, number in workers:
@@ -195,7 +195,7 @@ class LocalShard:
 
     def serve(self) -> None:
         """Execute the commands of the server endpoint until the last one."""
-        self._guarded(self._serve)
+        self._run_guarded(self._serve)
 
     def _serve(self) -> None:
         channel = self._channels.commands
@@ -207,7 +207,7 @@ class LocalShard:
                     case "squared":
                         channel.send(torch.tensor([self.squared_norm()], dtype=torch.float64), 0)
                     case "step":
-                        groups = [_options_of(group) for group in command["groups"]]
+                        groups = [_restore_tuples(group) for group in command["groups"]]
                         self.step(groups, command["rate"], command["factor"])
                     case "give":
                         self.send_parameters(command["workers"])
@@ -230,7 +230,7 @@ class LocalShard:
             self._channels.gradients.receive(gradient, worker)
             self.store(worker, number, gradient)
 
-    def _guarded(self, loop: Callable[[], None]) -> None:
+    def _run_guarded(self, loop: Callable[[], None]) -> None:
         """Pass any error of a thread on to the worker of this rank, which ends and with it the rank group."""
         try:
             loop()
@@ -238,7 +238,7 @@ class LocalShard:
             with self._changed:
                 self._broken = True
                 self._changed.notify_all()
-            self._failed(error)
+            self._on_failure(error)
 
 
 class RemoteShard:
@@ -323,13 +323,15 @@ class ShardClient:
                 self._channels.gradients.send(torch.tensor([GradientMessage.BYE, 0]), shard)
 
 
-def parts_of(optimizer: torch.optim.Optimizer, parameters: Parameters, ranks: int, asked: int | None) -> list[slice]:
+def shard_slices(
+    optimizer: torch.optim.Optimizer, parameters: Parameters, ranks: int, asked: int | None
+) -> list[slice]:
     """Return the elements of each shard. The first ranks have one shard each."""
     lengths = [each.numel() for each in parameters]
     size = sum(lengths) * vector_type(parameters).itemsize
     if type(optimizer) in BY_ELEMENT:
-        return cut(lengths, count_of(size, sum(lengths), ranks, asked))
-    return cut_between(lengths, count_of(size, len(lengths), ranks, asked))
+        return cut(lengths, shard_count(size, sum(lengths), ranks, asked))
+    return cut_between_tensors(lengths, shard_count(size, len(lengths), ranks, asked))
 
 
 def merged_state(optimizer: torch.optim.Optimizer, states: Iterable[Mapping[int, State]]) -> dict[int, State]:
@@ -339,10 +341,12 @@ def merged_state(optimizer: torch.optim.Optimizer, states: Iterable[Mapping[int,
         for place, part in state.items():
             found[place].append(part)
     tensors = list(_tensors(optimizer))
-    return {place: parts[0] if len(parts) == 1 else _whole(tensors[place], parts) for place, parts in found.items()}
+    return {
+        place: parts[0] if len(parts) == 1 else _merge_parts(tensors[place], parts) for place, parts in found.items()
+    }
 
 
-def _whole(tensor: torch.Tensor, parts: Sequence[State]) -> State:
+def _merge_parts(tensor: torch.Tensor, parts: Sequence[State]) -> State:
     """Merge the states of the parts of a tensor: values by element are joined, others are the same in all parts."""
     merged = {name: [part[name] for part in parts] for name in parts[0]}
     return {
@@ -380,7 +384,7 @@ def _plain(value: Any) -> Any:
     return float(value) if isinstance(value, torch.Tensor) else value
 
 
-def _options_of(group: Mapping[str, Any]) -> dict[str, Any]:
+def _restore_tuples(group: Mapping[str, Any]) -> dict[str, Any]:
     """Turn lists into tuples again, which optimisers need and JSON does not have."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in group.items()}
 

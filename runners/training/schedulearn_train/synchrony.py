@@ -13,7 +13,7 @@ FORCED_ROUNDS = 50
 """Every so many rounds the server waits for all workers, so that no worker is left out forever."""
 ROUNDS_UNTIL_LOCKSTEP = 20
 """After so many rounds in a row that wait for all workers, they continue without a server."""
-NEARLY = 0.9
+NEAR_BEST_SHARE = 0.9
 """Of several k that use at least this share of the most samples per second, the largest wins: it wastes the fewest."""
 STALENESS = 6.0
 """Adaptive k-async aims at so many updates while the slowest worker computes one gradient."""
@@ -40,11 +40,11 @@ def best_k(expected: Sequence[Expected], aggregate_seconds: float = 0.0) -> int:
     samples = itertools.accumulate(worker.samples for worker in order)
     seconds = (max(1e-9, worker.seconds + aggregate_seconds) for worker in order)
     rates = [some / after for some, after in zip(samples, seconds, strict=True)]
-    enough = NEARLY * max(rates)
+    enough = NEAR_BEST_SHARE * max(rates)
     return max(k for k, rate in enumerate(rates, start=1) if rate >= enough)
 
 
-def pays(expected: Sequence[Expected]) -> bool:
+def should_leave_out_worker(expected: Sequence[Expected]) -> bool:
     """Return whether leaving out a worker pays."""
     return best_k(expected) < len(expected)
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from .allocation import UNLIMITED, even
+from .allocation import UNLIMITED, split_evenly
 from .checkpoints import Checkpoints
 from .noise import Noise
 from .options import AdaptiveBatch, SyncMode
 from .reduction import Losses, Reduction
 from .report import reporter
 from .sampler import Sampler
-from .sharing import shared
+from .sharing import share_state
 from .world import World
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class TrainingState:
         """What the training loop calls: they sum gradients over the ranks, once they are wrapped."""
         self.sampler = Sampler(data, seed=seed)
         self.batch, self.batch_size = batch, batch.initial
-        self.parts = even(self.batch_size, world.size)
+        self.parts = split_evenly(self.batch_size, world.size)
         """The samples of each rank in a step."""
         self.micro_batch_size = UNLIMITED if micro_batch_size is None else micro_batch_size
         self.micro_batch_sizes = [self.micro_batch_size] * world.size
@@ -111,7 +111,7 @@ class TrainingState:
 
     def regroup(self) -> None:
         """Split the batch evenly over the ranks, whose number may have changed."""
-        self.parts = even(self.batch_size, self.world.size)
+        self.parts = split_evenly(self.batch_size, self.world.size)
 
     def seconds_since_save(self, now: float) -> float:
         return now - self._saved_at
@@ -138,5 +138,5 @@ class TrainingState:
         newest = max(steps)
         if newest < 0:
             return None
-        found: dict[str, Any] = shared(self.world, state, steps.index(newest), through_cpu=self.uses_server)
+        found: dict[str, Any] = share_state(self.world, state, steps.index(newest), through_cpu=self.uses_server)
         return found

@@ -10,13 +10,13 @@ def vector_type(parameters: Sequence[nn.Parameter]) -> torch.dtype:
     return torch.float64 if any(each.dtype == torch.float64 for each in parameters) else torch.float32
 
 
-def flat(parameters: Sequence[nn.Parameter]) -> torch.Tensor:
+def flatten(parameters: Sequence[nn.Parameter]) -> torch.Tensor:
     """Return a copy of the parameters as one vector."""
     dtype = vector_type(parameters)
     return torch.cat([each.detach().reshape(-1).to("cpu", dtype) for each in parameters])
 
 
-def flat_gradients(parameters: Sequence[nn.Parameter]) -> torch.Tensor:
+def flatten_gradients(parameters: Sequence[nn.Parameter]) -> torch.Tensor:
     """Return the gradients as one vector, with zeros for parameters that the loss does not depend on."""
     dtype = vector_type(parameters)
     gradients = (torch.zeros_like(each) if each.grad is None else each.grad for each in parameters)
@@ -34,7 +34,7 @@ def fill_gradients(parameters: Sequence[nn.Parameter], vector: torch.Tensor) -> 
         parameter.grad = values.to(parameter)
 
 
-def alike(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+def group_by_type(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
     """Group tensors that can be parts of one vector, by type and device, in an order that does not depend on the rank."""
     groups: dict[tuple[torch.dtype, str], list[torch.Tensor]] = {}
     for each in tensors:
@@ -42,7 +42,7 @@ def alike(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
     yield from groups.values()
 
 
-def flat_with_presence(parameters: Sequence[torch.Tensor]) -> torch.Tensor:
+def flatten_with_presence(parameters: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return one vector of all gradients, with zeros where there is none, followed by a 1 or 0 for each: present or not."""
     gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters]
     present = parameters[0].new_tensor([each.grad is not None for each in parameters])

@@ -14,7 +14,7 @@ from torch import nn
 
 from . import launched
 from .settling import settle
-from .vectors import alike, fill_present, flat_with_presence
+from .vectors import fill_present, flatten_with_presence, group_by_type
 
 if TYPE_CHECKING:
     from .run import Run
@@ -112,7 +112,7 @@ def find_world() -> World:
         return HorovodWorld()
     if launched.by_torchrun():
         return TorchWorld()
-    return Alone()
+    return SingleProcessWorld()
 
 
 class _FixedWorld:
@@ -131,7 +131,7 @@ class _FixedWorld:
         pass
 
 
-class Alone(_FixedWorld):
+class SingleProcessWorld(_FixedWorld):
     """A single process."""
 
     rank, size, local_rank, writes = 0, 1, 0, True
@@ -182,7 +182,7 @@ class HorovodWorld:
             torch.cuda.set_device(hvd.local_rank())
         self.elastic = launched.by_elastic_horovod()
         self._optimizer: Any = None
-        self._unreduced = _Unreduced()
+        self._unreduced = _UnreducedParameters()
         self._state: Any = None
 
     @property
@@ -223,7 +223,7 @@ class HorovodWorld:
     def wrap(self, model: nn.Module, optimizer: torch.optim.Optimizer, ready: Callable[[], None]) -> Wrapped:
         hvd = self._hvd
         self._optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), op=hvd.Sum)
-        self._unreduced = _Unreduced()
+        self._unreduced = _UnreducedParameters()
         return model, self._optimizer
 
     def begin_pass(self, number: int, count: int) -> None:
@@ -231,7 +231,7 @@ class HorovodWorld:
             self._optimizer.set_backward_passes_per_step(count)
 
     def unreduced(self, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-        return [] if self.size == 1 else self._unreduced.of(optimizer, self._optimizer._requires_update)
+        return [] if self.size == 1 else self._unreduced.find(optimizer, self._optimizer._requires_update)
 
     def reduce(self, parameters: Sequence[torch.Tensor]) -> None:
         """Sum the gradients of those parameters in this step and all later ones.
@@ -243,7 +243,7 @@ class HorovodWorld:
             names = self._optimizer._parameter_names
             names.setdefault(parameter, f"slt.parameter.{len(names)}")
             self._optimizer._requires_update.add(parameter)
-        self._unreduced = _Unreduced()
+        self._unreduced = _UnreducedParameters()
 
     @contextmanager
     def reduced(self, optimizer: Any) -> Iterator[None]:
@@ -288,7 +288,7 @@ class TorchWorld(_FixedWorld):
         self._device = "cuda" if dist.get_backend() == "nccl" else "cpu"
         self._wrapped: Any = None
         self._reduced_by_backward: set[torch.Tensor] = set()
-        self._unreduced = _Unreduced()
+        self._unreduced = _UnreducedParameters()
         self._has_reduced = False
         """``backward`` has summed gradients over the ranks since the first pass of this step."""
 
@@ -333,7 +333,7 @@ class TorchWorld(_FixedWorld):
         wrapped.register_comm_hook(None, summing)
         self._wrapped = wrapped
         self._reduced_by_backward = {each for each in model.parameters() if each.requires_grad}
-        self._unreduced = _Unreduced()
+        self._unreduced = _UnreducedParameters()
         return wrapped, optimizer
 
     def begin_pass(self, number: int, count: int) -> None:
@@ -343,14 +343,14 @@ class TorchWorld(_FixedWorld):
     def unreduced(self, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
         """Return all parameters where the loss does not come from the model that ``wrap`` returned."""
         return (
-            self._unreduced.of(optimizer, self._reduced_by_backward)
+            self._unreduced.find(optimizer, self._reduced_by_backward)
             if self._has_reduced
-            else _Unreduced().of(optimizer, set())
+            else _UnreducedParameters().find(optimizer, set())
         )
 
     def reduce(self, parameters: Sequence[torch.Tensor]) -> None:
-        for some in alike(parameters):
-            vector = flat_with_presence(some)
+        for some in group_by_type(parameters):
+            vector = flatten_with_presence(some)
             dist.all_reduce(vector)
             fill_present(some, vector)
 
@@ -360,7 +360,7 @@ class TorchWorld(_FixedWorld):
         settle()  # DistributedDataParallel keeps the group's threads
 
 
-class _Unreduced:
+class _UnreducedParameters:
     """Finds an optimizer's parameters that ``backward`` does not sum.
 
     Usually there are none. Checking all parameters in each step would cost as much as a step of a small network.
@@ -370,7 +370,7 @@ class _Unreduced:
         self._count = -1
         self._parameters: list[torch.Tensor] = []
 
-    def of(self, optimizer: torch.optim.Optimizer, summed: set[torch.Tensor]) -> list[torch.Tensor]:
+    def find(self, optimizer: torch.optim.Optimizer, summed: set[torch.Tensor]) -> list[torch.Tensor]:
         """Return the optimizer's parameters that require gradients now and are not in ``summed``."""
         count = sum(len(group["params"]) for group in optimizer.param_groups)
         if count != self._count:

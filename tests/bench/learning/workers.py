@@ -13,7 +13,7 @@ from typing import Any
 
 import docker
 
-from runners.launch.ranks import KEEP_MEMORY
+from runners.launch.ranks import MALLOC_VARIABLES
 from tests import engine
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -132,7 +132,7 @@ def workers(image: str) -> Iterator[Workers]:
             name: {"bind": "/orders", "mode": "rw"},
         }
         env = {"PYTHONPATH": "/library:/bench", "OMP_NUM_THREADS": "1", "HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}
-        env |= KEEP_MEMORY
+        env |= MALLOC_VARIABLES
         processors = sorted(os.sched_getaffinity(0))
         try:
             for rank in range(RANKS):

@@ -15,7 +15,7 @@ from runners.agent.actions import renew_lease
 from runners.agent.portal_client import Backoff
 from runners.agent.program import RETRY_SECONDS
 from runners.host.node_files import NodeFiles, write_json
-from runners.launch.scribe import RESERVE, RESERVE_BYTES, keep_room
+from runners.launch.log_writer import RESERVE, RESERVE_BYTES, reserve_space
 from runners.messages import Quotation
 from runners.runtime import TransientCreateError
 from runners.runtimes.fake import FailingRuntime, FakeRuntime
@@ -257,9 +257,9 @@ class TestPortalAway:
         def keep(folder: Path) -> None:
             if full[0]:
                 raise OSError(errno.ENOSPC, "No space left on device")
-            keep_room(folder)
+            reserve_space(folder)
 
-        monkeypatch.setattr("runners.agent.actions.keep_room", keep)
+        monkeypatch.setattr("runners.agent.actions.reserve_space", keep)
         portal.want(entry(spec_of(give_code(portal), env=FOREVER)))
         bench.start()
         portal.until(lambda: "full" in portal.container(NAME).get("detail", ""))

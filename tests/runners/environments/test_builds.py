@@ -21,24 +21,24 @@ from runners.environments.builds import (
     PUBLIC_BASE,
     BaseEnvironments,
     DockerEnvironments,
-    Prepared,
+    PreparedEnvironment,
     ProcessEnvironments,
-    building,
-    tree,
+    hash_files,
+    report_build,
 )
-from runners.environments.docker_images import packed
+from runners.environments.docker_images import packed_context
 from runners.environments.images import Entry, Horovod
 from runners.environments.preparing import (
     PrepareError,
     ProgramError,
     Progress,
-    alone,
+    exclusive_lock,
     explain,
-    need_space,
+    require_space,
     temporary_folder,
 )
-from runners.environments.targets import Target, cross, this_machine
-from runners.environments.wheels import Framework, Pins, framework_of, pins_of
+from runners.environments.targets import Target, cross_install_options, this_machine
+from runners.environments.wheels import Framework, Pins, find_framework, pinned_packages
 from runners.host import processes
 from runners.messages import Message
 from runners.messages.environment_failures import CannotPull, NoWheel, Stage
@@ -110,7 +110,7 @@ def pinned_lines(key: str) -> list[str]:
 
 
 def test_an_image_gets_wheels_of_its_own_interpreter() -> None:
-    options = cross(Target("3.99", (2, 36), "x86_64"))
+    options = cross_install_options(Target("3.99", (2, 36), "x86_64"))
     assert "--only-binary=:all:" in options and "3.99" in options
     platforms = {after for option, after in zip(options, options[1:], strict=False) if option == "--platform"}
     assert {"manylinux_2_36_x86_64", "manylinux_2_28_x86_64", "manylinux2014_x86_64"} <= platforms
@@ -118,7 +118,7 @@ def test_an_image_gets_wheels_of_its_own_interpreter() -> None:
 
 
 def test_this_machine_asks_pip_plainly() -> None:
-    assert cross(this_machine(cuda=False)) == []
+    assert cross_install_options(this_machine(cuda=False)) == []
 
 
 # Which packages
@@ -160,7 +160,7 @@ def pins(indexes: Indexes, monkeypatch: pytest.MonkeyPatch, cuda: bool = False, 
     monkeypatch.setenv("SCHEDULEARN_TORCH_INDEX", chosen)
     entry = images.find("pytorch")
     assert entry is not None
-    return pins_of(entry, dataclasses.replace(BOOKWORM, cuda=cuda), QUIET, 0)
+    return pinned_packages(entry, dataclasses.replace(BOOKWORM, cuda=cuda), QUIET, 0)
 
 
 def test_a_cpu_build_that_the_usual_index_offers_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,9 +256,9 @@ def test_the_wheel_is_known_by_all_that_went_into_it(monkeypatch: pytest.MonkeyP
 
 
 def test_gpus_reduce_by_nccl() -> None:
-    cuda = horovod_wheel.settings(dataclasses.replace(BOOKWORM, cuda=True), TORCH)
+    cuda = horovod_wheel.build_switches(dataclasses.replace(BOOKWORM, cuda=True), TORCH)
     assert cuda["HOROVOD_GPU_OPERATIONS"] == "NCCL" and cuda["HOROVOD_WITH_GLOO"] == "1"
-    assert "HOROVOD_GPU_OPERATIONS" not in horovod_wheel.settings(BOOKWORM, TORCH)
+    assert "HOROVOD_GPU_OPERATIONS" not in horovod_wheel.build_switches(BOOKWORM, TORCH)
 
 
 def test_it_is_compiled_for_the_framework_of_the_environment() -> None:
@@ -267,12 +267,12 @@ def test_it_is_compiled_for_the_framework_of_the_environment() -> None:
         ("tensorflow-cpu==2.15.1", "HOROVOD_WITH_TENSORFLOW"),
         ("tensorflow==2.15.1", "HOROVOD_WITH_TENSORFLOW"),
     ):
-        framework = framework_of(Pins(("numpy==2.4.6", requirement, "tensorflow-estimator==2.15.0")))
-        switches = horovod_wheel.settings(BOOKWORM, framework)
+        framework = find_framework(Pins(("numpy==2.4.6", requirement, "tensorflow-estimator==2.15.0")))
+        switches = horovod_wheel.build_switches(BOOKWORM, framework)
         assert framework.requirement == requirement and requirement in horovod_wheel.container_script(framework)
         assert [name for name in switches if name.startswith("HOROVOD_WITH_")] == [switch, "HOROVOD_WITH_GLOO"]
     with pytest.raises(PrepareError, match="neither torch nor TensorFlow"):
-        framework_of(Pins(("numpy==2.4.6",)))
+        find_framework(Pins(("numpy==2.4.6",)))
 
 
 def test_it_finds_the_nccl_that_torch_brings(tmp_path: Path) -> None:
@@ -333,8 +333,11 @@ def test_a_host_with_a_newer_c_library_does_not_build_for_the_image(monkeypatch:
 
 
 def test_it_says_how_long_it_compiles() -> None:
-    assert horovod_wheel.compiling(190, "[ 12%] Building\n[ 45%] Building CXX") == (45, CompilingHorovod(seconds=190))
-    percent, step = horovod_wheel.compiling(5, "configuring")
+    assert horovod_wheel.compile_progress(190, "[ 12%] Building\n[ 45%] Building CXX") == (
+        45,
+        CompilingHorovod(seconds=190),
+    )
+    percent, step = horovod_wheel.compile_progress(5, "configuring")
     assert 0 < percent < 20 and step.text == "compiling Horovod: 5 s so far"
 
 
@@ -361,8 +364,8 @@ def test_it_looks_for_space_first(cache: Path, monkeypatch: pytest.MonkeyPatch) 
     usage = shutil.disk_usage(cache.parent)
     monkeypatch.setattr(preparing.shutil, "disk_usage", lambda path: usage._replace(free=100 * 2**20))
     with pytest.raises(PrepareError, match="Only 100 MiB are free"):
-        need_space(cache, 200)
-    need_space(cache, 50)
+        require_space(cache, 200)
+    require_space(cache, 50)
 
 
 def test_what_a_killed_preparation_left_is_removed_by_a_later_one(tmp_path: Path) -> None:
@@ -383,10 +386,10 @@ def test_only_one_prepares_the_same_at_a_time(tmp_path: Path, monkeypatch: pytes
     waiting = threading.Event()
 
     def second() -> None:
-        with alone(tmp_path / "lock", lambda percent, words: waiting.set(), 0):
+        with exclusive_lock(tmp_path / "lock", lambda percent, words: waiting.set(), 0):
             order.append("second")
 
-    with alone(tmp_path / "lock", QUIET, 0):
+    with exclusive_lock(tmp_path / "lock", QUIET, 0):
         thread = threading.Thread(target=second)
         thread.start()
         assert waiting.wait(60)
@@ -418,12 +421,12 @@ def test_a_compiler_leaves_the_processors_to_jobs(tmp_path: Path) -> None:
 
 
 class Played(BaseEnvironments):
-    def __init__(self, answer: Prepared | Exception) -> None:
+    def __init__(self, answer: PreparedEnvironment | Exception) -> None:
         super().__init__()
         self.answer = answer
         self.there = True
 
-    def _make(self, entry: Entry, tell: Progress) -> Prepared:
+    def _make(self, entry: Entry, tell: Progress) -> PreparedEnvironment:
         tell(40, CompilingHorovod())
         assert self.reports()[0].to_json() == {
             "key": "python",
@@ -437,12 +440,12 @@ class Played(BaseEnvironments):
             raise self.answer
         return self.answer
 
-    def _is_there(self, prepared: Prepared) -> bool:
+    def _exists(self, prepared: PreparedEnvironment) -> bool:
         return self.there
 
 
 def test_it_keeps_book_of_each_environment() -> None:
-    played = Played(Prepared("digest", "image:tag"))
+    played = Played(PreparedEnvironment("digest", "image:tag"))
     assert played.reference_of("python") is None and played.reports() == []
     assert played.prepare("python").state == "ready"
     assert played.reference_of("python") == "image:tag"
@@ -465,20 +468,20 @@ def test_what_goes_wrong_is_reported_not_raised(error: Exception, words: str) ->
 
 
 class Wavering(Played):
-    def _make(self, entry: Entry, tell: Progress) -> Prepared:
+    def _make(self, entry: Entry, tell: Progress) -> PreparedEnvironment:
         for percent in (97, 87, 98, 200):
             tell(percent, Starting())
-        return Prepared("digest", "image:tag")
+        return PreparedEnvironment("digest", "image:tag")
 
 
 def test_progress_never_goes_back() -> None:
     shown: list[int] = []
-    Wavering(Prepared("", "")).prepare("python", lambda percent, words: shown.append(percent))
+    Wavering(PreparedEnvironment("", "")).prepare("python", lambda percent, words: shown.append(percent))
     assert shown == [0, 97, 97, 98, 99]
 
 
 def test_an_unknown_environment_fails_with_a_sentence() -> None:
-    assert "no environment “nothing”" in Played(Prepared("", "")).prepare("nothing").detail
+    assert "no environment “nothing”" in Played(PreparedEnvironment("", "")).prepare("nothing").detail
 
 
 # Images
@@ -523,7 +526,7 @@ class Engine:
         self.built.append((tag.split(":")[0], {"BASE_IMAGE": base}, files))
         self.images[tag] = f"sha256:{len(self.built)}"
 
-    def drop_old(self, repository: str, environment: str, keep: str) -> None:
+    def remove_old_images(self, repository: str, environment: str, keep: str) -> None:
         assert keep in self.images
 
 
@@ -543,7 +546,7 @@ def fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
         wheel.touch()
         return wheel
 
-    monkeypatch.setattr(builds, "pins_of", lambda entry, target, tell, percent: Pins(SMALL))
+    monkeypatch.setattr(builds, "pinned_packages", lambda entry, target, tell, percent: Pins(SMALL))
     monkeypatch.setattr(builds, "wheelhouse", lambda entry, target, pins, tell, percent: tmp_path)
     monkeypatch.setattr(horovod_wheel, "ensure", ensure)
     return compiled
@@ -648,7 +651,7 @@ def test_a_long_step_of_a_build_reports_how_long_it_takes(monkeypatch: pytest.Mo
         if len(steps) > 3:
             again.set()
 
-    with building(tell, BuildingImage(packages=False), (70, 90)) as step:
+    with report_build(tell, BuildingImage(packages=False), (70, 90)) as step:
         step(5, 10)
         assert again.wait(60)
     assert steps[0] == (70, "building the job image")
@@ -672,7 +675,7 @@ def test_a_context_holds_plain_files_and_says_the_same_each_time(tmp_path: Path)
     (source / "link").symlink_to("/etc/passwd")
 
     def pack() -> bytes:
-        with packed({"Dockerfile": b"FROM x", "code": source}) as file:
+        with packed_context({"Dockerfile": b"FROM x", "code": source}) as file:
             content: bytes = file.read()
             return content
 
@@ -687,9 +690,9 @@ def test_a_context_holds_plain_files_and_says_the_same_each_time(tmp_path: Path)
 
 def test_the_digest_of_code_overlooks_what_python_leaves(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("a")
-    before = tree({"code": tmp_path})
+    before = hash_files({"code": tmp_path})
     (tmp_path / "__pycache__").mkdir()
     (tmp_path / "__pycache__" / "a.pyc").write_text("compiled")
-    assert tree({"code": tmp_path}) == before
+    assert hash_files({"code": tmp_path}) == before
     (tmp_path / "a.py").write_text("b")
-    assert tree({"code": tmp_path}) != before
+    assert hash_files({"code": tmp_path}) != before

@@ -8,7 +8,7 @@ import docker
 import pytest
 
 from runners.environments import docker_images
-from runners.environments.docker_images import DockerImages, Layers, until_it_exits
+from runners.environments.docker_images import DockerImages, DownloadProgress, follow_until_exit
 from runners.environments.preparing import PrepareError
 from runners.messages import Message
 from runners.messages.environment_failures import Stage
@@ -72,18 +72,18 @@ class Endless:
 def test_a_script_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(docker_images, "SCRIPT_SECONDS", -1)
     with pytest.raises(PrepareError, match="Compiling in builder:1 has not ended after"):
-        list(until_it_exits(Endless(), Stage("compiling_in", "builder:1"), tmp_path / "log"))
+        list(follow_until_exit(Endless(), Stage("compiling_in", "builder:1"), tmp_path / "log"))
 
 
 def test_a_pull_says_how_much_is_downloaded() -> None:
-    layers = Layers()
+    layers = DownloadProgress()
     assert layers.summary().text == "asking the registry"
-    layers.note({"status": "Pulling from library/python", "id": "3.11"})
+    layers.record({"status": "Pulling from library/python", "id": "3.11"})
     for layer in ("a", "b", "c"):
-        layers.note({"status": "Pulling fs layer", "id": layer})
-    layers.note({"status": "Already exists", "id": "c"})
-    layers.note({"status": "Downloading", "id": "a", "progressDetail": {"current": 2**20, "total": 40 * 2**20}})
-    layers.note({"status": "Downloading", "id": "b", "progressDetail": {"current": 3 * 2**20, "total": 80 * 2**20}})
+        layers.record({"status": "Pulling fs layer", "id": layer})
+    layers.record({"status": "Already exists", "id": "c"})
+    layers.record({"status": "Downloading", "id": "a", "progressDetail": {"current": 2**20, "total": 40 * 2**20}})
+    layers.record({"status": "Downloading", "id": "b", "progressDetail": {"current": 3 * 2**20, "total": 80 * 2**20}})
     assert layers.summary().text == "4 of 120 MiB, 1 of 3 layers"
-    layers.note({"status": "Pull complete", "id": "a"})
+    layers.record({"status": "Pull complete", "id": "a"})
     assert layers.summary().text == "43 of 120 MiB, 2 of 3 layers"

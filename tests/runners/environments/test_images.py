@@ -118,10 +118,10 @@ def test_only_old_images_of_the_same_environment_are_dropped(
     try:
         for tag in tags:
             images.client.images.get(pretender).tag(tag)
-        images.drop_old("schedulearn-test-drop", "python", keep=tags[0])
+        images.remove_old_images("schedulearn-test-drop", "python", keep=tags[0])
         assert all(images.id_of(tag) for tag in tags)  # too young
         monkeypatch.setattr(docker_images, "KEEP_OLD_DAYS", -1)
-        images.drop_old("schedulearn-test-drop", "python", keep=tags[0])
+        images.remove_old_images("schedulearn-test-drop", "python", keep=tags[0])
         assert [images.id_of(tag) is not None for tag in tags] == [True, False, True]
         assert images.id_of(pretender) is not None
     finally:

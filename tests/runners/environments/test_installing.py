@@ -17,12 +17,12 @@ from runners.environments import installing
 from runners.environments.installing import (
     PIP,
     Uv,
-    downloaded,
+    current_download,
     find_uv,
-    locked,
+    lock_entry,
     main,
     make_environment,
-    normalised,
+    normalise_name,
     pins_in,
     resolve,
 )
@@ -94,7 +94,7 @@ def test_both_say_why_nothing_fits(tool: str, tmp_path: Path) -> None:
 
 def test_an_environment_holds_exactly_these_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installing, "find_uv", lambda extra_index="": None)
-    python = make_environment(tmp_path / "env", ["slx-user==2.0"], tmp_path / "log", installing.quiet)
+    python = make_environment(tmp_path / "env", ["slx-user==2.0"], tmp_path / "log", installing.report_nothing)
     ask = "import slx_user, importlib.util as u; print(slx_user.version, u.find_spec('slx_probe'))"
     said = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True, cwd=tmp_path).stdout
     assert said.split() == ["2.0", "None"]
@@ -108,7 +108,7 @@ class Broken(Uv):
 def test_pip_is_used_where_uv_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installing, "find_uv", lambda extra_index="": Broken("uv", UvSettings((), {})))
     assert resolve(["slx-probe"], HERE, tmp_path / "log") == ("slx-probe==1.0+cpu",)
-    python = make_environment(tmp_path / "env", ["slx-probe==1.0+cpu"], tmp_path / "log", installing.quiet)
+    python = make_environment(tmp_path / "env", ["slx-probe==1.0+cpu"], tmp_path / "log", installing.report_nothing)
     assert subprocess.run([python, "-c", "import slx_probe"], cwd=tmp_path, check=False).returncode == 0
 
 
@@ -126,14 +126,14 @@ def test_pip_is_used_where_uv_is_not_installed(monkeypatch: pytest.MonkeyPatch) 
 
 def test_it_names_the_largest_download_that_is_not_done() -> None:
     said = "Downloading numpy (16.1MiB)\nDownloading torch (183.4MiB)\n Downloaded numpy\n"
-    assert downloaded(said) == "torch (183 MiB)"
-    assert downloaded(f"{said} Downloaded torch\n") == "" and downloaded("") == ""
+    assert current_download(said) == "torch (183 MiB)"
+    assert current_download(f"{said} Downloaded torch\n") == "" and current_download("") == ""
 
 
 def test_pins_are_read_without_markers_and_comments() -> None:
     text = "# by uv\nnumpy==2.4.6\ntorch==2.13.0+cpu ; sys_platform == 'linux'\n    # via x\n"
     assert pins_in(text) == ("numpy==2.4.6", "torch==2.13.0+cpu")
-    assert normalised("Typing_Extensions") == "typing-extensions"
+    assert normalise_name("Typing_Extensions") == "typing-extensions"
 
 
 LOCK = """# Made by a test
@@ -150,9 +150,9 @@ uvloop==1 \\
 def test_the_entry_of_one_package_is_read_from_a_lock_with_all_its_hashes(tmp_path: Path) -> None:
     lock = tmp_path / "requirements.lock"
     lock.write_text(LOCK.format(probe="c" * 64, one="a" * 64, two="b" * 64))
-    assert locked(lock, "uv").splitlines() == LOCK.format(probe="", one="a" * 64, two="b" * 64).splitlines()[3:6]
-    assert locked(lock, "uvl") == "" and locked(lock, "six") == ""
-    assert locked(Path(__file__).parents[3] / "requirements.lock", "uv").startswith("uv==")
+    assert lock_entry(lock, "uv").splitlines() == LOCK.format(probe="", one="a" * 64, two="b" * 64).splitlines()[3:6]
+    assert lock_entry(lock, "uvl") == "" and lock_entry(lock, "six") == ""
+    assert lock_entry(Path(__file__).parents[3] / "requirements.lock", "uv").startswith("uv==")
 
 
 def locked_plain(folder: Path, digest: str) -> Path:

@@ -9,9 +9,9 @@ import pytest
 
 from runners.launch import driver as module
 from runners.launch import hosts as hosts_module
-from runners.launch.driver import EARLY_SECONDS, Driver
+from runners.launch.driver import MAX_EXIT_GAP_SECONDS, Driver
 from runners.launch.files import ContainerPaths, Control
-from runners.launch.scribe import Scribe
+from runners.launch.log_writer import LogWriter
 from runners.messages.launch import HostsDidNotCome
 from runners.spec import CollectiveGroup
 from tests.runners.conftest import make_spec
@@ -22,14 +22,14 @@ class Stage:
 
     def __init__(self, home: Path, elastic: bool) -> None:
         self.control_file = home / "control.json"
-        self.scribe = Scribe(home / "scribe")
+        self.logs = LogWriter(home / "scribe")
         self.log = home / "scribe" / "log" / "setup.log"
         group = CollectiveGroup("127.0.0.1", 1, "secret", 1 if elastic else 2, 2)
         spec = make_spec(
             role="driver", hostname="driver", slots=0, launcher="horovod", collective=group, elastic=elastic
         )
         paths = ContainerPaths.from_env({"SCHEDULEARN_SCRIBE": str(home / "scribe"), "SCHEDULEARN_CONTROL": str(home)})
-        self.driver = Driver(spec, paths, Control(home), self.scribe)
+        self.driver = Driver(spec, paths, Control(home), self.logs)
 
     def offer(self, *names: str) -> None:
         self.control_file.write_text(json.dumps({"hosts": [{"name": name, "slots": 1} for name in names]}))
@@ -47,21 +47,21 @@ class Stage:
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts_module, "POLL_SECONDS", 0.0)
-    monkeypatch.setattr(module, "TURN_SECONDS", 0.02)
+    monkeypatch.setattr(module, "TICK_SECONDS", 0.02)
 
 
 @pytest.fixture
 def elastic(tmp_path: Path) -> Iterator[Stage]:
     desk = Stage(tmp_path, elastic=True)
     yield desk
-    desk.scribe.close()
+    desk.logs.close()
 
 
 @pytest.fixture
 def static(tmp_path: Path) -> Iterator[Stage]:
     desk = Stage(tmp_path, elastic=False)
     yield desk
-    desk.scribe.close()
+    desk.logs.close()
 
 
 def test_an_elastic_group_does_not_wait_for_ever_for_all_its_hosts(
@@ -104,10 +104,10 @@ def test_a_rank_that_ended_long_before_the_others_is_pointed_out_once(elastic: S
         elastic.comes(name)
     hosts = elastic.driver.hosts
     early, _ = hosts.start("h1", 0, 0, {}), hosts.start("h2", 0, 1, {})
-    hosts.exited({"run": early.number, "code": 0})
+    hosts.record_exit({"run": early.number, "code": 0})
     elastic.driver._watch()
     assert "ended normally" not in elastic.said()
-    early.ended_at -= EARLY_SECONDS + 1
+    early.ended_at -= MAX_EXIT_GAP_SECONDS + 1
     for _ in range(3):
         elastic.driver._watch()
     assert elastic.said().count("slot 0 of h1 ended normally while others still run") == 1
@@ -134,6 +134,6 @@ def test_who_ended_the_ranks_says_why_the_group_broke(
     if removed:
         elastic.offer("h1")
         elastic.driver._watch()
-    elastic.driver.hosts.exited({"run": run.number, "code": code, "ending": ending})
-    assert elastic.driver._reason(1) == reason
-    assert elastic.driver._reason(0) == "exited"
+    elastic.driver.hosts.record_exit({"run": run.number, "code": code, "ending": ending})
+    assert elastic.driver._exit_reason(1) == reason
+    assert elastic.driver._exit_reason(0) == "exited"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runners.launch.forwarder import call
+from runners.launch.forwarder import send_request
 from tests.runners.launching import GROUP_SECONDS, WAIT_FOR_RELEASE, ElasticJob, attempt, free_port, local_group, until
 
 pytestmark = [pytest.mark.horovod, pytest.mark.timeout(400)]
@@ -220,7 +220,7 @@ def test_our_driver_does_not_whoever_signs_it(elastic: ElasticJob, job_python: s
             statuses.append(put(elastic.group.port, secret, data))
             for path in ("/global/5", "/local_h1/5", "/runfunc/func", "/ring/poll", "/ring/exit"):
                 for method in ("GET", "PUT", "DELETE", "POST"):
-                    call("127.0.0.1", elastic.group.port, secret, method, path, data, 20)
+                    send_request("127.0.0.1", elastic.group.port, secret, method, path, data, 20)
     print(f"code executed: {marker.exists()}")
     assert statuses == [401, 401, 403, 403]
     assert not marker.exists()
@@ -229,12 +229,12 @@ def test_our_driver_does_not_whoever_signs_it(elastic: ElasticJob, job_python: s
 
 
 def put(port: int, secret: str, body: bytes) -> int:
-    return call("127.0.0.1", port, secret, "PUT", "/worker_addresses/h1:0", body, 20)[0]
+    return send_request("127.0.0.1", port, secret, "PUT", "/worker_addresses/h1:0", body, 20)[0]
 
 
 def answers(port: int) -> bool:
     try:
-        call("127.0.0.1", port, "none", "GET", "/global/0", b"", 2)
+        send_request("127.0.0.1", port, "none", "GET", "/global/0", b"", 2)
     except OSError:
         return False
     return True

@@ -21,12 +21,12 @@ def test_only_a_changed_lease_counts_as_renewed(tmp_path: Path) -> None:
     fence = Fence(lease, 30, clock)
     lease.write_text('{"renewal": 1}')
     clock.now += 29
-    assert not fence.expired()
+    assert not fence.has_expired()
     clock.now += 29
     lease.write_text('{"renewal": 1}')  # written again, but not renewed
-    assert not fence.expired()
+    assert not fence.has_expired()
     clock.now += 2
-    assert fence.expired()
+    assert fence.has_expired()
 
 
 def test_a_short_partition_changes_nothing(tmp_path: Path) -> None:
@@ -34,9 +34,9 @@ def test_a_short_partition_changes_nothing(tmp_path: Path) -> None:
     fence = Fence(lease, 30, clock)
     for renewal in range(10):
         lease.write_text(f'{{"renewal": {renewal}}}')
-        assert not fence.expired()
+        assert not fence.has_expired()
         clock.now += 29.9
-        assert not fence.expired()
+        assert not fence.has_expired()
 
 
 @pytest.fixture
@@ -53,21 +53,21 @@ def test_a_late_reply_renews_for_the_time_that_is_left(tmp_path: Path, boot_id: 
         sent_at = clock.now
         clock.now += 12  # the portal takes that long to answer
         lease.write_bytes(lease_content(renewal, sent_at, boot_id))
-        assert not fence.expired()
+        assert not fence.has_expired()
         clock.now += 18
-        assert not fence.expired()
+        assert not fence.has_expired()
     clock.now += 1
-    assert fence.expired()
+    assert fence.has_expired()
 
 
 def test_an_older_report_answered_after_a_newer_one_takes_nothing_back(tmp_path: Path, boot_id: Path) -> None:
     clock, lease = Clock(), tmp_path / "lease"
     fence = Fence(lease, 30, clock, boot_id)
     lease.write_bytes(lease_content(1, 1000, boot_id))
-    assert not fence.expired()
+    assert not fence.has_expired()
     lease.write_bytes(lease_content(2, 900, boot_id))
     clock.now += 29
-    assert not fence.expired()
+    assert not fence.has_expired()
 
 
 @pytest.mark.parametrize(
@@ -81,18 +81,18 @@ def test_a_lease_of_another_clock_or_agent_counts_from_when_it_is_seen(
     fence = Fence(lease, 30, clock, boot_id)
     clock.now += 29
     lease.write_text(text)
-    assert not fence.expired()
+    assert not fence.has_expired()
     clock.now += 29
-    assert not fence.expired()
+    assert not fence.has_expired()
 
 
 def test_a_report_from_the_future_counts_from_now(tmp_path: Path, boot_id: Path) -> None:
     clock, lease = Clock(), tmp_path / "lease"
     fence = Fence(lease, 30, clock, boot_id)
     lease.write_bytes(lease_content(1, 5000, boot_id))
-    assert not fence.expired()
+    assert not fence.has_expired()
     clock.now += 31
-    assert fence.expired()
+    assert fence.has_expired()
 
 
 @pytest.mark.parametrize("trouble", ["absent", "folder"])
@@ -102,7 +102,7 @@ def test_a_lease_that_cannot_be_read_is_not_renewed(tmp_path: Path, trouble: str
         lease.mkdir()
     fence = Fence(lease, 30, clock)
     clock.now += 31
-    assert fence.expired()
+    assert fence.has_expired()
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from runners.launch import group_host_worker
 from runners.launch.files import ContainerPaths, Control
 from runners.launch.group_host_worker import KILL_SECONDS, GroupHostWorker
 from runners.launch.host_worker import Verdict, WorkerContext
+from runners.launch.log_writer import LogWriter
 from runners.launch.processes import Wakeup
-from runners.launch.scribe import Scribe
 from runners.messages import Message, Quotation
 from runners.messages.launch import Cancelled
 from runners.spec import CollectiveGroup
@@ -45,23 +45,23 @@ class Ranks:
 
 class Host:
     def __init__(self, home: Path, clock: Clock) -> None:
-        self.clock, self.ranks, self.scribe = clock, Ranks(), Scribe(home)
+        self.clock, self.ranks, self.logs = clock, Ranks(), LogWriter(home)
         group = CollectiveGroup("127.0.0.1", 1, "secret", 1, 1)
         spec = make_spec(launcher="horovod", collective=group, grace_seconds=GRACE_SECONDS)
         paths = ContainerPaths.from_env({"SCHEDULEARN_SCRIBE": str(home), "SCHEDULEARN_CONTROL": str(home)})
         processes: Any = self.ranks
         self.work = GroupHostWorker(
-            WorkerContext(spec, paths, Control(home), self.scribe, processes, {}), group, Wakeup()
+            WorkerContext(spec, paths, Control(home), self.logs, processes, {}), group, Wakeup()
         )
         self.work._runs["0"] = 7
 
     def receives(self, **command: Any) -> None:
         self.work.client.commands.put(command)
-        self.work.turn()
+        self.work.tick()
 
     def signals_after(self, seconds: float) -> list[signal.Signals]:
         self.clock.now += seconds
-        self.work.turn()
+        self.work.tick()
         return self.ranks.signals
 
 
@@ -72,7 +72,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     monkeypatch.setattr(group_host_worker, "time", SimpleNamespace(monotonic=clock.monotonic))
     one = Host(tmp_path, clock)
     yield one
-    one.scribe.close()
+    one.logs.close()
 
 
 def test_ranks_have_all_of_the_grace_when_the_group_ends(host: Host) -> None:

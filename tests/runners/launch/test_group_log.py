@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from runners.launch.forwarder import forward
+from runners.launch.forwarder import start_forwarder
 from runners.launch.group_log import MAX_GROUPS, GroupLog
 from runners.launch.rendezvous import Routes, serve
 
@@ -15,11 +15,11 @@ SHIM = Path(__file__).resolve().parents[3] / "runners" / "launch" / "shim"
 def test_a_change_costs_what_it_cost_the_slowest_rank() -> None:
     told: list[int] = []
     log = GroupLog(lambda: told.append(len(log.to_json())), lambda: 1000.0)
-    log.resumed(5000)  # there is no group yet
-    log.formed(["h1", "h1"])
-    log.formed(["h1", "h1", "h2"])
-    log.resumed(1500)
-    log.resumed(900)
+    log.record_resume(5000)  # there is no group yet
+    log.record_group(["h1", "h1"])
+    log.record_group(["h1", "h1", "h2"])
+    log.record_resume(1500)
+    log.record_resume(900)
     first, second = log.to_json()
     assert first == {"number": 1, "at": 1000.0, "hosts": ("h1", "h1"), "cost_seconds": None}
     assert second == {"number": 2, "at": 1000.0, "hosts": ("h1", "h1", "h2"), "cost_seconds": 1.5}
@@ -29,7 +29,7 @@ def test_a_change_costs_what_it_cost_the_slowest_rank() -> None:
 def test_only_the_latest_groups_are_kept() -> None:
     log = GroupLog(lambda: None)
     for _ in range(MAX_GROUPS + 3):
-        log.formed(["h1"])
+        log.record_group(["h1"])
     assert [group["number"] for group in log.to_json()] == list(range(4, MAX_GROUPS + 4))
 
 
@@ -37,11 +37,11 @@ def test_restarts_of_the_same_hosts_are_counted_until_a_commit() -> None:
     log = GroupLog(lambda: None)
     assert log.restarts_without_commit() == 0
     for hosts, count in ((["h1"], 0), (["h1"], 1), (["h1"], 2), (["h1", "h2"], 0), (["h1", "h2"], 1)):
-        log.formed(hosts)
+        log.record_group(hosts)
         assert log.restarts_without_commit() == count
-    log.resumed(20)
+    log.record_resume(20)
     assert log.restarts_without_commit() == 0
-    log.formed(["h1", "h2"])
+    log.record_group(["h1", "h2"])
     assert log.restarts_without_commit() == 1
 
 
@@ -81,8 +81,8 @@ def test_a_rank_tells_the_time_it_could_not_train(tmp_path: Path) -> None:
     for folder in (package, package.parent):
         (folder / "__init__.py").touch()
     costs: list[int] = []
-    driver = serve("secret", Routes(resumed=costs.append), "127.0.0.1", 0)
-    forwarder = forward(lambda: "127.0.0.1", driver.server_port, "secret")
+    driver = serve("secret", Routes(record_resume=costs.append), "127.0.0.1", 0)
+    forwarder = start_forwarder(lambda: "127.0.0.1", driver.server_port, "secret")
     env = {
         "PYTHONPATH": f"{SHIM}:{tmp_path}",
         "HOROVOD_HOSTNAME": "h1",

@@ -23,7 +23,7 @@ class World:
 
     def after(self, seconds: float) -> list[int]:
         self.now += seconds
-        return self.detector.overdue()
+        return self.detector.hung_processes()
 
 
 def test_only_who_stands_still_all_the_time_is_overdue() -> None:

@@ -11,16 +11,16 @@ import pytest
 
 from runners.launch import host_updates as updates_module
 from runners.launch import hosts as module
-from runners.launch.discovery import Discovery, in_order
+from runners.launch.discovery import Discovery, order_hosts
 from runners.launch.files import Host
 from runners.launch.group_host_worker import KILL_SECONDS
 from runners.launch.host_updates import (
     LATE_SECONDS,
     STALL_VARIABLE,
     HostUpdates,
-    check_seconds,
     late_ranks,
-    patience,
+    regroup_timeout_seconds,
+    stall_check_seconds,
     stall_seconds,
     stuck_ranks,
 )
@@ -61,7 +61,7 @@ def test_what_a_change_cost_a_rank_is_passed_on_once() -> None:
     assert costs == []
     hosts.poll(told_of(run, cost_ms=2500))
     hosts.poll(told_of(run, cost_ms=2500))
-    hosts.exited({"run": run.number, "code": 0, "cost_ms": 2500})
+    hosts.record_exit({"run": run.number, "code": 0, "cost_ms": 2500})
     assert costs == [2500]
 
 
@@ -70,8 +70,8 @@ def test_what_a_change_cost_a_rank_is_heard_with_its_exit_but_not_after_it() -> 
     hosts = Hosts(on_resumed=costs.append)
     hosts.poll(hello("h0"))
     first, second = (hosts.start("h0", 0, 0, {}) for _ in range(2))
-    hosts.exited({"run": first.number, "code": 0, "cost_ms": 900})
-    hosts.exited({"run": second.number, "code": 0})
+    hosts.record_exit({"run": first.number, "code": 0, "cost_ms": 900})
+    hosts.record_exit({"run": second.number, "code": 0})
     hosts.poll(told_of(second, cost_ms=100))
     assert costs == [900]
 
@@ -84,7 +84,7 @@ def test_a_cost_that_is_none_is_refused(cost: object) -> None:
     with pytest.raises(RefusedError, match="milliseconds"):
         hosts.poll(told_of(run, cost_ms=cost))
     with pytest.raises(RefusedError, match="milliseconds"):
-        hosts.exited({"run": run.number, "code": 0, "cost_ms": cost})
+        hosts.record_exit({"run": run.number, "code": 0, "cost_ms": cost})
 
 
 def test_a_command_is_repeated_until_it_was_seen() -> None:
@@ -101,9 +101,9 @@ def test_an_exit_may_be_reported_twice_and_the_first_counts() -> None:
     hosts = Hosts()
     hosts.poll(hello("h0"))
     run = hosts.start("h0", 0, 0, {})
-    hosts.exited({"run": run.number, "code": 3})
-    hosts.exited({"run": run.number, "code": 0})
-    hosts.exited({"run": 99, "code": 0})
+    hosts.record_exit({"run": run.number, "code": 3})
+    hosts.record_exit({"run": run.number, "code": 0})
+    hosts.record_exit({"run": 99, "code": 0})
     assert (run.ended.is_set(), run.code) == (True, 3)
 
 
@@ -117,9 +117,9 @@ def test_a_silent_host_is_lost_with_its_ranks() -> None:
         run = hosts.start("h1", 0, 1, {})
         clock.now += SILENT_SECONDS
         hosts.poll(hello("h0"))
-        assert set(hosts.present()) == {"h0", "h1"}
+        assert set(hosts.connected_slots()) == {"h0", "h1"}
         clock.now += 0.1
-        assert set(hosts.present()) == {"h0"}
+        assert set(hosts.connected_slots()) == {"h0"}
     assert (run.ended.is_set(), run.code) == (True, LOST_CODE)
 
 
@@ -144,8 +144,8 @@ def test_the_end_waits_until_who_listens_has_heard_and_not_for_who_has_left(monk
         at_once.setattr(module, "POLL_SECONDS", 0.0)
         hosts.poll(hello("h0"))
         hosts.poll(hello("h1"))
-    hosts.leave("h1")
-    ending = threading.Thread(target=hosts.end, args=(0, None))
+    hosts.release("h1")
+    ending = threading.Thread(target=hosts.end_attempt, args=(0, None))
     ending.start()
     commands = hosts.poll(hello("h0"))["commands"]
     assert [command["do"] for command in commands] == ["end"]
@@ -163,7 +163,7 @@ def test_the_end_waits_for_a_silent_host_up_to_a_limit(monkeypatch: pytest.Monke
     clock = Clock()
     hosts = Hosts(clock)
     hosts.poll(hello("h0"))
-    ending = threading.Thread(target=hosts.end, args=(0, "", 5.0))
+    ending = threading.Thread(target=hosts.end_attempt, args=(0, "", 5.0))
     ending.start()
     until(lambda: hosts.poll(hello("h0"))["commands"])
     clock.now += 6
@@ -179,8 +179,8 @@ def test_only_hosts_that_are_wanted_and_there_are_offered() -> None:
 
 
 def test_old_hosts_keep_the_low_ranks() -> None:
-    assert in_order({"h10", "h2", "h1"}, []) == ["h1", "h2", "h10"]
-    assert in_order({"h0", "h2", "h3"}, ["h3", "h1", "h2"]) == ["h3", "h2", "h0"]
+    assert order_hosts({"h10", "h2", "h1"}, []) == ["h1", "h2", "h10"]
+    assert order_hosts({"h0", "h2", "h3"}, ["h3", "h1", "h2"]) == ["h3", "h2", "h0"]
 
 
 def test_ranks_of_unequal_hosts_join_the_right_groups() -> None:
@@ -206,7 +206,7 @@ def test_news_waits_for_a_rank_that_asks_late() -> None:
 def test_a_new_group_makes_older_news_no_news() -> None:
     updates = HostUpdates()
     updates.mailbox("h0", 0).notify_hosts_updated(1234, 2)
-    updates.forget()
+    updates.discard()
     assert updates.read("h0", 0, 0)["timestamp"] == 0
     updates.mailbox("h0", 0).notify_hosts_updated(1240, 1)
     assert updates.read("h0", 0, 0) == {"seen": 2, "timestamp": 2, "result": 1, "alive": []}
@@ -218,7 +218,7 @@ def test_news_reaches_a_rank_that_is_waiting(monkeypatch: pytest.MonkeyPatch) ->
     answers: list[dict[str, Any]] = []
     reading = threading.Thread(target=lambda: answers.append(updates.read("h0", 0, 0)), daemon=True)
     reading.start()
-    until(lambda: updates.training() == {("h0", 0)})
+    until(lambda: updates.training_ranks() == {("h0", 0)})
     updates.mailbox("h0", 0).notify_hosts_updated(7, 1)
     reading.join(30)
     assert [answer["result"] for answer in answers] == [1]
@@ -234,11 +234,11 @@ def test_a_later_driver_takes_over_the_ranks_that_a_host_has() -> None:
     answer = hosts.poll(hello("h1", seen=7, slots=2) | {"driver": "the one before", "runs": RUNS})
     assert answer["commands"] == []
     hosts.poll(hello("h2") | {"runs": []})
-    assert hosts.found() == {"h1": 2}
+    assert hosts.slots_to_take_over() == {"h1": 2}
     first, second = hosts.take_over("h1", 0), hosts.take_over("h1", 1)
     assert first and second and hosts.take_over("h1", 0) is None and hosts.take_over("h9", 0) is None
     assert (first.ended.is_set(), second.ended.is_set(), second.code) == (False, True, 134)
-    hosts.exited({"run": 1, "code": 0})
+    hosts.record_exit({"run": 1, "code": 0})
     assert first.ended.is_set()
     assert hosts.start("h2", 0, 2, {}).number > 1000
     command = hosts.poll(hello("h2", seen=7) | {"driver": "the one before"})["commands"][0]  # 7 were another's
@@ -249,7 +249,7 @@ def test_a_driver_takes_over_no_run_of_its_own() -> None:
     """A host that it gave up for lost and that comes back: its ranks are in no group any more."""
     hosts = Hosts(first=1000)
     hosts.poll(hello("h1") | {"runs": [{"run": 1001, "slot": 0, "code": None}]})
-    assert hosts.found() == {}
+    assert hosts.slots_to_take_over() == {}
 
 
 @pytest.mark.parametrize("runs", ["runs", [1], [{"run": "1", "slot": 0}], [{"run": 1, "slot": -1}], [{}] * 2000])
@@ -282,13 +282,13 @@ def test_ranks_are_told_whom_to_give_up_when_a_host_fell_silent(monkeypatch: pyt
     clock.now += SILENT_SECONDS - 1
     hosts.poll(hello("h2") | {"address": "10.192.0.4"})
     clock.now += 2
-    hosts.present()
+    hosts.connected_slots()
     assert (hosts.losses, hosts.addresses()) == (1, ["10.192.0.4"])
     updates = HostUpdates()
     updates.mailbox("h2", 0)
     updates.drop_connections(hosts.addresses())
     assert updates.read("h2", 0, 0) == {"seen": 1, "timestamp": 1, "result": 0, "alive": ["10.192.0.4"]}
-    updates.forget()
+    updates.discard()
     assert updates.read("h2", 0, 1)["alive"] == []  # the group has formed without it
 
 
@@ -333,7 +333,7 @@ def test_a_rank_that_was_there_and_does_not_come_back_hangs() -> None:
 @pytest.mark.parametrize(("said", "seconds"), [(None, 300), ("50", 25), ("0", math.inf), ("soon", 300)])
 def test_a_job_says_how_long_its_ranks_wait_for_each_other(said: str | None, seconds: float) -> None:
     env = {} if said is None else {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": said}
-    assert patience(env) == seconds
+    assert regroup_timeout_seconds(env) == seconds
 
 
 @pytest.mark.parametrize(("said", "seconds"), [(None, 50), ("1000", 50), ("50", 10), ("2", 1), ("0", 50)])
@@ -343,10 +343,10 @@ def test_the_inspector_looks_as_often_as_a_jobs_patience_asks_for(said: str | No
 
 
 def test_within_two_minutes_a_rank_that_hangs_is_named_and_a_job_that_asks_for_it_is_without_it() -> None:
-    assert 2 * check_seconds({}) < 120
+    assert 2 * stall_check_seconds({}) < 120
     asked = {STALL_VARIABLE: "50"}
-    in_a_step = 2 * check_seconds(asked) + stall_seconds(asked) + check_seconds(asked)
-    assert in_a_step + patience(asked) + KILL_SECONDS < 120
+    in_a_step = 2 * stall_check_seconds(asked) + stall_seconds(asked) + stall_check_seconds(asked)
+    assert in_a_step + regroup_timeout_seconds(asked) + KILL_SECONDS < 120
 
 
 def test_a_rank_trains_from_when_it_first_asks_for_news(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,9 +354,9 @@ def test_a_rank_trains_from_when_it_first_asks_for_news(monkeypatch: pytest.Monk
     updates = HostUpdates()
     updates.mailbox("h2", 0)
     updates.read("h3", 0, 0)
-    assert updates.training() == {("h3", 0)}
-    updates.rank_starts("h3", 0)
-    assert updates.training() == set()
+    assert updates.training_ranks() == {("h3", 0)}
+    updates.reset_rank("h3", 0)
+    assert updates.training_ranks() == set()
 
 
 def test_only_late_ranks_are_told_to_give_up() -> None:

@@ -96,8 +96,8 @@ def test_what_a_host_says_of_its_end_is_kept(tmp_path: Path) -> None:
     said: list[str] = []
     joining = JoinCheck(tmp_path, said.append)
     (tmp_path / "joining.started").touch()
-    assert joining.with_note(Verdict(0, "stopped", LeftJob())).message == LeftJob()
-    assert joining.with_note(Verdict(1, "exited")).message is None
-    assert joining.with_note(Verdict(0, "exited")).message == RanksApart()
+    assert joining.add_warning(Verdict(0, "stopped", LeftJob())).message == LeftJob()
+    assert joining.add_warning(Verdict(1, "exited")).message is None
+    assert joining.add_warning(Verdict(0, "exited")).message == RanksApart()
     (tmp_path / "joining.joined").touch()
-    assert joining.with_note(Verdict(0, "exited")).message is None
+    assert joining.add_warning(Verdict(0, "exited")).message is None

@@ -47,7 +47,7 @@ class World:
 
     def wait_until_asked(self, ready: dict[str, int], available: dict[str, int]) -> None:
         for _ in range(500):
-            if self.new.ready(available, RING, 1) == ready:
+            if self.new.usable_slots(available, RING, 1) == ready:
                 return
             threading.Event().wait(0.01)
         raise AssertionError(f"never {ready}")
@@ -60,22 +60,22 @@ def short_polls(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_all_hosts_are_there_at_once_while_there_is_no_group() -> None:
     world = World("h1", "h2")
-    assert world.new.ready(BOTH, {}, 1) == BOTH
+    assert world.new.usable_slots(BOTH, {}, 1) == BOTH
     assert world.told("h2") == []
 
 
 def test_a_new_host_is_started_once_and_offered_when_it_has_asked() -> None:
     world = World("h1", "h2")
-    world.new.ready(RING, {}, 1)
+    world.new.usable_slots(RING, {}, 1)
     for _ in range(3):
-        assert world.new.ready(BOTH, RING, 1) == RING
+        assert world.new.usable_slots(BOTH, RING, 1) == RING
     (start,) = world.told("h2")
     assert (start["do"], start["label"]) == ("start", "rank 1")
     assert (start["env"][ASKS_FOR_PLACE], start["env"]["HOROVOD_LOCAL_RANK"]) == ("1", "0")
     asking = world.ask("h2")
     world.wait_until_asked(BOTH, BOTH)
     assert world.answers == []
-    world.new.formed(PLAN)
+    world.new.record_group(PLAN)
     asking.join(60)
     assert world.answers[0]["HOROVOD_RANK"] == "1"
     assert world.answers[0]["HOROVOD_SIZE"] == "2"
@@ -83,13 +83,13 @@ def test_a_new_host_is_started_once_and_offered_when_it_has_asked() -> None:
 
 def test_a_host_is_offered_when_all_its_ranks_have_asked() -> None:
     world, both = World("h1", "h2", slots=2), {"h1": 1, "h2": 2}
-    world.new.ready(RING, {}, 1)
-    world.new.ready(both, RING, 1)
+    world.new.usable_slots(RING, {}, 1)
+    world.new.usable_slots(both, RING, 1)
     threads = [world.ask("h2", 0)]
-    assert world.new.ready(both, RING, 1) == RING
+    assert world.new.usable_slots(both, RING, 1) == RING
     threads.append(world.ask("h2", 1))
     world.wait_until_asked(both, both)
-    world.new.formed([Slot("h2", slot, 2, slot, 2, 0, 1) for slot in range(2)])
+    world.new.record_group([Slot("h2", slot, 2, slot, 2, 0, 1) for slot in range(2)])
     for thread in threads:
         thread.join(60)
     assert sorted(answer["HOROVOD_RANK"] for answer in world.answers) == ["0", "1"]
@@ -97,8 +97,8 @@ def test_a_host_is_offered_when_all_its_ranks_have_asked() -> None:
 
 def test_the_rank_that_was_started_is_taken_once() -> None:
     world = World("h1", "h2")
-    world.new.ready(RING, {}, 1)
-    world.new.ready(BOTH, RING, 1)
+    world.new.usable_slots(RING, {}, 1)
+    world.new.usable_slots(BOTH, RING, 1)
     run = world.new.take("h2", 0)
     assert run is not None and run.number == world.told("h2")[0]["run"]
     assert world.new.take("h2", 0) is None
@@ -107,37 +107,37 @@ def test_the_rank_that_was_started_is_taken_once() -> None:
 
 def test_a_host_whose_rank_ends_before_it_asks_never_comes_to_the_group() -> None:
     world = World("h1", "h2")
-    world.new.ready(RING, {}, 1)
-    world.new.ready(BOTH, RING, 1)
-    world.hosts.exited({"run": world.told("h2")[0]["run"], "code": 1})
-    assert world.new.ready(BOTH, RING, 1) == RING
-    assert (world.new.failed("h2"), world.new.failed("h1")) == (True, False)
+    world.new.usable_slots(RING, {}, 1)
+    world.new.usable_slots(BOTH, RING, 1)
+    world.hosts.record_exit({"run": world.told("h2")[0]["run"], "code": 1})
+    assert world.new.usable_slots(BOTH, RING, 1) == RING
+    assert (world.new.has_failed("h2"), world.new.has_failed("h1")) == (True, False)
 
 
 def test_a_group_that_has_lost_too_much_does_not_wait_for_newcomers_to_ask() -> None:
     world = World("h2", "h3")
-    world.new.ready({"h1": 1}, {}, 1)
-    assert world.new.ready({"h2": 1}, RING, 1) == {"h2": 1}
+    world.new.usable_slots({"h1": 1}, {}, 1)
+    assert world.new.usable_slots({"h2": 1}, RING, 1) == {"h2": 1}
     assert world.new.take("h2", 0) is not None
 
 
 def test_who_is_asked_back_before_the_group_has_it_is_stopped() -> None:
     world = World("h1", "h2")
-    world.new.ready(RING, {}, 1)
-    world.new.ready(BOTH, RING, 1)
-    world.new.turn_away("h2")
+    world.new.usable_slots(RING, {}, 1)
+    world.new.usable_slots(BOTH, RING, 1)
+    world.new.cancel_join("h2")
     assert [command["do"] for command in world.told("h2")] == ["start", "stop"]
 
 
 def test_who_is_in_the_group_leaves_it_by_itself() -> None:
     world = World("h1", "h2")
-    world.new.ready(RING, {}, 1)
-    world.new.ready(BOTH, RING, 1)
+    world.new.usable_slots(RING, {}, 1)
+    world.new.usable_slots(BOTH, RING, 1)
     asking = world.ask("h2")
     world.wait_until_asked(BOTH, BOTH)
-    world.new.formed(PLAN)
+    world.new.record_group(PLAN)
     asking.join(60)
-    world.new.turn_away("h2")
+    world.new.cancel_join("h2")
     assert [command["do"] for command in world.told("h2")] == ["start"]
 
 
@@ -154,10 +154,10 @@ def test_a_rank_that_an_earlier_driver_started_for_a_group_that_is_gone_is_stopp
 
 def test_a_rank_that_ends_while_it_waits_is_answered() -> None:
     world = World("h1", "h2")
-    world.new.ready(RING, {}, 1)
-    world.new.ready(BOTH, RING, 1)
+    world.new.usable_slots(RING, {}, 1)
+    world.new.usable_slots(BOTH, RING, 1)
     asking = world.ask("h2")
-    world.hosts.exited({"run": world.told("h2")[0]["run"], "code": 143})
+    world.hosts.record_exit({"run": world.told("h2")[0]["run"], "code": 143})
     asking.join(60)
     assert world.answers == [404]
 

@@ -19,10 +19,10 @@ from runners.launch.group_host_worker import GroupHostWorker
 from runners.launch.host_worker import Verdict, WorkerContext
 from runners.launch.hosts import Hosts
 from runners.launch.joining_ranks import ASKS_FOR_PLACE
-from runners.launch.prestart import PrestartedRanks, likely_slots
+from runners.launch.log_writer import LogWriter
+from runners.launch.prestart import PrestartedRanks, expected_slots
 from runners.launch.processes import Processes, Wakeup
 from runners.launch.rendezvous import Routes, Server, serve
-from runners.launch.scribe import Scribe
 from runners.messages.launch import LacksHosts, LeftJob, RankEnded
 from tests.runners.launch.test_static_group import containers_of
 from tests.runners.launching import Attempt, Container, attempt, local_group, until
@@ -56,36 +56,39 @@ def all_told(containers: list[Container]) -> None:
 
 def test_a_host_knows_its_ranks_by_the_hosts_of_the_group() -> None:
     hosts = [Host("h1", 2), Host("h2", 1)]
-    assert [(slot.rank, slot.size, slot.local_rank) for slot in likely_slots(hosts, "h1", 2)] == [(0, 3, 0), (1, 3, 1)]
-    assert [(slot.rank, slot.cross_rank, slot.cross_size) for slot in likely_slots(hosts, "h2", 1)] == [(2, 1, 2)]
+    assert [(slot.rank, slot.size, slot.local_rank) for slot in expected_slots(hosts, "h1", 2)] == [
+        (0, 3, 0),
+        (1, 3, 1),
+    ]
+    assert [(slot.rank, slot.cross_rank, slot.cross_size) for slot in expected_slots(hosts, "h2", 1)] == [(2, 1, 2)]
 
 
 @pytest.mark.parametrize(("name", "count"), [("h3", 1), ("h1", 1), ("h2", 2)])
 def test_a_host_that_is_not_among_them_as_it_is_knows_nothing(name: str, count: int) -> None:
-    assert likely_slots([Host("h1", 2), Host("h2", 1)], name, count) == []
-    assert likely_slots([], name, count) == []
+    assert expected_slots([Host("h1", 2), Host("h2", 1)], name, count) == []
+    assert expected_slots([], name, count) == []
 
 
 def test_a_slot_waits_from_its_early_start_until_it_is_asked_for() -> None:
     early = PrestartedRanks()
-    early.begin("0")
-    early.begin("1")
-    early.ended("1", 127)
-    assert early.waiting() == ["0", "1"]
+    early.expect("0")
+    early.expect("1")
+    early.record_exit("1", 127)
+    assert early.unclaimed_slots() == ["0", "1"]
     assert early.claim("0", {"HOROVOD_RANK": "4"}) is None
     assert early.claim("1", {}) == 127
-    assert early.waiting() == []
-    assert early.place("0") == {"HOROVOD_RANK": "4"}
-    early.ended("0", 0)
-    assert early.place("0") is None  # who comes there now was started by the driver
+    assert early.unclaimed_slots() == []
+    assert early.wait_for_place("0") == {"HOROVOD_RANK": "4"}
+    early.record_exit("0", 0)
+    assert early.wait_for_place("0") is None  # who comes there now was started by the driver
 
 
 def test_of_a_group_that_trains_only_the_driver_knows_the_place() -> None:
     early = PrestartedRanks()
-    early.begin("0")
+    early.expect("0")
     early.claim("0", {ASKS_FOR_PLACE: "1"})
-    assert early.place("0") is None
-    assert early.place("7") is None
+    assert early.wait_for_place("0") is None
+    assert early.wait_for_place("7") is None
 
 
 def test_the_network_of_a_group_is_known_before_its_driver_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,11 +175,11 @@ class Played:
         self.host = made.container(command, "horovod", "host", "h1", 1, group, elastic=True)
         self.hosts = Hosts()
         self.asked: list[tuple[str, int]] = []
-        routes = Routes(poll=self.hosts.poll, exited=self.hosts.exited, first_place=self.first_place)
+        routes = Routes(poll=self.hosts.poll, record_exit=self.hosts.record_exit, first_place=self.first_place)
         self.server: Server = serve(group.secret, routes, "127.0.0.1", group.port)
         all_told([self.host])
         self.host.start()
-        until(lambda: "loading" in self.host.log() and self.hosts.present())
+        until(lambda: "loading" in self.host.log() and self.hosts.connected_slots())
 
     def first_place(self, host: str, slot: int) -> dict[str, str]:
         self.asked.append((host, slot))
@@ -209,12 +212,12 @@ def test_an_early_rank_learns_from_its_driver_that_it_is_another_one(played: Pla
 
 
 def test_a_host_that_is_not_needed_ends_its_early_ranks(played: Played) -> None:
-    played.hosts.leave("h1")
+    played.hosts.release("h1")
     assert played.host.wait(30) == Verdict(0, "stopped", LeftJob()).to_json()
 
 
 def test_a_group_that_is_over_before_it_began_ends_early_ranks(played: Played) -> None:
-    played.hosts.end(1, LacksHosts(2, 120))
+    played.hosts.end_attempt(1, LacksHosts(2, 120))
     exit = played.host.wait(30)
     assert exit == Verdict(1, "exited", LacksHosts(2, 120)).to_json()
 
@@ -235,9 +238,9 @@ def work_of_a_host(folder: Path) -> Iterator[tuple[GroupHostWorker, Container]]:
         host = containers[1]
         all_told(containers)
         paths = ContainerPaths(host.control, host.scribe, host.workspace, folder, host.outputs, host.checkpoints)
-        control, scribe, processes = Control(host.control), Scribe(host.scribe), Processes()
+        control, logs, processes = Control(host.control), LogWriter(host.scribe), Processes()
         control.refresh()
-        context = WorkerContext(host.spec, paths, control, scribe, processes, dict(os.environ))
+        context = WorkerContext(host.spec, paths, control, logs, processes, dict(os.environ))
         assert host.spec.collective is not None
         work = GroupHostWorker(context, host.spec.collective, Wakeup())
         try:
@@ -246,7 +249,7 @@ def work_of_a_host(folder: Path) -> Iterator[tuple[GroupHostWorker, Container]]:
             processes.signal(signal.SIGKILL)
             until(lambda: processes.reap() or not processes.running())
             work.close()
-            scribe.close()
+            logs.close()
 
 
 def test_an_early_rank_is_expected_before_its_process_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +258,7 @@ def test_an_early_rank_is_expected_before_its_process_starts(tmp_path: Path, mon
         expected: list[list[str]] = []
 
         def start_rank(*_: object) -> int:
-            expected.append(work._prestarted.waiting())
+            expected.append(work._prestarted.unclaimed_slots())
             return 127
 
         monkeypatch.setattr(WorkerContext, "start_rank", start_rank)
@@ -272,7 +275,7 @@ def test_a_driver_that_never_comes_ends_the_attempt_with_its_cause(
         assert work.context.processes.running() == {"0"}
 
         def verdict() -> Any:
-            work.turn()
+            work.tick()
             return work.verdict()
 
         assert until(verdict).reason == "launch_error"

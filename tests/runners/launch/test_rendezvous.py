@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runners.launch import signing
-from runners.launch.forwarder import call, forward
+from runners.launch.forwarder import send_request, start_forwarder
 from runners.launch.host_updates import HostUpdates
 from runners.launch.hosts import Hosts
-from runners.launch.rendezvous import BODY_LIMIT_BYTES, RefusedError, Routes, Server, Store, allowed_to_ranks, serve
+from runners.launch.rendezvous import BODY_LIMIT_BYTES, RefusedError, Routes, Server, Store, is_allowed_for_ranks, serve
 from runners.launch.rendezvous import STORE_LIMIT_BYTES as STORE_LIMIT
 
 SECRET = "this attempt's secret"
@@ -29,7 +29,7 @@ Ask = Callable[..., tuple[int, bytes]]
 @pytest.fixture(scope="module")
 def routes() -> Routes:
     hosts = Hosts()
-    return Routes(poll=hosts.poll, exited=hosts.exited, host_updates=HostUpdates().read)
+    return Routes(poll=hosts.poll, record_exit=hosts.record_exit, host_updates=HostUpdates().read)
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +49,7 @@ def server(routes: Routes) -> Iterator[Server]:
 @pytest.fixture
 def ask(server: Server) -> Ask:
     def ask(method: str, path: str, body: bytes = b"", secret: str = SECRET) -> tuple[int, bytes]:
-        return call("127.0.0.1", server.server_port, secret, method, path, body, 10)
+        return send_request("127.0.0.1", server.server_port, secret, method, path, body, 10)
 
     return ask
 
@@ -223,7 +223,7 @@ def test_other_scopes_and_keys_are_refused(ask: Ask, method: str, path: str) -> 
 
 @given(st.sampled_from(["GET", "PUT", "DELETE", "POST", "HEAD"]), st.text(max_size=30), st.text(max_size=30))
 def test_ranks_reach_nothing_but_the_known_shapes(method: str, scope: str, key: str) -> None:
-    if allowed_to_ranks(method, scope, key):
+    if is_allowed_for_ranks(method, scope, key):
         assert method != "POST" and scope.isascii() and key.isascii() and "/" not in scope + key
 
 
@@ -277,7 +277,7 @@ def test_a_broken_answer_breaks_one_request_only(routes: Routes, ask: Ask) -> No
 
 @pytest.fixture(scope="module")
 def forwarder(server: Server) -> Iterator[int]:
-    made = forward(lambda: "127.0.0.1", server.server_port, SECRET)
+    made = start_forwarder(lambda: "127.0.0.1", server.server_port, SECRET)
     yield made.server_port
     made.shutdown()
     made.server_close()
@@ -299,7 +299,7 @@ def test_the_forwarder_passes_nothing_else(forwarder: int, method: str, path: st
 def test_the_forwarder_says_when_the_driver_is_away() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        made = forward(lambda: "127.0.0.1", unused.getsockname()[1], SECRET)
+        made = start_forwarder(lambda: "127.0.0.1", unused.getsockname()[1], SECRET)
         assert raw(made.server_port, "GET", "/global/0") == 502
         made.shutdown()
         made.server_close()
@@ -311,7 +311,7 @@ def test_a_rank_that_asks_for_its_place_is_held_until_another_driver_answers(rou
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-    made = forward(lambda: "127.0.0.1", port, SECRET, moving=True)
+    made = start_forwarder(lambda: "127.0.0.1", port, SECRET, driver_may_move=True)
     answers: list[int] = []
     rank = threading.Thread(target=lambda: answers.append(raw(made.server_port, "GET", "/rank_and_size/h1:0")))
     rank.start()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runners.launch.fence import T_FENCE_SECONDS
-from runners.launch.forwarder import call
+from runners.launch.forwarder import send_request
 from runners.launch.ranks import processors
 from runners.messages.launch import RankEnded
 from runners.spec import RunSpec
@@ -219,7 +219,7 @@ def test_a_killed_host_is_noticed_and_ends_the_attempt_as_lost(tmp_path: Path) -
         h2.process.kill()
         # Its supervisor cannot say so any more. Another that takes its name tells the driver at once.
         message = json.dumps({"host": "h2", "slots": 1, "boot": "another", "seen": 0}).encode()
-        call("127.0.0.1", group.port, group.secret, "POST", "/ring/poll", message, 20)
+        send_request("127.0.0.1", group.port, group.secret, "POST", "/ring/poll", message, 20)
         exit = driver.wait(30)
         assert (exit["code"], exit["reason"]) == (137, "fenced")  # nobody's code is to blame
         assert h1.wait(30)["code"] == 137

@@ -8,7 +8,7 @@ import pytest
 
 from portal.jobs.models import StopReason
 from runners.launch.files import ContainerPaths, Control, Stop
-from runners.launch.scribe import Scribe
+from runners.launch.log_writer import LogWriter
 from runners.launch.supervisor import STOP_MESSAGES, Supervisor
 from tests.runners.conftest import make_spec
 from tests.runners.launching import Container, attempt, until
@@ -74,19 +74,19 @@ class Ranks:
 
 
 def test_ranks_have_all_of_the_grace_between_sigterm_and_sigkill(tmp_path: Path) -> None:
-    scribe = Scribe(tmp_path)
+    logs = LogWriter(tmp_path)
     paths = ContainerPaths.from_env({"SCHEDULEARN_SCRIBE": str(tmp_path), "SCHEDULEARN_CONTROL": str(tmp_path)})
-    supervisor = Supervisor(make_spec(), paths, Control(tmp_path), scribe)
+    supervisor = Supervisor(make_spec(), paths, Control(tmp_path), logs)
     ranks: Any = Ranks()
     supervisor.processes = ranks
     supervisor._begin_stop("stopped", Stop("cancelled", 60), now=100.0)
     assert supervisor.stopping is not None
     for now in (100.0, 101.0, 159.9):
-        supervisor._push(supervisor.stopping, now)
+        supervisor._escalate_stop(supervisor.stopping, now)
         assert ranks.received == ["SIGTERM"]
-    supervisor._push(supervisor.stopping, 160.0)
+    supervisor._escalate_stop(supervisor.stopping, 160.0)
     assert ranks.received == ["SIGTERM", "SIGKILL"]
-    scribe.close()
+    logs.close()
 
 
 def test_every_reason_to_stop_has_a_message_and_no_message_is_idle() -> None:

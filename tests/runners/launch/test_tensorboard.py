@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runners.launch import tensorboard
-from runners.launch.tensorboard import DENSE, EventFiles, Scalar, fields, scalars
+from runners.launch.tensorboard import DENSE_POINTS, EventFiles, Scalar, fields, scalars
 from tests.runners.launching import attempt
 
 
@@ -93,12 +93,12 @@ def test_pictures_are_passed_over_and_what_comes_behind_them_is_not(board: Board
 
 def test_a_long_curve_is_told_more_and_more_rarely(board: Board) -> None:
     file = board.folder / "x.tfevents"
-    file.write_bytes(b"".join(record(event(step, ("loss", simple(0)))) for step in range(10 * DENSE)))
+    file.write_bytes(b"".join(record(event(step, ("loss", simple(0)))) for step in range(10 * DENSE_POINTS)))
     board.boards.end()
     steps = [line["step"] for line in board.lines]
-    assert steps[:DENSE] == list(range(DENSE))
-    assert steps[DENSE : DENSE + 3] == [DENSE, DENSE + 2, DENSE + 4]
-    assert len(steps) < 4 * DENSE and steps[-1] > 9 * DENSE
+    assert steps[:DENSE_POINTS] == list(range(DENSE_POINTS))
+    assert steps[DENSE_POINTS : DENSE_POINTS + 3] == [DENSE_POINTS, DENSE_POINTS + 2, DENSE_POINTS + 4]
+    assert len(steps) < 4 * DENSE_POINTS and steps[-1] > 9 * DENSE_POINTS
 
 
 def test_curves_have_a_limit(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +109,7 @@ def test_curves_have_a_limit(board: Board, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_one_look_reads_so_much_and_the_last_ones_the_rest(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensorboard, "MAX_AT_ONCE", 10)
+    monkeypatch.setattr(tensorboard, "MAX_RECORDS_PER_READ", 10)
     (board.folder / "x.tfevents").write_bytes(b"".join(record(event(n, ("a", simple(n)))) for n in range(35)))
     assert board.boards.read_new() == 10
     board.boards.end()

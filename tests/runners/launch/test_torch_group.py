@@ -10,7 +10,7 @@ from runners.launch import hosts as hosts_module
 from runners.launch import torch_group as module
 from runners.launch.files import Host
 from runners.launch.hosts import Hosts
-from runners.launch.torch_group import TorchGroup, choose
+from runners.launch.torch_group import TorchGroup, choose_hosts
 from runners.messages import Message
 from runners.messages.launch import LacksRanks, RankEnded
 from runners.spec import CollectiveGroup
@@ -47,7 +47,7 @@ class Stage:
         self.available[name] = slots
 
     def _available(self) -> dict[str, int]:
-        present = self.hosts.present()
+        present = self.hosts.connected_slots()
         self.looks += 1
         return {name: slots for name, slots in self.available.items() if name in present}
 
@@ -84,7 +84,7 @@ class Stage:
         return sorted(started, key=lambda rank: int(rank["RANK"]))
 
     def ends(self, rank: dict[str, Any], code: int = 0, ending: str = "") -> None:
-        self.hosts.exited({"run": rank["run"], "code": code, "ending": ending})
+        self.hosts.record_exit({"run": rank["run"], "code": code, "ending": ending})
 
     def is_stopped(self, rank: dict[str, Any]) -> None:
         def told() -> bool:
@@ -179,7 +179,7 @@ def test_a_rank_that_fails_because_its_peer_was_lost_does_not(stage: Stage, monk
     first, _ = stage.starts("h1", "h2")
     stage.dark.add("h2")
     stage.ends(first, 1)
-    assert "h2" in stage.hosts.present()  # its silence is not yet noticed
+    assert "h2" in stage.hosts.connected_slots()  # its silence is not yet noticed
     (again,) = stage.starts("h1")
     assert again["WORLD_SIZE"] == "1"
     stage.ends(again)
@@ -273,7 +273,7 @@ def test_what_is_left_of_a_group_is_started_again(case: str) -> None:
 
 def test_hosts_are_chosen_oldest_first_up_to_the_most_ranks() -> None:
     here = {"h10": 1, "h2": 1, "h3": 2}
-    assert choose(here, ["h3"], 4) == [Host("h3", 2), Host("h2", 1), Host("h10", 1)]
-    assert choose(here, ["h3"], 3) == [Host("h3", 2), Host("h2", 1)]
-    assert choose({"h1": 2, "h2": 1}, [], 1) == [Host("h2", 1)]
-    assert choose({}, ["h1"], 4) == []
+    assert choose_hosts(here, ["h3"], 4) == [Host("h3", 2), Host("h2", 1), Host("h10", 1)]
+    assert choose_hosts(here, ["h3"], 3) == [Host("h3", 2), Host("h2", 1)]
+    assert choose_hosts({"h1": 2, "h2": 1}, [], 1) == [Host("h2", 1)]
+    assert choose_hosts({}, ["h1"], 4) == []

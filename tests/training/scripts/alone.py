@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from schedulearn_train import Checkpoints, Run, Stopped, notice, should_stop
 from schedulearn_train.gru import Gru
-from schedulearn_train.predict import Predictor, Scored, Smoothing
-from schedulearn_train.world import Alone
+from schedulearn_train.predict import Predictor, ScoredPredictor, Smoothing
+from schedulearn_train.world import SingleProcessWorld
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -29,7 +29,9 @@ def new_run(folder: str, **options: Any) -> Run:
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     if options.pop("schedule", False):
         options["extra_state"] = {"schedule": torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)}
-    return Run(model, optimizer, DATA, batch_size=8, checkpoints=Checkpoints(folder), world=Alone(), **options)
+    return Run(
+        model, optimizer, DATA, batch_size=8, checkpoints=Checkpoints(folder), world=SingleProcessWorld(), **options
+    )
 
 
 def train(run: Run, epochs: int, scaler: Any = None, stop_at: int = 0) -> list[float]:
@@ -77,7 +79,13 @@ def a_model_that_normalises(folder: str) -> list[bool]:
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
     before = {*model[1].__dict__}
     run = Run(
-        model, sgd(model), DATA, batch_size=8, sync_batch_norm=True, checkpoints=Checkpoints(folder), world=Alone()
+        model,
+        sgd(model),
+        DATA,
+        batch_size=8,
+        sync_batch_norm=True,
+        checkpoints=Checkpoints(folder),
+        world=SingleProcessWorld(),
     )
     found: list[bool] = []
 
@@ -128,7 +136,13 @@ def a_class_made_of_a_tensor_data_set_has_its_own_samples(folder: str) -> bool:
             return tuple(2 * each for each in super().__getitem__(index))
 
     (x, y), (other, _) = (
-        next(iter(Run(model, sgd(model), data, batch_size=8, checkpoints=Checkpoints(folder), world=Alone()).batches()))
+        next(
+            iter(
+                Run(
+                    model, sgd(model), data, batch_size=8, checkpoints=Checkpoints(folder), world=SingleProcessWorld()
+                ).batches()
+            )
+        )
         for data in (DATA, Doubled(*DATA.tensors))
         for model in (nn.Linear(4, 1),)
     )
@@ -195,7 +209,7 @@ def stopped_by_a_notice(folder: str) -> list[Any]:
 
 
 def error_of(predictor: Predictor, trace: list[float]) -> float:
-    scored = Scored(predictor)
+    scored = ScoredPredictor(predictor)
     for value in trace:
         scored.observe(value)
     return scored.error or 0.0

@@ -5,8 +5,8 @@ import tempfile
 
 import torch
 from schedulearn_train import Checkpoints, Run
-from schedulearn_train.divergence import Difference, checksums, distance, message, tolerance
-from schedulearn_train.world import Alone
+from schedulearn_train.divergence import Difference, checksums, message, relative_difference, tolerance
+from schedulearn_train.world import SingleProcessWorld
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -41,7 +41,9 @@ def unfreezes(mode: str) -> str:
     data = TensorDataset(torch.ones(8, 3), torch.ones(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with tempfile.TemporaryDirectory() as empty:
-        run = Run(model, optimizer, data, batch_size=4, mode=mode, checkpoints=Checkpoints(empty), world=Alone())
+        run = Run(
+            model, optimizer, data, batch_size=4, mode=mode, checkpoints=Checkpoints(empty), world=SingleProcessWorld()
+        )
         try:
             for _ in run.epochs(4):
                 for inputs, wanted in run.batches():
@@ -62,12 +64,15 @@ answers = {
     "a part of a tensor": checksums([images[1:, 1]]) == checksums([images[1:, 1].clone()]),
     "nothing": [checksums([]), checksums([torch.empty(0, 3)])],
     "distances": [
-        distance(torch.tensor([2.0, -4.0]), torch.tensor([2.0, -5.0])),
-        distance(torch.tensor([3, 4], dtype=torch.int32), torch.tensor([3, 5], dtype=torch.int32)),
-        distance(nan, nan.clone()),
-        distance(inf, inf.clone()),
+        relative_difference(torch.tensor([2.0, -4.0]), torch.tensor([2.0, -5.0])),
+        relative_difference(torch.tensor([3, 4], dtype=torch.int32), torch.tensor([3, 5], dtype=torch.int32)),
+        relative_difference(nan, nan.clone()),
+        relative_difference(inf, inf.clone()),
     ],
-    "beyond": [distance(nan, torch.ones(2)) == float("inf"), distance(torch.ones(2), torch.zeros(2)) == float("inf")],
+    "beyond": [
+        relative_difference(nan, torch.ones(2)) == float("inf"),
+        relative_difference(torch.ones(2), torch.zeros(2)) == float("inf"),
+    ],
     "tolerances": [tolerance(torch.ones(1, dtype=dtype)) for dtype in (torch.float32, torch.bfloat16, torch.int32)],
     "message": message(12, {1: parts, 3: parts[:1]}, 0, 9),
     "server": {mode: unfreezes(mode) for mode in ("bsp", "asp", "ksync")},

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from schedulearn_train import Checkpoints, Run, divergence
-from schedulearn_train.latecomers import Latecomers
+from schedulearn_train.late_parameters import LateParameters
 from schedulearn_train.world import find_world
 from torch import nn
 from torch.nn.functional import mse_loss
@@ -66,7 +66,7 @@ def trained(
     **options: Any,
 ) -> list[float]:
     """All parameters in the end. ``at`` is called before each step."""
-    divergence.EVERY_SECONDS = 0.0
+    divergence.MIN_INTERVAL_SECONDS = 0.0
     with tempfile.TemporaryDirectory() as empty:
         folder = Checkpoints(empty)
         run = Run(model, optimizer, TensorDataset(x, y), batch_size=BATCH, checkpoints=folder, world=world, **options)
@@ -245,13 +245,13 @@ def other_data_on_each_rank(kind: str) -> list[str]:
 
 def with_an_earlier_release(old: int, work: Callable[[], Any]) -> Any:
     """Where that rank sends what earlier releases sent, and does what they did."""
-    gather = Latecomers.gather
+    gather = LateParameters.gather
     if world.rank == old:
-        Latecomers.gather = lambda self, number: [int(each) for each in world.gather(int(number))]
+        LateParameters.gather = lambda self, number: [int(each) for each in world.gather(int(number))]
     try:
         return work()
     finally:
-        Latecomers.gather = gather
+        LateParameters.gather = gather
 
 
 def as_ever() -> float:

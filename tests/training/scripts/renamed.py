@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from schedulearn_train import AdaptiveBatch, Checkpoints, Run, SyncMode
 from schedulearn_train.renamed import OldAttribute, OldAttributes
-from schedulearn_train.world import Alone
+from schedulearn_train.world import SingleProcessWorld
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -34,7 +34,7 @@ def trained(folder: str, **options: Any) -> tuple[Run, list[float]]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     schedule = {"schedule": torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)}
     options = {name: schedule if value == "schedule" else value for name, value in options.items()}
-    run = Run(model, optimizer, DATA, world=Alone(), checkpoints=Checkpoints(folder), **options)
+    run = Run(model, optimizer, DATA, world=SingleProcessWorld(), checkpoints=Checkpoints(folder), **options)
     for _ in run.epochs(2):
         for x, y in run.batches():
             run.step(nn.functional.mse_loss(run.model(x), y))

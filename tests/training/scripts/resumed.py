@@ -5,7 +5,7 @@ import tempfile
 
 import torch
 from schedulearn_train import Checkpoints, Run
-from schedulearn_train.world import Alone, World, find_world
+from schedulearn_train.world import SingleProcessWorld, World, find_world
 from torch import nn
 from torch.nn.functional import mse_loss
 from torch.utils.data import TensorDataset
@@ -53,13 +53,13 @@ def trained(world: World, folder: str, until: int) -> list[float]:
 world = find_world()
 with tempfile.TemporaryDirectory() as kept, tempfile.TemporaryDirectory() as empty:
     kept = world.share(kept)
-    whole = trained(Alone(), empty, STEPS)
-    curve = trained(Alone(), kept, STOPPED[0]) if world.rank == 0 else []
+    whole = trained(SingleProcessWorld(), empty, STEPS)
+    curve = trained(SingleProcessWorld(), kept, STOPPED[0]) if world.rank == 0 else []
     world.gather(None)
     curve += trained(world, kept, STOPPED[1])
     world.gather(None)
     if world.rank == 0:
-        curve += trained(Alone(), kept, STEPS)
+        curve += trained(SingleProcessWorld(), kept, STEPS)
         off = [abs(own - other) for own, other in zip(curve, whole, strict=True)]
         print(json.dumps({"ranks": world.size, "steps": len(curve), "off": max(off), "fell_to": curve[-1] / curve[0]}))
     world.gather(None)

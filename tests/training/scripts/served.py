@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from schedulearn_train import Checkpoints, Run, SyncMode
 from schedulearn_train.server import Server
-from schedulearn_train.world import Alone, World, find_world
+from schedulearn_train.world import SingleProcessWorld, World, find_world
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -127,7 +127,7 @@ def waiting(shards: int) -> SyncMode:
 for name, made in {"SGD": sgd, "Adam": adam, "own": own}.items():
     (whole, ours), one = (
         trained(world, 3, made=made, mode=waiting(1), **in_step),
-        trained(Alone(), 3, made=made, clip_norm=2.0)[1],
+        trained(SingleProcessWorld(), 3, made=made, clip_norm=2.0)[1],
     )
     several: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -167,7 +167,7 @@ for mode in MODES:
             "momentum": any("momentum_buffer" in state for state in run.optimizer.state.values()),
         }
 equal, weights = trained(world, 2, seconds=0.025, slow=0, mode="adaptive_ksync")
-found["equal"] = {"apart": any(ways), "off": apart(weights, trained(Alone(), 2)[1])}
+found["equal"] = {"apart": any(ways), "off": apart(weights, trained(SingleProcessWorld(), 2)[1])}
 meeting, weights = trained(world, 18, seconds=0.004, slow=4, mode="adaptive_ksync", made=adam)
 known = torch.cat([value.flatten() for state in meeting.optimizer.state.values() for value in state.values()])
 found["meeting"] = {
@@ -176,7 +176,7 @@ found["meeting"] = {
     "steps": meeting.steps,
     "apart": max(apart(weights, world.share(weights)), apart(known, world.share(known))),
 }
-alone, _ = trained(Alone(), 3, mode="asp")
+alone, _ = trained(SingleProcessWorld(), 3, mode="asp")
 found["alone"] = alone.steps
 if world.rank == 0:
     print(json.dumps(found))

@@ -20,8 +20,8 @@ import numpy as np
 import schedulearn_train.sync_points as sync_points
 import torch
 from schedulearn_train import Checkpoints, Run
-from schedulearn_train.allocation import UNLIMITED, shares
-from schedulearn_train.world import Alone, World, find_world
+from schedulearn_train.allocation import UNLIMITED, split_proportionally
+from schedulearn_train.world import SingleProcessWorld, World, find_world
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -127,7 +127,7 @@ def by_hand(parts: list[tuple[int, ...]], case: Case) -> torch.Tensor:
 
 def in_passes(rows: np.ndarray, parts: tuple[int, ...], most: list[int]) -> list[np.ndarray]:
     """What all ranks compute of a batch in each pass, as many as the one with the least memory needs."""
-    counts = shares(len(rows), parts)
+    counts = split_proportionally(len(rows), parts)
     needed = max(1, *(math.ceil(count / fits) for count, fits in zip(counts, most, strict=True)))
     owns = np.split(rows, np.cumsum(counts)[:-1])
     return [np.concatenate(them) for them in zip(*(np.array_split(own, needed) for own in owns), strict=True)]
@@ -247,12 +247,17 @@ for case in filter(lambda case: case.is_of_pairs, cases) if "pairs" in sys.argv 
     differences = torch.stack(
         [
             trained(world, parts, case) - by_hand(parts, case),
-            trained(Alone(), whole, case) - by_hand(whole, case),
+            trained(SingleProcessWorld(), whole, case) - by_hand(whole, case),
         ]
     ).abs()
     worst = float(torch.tensor([worst, *world.gather(float(differences.max()))]).max())  # NaN if there is one
 balanced, learnt = parts_found(world), batches_learnt(world)
-noise = [noise_found(world), noise_found(world, most=16), noise_found(Alone()), noise_found(Alone(), most=16)]
+noise = [
+    noise_found(world),
+    noise_found(world, most=16),
+    noise_found(SingleProcessWorld()),
+    noise_found(SingleProcessWorld(), most=16),
+]
 if world.rank == 0:
     print(
         json.dumps(

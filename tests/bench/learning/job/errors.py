@@ -3,7 +3,7 @@
 import statistics
 
 import numpy as np
-from schedulearn_train.gru import ENOUGH, Gru
+from schedulearn_train.gru import MIN_VALUES, Gru
 from schedulearn_train.predict import Blend, LastValue, Predictor, Smoothing
 
 ITERATIONS, SEEDS = 600, 10
@@ -37,7 +37,7 @@ def error(predictor: Predictor, trace: np.ndarray) -> float:
     wrong = []
     for at, value in enumerate(trace):
         meant = predictor.predict()
-        if at > ENOUGH and meant is not None:
+        if at > MIN_VALUES and meant is not None:
             wrong.append(abs(meant - value))
         predictor.observe(float(value))
     return float(np.mean(wrong))

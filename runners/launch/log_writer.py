@@ -1,4 +1,4 @@
-"""The scribe keeps the output of ranks, as bytes with offsets, in files that outlive the engine.
+"""Writes the output of ranks, as bytes with offsets, to files that outlive the engine.
 
 Each stream is ``log/<stream>.log`` and ``log/<stream>.idx`` (16-byte records: offset and Unix milliseconds, both u64
 little endian; bytes from that offset on were written at that time). Bytes are never decoded. Memory is bounded: a
@@ -15,21 +15,21 @@ from pathlib import Path
 
 from runners.launch.files import write_atomic
 
-MARK = struct.Struct("<QQ")
-MARK_EVERY_SECONDS = 0.1
-"""The interval of marks: an index grows by 160 bytes a second at most."""
+INDEX_RECORD = struct.Struct("<QQ")
+INDEX_INTERVAL_SECONDS = 0.1
+"""The interval of index records: an index grows by 160 bytes a second at most."""
 SYNC_EVERY_SECONDS = 1.0
 CHUNK_BYTES = 64 * 1024
 TAIL_BYTES = 64 * 1024
 """How much of the output beyond the limit is kept: its end, because the reason of a failure is in the last lines."""
-LIMIT_MIB = 256
+LOG_LIMIT_MIB = 256
 RESERVE = "reserve"
 RESERVE_BYTES = 1024 * 1024
 """Reserved on the disk before the start and freed at the end, so that a full disk still has room for the ends of the logs,
 for the remarks about dropped output, and for exit.json: without that a job that has succeeded would be run again."""
 
 
-def keep_room(folder: Path) -> None:
+def reserve_space(folder: Path) -> None:
     """Reserve what a container needs for its end on the disk of ``folder``. Raises OSError when it is full."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     handle = os.open(folder / RESERVE, flags, 0o600)
@@ -39,7 +39,7 @@ def keep_room(folder: Path) -> None:
         os.close(handle)
 
 
-class Stream:
+class LogStream:
     """One log. Thread-safe: a rank's output and our own remarks may be written at the same time."""
 
     def __init__(self, folder: Path, name: str, limit_bytes: int) -> None:
@@ -49,7 +49,7 @@ class Stream:
         self._size = os.fstat(self._log).st_size
         self._limit = limit_bytes
         self._lock = threading.Lock()
-        self._marked_at = -1.0
+        self._indexed_at = -1.0
         self._line_open = False
         self._limit_text = f"the limit of {limit_bytes:,} bytes for one log"
         self._dropped_by = ""
@@ -102,9 +102,9 @@ class Stream:
         if not data:
             return 0
         now = time.monotonic()
-        if self._marked_at < 0 or now - self._marked_at >= MARK_EVERY_SECONDS:
-            self._marked_at = now
-            self._put(self._idx, MARK.pack(self._size, time.time_ns() // 1_000_000))
+        if self._indexed_at < 0 or now - self._indexed_at >= INDEX_INTERVAL_SECONDS:
+            self._indexed_at = now
+            self._put(self._idx, INDEX_RECORD.pack(self._size, time.time_ns() // 1_000_000))
         written = self._put(self._log, data)
         if written:
             self._size += written
@@ -134,19 +134,19 @@ class Stream:
         return written
 
 
-class Scribe:
+class LogWriter:
     """The streams of one container, and the small files beside them."""
 
-    def __init__(self, folder: Path, limit_bytes: int = LIMIT_MIB * 1024 * 1024) -> None:
+    def __init__(self, folder: Path, limit_bytes: int = LOG_LIMIT_MIB * 1024 * 1024) -> None:
         self.folder = folder
         self._logs = folder / "log"
         self._logs.mkdir(parents=True, exist_ok=True)
         self._limit = limit_bytes
-        self._streams: dict[str, Stream] = {}
+        self._streams: dict[str, LogStream] = {}
         self._labels: dict[str, str] = {}
         self._lock = threading.Lock()
         try:
-            keep_room(folder)
+            reserve_space(folder)
         except OSError:
             pass  # the agent has done it before; and a disk without room must not prevent the training
         self._ended = threading.Event()
@@ -155,15 +155,15 @@ class Scribe:
         self.label("setup", "set-up")
 
     @classmethod
-    def from_env(cls, folder: Path, env: Mapping[str, str]) -> "Scribe":
-        """Make a scribe; ``SCHEDULEARN_LOG_LIMIT_MIB`` sets the limit of one stream."""
+    def from_env(cls, folder: Path, env: Mapping[str, str]) -> "LogWriter":
+        """Make a log writer; ``SCHEDULEARN_LOG_LIMIT_MIB`` sets the limit of one stream."""
         text = env.get("SCHEDULEARN_LOG_LIMIT_MIB", "")
-        return cls(folder, (int(text) if text.isdecimal() and int(text) else LIMIT_MIB) * 1024 * 1024)
+        return cls(folder, (int(text) if text.isdecimal() and int(text) else LOG_LIMIT_MIB) * 1024 * 1024)
 
-    def stream(self, name: str) -> Stream:
+    def stream(self, name: str) -> LogStream:
         with self._lock:
             if name not in self._streams:
-                self._streams[name] = Stream(self._logs, name, self._limit)
+                self._streams[name] = LogStream(self._logs, name, self._limit)
             return self._streams[name]
 
     def label(self, name: str, label: str) -> None:

@@ -17,13 +17,13 @@ LACKS_SUM = (
 )
 
 
-class Latecomers:
+class LateParameters:
     """The parameters that began to require gradients after ``Run`` was created, and others that ``backward`` does not sum."""
 
     def __init__(self, world: World, optimizer: torch.optim.Optimizer) -> None:
         self._world, self._optimizer = world, optimizer
         self._has_reported = False
-        self.all_can = False
+        self.all_ranks_can_sum = False
         """Every rank runs a release that sums such gradients and compares parameters; set by ``gather``."""
 
     def gather(self, number: int) -> list[int]:
@@ -33,15 +33,15 @@ class Latecomers:
         a NumPy integer, which they accept.
         """
         numbers = self._world.gather(np.int64(number))
-        self.all_can = all(isinstance(each, np.int64) for each in numbers)
+        self.all_ranks_can_sum = all(isinstance(each, np.int64) for each in numbers)
         return [int(each) for each in numbers]
 
-    def add_up(self) -> None:
+    def sum_gradients(self) -> None:
         """Sum such gradients, after the last ``backward`` of a step. Raises ``RuntimeError`` if another rank cannot."""
         parameters = self._world.unreduced(self._optimizer)
         if not parameters:
             return
-        if not self.all_can:
+        if not self.all_ranks_can_sum:
             raise RuntimeError(LACKS_SUM)
         if not self._has_reported and self._world.rank == 0:
             print(  # noqa: T201

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runners.launch import scribe as module
-from runners.launch.scribe import RESERVE, RESERVE_BYTES, TAIL_BYTES, Scribe, Stream
+from runners.launch import log_writer as module
+from runners.launch.log_writer import RESERVE, RESERVE_BYTES, TAIL_BYTES, LogStream, LogWriter
 from tests.examples import examples
 from tests.runners.launching import attempt
 
@@ -35,7 +35,7 @@ def marks(folder: Path, name: str) -> list[tuple[int, int]]:
 
 
 def test_it_keeps_every_byte_undecoded(tmp_path: Path) -> None:
-    stream = Stream(tmp_path, "0", 10_000)
+    stream = LogStream(tmp_path, "0", 10_000)
     for chunk in (b"caf\xc3", b"\xa9\n", b"\xff\xfe\x00\r\n", b"no end of line"):
         stream.write(chunk)
     stream.close()
@@ -46,7 +46,7 @@ def test_it_marks_when_what_was_written(tmp_path: Path, monkeypatch: pytest.Monk
     now = 100.0
     monkeypatch.setattr(module.time, "monotonic", lambda: now)
     monkeypatch.setattr(module.time, "time_ns", lambda: int(now * 1e9))
-    stream = Stream(tmp_path, "0", 10_000)
+    stream = LogStream(tmp_path, "0", 10_000)
     stream.write(b"first\n")
     now = 100.05
     stream.write(b"too soon for a mark of its own\n")
@@ -68,7 +68,7 @@ def test_a_log_over_its_limit_keeps_its_beginning_and_its_end(
         if tail == 0:
             patch.setattr(module, "TAIL_BYTES", 1)
             tail = 1
-        stream = Stream(folder, "0", limit)
+        stream = LogStream(folder, "0", limit)
         for chunk in chunks:
             stream.write(chunk)
         stream.close()
@@ -84,12 +84,12 @@ def test_a_log_over_its_limit_keeps_its_beginning_and_its_end(
 
 
 def test_a_full_disk_neither_blocks_nor_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = Stream(tmp_path, "0", 10_000)
+    stream = LogStream(tmp_path, "0", 10_000)
     stream.write(b"before\n")
-    whole = Stream._put
-    monkeypatch.setattr(Stream, "_put", staticmethod(lambda handle, data: 0))
+    whole = LogStream._put
+    monkeypatch.setattr(LogStream, "_put", staticmethod(lambda handle, data: 0))
     stream.write(b"lost\n" * 20_000)
-    monkeypatch.setattr(Stream, "_put", staticmethod(whole))
+    monkeypatch.setattr(LogStream, "_put", staticmethod(whole))
     stream.close()
     kept = (tmp_path / "0.log").read_bytes()
     assert kept.startswith(b"before\n[schedulearn] ")
@@ -99,14 +99,14 @@ def test_a_full_disk_neither_blocks_nor_raises(tmp_path: Path, monkeypatch: pyte
 def test_what_a_full_disk_dropped_is_said_at_the_end_from_room_that_was_kept_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scribe = Scribe(tmp_path)
-    reserve, whole = tmp_path / RESERVE, Stream._put
+    logs = LogWriter(tmp_path)
+    reserve, whole = tmp_path / RESERVE, LogStream._put
     assert reserve.stat().st_blocks * 512 >= RESERVE_BYTES
-    scribe.stream("0").write(b"before\n")
+    logs.stream("0").write(b"before\n")
     # the disk is full, and nobody frees it, until we give back what we took
-    monkeypatch.setattr(Stream, "_put", staticmethod(lambda *told: 0 if reserve.exists() else whole(*told)))
-    scribe.stream("0").write(b"lost\n" * 20_000)
-    scribe.close()
+    monkeypatch.setattr(LogStream, "_put", staticmethod(lambda *told: 0 if reserve.exists() else whole(*told)))
+    logs.stream("0").write(b"lost\n" * 20_000)
+    logs.close()
     kept = (tmp_path / "log" / "0.log").read_bytes()
     assert kept.startswith(b"before\n[schedulearn] ") and kept.endswith(b"lost\n" * (TAIL_BYTES // 5))
     assert f"{100_000 - TAIL_BYTES:,} bytes dropped by the full disk".encode() in kept
@@ -115,7 +115,7 @@ def test_what_a_full_disk_dropped_is_said_at_the_end_from_room_that_was_kept_for
 
 def test_a_late_writer_finds_the_log_closed(tmp_path: Path) -> None:
     """Its file number may by then belong to another file."""
-    stream = Stream(tmp_path, "0", 10_000)
+    stream = LogStream(tmp_path, "0", 10_000)
     stream.close()
     with (tmp_path / "another").open("wb"), (tmp_path / "and-another").open("wb"):
         stream.write(b"late")
@@ -127,18 +127,18 @@ def test_a_late_writer_finds_the_log_closed(tmp_path: Path) -> None:
 def test_it_refuses_to_write_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / "0.log").symlink_to(tmp_path / "elsewhere")
-    scribe = Scribe(tmp_path)
+    logs = LogWriter(tmp_path)
     with pytest.raises(OSError):
-        scribe.stream("0")
-    scribe.close()
+        logs.stream("0")
+    logs.close()
     assert not (tmp_path / "elsewhere").exists()
 
 
 def test_labels_and_sentences_are_for_the_user(tmp_path: Path) -> None:
-    scribe = Scribe(tmp_path)
-    scribe.label("0", "rank 3")
-    scribe.report("Starting rank 3")
-    scribe.close()
+    logs = LogWriter(tmp_path)
+    logs.label("0", "rank 3")
+    logs.report("Starting rank 3")
+    logs.close()
     assert (tmp_path / "log" / "setup.log").read_text() == "Starting rank 3\n"
     assert '"0": {"label": "rank 3"}' in (tmp_path / "log" / "streams.json").read_text()
 

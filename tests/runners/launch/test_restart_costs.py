@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runners.launch.ranks import SHIM
-from runners.launch.stepclock import LAYOUT, STEPS_VARIABLE, StepClock, read
+from runners.launch.restart_costs import LAYOUT, STEPS_VARIABLE, RestartCosts, read_steps
 
 TORCH = """
 hooks = []
@@ -53,48 +53,48 @@ def rank(torch: Path, file: Path, steps: int) -> None:
 
 def test_a_rank_that_is_killed_leaves_the_times_of_its_steps(torch: Path, tmp_path: Path) -> None:
     rank(torch, tmp_path / "steps", 4)
-    steps = read(tmp_path / "steps")
+    steps = read_steps(tmp_path / "steps")
     assert steps is not None
     assert steps == (100.25, 101.0, 4), "the child's came half a second later"
-    assert steps.usual_seconds == 0.25
+    assert steps.mean_seconds == 0.25
     assert (tmp_path / "steps").stat().st_mode & 0o777 == 0o600
 
 
 def test_without_a_step_or_a_file_to_write_nothing_is_told(torch: Path, tmp_path: Path) -> None:
     rank(torch, tmp_path / "steps", 0)
     rank(torch, tmp_path / "missing" / "steps", 2)
-    assert read(tmp_path / "steps") is None
+    assert read_steps(tmp_path / "steps") is None
     assert sorted(each.name for each in tmp_path.iterdir()) == ["packages"]
 
 
-def put(clock: StepClock, slot: str, first: float, last: float, count: int) -> None:
+def put(clock: RestartCosts, slot: str, first: float, last: float, count: int) -> None:
     clock.file(slot).write_bytes(LAYOUT.pack(first, last, count))
 
 
 def test_the_cost_is_the_time_between_two_ranks_less_a_usual_step(tmp_path: Path) -> None:
-    clock = StepClock(tmp_path)
-    clock.begins("0")
+    clock = RestartCosts(tmp_path)
+    clock.expect("0")
     put(clock, "0", 100.0, 110.0, 11)
-    assert clock.costs() == {}, "nobody waited for the first one"
-    clock.ended("0")
-    clock.begins("0")
-    clock.begins("1")
-    assert clock.costs() == {}
+    assert clock.take_new() == {}, "nobody waited for the first one"
+    clock.record_exit("0")
+    clock.expect("0")
+    clock.expect("1")
+    assert clock.take_new() == {}
     put(clock, "0", 117.0, 117.0, 1)
     put(clock, "1", 119.0, 119.0, 1)
-    assert clock.costs() == {"0": 6.0}
-    assert clock.costs() == {}
+    assert clock.take_new() == {"0": 6.0}
+    assert clock.take_new() == {}
 
 
 def test_a_rank_that_made_no_step_adds_to_what_the_next_change_costs(tmp_path: Path) -> None:
-    clock = StepClock(tmp_path)
+    clock = RestartCosts(tmp_path)
     put(clock, "0", 100.0, 101.0, 2)
-    clock.ended("0")
-    clock.begins("0")
-    clock.ended("0")
-    clock.begins("0")
+    clock.record_exit("0")
+    clock.expect("0")
+    clock.record_exit("0")
+    clock.expect("0")
     put(clock, "0", 110.0, 110.0, 1)
-    assert clock.costs() == {"0": 8.0}
+    assert clock.take_new() == {"0": 8.0}
 
 
 @pytest.mark.parametrize(
@@ -104,21 +104,21 @@ def test_a_rank_that_made_no_step_adds_to_what_the_next_change_costs(tmp_path: P
 )  # fmt: skip
 def test_what_no_rank_would_write_is_passed_over(tmp_path: Path, junk: bytes) -> None:
     (tmp_path / "steps").write_bytes(junk)
-    assert read(tmp_path / "steps") is None
+    assert read_steps(tmp_path / "steps") is None
 
 
 def test_no_file_of_a_rank_holds_its_supervisor_up(tmp_path: Path) -> None:
-    clock = StepClock(tmp_path)
+    clock = RestartCosts(tmp_path)
     put(clock, "0", 1.0, 2.0, 2)
-    clock.ended("0")
+    clock.record_exit("0")
     clock.file("0").unlink()
     os.mkfifo(clock.file("0"))
-    assert read(clock.file("0")) is None
+    assert read_steps(clock.file("0")) is None
     clock.file("0").unlink()
     clock.file("0").mkdir()
-    clock.begins("0")
-    clock.ended("0")
-    assert clock.costs() == {}
+    clock.expect("0")
+    clock.record_exit("0")
+    assert clock.take_new() == {}
     (tmp_path / "elsewhere").write_bytes(LAYOUT.pack(1.0, 2.0, 2))
     clock.file("1").symlink_to(tmp_path / "elsewhere")
-    assert read(clock.file("1")) is None
+    assert read_steps(clock.file("1")) is None

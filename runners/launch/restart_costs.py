@@ -1,4 +1,4 @@
-"""What a change costs ranks that are restarted by it: the time from the last step before it to the first one after it.
+"""Measures what a change costs ranks that it restarts: the time from the last step before it to the first one after it.
 
 Such a rank ends at the change, so what it measures must outlive it. The ``shim`` writes the times of its steps to a file
 for its slot; the supervisor reads what the last rank left there, and the first step of the next one.
@@ -24,12 +24,12 @@ class Steps(NamedTuple):
     """How many steps were made."""
 
     @property
-    def usual_seconds(self) -> float:
+    def mean_seconds(self) -> float:
         return (self.last - self.first) / (self.number - 1) if self.number > 1 else 0.0
 
 
-class StepClock:
-    """Measures the cost of changes by slot (a text). The files are in ``folder``, where ranks may write anything."""
+class RestartCosts:
+    """Measures the cost of changes by slot (as text). The files are in ``folder``, where ranks may write anything."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -41,30 +41,30 @@ class StepClock:
     def file(self, slot: str) -> Path:
         return self._folder / f"steps-{slot}"
 
-    def ended(self, slot: str) -> None:
-        if steps := read(self.file(slot)):
+    def record_exit(self, slot: str) -> None:
+        if steps := read_steps(self.file(slot)):
             self._before[slot] = steps
         self._awaited.discard(slot)
 
-    def begins(self, slot: str) -> None:
-        """Expect the steps of a new rank. Called before the rank is started."""
+    def expect(self, slot: str) -> None:
+        """Expect the first step of a new rank. Called before the rank is started."""
         with contextlib.suppress(OSError):  # it may be a folder that a rank made there
             self.file(slot).unlink()
         if slot in self._before:
             self._awaited.add(slot)
 
-    def costs(self) -> dict[str, float]:
+    def take_new(self) -> dict[str, float]:
         """Return the cost in seconds by slot, of the ranks that have begun to train since the last call."""
         found = {}
         for slot in sorted(self._awaited):
-            if steps := read(self.file(slot)):
+            if steps := read_steps(self.file(slot)):
                 before = self._before[slot]
-                found[slot] = max(0.0, steps.first - before.last - before.usual_seconds)
+                found[slot] = max(0.0, steps.first - before.last - before.mean_seconds)
         self._awaited -= found.keys()
         return found
 
 
-def read(path: Path) -> Steps | None:
+def read_steps(path: Path) -> Steps | None:
     """Return the steps in a file, None without any or when the content is invalid."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)  # it may be a pipe without a writer
