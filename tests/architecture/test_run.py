@@ -1,5 +1,6 @@
 """The test runner: every test has a layer, every layer a budget, and nothing of this machine reaches a test."""
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -172,6 +173,32 @@ def test_after_an_interrupt_no_other_layer_begins(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(run, "_pytest", interrupted)
     run._compute([named("core"), named("pure")], with_lint=False, beside_others=False)
     assert ran == ["core"]
+
+
+@pytest.mark.parametrize(("level", "alone"), [(Level.TEST, False), (Level.ALL, True)])
+def test_long_tests_do_not_share_the_processors(
+    level: Level, alone: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A layer that computes and one that waits meet at the barrier only when they run beside each other."""
+    run, meeting = Run(level, may_install=False), threading.Barrier(2)
+    order: list[str] = []
+
+    def layer_that_meets(name: str) -> None:
+        order.append(name)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            meeting.wait(0 if alone else 60)
+            order.append("met")
+
+    monkeypatch.setattr("tests.run.execution.REPORTS", tmp_path)
+    monkeypatch.setattr("tests.run.execution.isolated", lambda: contextlib.nullcontext([]))
+    monkeypatch.setattr(run, "_provided", list)
+    monkeypatch.setattr(run, "_compute", lambda *_: layer_that_meets("computing"))
+    monkeypatch.setattr(run, "_wait_for_machines", lambda *_: layer_that_meets("waiting"))
+    run.carry_out([named("pure"), named("docker")], with_lint=False)
+    if alone:
+        assert order == ["computing", "waiting"]
+    else:
+        assert order.count("met") == 2
 
 
 def test_the_whole_suite_continues_at_a_layer() -> None:

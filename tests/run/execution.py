@@ -41,7 +41,11 @@ class Run:
         """Control-C ends the layers that run by itself; no other is begun."""
 
     def carry_out(self, layers: Sequence[Layer], with_lint: bool) -> dict[str, Result]:
-        """Results in the order of the layers, lint first."""
+        """Results in the order of the layers, lint first.
+
+        Layers that compute run beside those that wait. In ``make test-all`` they run before them: its tests take so long
+        that a time limit would end those that get only the processor time which others leave.
+        """
         REPORTS.mkdir(exist_ok=True)
         runnable = self._provided(layers)
         computing = [layer for layer in runnable if not layer.waits]
@@ -49,8 +53,11 @@ class Run:
         with ExitStack() as stack:
             self.enter = stack.enter_context(isolated())
             side = stack.enter_context(ThreadPoolExecutor(1))
-            aside = side.submit(self._compute, computing, with_lint, bool(waiting))
+            beside_others = bool(waiting) and self.level != Level.ALL
+            aside = side.submit(self._compute, computing, with_lint, beside_others)
             try:
+                if not beside_others:
+                    aside.result()
                 self._wait_for_machines(waiting, stack)
                 aside.result()
             except KeyboardInterrupt:

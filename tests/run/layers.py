@@ -72,8 +72,8 @@ class Layer:
         return ["-m", marks, *self.options, *self.paths]
 
 
-# Layers that wait run in this order beside those that compute, also in this order. ``cluster`` leaves most of the
-# processors to ``portal``, and ``runners`` most of them to ``browser`` and ``docker``.
+# Layers that wait run in this order beside those that compute, also in this order (``make test-all`` runs them afterwards).
+# ``cluster`` leaves most of the processors to ``portal``, and ``runners`` most of them to ``browser`` and ``docker``.
 LAYERS = (
     Layer(
         "core",
