@@ -29,7 +29,7 @@ class SessionStore(DbSessionStore):
     def _noted(self, data: dict[str, Any]) -> dict[str, Any]:
         user = str(data.get(SESSION_KEY, ""))
         if self.session_key and user.isdecimal():
-            callers.known.learn(self.session_key, int(user))
+            callers.known_callers.remember(self.session_key, int(user))
         return data
 
     def _get_session_from_db(self) -> AbstractBaseSession | None:

@@ -22,14 +22,14 @@ from django.urls.resolvers import RegexPattern
 from portal.agents import views
 from portal.agents.urls import urlpatterns
 from portal.middleware import nul_refusal
-from portal.threads import KeptThreads
+from portal.threads import DatabaseThreadPool
 
 PREFIX = "/agent/v1/"
 SHORT = {f"{PREFIX}sync": views.sync, f"{PREFIX}wait": views.wait}
 VIEWS = (views.sync, views.wait, views.new_token, views.append_log)
-reports = KeptThreads("agents' reports", 4)
+reports = DatabaseThreadPool("agents' reports", 4)
 """For reports only: one that is answered late renews no lease, so nothing slow may be queued before it."""
-pieces = KeptThreads("agents' logs", 8)
+pieces = DatabaseThreadPool("agents' logs", 8)
 HEADERS = [
     (b"Content-Security-Policy", b"default-src 'none'; sandbox"),
     (b"Cross-Origin-Opener-Policy", b"same-origin"),

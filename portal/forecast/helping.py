@@ -26,7 +26,7 @@ from portal.scheduler.job_history import History
 from portal.scheduler.models import Cycle
 from portal.scheduler.services import current_config
 from portal.sentences import sentence_of
-from portal.turns import BusyError, Turns
+from portal.user_slots import BusyError, UserSlots
 from scheduling import types
 from scheduling.types import Policy, Snapshot
 
@@ -78,7 +78,7 @@ def counsel(job: Job, user: User) -> Counsel:
     kept = cache.get(key)
     if kept is None:
         try:
-            with _answers.of(user.pk):
+            with _answers.hold(user.pk):
                 kept = asdict(_ask(job, cycle))
         except BusyError:
             return Counsel(message=messages.AdviceBusy().data())
@@ -88,7 +88,7 @@ def counsel(job: Job, user: User) -> Counsel:
 
 MAX_ANSWERS = 2
 """Computed at once in this process: one takes seconds of processor time while a thousand jobs wait."""
-_answers = Turns(MAX_ANSWERS)
+_answers = UserSlots(MAX_ANSWERS)
 
 
 class _Present:

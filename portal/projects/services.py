@@ -17,7 +17,7 @@ from portal.projects import archive, inspection
 from portal.projects.errors import Refused
 from portal.projects.examples import Example
 from portal.projects.models import CodeVersion, Membership, Project, Viewer
-from portal.turns import BusyError, Turns
+from portal.user_slots import BusyError, UserSlots
 
 Role = Membership.Role
 _RANK = {Role.VIEWER: 0, Role.MEMBER: 1, Role.OWNER: 2}
@@ -186,7 +186,7 @@ def _lock(project: Project) -> None:
 # Code
 
 
-_unpacking = Turns()
+_unpacking = UserSlots()
 
 
 def store_code(
@@ -200,7 +200,7 @@ def store_code(
     """
     require_member(user, project)
     try:
-        with _unpacking.of(user.pk):
+        with _unpacking.hold(user.pk):
             taken = archive.take(uploads)
             guess = inspection.inspect(taken.sha256)
     except BusyError:

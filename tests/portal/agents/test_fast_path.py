@@ -219,9 +219,9 @@ async def test_a_node_may_send_much_once_it_has_reported() -> None:
 
 async def test_one_client_leaves_slots_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     known = callers.Callers()
-    monkeypatch.setattr(callers, "known", known)
+    monkeypatch.setattr(callers, "known_callers", known)
     for secret, user in (("one", 1), ("one too", 1), ("two", 2), ("session-of-one", 1), ("session-of-three", 3)):
-        known.learn(secret, user)
+        known.remember(secret, user)
     over = asyncio.Event()
     within: list[str] = []
 
@@ -261,14 +261,14 @@ def test_few_callers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(callers, "MAX_KNOWN", 5)
     known = callers.Callers()
     for number in range(20):
-        known.learn(f"secret {number}", number)
-        known.learn(f"secret {number}", number)
+        known.remember(f"secret {number}", number)
+        known.remember(f"secret {number}", number)
     assert [known.user_of(f"secret {number}") for number in (0, 14, 15, 19)] == [None, None, 15, 19]
 
 
 async def test_whose_tokens_and_sessions_are_is_learned_from_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     known = callers.Callers()
-    monkeypatch.setattr(callers, "known", known)
+    monkeypatch.setattr(callers, "known_callers", known)
 
     @sync_to_async
     def sign_in() -> tuple[int, str, str]:

@@ -184,7 +184,7 @@ class TestWhichChanges:
     def test_a_user_has_one_question_worked_out_at_a_time(self) -> None:
         half_free(gpus=2)
         job = queue(2, launcher="command")
-        with helping._answers.of(job.submitted_by_id):
+        with helping._answers.hold(job.submitted_by_id):
             assert helping.counsel(job, job.submitted_by).sentence == helping.BUSY
         assert "starts it clearly sooner" in helping.counsel(job, job.submitted_by).sentence
 
