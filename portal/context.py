@@ -49,7 +49,7 @@ def site(request: HttpRequest) -> dict[str, Any]:
         "demo_lab": settings.DEMO,
         "process_runtime": SimpleLazyObject(_has_process_node),
         "slot_noun": SimpleLazyObject(lab_noun),
-        "lab_is_shared": SimpleLazyObject(unconfined.is_shared),
+        "lab_is_shared": SimpleLazyObject(unconfined.is_lab_shared),
         "process_refused": SimpleLazyObject(lambda: unconfined.is_refused(Node.Runtime.PROCESS)),
     }
 

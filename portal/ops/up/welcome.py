@@ -14,7 +14,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from portal.accounts.models import User
-from portal.accounts.services import HOUSE_USER
+from portal.accounts.services import EXAMPLES_OWNER
 from portal.cluster.models import NodeEnvironment
 from portal.jobs.gallery import run_example
 from portal.jobs.logs import tail
@@ -32,7 +32,7 @@ def submit_examples() -> list[Job]:
     """Submit the examples and return their jobs; none when this portal has had a job before."""
     if Job.objects.exists():
         return []
-    user = User.objects.filter(username=HOUSE_USER).first() or User.objects.create_user(HOUSE_USER)
+    user = User.objects.filter(username=EXAMPLES_OWNER).first() or User.objects.create_user(EXAMPLES_OWNER)
     found = [example for key in EXAMPLES if (example := examples.find(key)) is not None]
     return [run_example(user, example) for example in found]
 
@@ -42,7 +42,7 @@ def unfinished_examples() -> list[Job]:
 
 
 def _of_the_house() -> QuerySet[Job]:
-    return Job.objects.filter(submitted_by__username=HOUSE_USER).order_by("pk")
+    return Job.objects.filter(submitted_by__username=EXAMPLES_OWNER).order_by("pk")
 
 
 @dataclass

@@ -7,7 +7,7 @@ import pytest
 from django.utils import timezone
 
 from portal.accounts.models import User
-from portal.accounts.services import HOUSE_USER
+from portal.accounts.services import EXAMPLES_OWNER
 from portal.cluster.models import Environment, NodeEnvironment
 from portal.jobs.gallery import run_example
 from portal.jobs.models import FINISHED_STATES, Job, JobState
@@ -160,5 +160,5 @@ def test_a_portal_of_an_earlier_release_is_given_the_new_environment() -> None:
 
 
 def test_the_owner_of_the_examples_is_made_once() -> None:
-    owner = User.objects.create_user(HOUSE_USER)
+    owner = User.objects.create_user(EXAMPLES_OWNER)
     assert [job.submitted_by for job in submit_examples()] == [owner, owner]
