@@ -36,7 +36,7 @@ def test_a_second_upload_waits_for_the_first_of_the_same_user(monkeypatch: pytes
     project, other = world.make_project(ada), world.make_project(ben)
     seen: list[str] = []
 
-    def take(uploads: Any) -> archive.Unpacked:
+    def take(uploads: Any) -> archive.StoredUpload:
         with pytest.raises(Refused) as refused:
             services.store_code(ada, project, uploads)
         assert refused.value.code == "limit"
@@ -46,7 +46,7 @@ def test_a_second_upload_waits_for_the_first_of_the_same_user(monkeypatch: pytes
                 services.store_code(ben, other, uploads)
         raise BadArchiveError("no archive")
 
-    monkeypatch.setattr(archive, "take", take)
+    monkeypatch.setattr(archive, "store_upload", take)
     for _ in range(2):  # the turn ends with the refusal
         seen.clear()
         with pytest.raises(BadArchiveError):
