@@ -19,7 +19,7 @@ from portal.asgi import ConcurrencyLimit, application, client_of, nodes_applicat
 from portal.cluster import services as cluster
 from portal.cluster.models import Node
 from portal.jobs.models import Container
-from portal.serving.__main__ import may_send_much
+from portal.serving.__main__ import may_send_large_body
 from portal.wake import node_channel, notify
 from tests.portal.agents_world import Agent, Lookups, job_on
 from tests.portal.jobs_world import make_user
@@ -208,13 +208,13 @@ async def test_so_many_requests_at_once_and_no_more() -> None:
 async def test_a_node_may_send_much_once_it_has_reported() -> None:
     agent = await sync_to_async(Agent)()
     known_tokens.clear()
-    assert not may_send_much(b"/agent/v1/containers/a/outputs/b", f"Bearer {agent.token}")
-    assert may_send_much(b"/projects/1/code", "")
+    assert not may_send_large_body(b"/agent/v1/containers/a/outputs/b", f"Bearer {agent.token}")
+    assert may_send_large_body(b"/projects/1/code", "")
     status, _, _ = await ask("GET", "/agent/v1/wait?seen=x", agent.token)
     assert status == 200
-    assert may_send_much(b"/agent/v1/containers/a/outputs/b", f"Bearer {agent.token}")
+    assert may_send_large_body(b"/agent/v1/containers/a/outputs/b", f"Bearer {agent.token}")
     for other in ("", "Bearer", "Bearer made-up", f"Basic {agent.token}", "Bearer \xff"):
-        assert not may_send_much(b"/agent/v1/containers/a/outputs/b", other)
+        assert not may_send_large_body(b"/agent/v1/containers/a/outputs/b", other)
 
 
 async def test_one_client_leaves_slots_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
