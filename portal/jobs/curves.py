@@ -89,7 +89,7 @@ def pictures(many: Sequence[Curves], smoothing: str, called: Mapping[int, str]) 
             Series(called.get(one.job, f"#{one.job}"), [_short(value) for value in smoothed(one.values, keep)])
             for one in curve.of
         ]
-        drawn.append(charts.lines(curve.name, curve.steps, lines, desc=_desc(curve), bridged=True))
+        drawn.append(charts.lines(curve.name, curve.steps, lines, desc=_desc(curve), bridge_gaps=True))
     return drawn
 
 
@@ -148,7 +148,7 @@ def rank_picture(ranks: Sequence[Rank]) -> Chart | None:
         ],
         "ms",
         stacked=True,
-        across=True,
+        horizontal=True,
         mark=Series("predicted", predicted) if any(predicted) else None,
         desc=_compared(ranks[0], ranks[-1]),
     )

@@ -60,7 +60,12 @@ def by_row(report: Usage) -> Chart | None:
         return None
     series = [Series(name, [of(row.spent) / HOUR for row in rows], tone) for name, tone, of in WASTE]
     return charts.bars(
-        f"GPU-hours by {_WORDS[report.by]}", [row.name for row in rows], series, "GPU-hours", stacked=True, across=True
+        f"GPU-hours by {_WORDS[report.by]}",
+        [row.name for row in rows],
+        series,
+        "GPU-hours",
+        stacked=True,
+        horizontal=True,
     )
 
 
@@ -74,7 +79,7 @@ def waiting(report: Usage) -> Chart | None:
         [row.name for row in rows],
         [_waits("median", rows, lambda row: row.median), _waits("95th percentile", rows, lambda row: row.p95)],
         charts.SECONDS,
-        across=True,
+        horizontal=True,
     )
 
 
@@ -95,7 +100,7 @@ def statements(title: str, rows: Sequence[Statement]) -> Chart | None:
             Series("used", [row.line.used / HOUR for row in shown], "teal"),
         ],
         "GPU-hours",
-        across=True,
+        horizontal=True,
     )
 
 

@@ -221,7 +221,7 @@ def pictures(worlds: Sequence[Column]) -> list[Chart]:
 
     def bars(title: str, unit: str, *measures: Measure) -> Chart:
         series = [Series(measure.name, [measure.of(world.figures["total"]) for world in shown]) for measure in measures]
-        return charts.bars(title, labels, series, unit, across=True)
+        return charts.bars(title, labels, series, unit, horizontal=True)
 
     people = [line.name for line in shares(shown, "people")]
     busiest = sorted(people, key=lambda name: -shown[0].figures["people"][name]["gpu_hours"])[:MAX_BARS]
@@ -240,7 +240,7 @@ def pictures(worlds: Sequence[Column]) -> list[Chart]:
                     for world in shown
                 ],
                 charts.SECONDS,
-                across=True,
+                horizontal=True,
                 desc="" if len(people) <= MAX_BARS else f"The {MAX_BARS} who used the most GPU time.",
             )
         )
