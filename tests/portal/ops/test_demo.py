@@ -205,9 +205,9 @@ def test_where_a_job_stands_is_read_from_attempts_that_ended(lab: Written) -> No
     ended = Progress.objects.filter(attempt__job__resumable=True, attempt__ended_at__isnull=False, batch__gt=0)
     assert ended.exists()
     for row in ended:
-        known = demo.reached(row.attempt.job_id)
+        known = demo.reached_step(row.attempt.job_id)
         assert known is not None and 0 < row.step <= known.step <= known.steps
-    assert demo.reached(0) is None
+    assert demo.reached_step(0) is None
 
 
 def test_what_runs_now_can_be_taken_up_by_the_nodes(lab: Written) -> None:
@@ -286,7 +286,7 @@ def _asked() -> int:
 
 
 def test_filling_twice_adds_nothing(lab: Written, home: Path) -> None:
-    people.keep(edition=demo.EDITION)
+    people.keep(edition=demo.CONTENT_VERSION)
     before = (User.objects.count(), Job.objects.count())
     call_command("demo", "--fill-only")
     assert (User.objects.count(), Job.objects.count()) == before
