@@ -21,7 +21,7 @@ from portal.accounts.models import User
 from portal.cluster.models import Node
 from portal.jobs.models import Progress
 from portal.ops.demo import month, people, traffic
-from portal.ops.demo.workload import Size
+from portal.ops.demo.workload import LabSize
 from portal.ops.management.commands import up
 from portal.ops.up.preflight import AlreadyRunningError, lock_home
 from portal.ops.up.processes import Program, ProgramManager
@@ -103,7 +103,7 @@ class Command(up.Command):
     def _check_content_version(self) -> None:
         """Raise CommandError for a demo lab of another release: its history may lack what the pages show now."""
         filled = User._meta.db_table in connection.introspection.table_names() and User.objects.exists()
-        if filled and people.kept("edition") != CONTENT_VERSION:
+        if filled and people.read_fact("edition") != CONTENT_VERSION:
             raise CommandError(
                 "This demo lab was made by another release and has another history. Remove it with "
                 "`make demo OPTIONS=--remove`, then start again with `make demo`."
@@ -114,9 +114,9 @@ class Command(up.Command):
         if User.objects.exists():
             return
         self.print("Making a lab with a month of history; this takes some seconds ...")
-        size = Size(self.options["nodes"], self.options["gpus"])
+        size = LabSize(self.options["nodes"], self.options["gpus"])
         written = month.fill(timezone.now(), size, self._url())
-        people.keep(edition=CONTENT_VERSION)
+        people.store_facts(edition=CONTENT_VERSION)
         self.print(month.summary(written, size))
 
     @property
@@ -147,7 +147,7 @@ class Command(up.Command):
         admin, *others = people.PEOPLE
         self.print(f"\nThe demo lab is ready: {settings.SITE_URL}\n\n")
         self.print(f"  Sign in as   {admin} (admin), or {', '.join(others)}")
-        self.print(f"  Password     {people.kept_password()} (the same for everyone)\n\n")
+        self.print(f"  Password     {people.demo_password()} (the same for everyone)\n\n")
         self.print("Nothing in it is real. Ctrl-C stops it and keeps it; `make demo OPTIONS=--remove` removes it.\n\n")
 
     def _wait_for_answer(self) -> None:
@@ -174,7 +174,7 @@ class Command(up.Command):
         self.submit_at = time.monotonic() + SUBMIT_SECONDS * self.chance.uniform(0.5, 1.5)
         gpus = [len(agent.runtime.uuids) for agent in self.agents]
         try:
-            traffic.submit_one(self.chance, Size(len(gpus), min(gpus, default=1)))
+            traffic.submit_one(self.chance, LabSize(len(gpus), min(gpus, default=1)))
         except Refused as refusal:
             logging.getLogger(__name__).warning("A job of the demo was refused: %s", refusal.message)
         finally:
