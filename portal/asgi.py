@@ -26,7 +26,7 @@ from portal.agents.asgi import AgentFastPath  # noqa: E402
 from portal.jobs.routing import websocket_urlpatterns  # noqa: E402
 from portal.serving import NODES_PATH  # noqa: E402
 
-USER = "user "
+USER_PREFIX = "user "
 """Prefix of a client whose user is known. Other clients are named by address, which several may share."""
 
 
@@ -54,7 +54,7 @@ class ConcurrencyLimit:
                 text = b"Too many downloads are in progress. Try again in a minute.\n"
                 await _refuse(send, 503, text, (b"Retry-After", b"60"))
             finally:
-                response.end()
+                response.release()
 
 
 class ClientSlot:
@@ -64,7 +64,7 @@ class ClientSlot:
         self._slots = slots
         self._is_held = True
 
-    def end(self) -> None:
+    def release(self) -> None:
         if self._is_held:
             self._is_held = False
             self._slots.release()
@@ -85,7 +85,7 @@ class ClientLimit:
         try:
             yield slot
         finally:
-            slot.end()
+            slot.release()
 
 
 def client_of(scope: dict[str, Any]) -> str:
@@ -98,9 +98,9 @@ def client_of(scope: dict[str, Any]) -> str:
     if scope.get("path", "").startswith(NODES_PATH):
         return f"node {token.strip()}"  # nodes may share an address; a token that is no node's is refused at once
     session = parse_cookie(headers.get(b"cookie", b"").decode("latin-1")).get(settings.SESSION_COOKIE_NAME, "")
-    users = (callers.known.user_of(secret) for secret in (session, token.strip()) if secret)
+    users = (callers.known_callers.user_of(secret) for secret in (session, token.strip()) if secret)
     user = next((user for user in users if user is not None), None)
-    return f"{USER}{user}" if user is not None else str((scope.get("client") or [""])[0])
+    return f"{USER_PREFIX}{user}" if user is not None else str((scope.get("client") or [""])[0])
 
 
 async def _refuse(send: Any, status: int, text: bytes, header: tuple[bytes, bytes]) -> None:
@@ -132,13 +132,13 @@ class _Response:
             self._streams = True
             self._limit.downloads += 1
             self._limit.slots.release()
-            self._client_slot.end()
+            self._client_slot.release()
         if self._start is not None:
             start, self._start = self._start, None
             await self._send(start)
         await self._send(message)
 
-    def end(self) -> None:
+    def release(self) -> None:
         if self._streams:
             self._limit.downloads -= 1
         else:
@@ -160,12 +160,12 @@ class SameOrigin:
         host = headers.get(b"host", b"").decode("latin-1")
         ours = f"{'https' if settings.HTTPS else 'http'}://{host}"
         allowed = {ours, *settings.CSRF_TRUSTED_ORIGINS}
-        if host and _normal(origin) in {_normal(each) for each in allowed}:
+        if host and _split_origin(origin) in {_split_origin(each) for each in allowed}:
             return await self.inner(scope, receive, send)
         return await WebsocketDenier()(scope, receive, send)
 
 
-def _normal(origin: str) -> tuple[str, str]:
+def _split_origin(origin: str) -> tuple[str, str]:
     parts = urlsplit(origin)
     return parts.scheme, parts.netloc.lower()
 
@@ -184,7 +184,7 @@ class NodesOnly:
             await _refuse(send, 421, text, (b"Connection", b"close"))
 
 
-class Lanes:
+class RequestLimits:
     """Separate limits for uploads and pages: unpacking an upload takes up to a minute and must not occupy a page's slot.
 
     Requests of one user that change something run one after another. SQLite has one writer at a time and no queue: a
@@ -204,14 +204,14 @@ class Lanes:
         client = client_of(scope)
         if scope["method"] == "POST" and self.UPLOADS.fullmatch(scope["path"]):
             await self.uploads(scope, receive, send)
-        elif scope["method"] in self.READS or not client.startswith(USER):
+        elif scope["method"] in self.READS or not client.startswith(USER_PREFIX):
             await self.pages(scope, receive, send)
         else:
             async with self.changes.slot(client):
                 await self.pages(scope, receive, send)
 
 
-http_application = AgentFastPath(Lanes(http, settings.REQUESTS_AT_ONCE))
+http_application = AgentFastPath(RequestLimits(http, settings.REQUESTS_AT_ONCE))
 
 application = ProtocolTypeRouter(
     {

@@ -17,7 +17,7 @@ class Callers:
         self._users: OrderedDict[bytes, int] = OrderedDict()
         self._lock = Lock()
 
-    def learn(self, secret: str, user_id: int) -> None:
+    def remember(self, secret: str, user_id: int) -> None:
         key = _key(secret)
         if self._users.get(key) == user_id:
             return
@@ -34,4 +34,4 @@ def _key(secret: str) -> bytes:
     return blake2b(secret.encode(errors="replace"), digest_size=16).digest()
 
 
-known = Callers()
+known_callers = Callers()

@@ -20,8 +20,8 @@ and the same numbers as a table that unfolds, for screen readers and everyone el
 
 * ``lines(title, xs, series, unit)``: ``xs`` are datetimes, dates or numbers, ascending; ``step=True`` holds a value
   until the next; ``marks=[(x, "switch")]`` draws dashed vertical lines; a value of None leaves a gap, which
-  ``bridged=True`` draws over; ``axis_range=(0, 100)`` fixes the axis, whatever the values are.
-* ``bars(title, labels, series, unit)``: side by side, or ``stacked=True``; ``across=True`` draws horizontal bars with
+  ``bridge_gaps=True`` draws over; ``axis_range=(0, 100)`` fixes the axis, whatever the values are.
+* ``bars(title, labels, series, unit)``: side by side, or ``stacked=True``; ``horizontal=True`` draws horizontal bars with
   their labels above them, as do words that are too long to fit below a narrow chart; on horizontal bars
   ``mark=Series("predicted", [...])`` draws a short line for each label, where the bar was expected to end.
 * ``sparkline(values, text)``: a small picture for a table cell or a sentence; screen readers read ``text`` instead. It is
@@ -96,7 +96,7 @@ class Size(NamedTuple):
 
 
 SIZES = (Size("wide", 1000, 300, 12), Size("middle", 600, 270, 7), Size("narrow", 340, 240, 4))
-TOP, BOTTOM, RIGHT, LETTER, LINE = 24, 28, 12, 6.9, 16
+TOP, BOTTOM, RIGHT, LETTER_WIDTH, LINE_HEIGHT = 24, 28, 12, 6.9, 16
 
 
 def lines(
@@ -107,41 +107,41 @@ def lines(
     *,
     desc: str = "",
     step: bool = False,
-    bridged: bool = False,
+    bridge_gaps: bool = False,
     marks: Sequence[tuple[X, str]] = (),
     x_name: str = "",
     axis_range: tuple[float, float] | None = None,
 ) -> Chart:
     """Draw values over time, or over any number."""
-    _check(xs, series)
-    where = [_number_of(x) for x in xs]
-    at_marks = [(_number_of(x), text) for x, text in marks]
+    _check_lengths(xs, series)
+    where = [_x_number(x) for x in xs]
+    at_marks = [(_x_number(x), text) for x, text in marks]
     ends = [*where, *(x for x, _ in at_marks)] or [0.0]
     first, last = min(ends), max(ends)
     texts = [_x_text(x) for x in xs]
 
     def draw(size: Size) -> Iterator[str]:
-        frame = _Frame(size, axis_range or _ends(value for one in series for value in one.values), unit)
+        frame = _Frame(size, axis_range or _value_range(value for one in series for value in one.values), unit)
         right = size.width - RIGHT
 
-        def across(x: float) -> float:
+        def x_of(x: float) -> float:
             return frame.left + (right - frame.left) * ((x - first) / (last - first) if last > first else 0.5)
 
         yield from frame.grid()
         for x, text in _x_ticks(xs, first, last, size.ticks):
-            yield _text(across(x), size.height - 8, text, "middle")
+            yield _text(x_of(x), size.height - 8, text, "middle")
         for x, text in at_marks:
-            yield f'<path class="mark" d="M{across(x):.1f} {TOP}V{frame.bottom}"/>'
-            end = "end" if across(x) > size.width / 2 else "start"
-            yield _text(across(x) + (-4 if end == "end" else 4), TOP + 10, text, end)
+            yield f'<path class="mark" d="M{x_of(x):.1f} {TOP}V{frame.bottom}"/>'
+            end = "end" if x_of(x) > size.width / 2 else "start"
+            yield _text(x_of(x) + (-4 if end == "end" else 4), TOP + 10, text, end)
         for index, one in enumerate(series):
-            css = _css(index, one)
+            css = _series_css(index, one)
             path, dots, pen, end_point = [], [], False, None
             for x, value in zip(where, one.values, strict=True):
                 if value is None:
-                    pen = pen and bridged
+                    pen = pen and bridge_gaps
                     continue
-                px, py = across(x), frame.up(value)
+                px, py = x_of(x), frame.y_of(value)
                 if not pen:
                     path.append(f"M{px:.1f} {py:.1f}")
                 elif step:
@@ -154,7 +154,7 @@ def lines(
                 for x, value, text in zip(where, one.values, texts, strict=True):
                     if value is not None:
                         tooltip = f"{text}: {one.name} {format_value(value, unit)}"
-                        dots.append(_dot(across(x), frame.up(value), css, tooltip))
+                        dots.append(_dot(x_of(x), frame.y_of(value), css, tooltip))
             elif end_point:
                 dots.append(_dot(*end_point, css, one.name))
             yield from dots
@@ -169,23 +169,23 @@ def bars(
     unit: str = "",
     *,
     stacked: bool = False,
-    across: bool = False,
+    horizontal: bool = False,
     mark: Series | None = None,
     desc: str = "",
     x_name: str = "",
 ) -> Chart:
     """Draw amounts of some things, or by day. Bars with a ``mark`` are horizontal."""
     marks = [mark] if mark else []
-    _check(labels, [*series, *marks])
+    _check_lengths(labels, [*series, *marks])
     texts = [_x_text(label) if isinstance(label, date) else label for label in labels]
     sums = [sum(one.values[i] or 0 for one in series) for i in range(len(labels))]
     columns = [sums] if stacked else [one.values for one in series]
-    ends = _ends(value for column in [*columns, *(one.values for one in marks)] for value in column)
-    longest = max((len(text) for text in texts), default=1) * LETTER + 10
+    value_range = _value_range(value for column in [*columns, *(one.values for one in marks)] for value in column)
+    longest = max((len(text) for text in texts), default=1) * LETTER_WIDTH + 10
     days = bool(labels) and isinstance(labels[0], date)
-    across = across or bool(marks) or (not days and longest * len(labels) > SIZES[-1].width - 70)
+    horizontal = horizontal or bool(marks) or (not days and longest * len(labels) > SIZES[-1].width - 70)
 
-    def parts(place: int) -> Iterator[tuple[int, Series, float, float]]:
+    def bar_parts(place: int) -> Iterator[tuple[int, Series, float, float]]:
         """Yield number, series, start and end of each bar of a label."""
         reached = 0.0
         for index, one in enumerate(series):
@@ -195,8 +195,8 @@ def bars(
             if stacked:
                 reached += value or 0.0
 
-    def upright(size: Size) -> Iterator[str]:
-        frame = _Frame(size, ends, unit)
+    def draw_vertical(size: Size) -> Iterator[str]:
+        frame = _Frame(size, value_range, unit)
         yield from frame.grid()
         room = (size.width - RIGHT - frame.left) / max(1, len(labels))
         each = ceil(longest / room)
@@ -205,44 +205,44 @@ def bars(
             middle = frame.left + room * (place + 0.5)
             if place % each == 0:
                 yield _text(middle, size.height - 8, text, "middle")
-            for index, one, low, high in parts(place):
+            for index, one, low, high in bar_parts(place):
                 left = middle - wide * (0.5 if stacked else len(series) / 2 - index)
-                top, height = frame.up(max(low, high)), abs(frame.up(low) - frame.up(high))
+                top, height = frame.y_of(max(low, high)), abs(frame.y_of(low) - frame.y_of(high))
                 tooltip = f"{text}: {one.name} {format_value(high - low, unit)}"
-                yield _rect(left, top, wide, height, _css(index, one), tooltip)
+                yield _rect(left, top, wide, height, _series_css(index, one), tooltip)
 
-    def sideways(size: Size) -> Iterator[str]:
-        scale = _Scale(*ends, unit, size.ticks - 1)
+    def draw_horizontal(size: Size) -> Iterator[str]:
+        scale = _Scale(*value_range, unit, size.ticks - 1)
         thick = 14 if stacked or len(series) == 1 else 9
-        block = LINE + 4 + thick * (1 if stacked else len(series)) + 8
+        block = LINE_HEIGHT + 4 + thick * (1 if stacked else len(series)) + 8
         left, width, bottom = 4.0, size.width - 4 - 40, TOP + block * len(labels)
 
-        def along(value: float) -> float:
-            return left + width * scale.part(value)
+        def x_of(value: float) -> float:
+            return left + width * scale.fraction(value)
 
         for tick, text in scale.ticks:
-            yield f'<path class="grid" d="M{along(tick):.1f} {TOP - 6}V{bottom:.0f}"/>'
-            yield _text(along(tick), bottom + LINE, text, "start" if along(tick) < 30 else "middle")
+            yield f'<path class="grid" d="M{x_of(tick):.1f} {TOP - 6}V{bottom:.0f}"/>'
+            yield _text(x_of(tick), bottom + LINE_HEIGHT, text, "start" if x_of(tick) < 30 else "middle")
         yield _text(size.width - 4, 12, _unit_word(unit), "end")
         for place, text in enumerate(texts):
             top = TOP + block * place
             yield _text(left, top + 11, text, "start", "name")
-            for index, one, low, high in parts(place):
-                y = top + LINE + (0 if stacked else thick * index)
+            for index, one, low, high in bar_parts(place):
+                y = top + LINE_HEIGHT + (0 if stacked else thick * index)
                 tooltip = f"{text}: {one.name} {format_value(high - low, unit)}"
-                from_x, to_x = sorted((along(low), along(high)))
-                yield _rect(from_x, y, to_x - from_x, thick - 1, _css(index, one), tooltip)
+                from_x, to_x = sorted((x_of(low), x_of(high)))
+                yield _rect(from_x, y, to_x - from_x, thick - 1, _series_css(index, one), tooltip)
             for one in marks:
                 if (value := one.values[place]) is not None:
                     tooltip = f"{text}: {one.name} {format_value(value, unit)}"
-                    yield f'<path class="should" d="M{along(value):.1f} {top + LINE - 3}v{block - LINE - 7}">'
+                    yield f'<path class="should" d="M{x_of(value):.1f} {top + LINE_HEIGHT - 3}v{block - LINE_HEIGHT - 7}">'
                     yield f"<title>{escape(tooltip)}</title></path>"
 
     height = None
-    if across:
+    if horizontal:
         per = 14 if stacked or len(series) == 1 else 9 * len(series)
-        height = TOP + (LINE + 12 + per) * len(labels) + LINE + 10
-    draw = sideways if across else upright
+        height = TOP + (LINE_HEIGHT + 12 + per) * len(labels) + LINE_HEIGHT + 10
+    draw = draw_horizontal if horizontal else draw_vertical
     return _chart(title, desc, draw, x_name or ("Day" if days else ""), texts, series, unit, height, marks=marks)
 
 
@@ -260,7 +260,7 @@ def sparkline(values: Sequence[Value], text: str) -> SafeString:
         path.append(f"{pen}{x:.1f} {y:.1f}")
         pen = "L"
     inner = f'<path class="line tone-teal" d="{"".join(path)}"/>'
-    return _small("sparkline", inner, text)
+    return _inline_svg("sparkline", inner, text)
 
 
 def format_value(value: Value, unit: str = "") -> str:
@@ -288,7 +288,7 @@ class _Scale:
     """Maps values to 0..1, with ticks at round numbers."""
 
     def __init__(self, minimum: float, maximum: float, unit: str, ticks: int) -> None:
-        step = _step(max(maximum - minimum, 1e-9), ticks, DURATION_STEPS if unit == SECONDS else ())
+        step = _round_step(max(maximum - minimum, 1e-9), ticks, DURATION_STEPS if unit == SECONDS else ())
         first = floor(minimum / step)
         self.low, self.high = first * step, max(ceil(maximum / step), first + 1) * step
         values = [self.low + step * number for number in range(round((self.high - self.low) / step) + 1)]
@@ -296,27 +296,27 @@ class _Scale:
             (value, _duration(value) if unit == SECONDS else format_number(round(value, 9))) for value in values
         ]
 
-    def part(self, value: float) -> float:
+    def fraction(self, value: float) -> float:
         return (value - self.low) / (self.high - self.low)
 
 
 class _Frame:
     """The y axis with its grid lines, and the area for the rest of the chart."""
 
-    def __init__(self, size: Size, ends: tuple[float, float], unit: str) -> None:
+    def __init__(self, size: Size, value_range: tuple[float, float], unit: str) -> None:
         self.size, self.unit = size, unit
-        self.scale = _Scale(*ends, unit, 5)
+        self.scale = _Scale(*value_range, unit, 5)
         self.bottom = size.height - BOTTOM
-        self.left = 10 + LETTER * max(len(text) for _, text in self.scale.ticks)
+        self.left = 10 + LETTER_WIDTH * max(len(text) for _, text in self.scale.ticks)
 
-    def up(self, value: float) -> float:
-        return self.bottom - (self.bottom - TOP) * self.scale.part(value)
+    def y_of(self, value: float) -> float:
+        return self.bottom - (self.bottom - TOP) * self.scale.fraction(value)
 
     def grid(self) -> Iterator[str]:
         for value, text in self.scale.ticks:
             css = "axis" if value == 0 else "grid"
-            yield f'<path class="{css}" d="M{self.left:.1f} {self.up(value):.1f}H{self.size.width - RIGHT}"/>'
-            yield _text(self.left - 6, self.up(value) + 4, text, "end")
+            yield f'<path class="{css}" d="M{self.left:.1f} {self.y_of(value):.1f}H{self.size.width - RIGHT}"/>'
+            yield _text(self.left - 6, self.y_of(value) + 4, text, "end")
         yield _text(2, 12, _unit_word(self.unit), "start")
 
 
@@ -336,7 +336,7 @@ def _chart(
     listed = [*series, *marks]
     columns = [f"{one.name} ({word})" if word else one.name for one in listed]
     rows = tuple(
-        (text, *(_cell(one.values[place], unit) for one in listed)) for place, text in enumerate(texts)
+        (text, *(_cell_text(one.values[place], unit) for one in listed)) for place, text in enumerate(texts)
     )  # fmt: skip
     pictures = []
     for size in SIZES:
@@ -348,25 +348,25 @@ def _chart(
             f' aria-labelledby="t{key} d{key}"><title id="t{key}">{escape(title)}</title>'
             f'<desc id="d{key}">{escape(desc or "The table below has the numbers.")}</desc>{body}</svg>'
         )
-    legend = tuple((_css(index, one), one.name) for index, one in enumerate(series)) if len(series) > 1 else ()
+    legend = tuple((_series_css(index, one), one.name) for index, one in enumerate(series)) if len(series) > 1 else ()
     svg = mark_safe("".join(pictures))  # noqa: S308  # every text in it went through escape()
     return Chart(title, desc, legend, svg, (x_name, *columns), rows, is_lines, marks[0].name if marks else "")
 
 
-def _check(labels: Sequence[object], series: Sequence[Series]) -> None:
+def _check_lengths(labels: Sequence[object], series: Sequence[Series]) -> None:
     for one in series:
         if len(one.values) != len(labels):
             raise ValueError(f"{one.name} has {len(one.values)} values for {len(labels)} labels.")
 
 
-def _small(css: str, inner: str, text: str) -> SafeString:
+def _inline_svg(css: str, inner: str, text: str) -> SafeString:
     return mark_safe(  # noqa: S308  # the text is escaped, the rest are numbers
         f'<svg class="chart-small {css}" viewBox="0 0 100 24" preserveAspectRatio="none" role="img"'
         f' aria-label="{escape(text)}"><title>{escape(text)}</title>{inner}</svg>'
     )
 
 
-def _css(index: int, one: Series) -> str:
+def _series_css(index: int, one: Series) -> str:
     tone = NAMED_TONES.get(one.tone, one.tone) or TONES[index % len(TONES)]
     return f"tone-{tone} dash-{index % 4}"
 
@@ -389,13 +389,13 @@ def _dot(x: float, y: float, css: str, tooltip: str) -> str:
 # --- numbers, times and words --------------------------------------------------------------------------------------
 
 
-def _ends(values: "Iterator[Value] | Sequence[Value]") -> tuple[float, float]:
+def _value_range(values: "Iterator[Value] | Sequence[Value]") -> tuple[float, float]:
     known = [float(value) for value in values if value is not None]
     low, high = min([0.0, *known]), max([0.0, *known])
     return low, high if high > low else 1.0
 
 
-def _step(span: float, ticks: int, steps: Sequence[float] = ()) -> float:
+def _round_step(span: float, ticks: int, steps: Sequence[float] = ()) -> float:
     """Return the smallest round step that divides ``span`` into at most ``ticks`` parts."""
     rough = span / ticks
     for step in steps:
@@ -407,7 +407,7 @@ def _step(span: float, ticks: int, steps: Sequence[float] = ()) -> float:
     return next(power * nice for nice in (1, 2, 2.5, 5, 10) if power * nice >= rough * (1 - 1e-9))
 
 
-def _number_of(x: X) -> float:
+def _x_number(x: X) -> float:
     if isinstance(x, datetime):
         return x.timestamp()
     if isinstance(x, date):
@@ -436,7 +436,7 @@ def _x_ticks(xs: Sequence[X], first: float, last: float, ticks: int) -> Iterator
         yield from time_ticks(xs[0], first, last, ticks)
         return
     days = isinstance(xs[0], date)
-    step = max(_step(max(last - first, 1e-9), ticks), 1.0 if days else 0.0)
+    step = max(_round_step(max(last - first, 1e-9), ticks), 1.0 if days else 0.0)
     step = ceil(step) if days else step
     for number in range(ceil(first / step), floor(last / step + 1e-9) + 1):
         value = number * step
@@ -445,7 +445,7 @@ def _x_ticks(xs: Sequence[X], first: float, last: float, ticks: int) -> Iterator
 
 def time_ticks(start: datetime, first: float, last: float, ticks: int) -> Iterator[tuple[float, str]]:
     """Yield ticks at round local times (minutes, hours, midnights) between two timestamps in seconds."""
-    step = _step(max(last - first, 60.0), ticks, TIME_STEPS)
+    step = _round_step(max(last - first, 60.0), ticks, TIME_STEPS)
     midnight = _local(start).replace(hour=0, minute=0, second=0, microsecond=0)
     number = 0
     while (moment := midnight + timedelta(seconds=step * number)).timestamp() <= last:
@@ -459,7 +459,7 @@ def _local(moment: datetime) -> datetime:
     return timezone.localtime(moment) if timezone.is_aware(moment) else moment
 
 
-def _cell(value: Value, unit: str) -> str:
+def _cell_text(value: Value, unit: str) -> str:
     if value is None:
         return "–"
     return _duration(value) if unit == SECONDS else format_number(value)

@@ -13,7 +13,7 @@ from portal.cluster import unconfined
 from portal.cluster.models import LIVE_NODE, Node
 from portal.cluster.slots import lab_noun
 
-MAIN = (
+MAIN_NAVIGATION = (
     ("home", "Home", "home", "/"),
     ("projects:list", "Projects", "folder", "/projects/"),
     ("jobs:list", "Jobs", "jobs", "/jobs/"),
@@ -22,15 +22,15 @@ MAIN = (
     ("monitoring:gpus", "GPUs", "chip", "/gpus/"),
     ("usage:usage", "Usage", "chart", "/usage/"),
 )
-ADMIN = ("scheduler:admin", "Admin", "gear", "/admin/")
-PERSONAL = (
+ADMIN_NAVIGATION = ("scheduler:admin", "Admin", "gear", "/admin/")
+PERSONAL_NAVIGATION = (
     ("accounts:profile", "Your account", "user", ""),
     ("accounts:tokens", "API tokens", "key", ""),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class NavigationEntry:
     url: str
     text: str
     icon: str
@@ -41,15 +41,15 @@ def site(request: HttpRequest) -> dict[str, Any]:
     user = getattr(request, "user", AnonymousUser())
     if not user.is_authenticated:
         return {"sign_in_url": reverse("accounts:sign-in"), "demo_lab": settings.DEMO}
-    shown = (*MAIN, ADMIN) if user.is_staff else MAIN
+    shown = (*MAIN_NAVIGATION, ADMIN_NAVIGATION) if user.is_staff else MAIN_NAVIGATION
     return {
-        "navigation": [_entry(place, request.path) for place in shown],
-        "personal_navigation": [_entry(place, request.path) for place in PERSONAL],
+        "navigation": [_navigation_entry(definition, request.path) for definition in shown],
+        "personal_navigation": [_navigation_entry(definition, request.path) for definition in PERSONAL_NAVIGATION],
         "sign_out_url": reverse("accounts:sign-out"),
         "demo_lab": settings.DEMO,
         "process_runtime": SimpleLazyObject(_has_process_node),
         "slot_noun": SimpleLazyObject(lab_noun),
-        "lab_is_shared": SimpleLazyObject(unconfined.is_shared),
+        "lab_is_shared": SimpleLazyObject(unconfined.is_lab_shared),
         "process_refused": SimpleLazyObject(lambda: unconfined.is_refused(Node.Runtime.PROCESS)),
     }
 
@@ -58,7 +58,7 @@ def _has_process_node() -> bool:
     return Node.objects.filter(LIVE_NODE, runtime=Node.Runtime.PROCESS).exists()
 
 
-def _entry(place: tuple[str, str, str, str | tuple[str, ...]], path: str) -> Entry:
-    name, text, icon, prefix = place
+def _navigation_entry(definition: tuple[str, str, str, str | tuple[str, ...]], path: str) -> NavigationEntry:
+    name, text, icon, prefix = definition
     current = path == prefix if prefix == "/" else bool(prefix) and path.startswith(prefix)
-    return Entry(reverse(name), text, icon, current)
+    return NavigationEntry(reverse(name), text, icon, current)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from django.http import HttpRequest, HttpResponseBase
 
-from portal.streaming import attachment, stream
+from portal.streaming import attachment_header, stream
 
 
 def download(
@@ -18,7 +18,7 @@ def download(
     response = stream(request, pieces, content_type)
     if not response.streaming:
         return response  # refused
-    response["Content-Disposition"] = attachment(name.rpartition("/")[2])
+    response["Content-Disposition"] = attachment_header(name.rpartition("/")[2])
     response["Content-Security-Policy"] = "sandbox; default-src 'none'"
     response["X-Content-Type-Options"] = "nosniff"
     response["Cache-Control"] = "private, no-cache"

@@ -22,23 +22,23 @@ TEXTS = {
 }
 RETRY_AFTER_SECONDS = 5
 """When a program may try again while the database is unavailable."""
-STALE = "The form had expired or came from another site. Reload the page and send it again."
+STALE_FORM_ADVICE = "The form had expired or came from another site. Reload the page and send it again."
 
 
 def bad_request(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
-    return _answer(request, 400)
+    return _error_response(request, 400)
 
 
 def forbidden(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
-    return _answer(request, 403)
+    return _error_response(request, 403)
 
 
 def not_found(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
-    return _answer(request, 404)
+    return _error_response(request, 404)
 
 
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
-    return _answer(request, 403, STALE)
+    return _error_response(request, 403, STALE_FORM_ADVICE)
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
@@ -58,7 +58,7 @@ def server_error(request: HttpRequest) -> HttpResponse:
 
 
 @requires_csrf_token
-def _answer(request: HttpRequest, status: int, advice: str = "") -> HttpResponse:
+def _error_response(request: HttpRequest, status: int, advice: str = "") -> HttpResponse:
     if is_program(request):
         return _json(status)
     title, text = TEXTS[status]

@@ -5,7 +5,7 @@ from typing import Any
 
 from django.db import models
 
-MARK = '{"code":'
+MESSAGE_PREFIX = '{"code":'
 """How a message begins in the column."""
 
 
@@ -28,9 +28,9 @@ class MessageField(models.TextField):
         if isinstance(value, dict):
             code = json.dumps(value["code"])
             rest = json.dumps({name: each for name, each in value.items() if name != "code"}, ensure_ascii=False)
-            return f"{MARK} {code}{'' if rest == '{}' else f', {rest[1:-1]}'}}}"
+            return f"{MESSAGE_PREFIX} {code}{'' if rest == '{}' else f', {rest[1:-1]}'}}}"
         # A text that looks like a message, which jobs may print, stays a text.
-        return f" {value}" if isinstance(value, str) and value.startswith(MARK) else value
+        return f" {value}" if isinstance(value, str) and value.startswith(MESSAGE_PREFIX) else value
 
 
 def stored_message(value: str | None) -> Any:
@@ -38,10 +38,10 @@ def stored_message(value: str | None) -> Any:
 
     What only looks like a message stays a text: jobs and nodes could write any text into rows of earlier releases.
     """
-    if value and value.startswith(MARK):
+    if value and value.startswith(MESSAGE_PREFIX):
         try:
             content = json.loads(value)
         except (ValueError, RecursionError):
             return value
         return content if isinstance(content, dict) and isinstance(content.get("code"), str) else value
-    return value[1:] if value and value.startswith(f" {MARK}") else value
+    return value[1:] if value and value.startswith(f" {MESSAGE_PREFIX}") else value

@@ -20,11 +20,11 @@ Answer = HttpResponseBase | Awaitable[HttpResponseBase]
 GetResponse = Callable[[HttpRequest], Answer]
 
 
-async def _later(response: HttpResponseBase) -> HttpResponseBase:
+async def _as_coroutine(response: HttpResponseBase) -> HttpResponseBase:
     return response
 
 
-async def _streamed(response: FileResponse) -> HttpResponseBase:
+async def _stream_in_threads(response: FileResponse) -> HttpResponseBase:
     """Read the file in threads: Django would read it as a whole, with a warning on the terminal."""
     response.streaming_content = in_threads(iter(response))
     return response
@@ -51,7 +51,7 @@ class RefuseNul(Middleware):
 
     def __call__(self, request: HttpRequest) -> Answer:
         if refusal := nul_refusal(request):
-            return _later(refusal) if self.is_async else refusal
+            return _as_coroutine(refusal) if self.is_async else refusal
         return self.get_response(request)
 
 
@@ -72,9 +72,9 @@ class NoStore(Middleware):
     """
 
     def __call__(self, request: HttpRequest) -> Any:
-        return self._later(request) if self.is_async else _without_caching(request, self.get_response(request))
+        return self._handle_async(request) if self.is_async else _without_caching(request, self.get_response(request))
 
-    async def _later(self, request: HttpRequest) -> HttpResponseBase:
+    async def _handle_async(self, request: HttpRequest) -> HttpResponseBase:
         answer: Any = self.get_response(request)
         return _without_caching(request, await answer)
 
@@ -104,4 +104,4 @@ class StaticFiles(WhiteNoiseMiddleware):
         if file is None:
             return self.get_response(request)
         response = self.serve(file, request)
-        return _streamed(response) if self.is_async else response
+        return _stream_in_threads(response) if self.is_async else response

@@ -26,7 +26,7 @@ def difference(value: float, base: float, unit: str, *, min_base: float) -> str:
     """Return the difference in words: ``+12 %``, ``+35 s``, ``−1``, or ``the same``."""
     percent = percentage(value, base, min_base=min_base)
     if percent is not None:
-        return _signed(f"{percent:+,d} %") if percent else "the same"
+        return _with_minus_sign(f"{percent:+,d} %") if percent else "the same"
     size = abs(value - base)
     amount = f"{size:.0f} points" if unit == "%" else charts.format_value(size, unit)
     if not any(digit in amount for digit in "123456789"):
@@ -34,5 +34,5 @@ def difference(value: float, base: float, unit: str, *, min_base: float) -> str:
     return f"{'+' if value > base else '−'}{amount}"
 
 
-def _signed(text: str) -> str:
+def _with_minus_sign(text: str) -> str:
     return text.replace("-", "−")

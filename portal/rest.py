@@ -58,11 +58,11 @@ class Json(JSONParser):
     def parse(
         self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        body = stream.read(MAX_JSON_BYTES + 1)
-        if len(body) > MAX_JSON_BYTES:
+        content = stream.read(MAX_JSON_BYTES + 1)
+        if len(content) > MAX_JSON_BYTES:
             raise TooLargeError
         try:
-            data = json.loads(body.decode("utf-8"), parse_constant=_no_constant)
+            data = json.loads(content.decode("utf-8"), parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as error:
             raise exceptions.ParseError("The body is not valid JSON in UTF-8.") from error
         if not isinstance(data, dict):
@@ -70,7 +70,7 @@ class Json(JSONParser):
         return data
 
 
-def _no_constant(name: str) -> None:
+def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
@@ -82,7 +82,7 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response | N
     if isinstance(error, Refused):
         fields = {error.field: [error.message]} if error.field else None
         code = "limit" if error.code == "limit" else None
-        return Response(body(STATUS_OF[error.code], error.message, fields, code), STATUS_OF[error.code])
+        return Response(error_body(STATUS_OF[error.code], error.message, fields, code), STATUS_OF[error.code])
     if isinstance(error, Http404):
         error = exceptions.NotFound(NOT_FOUND)
     elif isinstance(error, DjangoPermissionDenied):
@@ -97,14 +97,14 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response | N
     if wait := getattr(error, "wait", None):
         headers["Retry-After"] = str(int(wait) + 1)
     if isinstance(error, exceptions.ValidationError):
-        fields = dict(_flat(error.detail))
+        fields = dict(_flatten(error.detail))
         alone = fields.pop("", [])
         message = " ".join(alone) or "Some fields need your attention: " + ", ".join(sorted(fields)) + "."
-        return Response(body(error.status_code, message, fields), error.status_code, headers=headers)
-    return Response(body(error.status_code, _sentence(error)), error.status_code, headers=headers)
+        return Response(error_body(error.status_code, message, fields), error.status_code, headers=headers)
+    return Response(error_body(error.status_code, _sentence(error)), error.status_code, headers=headers)
 
 
-def body(
+def error_body(
     status_code: int, message: str, fields: Mapping[str, list[str]] | None = None, code: str | None = None
 ) -> dict[str, Any]:
     error: dict[str, Any] = {"code": code or CODES.get(status_code, "error"), "message": message}
@@ -119,23 +119,23 @@ def _sentence(error: exceptions.APIException) -> str:
     return str(error.detail)
 
 
-def _flat(detail: Any, path: str = "") -> Iterator[tuple[str, list[str]]]:
+def _flatten(detail: Any, path: str = "") -> Iterator[tuple[str, list[str]]]:
     """Flatten nested errors: ``{"members": [{"role": ["bad"]}]}`` becomes ``members.0.role: ["bad"]``."""
     if isinstance(detail, dict):
         for name, inner in detail.items():
             key = "" if name == "non_field_errors" else str(name)
-            yield from _flat(inner, ".".join(part for part in (path, key) if part))
+            yield from _flatten(inner, ".".join(part for part in (path, key) if part))
     elif isinstance(detail, list) and any(isinstance(inner, dict | list) for inner in detail):
         for index, inner in enumerate(detail):
             if inner:
-                yield from _flat(inner, f"{path}.{index}" if path else str(index))
+                yield from _flatten(inner, f"{path}.{index}" if path else str(index))
     else:
         yield path, [str(one) for one in (detail if isinstance(detail, list) else [detail])]
 
 
 def error_response(status_code: int, message: str) -> JsonResponse:
     """Return an error in the same format for requests that reach no endpoint: unknown paths, failures."""
-    return JsonResponse(body(status_code, message), status=status_code)
+    return JsonResponse(error_body(status_code, message), status=status_code)
 
 
 # For the schema

@@ -9,15 +9,15 @@ from django.http import HttpResponse
 Cell = str | int | float | Decimal | None
 
 
-def as_csv(name: str, rows: Iterable[Sequence[Cell]]) -> HttpResponse:
+def csv_response(name: str, rows: Iterable[Sequence[Cell]]) -> HttpResponse:
     response = HttpResponse(content_type="text/csv; charset=utf-8")
     response["Content-Disposition"] = f'attachment; filename="{name}.csv"'
     response["Cache-Control"] = "no-store"
     writer = csv.writer(response)
-    writer.writerows([_harmless(cell) for cell in row] for row in rows)
+    writer.writerows([_escape_formula(cell) for cell in row] for row in rows)
     return response
 
 
-def _harmless(cell: Cell) -> Cell:
+def _escape_formula(cell: Cell) -> Cell:
     """Quote a text that begins like a formula, which a spreadsheet would otherwise evaluate."""
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell

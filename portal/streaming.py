@@ -23,9 +23,9 @@ MAX_DOWNLOADS = 6
 """Of one user at the same time, in this process."""
 
 _downloads: Counter[int | None] = Counter()
-_turns: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
+_reader_locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
 """A piece of a log can take 0.1 s to produce, so the downloads of one user produce theirs one after another."""
-NO_TURNS = nullcontext()
+NO_LOCK = nullcontext()
 
 
 def stream(request: HttpRequest, pieces: Iterator[bytes], content_type: str) -> HttpResponseBase:
@@ -37,7 +37,7 @@ def stream(request: HttpRequest, pieces: Iterator[bytes], content_type: str) -> 
     reader = request.user.pk  # None is a node
     if reader is not None and _downloads[reader] >= MAX_DOWNLOADS:
         return _refusal(request)
-    source = _counted(pieces, reader) if isinstance(request, ASGIRequest) else pieces
+    source = _count_while_streamed(pieces, reader) if isinstance(request, ASGIRequest) else pieces
     return StreamingHttpResponse(source, content_type=content_type)
 
 
@@ -48,11 +48,11 @@ def _refusal(request: HttpRequest) -> HttpResponse:
     return HttpResponse(text, status=429, content_type="text/plain; charset=utf-8")
 
 
-async def _counted(pieces: Iterator[bytes], reader: int | None) -> AsyncIterator[bytes]:
+async def _count_while_streamed(pieces: Iterator[bytes], reader: int | None) -> AsyncIterator[bytes]:
     _downloads[reader] += 1
-    turn = NO_TURNS if reader is None else _turns.setdefault(reader, asyncio.Lock())
+    lock = NO_LOCK if reader is None else _reader_locks.setdefault(reader, asyncio.Lock())
     try:
-        async with aclosing(in_threads(pieces, turn)) as source:
+        async with aclosing(in_threads(pieces, lock)) as source:
             async for piece in source:
                 yield piece
     finally:
@@ -60,12 +60,12 @@ async def _counted(pieces: Iterator[bytes], reader: int | None) -> AsyncIterator
 
 
 async def in_threads(
-    pieces: Iterator[bytes], turn: AbstractAsyncContextManager[None] = NO_TURNS
+    pieces: Iterator[bytes], lock: AbstractAsyncContextManager[None] = NO_LOCK
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the pieces, each produced on demand in a thread while ``turn`` is held."""
+    """Yield the pieces, each produced on demand in a thread while ``lock`` is held."""
     try:
         while True:
-            async with turn:
+            async with lock:
                 piece = await _next(pieces)
             if piece is None:
                 break
@@ -86,7 +86,7 @@ async def _next(pieces: Iterator[bytes]) -> bytes | None:
         raise
 
 
-def gathered(lines: Iterator[bytes]) -> Iterator[bytes]:
+def join_small_pieces(lines: Iterator[bytes]) -> Iterator[bytes]:
     """Join lines into larger pieces, because each piece costs a switch to a thread."""
     buffer = bytearray()
     for line in lines:
@@ -98,7 +98,7 @@ def gathered(lines: Iterator[bytes]) -> Iterator[bytes]:
         yield bytes(buffer)
 
 
-def attachment(name: str) -> str:
+def attachment_header(name: str) -> str:
     """Return the Content-Disposition header for a file name that any user may have chosen."""
     plain = "".join(c if c.isascii() and (c.isalnum() or c in "._- ") else "_" for c in name).strip() or "file"
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}"

@@ -13,7 +13,7 @@ from typing import Any
 from django.db import InterfaceError, OperationalError, connections
 
 
-class KeptThreads:
+class DatabaseThreadPool:
     """A pool of ``count`` threads, each with its own database connection. More work than that waits."""
 
     def __init__(self, name: str, count: int) -> None:
@@ -23,22 +23,22 @@ class KeptThreads:
     def __call__(self, work: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
         """Return an async function that runs ``work`` in the pool, as ``sync_to_async`` does."""
 
-        async def later(*args: Any, **named: Any) -> Any:
+        async def run_in_pool(*args: Any, **named: Any) -> Any:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._pool, partial(_do, work, *args, **named))
+            return await loop.run_in_executor(self._pool, partial(_run, work, *args, **named))
 
-        return later
+        return run_in_pool
 
     def close(self) -> None:
         """Close all connections. The pool can be used again."""
-        together = threading.Barrier(self._count)
+        barrier = threading.Barrier(self._count)
         for _ in range(self._count):
-            self._pool.submit(_close, together)
+            self._pool.submit(_close_connections, barrier)
         self._pool.shutdown()
         self._pool = ThreadPoolExecutor(self._count, self._name)
 
 
-def _do(work: Callable[..., Any], *args: Any, **named: Any) -> Any:
+def _run(work: Callable[..., Any], *args: Any, **named: Any) -> Any:
     try:
         return work(*args, **named)
     except (OperationalError, InterfaceError):
@@ -46,6 +46,6 @@ def _do(work: Callable[..., Any], *args: Any, **named: Any) -> Any:
         raise
 
 
-def _close(together: threading.Barrier) -> None:
-    together.wait()  # so that each thread of the pool runs this once
+def _close_connections(barrier: threading.Barrier) -> None:
+    barrier.wait()  # so that each thread of the pool runs this once
     connections.close_all()

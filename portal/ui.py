@@ -127,13 +127,13 @@ def duration(seconds: float | None) -> str:
     whole = max(0, round(seconds))
     days, hours, minutes = whole // 86_400, whole // 3_600 % 24, whole // 60 % 60
     if days:
-        return _two(days, "d", hours, "h")
+        return _two_units(days, "d", hours, "h")
     if hours:
-        return _two(hours, "h", minutes, "min")
-    return _two(minutes, "min", whole % 60, "s") if minutes else f"{whole} s"
+        return _two_units(hours, "h", minutes, "min")
+    return _two_units(minutes, "min", whole % 60, "s") if minutes else f"{whole} s"
 
 
-def _two(large: int, large_unit: str, small: int, small_unit: str) -> str:
+def _two_units(large: int, large_unit: str, small: int, small_unit: str) -> str:
     return f"{large} {large_unit}" + (f" {small} {small_unit}" if small else "")
 
 

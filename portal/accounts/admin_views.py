@@ -20,12 +20,12 @@ from portal.accounts.models import AuditEntry, Invite, User
 from portal.accounts.permissions import AdminOnly, admin_required, signed_in
 from portal.refused import Refused
 
-PAGE = 50
+PAGE_SIZE = 50
 
 
 class Users(AdminOnly, ListView):
     template_name = "accounts/admin_users.html"
-    paginate_by = PAGE
+    paginate_by = PAGE_SIZE
 
     def get_queryset(self) -> QuerySet[User]:
         users = User.objects.order_by("username").prefetch_related("groups")
@@ -47,7 +47,7 @@ class Users(AdminOnly, ListView):
         )
 
 
-ROLE_ACTS = {
+ROLE_ACTIONS = {
     "make-admin": (services.set_admin, True, "{} is an admin now."),
     "make-member": (services.set_admin, False, "{} is no longer an admin."),
     "activate": (services.set_active, True, "{} may sign in again."),
@@ -57,9 +57,9 @@ ROLE_ACTS = {
 
 @admin_required
 @require_POST
-def user_act(request: HttpRequest, pk: int, act: str) -> HttpResponse:
+def change_user(request: HttpRequest, pk: int, act: str) -> HttpResponse:
     user = get_object_or_404(User, pk=pk)
-    do, value, done = ROLE_ACTS[act]
+    do, value, done = ROLE_ACTIONS[act]
     try:
         do(signed_in(request), user, value)
         messages.success(request, done.format(user))
@@ -79,7 +79,7 @@ def user_reset_link(request: HttpRequest, pk: int) -> HttpResponse:
 
 class Groups(AdminOnly, ListView):
     template_name = "accounts/admin_groups.html"
-    paginate_by = PAGE
+    paginate_by = PAGE_SIZE
     queryset = Group.objects.annotate(members=Count("user")).order_by("name")
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
@@ -133,9 +133,9 @@ def invites(request: HttpRequest) -> HttpResponse:
         else:
             link = settings.SITE_URL + reverse("accounts:invite", args=[token])
             form = InviteForm()
-    rows = Paginator(Invite.objects.select_related("created_by", "used_by").prefetch_related("groups"), PAGE)
+    rows = Paginator(Invite.objects.select_related("created_by", "used_by").prefetch_related("groups"), PAGE_SIZE)
     context = {"form": form, "link": link, "page_obj": rows.get_page(request.GET.get("page"))}
-    context["refusal"] = services.why_no_one_can_join()
+    context["refusal"] = services.invite_refusal()
     return render(request, "accounts/admin_invites.html", context, status=400 if form.errors else 200)
 
 
@@ -149,7 +149,7 @@ def revoke_invite(request: HttpRequest, pk: int) -> HttpResponse:
 
 class Audit(AdminOnly, ListView):
     template_name = "accounts/admin_audit.html"
-    paginate_by = PAGE
+    paginate_by = PAGE_SIZE
 
     def get_queryset(self) -> QuerySet[AuditEntry]:
         rows = AuditEntry.objects.select_related("actor")

@@ -26,7 +26,7 @@ class TokenAuthentication(BaseAuthentication):
             )
         if row.scope == ApiToken.Scope.READ and request.method not in ("GET", "HEAD", "OPTIONS"):
             raise PermissionDenied("This API token may only read.")
-        callers.known.learn(token.strip(), row.user_id)
+        callers.known_callers.remember(token.strip(), row.user_id)
         now = timezone.now()
         if row.last_used_at is None or now - row.last_used_at > USED_RESOLUTION:
             ApiToken.objects.filter(pk=row.pk).update(last_used_at=now)

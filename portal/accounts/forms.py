@@ -15,7 +15,7 @@ from portal.accounts.models import ApiToken, User
 from portal.accounts.services import check_password_rules
 from portal.accounts.tasks import send_reset_mail
 
-RESET_REST_SECONDS = 60
+RESET_MAIL_INTERVAL_SECONDS = 60
 """Seconds between two reset mails for the same account."""
 
 
@@ -57,7 +57,9 @@ class PasswordResetForm(DjangoPasswordResetForm):
     """The form to reset a password. Its mail is sent in the background, so that the response time does not reveal accounts."""
 
     def get_users(self, email: str) -> list[User]:
-        return [user for user in super().get_users(email) if cache.add(f"reset:{user.pk}", 1, RESET_REST_SECONDS)]
+        return [
+            user for user in super().get_users(email) if cache.add(f"reset:{user.pk}", 1, RESET_MAIL_INTERVAL_SECONDS)
+        ]
 
     def save(self, *args: Any, **options: Any) -> None:
         """Send the link with SITE_URL as its host, not with the host that the request names."""

@@ -17,7 +17,7 @@ WAIT_SECONDS = 10.0
 MAX_FAILURES = 40
 """Wrong passwords from one address, for any names, within ``WINDOW_SECONDS``. The users of a lab may share an address."""
 WINDOW_SECONDS = 300
-PREFIX = 64
+IPV6_PREFIX_BITS = 64
 """Bits of an IPv6 address that are compared: one machine can use any address with the same prefix."""
 
 
@@ -31,7 +31,7 @@ class HashingSlots:
         self._queue = threading.BoundedSemaphore(concurrent + max_waiting)
 
     @contextmanager
-    def occupied(self, wait_seconds: float = WAIT_SECONDS) -> Iterator[None]:
+    def hold(self, wait_seconds: float = WAIT_SECONDS) -> Iterator[None]:
         """Hold a slot. Raises BusyError when too many requests wait already, or no slot becomes free in time."""
         if not self._queue.acquire(blocking=False):
             raise BusyError
@@ -67,5 +67,5 @@ def _key(address: str) -> str:
         ip = ipaddress.ip_address(address)
     except ValueError:
         return "wrong-passwords-from-elsewhere"
-    where = ipaddress.ip_network((ip, PREFIX), strict=False) if ip.version == 6 else ip
+    where = ipaddress.ip_network((ip, IPV6_PREFIX_BITS), strict=False) if ip.version == 6 else ip
     return f"wrong-passwords-from-{where}"

@@ -34,7 +34,7 @@ class LimitInForce:
 
 def limits_in_force() -> tuple[LimitInForce, ...]:
     """Return all limits, in two queries."""
-    return _in_force(Limit.objects.all())
+    return _limits_from_rows(Limit.objects.all())
 
 
 def limits_for(user: User, *, lock: bool = False) -> tuple[LimitInForce, ...]:
@@ -44,7 +44,7 @@ def limits_for(user: User, *, lock: bool = False) -> tuple[LimitInForce, ...]:
     last place.
     """
     rows = Limit.objects.filter(Q(user=user) | Q(group__in=user.groups.all())).order_by("id")
-    found = _in_force(rows.select_for_update(of=("self",)) if lock else rows)
+    found = _limits_from_rows(rows.select_for_update(of=("self",)) if lock else rows)
     return tuple(limit for limit in found if limit.max_gpus is not None or limit.max_queued is not None)
 
 
@@ -63,7 +63,7 @@ def may_use_premium(user: User) -> bool:
     return user.is_admin or Limit.objects.filter(mine, premium=True).exists()
 
 
-def _in_force(rows: "models.QuerySet[Limit]") -> tuple[LimitInForce, ...]:
+def _limits_from_rows(rows: "models.QuerySet[Limit]") -> tuple[LimitInForce, ...]:
     limits = list(rows.select_related("user", "group").order_by("id"))
     members: dict[int, set[int]] = defaultdict(set)
     groups = [limit.group_id for limit in limits if limit.group_id]

@@ -22,9 +22,9 @@ from portal.accounts.models import ApiToken, Invite, User, digest, new_session_s
 from portal.refused import Refused
 
 INVITE_LIFETIME = timedelta(days=7)
-another_person = Signal()
+person_will_be_added = Signal()
 """Sent before a person is invited, joins or is reactivated. Receivers may raise Refused."""
-HOUSE_USER = "schedulearn"
+EXAMPLES_OWNER = "schedulearn"
 """The account that owns the examples of the first start. It has no password or address, so no one can sign in as it."""
 MAX_TOKENS = 50
 """Valid tokens per user; more would be the fault of a script."""
@@ -51,10 +51,10 @@ def has_admin() -> bool:
     return _admins().exists()
 
 
-def why_no_one_can_join() -> str:
+def invite_refusal() -> str:
     """Return the sentence that refuses every invitation at present, or ""."""
     try:
-        another_person.send(sender=Invite)
+        person_will_be_added.send(sender=Invite)
     except Refused as refusal:
         return refusal.message
     return ""
@@ -65,7 +65,7 @@ def create_invite(
 ) -> tuple[Invite, str]:
     """Create an invitation. Return its row and the token of its link, which cannot be retrieved later."""
     groups = list(groups)
-    another_person.send(sender=Invite)
+    person_will_be_added.send(sender=Invite)
     with transaction.atomic():
         invite, token = _new_invite(created_by=actor, email=email, makes_admin=makes_admin)
         invite.groups.set(groups)
@@ -107,7 +107,7 @@ def accept_invite(token: str, *, username: str, password: str, email: str = "") 
         invite = open_invites().select_for_update(of=("self",)).filter(token_digest=digest(token)).first()
         if invite is None:
             raise Refused("This invitation was used already or has expired. Ask your admin for a new one.", "conflict")
-        another_person.send(sender=Invite)
+        person_will_be_added.send(sender=Invite)
         try:
             with transaction.atomic():
                 user = User.objects.create_user(username, email, password, is_staff=invite.makes_admin)
@@ -124,10 +124,10 @@ def accept_invite(token: str, *, username: str, password: str, email: str = "") 
 # Admins and members
 
 
-def people() -> QuerySet[User]:
+def active_people() -> QuerySet[User]:
     """Return the active accounts that a person can sign in to: all but the one that owns the first examples."""
     return User.objects.filter(is_active=True).exclude(
-        username=HOUSE_USER, password__startswith=UNUSABLE_PASSWORD_PREFIX
+        username=EXAMPLES_OWNER, password__startswith=UNUSABLE_PASSWORD_PREFIX
     )
 
 
@@ -156,7 +156,7 @@ def set_active(actor: User, user: User, active: bool) -> None:
         if row.is_active == active:
             return
         if active:
-            another_person.send(sender=User)
+            person_will_be_added.send(sender=User)
         User.objects.filter(pk=row.pk).update(is_active=active, session_salt=new_session_salt())
         audit(
             actor,

@@ -14,58 +14,60 @@ COLUMN_LENGTH = 40
 """The length of Django's column; 160 bits of the digest suffice."""
 
 
-def stored(session_key: str | None) -> str:
+def stored_key(session_key: str | None) -> str:
     """Return the key of a session in the database; ``session_key`` is the one in the browser's cookie."""
     return digest(session_key or "")[:COLUMN_LENGTH]
 
 
 class SessionStore(DbSessionStore):
     def load(self) -> dict[str, Any]:
-        return self._noted(super().load())
+        return self._remember_user(super().load())
 
     async def aload(self) -> dict[str, Any]:
-        return self._noted(await super().aload())
+        return self._remember_user(await super().aload())
 
-    def _noted(self, data: dict[str, Any]) -> dict[str, Any]:
+    def _remember_user(self, data: dict[str, Any]) -> dict[str, Any]:
         user = str(data.get(SESSION_KEY, ""))
         if self.session_key and user.isdecimal():
-            callers.known.learn(self.session_key, int(user))
+            callers.known_callers.remember(self.session_key, int(user))
         return data
 
     def _get_session_from_db(self) -> AbstractBaseSession | None:
-        row = self.model.objects.filter(session_key=stored(self.session_key), expire_date__gt=timezone.now()).first()
+        row = self.model.objects.filter(
+            session_key=stored_key(self.session_key), expire_date__gt=timezone.now()
+        ).first()
         if row is None:
             self._session_key = None
         return row
 
     async def _aget_session_from_db(self) -> AbstractBaseSession | None:
         row = await self.model.objects.filter(
-            session_key=stored(self.session_key), expire_date__gt=timezone.now()
+            session_key=stored_key(self.session_key), expire_date__gt=timezone.now()
         ).afirst()
         if row is None:
             self._session_key = None
         return row
 
     def exists(self, session_key: str) -> bool:
-        return super().exists(stored(session_key))
+        return super().exists(stored_key(session_key))
 
     async def aexists(self, session_key: str) -> bool:
-        return await super().aexists(stored(session_key))
+        return await super().aexists(stored_key(session_key))
 
     def create_model_instance(self, data: dict[str, Any]) -> AbstractBaseSession:
         row = super().create_model_instance(data)
-        row.session_key = stored(row.session_key)
+        row.session_key = stored_key(row.session_key)
         return row
 
     async def acreate_model_instance(self, data: dict[str, Any]) -> AbstractBaseSession:
         row = await super().acreate_model_instance(data)
-        row.session_key = stored(row.session_key)
+        row.session_key = stored_key(row.session_key)
         return row
 
     def delete(self, session_key: str | None = None) -> None:
         if key := session_key or self.session_key:
-            super().delete(stored(key))
+            super().delete(stored_key(key))
 
     async def adelete(self, session_key: str | None = None) -> None:
         if key := session_key or self.session_key:
-            await super().adelete(stored(key))
+            await super().adelete(stored_key(key))

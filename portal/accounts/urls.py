@@ -22,7 +22,7 @@ urlpatterns = [
     path("admin/users/", admin_views.Users.as_view(), name="users"),
     re_path(
         r"^admin/users/(?P<pk>[0-9]{1,18})/(?P<act>make-admin|make-member|activate|deactivate)/$",
-        admin_views.user_act,
+        admin_views.change_user,
         name="user-act",
     ),
     path("admin/users/<int:pk>/reset-link/", admin_views.user_reset_link, name="user-reset-link"),

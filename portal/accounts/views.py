@@ -35,19 +35,19 @@ class SignIn(views.LoginView):
 
     def post(self, request: HttpRequest, *args: Any, **named: Any) -> HttpResponse:
         if guessing.is_blocked(client_ip(request)):
-            return _later(request, 429, guessing.WINDOW_SECONDS, blocked=True)
+            return _try_again_later(request, 429, guessing.WINDOW_SECONDS, blocked=True)
         try:
-            with guessing.slots.occupied():
+            with guessing.slots.hold():
                 return super().post(request, *args, **named)
         except guessing.BusyError:
-            return _later(request, 503, 5, blocked=False)
+            return _try_again_later(request, 503, 5, blocked=False)
 
     def form_invalid(self, form: Any) -> HttpResponse:
         guessing.record_failure(client_ip(self.request))
         return super().form_invalid(form)
 
 
-def _later(request: HttpRequest, status: int, seconds: int, *, blocked: bool) -> HttpResponse:
+def _try_again_later(request: HttpRequest, status: int, seconds: int, *, blocked: bool) -> HttpResponse:
     answer = render(request, "accounts/sign_in_later.html", {"blocked": blocked}, status=status)
     answer["Retry-After"] = str(seconds)
     return answer

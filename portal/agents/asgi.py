@@ -22,14 +22,14 @@ from django.urls.resolvers import RegexPattern
 from portal.agents import views
 from portal.agents.urls import urlpatterns
 from portal.middleware import nul_refusal
-from portal.threads import KeptThreads
+from portal.threads import DatabaseThreadPool
 
 PREFIX = "/agent/v1/"
 EXACT_PATHS = {f"{PREFIX}sync": views.sync, f"{PREFIX}wait": views.wait}
 FAST_VIEWS = (views.sync, views.wait, views.new_token, views.append_log)
-report_threads = KeptThreads("agents' reports", 4)
+report_threads = DatabaseThreadPool("agents' reports", 4)
 """For reports only: one that is answered late renews no lease, so nothing slow may be queued before it."""
-log_threads = KeptThreads("agents' logs", 8)
+log_threads = DatabaseThreadPool("agents' logs", 8)
 SECURITY_HEADERS = [
     (b"Content-Security-Policy", b"default-src 'none'; sandbox"),
     (b"Cross-Origin-Opener-Policy", b"same-origin"),

@@ -185,7 +185,7 @@ def sync(request: HttpRequest) -> HttpResponseBase:
 @agent_view("POST")
 def new_token(request: HttpRequest) -> HttpResponseBase:
     """Give an agent that was asked to ``rotate`` a new token. The old one still works if the response is lost."""
-    response = JsonResponse({"token": cluster.give_new_token(authenticate(request))}, status=201)
+    response = JsonResponse({"token": cluster.issue_requested_token(authenticate(request))}, status=201)
     response["Cache-Control"] = "no-store"
     return response
 

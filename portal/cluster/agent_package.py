@@ -84,7 +84,7 @@ class Certificate:
     """Why the certificate could not be checked."""
 
 
-def own_certificate(url: str) -> Certificate:
+def check_certificate(url: str) -> Certificate:
     """Check the portal's certificate as a new machine would, from outside."""
     parts = urlsplit(url)
     if parts.scheme != "https":
@@ -110,7 +110,7 @@ def _is_trusted(address: tuple[str, int]) -> bool:
         return False
 
 
-def is_only_here(url: str) -> bool:
+def is_local_or_insecure(url: str) -> bool:
     """Return whether the address works on this machine only, or without the security of HTTPS."""
     return urlsplit(url).scheme != "https" or (urlsplit(url).hostname or "") in ("localhost", "127.0.0.1", "::1")
 

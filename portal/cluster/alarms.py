@@ -22,10 +22,10 @@ from scheduling.messages import Message
 
 log = logging.getLogger(__name__)
 
-REST = timedelta(hours=1)
+MIN_MAIL_INTERVAL = timedelta(hours=1)
 """Minimum time between two mails."""
-REMEMBERED = timedelta(days=30)
-MAILED, RESTING = "alarms.mailed", "alarms.resting"
+MAILED_LIFETIME = timedelta(days=30)
+MAILED_KEY, RECENTLY_MAILED_KEY = "alarms.mailed", "alarms.resting"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,24 +68,24 @@ class LabAlarms(Message):
     """The message and the path of each."""
 
 
-def alarms(now: datetime | None = None) -> list[Alarm]:
-    """Return the present alarms. A node that is cordoned or draining may be switched off without an alarm."""
+def current_alarms(now: datetime | None = None) -> list[Alarm]:
+    """Return the alarms that are raised now. A node that is cordoned or draining may be switched off without an alarm."""
     now = now or timezone.now()
     nodes = Node.objects.filter(LIVE_NODE, approved_at__isnull=False)
     heard = now - timedelta(seconds=settings.NODE_ALARM_AFTER_SECONDS)
     silent = nodes.filter(cordoned=False, draining=False, last_seen_at__lt=heard).order_by("name")
     gpus = Gpu.objects.filter(node__in=nodes, present=True, quarantined_at__isnull=False).select_related("node")
-    return [*map(_silent, silent), *map(_quarantined, gpus.order_by("node__name", "index"))]
+    return [*map(_silent_node_alarm, silent), *map(_quarantined_gpu_alarm, gpus.order_by("node__name", "index"))]
 
 
-def _silent(node: Node) -> Alarm:
+def _silent_node_alarm(node: Node) -> Alarm:
     assert node.last_seen_at is not None  # noqa: S101  # the query asks for it
     key = f"node {node.pk} {node.last_seen_at.timestamp():.0f}"
     message = NodeSilent(node.name, node.last_seen_at.astimezone(UTC).isoformat())
     return Alarm(key, message, reverse("monitoring:admin-node", args=[node.pk]))
 
 
-def _quarantined(gpu: Gpu) -> Alarm:
+def _quarantined_gpu_alarm(gpu: Gpu) -> Alarm:
     assert gpu.quarantined_at is not None  # noqa: S101  # the query asks for it
     key = f"gpu {gpu.pk} {gpu.quarantined_at.timestamp():.0f}"
     message = GpuOutOfUse(gpu.label, gpu.node.name, gpu.quarantine_reason)
@@ -94,12 +94,12 @@ def _quarantined(gpu: Gpu) -> Alarm:
 
 def mail_admins(now: datetime | None = None) -> int:
     """Mail new alarms to all admins, at most once an hour. Return the number of mails. May be repeated."""
-    present = alarms(now)
-    keys, mailed = {each.key for each in present}, set(cache.get(MAILED, ()))
+    present = current_alarms(now)
+    keys, mailed = {each.key for each in present}, set(cache.get(MAILED_KEY, ()))
     new = [each for each in present if each.key not in mailed]
     admins = User.objects.filter(is_staff=True, is_active=True).exclude(email="")
     to = sorted(set(admins.values_list("email", flat=True))) if new and not settings.DEMO else []
-    if not to or not cache.add(RESTING, True, REST.total_seconds()):
+    if not to or not cache.add(RECENTLY_MAILED_KEY, True, MIN_MAIL_INTERVAL.total_seconds()):
         return 0
     content = LabAlarms([{"message": each.message.data(), "path": each.path} for each in new]).data()
     try:
@@ -109,5 +109,5 @@ def mail_admins(now: datetime | None = None) -> int:
         about = " ".join(each.text for each in new)
         log.error("The mail to admins could not be queued: is Redis running? It was about this: %s", about)
         return 0
-    cache.set(MAILED, tuple(keys), REMEMBERED.total_seconds())
+    cache.set(MAILED_KEY, tuple(keys), MAILED_LIFETIME.total_seconds())
     return len(to)

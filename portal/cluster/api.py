@@ -31,7 +31,7 @@ class Reservations(ViewSet):
 
     @extend_schema(responses={200: ReservationSerializer(many=True), **refusals()})
     def list(self, request: Request) -> Response:
-        rows = reservations.in_force(timezone.now())
+        rows = reservations.active_or_upcoming(timezone.now())
         return Response(ReservationSerializer(rows, many=True, context={"user": signed_in(request)}).data)
 
     @extend_schema(request=NewReservationSerializer, responses={201: ReservationSerializer, **refusals(400, 404)})

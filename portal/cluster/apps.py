@@ -5,7 +5,7 @@ class ClusterConfig(AppConfig):
     name = "portal.cluster"
 
     def ready(self) -> None:
-        from portal.accounts.services import another_person
+        from portal.accounts.services import person_will_be_added
         from portal.cluster import unconfined
 
-        another_person.connect(unconfined.check_another_person, dispatch_uid="unconfined")
+        person_will_be_added.connect(unconfined.check_person_can_be_added, dispatch_uid="unconfined")

@@ -14,7 +14,7 @@ class Finding:
     text: str
 
 
-def of(node: Node) -> list[Finding]:
+def node_findings(node: Node) -> list[Finding]:
     """Return the facts of a node for its page.
 
     They come from a program that may be older, newer or not ours: values of an unexpected type are left out.
@@ -43,7 +43,7 @@ def _gib(name: str) -> Callable[[dict[str, Any]], str]:
     return lambda facts: f"{facts[name] / 1024:.0f} GiB" if facts.get(name) else ""
 
 
-def _yes(name: str, yes: str, no: str) -> Callable[[dict[str, Any]], str]:
+def _yes_or_no(name: str, yes: str, no: str) -> Callable[[dict[str, Any]], str]:
     return lambda facts: (yes if facts[name] else no) if name in facts else ""
 
 
@@ -55,7 +55,7 @@ def _clock(facts: dict[str, Any]) -> str:
     offset = float(facts["clock_offset_seconds"])
     if abs(offset) < 1:
         return "within a second of the portal's"
-    return f"{abs(offset):.1f} s {'ahead of' if offset > 0 else 'behind'} the portal's"
+    return f"{abs(offset):.1f} s {'ahead node_findings' if offset > 0 else 'behind'} the portal's"
 
 
 def _address(facts: dict[str, Any]) -> str:
@@ -63,7 +63,7 @@ def _address(facts: dict[str, Any]) -> str:
     return f"{str(facts['address'])[:60]}{where[:40]}"
 
 
-def _listed(name: str) -> Callable[[dict[str, Any]], str]:
+def _comma_separated(name: str) -> Callable[[dict[str, Any]], str]:
     return lambda facts: ", ".join(str(each)[:80] for each in facts[name])
 
 
@@ -77,16 +77,16 @@ FACTS: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
     ("runc", _text("runc")),
     ("containerd", _text("containerd")),
     ("Packages", _packages),
-    ("Jobs survive a restart of the engine", _yes("live_restore", "yes (live-restore)", "no")),
+    ("Jobs survive a restart of the engine", _yes_or_no("live_restore", "yes (live-restore)", "no")),
     ("Default runtime", _text("default_runtime")),
-    ("GPUs", _listed("gpus")),
+    ("GPUs", _comma_separated("gpus")),
     ("NVIDIA driver", _text("driver")),
     ("CUDA of the driver", _text("cuda")),
     ("Engine gives GPUs", lambda facts: ("yes" if facts["nvidia_runtime"] else "no") if facts.get("driver") else ""),
-    ("GPUs by a container's own variable", _yes("gpus_by_variable", "accepted", "refused")),
+    ("GPUs by a container's own variable", _yes_or_no("gpus_by_variable", "accepted", "refused")),
     ("Clock", _clock),
     ("Address for other nodes", _address),
-    ("Datasets under /data", _listed("datasets")),
+    ("Datasets under /data", _comma_separated("datasets")),
     ("Shared folder for checkpoints", lambda facts: str(facts.get("shared", ""))[:8]),
     ("Python", _text("python")),
     ("Agent", _text("agent")),

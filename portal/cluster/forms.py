@@ -10,7 +10,7 @@ from portal.accounts.models import User
 from portal.cluster.models import LIVE_NODE, Gpu, Node, usable_gpu
 from portal.cluster.slots import counted, lab_noun
 
-LOCAL = "%Y-%m-%dT%H:%M"
+LOCAL_TIME_FORMAT = "%Y-%m-%dT%H:%M"
 
 
 class NodeField(forms.ModelChoiceField):
@@ -25,10 +25,14 @@ class ReservationForm(forms.Form):
     node = NodeField(Node.objects.none(), empty_label=None)
     gpus = forms.IntegerField(min_value=1, max_value=1000, initial=1)
     start = forms.DateTimeField(
-        label="From", input_formats=[LOCAL], widget=forms.DateTimeInput(attrs={"type": "datetime-local"}, format=LOCAL)
+        label="From",
+        input_formats=[LOCAL_TIME_FORMAT],
+        widget=forms.DateTimeInput(attrs={"type": "datetime-local"}, format=LOCAL_TIME_FORMAT),
     )
     end = forms.DateTimeField(
-        label="Until", input_formats=[LOCAL], widget=forms.DateTimeInput(attrs={"type": "datetime-local"}, format=LOCAL)
+        label="Until",
+        input_formats=[LOCAL_TIME_FORMAT],
+        widget=forms.DateTimeInput(attrs={"type": "datetime-local"}, format=LOCAL_TIME_FORMAT),
     )
     users = forms.CharField(required=False, label="People")
     groups = forms.ModelMultipleChoiceField(Group.objects.none(), required=False, label="Groups")

@@ -50,7 +50,7 @@ def quarantine(gpu: Gpu, reason: Message, actor: User | None = None) -> bool:
         return False
     row.quarantined_at, row.quarantine_reason = timezone.now(), reason.data()
     row.save(update_fields=["quarantined_at", "quarantine_reason"])
-    audit(actor, "gpu.quarantined", _named(row), after={"reason": row.quarantine_reason})
+    audit(actor, "gpu.quarantined", _gpu_on_node(row), after={"reason": row.quarantine_reason})
     wake_scheduler()
     return True
 
@@ -60,24 +60,24 @@ def release(actor: User, gpu: Gpu) -> Gpu:
     """End the quarantine of a GPU. Only new failures can cause another one."""
     row = Gpu.objects.select_for_update(of=("self",)).select_related("node").get(pk=gpu.pk)
     if row.quarantined_at is None:
-        raise Refused(f"{_named(row)} is not in quarantine.", "conflict")
+        raise Refused(f"{_gpu_on_node(row)} is not in quarantine.", "conflict")
     before = row.quarantine_reason
     row.quarantined_at, row.quarantine_reason, row.trusted_since = None, "", timezone.now()
     row.save(update_fields=["quarantined_at", "quarantine_reason", "trusted_since"])
-    audit(actor, "gpu.released", _named(row), before={"reason": before})
+    audit(actor, "gpu.released", _gpu_on_node(row), before={"reason": before})
     wake_scheduler()
     return row
 
 
 @transaction.atomic
-def take_out(actor: User, gpu: Gpu) -> Gpu:
+def quarantine_by_admin(actor: User, gpu: Gpu) -> Gpu:
     """Quarantine a GPU by the decision of an admin."""
     if not quarantine(gpu, TakenOut(actor.username), actor):
         raise Refused(f"{gpu.label} is in quarantine already.", "conflict")
     return Gpu.objects.get(pk=gpu.pk)
 
 
-def failed_since(gpu: Gpu, moment: datetime) -> bool:
+def was_quarantined_for_fault_since(gpu: Gpu, moment: datetime) -> bool:
     """Return whether it was quarantined after that moment because its driver reported a grave error."""
     if gpu.quarantined_at is None or gpu.quarantined_at < moment:
         return False
@@ -94,5 +94,5 @@ def same_fault(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _named(gpu: Gpu) -> str:
+def _gpu_on_node(gpu: Gpu) -> str:
     return f"{gpu.label} of {gpu.node.name}"

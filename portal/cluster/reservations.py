@@ -19,7 +19,7 @@ MAX_LENGTH = timedelta(days=90)
 MAX_AHEAD = timedelta(days=365)
 
 
-def in_force(now: datetime) -> QuerySet[Reservation]:
+def active_or_upcoming(now: datetime) -> QuerySet[Reservation]:
     """Return the reservations that are active or to come, with their users and groups, in four queries."""
     return (
         Reservation.objects.filter(end__gt=now, cancelled_at__isnull=True)
@@ -28,8 +28,8 @@ def in_force(now: datetime) -> QuerySet[Reservation]:
     )
 
 
-def owners(reservation: Reservation) -> set[int]:
-    """Return the ids of the users whose jobs may use a reservation. For a row of ``in_force``, this needs no query."""
+def owner_ids(reservation: Reservation) -> set[int]:
+    """Return the ids of the users whose jobs may use a reservation. For a row of ``active_or_upcoming``, this needs no query."""
     found = {user.pk for user in reservation.users.all()}
     return found.union(user.pk for group in reservation.groups.all() for user in group.user_set.all())
 

@@ -34,7 +34,7 @@ class ReservationSerializer(serializers.ModelSerializer[Reservation]):
         read_only_fields = fields
 
     def get_mine(self, row: Reservation) -> bool:
-        return self.context["user"].pk in reservations.owners(row)
+        return self.context["user"].pk in reservations.owner_ids(row)
 
     def _may_know(self, row: Reservation) -> bool:
         return self.context["user"].is_admin or self.get_mine(row)

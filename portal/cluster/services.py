@@ -21,12 +21,12 @@ from portal.wake import wake_node, wake_scheduler
 
 JOIN_TOKEN_LIFETIME = timedelta(hours=1)
 MAX_TRIES = 5
-SECRET = frozenset({"token_digest", "next_token_digest"})
+SECRET_FIELDS = frozenset({"token_digest", "next_token_digest"})
 """The audit log never contains these."""
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class JoinedNode:
     node: Node
     token: str
     """Sent to the machine once; only its digest is stored."""
@@ -49,7 +49,7 @@ def issue_join_token(actor: User | None, *, approves: bool = False, lifetime: ti
 @transaction.atomic
 def issue_rejoin_token(actor: User, node: Node) -> str:
     """Create a token for a node whose own token was revoked or lost, with which it joins again as the same node."""
-    row = _locked(node)
+    row = _lock_node(node)
     token = new_token()
     JoinToken.objects.create(
         token_digest=digest(token),
@@ -61,7 +61,7 @@ def issue_rejoin_token(actor: User, node: Node) -> str:
     return token
 
 
-def joined_by(token_id: int) -> tuple[JoinToken, Node | None] | None:
+def join_token_with_node(token_id: int) -> tuple[JoinToken, Node | None] | None:
     """Return a join token and the node that has used it; None when there is no token with this id."""
     row = JoinToken.objects.select_related("node").filter(pk=token_id).first()
     return None if row is None else (row, row.node)
@@ -75,7 +75,7 @@ def token_id(token: str) -> int:
 @transaction.atomic
 def join(
     join_token: str, name: str, runtime: str, facts: dict[str, Any], problems: Sequence[dict[str, Any]] = ()
-) -> Joined:
+) -> JoinedNode:
     """Register the machine that holds a join token as a node.
 
     If the response is lost, the same machine may ask again until it has reported once: it gets a new token.
@@ -90,8 +90,8 @@ def join(
     name = clean_name(name)
     token = new_token()
     if row.renews is not None:
-        return Joined(_rejoin(row, row.renews, token), token)
-    unconfined.check_joining(runtime)
+        return JoinedNode(_rejoin(row, row.renews, token), token)
+    unconfined.check_node_can_join(runtime)
     if row.node is not None:
         if (
             row.node.last_seen_at is not None
@@ -103,7 +103,7 @@ def join(
                 "forbidden",
             )
         Node.objects.filter(pk=row.node.pk).update(token_digest=digest(token))
-        return Joined(row.node, token)
+        return JoinedNode(row.node, token)
     now = timezone.now()
     node = _create(
         name,
@@ -119,7 +119,7 @@ def join(
     audit(
         row.created_by, "node.joined", node.name, after={"runtime": runtime, "approved": node.approved_at is not None}
     )
-    return Joined(node, token)
+    return JoinedNode(node, token)
 
 
 def _rejoin(row: JoinToken, node: Node, token: str) -> Node:
@@ -183,7 +183,7 @@ def node_for(token: str) -> Node | None:
     return node
 
 
-def give_new_token(node: Node) -> str:
+def issue_requested_token(node: Node) -> str:
     """Return a new token for a node, if an admin has requested one. The old token works until the new one is first used."""
     token = new_token()
     requested = Node.objects.filter(pk=node.pk, rotation_asked_at__isnull=False, token_revoked_at=None)
@@ -198,7 +198,7 @@ def give_new_token(node: Node) -> str:
 @transaction.atomic
 def approve(actor: User | None, node: Node) -> Node:
     """Let a machine that has joined accept jobs, unless its own check found a blocking problem."""
-    unfit = blocking_problems(_locked(node))
+    unfit = blocking_problems(_lock_node(node))
     if unfit and node.approved_at is None:
         raise Refused(f"{node.name} cannot be approved yet. {' '.join(unfit)}", "conflict")
     return _change(
@@ -246,7 +246,7 @@ def blocking_problems(node: Node) -> list[str]:
     return [f"{each.text} {each.fix}".strip() for each in node.shown_problems if each.blocking]
 
 
-def _locked(node: Node) -> Node:
+def _lock_node(node: Node) -> Node:
     row = Node.objects.select_for_update().get(pk=node.pk)
     if row.removed_at is not None:
         raise Refused(f"{row.name} is no longer part of the lab.", "conflict")
@@ -269,21 +269,21 @@ def remove(actor: User | None, node: Node) -> Node:
 
 @transaction.atomic
 def _change(actor: User | None, node: Node, action: str, **values: Any) -> Node:
-    row = _locked(node)
-    before = {name: _plain(getattr(row, name)) for name in values if name not in SECRET}
+    row = _lock_node(node)
+    before = {name: _as_json_value(getattr(row, name)) for name in values if name not in SECRET_FIELDS}
     target = row.name
     for name, value in values.items():
         setattr(row, name, value)
         setattr(node, name, value)
     row.save(update_fields=list(values))
-    after = {name: _plain(value) for name, value in values.items() if name not in SECRET}
+    after = {name: _as_json_value(value) for name, value in values.items() if name not in SECRET_FIELDS}
     audit(actor, action, target, before=before, after=after)
     wake_node(row.pk)
     wake_scheduler()
     return row
 
 
-def _plain(value: object) -> object:
+def _as_json_value(value: object) -> object:
     return value.isoformat() if isinstance(value, datetime) else value
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.conf import settings
 
-from portal.accounts.services import open_invites, people
+from portal.accounts.services import active_people, open_invites
 from portal.cluster.models import LIVE_NODE, Node
 from portal.refused import Refused
 from portal.sentences.reasons import UNCONFINED
@@ -19,28 +19,28 @@ PROCESS = Node.Runtime.PROCESS
 
 def is_refused(runtime: str) -> bool:
     """Return whether nodes of that runtime get no new jobs because several people use the lab."""
-    return _isolates_no_one(runtime) and is_shared()
+    return _lacks_isolation(runtime) and is_lab_shared()
 
 
-def is_shared() -> bool:
+def is_lab_shared() -> bool:
     """Return whether several people use the lab."""
-    return people().count() > 1
+    return active_people().count() > 1
 
 
-def check_joining(runtime: str) -> None:
+def check_node_can_join(runtime: str) -> None:
     """Raise Refused when several people use the lab or are invited."""
     invited = open_invites().filter(created_by__isnull=False)
-    if _isolates_no_one(runtime) and people().count() + invited.count() > 1:
+    if _lacks_isolation(runtime) and active_people().count() + invited.count() > 1:
         raise Refused(f"This machine {UNCONFINED}", "forbidden")
 
 
-def check_another_person(**_: Any) -> None:
+def check_person_can_be_added(**_: Any) -> None:
     """Raise Refused while a node runs jobs as plain processes. Called before a person is invited, joins or is reactivated."""
-    if not _isolates_no_one(PROCESS) or not people().exists():
+    if not _lacks_isolation(PROCESS) or not active_people().exists():
         return
     if (node := Node.objects.filter(LIVE_NODE, runtime=PROCESS).order_by("name").first()) is not None:
         raise Refused(f"No one else can join while node {node.name} {UNCONFINED}", "forbidden")
 
 
-def _isolates_no_one(runtime: str) -> bool:
+def _lacks_isolation(runtime: str) -> bool:
     return runtime == PROCESS and not settings.UNSAFE_PROCESSES

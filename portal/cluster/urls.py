@@ -13,12 +13,12 @@ urlpatterns: list[URLPattern | URLResolver] = [
     re_path(r"^admin/nodes/(?P<pk>[0-9]{1,18})/rejoin$", views.rejoin_node, name="rejoin-node"),
     re_path(
         r"^admin/nodes/(?P<pk>[0-9]{1,18})/gpus/(?P<gpu>[0-9]{1,18})/(?P<what>quarantine|release)$",
-        views.gpu_act,
+        views.change_gpu,
         name="gpu-act",
     ),
     re_path(
         r"^admin/nodes/(?P<pk>[0-9]{1,18})/(?P<what>approve|cordon|drain|resume|rotate|revoke|remove)$",
-        views.node_act,
+        views.change_node,
         name="node-act",
     ),
 ]

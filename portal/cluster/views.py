@@ -42,9 +42,9 @@ def reservations(request: HttpRequest) -> HttpResponse:
         except Refused as refusal:
             form.add_error(refusal.field or None, refusal.message)
     now = timezone.now()
-    reserved = list(calendar.in_force(now))
+    reserved = list(calendar.active_or_upcoming(now))
     nouns = node_nouns({row.node_id for row in reserved})
-    rows = [(row, nouns[row.node_id], user.pk in calendar.owners(row), row.start <= now) for row in reserved]
+    rows = [(row, nouns[row.node_id], user.pk in calendar.owner_ids(row), row.start <= now) for row in reserved]
     about = {"rows": rows, "form": form, "zone": timezone.get_current_timezone_name(), "noun": lab_noun()}
     return render(request, "cluster/reservations.html", about, status=400 if form is not None and form.errors else 200)
 
@@ -103,13 +103,13 @@ def rejoin_node(request: HttpRequest, pk: int) -> HttpResponse:
 def _show_join_command(
     request: HttpRequest, token: str, *, approves: bool = False, again: Node | None = None
 ) -> HttpResponse:
-    certificate = agent_package.own_certificate(settings.SITE_URL)
+    certificate = agent_package.check_certificate(settings.SITE_URL)
     about = {
         "command": agent_package.join_command(settings.SITE_URL, token, certificate),
         "approves": approves,
         "again": again,
         "certificate": certificate,
-        "only_here": agent_package.is_only_here(settings.SITE_URL),
+        "only_here": agent_package.is_local_or_insecure(settings.SITE_URL),
         "token_id": services.token_id(token),
         "lifetime": services.JOIN_TOKEN_LIFETIME.total_seconds(),
     }
@@ -121,21 +121,25 @@ def _show_join_command(
 @never_cache
 def added_node(request: HttpRequest, pk: int) -> HttpResponse:
     """Show whether the machine has joined and what it found. The page with the join command asks every two seconds."""
-    found = services.joined_by(pk)
+    found = services.join_token_with_node(pk)
     if found is None:
         raise Http404
     token, node = found
     expired = node is None and token.expires_at <= timezone.now()
     about: dict[str, Any] = {"token_id": pk, "node": node, "expired": expired}
     if node is not None:
-        about |= {"findings": findings.of(node), "unfit": services.blocking_problems(node), "state": state_of(node)}
+        about |= {
+            "findings": findings.node_findings(node),
+            "unfit": services.blocking_problems(node),
+            "state": state_of(node),
+        }
     return render(request, "cluster/_added.html", about)
 
 
 # --- actions --------------------------------------------------------------------------------------------------------
 
 
-ACTS: dict[str, tuple[Act, str]] = {
+NODE_ACTIONS: dict[str, tuple[Act, str]] = {
     "approve": (services.approve, "{node} accepts jobs from now on."),
     "cordon": (services.cordon, "{node} accepts no new jobs. Running jobs continue."),
     "drain": (services.drain, "{node} is draining: its jobs are stopped and restarted elsewhere."),
@@ -148,10 +152,10 @@ ACTS: dict[str, tuple[Act, str]] = {
 
 @admin_required
 @require_POST
-def node_act(request: HttpRequest, pk: int, what: str) -> HttpResponse:
+def change_node(request: HttpRequest, pk: int, what: str) -> HttpResponse:
     node = get_object_or_404(Node.objects.filter(LIVE_NODE), pk=pk)
     name = node.name
-    act, done = ACTS[what]
+    act, done = NODE_ACTIONS[what]
     try:
         act(signed_in(request), node)
         messages.success(request, done.format(node=name))
@@ -163,14 +167,14 @@ def node_act(request: HttpRequest, pk: int, what: str) -> HttpResponse:
 
 @admin_required
 @require_POST
-def gpu_act(request: HttpRequest, pk: int, gpu: int, what: str) -> HttpResponse:
+def change_gpu(request: HttpRequest, pk: int, gpu: int, what: str) -> HttpResponse:
     row = get_object_or_404(Gpu.objects.filter(node__removed_at=None, present=True), pk=gpu, node=pk)
     try:
         if what == "release":
             quarantine.release(signed_in(request), row)
             messages.success(request, f"{row.label} is in use again.")
         else:
-            quarantine.take_out(signed_in(request), row)
+            quarantine.quarantine_by_admin(signed_in(request), row)
             messages.success(request, f"{row.label} is in quarantine: it gets no new jobs. A running job continues.")
     except Refused as refusal:
         messages.error(request, refusal.message)

@@ -26,7 +26,7 @@ from portal.scheduler.job_history import History
 from portal.scheduler.models import Cycle
 from portal.scheduler.services import current_config
 from portal.sentences import sentence_of
-from portal.turns import BusyError, Turns
+from portal.user_slots import BusyError, UserSlots
 from scheduling import types
 from scheduling.types import Policy, Snapshot
 
@@ -78,7 +78,7 @@ def advice_for(job: Job, user: User) -> JobAdvice:
     kept = cache.get(key)
     if kept is None:
         try:
-            with _advice_turns.of(user.pk):
+            with _advice_turns.hold(user.pk):
                 kept = asdict(_compute_advice(job, cycle))
         except BusyError:
             return JobAdvice(message=messages.AdviceBusy().data())
@@ -88,7 +88,7 @@ def advice_for(job: Job, user: User) -> JobAdvice:
 
 MAX_CONCURRENT_ADVICE = 2
 """Requests computed at once in this process: each takes seconds of processor time while a thousand jobs wait."""
-_advice_turns = Turns(MAX_CONCURRENT_ADVICE)
+_advice_turns = UserSlots(MAX_CONCURRENT_ADVICE)
 
 
 class _LabStateCache:

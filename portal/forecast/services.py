@@ -21,7 +21,7 @@ from portal.scheduler.job_history import History
 from portal.scheduler.models import PolicyState
 from portal.scheduler.services import current_config
 from portal.sentences import sentence_of
-from portal.sentences.spans import length, span
+from portal.sentences.spans import rough_duration, wait_range
 from scheduling import registry
 from scheduling.messages import Message
 from scheduling.simulate import InvalidPlanError
@@ -237,19 +237,19 @@ def describe(row: Forecast | None, now: datetime | None = None) -> ForecastText:
     if row.note:
         return ForecastText(row, sentence_of(row.note), stale=stale)
     if row.low is None:
-        within = length((row.until - row.snapshot_at).total_seconds())
+        within = rough_duration((row.until - row.snapshot_at).total_seconds())
         return ForecastText(row, f"Not within {within}.", f"not within {words.abbreviate_units(within)}", stale=stale)
     low = (row.low - now).total_seconds()
     if row.high is None:
         before = words.clock(row.low, now, zone=True)
-        within = length((row.until - row.snapshot_at).total_seconds())
+        within = rough_duration((row.until - row.snapshot_at).total_seconds())
         text = f"Not before {before}, perhaps not within {within}."
         return ForecastText(row, text, f"not before {before}", stale=stale)
     high = (row.high - now).total_seconds()
     if high < 0:
         text = f"It was expected until {words.clock(row.high, now, zone=True)}. The next forecast is under way."
         return ForecastText(row, text, "expected by now", stale=stale)
-    within = span(low, high)
+    within = wait_range(low, high)
     until = words.clock(row.high, now, zone=True)
     between = f"between {words.clock(row.low, now)} and {until}" if low > 0 else f"by {until}"
     return ForecastText(

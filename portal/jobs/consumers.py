@@ -33,7 +33,7 @@ from portal.jobs import log_watchers
 from portal.jobs.feed import Feed
 from portal.jobs.log_rate_limit import Allowance
 from portal.jobs.models import FINISHED_STATES, Job, LogStream
-from portal.serving import TOO_FAST
+from portal.serving import TOO_FAST_CLOSE_CODE
 from portal.wake import NotificationHub, job_channel
 
 logger = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ class LogConsumer(AsyncWebsocketConsumer):
         if self.closing:
             return
         if not self.allowance.accept():
-            await self._close(TOO_FAST)
+            await self._close(TOO_FAST_CLOSE_CODE)
             return
         if len(text_data or bytes_data or "") > MAX_MESSAGE_CHARACTERS:
             await self._close(TOO_BIG)

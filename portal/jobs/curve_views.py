@@ -10,7 +10,7 @@ from django.views.decorators.http import require_safe
 from portal.accounts.permissions import signed_in
 from portal.jobs import curves
 from portal.jobs.models import FINISHED_STATES, Job, JobState, MetricPoint, Progress
-from portal.spreadsheets import Cell, as_csv
+from portal.spreadsheets import Cell, csv_response
 
 MAX_JOBS = 6
 """The maximum number of lines in one chart: more cannot be distinguished."""
@@ -74,7 +74,7 @@ def compare(request: HttpRequest) -> HttpResponse:
 def metrics_csv(request: HttpRequest, pk: int) -> HttpResponse:
     """Export all points in the order in which they were stored."""
     job = get_object_or_404(Job.objects.visible_to(signed_in(request)), pk=pk)
-    return as_csv(f"job-{job.pk}-metrics", _rows(job))
+    return csv_response(f"job-{job.pk}-metrics", _rows(job))
 
 
 def _rows(job: Job) -> Iterator[Sequence[Cell]]:

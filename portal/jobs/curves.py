@@ -91,7 +91,7 @@ def metric_charts(all_curves: Sequence[Curves], smoothing: str, job_names: Mappi
             Series(job_names.get(one.job, f"#{one.job}"), [_rounded(value) for value in smooth(one.values, keep)])
             for one in curve.per_job
         ]
-        drawn.append(charts.lines(curve.name, curve.steps, lines, desc=_desc(curve), bridged=True))
+        drawn.append(charts.lines(curve.name, curve.steps, lines, desc=_desc(curve), bridge_gaps=True))
     return drawn
 
 
@@ -150,7 +150,7 @@ def rank_chart(ranks: Sequence[Rank]) -> Chart | None:
         ],
         "ms",
         stacked=True,
-        across=True,
+        horizontal=True,
         mark=Series("predicted", predicted) if any(predicted) else None,
         desc=_comparison(ranks[0], ranks[-1]),
     )

@@ -13,7 +13,7 @@ from portal.accounts.permissions import signed_in
 from portal.downloads import download
 from portal.jobs import checkpoints, logs, outputs
 from portal.jobs.models import Job, LogStream, Output
-from portal.streaming import gathered
+from portal.streaming import join_small_pieces
 
 VIEW_BYTES = 256 * 1024
 """The maximum size of a text on a page; the download has the rest."""
@@ -54,7 +54,7 @@ def _text(by_attempt: dict[int, list[LogStream]], times: bool) -> Iterator[bytes
     for number, streams in by_attempt.items():
         if len(by_attempt) > 1:
             yield f"--- attempt {number} ---\n".encode()
-        yield from gathered(logs.merged_text(streams, times=times))
+        yield from join_small_pieces(logs.merged_text(streams, times=times))
 
 
 @require_safe

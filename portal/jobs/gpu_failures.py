@@ -15,7 +15,7 @@ from django.db.models import Q
 
 from portal.cluster import quarantine
 from portal.cluster.models import Gpu, usable_gpu
-from portal.cluster.quarantine import FailsJobs, failed_since
+from portal.cluster.quarantine import FailsJobs, was_quarantined_for_fault_since
 from portal.jobs import lifecycle
 from portal.jobs.models import Allocation, Container, StopReason
 from portal.jobs.rules import needed_containers
@@ -80,7 +80,7 @@ def move_jobs_off_faulty_gpus() -> None:
     if not held.exists():
         return  # the usual case, and far quicker than reading all of their columns
     for row in held.select_related("gpu", "container", "attempt__job").order_by("attempt__job_id", "gpu"):
-        if failed_since(row.gpu, row.allocated_at):
+        if was_quarantined_for_fault_since(row.gpu, row.allocated_at):
             attempt, containers = row.attempt, list(row.attempt.containers.all())
             rule = survival_rule_for(attempt.job, attempt)
             needed = needed_containers(attempt.job.elastic, remaining_containers(rule, containers), rule)

@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from portal.accounts.models import User
 from portal.cluster.models import Node
-from portal.cluster.quarantine import failed_since
+from portal.cluster.quarantine import was_quarantined_for_fault_since
 from portal.jobs import causes, clock_steps, container_ends, events
 from portal.jobs.clock import wall_clock
 from portal.jobs.events import Event, NodeShare
@@ -148,7 +148,7 @@ def _record_start(job: Job, container: Container, when: datetime) -> None:
 def _gpu_fault(container: Container) -> Any:
     """Return the fault that the driver of a GPU reported while the container held it: then the code is not to blame."""
     held = Allocation.objects.filter(container=container, released_at__isnull=True).select_related("gpu")
-    return next((row.gpu.fault for row in held if failed_since(row.gpu, row.allocated_at)), "")
+    return next((row.gpu.fault for row in held if was_quarantined_for_fault_since(row.gpu, row.allocated_at)), "")
 
 
 def _release_gpus(container: Container, now: datetime) -> None:

@@ -20,8 +20,8 @@ from portal.jobs.consumers import LAST_OUTPUT_WAIT
 from portal.jobs.downloads import checkpoint_file
 from portal.jobs.models import Attempt, CheckpointSet, LogStream, Output
 from portal.jobs.serializers import CheckpointsSerializer, LogUpdateSerializer, OutputSerializer, StreamSerializer
-from portal.rest import body, refusals
-from portal.streaming import gathered
+from portal.rest import error_body, refusals
+from portal.streaming import join_small_pieces
 
 MAX_BYTES = 1024 * 1024
 """The maximum size of a response when following a log; a client that is behind asks again at once."""
@@ -72,7 +72,7 @@ class Log(JobSubresource):
         wanted = {name: request.query_params.get(name) in ("1", "true") for name in ("raw", "times")}
         lines = logs.merged_text(streams, plain=not wanted["raw"], times=wanted["times"])
         name = f"job-{job_pk}.log"
-        return download(request._request, name, gathered(lines), content_type="text/plain; charset=utf-8")
+        return download(request._request, name, join_small_pieces(lines), content_type="text/plain; charset=utf-8")
 
     def _attempt(self, request: Request) -> Attempt | None:
         attempts = self.job.attempts.order_by("-number")
@@ -89,7 +89,7 @@ class Log(JobSubresource):
             status = 206 if start is not None else 200
         start, end = start or 0, row.size if end is None else min(end, row.size)
         if (status == 206 and start >= row.size) or start > row.size:
-            refusal = Response(body(416, f"The stream has {row.size} bytes so far."), 416)
+            refusal = Response(error_body(416, f"The stream has {row.size} bytes so far."), 416)
             refusal["Content-Range"] = f"bytes */{row.size}"
             return refusal
         length = max(0, end - start)

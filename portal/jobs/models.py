@@ -23,7 +23,7 @@ from portal.jobs.states import StopReason as StopReason
 from portal.jobs.word_lists import WordsField
 from portal.message_field import MessageField
 from portal.projects.models import CodeVersion, Project
-from portal.sentences import explained, sentence_of
+from portal.sentences import explain_cause, sentence_of
 
 
 class JobQuerySet(models.QuerySet["Job"]):
@@ -207,7 +207,7 @@ class Attempt(models.Model):
     @property
     def explanation(self) -> dict[str, str]:
         """The cause for a reader: code, title, detail and advice; empty without one."""
-        return explained(self.cause)
+        return explain_cause(self.cause)
 
 
 class Container(models.Model):

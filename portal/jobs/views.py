@@ -19,7 +19,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
-from portal.cluster.alarms import alarms
+from portal.cluster.alarms import current_alarms
 from portal.cluster.models import Environment
 from portal.cluster.services import is_online
 from portal.jobs import checkpoints, permissions, services, silence
@@ -63,7 +63,7 @@ def home(request: HttpRequest) -> HttpResponse:
     nodes = [node for node in nodes_with_gpus() if node.approved_at]  # only admins see the others
     gpus = gpus_of(nodes)
     about = {
-        "alarms": alarms() if user.is_admin else [],
+        "alarms": current_alarms() if user.is_admin else [],
         "active": active,
         "recent": recent,
         "nodes": nodes,

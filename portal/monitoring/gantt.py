@@ -10,7 +10,7 @@ from django.utils import timezone
 from django.utils.html import escape
 from django.utils.safestring import SafeString, mark_safe
 
-from portal.charts import LETTER, SIZES, TONES, Size, time_ticks
+from portal.charts import LETTER_WIDTH, SIZES, TONES, Size, time_ticks
 from portal.cluster.models import Gpu
 from portal.monitoring.visibility import Span
 
@@ -86,7 +86,7 @@ def _bar(frame: Frame, span: Span, gpu: Gpu, top: int) -> str:
     )
     if span.job is None:
         return rect
-    letters = int((width - 6) / LETTER)
+    letters = int((width - 6) / LETTER_WIDTH)
     words = f"#{span.job.pk} {span.job.name}"
     label = words if len(words) <= letters else f"#{span.job.pk}" if len(f"#{span.job.pk}") <= letters else ""
     text = f'<text class="name" x="{left + 4:.1f}" y="{top + 12}">{escape(label)}</text>' if label else ""

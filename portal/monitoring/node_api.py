@@ -99,7 +99,7 @@ class Nodes(ViewSet):
     @extend_schema(request=None, responses={200: NodeSerializer, **refusals(404, 409)})
     def quarantine_gpu(self, request: Request, pk: int, index: int) -> Response:
         """Quarantine a GPU: no new job gets it; a running job continues."""
-        quarantine.take_out(signed_in(request), _gpu(_live(pk), index))
+        quarantine.quarantine_by_admin(signed_in(request), _gpu(_live(pk), index))
         return self._detail(pk)
 
     @extend_schema(request=None, responses={200: NodeSerializer, **refusals(404, 409)})

@@ -115,7 +115,7 @@ def admin_node(request: HttpRequest, pk: int) -> HttpResponse:
     about = {
         "machine": machine,
         "node": machine.node,
-        "findings": findings.of(machine.node),
+        "findings": findings.node_findings(machine.node),
         "noun": noun(slot.gpu.kind for slot in machine.slots),
     }
     return render(request, "monitoring/admin_node.html", about)

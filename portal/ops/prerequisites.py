@@ -179,7 +179,7 @@ def venv_findings(venv: Path) -> Iterator[Finding]:
 
 def folder_findings(folder: Path, what: str, choose: str) -> Iterator[Finding]:
     """Check whether files can be created in a folder, or the folder itself."""
-    existing = nearest(folder)
+    existing = nearest_existing(folder)
     try:
         if not existing.is_dir():
             raise NotADirectoryError(f"{existing} is a file")
@@ -193,7 +193,7 @@ def folder_findings(folder: Path, what: str, choose: str) -> Iterator[Finding]:
         )
 
 
-def nearest(folder: Path) -> Path:
+def nearest_existing(folder: Path) -> Path:
     """Return the folder, or its nearest parent that exists."""
     while not exists(folder) and folder != folder.parent:
         folder = folder.parent
@@ -209,7 +209,7 @@ def exists(path: Path) -> bool:
 
 
 def free_mib(folder: Path) -> int:
-    return shutil.disk_usage(nearest(folder)).free // 2**20
+    return shutil.disk_usage(nearest_existing(folder)).free // 2**20
 
 
 def space_findings(folder: Path, needed_mib: int, what: str, choose: str) -> Iterator[Finding]:
@@ -217,7 +217,7 @@ def space_findings(folder: Path, needed_mib: int, what: str, choose: str) -> Ite
     if free < needed_mib:
         yield Finding(
             f"Only {free} MiB are free in {folder}; {what} need {needed_mib} MiB.",
-            f"Free some space (du -xh -d1 {nearest(folder)} | sort -h shows what takes it), "
+            f"Free some space (du -xh -d1 {nearest_existing(folder)} | sort -h shows what takes it), "
             f"or use another folder: make run {choose}",
             fatal=True,
         )
@@ -266,7 +266,7 @@ def port_findings(host: str, port: str) -> Iterator[Finding]:
 def compiler_findings(docker_host: str | None) -> Iterator[Finding]:
     """Check for a compiler: Horovod is compiled once, in an image with Docker Engine, else on this machine."""
     missing = missing_tools()
-    if missing and not docker_answers(docker_host):
+    if missing and not is_docker_running(docker_host):
         yield Finding(
             f"Horovod must be compiled once for elastic jobs, and this machine lacks {', '.join(missing)}.",
             "Debian or Ubuntu: sudo apt-get install g++ make python3-dev. Fedora: sudo dnf install gcc-c++ make "
@@ -276,7 +276,7 @@ def compiler_findings(docker_host: str | None) -> Iterator[Finding]:
 
 def confinement_findings(docker_host: str | None) -> Iterator[Finding]:
     """Check for confinement: without containers, bubblewrap keeps jobs from this user's files and processes."""
-    if sys.platform == "linux" and not has_bubblewrap() and not docker_answers(docker_host):
+    if sys.platform == "linux" and not has_bubblewrap() and not is_docker_running(docker_host):
         yield Finding(
             "Jobs will run as ordinary processes, which can read and change all of your files.",
             "To confine them, install bubblewrap (Debian or Ubuntu: sudo apt install bubblewrap) or start a Docker Engine.",
@@ -294,7 +294,7 @@ def missing_tools() -> list[str]:
     return missing if headers.exists() else [*missing, "Python.h"]
 
 
-def docker_answers(address: str | None) -> bool:
+def is_docker_running(address: str | None) -> bool:
     address = address or "unix:///var/run/docker.sock"
     if not address.startswith("unix://"):
         return True  # the agent will find out: asking over the network could take long

@@ -167,11 +167,11 @@ class Code(mixins.ListModelMixin, mixins.RetrieveModelMixin, InProject):
         """Upload a .zip, .tar.gz, .py or .ipynb file (multipart or as the raw body), or the files of a folder."""
         project = self.project
         services.require_member(signed_in(request), project)  # before a large body is read
-        uploads, note = self._raw(request) if _is_raw(request) else self._multipart(request)
+        uploads, note = self._read_raw_body(request) if _is_raw(request) else self._read_form(request)
         version = services.store_code(signed_in(request), project, uploads, note)
         return Response(CodeVersionDetailSerializer(version).data, status.HTTP_201_CREATED)
 
-    def _raw(self, request: Request) -> tuple[list[Any], str]:
+    def _read_raw_body(self, request: Request) -> tuple[list[Any], str]:
         name = request.query_params.get("name", "").strip()
         if not name:
             raise ValidationError({"name": ["Give the name of the file: ?name=code.zip"]})
@@ -179,7 +179,7 @@ class Code(mixins.ListModelMixin, mixins.RetrieveModelMixin, InProject):
             raise Refused("The body is empty: send the file itself.", field="file")
         return [(name.rpartition("/")[2], request.data)], request.query_params.get("note", "")
 
-    def _multipart(self, request: Request) -> tuple[list[Any], str]:
+    def _read_form(self, request: Request) -> tuple[list[Any], str]:
         if not request.content_type.startswith("multipart/"):
             raise Refused("Send the code as multipart/form-data or as application/octet-stream.", field="file")
         fields = request.POST

@@ -16,7 +16,7 @@ Upload = tuple[str, IO[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class Unpacked:
+class StoredUpload:
     """An upload that is in the store now."""
 
     sha256: str
@@ -25,13 +25,13 @@ class Unpacked:
     notes: list[str]
 
 
-def take(uploads: Sequence[Upload]) -> Unpacked:
+def store_upload(uploads: Sequence[Upload]) -> StoredUpload:
     """Store one archive, script or notebook, or the files of a folder with their relative paths. Raises BadArchiveError."""
     if not uploads:
         raise BadArchiveError("Choose a file or a folder first.")
     one = len(uploads) == 1 and "/" not in uploads[0][0]
     with tempfile.TemporaryFile(dir=store.folder()) as packed, tempfile.TemporaryFile("w+") as listing:
-        sizes = _gather(uploads, packed)
+        sizes = _concatenate(uploads, packed)
         # in a file: a name may have what no command argument can, such as NUL, half a character or a megabyte
         json.dump(uploads[0][0] if one else sizes, listing)
         listing.seek(0)
@@ -46,10 +46,10 @@ def take(uploads: Sequence[Upload]) -> Unpacked:
             if "refused" in answer:
                 raise BadArchiveError(answer["refused"])
             store.keep(out, answer["sha256"])
-    return Unpacked(answer["sha256"], answer["size"], answer["files"], answer["notes"])
+    return StoredUpload(answer["sha256"], answer["size"], answer["files"], answer["notes"])
 
 
-def _gather(uploads: Sequence[Upload], packed: IO[bytes]) -> list[tuple[str, int]]:
+def _concatenate(uploads: Sequence[Upload], packed: IO[bytes]) -> list[tuple[str, int]]:
     """Write all files one after another, up to the size limit of an upload. Return their names and sizes."""
     max_bytes = settings.MAX_UPLOAD_MIB * 1024 * 1024
     total = 0

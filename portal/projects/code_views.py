@@ -25,7 +25,7 @@ from portal.rest import STATUS_OF
 
 MAX_VIEW_BYTES = 512 * 1024
 MAX_VIEW_LINES = 10_000
-MAX_SHOWN_LINE = 2_000
+MAX_LINE_CHARACTERS = 2_000
 MAX_ENTRIES_SHOWN = 1_000
 FORM_BYTES = 16 * 1024 * 1024
 """Allowance for the rest of an upload form: names, boundaries, the note."""
@@ -51,7 +51,9 @@ def _upload(request: HttpRequest, pk: int) -> HttpResponse:
     project = visible_project(request, pk)
     wants_json = request.headers.get("Accept", "").startswith("application/json")
     try:
-        version = services.store_code(signed_in(request), project, _uploads(request), request.POST.get("note", ""))
+        version = services.store_code(
+            signed_in(request), project, _uploaded_files(request), request.POST.get("note", "")
+        )
     except Refused as refusal:
         status = STATUS_OF[refusal.code]
         if wants_json:
@@ -67,7 +69,7 @@ def _error(message: str) -> dict[str, Any]:
     return {"error": {"message": message}}
 
 
-def _uploads(request: HttpRequest) -> list[archive.Upload]:
+def _uploaded_files(request: HttpRequest) -> list[archive.Upload]:
     """Return the files with their relative paths, which are sent separately: browsers send only the last part of a name."""
     files = request.FILES.getlist("files")
     names = [file.name or "" for file in files]
@@ -85,7 +87,7 @@ def _uploads(request: HttpRequest) -> list[archive.Upload]:
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class FolderEntry:
     """An entry of a folder: a file, or a folder with its total size and number of files."""
 
     name: str
@@ -99,19 +101,19 @@ def visible_version(request: HttpRequest, pk: int, number: int) -> CodeVersion:
     return get_object_or_404(rows, project__in=Project.objects.filter(pk=pk), number=number)
 
 
-def folder_items(files: list[dict[str, Any]], folder: str) -> list[Item]:
+def folder_entries(files: list[dict[str, Any]], folder: str) -> list[FolderEntry]:
     """Return the entries of a folder, folders first; none if there is no such folder."""
     prefix = f"{folder}/" if folder else ""
-    folders: dict[str, Item] = {}
+    folders: dict[str, FolderEntry] = {}
     found = []
     for entry in files:
         if entry["path"].startswith(prefix):
             name, slash, _ = entry["path"][len(prefix) :].partition("/")
             if slash:
-                so_far = folders.get(name, Item(name, prefix + name, 0))
-                folders[name] = Item(name, prefix + name, so_far.size + entry["size"], so_far.files + 1)
+                so_far = folders.get(name, FolderEntry(name, prefix + name, 0))
+                folders[name] = FolderEntry(name, prefix + name, so_far.size + entry["size"], so_far.files + 1)
             else:
-                found.append(Item(name, entry["path"], entry["size"]))
+                found.append(FolderEntry(name, entry["path"], entry["size"]))
     return [*folders.values(), *found]
 
 
@@ -125,7 +127,7 @@ def version(request: HttpRequest, pk: int, number: int) -> HttpResponse:
     if shown not in paths:
         shown = "" if path else next((p for p in ("README.md", "README.txt") if p in paths), "")
     folder = path if path not in paths else path.rpartition("/")[0]
-    items = folder_items(found.files, folder)
+    items = folder_entries(found.files, folder)
     if path and not items:
         raise Http404
     role = services.role_of(signed_in(request), found.project)
@@ -139,14 +141,14 @@ def version(request: HttpRequest, pk: int, number: int) -> HttpResponse:
         "above": [("/".join(above[: end + 1]), part) for end, part in enumerate(above)],
         "folder": folder,
         "path": shown,
-        "before": _before(found),
+        "before": _previous_version(found),
         "after": CodeVersion.objects.filter(project=pk, number__gt=number).only("number").order_by("number").first(),
-        **(_file(found, shown) if shown else {}),
+        **(_file_context(found, shown) if shown else {}),
     }
     return render(request, "projects/code.html", about)
 
 
-def _file(version: CodeVersion, path: str) -> dict[str, Any]:
+def _file_context(version: CodeVersion, path: str) -> dict[str, Any]:
     """Return what the viewer shows of a file: its lines, or why there are none."""
     try:
         size = store.entry_of(version, path)["size"]
@@ -162,7 +164,7 @@ def _file(version: CodeVersion, path: str) -> dict[str, Any]:
         "file_size": size,
         "is_binary": text is None,
         "is_cut": text is not None and (size > MAX_VIEW_BYTES or len(lines) > MAX_VIEW_LINES),
-        "lines": [line[:MAX_SHOWN_LINE] for line in lines[:MAX_VIEW_LINES]],
+        "lines": [line[:MAX_LINE_CHARACTERS] for line in lines[:MAX_VIEW_LINES]],
         "marked": {warning["line"] for warning in warnings},
     }
 
@@ -172,7 +174,7 @@ def _lines(text: str) -> list[str]:
     return [line.removesuffix("\n") for line in io.StringIO(text, newline=None)]
 
 
-def _before(version: CodeVersion) -> CodeVersion | None:
+def _previous_version(version: CodeVersion) -> CodeVersion | None:
     return CodeVersion.objects.filter(project=version.project_id, number__lt=version.number).first()
 
 
@@ -183,7 +185,7 @@ def changes(request: HttpRequest, pk: int, number: int) -> HttpResponse:
     asked = request.GET.get("from", "")
     if asked and not (asked.isascii() and asked.isdecimal() and len(asked) < 10):
         raise Http404
-    before = get_object_or_404(CodeVersion, project=pk, number=int(asked)) if asked else _before(found)
+    before = get_object_or_404(CodeVersion, project=pk, number=int(asked)) if asked else _previous_version(found)
     try:
         made = comparison.compare(before, found) if before else []
     except store.MissingError as error:
@@ -209,10 +211,10 @@ def download_all(request: HttpRequest, pk: int, number: int) -> HttpResponseBase
     except store.MissingError as error:
         raise Http404 from error
     words = "".join(c if c.isalnum() else "-" for c in found.project.name).strip("-") or "code"
-    return download(request, f"{words}-{found.number}.tar.gz", _gzipped(tar), content_type="application/gzip")
+    return download(request, f"{words}-{found.number}.tar.gz", _gzip(tar), content_type="application/gzip")
 
 
-def _gzipped(tar: Iterator[bytes]) -> Iterator[bytes]:
+def _gzip(tar: Iterator[bytes]) -> Iterator[bytes]:
     packer = zlib.compressobj(6, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
     for piece in tar:
         if packed := packer.compress(piece):

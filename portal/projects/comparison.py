@@ -93,8 +93,8 @@ def _lines(before: CodeVersion | None, after: CodeVersion | None, path: str) -> 
         return [], "Not shown because it is too long to compare."
     if before is None or after is None:
         kind, lines = ("added", new) if before is None else ("removed", old)
-        return [Line(kind, _cut(line)) for line in (lines[:-1] if lines[-1] == "" else lines)], ""
-    return list(_unified(old, new)), ""
+        return [Line(kind, _shorten(line)) for line in (lines[:-1] if lines[-1] == "" else lines)], ""
+    return list(_unified_diff(old, new)), ""
 
 
 def _repeats(old: list[str], new: list[str]) -> int:
@@ -105,12 +105,12 @@ def _repeats(old: list[str], new: list[str]) -> int:
     return sum(count * second[line] for line, count in first.items() if 1 < second[line] <= often)
 
 
-def _unified(old: list[str], new: list[str]) -> Iterator[Line]:
+def _unified_diff(old: list[str], new: list[str]) -> Iterator[Line]:
     kinds = {"+": "added", "-": "removed", " ": "same", "@": "place"}
     for number, line in enumerate(difflib.unified_diff(old, new, lineterm="")):
         if number >= 2:  # the first two name the files
-            yield Line(kinds[line[0]], _cut(line if line[0] == "@" else line[1:]))
+            yield Line(kinds[line[0]], _shorten(line if line[0] == "@" else line[1:]))
 
 
-def _cut(line: str) -> str:
+def _shorten(line: str) -> str:
     return line if len(line) <= MAX_LINE_LENGTH else line[:MAX_LINE_LENGTH] + "..."

@@ -17,10 +17,10 @@ from portal.projects import archive, inspection
 from portal.projects.errors import Refused
 from portal.projects.examples import Example
 from portal.projects.models import CodeVersion, Membership, Project, Viewer
-from portal.turns import BusyError, Turns
+from portal.user_slots import BusyError, UserSlots
 
 Role = Membership.Role
-_RANK = {Role.VIEWER: 0, Role.MEMBER: 1, Role.OWNER: 2}
+_ROLE_LEVEL = {Role.VIEWER: 0, Role.MEMBER: 1, Role.OWNER: 2}
 
 MAX_MEMBERS = 500
 EXAMPLES = "Examples"
@@ -39,12 +39,12 @@ def role_of(user: Viewer, project: Project) -> Role | None:
 
 def may_submit(role: Role | None) -> bool:
     """Return whether a role may upload code, submit jobs and act on them."""
-    return role is not None and _RANK[role] >= _RANK[Role.MEMBER]
+    return role is not None and _ROLE_LEVEL[role] >= _ROLE_LEVEL[Role.MEMBER]
 
 
 def may_manage(role: Role | None) -> bool:
     """Return whether a role may share, rename and archive the project."""
-    return role is not None and _RANK[role] >= _RANK[Role.OWNER]
+    return role is not None and _ROLE_LEVEL[role] >= _ROLE_LEVEL[Role.OWNER]
 
 
 def require_member(user: Viewer, project: Project) -> None:
@@ -65,14 +65,14 @@ def require_owner(user: Viewer, project: Project) -> None:
 def create_project(user: User, name: str, description: str = "") -> Project:
     """Create a project, whose owner is the user."""
     with transaction.atomic():
-        project = Project.objects.create(name=_name(name), description=_text(description), created_by=user)
+        project = Project.objects.create(name=_clean_name(name), description=_clean_text(description), created_by=user)
         Membership.objects.create(project=project, user=user, role=Role.OWNER)
     return project
 
 
 def edit_project(user: User, project: Project, *, name: str, description: str) -> Project:
     require_owner(user, project)
-    project.name, project.description = _name(name), _text(description)
+    project.name, project.description = _clean_name(name), _clean_text(description)
     project.save(update_fields=["name", "description"])
     return project
 
@@ -90,14 +90,14 @@ def unarchive_project(user: User, project: Project) -> None:
     project.refresh_from_db(fields=["archived_at"])
 
 
-def _name(name: str) -> str:
+def _clean_name(name: str) -> str:
     name = " ".join(name.split())
     if not name or len(name) > 80 or "\0" in name:
         raise Refused("Give the project a name of at most 80 characters.", field="name")
     return name
 
 
-def _text(text: str) -> str:
+def _clean_text(text: str) -> str:
     if len(text) > 10_000 or "\0" in text:
         raise Refused("A description has at most 10,000 characters.", field="description")
     return text.strip()
@@ -109,8 +109,8 @@ def _text(text: str) -> str:
 def share(user: User, project: Project, username: str, role: str) -> Membership:
     """Add a person by user name or e-mail address, or change the role of a member."""
     require_owner(user, project)
-    role = _role(role)
-    person = _person(username)
+    role = _parse_role(role)
+    person = _find_person(username)
     with transaction.atomic():
         _lock(project)
         membership = Membership.objects.filter(project=project, user=person).first()
@@ -123,7 +123,7 @@ def share(user: User, project: Project, username: str, role: str) -> Membership:
 
 def change_role(user: User, membership: Membership, role: str) -> Membership:
     require_owner(user, membership.project)
-    role = _role(role)
+    role = _parse_role(role)
     with transaction.atomic():
         _lock(membership.project)
         current = Membership.objects.filter(pk=membership.pk).first()
@@ -141,32 +141,32 @@ def unshare(user: User, membership: Membership) -> None:
         current = Membership.objects.filter(pk=membership.pk).first()
         if current is None:
             return
-        _keep_an_owner(current)
+        _check_other_owner_remains(current)
         current.delete()
 
 
 def _set_role(membership: Membership, role: Role) -> Membership:
     if role != Role.OWNER:
-        _keep_an_owner(membership)
+        _check_other_owner_remains(membership)
     membership.role = role
     membership.save(update_fields=["role"])
     return membership
 
 
-def _keep_an_owner(membership: Membership) -> None:
+def _check_other_owner_remains(membership: Membership) -> None:
     """Refuse to lose the last owner. The project must be locked: two owners may leave at the same moment."""
     others = Membership.objects.filter(project=membership.project_id, role=Role.OWNER).exclude(pk=membership.pk)
     if membership.role == Role.OWNER and not others.exists():
         raise Refused("This is the project's last owner. Make another member an owner first.", "conflict")
 
 
-def _role(role: str) -> Role:
+def _parse_role(role: str) -> Role:
     if role not in Role.values:
         raise Refused(f"A role is one of {', '.join(Role.values)}.", field="role")
     return Role(role)
 
 
-def _person(name: str) -> User:
+def _find_person(name: str) -> User:
     name = name.strip()
     people = User.objects.filter(is_active=True)
     person = people.filter(username=name).first() or (
@@ -186,7 +186,7 @@ def _lock(project: Project) -> None:
 # Code
 
 
-_unpacking = Turns()
+_unpacking = UserSlots()
 
 
 def store_code(
@@ -200,9 +200,9 @@ def store_code(
     """
     require_member(user, project)
     try:
-        with _unpacking.of(user.pk):
-            taken = archive.take(uploads)
-            guess = inspection.inspect(taken.sha256)
+        with _unpacking.hold(user.pk):
+            stored = archive.store_upload(uploads)
+            guess = inspection.inspect(stored.sha256)
     except BusyError:
         raise Refused(
             "Another upload of yours is still being unpacked. Wait until it is finished, then send this one again.",
@@ -212,28 +212,28 @@ def store_code(
         _lock(project)
         project.refresh_from_db(fields=["archived_at"])
         require_member(user, project)
-        return _new_version(user, project, taken, guess, upload_name or _name_of(uploads), note)
+        return _new_version(user, project, stored, guess, upload_name or _upload_name(uploads), note)
 
 
 def _new_version(
-    user: User, project: Project, taken: archive.Unpacked, guess: dict[str, Any], upload_name: str, note: str
+    user: User, project: Project, stored: archive.StoredUpload, guess: dict[str, Any], upload_name: str, note: str
 ) -> CodeVersion:
     """Create the version with the next number. The project must be locked."""
     last = CodeVersion.objects.filter(project=project).aggregate(last=Max("number"))["last"] or 0
     return CodeVersion.objects.create(
         project=project,
         number=last + 1,
-        sha256=taken.sha256,
-        size=taken.size,
-        files=taken.files,
-        guess=guess | {"notes": taken.notes},
+        sha256=stored.sha256,
+        size=stored.size,
+        files=stored.files,
+        guess=guess | {"notes": stored.notes},
         upload_name=_one_line(upload_name),
         note=_one_line(note),
         created_by=user,
     )
 
 
-def _name_of(uploads: Sequence[archive.Upload]) -> str:
+def _upload_name(uploads: Sequence[archive.Upload]) -> str:
     first = uploads[0][0]
     if len(uploads) == 1:
         return first.rpartition("/")[2]
@@ -252,17 +252,17 @@ def use_example(user: User, example: Example, project: Project | None = None) ->
     if project is not None:
         require_member(user, project)
     with ExitStack() as stack:
-        taken = archive.take(
+        stored = archive.store_upload(
             [(f"{example.key}/{name}", stack.enter_context(path.open("rb"))) for name, path in example.files()]
         )
-    guess = inspection.inspect(taken.sha256)
+    guess = inspection.inspect(stored.sha256)
     with transaction.atomic():
         if project is None:
             project = _examples_project(user)
         _lock(project)
         require_member(user, project)
-        same = CodeVersion.objects.filter(project=project, sha256=taken.sha256).first()
-        return same or _new_version(user, project, taken, guess, example.title, f"From the gallery: {example.title}")
+        same = CodeVersion.objects.filter(project=project, sha256=stored.sha256).first()
+        return same or _new_version(user, project, stored, guess, example.title, f"From the gallery: {example.title}")
 
 
 def _examples_project(user: User) -> Project:

@@ -12,7 +12,7 @@ from django.conf import settings
 
 from portal.projects.models import CodeVersion
 
-MODE = 0o640
+FILE_MODE = 0o640
 PIECE_BYTES = 256 * 1024
 
 
@@ -45,7 +45,7 @@ def incoming() -> Iterator[IO[bytes]]:
 
 def keep(file: IO[bytes], sha256: str) -> None:
     """Give an incoming file its final name. The same content may be stored again, also at the same time."""
-    os.fchmod(file.fileno(), MODE)
+    os.fchmod(file.fileno(), FILE_MODE)
     os.fsync(file.fileno())
     Path(file.name).replace(path_of(sha256))
     handle = os.open(folder(), os.O_RDONLY | os.O_DIRECTORY)
@@ -63,12 +63,12 @@ def entry_of(version: CodeVersion, path: str) -> dict[str, Any]:
     raise MissingError(f"{version} has no file {path!r}.")
 
 
-def read_file(version: CodeVersion, path: str, at_most: int) -> bytes:
+def read_file(version: CodeVersion, path: str, max_bytes: int) -> bytes:
     """Return the first bytes of a file, read directly from the tar at the offset in the file list."""
     entry = entry_of(version, path)
     with _open(version) as tar:
         tar.seek(entry["offset"])
-        return tar.read(min(entry["size"], at_most))
+        return tar.read(min(entry["size"], max_bytes))
 
 
 def open_file(version: CodeVersion, path: str) -> Iterator[bytes]:

@@ -38,7 +38,7 @@ def owned_project(request: HttpRequest, pk: int) -> Project:
 # The list
 
 
-def for_lists(projects: QuerySet[Project], user: User) -> QuerySet[Project]:
+def with_list_columns(projects: QuerySet[Project], user: User) -> QuerySet[Project]:
     """Annotate projects with the columns of the list, in one query; those with the newest code come first."""
 
     def count(rows: QuerySet[Any]) -> Coalesce:
@@ -67,7 +67,7 @@ def project_list(request: HttpRequest) -> HttpResponse:
     if asked["q"]:
         by_owner = Q(created_by__username__icontains=asked["q"])
         projects = projects.filter(Q(name__icontains=asked["q"]) | Q(description__icontains=asked["q"]) | by_owner)
-    page = Paginator(for_lists(projects, user), PAGE_SIZE).get_page(request.GET.get("page"))
+    page = Paginator(with_list_columns(projects, user), PAGE_SIZE).get_page(request.GET.get("page"))
     return render(request, "projects/list.html", {"page": page, "asked": asked, "is_filtered": any(asked.values())})
 
 

@@ -138,8 +138,8 @@ def _choose_free_gpus(job: Job, count: int, now: datetime) -> dict[int, int]:
     free = Counter(str(node) for node in usable.values_list("node", flat=True))
     reserved = {
         str(row.node_id)
-        for row in reservations.in_force(now)
-        if row.start <= now + RESERVATION_LOOKAHEAD and job.submitted_by_id not in reservations.owners(row)
+        for row in reservations.active_or_upcoming(now)
+        if row.start <= now + RESERVATION_LOOKAHEAD and job.submitted_by_id not in reservations.owner_ids(row)
     }
     allowed = availability_of(nodes, job.environment_id).ids - reserved
     found = place({node: free[node] for node in sorted(free)}, count, spread=True, allowed=allowed)

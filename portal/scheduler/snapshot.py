@@ -380,14 +380,14 @@ def _limits(
 
 
 def _reservations(now: datetime) -> Iterator[types.Reservation]:
-    for row in reservations.in_force(now):
+    for row in reservations.active_or_upcoming(now):
         yield types.Reservation(
             row.name,
             str(row.node_id),
             row.gpus,
             row.start.timestamp(),
             row.end.timestamp(),
-            frozenset(map(str, reservations.owners(row))),
+            frozenset(map(str, reservations.owner_ids(row))),
         )
 
 

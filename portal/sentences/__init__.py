@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from portal.sentences import agents, alarms, causes, changes, container_ends, events, failures, forecasts, reasons
-from portal.sentences.causes import explained
+from portal.sentences.causes import explain_cause
 from portal.sentences.registry import SENTENCES
 from scheduling.messages import Message
 
@@ -20,7 +20,7 @@ __all__ = [
     "changes",
     "container_ends",
     "events",
-    "explained",
+    "explain_cause",
     "failures",
     "forecasts",
     "reasons",

@@ -5,7 +5,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from portal.sentences.registry import nested, sentence
+from portal.sentences.registry import nested_sentence, sentence
 
 
 @sentence
@@ -17,7 +17,7 @@ def node_silent(node: str, since: str) -> str:
 @sentence
 def gpu_out_of_use(gpu: str, node: str, reason: Any) -> str:
     # The reason may quote an agent: line breaks must not get into a mail header.
-    why = " ".join(nested(reason).split()).rstrip(".")
+    why = " ".join(nested_sentence(reason).split()).rstrip(".")
     return f"{gpu} of {node} is out of use: {why}."
 
 
@@ -31,7 +31,7 @@ def gpu_reported_twice(node: str) -> str:
 
 @sentence
 def gpu_fault(fault: Any) -> str:
-    return f"{nested(fault)}."
+    return f"{nested_sentence(fault)}."
 
 
 @sentence

@@ -6,7 +6,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from portal.sentences.registry import nested
+from portal.sentences.registry import nested_sentence
 from portal.ui import duration
 
 
@@ -24,28 +24,28 @@ def cause(function: Callable[..., Explanation]) -> Callable[..., Explanation]:
     return function
 
 
-def explained(content: Mapping[str, Any]) -> dict[str, str]:
+def explain_cause(content: Mapping[str, Any]) -> dict[str, str]:
     """Return a cause as it is stored as code, title, detail and advice; empty for none.
 
     A row of an earlier release has its title and advice. A code of another release gives a title without advice.
     """
     if not content or "title" in content:
         return dict(content)
-    code, parameters, detail = content["code"], content["parameters"], nested(content.get("detail"))
+    code, parameters, detail = content["code"], content["parameters"], nested_sentence(content.get("detail"))
     try:
         found = CAUSES[code](**parameters)
     except (KeyError, TypeError):  # another code, or other parameters than ours
         found = Explanation(code.replace("_", " ").capitalize())
     if content.get("ended_early"):
-        detail = f"{detail}\n{EARLY}".strip()
+        detail = f"{detail}\n{EARLY_END}".strip()
     return {"code": code, "title": found.title, "detail": detail, "advice": found.advice}
 
 
-EARLY = "A rank ended without an error while others still worked: all ranks must run the same number of steps."
+EARLY_END = "A rank ended without an error while others still worked: all ranks must run the same number of steps."
 NOT_TRIED_AGAIN = "It has happened too often in a row to be tried again. Report it to an admin, and submit the job again when it is fixed."
 
 
-def _not_the_code(final: bool) -> str:
+def _not_the_codes_fault(final: bool) -> str:
     then = NOT_TRIED_AGAIN if final else "It is tried again; report it to an admin if that fails too."
     return f"This is not your code's fault. {then}"
 
@@ -96,22 +96,22 @@ def node_lost(node: str, fenced: bool, final: bool) -> Explanation:
 
 @cause
 def environment(final: bool) -> Explanation:
-    return Explanation("Its environment was not ready on the node", _not_the_code(final))
+    return Explanation("Its environment was not ready on the node", _not_the_codes_fault(final))
 
 
 @cause
 def node_trouble(node: str, final: bool) -> Explanation:
-    return Explanation(f"The node{f' {node}' if node else ''} could not start it", _not_the_code(final))
+    return Explanation(f"The node{f' {node}' if node else ''} could not start it", _not_the_codes_fault(final))
 
 
 @cause
 def stuck(final: bool) -> Explanation:
-    return Explanation("The node did not get it started in time", _not_the_code(final))
+    return Explanation("The node did not get it started in time", _not_the_codes_fault(final))
 
 
 @cause
 def launch(final: bool) -> Explanation:
-    return Explanation("The ranks could not be brought together", _not_the_code(final))
+    return Explanation("The ranks could not be brought together", _not_the_codes_fault(final))
 
 
 # --- memory, disk and devices ------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from portal.sentences import words
-from portal.sentences.registry import nested, sentence
-from portal.sentences.spans import length, span
+from portal.sentences.registry import nested_sentence, sentence
+from portal.sentences.spans import rough_duration, wait_range
 
 KINDS = {
     "gpus": "fewer GPUs",
@@ -47,7 +47,7 @@ def other_environment(title: str, nodes: int, runs_elsewhere: bool) -> str:
 
 @sentence
 def shorter_limit(seconds: int, instead_of: int, length_known: bool) -> str:
-    return f"with at most {length(seconds)} instead of {length(instead_of)}"
+    return f"with at most {rough_duration(seconds)} instead of {rough_duration(instead_of)}"
 
 
 @sentence
@@ -83,12 +83,12 @@ def change_starts_now(change: Mapping[str, Any]) -> str:
 def change_starts_sooner(
     change: Mapping[str, Any], low: float, high: float, now_low: float, now_high: float | None
 ) -> str:
-    instead = "" if now_high is None else f" instead of {span(now_low, now_high)}"
-    return _advice(change, f"probably starts {span(low, high)}{instead}")
+    instead = "" if now_high is None else f" instead of {wait_range(now_low, now_high)}"
+    return _advice(change, f"probably starts {wait_range(low, high)}{instead}")
 
 
 def _advice(change: Mapping[str, Any], then: str) -> str:
-    clause, condition = nested(change), _condition(change)
+    clause, condition = nested_sentence(change), _condition(change)
     return f"{clause[0].upper()}{clause[1:]} it {then}.{f' {condition}' if condition else ''}"
 
 

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from portal.sentences.registry import nested, sentence
+from portal.sentences.registry import nested_sentence, sentence
 
 
 @sentence
 def held_failed_gpu(fault: Any) -> str:
-    return f"A GPU of it has failed: {nested(fault)}."
+    return f"A GPU of it has failed: {nested_sentence(fault)}."
 
 
 @sentence

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from portal.sentences.causes import explained
-from portal.sentences.registry import nested, sentence
+from portal.sentences.causes import explain_cause
+from portal.sentences.registry import nested_sentence, sentence
 from portal.sentences.words import devices
 from portal.ui import duration
 
-NAMED_RANKS = 4
+MAX_NAMED_RANKS = 4
 OUTCOMES = {"timed_out": "timed out", "held": "put on hold"}
 """The words for outcomes that differ from their codes."""
 STOP_REASONS = {
@@ -59,7 +59,7 @@ def job_released(user: str) -> str:
 
 @sentence
 def job_requeued(job: int, change: Any) -> str:
-    return f"It has the place of job {job} in the queue, {nested(change).rstrip(',')}."
+    return f"It has the place of job {job} in the queue, {nested_sentence(change).rstrip(',')}."
 
 
 # --- attempts ----------------------------------------------------------------------------------------------------
@@ -98,13 +98,13 @@ def attempt_stopping(attempt: int, reason: str, resumable: bool) -> str:
 
 @sentence
 def attempt_ended(attempt: int, outcome: str, cause: Mapping[str, Any] | None) -> str:
-    why = f" {explained(cause)['title']}." if cause else ""
+    why = f" {explain_cause(cause)['title']}." if cause else ""
     return f"Attempt {attempt} ended: {OUTCOMES.get(outcome, outcome)}.{why}"
 
 
 @sentence
 def outputs_not_sent(complaint: Any) -> str:
-    return nested(complaint)
+    return nested_sentence(complaint)
 
 
 # --- running jobs ------------------------------------------------------------------------------------------------
@@ -149,8 +149,8 @@ def silence(seconds: float, ranks: Sequence[Sequence[str]]) -> str:
             f"No output for {length}: its worker processes (ranks) are alive, but no line of log, no metric and no "
             "checkpoint has come from them."
         )
-    more = len(ranks) - NAMED_RANKS
-    names = ", ".join(rank_on_node(*rank) for rank in ranks[:NAMED_RANKS])
+    more = len(ranks) - MAX_NAMED_RANKS
+    names = ", ".join(rank_on_node(*rank) for rank in ranks[:MAX_NAMED_RANKS])
     names += f" and {more} other{'s' * (more > 1)}" if more > 0 else ""
     verb = "has" if len(ranks) == 1 else "have"
     return f"Some of its worker processes are silent: {names} {verb} printed nothing for {length}. Others continue."

@@ -7,7 +7,7 @@ The classes of these messages are in ``scheduling/failures.py``, ``portal/schedu
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from portal.sentences.registry import nested, sentence
+from portal.sentences.registry import nested_sentence, sentence
 
 
 @sentence
@@ -42,7 +42,7 @@ def parameters_refused(error: str) -> str:
 
 @sentence
 def plan_refused(violations: Sequence[Mapping[str, Any]]) -> str:
-    return f"The plan was refused: {' '.join(nested(each) for each in violations)}"
+    return f"The plan was refused: {' '.join(nested_sentence(each) for each in violations)}"
 
 
 # --- simulations -------------------------------------------------------------------------------------------------

@@ -11,10 +11,10 @@ from django.template.loader import render_to_string
 
 from portal.sentences import words
 from portal.sentences.events import silence
-from portal.sentences.registry import nested
+from portal.sentences.registry import nested_sentence
 from portal.ui import duration
 
-MAX_SUBJECT = 150
+MAX_SUBJECT_CHARACTERS = 150
 
 
 class Mail(NamedTuple):
@@ -45,10 +45,10 @@ def password_reset(user: str, path: str) -> Mail:
 @mail
 def lab_alarms(alarms: Sequence[Mapping[str, Any]]) -> Mail:
     """``alarms``: for each the message, and the path of the page where it can be fixed."""
-    shown = [{"text": nested(each["message"]), "path": each["path"]} for each in alarms]
+    shown = [{"text": nested_sentence(each["message"]), "path": each["path"]} for each in alarms]
     what = shown[0]["text"].rstrip(".") if len(shown) == 1 else f"{len(shown)} things in the lab need an admin"
     text = render_to_string("cluster/mail_alarms.txt", {"alarms": shown, "site": settings.SITE_URL})
-    return Mail(f"Schedulearn: {what}"[:MAX_SUBJECT], text)
+    return Mail(f"Schedulearn: {what}"[:MAX_SUBJECT_CHARACTERS], text)
 
 
 @mail
@@ -73,4 +73,4 @@ def job_silent(
 def utilisation(gpus: int, cpu_slots: bool, lowest: int, highest: int) -> str:
     """Return how much some GPUs do: ``2 GPUs are at 0 to 3 % utilisation``."""
     span = f"{lowest} to {highest}" if lowest != highest else f"{lowest}"
-    return f"{words.devices(gpus, cpu_slots)} {words.are(gpus)} at {span}\u00a0% utilisation"
+    return f"{words.devices(gpus, cpu_slots)} {words.is_or_are(gpus)} at {span}\u00a0% utilisation"

@@ -6,8 +6,8 @@ The classes of these messages are in ``scheduling/toolkit/reasons.py``, in the p
 from typing import Any
 
 from portal.sentences import words
-from portal.sentences.registry import nested, sentence
-from portal.sentences.words import are, capitalised, clause, duration, gpus, jobs_are
+from portal.sentences.registry import nested_sentence, sentence
+from portal.sentences.words import capitalised, clause, duration, gpus, is_or_are, jobs_are
 from portal.sentences.words import minutes as in_minutes
 
 
@@ -47,7 +47,7 @@ def above_limit(needed: int, limit: int, name: str) -> str:
 
 @sentence
 def limit_reached(needed: int, limit: int, name: str, held: int, promised: bool) -> str:
-    taken = f"{held} {are(held)} in use{' or promised' if promised else ''}"
+    taken = f"{held} {is_or_are(held)} in use{' or promised' if promised else ''}"
     return f"The limit of {gpus(limit)} for {name} is reached: {taken} and it needs {needed}."
 
 
@@ -92,7 +92,7 @@ def _why_closed(why: str, problem: dict[str, Any] | None) -> str:
 
 @sentence
 def environment_preparing(title: str, node: str, percent: int, detail: Any) -> str:
-    doing = f" ({nested(detail)})" if detail else ""
+    doing = f" ({nested_sentence(detail)})" if detail else ""
     return f"Its environment {title} is being prepared on node {node}: {percent} %{doing}."
 
 
@@ -103,7 +103,7 @@ def environment_planned(title: str) -> str:
 
 @sentence
 def environment_failed(title: str, node: str, detail: Any) -> str:
-    return f"Its environment {title} could not be prepared on node {node}{f': {nested(detail)}' if detail else '.'}"
+    return f"Its environment {title} could not be prepared on node {node}{f': {nested_sentence(detail)}' if detail else '.'}"
 
 
 # --- too few GPUs ------------------------------------------------------------------------------------------------
@@ -114,35 +114,37 @@ def none_free(ahead: int, total: int, everywhere: bool, kept: bool) -> str:
     whole = "the only GPU" if total == 1 else f"all {total} GPUs"
     where = "" if everywhere else " of the nodes it can run on"
     taken = "in use or kept for jobs ahead of it" if kept else "in use"
-    return _behind(ahead, f"{whole}{where} {are(total)} {taken}")
+    return _after_jobs_ahead(ahead, f"{whole}{where} {is_or_are(total)} {taken}")
 
 
 @sentence
 def too_few_free(ahead: int, needed: int, free: int, kept: bool) -> str:
     for_it = " for it" if kept else ""
-    return _behind(ahead, f"it needs {gpus(needed)} at once and only {free} {are(free)} free{for_it}")
+    return _after_jobs_ahead(ahead, f"it needs {gpus(needed)} at once and only {free} {is_or_are(free)} free{for_it}")
 
 
 @sentence
 def not_under_this_policy(ahead: int, free: int, kept: bool) -> str:
     for_it = " for it" if kept else ""
-    return _behind(ahead, f"under this policy it does not start yet, though {gpus(free)} {are(free)} free{for_it}")
+    return _after_jobs_ahead(
+        ahead, f"under this policy it does not start yet, though {gpus(free)} {is_or_are(free)} free{for_it}"
+    )
 
 
 @sentence
 def too_scattered(ahead: int, needed: int, largest: int, node: str) -> str:
-    return _behind(
+    return _after_jobs_ahead(
         ahead, f"it needs {gpus(needed)} at once; the largest group of free ones is {largest}, on node {node}"
     )
 
 
-def _behind(ahead: int, short: str) -> str:
+def _after_jobs_ahead(ahead: int, short: str) -> str:
     return capitalised(f"{jobs_are(ahead)} ahead of it and {short}" if ahead else short)
 
 
 @sentence
 def promised(count: int) -> str:
-    return f"{gpus(count)} {are(count)} being given back by other jobs; then it starts."
+    return f"{gpus(count)} {is_or_are(count)} being given back by other jobs; then it starts."
 
 
 # --- behind others -----------------------------------------------------------------------------------------------
@@ -182,14 +184,16 @@ def saving(waited: int, needed: int, saved: int) -> str:
 
 @sentence
 def behind_saved(count: int) -> str:
-    return f"{gpus(count)} {are(count)} being saved for a job that has waited too long, and too few others are free."
+    return (
+        f"{gpus(count)} {is_or_are(count)} being saved for a job that has waited too long, and too few others are free."
+    )
 
 
 @sentence
 def beside_reserved(reason: Any, count: int, node: str, name: str, minutes: int, begun: bool) -> str:
     time = in_minutes(minutes)
     until = f"for another {time}" if begun else f"in {time}, before it would surely end"
-    return f"{nested(reason)} {gpus(count)} of node {node} {are(count)} reserved for {name} {until}."
+    return f"{nested_sentence(reason)} {gpus(count)} of node {node} {is_or_are(count)} reserved for {name} {until}."
 
 
 # --- of one policy -----------------------------------------------------------------------------------------------
@@ -197,38 +201,38 @@ def beside_reserved(reason: Any, count: int, node: str, name: str, minutes: int,
 
 @sentence
 def outserved(reason: Any, gpu_hours: float) -> str:
-    return f"{clause(nested(reason))}; it has had {gpu_hours:.1f} GPU-hours, and jobs that had fewer go first."
+    return f"{clause(nested_sentence(reason))}; it has had {gpu_hours:.1f} GPU-hours, and jobs that had fewer go first."
 
 
 @sentence
 def in_turns(reason: Any, minutes: int) -> str:
-    return f"{clause(nested(reason))}; jobs that can be stopped make room after about {minutes} min."
+    return f"{clause(nested_sentence(reason))}; jobs that can be stopped make room after about {minutes} min."
 
 
 @sentence
 def shorter_first(reason: Any, seconds: int) -> str:
     left = f"it has about {duration(seconds)} of work left on one GPU"
-    return f"{clause(nested(reason))}; {left}, and shorter jobs go first."
+    return f"{clause(nested_sentence(reason))}; {left}, and shorter jobs go first."
 
 
 @sentence
 def less_served_first(reason: Any, seconds: int) -> str:
     had = f"how long it takes is not known, it had {duration(seconds)} of one GPU so far"
-    return f"{clause(nested(reason))}; {had}, and those who had less go first."
+    return f"{clause(nested_sentence(reason))}; {had}, and those who had less go first."
 
 
 @sentence
 def worse_off_first(reason: Any, share: float, times: float) -> str:
     return (
-        f"{clause(nested(reason))}; even with its share of {share:.1f} GPUs from now on it takes {times:.1f} times as long "
+        f"{clause(nested_sentence(reason))}; even with its share of {share:.1f} GPUs from now on it takes {times:.1f} times as long "
         "as if it had had that from the start, and who is worse off goes first."
     )
 
 
 @sentence
 def behind_share(reason: Any, account: Any, group: Any) -> str:
-    both = f"{nested(account)}, and {nested(group)}" if group else nested(account)
-    return f"{clause(nested(reason))}; {both}."
+    both = f"{nested_sentence(account)}, and {nested_sentence(group)}" if group else nested_sentence(account)
+    return f"{clause(nested_sentence(reason))}; {both}."
 
 
 @sentence
@@ -274,12 +278,12 @@ def cannot_decide() -> str:
 
 @sentence
 def in_cpu_slots(reason: Any) -> str:
-    return words.in_cpu_slots(nested(reason))
+    return words.in_cpu_slots(nested_sentence(reason))
 
 
 @sentence
 def not_started(why: Any) -> str:
-    return f"It was about to start, but then: {nested(why)} The scheduler tries again."
+    return f"It was about to start, but then: {nested_sentence(why)} The scheduler tries again."
 
 
 DROPPED = {

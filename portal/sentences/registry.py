@@ -15,7 +15,7 @@ def sentence(function: Sentence) -> Sentence:
     return function
 
 
-def nested(content: Any) -> str:
+def nested_sentence(content: Any) -> str:
     """Return the sentence for a message that is a parameter of another one."""
     from portal.sentences import sentence_of  # noqa: PLC0415  # it imports this module
 

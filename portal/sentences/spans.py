@@ -2,27 +2,27 @@
 
 import math
 
-MINUTES_UP_TO = 120
+MAX_MINUTES = 120
 """Above this, spans are given in hours."""
 
 
-def span(low: float, high: float) -> str:
+def wait_range(low: float, high: float) -> str:
     """Describe seconds from now, rounded outwards: ``in 20 to 100 minutes``, ``within 5 minutes``, ``in 3 to 7 hours``."""
     first, last = max(0, math.floor(low / 60)), max(1, math.ceil(high / 60))
-    if last <= MINUTES_UP_TO:
+    if last <= MAX_MINUTES:
         return f"within {_count(last, 'minute')}" if not first else f"in {_between(first, last, 'minute')}"
     hours = math.ceil(last / 60)
     if not first:
         return f"within {_count(hours, 'hour')}"
-    if first < MINUTES_UP_TO:
+    if first < MAX_MINUTES:
         return f"in {_count(first, 'minute')} to {_count(hours, 'hour')}"
     return f"in {_between(first // 60, hours, 'hour')}"
 
 
-def length(seconds: float) -> str:
+def rough_duration(seconds: float) -> str:
     """Describe a length of time: ``24 hours``, ``50 minutes``."""
     minutes = max(1, round(seconds / 60))
-    return _count(minutes, "minute") if minutes < MINUTES_UP_TO else _count(minutes // 60, "hour")
+    return _count(minutes, "minute") if minutes < MAX_MINUTES else _count(minutes // 60, "hour")
 
 
 def _between(first: int, last: int, unit: str) -> str:

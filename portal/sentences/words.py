@@ -14,7 +14,7 @@ def devices(count: int, cpu_slots: bool) -> str:
     return f"{count} CPU slot{'s' * (count != 1)}" if cpu_slots else gpus(count)
 
 
-def are(count: int) -> str:
+def is_or_are(count: int) -> str:
     return "is" if count == 1 else "are"
 
 

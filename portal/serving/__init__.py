@@ -6,5 +6,5 @@ share one address (``make run``). A reverse proxy can do this by path instead.
 
 NODES_PATH = "/agent/"
 """The prefix of all paths that nodes request."""
-TOO_FAST = 4430
+TOO_FAST_CLOSE_CODE = 4430
 """The close code of a WebSocket that sends too much. Its session cannot open another one for a while."""

@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> None:
         connections=connections,
         max_body_bytes=max_body_bytes,
         client_of=session_of,
-        may_send_much=may_send_much,
+        may_send_large_body=may_send_large_body,
         application_close_timeout=2,
         verbosity=0,
         proxy_forwarded_address_header="X-Forwarded-For" if args.proxy_headers else None,
@@ -63,7 +63,7 @@ def max_body_bytes(path: bytes) -> int:
     return (mib << 20) + FORM_BYTES
 
 
-def may_send_much(path: bytes, authorization: str) -> bool:
+def may_send_large_body(path: bytes, authorization: str) -> bool:
     """Return whether a large body may be stored before its request is examined.
 
     Nodes may send outputs and checkpoints once they have reported.

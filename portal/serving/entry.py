@@ -33,7 +33,7 @@ MAX_UNDECIDED = 512
 """Connections that have sent nothing yet. With more, the oldest is closed, so that silent clients never block others."""
 
 
-def for_nodes(head: bytes) -> bool | None:
+def is_for_nodes(head: bytes) -> bool | None:
     """Return whether a connection with these first bytes is for the nodes' process; None when more bytes are needed."""
     method, space, rest = head.partition(b" ")
     if not space:
@@ -83,20 +83,20 @@ async def first_path_is_for_nodes(connection: socket.socket) -> bool | None:
     """Return whether the connection is for the nodes' process; None when the client has disconnected. Raises OSError."""
     pause = RETRY_SECONDS
     while True:
-        await _readable(connection)
+        await _wait_until_readable(connection)
         try:
             head = connection.recv(PEEK_BYTES, socket.MSG_PEEK)
         except BlockingIOError:
             continue
         if not head:
             return None
-        if (answer := for_nodes(head)) is not None:
+        if (answer := is_for_nodes(head)) is not None:
             return answer
         await asyncio.sleep(pause)  # the socket stays readable meanwhile
         pause = min(2 * pause, MAX_RETRY_SECONDS)
 
 
-async def _readable(connection: socket.socket) -> None:
+async def _wait_until_readable(connection: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
 

@@ -21,7 +21,7 @@ from twisted.internet.interfaces import IPushProducer
 from twisted.logger import ILogObserver, STDLibLogObserver, globalLogPublisher
 from zope.interface import implementer
 
-from portal.serving import TOO_FAST
+from portal.serving import TOO_FAST_CLOSE_CODE
 from portal.serving.handover import receive_connections
 
 logger = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class Gate:
         """Open the gate for good: the connection is lost."""
         self._open.set()
 
-    async def passed(self, seconds: float) -> bool:
+    async def wait_until_open(self, seconds: float) -> bool:
         """Wait for room in the buffer; return False when there was none for so long."""
         try:
             await asyncio.wait_for(self._open.wait(), seconds)
@@ -77,7 +77,7 @@ class LimitedRequest(WebRequest):
     def gotLength(self, length: int | None) -> None:  # noqa: N802
         path = self.channel._path  # noqa: SLF001
         authorization = (self.requestHeaders.getRawHeaders(b"authorization") or [b""])[0]
-        self.is_known = self.server.may_send_much(path, authorization.decode("latin-1"))
+        self.is_known = self.server.may_send_large_body(path, authorization.decode("latin-1"))
         self.limit = self.server.max_body_bytes(path)
         if not self.is_known:
             self.limit = min(self.limit, MAX_UNKNOWN_SENDER_BYTES)
@@ -119,7 +119,7 @@ class Flooders:
         self._clock = clock
         self._until: OrderedDict[str, float] = OrderedDict()
 
-    def note(self, client: str) -> None:
+    def add(self, client: str) -> None:
         self._until[client] = self._clock() + FLOOD_SECONDS
         self._until.move_to_end(client)
         if len(self._until) > MAX_FLOODERS:
@@ -166,7 +166,7 @@ class LimitedSocket(WebSocketProtocol):
             self._cut_off()
 
     def _cut_off(self) -> None:
-        self.server.flooders.note(self.client)
+        self.server.flooders.add(self.client)
         self.data = b""  # discards what was received
         self.dropConnection(abort=True)
 
@@ -176,8 +176,8 @@ class PacedServer(Server):
 
     ``connections`` is the socket on which an entry process passes connections, in addition to ``endpoints`` or instead.
     ``max_body_bytes`` gets the path of a request. ``client_of`` gets the cookies of a WebSocket; for "" its address names
-    the client. ``may_send_much`` gets a path and the header Authorization; senders for which it is false may send at most
-    ``MAX_UNKNOWN_SENDER_BYTES``.
+    the client. ``may_send_large_body`` gets a path and the header Authorization; senders for which it is false may send at
+    most ``MAX_UNKNOWN_SENDER_BYTES``.
     """
 
     def __init__(
@@ -188,14 +188,14 @@ class PacedServer(Server):
         max_body_bytes: Callable[[bytes], int],
         connections: socket.socket | None = None,
         client_of: Callable[[str], str] = lambda cookies: "",
-        may_send_much: Callable[[bytes, str], bool] = lambda path, authorization: True,
+        may_send_large_body: Callable[[bytes, str], bool] = lambda path, authorization: True,
         stall_seconds: float = STALL_SECONDS,
         **options: Any,
     ) -> None:
         super().__init__(application, endpoints or ["handed over"], **options)
         self.endpoints = endpoints
         self.max_body_bytes = max_body_bytes
-        self.may_send_much = may_send_much
+        self.may_send_large_body = may_send_large_body
         self.stall_seconds = stall_seconds
         self.client_of = client_of
         self.flooders = Flooders()
@@ -204,7 +204,7 @@ class PacedServer(Server):
         # daphne discards the errors that Twisted logs
         globalLogPublisher.addObserver(cast(ILogObserver, STDLibLogObserver("daphne.server")))
         if connections is not None:
-            reactor.callWhenRunning(self._receive)
+            reactor.callWhenRunning(self._receive_handed_over)
 
     @property
     def http_factory(self) -> LimitedFactory:
@@ -224,7 +224,7 @@ class PacedServer(Server):
         factory.protocol = LimitedSocket
         self._ws_factory = factory
 
-    def _receive(self) -> None:
+    def _receive_handed_over(self) -> None:
         assert self._handed_over is not None  # noqa: S101
         self.http_factory.doStart()
 
@@ -252,8 +252,8 @@ class PacedServer(Server):
         if protocol not in self.connections or self.connections[protocol].get("disconnected"):
             return
         kind = message["type"]
-        if kind == "websocket.close" and message.get("code") == TOO_FAST:
-            self.flooders.note(protocol.client)
+        if kind == "websocket.close" and message.get("code") == TOO_FAST_CLOSE_CODE:
+            self.flooders.add(protocol.client)
         if kind == "http.response.body" and not message.get("more_body") and self._gates.pop(protocol, None):
             protocol.unregisterProducer()
         await super().handle_reply(protocol, message)
@@ -265,11 +265,11 @@ class PacedServer(Server):
             protocol.transport.unregisterProducer()  # that was the HTTP channel, which has ended
             protocol.transport.registerProducer(gate, True)
         elif kind == "websocket.send" or (kind == "http.response.body" and message.get("more_body")):
-            await self._until_room(protocol)
+            await self._wait_for_room(protocol)
 
-    async def _until_room(self, protocol: Any) -> None:
+    async def _wait_for_room(self, protocol: Any) -> None:
         gate = self._gates.get(protocol)
-        if gate is None or await gate.passed(self.stall_seconds):
+        if gate is None or await gate.wait_until_open(self.stall_seconds):
             return
         logger.info("A client that read nothing for %.0f s was disconnected.", self.stall_seconds)
         channel = getattr(protocol, "channel", None)

@@ -65,7 +65,7 @@ def gpu_hours_by_row(report: Usage) -> Chart | None:
         series,
         "GPU-hours",
         stacked=True,
-        across=True,
+        horizontal=True,
     )
 
 
@@ -82,7 +82,7 @@ def waiting_times(report: Usage) -> Chart | None:
             _waiting_series("95th percentile", rows, lambda row: row.p95),
         ],
         charts.SECONDS,
-        across=True,
+        horizontal=True,
     )
 
 
@@ -103,7 +103,7 @@ def entitled_and_used(title: str, rows: Sequence[Statement]) -> Chart | None:
             Series("used", [row.line.used / HOUR for row in shown], "teal"),
         ],
         "GPU-hours",
-        across=True,
+        horizontal=True,
     )
 
 

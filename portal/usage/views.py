@@ -9,7 +9,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from portal.accounts.permissions import signed_in
-from portal.spreadsheets import as_csv
+from portal.spreadsheets import csv_response
 from portal.usage import charts, export, reports, rollups
 from portal.usage.forms import UsageForm, WindowForm
 from portal.usage.reports import Ledger, Usage
@@ -77,7 +77,7 @@ def usage_csv(request: HttpRequest) -> HttpResponse:
     form, report = _usage_report(request)
     if not form.is_valid():
         return usage(request)
-    return as_csv(f"usage-{report.by}-{report.first}-{report.last}", export.usage_rows(report))
+    return csv_response(f"usage-{report.by}-{report.first}-{report.last}", export.usage_rows(report))
 
 
 @require_safe
@@ -85,4 +85,4 @@ def ledger_csv(request: HttpRequest) -> HttpResponse:
     form, report = _ledger_report(request)
     if not form.is_valid():
         return ledger(request)
-    return as_csv(f"ledger-{report.first}-{report.last}", export.ledger_rows(report))
+    return csv_response(f"ledger-{report.first}-{report.last}", export.ledger_rows(report))

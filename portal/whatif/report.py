@@ -226,7 +226,7 @@ def comparison_charts(columns: Sequence[Column]) -> list[Chart]:
             Series(measure.name, [measure.value_in(column.figures["total"]) for column in shown])
             for measure in measures
         ]
-        return charts.bars(title, labels, series, unit, across=True)
+        return charts.bars(title, labels, series, unit, horizontal=True)
 
     people = [line.name for line in turnaround_rows(shown, "people")]
     busiest = sorted(people, key=lambda name: -shown[0].figures["people"][name]["gpu_hours"])[:MAX_BARS]
@@ -245,7 +245,7 @@ def comparison_charts(columns: Sequence[Column]) -> list[Chart]:
                     for column in shown
                 ],
                 charts.SECONDS,
-                across=True,
+                horizontal=True,
                 desc="" if len(people) <= MAX_BARS else f"The {MAX_BARS} who used the most GPU time.",
             )
         )

@@ -112,13 +112,13 @@ def month_simulated() -> dict[str, Any]:
 def demo_lab() -> dict[str, int]:
     """What ``manage.py demo`` fills a lab with, and Alice as an admin of it."""
     from portal.ops.demo import month
-    from portal.ops.demo.workload import Size
+    from portal.ops.demo.workload import LabSize
 
     now = timezone.now()
-    written = month.fill(now, Size(4, 4), "http://127.0.0.1:1")
+    written = month.fill(now, LabSize(4, 4), "http://127.0.0.1:1")
     User.objects.create_user("alice", "alice@demo.invalid", PASSWORD, is_staff=True)
     Node.objects.update(last_seen_at=now, ready=True)
-    resized = max(written.ran, key=lambda ran: len(ran.simulated.resizes))
+    resized = max(written.attempt_records, key=lambda record: len(record.simulated.resizes))
     return {"node": Node.objects.order_by("pk")[0].pk, "resized": resized.job.pk}
 
 

@@ -91,8 +91,8 @@ def test_a_refusal_is_said_in_place_and_the_next_try_works(page: Page) -> None:
 
 @pytest.mark.thorough
 def test_what_is_stopped_after_it_arrived_may_have_been_stored(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
-    stopped, take = threading.Event(), archive.take
-    monkeypatch.setattr(archive, "take", lambda uploads: take(uploads) if stopped.wait(20) else None)
+    stopped, take = threading.Event(), archive.store_upload
+    monkeypatch.setattr(archive, "store_upload", lambda uploads: take(uploads) if stopped.wait(20) else None)
     drop(page, "train.py", b"print(1)\n")
     expect(page.locator("[data-what]")).to_contain_text("Looking at what is in it")
     page.get_by_role("button", name="Stop").click()

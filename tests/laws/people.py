@@ -143,9 +143,9 @@ def make_world() -> World:
 
 
 @cache
-def unpacked(source: bytes, home: Path) -> archive.Unpacked:
+def unpacked(source: bytes, home: Path) -> archive.StoredUpload:
     """The store in ``home`` keeps code by its hash, across the tests of a run. Some tests have a home of their own."""
-    return archive.take([("train.py", io.BytesIO(source))])
+    return archive.store_upload([("train.py", io.BytesIO(source))])
 
 
 def make_project(owner: User, name: str, source: bytes) -> tuple[Project, CodeVersion]:

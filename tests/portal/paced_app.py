@@ -85,7 +85,7 @@ if __name__ == "__main__":
         stall_seconds=stall_seconds,
         verbosity=0,
         client_of=lambda cookies: cookies,
-        may_send_much=lambda path, authorization: path != b"/agent/echo" or authorization == "Bearer known",
+        may_send_large_body=lambda path, authorization: path != b"/agent/echo" or authorization == "Bearer known",
         ready_callable=lambda: print(port, flush=True),
     )
     server.run()

@@ -165,7 +165,7 @@ class TestCode:
     ) -> None:
         from portal.projects import archive
 
-        monkeypatch.setattr(archive, "take", lambda uploads: pytest.fail("it was unpacked"))
+        monkeypatch.setattr(archive, "store_upload", lambda uploads: pytest.fail("it was unpacked"))
         response = Script(world.victor).post(
             f"projects/{world.project.pk}/code/?name=x.py", b"print(1)", content_type="application/octet-stream"
         )

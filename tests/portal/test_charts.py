@@ -63,7 +63,7 @@ def test_a_gap_in_the_values_is_a_gap_in_the_line() -> None:
 
 def test_a_line_may_be_drawn_on_over_gaps_and_ends_where_its_values_end() -> None:
     values = [5.0 if x % 2 else None for x in range(60)]
-    chart = charts.lines("L", range(100), [Series("s", [*values, *[None] * 40])], bridged=True)
+    chart = charts.lines("L", range(100), [Series("s", [*values, *[None] * 40])], bridge_gaps=True)
     for picture in pictures(chart):
         (path,), (dot,) = of_class(picture, "line"), of_class(picture, "dot")
         assert path.get("d", "").count("M") == 1
@@ -119,7 +119,7 @@ def test_any_values_make_a_picture_whose_marks_stay_inside(
     labels = [date(2026, 1, 1) + timedelta(days=n) for n in range(len(values))]
     words = labels if days else [f"n{n}" for n in range(len(values))]
     for chart in (
-        charts.bars("x", words, [Series("a", values), Series("b", [1] * len(values))], unit, across=flag),
+        charts.bars("x", words, [Series("a", values), Series("b", [1] * len(values))], unit, horizontal=flag),
         charts.lines("x", labels, [Series("a", values)], unit, step=flag),
     ):
         for picture in pictures(chart):

@@ -28,7 +28,7 @@ from portal.scheduler.cycle import InCpuSlots
 from portal.scheduler.events import DriverMoved, Moving, Resized
 from portal.scheduler.models import Cycle, SchedulerConfig
 from portal.sentences import SENTENCES, sentence_of
-from portal.sentences.causes import CAUSES, explained
+from portal.sentences.causes import CAUSES, explain_cause
 from portal.sentences.events import OUTCOMES, STATES, STOP_REASONS
 from portal.sentences.mails import MAILS
 from portal.sentences.reasons import DROPPED
@@ -177,9 +177,9 @@ def test_the_parameters_that_the_log_gives_are_those_of_the_words() -> None:
 
 def test_the_cause_of_another_release_is_shown_by_its_code() -> None:
     unknown = {"code": "power_cut", "parameters": {"node": "a"}, "detail": "dark", "ended_early": False}
-    assert explained(unknown) == {"code": "power_cut", "title": "Power cut", "detail": "dark", "advice": ""}
+    assert explain_cause(unknown) == {"code": "power_cut", "title": "Power cut", "detail": "dark", "advice": ""}
     other = {"code": "node_lost", "parameters": {"rack": 3}, "detail": "", "ended_early": False}
-    assert explained(other)["title"] == "Node lost"
+    assert explain_cause(other)["title"] == "Node lost"
 
 
 # --- rows of the release before ----------------------------------------------------------------------------------

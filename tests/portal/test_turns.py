@@ -7,26 +7,26 @@ import pytest
 
 from portal import callers
 from portal.accounts.models import User
-from portal.asgi import Lanes
+from portal.asgi import RequestLimits
 from portal.projects import archive, services
 from portal.projects.errors import BadArchiveError
 from portal.refused import Refused
-from portal.turns import BusyError, Turns
+from portal.user_slots import BusyError, UserSlots
 from tests.portal import jobs_world as world
 
 
 def test_each_user_has_one_turn_and_all_together_a_few() -> None:
-    turns = Turns(2)
-    with turns.of(1):
-        with pytest.raises(BusyError), turns.of(1):
+    slots = UserSlots(2)
+    with slots.hold(1):
+        with pytest.raises(BusyError), slots.hold(1):
             pass
-        with turns.of(2), pytest.raises(BusyError), turns.of(3):
+        with slots.hold(2), pytest.raises(BusyError), slots.hold(3):
             pass
-        with turns.of(3):
+        with slots.hold(3):
             pass
-    with pytest.raises(ValueError, match="its own"), turns.of(1):
+    with pytest.raises(ValueError, match="its own"), slots.hold(1):
         raise ValueError("its own")
-    with turns.of(1):
+    with slots.hold(1):
         pass
 
 
@@ -36,7 +36,7 @@ def test_a_second_upload_waits_for_the_first_of_the_same_user(monkeypatch: pytes
     project, other = world.make_project(ada), world.make_project(ben)
     seen: list[str] = []
 
-    def take(uploads: Any) -> archive.Unpacked:
+    def take(uploads: Any) -> archive.StoredUpload:
         with pytest.raises(Refused) as refused:
             services.store_code(ada, project, uploads)
         assert refused.value.code == "limit"
@@ -46,7 +46,7 @@ def test_a_second_upload_waits_for_the_first_of_the_same_user(monkeypatch: pytes
                 services.store_code(ben, other, uploads)
         raise BadArchiveError("no archive")
 
-    monkeypatch.setattr(archive, "take", take)
+    monkeypatch.setattr(archive, "store_upload", take)
     for _ in range(2):  # the turn ends with the refusal
         seen.clear()
         with pytest.raises(BadArchiveError):
@@ -62,12 +62,12 @@ async def test_uploads_that_wait_keep_no_page_waiting() -> None:
         if scope["method"] == "POST":
             await unpacked.wait()
 
-    lanes = Lanes(inner, 2)
+    limits = RequestLimits(inner, 2)
     paths = ["/projects/3/code", "/api/v1/projects/4/code/"] * 20
-    uploads = [asyncio.create_task(lanes({"method": "POST", "path": path}, None, None)) for path in paths]
+    uploads = [asyncio.create_task(limits({"method": "POST", "path": path}, None, None)) for path in paths]
     await asyncio.sleep(0)
     for path in ("/projects/3/", "/projects/3/code/1/", "/jobs/"):
-        await asyncio.wait_for(lanes({"method": "GET", "path": path}, None, None), 30)
+        await asyncio.wait_for(limits({"method": "GET", "path": path}, None, None), 30)
     unpacked.set()
     await asyncio.gather(*uploads)
 
@@ -81,13 +81,13 @@ async def test_changes_of_one_user_are_made_one_after_another() -> None:
         await go_on.wait()
 
     for user in (1001, 1002):
-        callers.known.learn(f"token of {user}", user)
-    lanes = Lanes(inner, 40)
+        callers.known_callers.remember(f"token of {user}", user)
+    limits = RequestLimits(inner, 40)
 
     def ask(method: str, path: str, user: int | None) -> asyncio.Task[None]:
         headers = [(b"authorization", f"Bearer token of {user}".encode())] if user else []
         scope = {"method": method, "path": path, "headers": headers, "client": ("192.0.2.7", 5000)}
-        return asyncio.create_task(lanes(scope, None, None))
+        return asyncio.create_task(limits(scope, None, None))
 
     asked = [ask(method, f"/{method}", 1001) for method in ("POST", "PUT", "PATCH", "DELETE")]
     asked += [ask("GET", "/read", 1001), ask("POST", "/other", 1002), ask("POST", "/a", None), ask("POST", "/b", None)]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from django.utils.html import escape
 from django.utils.safestring import SafeString, mark_safe
 
-from portal.charts import LETTER, SIZES, Size, time_ticks
+from portal.charts import LETTER_WIDTH, SIZES, Size, time_ticks
 from portal.jobs.resize_timeline.timeline import ResizeTimeline, Segment
 from portal.ui import counted
 
@@ -74,7 +74,7 @@ def _bars(frame: Frame, timeline: ResizeTimeline, now: datetime) -> Iterator[str
             f'<rect class="segment tone-{"teal" if segment.attempt % 2 else "violet"}" x="{left:.1f}" y="{top:.1f}"'
             f' width="{width:.1f}" height="{height:.1f}"><title>{title}</title></rect>'
         )
-        label = next((each for each in (words, str(segment.gpus)) if len(each) * LETTER + 8 <= width), "")
+        label = next((each for each in (words, str(segment.gpus)) if len(each) * LETTER_WIDTH + 8 <= width), "")
         if label and height >= 16:
             x, y = left + width / 2, TOP + HEIGHT - height / 2 + 4
             yield f'<text class="name" x="{x:.1f}" y="{y:.1f}" text-anchor="middle">{escape(label)}</text>'

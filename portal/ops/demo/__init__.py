@@ -5,7 +5,7 @@ the folder leaves nothing behind.
 
     people      who works there, in which groups, on which projects
     workload    what they submitted in the last month (pure)
-    play        what ran where and when, decided by the project's own policies in the simulator (pure)
+    simulation  what ran where and when, decided by the project's own policies in the simulator (pure)
     rows        the month as jobs, attempts, containers, allocations, history and curves
     files       logs and outputs
     monitoring  the readings of the GPUs, hour by hour

@@ -13,9 +13,9 @@ from django.conf import settings
 from portal.jobs import logs, metrics, outputs
 from portal.jobs.models import Container, JobState, LogStream, MetricPoint, Outcome, Output, Progress, StepStat
 from portal.ops.demo import monitoring, people
-from portal.ops.demo.inserts import insert
-from portal.ops.demo.play import END
-from portal.ops.demo.rows import Ran, Written
+from portal.ops.demo.inserts import insert_rows
+from portal.ops.demo.rows import AttemptRecord, MonthRows
+from portal.ops.demo.simulation import END
 from portal.ui import counted
 from runners.agent.reconcile import JournalEntry
 from runners.demo import programs
@@ -25,21 +25,21 @@ from runners.host.node_files import NodeFiles
 from runners.messages.launch import Running
 from runners.spec import RunSpec
 
-LINES = 36
+MAX_TRAINING_LINES = 36
 """The maximum of lines about training in a log."""
-OTHERS_LINES = 5
+OTHER_RANK_LINES = 5
 """Lines in the log of a rank other than the first."""
 MAX_LOGGED_RANKS = 4
-POINTS = 24
+MAX_CURVE_POINTS = 24
 """The maximum of points in a curve."""
-MIN_SECONDS = 240.0
+MIN_CURVE_SECONDS = 240.0
 """Attempts that trained for a shorter time have no curves."""
-WITH_OUTPUTS = 150
+JOBS_WITH_OUTPUTS = 150
 """How many of the last jobs that succeeded have output files."""
 
 
 @dataclass(slots=True)
-class Text:
+class OutputStream:
     """One output stream: what was printed, and when."""
 
     name: str
@@ -66,146 +66,152 @@ class Trajectory:
         return self.since + (self.until - self.since) * part
 
 
-def trajectories(written: Written) -> dict[int, Trajectory]:
+def trajectories(written: MonthRows) -> dict[int, Trajectory]:
     """Return the trajectory of each attempt that trained, by attempt."""
     parts: dict[int, tuple[float, float]] = {}
     reached: dict[int, float] = {}
     trainings: dict[int, Training] = {}
-    began = [(ran, ran.began) for ran in written.ran if ran.began is not None]
-    for ran, since in began:
-        ask = ran.story.ask
-        until = _until(ran)
-        first = reached.get(ran.job.pk, 0.0) if ran.job.resumable else 0.0
-        if ran.simulated.ended is None:
-            last = first + (1 - first) * (until - since) / (until - since + ran.story.left_seconds)
-        elif ran.attempt.outcome == Outcome.SUCCEEDED:
+    began = [(record, record.began) for record in written.attempt_records if record.began is not None]
+    for record, since in began:
+        request = record.simulated_job.request
+        until = _training_end(record)
+        first = reached.get(record.job.pk, 0.0) if record.job.resumable else 0.0
+        if record.simulated.ended is None:
+            last = first + (1 - first) * (until - since) / (until - since + record.simulated_job.remaining_seconds)
+        elif record.attempt.outcome == Outcome.SUCCEEDED:
             last = 1.0
-        elif ran.attempt.outcome == Outcome.FAILED:
-            last = ask.seconds / ask.whole_seconds
+        elif record.attempt.outcome == Outcome.FAILED:
+            last = request.seconds / request.whole_seconds
         else:
-            last = first + (1 - first) * min(0.9, (until - since) / ask.whole_seconds)
+            last = first + (1 - first) * min(0.9, (until - since) / request.whole_seconds)
         last = min(1.0, max(first, last))
-        parts[ran.attempt.pk], reached[ran.job.pk] = (first, last), last
-        trainings[ran.job.pk] = _training(ran, since, first)  # all attempts of a job have that of its last one
+        parts[record.attempt.pk], reached[record.job.pk] = (first, last), last
+        trainings[record.job.pk] = _training(record, since, first)  # all attempts of a job have that of its last one
     return {
-        ran.attempt.pk: Trajectory(since, _until(ran), *parts[ran.attempt.pk], trainings[ran.job.pk])
-        for ran, since in began
+        record.attempt.pk: Trajectory(since, _training_end(record), *parts[record.attempt.pk], trainings[record.job.pk])
+        for record, since in began
     }
 
 
-def _until(ran: Ran) -> float:
-    return ran.simulated.stopped_at or ran.simulated.ended or END
+def _training_end(record: AttemptRecord) -> float:
+    return record.simulated.stopped_at or record.simulated.ended or END
 
 
-def _training(ran: Ran, since: float, first: float) -> Training:
+def _training(record: AttemptRecord, since: float, first: float) -> Training:
     """Return the job's training, with as many steps as fit into its time if it runs at the end of the month."""
-    ask = ran.story.ask
-    seconds = ask.whole_seconds
-    if ran.simulated.ended is None:
-        seconds = (END - since + ran.story.left_seconds) / (1 - first)
-    return Training.for_job(ask.number, seconds, ask.min_gpus, diverges=ask.fate == "nan")
+    request = record.simulated_job.request
+    seconds = request.whole_seconds
+    if record.simulated.ended is None:
+        seconds = (END - since + record.simulated_job.remaining_seconds) / (1 - first)
+    return Training.for_job(request.number, seconds, request.min_gpus, diverges=request.fate == "nan")
 
 
 # --- logs --------------------------------------------------------------------------------------------------------
 
 
-def write_logs(written: Written, found: Mapping[int, Trajectory]) -> None:
+def write_logs(written: MonthRows, found: Mapping[int, Trajectory]) -> None:
     """Write a log for every container that ran."""
     rows: list[LogStream] = []
-    for ran in written.ran:
-        for part, texts in _texts(ran, found.get(ran.attempt.pk)):
+    for record in written.attempt_records:
+        for part, texts in _streams_by_container(record, found.get(record.attempt.pk)):
             running = part.state != "EXITED"
             home = _scribe(part) if running else None
-            rows += [_store(part, text, written, closed=not running, copy_to=home) for text in texts if text.printed]
+            rows += [
+                _store_stream(part, text, written, closed=not running, copy_to=home) for text in texts if text.printed
+            ]
     LogStream.objects.bulk_create(rows, batch_size=500)
 
 
-def _texts(ran: Ran, trajectory: Trajectory | None) -> Iterator[tuple[Container, list[Text]]]:
-    if ran.driver is not None and trajectory is not None:
-        yield ran.driver, [_drivers(ran, trajectory)]
+def _streams_by_container(
+    record: AttemptRecord, trajectory: Trajectory | None
+) -> Iterator[tuple[Container, list[OutputStream]]]:
+    if record.driver is not None and trajectory is not None:
+        yield record.driver, [_driver_stream(record, trajectory)]
     rank = 0
-    for piece, part in zip(ran.simulated.pieces, ran.hosts, strict=True):
+    for holding, part in zip(record.simulated.holdings, record.hosts, strict=True):
         if trajectory is None or part.running_at is None:
             continue
-        since = trajectory.since if piece.since == ran.simulated.placed else piece.since + 12.0
-        until = min(piece.asked_back or piece.until or END, trajectory.until)
+        since = trajectory.since if holding.since == record.simulated.placed else holding.since + 12.0
+        until = min(holding.release_requested or holding.until or END, trajectory.until)
         command = " ".join(part.spec["command"])
-        setup = Text(
+        setup = OutputStream(
             "setup", "set-up", [(since - 2, "Code is unpacked in /workspace.\n"), (since - 1, f"Starting {command}\n")]
         )
         texts = [setup]
         for slot in range(int(part.spec["slots"])):
-            text = Text(str(slot), f"rank {rank}")
+            text = OutputStream(str(slot), f"rank {rank}")
             if rank == 0:
-                _first_rank(ran, trajectory, text)
-            elif rank < MAX_LOGGED_RANKS and ran.story.ask.fate not in SILENT_BEFORE_TRAINING:
-                _other_rank(trajectory, text, rank, since, until)
+                _print_first_rank(record, trajectory, text)
+            elif rank < MAX_LOGGED_RANKS and record.simulated_job.request.fate not in SILENT_BEFORE_TRAINING:
+                _print_other_rank(trajectory, text, rank, since, until)
             texts.append(text)
             rank += 1
-        _end_of_setup(ran, part, setup, until)
+        _print_setup_end(record, part, setup, until)
         yield part, texts
 
 
-def _drivers(ran: Ran, trajectory: Trajectory) -> Text:
-    printed = [(trajectory.since - 3, f"The job now has {counted(_ranks(ran, trajectory.since), 'rank')}.\n")]
-    for when, before, after in ran.simulated.resizes:
+def _driver_stream(record: AttemptRecord, trajectory: Trajectory) -> OutputStream:
+    printed = [(trajectory.since - 3, f"The job now has {counted(_count_gpus(record, trajectory.since), 'rank')}.\n")]
+    for when, before, after in record.simulated.resizes:
         if trajectory.since <= when < trajectory.until:
             change = f"{abs(after - before)} {'more' if after > before else 'fewer'} than before"
             printed.append((when + 3, f"The job now has {counted(after, 'rank')}, {change}.\n"))
-    return Text("setup", "set-up", printed)
+    return OutputStream("setup", "set-up", printed)
 
 
-def _ranks(ran: Ran, when: float) -> int:
+def _count_gpus(record: AttemptRecord, when: float) -> int:
     """Return how many GPUs the attempt had then."""
     return sum(
-        piece.gpus
-        for piece in ran.simulated.pieces
-        if piece.since <= when < (piece.asked_back or piece.until or END + 1)
+        holding.gpus
+        for holding in record.simulated.holdings
+        if holding.since <= when < (holding.release_requested or holding.until or END + 1)
     )
 
 
-def _first_rank(ran: Ran, trajectory: Trajectory, text: Text) -> None:
-    ask, training = ran.story.ask, trajectory.training
-    if ask.fate not in SILENT_BEFORE_TRAINING or ran.attempt.outcome != Outcome.FAILED:
-        text.printed.append((trajectory.since, programs.first_lines(1000 * (6 + ask.number % 90), ask.number)))
+def _print_first_rank(record: AttemptRecord, trajectory: Trajectory, text: OutputStream) -> None:
+    request, training = record.simulated_job.request, trajectory.training
+    if request.fate not in SILENT_BEFORE_TRAINING or record.attempt.outcome != Outcome.FAILED:
+        text.printed.append((trajectory.since, programs.first_lines(1000 * (6 + request.number % 90), request.number)))
         if trajectory.first > 0:
             text.printed.append((trajectory.since + 1, f"Restored the checkpoint of step {trajectory.step(0):,}.\n"))
-        lines = max(1, min(LINES, int((trajectory.until - trajectory.since) / 40)))
+        lines = max(1, min(MAX_TRAINING_LINES, int((trajectory.until - trajectory.since) / 40)))
         for number in range(1, lines + 1):
             part = number / (lines + 1)
             text.printed.append(
                 (
                     trajectory.at(part),
-                    training.progress_line(trajectory.step(part), _ranks(ran, trajectory.at(part)) or 1),
+                    training.progress_line(trajectory.step(part), _count_gpus(record, trajectory.at(part)) or 1),
                 )
             )
-            if ran.job.resumable and number % 12 == 0:
+            if record.job.resumable and number % 12 == 0:
                 text.printed.append((trajectory.at(part), f"Saved a checkpoint at step {trajectory.step(part):,}.\n"))
-    if ran.attempt.outcome == Outcome.FAILED and ask.fate in ENDINGS:
-        text.printed.append((trajectory.until, ENDINGS[ask.fate].text))
-    elif ran.attempt.outcome == Outcome.SUCCEEDED:
+    if record.attempt.outcome == Outcome.FAILED and request.fate in ENDINGS:
+        text.printed.append((trajectory.until, ENDINGS[request.fate].text))
+    elif record.attempt.outcome == Outcome.SUCCEEDED:
         text.printed.append((trajectory.until, programs.last_lines(training)))
 
 
-def _other_rank(trajectory: Trajectory, text: Text, rank: int, since: float, until: float) -> None:
+def _print_other_rank(trajectory: Trajectory, text: OutputStream, rank: int, since: float, until: float) -> None:
     span = max(1e-9, trajectory.until - trajectory.since)
-    for number in range(1, OTHERS_LINES + 1):
-        when = since + (until - since) * number / (OTHERS_LINES + 1)
+    for number in range(1, OTHER_RANK_LINES + 1):
+        when = since + (until - since) * number / (OTHER_RANK_LINES + 1)
         text.printed.append(
             (when, trajectory.training.waiting_line(trajectory.step((when - trajectory.since) / span), rank))
         )
 
 
-def _end_of_setup(ran: Ran, part: Container, setup: Text, until: float) -> None:
+def _print_setup_end(record: AttemptRecord, part: Container, setup: OutputStream, until: float) -> None:
     if part.exit_reason == "exited" and part.exit_code:
         setup.printed.append((until + 1, f"The command ended with exit code {part.exit_code}.\n"))
     elif part.exit_reason == "stopped":
         setup.printed.append((until, "The container was asked to stop: SIGTERM is sent to the program.\n"))
-    if part.exit_reason == "stopped" and ran.job.resumable:
+    if part.exit_reason == "stopped" and record.job.resumable:
         setup.printed.append((until + 2, "A checkpoint was written before the program ended.\n"))
 
 
-def _store(part: Container, text: Text, written: Written, *, closed: bool, copy_to: Path | None) -> LogStream:
+def _store_stream(
+    part: Container, text: OutputStream, written: MonthRows, *, closed: bool, copy_to: Path | None
+) -> LogStream:
     """Write a stream's bytes and time marks to the log store's files; return its row, which is not saved yet."""
     data, marks = bytearray(), bytearray()
     for when, printed in text.printed:
@@ -233,19 +239,19 @@ def _write(folder: Path, name: str, data: bytes, marks: bytes) -> None:
 # --- curves --------------------------------------------------------------------------------------------------------
 
 
-def write_curves(written: Written, found: Mapping[int, Trajectory]) -> None:
+def write_curves(written: MonthRows, found: Mapping[int, Trajectory]) -> None:
     points: list[Point] = []
     progress: list[Progress] = []
     steps: list[StepStat] = []
-    for ran in written.ran:
-        trajectory = found.get(ran.attempt.pk)
-        if trajectory is None or trajectory.until - trajectory.since < MIN_SECONDS:
+    for record in written.attempt_records:
+        trajectory = found.get(record.attempt.pk)
+        if trajectory is None or trajectory.until - trajectory.since < MIN_CURVE_SECONDS:
             continue
-        mine = list(_points(ran, trajectory, written))
+        mine = list(_points(record, trajectory, written))
         points += mine
-        progress.append(_progress(ran, trajectory, written, len(mine)))
-        steps += _steps(ran, trajectory, written)
-    insert(MetricPoint, ("attempt", "name", "step", "at", "value"), points)
+        progress.append(_progress(record, trajectory, written, len(mine)))
+        steps += _step_stats(record, trajectory, written)
+    insert_rows(MetricPoint, ("attempt", "name", "step", "at", "value"), points)
     Progress.objects.bulk_create(progress, batch_size=500)
     StepStat.objects.bulk_create(steps, batch_size=500)
 
@@ -254,13 +260,13 @@ Point = tuple[int, str, int, datetime, float]
 """(Attempt, name, step, moment, value)."""
 
 
-def _points(ran: Ran, trajectory: Trajectory, written: Written) -> Iterator[Point]:
-    count = max(6, min(POINTS, int((trajectory.until - trajectory.since) / 180)))
+def _points(record: AttemptRecord, trajectory: Trajectory, written: MonthRows) -> Iterator[Point]:
+    count = max(6, min(MAX_CURVE_POINTS, int((trajectory.until - trajectory.since) / 180)))
     training = trajectory.training
     for number in range(count + 1):
         part = number / count
         step, when = trajectory.step(part), written.at(trajectory.at(part))
-        gpus = _ranks(ran, min(trajectory.at(part), trajectory.until - 1)) or 1
+        gpus = _count_gpus(record, min(trajectory.at(part), trajectory.until - 1)) or 1
         values = {
             metrics.LOSS: training.loss(step),
             metrics.THROUGHPUT: training.batch / training.step_seconds(step, gpus),
@@ -268,12 +274,12 @@ def _points(ran: Ran, trajectory: Trajectory, written: Written) -> Iterator[Poin
         if number % 4 == 0:
             values["validation/accuracy"] = training.accuracy(step)
         for name, value in values.items():
-            yield ran.attempt.pk, name, step, when, value
+            yield record.attempt.pk, name, step, when, value
 
 
-def _progress(ran: Ran, trajectory: Trajectory, written: Written, points: int) -> Progress:
+def _progress(record: AttemptRecord, trajectory: Trajectory, written: MonthRows, points: int) -> Progress:
     training, step = trajectory.training, trajectory.step(1.0)
-    gpus = _ranks(ran, trajectory.until - 1) or 1
+    gpus = _count_gpus(record, trajectory.until - 1) or 1
     seconds = training.step_seconds(step, gpus)
     each = [seconds * (0.9 + 0.02 * (rank * 7 % 5)) for rank in range(gpus)]
     columns = {
@@ -282,30 +288,31 @@ def _progress(ran: Ran, trajectory: Trajectory, written: Written, points: int) -
         "waiting": [round(seconds - one, 4) for one in each],
     }
     return Progress(
-        attempt=ran.attempt, at=written.at(trajectory.until), step=step, epoch=min(19, 20 * step // training.steps), done=trajectory.last,
+        attempt=record.attempt, at=written.at(trajectory.until), step=step, epoch=min(19, 20 * step // training.steps),
+        done=trajectory.last,
         total=training.steps * training.batch, batch=training.batch, ranks=gpus, step_seconds=round(seconds, 4),
         loss=training.loss(step), per_rank=columns if gpus > 1 else {}, points=points,
     )  # fmt: skip
 
 
-def _steps(ran: Ran, trajectory: Trajectory, written: Written) -> Iterator[StepStat]:
+def _step_stats(record: AttemptRecord, trajectory: Trajectory, written: MonthRows) -> Iterator[StepStat]:
     """Yield how long steps took, one row for each number of GPUs that the attempt had."""
     sizes: dict[tuple[int, int], int] = {}
     for number in range(12):
         when = trajectory.at((number + 0.5) / 12)
         nodes = {
-            piece.node
-            for piece in ran.simulated.pieces
-            if piece.since <= when < (piece.asked_back or piece.until or END + 1)
+            holding.node
+            for holding in record.simulated.holdings
+            if holding.since <= when < (holding.release_requested or holding.until or END + 1)
         }
-        gpus = _ranks(ran, when)
+        gpus = _count_gpus(record, when)
         if gpus:
             sizes[len(nodes), gpus] = sizes.get((len(nodes), gpus), 0) + 1
     for (nodes_count, gpus), times in sizes.items():
         seconds = trajectory.training.step_seconds(0, gpus)
         yield StepStat(
-            attempt=ran.attempt, kind=MODEL, nodes=nodes_count, gpus=gpus, batch=trajectory.training.batch, reports=10 * times,
-            seconds=seconds, waiting_seconds=seconds * 0.06 if gpus > 1 else None, asked_batch=trajectory.training.batch,
+            attempt=record.attempt, kind=MODEL, nodes=nodes_count, gpus=gpus, batch=trajectory.training.batch,
+            reports=10 * times, seconds=seconds, waiting_seconds=seconds * 0.06 if gpus > 1 else None, asked_batch=trajectory.training.batch,
             max_batch=trajectory.training.batch, at=written.at(trajectory.until),
         )  # fmt: skip
 
@@ -313,23 +320,27 @@ def _steps(ran: Ran, trajectory: Trajectory, written: Written) -> Iterator[StepS
 # --- outputs -------------------------------------------------------------------------------------------------------
 
 
-def write_outputs(written: Written, found: Mapping[int, Trajectory]) -> None:
+def write_outputs(written: MonthRows, found: Mapping[int, Trajectory]) -> None:
     """Write output files of the last jobs that succeeded."""
-    last = [ran for ran in written.ran if ran.attempt.outcome == Outcome.SUCCEEDED and ran.attempt.pk in found]
-    last.sort(key=lambda ran: ran.simulated.ended or 0.0)
+    last = [
+        record
+        for record in written.attempt_records
+        if record.attempt.outcome == Outcome.SUCCEEDED and record.attempt.pk in found
+    ]
+    last.sort(key=lambda record: record.simulated.ended or 0.0)
     rows = []
-    for ran in last[-WITH_OUTPUTS:]:
-        training = found[ran.attempt.pk].training
+    for record in last[-JOBS_WITH_OUTPUTS:]:
+        training = found[record.attempt.pk].training
         files = programs.output_files(training)
         for path, content in files.items():
             digest = sha256(content).hexdigest()
-            folder = outputs.folder_of(ran.job)
+            folder = outputs.folder_of(record.job)
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             (folder / digest).write_bytes(content)
             rows.append(
                 Output(
-                    job=ran.job, attempt=ran.attempt, path=path, size=len(content), sha256=digest,
-                    stored_at=written.at(ran.simulated.ended or END),
+                    job=record.job, attempt=record.attempt, path=path, size=len(content), sha256=digest,
+                    stored_at=written.at(record.simulated.ended or END),
                 )
             )  # fmt: skip
     Output.objects.bulk_create(rows, batch_size=500)
@@ -342,14 +353,14 @@ def _scribe(part: Container) -> Path:
     return NodeFiles(people.node_home(part.node.name)).scribe(part.name)
 
 
-def hand_over(written: Written, found: Mapping[int, Trajectory], now: datetime) -> None:
+def hand_over_running_jobs(written: MonthRows, found: Mapping[int, Trajectory], now: datetime) -> None:
     """Give the nodes the jobs that run now: their agents find them as if left by an earlier start."""
-    for ran in written.ran:
-        trajectory = found.get(ran.attempt.pk)
-        if ran.story.status != JobState.RUNNING or ran.simulated.ended is not None or trajectory is None:
+    for record in written.attempt_records:
+        trajectory = found.get(record.attempt.pk)
+        if record.simulated_job.status != JobState.RUNNING or record.simulated.ended is not None or trajectory is None:
             continue
-        ends = now + timedelta(seconds=ran.story.left_seconds)
-        busy, memory = monitoring.use_of(ran)
+        ends = now + timedelta(seconds=record.simulated_job.remaining_seconds)
+        busy, memory = monitoring.gpu_usage(record)
         course = SimulatedRun(
             written.at(trajectory.since).timestamp(),
             ends.timestamp(),
@@ -358,7 +369,7 @@ def hand_over(written: Written, found: Mapping[int, Trajectory], now: datetime) 
             memory_mib=memory,
             first_step=trajectory.step(0.0),
         )
-        for part in (*([ran.driver] if ran.driver else []), *ran.hosts):
+        for part in (*([record.driver] if record.driver else []), *record.hosts):
             if part.running_at is None or part.exited_at is not None:
                 continue
             files = NodeFiles(people.node_home(part.node.name))
@@ -369,7 +380,7 @@ def hand_over(written: Written, found: Mapping[int, Trajectory], now: datetime) 
             (folders.scribe / "status.json").write_text(json.dumps(status))
             course.write(files.container(part.name))
             entry = JournalEntry(
-                ran.job.pk, ran.attempt.pk, ran.number, created=True, started=True,
+                record.job.pk, record.attempt.pk, record.number, created=True, started=True,
                 running_at=part.running_at.timestamp(),
             )  # fmt: skip
             files.state(part.name).write_text(json.dumps(asdict(entry)))

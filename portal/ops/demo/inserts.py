@@ -7,7 +7,7 @@ from django.db import connection
 from django.db.models import Field, Model
 
 
-def insert(model: type[Model], names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+def insert_rows(model: type[Model], names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Insert rows with the values of these fields (keys for foreign keys). Other columns need a database default."""
     fields: list[Field[Any, Any]] = [model._meta.get_field(name) for name in names]  # type: ignore[misc]
     quote = connection.ops.quote_name

@@ -8,9 +8,9 @@ from django.db import connection, transaction
 from portal.jobs.models import JobState
 from portal.ops.demo import files, monitoring, people, rows
 from portal.ops.demo.people import GROUPS, PEOPLE
-from portal.ops.demo.play import END, Story, play
-from portal.ops.demo.rows import Planned, Written
-from portal.ops.demo.workload import DAY, DAYS, HOUR, Size, submissions
+from portal.ops.demo.rows import MonthRows, PlannedReservation
+from portal.ops.demo.simulation import END, SimulatedJob, simulate_month
+from portal.ops.demo.workload import DAY, DAYS, HOUR, LabSize, submissions
 from portal.usage.rollups import roll_up
 from scheduling.types import Reservation
 
@@ -18,28 +18,28 @@ SEED = 7
 PRACTICAL_HOURS = 4
 
 
-def fill(now: datetime, size: Size, url: str, seed: int = SEED) -> Written:
+def fill(now: datetime, size: LabSize, url: str, seed: int = SEED) -> MonthRows:
     """Make everything, in a migrated and empty database. The same for the same arguments, apart from secrets."""
     now = now.replace(microsecond=0)
     start = now - timedelta(days=DAYS)
     planned = reservations(start, size)
-    stories = decide(start, size, seed, planned)
+    simulated_jobs = simulate_jobs(start, size, seed, planned)
     with transaction.atomic():
-        made = people.fill(start, size, url)
-        at = rows.clock_of(start)
-        configs = rows.write_policies(made, at)
-        rows.write_reservations(made, planned, at)
-        rows.write_offers(made, at)
-        written = rows.write_jobs(made, stories, configs, start)
+        lab = people.create_lab(start, size, url)
+        at = rows.month_clock(start)
+        configs = rows.write_policies(lab, at)
+        rows.write_reservations(lab, planned, at)
+        rows.write_capacity(lab, at)
+        written = rows.write_jobs(lab, simulated_jobs, configs, start)
         found = files.trajectories(written)
         files.write_logs(written, found)
         files.write_curves(written, found)
         files.write_outputs(written, found)
-        rows.explain(written)
+        rows.find_causes(written)
         rows.write_history(written)
-        monitoring.write(made, written, now, seed)
-        files.hand_over(written, found, now)
-        people.be_seen(made, now)
+        monitoring.write_readings(lab, written, now, seed)
+        files.hand_over_running_jobs(written, found, now)
+        people.mark_nodes_seen(lab, now)
         _update_statistics()
         roll_up(now)
     return written
@@ -52,14 +52,16 @@ def _update_statistics() -> None:
             cursor.execute("ANALYZE")
 
 
-def decide(start: datetime, size: Size, seed: int, planned: Sequence[Planned]) -> list[Story]:
+def simulate_jobs(
+    start: datetime, size: LabSize, seed: int, planned: Sequence[PlannedReservation]
+) -> list[SimulatedJob]:
     """Return what everyone submitted and what became of it. Pure."""
     owners = {name: frozenset(who for who, group in PEOPLE.items() if group == name) for name in GROUPS}
     kept = [Reservation(r.name, str(r.node), r.gpus, r.since, r.until, owners[r.group]) for r in planned]
-    return play(submissions(start, size, seed, planned[0].since), size, PEOPLE, GROUPS, kept)
+    return simulate_month(submissions(start, size, seed, planned[0].since), size, PEOPLE, GROUPS, kept)
 
 
-def reservations(start: datetime, size: Size) -> list[Planned]:
+def reservations(start: datetime, size: LabSize) -> list[PlannedReservation]:
     """Return a practical of the course on a working day of the last week, the next practical, and a visit."""
     node, gpus = (1 if size.nodes > 1 else 0), max(1, size.gpus // 2)
 
@@ -72,20 +74,24 @@ def reservations(start: datetime, size: Size) -> list[Planned]:
     coming = afternoon(start + timedelta(days=DAYS + 1))
     visit = afternoon(start + timedelta(days=DAYS + 3))
     return [
-        Planned("Deep learning course, practical 4", node, gpus, past, past + PRACTICAL_HOURS * HOUR, "course"),
-        Planned("Deep learning course, practical 5", node, gpus, coming, coming + PRACTICAL_HOURS * HOUR, "course"),
-        Planned("Visit of the robotics partners", 0, size.gpus, visit, visit + 2 * HOUR, "robotics"),
+        PlannedReservation(
+            "Deep learning course, practical 4", node, gpus, past, past + PRACTICAL_HOURS * HOUR, "course"
+        ),
+        PlannedReservation(
+            "Deep learning course, practical 5", node, gpus, coming, coming + PRACTICAL_HOURS * HOUR, "course"
+        ),
+        PlannedReservation("Visit of the robotics partners", 0, size.gpus, visit, visit + 2 * HOUR, "robotics"),
     ]
 
 
-def summary(written: Written, size: Size) -> str:
+def summary(written: MonthRows, size: LabSize) -> str:
     """Describe in one line what was made."""
-    states = [story.status for story in written.stories]
+    states = [simulated_job.status for simulated_job in written.simulated_jobs]
     used = sum(
-        piece.gpus * ((END if piece.until is None else piece.until) - piece.since)
-        for story in written.stories
-        for simulated in story.simulated_attempts
-        for piece in simulated.pieces
+        holding.gpus * ((END if holding.until is None else holding.until) - holding.since)
+        for simulated_job in written.simulated_jobs
+        for simulated in simulated_job.attempts
+        for holding in simulated.holdings
     )
     load = round(100 * used / (size.total * DAYS * DAY))
     return (

@@ -12,7 +12,7 @@ from django.contrib.auth.models import Group
 
 from portal.accounts.models import AuditEntry, Limit, User, digest
 from portal.cluster.models import Environment, Gpu, Node, NodeEnvironment, new_token
-from portal.ops.demo.workload import HABITS, Size
+from portal.ops.demo.workload import JOB_PATTERNS, LabSize
 from portal.projects import examples
 from portal.projects.models import CodeVersion, Membership, Project
 from portal.projects.services import create_project, use_example
@@ -45,7 +45,7 @@ NODE_FACTS = {"cpus": 64, "memory_mib": 524_288, "engine": "pretended", "ring_ad
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class DemoLab:
     """The lab before its first job."""
 
     users: dict[str, User]
@@ -59,26 +59,26 @@ class Made:
     environment: Environment
 
 
-def kept_password() -> str:
+def demo_password() -> str:
     """Return the password of all users of this demo lab: made once and stored beside its database."""
-    if kept("password") is None:
-        keep(password=secrets.token_urlsafe(9))
-    return str(kept("password"))
+    if read_fact("password") is None:
+        store_facts(password=secrets.token_urlsafe(9))
+    return str(read_fact("password"))
 
 
-def kept(name: str) -> object:
+def read_fact(name: str) -> object:
     """Return a stored fact about this demo lab; None when it was not stored."""
-    return _kept().get(name)
+    return _read_facts().get(name)
 
 
-def keep(**facts: object) -> None:
+def store_facts(**facts: object) -> None:
     """Add facts about this demo lab to the file beside its database."""
     path = settings.HOME / "demo.json"
     path.touch(mode=0o600)
-    path.write_text(json.dumps({**_kept(), **facts}))
+    path.write_text(json.dumps({**_read_facts(), **facts}))
 
 
-def _kept() -> dict[str, object]:
+def _read_facts() -> dict[str, object]:
     path = settings.HOME / "demo.json"
     text = path.read_text() if path.exists() else ""
     return dict(json.loads(text)) if text else {}
@@ -89,23 +89,23 @@ def node_home(name: str) -> Path:
     return Path(settings.HOME) / "nodes" / name
 
 
-def fill(since: datetime, size: Size, url: str) -> Made:
+def create_lab(since: datetime, size: LabSize, url: str) -> DemoLab:
     """Make people, projects and nodes that have been here since then, in a migrated, empty database."""
     groups = {name: Group.objects.get_or_create(name=name)[0] for name in GROUPS}
     users = _users(since - timedelta(days=40), groups)
     projects, codes = _projects(since - timedelta(days=20), users)
-    nodes = tuple(_join(f"demo-{number + 1}", size.gpus, since, url) for number in range(size.nodes))
+    nodes = tuple(_create_node(f"demo-{number + 1}", size.gpus, since, url) for number in range(size.nodes))
     environment, _ = Environment.objects.get_or_create(key=ENVIRONMENT, defaults={"title": "PyTorch with Horovod"})
     NodeEnvironment.objects.bulk_create(
         NodeEnvironment(node=node, environment=environment, state=NodeEnvironment.State.READY, progress_percent=100)
         for node in nodes
     )
     gpus = {number: list(node.gpus.order_by("index")) for number, node in enumerate(nodes)}
-    return Made(users, groups, projects, codes, nodes, gpus, environment)
+    return DemoLab(users, groups, projects, codes, nodes, gpus, environment)
 
 
 def _users(since: datetime, groups: dict[str, Group]) -> dict[str, User]:
-    password = make_password(kept_password())  # hashing is slow: all users have the same
+    password = make_password(demo_password())  # hashing is slow: all users have the same
     users = User.objects.bulk_create(
         User(
             username=name, email=f"{name}@demo.invalid", password=password, is_staff=number == 0, date_joined=since,
@@ -125,32 +125,32 @@ def _users(since: datetime, groups: dict[str, Group]) -> dict[str, User]:
 def _projects(since: datetime, users: dict[str, User]) -> tuple[dict[str, Project], dict[str, CodeVersion]]:
     projects: dict[str, Project] = {}
     codes: dict[str, CodeVersion] = {}
-    kept: dict[str, CodeVersion] = {}
+    copies: dict[str, CodeVersion] = {}
     """By example, its code version: to import an example again would take as long as the first time."""
-    for habit in HABITS:
-        if habit.project in projects:
+    for pattern in JOB_PATTERNS:
+        if pattern.project in projects:
             continue
-        owner, *others = habit.people
-        project = create_project(users[owner], habit.project, habit.about)
+        owner, *others = pattern.people
+        project = create_project(users[owner], pattern.project, pattern.about)
         Membership.objects.bulk_create(
             Membership(project=project, user=users[name], role=Membership.Role.MEMBER, since=since) for name in others
         )
-        example = examples.find(EXAMPLES[habit.launcher])
+        example = examples.find(EXAMPLES[pattern.launcher])
         assert example is not None  # noqa: S101  # it ships with the portal
-        if example.key in kept:
-            code = kept[example.key]
+        if example.key in copies:
+            code = copies[example.key]
             code.pk, code.project, code.created_by, code._state.adding = None, project, users[owner], True
             code.save(force_insert=True)
         else:
             code = use_example(users[owner], example, project)
-        kept[example.key] = CodeVersion.objects.get(pk=code.pk)
-        projects[habit.project], codes[habit.project] = project, code
+        copies[example.key] = CodeVersion.objects.get(pk=code.pk)
+        projects[pattern.project], codes[pattern.project] = project, code
     Project.objects.update(created_at=since)
     CodeVersion.objects.update(created_at=since)
     return projects, codes
 
 
-def _join(name: str, gpus: int, since: datetime, url: str) -> Node:
+def _create_node(name: str, gpus: int, since: datetime, url: str) -> Node:
     """Make a node that has been here since then. Its agent finds its identity in its folder."""
     token = new_token()
     node = Node.objects.create(
@@ -169,6 +169,6 @@ def _join(name: str, gpus: int, since: datetime, url: str) -> Node:
     return node
 
 
-def be_seen(made: Made, now: datetime) -> None:
+def mark_nodes_seen(lab: DemoLab, now: datetime) -> None:
     """Mark the nodes as if they had just reported, so that nothing is declared lost before their agents start."""
-    Node.objects.filter(pk__in=[node.pk for node in made.nodes]).update(last_seen_at=now, ready=True)
+    Node.objects.filter(pk__in=[node.pk for node in lab.nodes]).update(last_seen_at=now, ready=True)

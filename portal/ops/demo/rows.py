@@ -13,8 +13,17 @@ from portal.jobs.container_ends import NodeWasSilent
 from portal.jobs.events import Event, NodeShare
 from portal.jobs.models import Allocation, Attempt, Container, Job, JobEvent, JobState, Outcome
 from portal.jobs.resize_timeline.models import RankGroup
-from portal.ops.demo.people import PEOPLE, Made
-from portal.ops.demo.play import BACK_AT, END, KNOWN_BEFORE, LOST_AT, SWITCHES, Piece, SimulatedAttempt, Story
+from portal.ops.demo.people import PEOPLE, DemoLab
+from portal.ops.demo.simulation import (
+    BACK_AT,
+    BOOKED_AHEAD_SECONDS,
+    END,
+    LOST_AT,
+    POLICY_SWITCHES,
+    GpuHolding,
+    SimulatedAttempt,
+    SimulatedJob,
+)
 from portal.ops.demo.workload import Fate
 from portal.scheduler import overlay_networks, run_specs
 from portal.scheduler.events import Resized
@@ -25,57 +34,57 @@ from runners.spec import RunSpec
 from scheduling import registry
 from scheduling.version import version_of
 
-GROWS_SECONDS = 12.0
+GROW_SECONDS = 12.0
 """How long a running job takes from getting a GPU to training on it."""
-SHRINKS_SECONDS = 3.0
-RESTARTS_SECONDS = 30.0
-STOPPED = 143
+SHRINK_SECONDS = 3.0
+RESTART_SECONDS = 30.0
+SIGTERM_EXIT_CODE = 143
 """The exit code of a program that was stopped by SIGTERM."""
 
 Clock = Callable[[float], datetime]
 """Converts seconds since the start of the month to a moment."""
 
 
-def clock_of(start: datetime) -> Clock:
+def month_clock(start: datetime) -> Clock:
     return lambda seconds: start + timedelta(seconds=round(seconds, 3))
 
 
-class Ran(NamedTuple):
+class AttemptRecord(NamedTuple):
     """One attempt with all that belongs to it; logs, curves and readings are made from it."""
 
-    story: Story
+    simulated_job: SimulatedJob
     job: Job
     number: int
     attempt: Attempt
     simulated: SimulatedAttempt
     hosts: list[Container]
-    """In the order of ``simulated.pieces``."""
+    """In the order of ``simulated.holdings``."""
     driver: Container | None
     began: float | None
     """When it began to train; None for one that ended before."""
 
 
 @dataclass(slots=True)
-class Written:
+class MonthRows:
     """The rows of the whole month."""
 
     start: datetime
-    stories: list[Story]
+    simulated_jobs: list[SimulatedJob]
     jobs: list[Job]
-    ran: list[Ran] = field(default_factory=list)
+    attempt_records: list[AttemptRecord] = field(default_factory=list)
     gpus_of: dict[int, tuple[Gpu, ...]] = field(default_factory=dict)
     """By the identity of a piece (``id``), the GPUs it held."""
 
     @property
     def at(self) -> Clock:
-        return clock_of(self.start)
+        return month_clock(self.start)
 
 
 # --- what an admin did ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedReservation:
     """A reservation: seconds since the start of the month."""
 
     name: str
@@ -86,17 +95,17 @@ class Planned:
     group: str
 
 
-def write_reservations(made: Made, planned: Sequence[Planned], at: Clock) -> None:
-    admin = next(iter(made.users.values()))
+def write_reservations(lab: DemoLab, planned: Sequence[PlannedReservation], at: Clock) -> None:
+    admin = next(iter(lab.users.values()))
     for each in planned:
-        asked = at(min(each.since, END) - KNOWN_BEFORE)
+        asked = at(min(each.since, END) - BOOKED_AHEAD_SECONDS)
         row = Reservation.objects.create(
-            name=each.name, node=made.nodes[each.node], gpus=each.gpus, start=at(each.since), end=at(each.until),
+            name=each.name, node=lab.nodes[each.node], gpus=each.gpus, start=at(each.since), end=at(each.until),
             created_by=admin, created_at=asked,
         )  # fmt: skip
-        row.groups.add(made.groups[each.group])
+        row.groups.add(lab.groups[each.group])
         after = {
-            "node": made.nodes[each.node].name,
+            "node": lab.nodes[each.node].name,
             "gpus": each.gpus,
             "start": at(each.since).isoformat(),
             "end": at(each.until).isoformat(),
@@ -105,11 +114,11 @@ def write_reservations(made: Made, planned: Sequence[Planned], at: Clock) -> Non
         AuditEntry.objects.create(at=asked, actor=admin, action="reservation.made", target=each.name, after=after)
 
 
-def write_policies(made: Made, at: Clock) -> list[SchedulerConfig]:
+def write_policies(lab: DemoLab, at: Clock) -> list[SchedulerConfig]:
     """Write the policies that were in force one after the other, and who switched them."""
-    admin = next(iter(made.users.values()))
+    admin = next(iter(lab.users.values()))
     configs: list[SchedulerConfig] = []
-    for since, key, given in SWITCHES:
+    for since, key, given in POLICY_SWITCHES:
         config = SchedulerConfig.objects.create(
             policy=key, params=registry.complete(key, given), created_by=admin, created_at=at(since),
             version=version_of(registry.POLICIES[key]),
@@ -124,12 +133,12 @@ def write_policies(made: Made, at: Clock) -> list[SchedulerConfig]:
     return configs
 
 
-def write_offers(made: Made, at: Clock) -> None:
+def write_capacity(lab: DemoLab, at: Clock) -> None:
     """Write when each node offered its GPUs."""
-    last = len(made.nodes) - 1
+    last = len(lab.nodes) - 1
     CapacitySpell.objects.bulk_create(
         CapacitySpell(gpu=gpu, since=at(since), until=None if until is None else at(until))
-        for number, gpus in made.gpus.items()
+        for number, gpus in lab.gpus.items()
         for gpu in gpus
         for since, until in ([(0.0, LOST_AT), (BACK_AT, None)] if last and number == last else [(0.0, None)])
     )
@@ -138,38 +147,56 @@ def write_offers(made: Made, at: Clock) -> None:
 # --- jobs and what they held -----------------------------------------------------------------------------------------
 
 
-def write_jobs(made: Made, stories: list[Story], configs: Sequence[SchedulerConfig], start: datetime) -> Written:
-    at = clock_of(start)
-    written = Written(start, stories, Job.objects.bulk_create(_job(made, story, at) for story in stories))
-    written.gpus_of = _gpus_of(made, stories)
+def write_jobs(
+    lab: DemoLab, simulated_jobs: list[SimulatedJob], configs: Sequence[SchedulerConfig], start: datetime
+) -> MonthRows:
+    at = month_clock(start)
+    jobs = Job.objects.bulk_create(_job(lab, simulated_job, at) for simulated_job in simulated_jobs)
+    written = MonthRows(start, simulated_jobs, jobs)
+    written.gpus_of = _gpus_of(lab, simulated_jobs)
     simulated_attempts = [
-        (story, job, number, simulated)
-        for story, job in zip(stories, written.jobs, strict=True)
-        for number, simulated in enumerate(story.simulated_attempts, start=1)
+        (simulated_job, job, number, simulated)
+        for simulated_job, job in zip(simulated_jobs, written.jobs, strict=True)
+        for number, simulated in enumerate(simulated_job.attempts, start=1)
     ]
     numbers = iter(range(overlay_networks.network_count() * 1000))
     attempts = Attempt.objects.bulk_create(
-        _attempt(job, number, simulated, story, configs, _network(len(made.nodes), story, simulated, numbers), at)
-        for story, job, number, simulated in simulated_attempts
+        _attempt(
+            job,
+            number,
+            simulated,
+            simulated_job,
+            configs,
+            _network(len(lab.nodes), simulated_job, simulated, numbers),
+            at,
+        )
+        for simulated_job, job, number, simulated in simulated_attempts
     )
-    for (story, job, number, simulated), attempt in zip(simulated_attempts, attempts, strict=True):
+    for (simulated_job, job, number, simulated), attempt in zip(simulated_attempts, attempts, strict=True):
         attempt.job = job
-        drivers, hosts = _containers(made, written, story, attempt, simulated, at)
-        began = _began(story, number, simulated)
-        written.ran.append(Ran(story, job, number, attempt, simulated, hosts, next(iter(drivers), None), began))
+        drivers, hosts = _containers(lab, written, simulated_job, attempt, simulated, at)
+        began = _training_start(simulated_job, number, simulated)
+        written.attempt_records.append(
+            AttemptRecord(simulated_job, job, number, attempt, simulated, hosts, next(iter(drivers), None), began)
+        )
     Container.objects.bulk_create(
-        [part for ran in written.ran for part in (*([ran.driver] if ran.driver else []), *ran.hosts)], batch_size=500
+        [
+            part
+            for record in written.attempt_records
+            for part in (*([record.driver] if record.driver else []), *record.hosts)
+        ],
+        batch_size=500,
     )
     Allocation.objects.bulk_create(
         (
             Allocation(
-                gpu=gpu, attempt=ran.attempt, container=host, allocated_at=at(piece.since),
-                requested_back_at=None if piece.asked_back is None else at(piece.asked_back),
-                released_at=None if piece.until is None else at(piece.until),
+                gpu=gpu, attempt=record.attempt, container=host, allocated_at=at(holding.since),
+                requested_back_at=None if holding.release_requested is None else at(holding.release_requested),
+                released_at=None if holding.until is None else at(holding.until),
             )
-            for ran in written.ran
-            for piece, host in zip(ran.simulated.pieces, ran.hosts, strict=True)
-            for gpu in written.gpus_of[id(piece)]
+            for record in written.attempt_records
+            for holding, host in zip(record.simulated.holdings, record.hosts, strict=True)
+            for gpu in written.gpus_of[id(holding)]
         ),
         batch_size=500,
     )  # fmt: skip
@@ -177,52 +204,58 @@ def write_jobs(made: Made, stories: list[Story], configs: Sequence[SchedulerConf
     return written
 
 
-def _job(made: Made, story: Story, at: Clock) -> Job:
-    ask, habit = story.ask, story.ask.habit
+def _job(lab: DemoLab, simulated_job: SimulatedJob, at: Clock) -> Job:
+    request, pattern = simulated_job.request, simulated_job.request.pattern
     begins = [
         began
-        for number, simulated in enumerate(story.simulated_attempts, 1)
-        if (began := _began(story, number, simulated)) is not None
+        for number, simulated in enumerate(simulated_job.attempts, 1)
+        if (began := _training_start(simulated_job, number, simulated)) is not None
     ]
-    user = made.users[ask.owner]
+    user = lab.users[request.owner]
     return Job(
-        project=made.projects[habit.project],
-        code=made.codes[habit.project],
-        environment=made.environment,
+        project=lab.projects[pattern.project],
+        code=lab.codes[pattern.project],
+        environment=lab.environment,
         submitted_by=user,
-        group=made.groups[PEOPLE[ask.owner]],
-        submitted_at=at(ask.submitted),
-        name=ask.name,
-        launcher=habit.launcher,
-        elastic=habit.elastic,
-        entry="python train.py" if habit.launcher == "command" else "train.py",
-        arguments=list(ask.arguments),
-        min_gpus=ask.min_gpus,
-        max_gpus=ask.max_gpus,
-        time_limit_seconds=ask.limit_seconds,
-        priority=ask.priority,
-        resumable=habit.resumable,
-        deadline=None if ask.deadline is None else at(ask.deadline),
-        intent=Job.Intent.CANCEL if story.status == JobState.CANCELLED else Job.Intent.RUN,
-        state=story.status,
+        group=lab.groups[PEOPLE[request.owner]],
+        submitted_at=at(request.submitted),
+        name=request.name,
+        launcher=pattern.launcher,
+        elastic=pattern.elastic,
+        entry="python train.py" if pattern.launcher == "command" else "train.py",
+        arguments=list(request.arguments),
+        min_gpus=request.min_gpus,
+        max_gpus=request.max_gpus,
+        time_limit_seconds=request.limit_seconds,
+        priority=request.priority,
+        resumable=pattern.resumable,
+        deadline=None if request.deadline is None else at(request.deadline),
+        intent=Job.Intent.CANCEL if simulated_job.status == JobState.CANCELLED else Job.Intent.RUN,
+        state=simulated_job.status,
         started_at=at(min(begins)) if begins else None,
-        finished_at=None if story.finished is None else at(story.finished),
-        waiting_reason=story.reason.data() if story.reason and story.status == JobState.QUEUED else "",
+        finished_at=None if simulated_job.finished is None else at(simulated_job.finished),
+        waiting_reason=simulated_job.reason.data()
+        if simulated_job.reason and simulated_job.status == JobState.QUEUED
+        else "",
     )
 
 
-def _began(story: Story, number: int, simulated: SimulatedAttempt) -> float | None:
+def _training_start(simulated_job: SimulatedJob, number: int, simulated: SimulatedAttempt) -> float | None:
     """Return when an attempt began to train; None when it ended before."""
-    began = simulated.placed + (story.starts_after if number == 1 else RESTARTS_SECONDS)
+    began = simulated.placed + (simulated_job.startup_seconds if number == 1 else RESTART_SECONDS)
     over = simulated.stopped_at if simulated.stopped_at is not None else simulated.ended
     return began if began < (END if over is None else over) else None
 
 
-def _network(nodes: int, story: Story, simulated: SimulatedAttempt, numbers: Iterator[int]) -> int | None:
+def _network(
+    nodes: int, simulated_job: SimulatedJob, simulated: SimulatedAttempt, numbers: Iterator[int]
+) -> int | None:
     """Return the number of the attempt's overlay network, as ``apply`` chooses it."""
-    several = len({piece.node for piece in simulated.pieces}) > 1
+    several = len({holding.node for holding in simulated.holdings}) > 1
     return (
-        next(numbers) % overlay_networks.network_count() if several or (story.ask.habit.elastic and nodes > 1) else None
+        next(numbers) % overlay_networks.network_count()
+        if several or (simulated_job.request.pattern.elastic and nodes > 1)
+        else None
     )
 
 
@@ -230,12 +263,12 @@ def _attempt(
     job: Job,
     number: int,
     simulated: SimulatedAttempt,
-    story: Story,
+    simulated_job: SimulatedJob,
     configs: Sequence[SchedulerConfig],
     network: int | None,
     at: Clock,
 ) -> Attempt:
-    config, began = configs[simulated.policy], _began(story, number, simulated)
+    config, began = configs[simulated.policy], _training_start(simulated_job, number, simulated)
     stop = ""
     if simulated.ended_as in (Outcome.PREEMPTED, Outcome.CANCELLED, Outcome.TIMED_OUT):
         stop = simulated.ended_as
@@ -256,80 +289,83 @@ def _attempt(
     )
 
 
-def _gpus_of(made: Made, stories: Sequence[Story]) -> dict[int, tuple[Gpu, ...]]:
+def _gpus_of(lab: DemoLab, simulated_jobs: Sequence[SimulatedJob]) -> dict[int, tuple[Gpu, ...]]:
     """Give each piece the GPUs with the lowest indexes that are free on its node at that time."""
-    pieces: dict[int, list[Piece]] = {number: [] for number in made.gpus}
-    for story in stories:
-        for simulated in story.simulated_attempts:
-            for piece in simulated.pieces:
-                pieces[piece.node].append(piece)
+    holdings: dict[int, list[GpuHolding]] = {number: [] for number in lab.gpus}
+    for simulated_job in simulated_jobs:
+        for simulated in simulated_job.attempts:
+            for holding in simulated.holdings:
+                holdings[holding.node].append(holding)
     found: dict[int, tuple[Gpu, ...]] = {}
-    for number, here in pieces.items():
-        free = [gpu.index for gpu in made.gpus[number]]
+    for number, here in holdings.items():
+        free = [gpu.index for gpu in lab.gpus[number]]
         busy: list[tuple[float, int, tuple[int, ...]]] = []
-        for order, piece in enumerate(sorted(here, key=lambda piece: piece.since)):
-            while busy and busy[0][0] <= piece.since:
+        for order, holding in enumerate(sorted(here, key=lambda holding: holding.since)):
+            while busy and busy[0][0] <= holding.since:
                 for index in heapq.heappop(busy)[2]:
                     heapq.heappush(free, index)
-            taken = tuple(heapq.heappop(free) for _ in range(piece.gpus))
-            found[id(piece)] = tuple(made.gpus[number][index] for index in taken)
-            heapq.heappush(busy, (float("inf") if piece.until is None else piece.until, order, taken))
+            taken = tuple(heapq.heappop(free) for _ in range(holding.gpus))
+            found[id(holding)] = tuple(lab.gpus[number][index] for index in taken)
+            heapq.heappush(busy, (float("inf") if holding.until is None else holding.until, order, taken))
     return found
 
 
 def _containers(
-    made: Made, written: Written, story: Story, attempt: Attempt, simulated: SimulatedAttempt, at: Clock
+    lab: DemoLab,
+    written: MonthRows,
+    simulated_job: SimulatedJob,
+    attempt: Attempt,
+    simulated: SimulatedAttempt,
+    at: Clock,
 ) -> tuple[list[Container], list[Container]]:
     """Return an attempt's driver, if it has one, and its hosts; they are not saved yet."""
-    job, first = attempt.job, simulated.pieces[0]
-    began = _began(story, attempt.number, simulated)
-    ranks = sum(piece.gpus for piece in simulated.pieces if piece.since == simulated.placed)
-    at_first = sum(piece.since == simulated.placed for piece in simulated.pieces)
+    job, first, fate = attempt.job, simulated.holdings[0], simulated_job.request.fate
+    began = _training_start(simulated_job, attempt.number, simulated)
+    ranks = sum(holding.gpus for holding in simulated.holdings if holding.since == simulated.placed)
+    at_first = sum(holding.since == simulated.placed for holding in simulated.holdings)
     drivers, hosts = [], []
     if run_specs.has_driver(job):
-        spec = run_specs.driver_spec(attempt, 0, made.nodes[first.node], ranks)
-        whole = Piece(first.node, 0, simulated.placed, None, simulated.ended)
-        drivers.append(_container(made, attempt, simulated, whole, 0, spec, began, story.ask.fate, at, base=False))
-    for index, piece in enumerate(simulated.pieces, start=len(drivers)):
-        part = run_specs.ContainerPlacement(made.nodes[piece.node], written.gpus_of[id(piece)])
-        node_gpus = len(made.gpus[piece.node])
+        spec = run_specs.driver_spec(attempt, 0, lab.nodes[first.node], ranks)
+        whole = GpuHolding(first.node, 0, simulated.placed, None, simulated.ended)
+        drivers.append(_container(lab, attempt, simulated, whole, 0, spec, began, fate, at, base=False))
+    for index, holding in enumerate(simulated.holdings, start=len(drivers)):
+        part = run_specs.ContainerPlacement(lab.nodes[holding.node], written.gpus_of[id(holding)])
+        node_gpus = len(lab.gpus[holding.node])
         spec = run_specs.host_spec(attempt, index, part, ranks, node_gpus, at_first)
-        runs = began if piece.since == simulated.placed else piece.since + GROWS_SECONDS
-        hosts.append(
-            _container(made, attempt, simulated, piece, index, spec, runs, story.ask.fate, at, base=piece is first)
-        )
+        runs = began if holding.since == simulated.placed else holding.since + GROW_SECONDS
+        hosts.append(_container(lab, attempt, simulated, holding, index, spec, runs, fate, at, base=holding is first))
     return drivers, hosts
 
 
 def _container(
-    made: Made, attempt: Attempt, simulated: SimulatedAttempt, piece: Piece, index: int, spec: RunSpec, runs: float | None, fate: Fate,
-    at: Clock, *, base: bool,
+    lab: DemoLab, attempt: Attempt, simulated: SimulatedAttempt, holding: GpuHolding, index: int, spec: RunSpec,
+    runs: float | None, fate: Fate, at: Clock, *, base: bool,
 ) -> Container:  # fmt: skip
     """Return a container that is not saved yet. ``base`` marks the first host, whose end explains the attempt's."""
-    until = END if piece.until is None else piece.until
-    runs = runs if runs is not None and runs < min(until, piece.asked_back or until) else None
-    exited = piece.until is not None
-    node = made.nodes[piece.node]
-    asked_back = piece.asked_back if piece.asked_back is not None else simulated.stopped_at
+    until = END if holding.until is None else holding.until
+    runs = runs if runs is not None and runs < min(until, holding.release_requested or until) else None
+    exited = holding.until is not None
+    node = lab.nodes[holding.node]
+    release_requested = holding.release_requested if holding.release_requested is not None else simulated.stopped_at
     over = simulated.stopped_at if simulated.stopped_at is not None else simulated.ended
     stop = ""
-    if asked_back is not None:
-        shrinks = piece.asked_back is not None and (over is None or piece.asked_back < over)
+    if release_requested is not None:
+        shrinks = holding.release_requested is not None and (over is None or holding.release_requested < over)
         stop = "preempted" if shrinks else attempt.stop_reason
-    code, reason, detail = _exit(fate, simulated, piece, node.name, base=base, stopped=bool(stop))
+    code, reason, detail = _exit(fate, simulated, holding, node.name, base=base, stopped=bool(stop))
     return Container(
         attempt=attempt,
         node=node,
         index=index,
-        role=Container.Role.HOST if piece.gpus else Container.Role.DRIVER,
+        role=Container.Role.HOST if holding.gpus else Container.Role.DRIVER,
         name=spec.name,
         spec=spec.to_json(),
-        assigned_at=at(piece.since),
+        assigned_at=at(holding.since),
         wanted=Container.Wanted.STOP if stop else Container.Wanted.RUN,
         stop_reason=stop,
-        stop_requested_at=at(asked_back) if stop and asked_back is not None else None,
+        stop_requested_at=at(release_requested) if stop and release_requested is not None else None,
         state="EXITED" if exited else "RUNNING" if runs is not None else "ASSIGNED",
-        state_since=at(until if exited else runs if runs is not None else piece.since),
+        state_since=at(until if exited else runs if runs is not None else holding.since),
         running_at=None if runs is None else at(runs),
         exited_at=at(until) if exited else None,
         exit_code=code if exited else None,
@@ -340,13 +376,13 @@ def _container(
 
 
 def _exit(
-    fate: Fate, simulated: SimulatedAttempt, piece: Piece, node: str, *, base: bool, stopped: bool
+    fate: Fate, simulated: SimulatedAttempt, holding: GpuHolding, node: str, *, base: bool, stopped: bool
 ) -> tuple[int | None, str, Any]:
     """Return exit code, reason and detail of a container that has ended."""
-    if piece.until == LOST_AT:
+    if holding.until == LOST_AT:
         return None, "lost", NodeWasSilent(node).data()
     if stopped:
-        return STOPPED, "stopped", ""
+        return SIGTERM_EXIT_CODE, "stopped", ""
     if simulated.ended_as != Outcome.FAILED or fate not in ENDINGS:
         return 0, "exited", ""
     ending = ENDINGS[fate]
@@ -355,56 +391,56 @@ def _exit(
     return 1, "exited", ""
 
 
-def _rank_groups(written: Written) -> Iterator[RankGroup]:
+def _rank_groups(written: MonthRows) -> Iterator[RankGroup]:
     """Yield what each driver reported about its rank group: at the start, and after each change."""
-    for ran in written.ran:
-        if ran.driver is None or ran.began is None:
+    for record in written.attempt_records:
+        if record.driver is None or record.began is None:
             continue
-        moments = [(ran.began, 0.0)]
-        over = ran.simulated.ended if ran.simulated.ended is not None else END
-        for when, before, after in ran.simulated.resizes:
-            moments.append((when + (GROWS_SECONDS if after > before else SHRINKS_SECONDS), 1.4 + (when * 7) % 3))
+        moments = [(record.began, 0.0)]
+        over = record.simulated.ended if record.simulated.ended is not None else END
+        for when, before, after in record.simulated.resizes:
+            moments.append((when + (GROW_SECONDS if after > before else SHRINK_SECONDS), 1.4 + (when * 7) % 3))
         for number, (when, cost) in enumerate(moments, start=1):
-            if not ran.began <= when < over:
+            if not record.began <= when < over:
                 continue
             hosts = [
                 str(host.spec["hostname"])
-                for piece, host in zip(ran.simulated.pieces, ran.hosts, strict=True)
-                for _ in range(piece.gpus)
-                if piece.since <= when and (piece.asked_back or piece.until or END + 1) > when
+                for holding, host in zip(record.simulated.holdings, record.hosts, strict=True)
+                for _ in range(holding.gpus)
+                if holding.since <= when and (holding.release_requested or holding.until or END + 1) > when
             ]
             cost_seconds = round(cost, 2) if number > 1 else None
             yield RankGroup(
-                driver=ran.driver, number=number, at=written.at(when), hosts=hosts, cost_seconds=cost_seconds
+                driver=record.driver, number=number, at=written.at(when), hosts=hosts, cost_seconds=cost_seconds
             )
 
 
 # --- causes and history ----------------------------------------------------------------------------------------------
 
 
-def explain(written: Written) -> None:
+def find_causes(written: MonthRows) -> None:
     """Let the portal find the causes of attempts that did not succeed, in their rows and logs."""
-    ended = [ran for ran in written.ran if ran.attempt.outcome not in ("", Outcome.SUCCEEDED)]
-    for ran in ended:
-        parts = [*([ran.driver] if ran.driver else []), *ran.hosts]
-        ran.attempt.cause = causes.explain(ran.job, ran.attempt, parts)
-    Attempt.objects.bulk_update([ran.attempt for ran in ended], ["cause"], batch_size=200)
+    ended = [record for record in written.attempt_records if record.attempt.outcome not in ("", Outcome.SUCCEEDED)]
+    for record in ended:
+        parts = [*([record.driver] if record.driver else []), *record.hosts]
+        record.attempt.cause = causes.explain(record.job, record.attempt, parts)
+    Attempt.objects.bulk_update([record.attempt for record in ended], ["cause"], batch_size=200)
 
 
-def write_history(written: Written) -> None:
-    """Write the jobs' histories. Call it after ``explain``, because the lines name the causes."""
-    by_job: dict[int, list[Ran]] = {job.pk: [] for job in written.jobs}
-    for ran in written.ran:
-        by_job[ran.job.pk].append(ran)
+def write_history(written: MonthRows) -> None:
+    """Write the jobs' histories. Call it after ``find_causes``, because the lines name the causes."""
+    by_job: dict[int, list[AttemptRecord]] = {job.pk: [] for job in written.jobs}
+    for record in written.attempt_records:
+        by_job[record.job.pk].append(record)
     JobEvent.objects.bulk_create(
         (
             JobEvent(
                 job=job, seq=seq, at=written.at(when), kind=event.kind, data=event.data(),
                 actor=job.submitted_by if own else None,
             )
-            for story, job in zip(written.stories, written.jobs, strict=True)
+            for simulated_job, job in zip(written.simulated_jobs, written.jobs, strict=True)
             for seq, (when, event, own) in enumerate(
-                sorted(_lines(story, job, by_job[job.pk]), key=lambda line: line[0]), start=1
+                sorted(_job_history(simulated_job, job, by_job[job.pk]), key=lambda line: line[0]), start=1
             )
         ),
         batch_size=500,
@@ -415,44 +451,48 @@ HistoryLine = tuple[float, Event, bool]
 """(When, what happened, whether the owner did it)."""
 
 
-def _lines(story: Story, job: Job, ran: Sequence[Ran]) -> Iterator[HistoryLine]:
-    yield story.ask.submitted, events.Submitted(str(job.submitted_by)), True
-    if story.status == JobState.CANCELLED and story.finished is not None:
-        asked = min(story.finished, *(each.simulated.stopped_at or story.finished for each in ran), story.finished)
+def _job_history(simulated_job: SimulatedJob, job: Job, records: Sequence[AttemptRecord]) -> Iterator[HistoryLine]:
+    yield simulated_job.request.submitted, events.Submitted(str(job.submitted_by)), True
+    if simulated_job.status == JobState.CANCELLED and simulated_job.finished is not None:
+        asked = min(
+            simulated_job.finished,
+            *(each.simulated.stopped_at or simulated_job.finished for each in records),
+            simulated_job.finished,
+        )
         yield asked, events.Cancelled(str(job.submitted_by)), True
-    for each in ran:
-        yield from _lines_of(each)
-    if story.finished is not None:
-        yield story.finished, events.StateChanged(str(story.status)), False
+    for each in records:
+        yield from _attempt_history(each)
+    if simulated_job.finished is not None:
+        yield simulated_job.finished, events.StateChanged(str(simulated_job.status)), False
 
 
-def _lines_of(ran: Ran) -> Iterator[HistoryLine]:
-    attempt, simulated, number = ran.attempt, ran.simulated, ran.number
+def _attempt_history(record: AttemptRecord) -> Iterator[HistoryLine]:
+    attempt, simulated, number = record.attempt, record.simulated, record.number
     shares = [
-        NodeShare(node=node, gpus=count, cpu_slots=False) for node, count in sorted(_first_placement(ran).items())
+        NodeShare(node=node, gpus=count, cpu_slots=False) for node, count in sorted(_first_placement(record).items())
     ]
     yield simulated.placed, events.Placed(number, attempt.policy, shares), False
     yield simulated.placed, events.StateChanged("RUNNING"), False
-    if ran.began is not None:
-        yield ran.began, events.Started(number), False
+    if record.began is not None:
+        yield record.began, events.Started(number), False
     for when, before, after in simulated.resizes:
         yield when, Resized(before, after, cpu_slots=False), False
-    for host in ran.hosts:
+    for host in record.hosts:
         if host.exit_reason == "lost":
             yield LOST_AT, events.ContainerLost(host.name, host.node.name, "lost"), False
     if simulated.stopped_at is not None and attempt.stop_reason:
-        yield simulated.stopped_at, events.Stopping(number, attempt.stop_reason, ran.job.resumable), False
+        yield simulated.stopped_at, events.Stopping(number, attempt.stop_reason, record.job.resumable), False
     if simulated.ended is not None:
         outcome = attempt.outcome
         yield simulated.ended, events.Ended(number, outcome, causes.without_detail(attempt.cause)), False
-        if outcome in (Outcome.PREEMPTED, Outcome.LOST) and number <= len(ran.story.simulated_attempts):
+        if outcome in (Outcome.PREEMPTED, Outcome.LOST) and number <= len(record.simulated_job.attempts):
             restarts = outcome == Outcome.PREEMPTED
-            yield simulated.ended, events.StateChanged("QUEUED", True, restarts, ran.job.resumable), False
+            yield simulated.ended, events.StateChanged("QUEUED", True, restarts, record.job.resumable), False
 
 
-def _first_placement(ran: Ran) -> dict[str, int]:
+def _first_placement(record: AttemptRecord) -> dict[str, int]:
     found: dict[str, int] = {}
-    for piece, host in zip(ran.simulated.pieces, ran.hosts, strict=True):
-        if piece.since == ran.simulated.placed:
-            found[host.node.name] = found.get(host.node.name, 0) + piece.gpus
+    for holding, host in zip(record.simulated.holdings, record.hosts, strict=True):
+        if holding.since == record.simulated.placed:
+            found[host.node.name] = found.get(host.node.name, 0) + holding.gpus
     return found

@@ -9,7 +9,7 @@ from portal.jobs import services
 from portal.jobs.models import Job, JobState
 from portal.jobs.spec import Submission
 from portal.ops.demo.people import ENVIRONMENT
-from portal.ops.demo.workload import HABITS, Size
+from portal.ops.demo.workload import JOB_PATTERNS, LabSize
 from portal.projects.models import CodeVersion
 
 MIN_LOAD, MAX_LOAD = 0.7, 1.35
@@ -17,28 +17,28 @@ MIN_LOAD, MAX_LOAD = 0.7, 1.35
 that sometimes jobs wait and sometimes GPUs are free."""
 
 
-def submit_one(chance: random.Random, size: Size) -> Job | None:
+def submit_one(chance: random.Random, size: LabSize) -> Job | None:
     """Submit a job as one of the demo's people would; return None when enough jobs run and wait."""
     asking = (
         Job.objects.filter(state__in=(JobState.QUEUED, JobState.RUNNING)).aggregate(gpus=Sum("min_gpus"))["gpus"] or 0
     )
     if asking >= chance.uniform(MIN_LOAD, MAX_LOAD) * Gpu.objects.filter(usable_gpu()).count():
         return None
-    habit = chance.choice(HABITS)
-    min_gpus, max_gpus = (size.of(part) for part in chance.choice(habit.sizes))
-    code = CodeVersion.objects.select_related("project").get(project__name=habit.project)
-    members = code.project.memberships.select_related("user").filter(user__username__in=habit.people).order_by("pk")
+    pattern = chance.choice(JOB_PATTERNS)
+    min_gpus, max_gpus = (size.gpus_for(part) for part in chance.choice(pattern.sizes))
+    code = CodeVersion.objects.select_related("project").get(project__name=pattern.project)
+    members = code.project.memberships.select_related("user").filter(user__username__in=pattern.people).order_by("pk")
     submission = Submission(
         code=code,
         environment=Environment.objects.get(key=ENVIRONMENT, retired=False),
-        launcher=habit.launcher,
-        entry="python train.py" if habit.launcher == "command" else "train.py",
-        name=chance.choice(habit.names),
-        arguments=tuple(word for knob, values in habit.knobs for word in (knob, chance.choice(values))),
+        launcher=pattern.launcher,
+        entry="python train.py" if pattern.launcher == "command" else "train.py",
+        name=chance.choice(pattern.names),
+        arguments=tuple(word for knob, values in pattern.knobs for word in (knob, chance.choice(values))),
         min_gpus=min_gpus,
-        max_gpus=max(min_gpus, max_gpus) if habit.elastic else min_gpus,
-        elastic=habit.elastic,
-        resumable=habit.resumable,
+        max_gpus=max(min_gpus, max_gpus) if pattern.elastic else min_gpus,
+        elastic=pattern.elastic,
+        resumable=pattern.resumable,
         time_limit_seconds=chance.choice((3600, 7200, 4 * 3600)),
     )
     return services.submit(chance.choice(list(members)).user, code.project, submission)

@@ -22,24 +22,24 @@ LAST_SECONDS = 1500.0
 """The jobs that wait at the start of the demo, whatever else runs, were submitted within this time before it."""
 LOAD = 0.84
 """GPU-hours requested, as a part of those that the lab has; some are requested too late to be used."""
-LONGEST_HOURS, SHORTEST_SECONDS = 15.0, 150.0
+MAX_JOB_HOURS, MIN_JOB_SECONDS = 15.0, 150.0
 TYPICAL_GPUS = 16
-"""The size of the lab for which the counts in ``HABITS`` are made."""
+"""The size of the lab for which the counts in ``JOB_PATTERNS`` are made."""
 
 Fate = Literal["", "cancelled", "time_limit"] | FailureKind
 """What ends a job if nothing else does; empty when it succeeds."""
-Hours = Literal["day", "evening", "any", "rush", "practical", "last"]
-WEIGHTS: dict[str, tuple[float, ...]] = {
+SubmissionTime = Literal["day", "evening", "any", "rush", "practical", "last"]
+HOURLY_WEIGHTS: dict[str, tuple[float, ...]] = {
     "day": (*[0.1] * 7, 0.5, 2, 4, 4, 3, 2, 4, 5, 5, 4, 3, 1.5, 0.8, 0.6, 0.5, 0.3, 0.2),
     "evening": (*[0.1] * 15, 0.5, 2, 6, 8, 6, 3, 1.5, 0.8, 0.4),
     "any": (*[0.6] * 8, *[1.2] * 12, *[0.9] * 4),
 }
 """The likelihood of a submission, by hour of the day."""
-WEEKEND = {"day": 0.3, "evening": 0.6, "any": 0.8}
+WEEKEND_FACTORS = {"day": 0.3, "evening": 0.6, "any": 0.8}
 
 
 @dataclass(frozen=True, slots=True)
-class Habit:
+class JobPattern:
     """A kind of job that some people submit repeatedly."""
 
     project: str
@@ -52,7 +52,7 @@ class Habit:
     """Jobs per month in a lab of ``TYPICAL_GPUS``."""
     hours: float
     """The median length, on the minimum of GPUs."""
-    when: Hours = "day"
+    when: SubmissionTime = "day"
     burst: tuple[int, int] = (1, 1)
     elastic: bool = False
     resumable: bool = False
@@ -70,67 +70,67 @@ class Habit:
     """The description of its project."""
 
 
-HABITS: tuple[Habit, ...] = (
-    Habit(
+JOB_PATTERNS: tuple[JobPattern, ...] = (
+    JobPattern(
         "Street scenes", ("bela", "gil", "ada"), ("segmentation", "segmentation, larger crops", "depth from video"),
         "horovod", ((0.5, 1.0), (0.25, 1.0), (0.5, 2.0)), 110, 3.4, elastic=True, resumable=True,
         mishaps=("gpu_memory", "gpu_memory", "nan", "file_not_found", "lost_each_other"),
         knobs=(("--crop", ("512", "640", "768")), ("--lr", ("0.01", "0.02", "0.05"))), busy_percent=88, memory_mib=31_000,
         about="Segmentation and depth from a car's cameras.",
     ),
-    Habit(
+    JobPattern(
         "Digits from pictures", ("ada", "bela"), ("resnet on digits", "larger batch", "baseline"),
         "torchrun", ((0.5, 0.5), (0.25, 0.25)), 70, 1.4, fails=0.1,
         mishaps=("import_error", "shapes", "disk_full"),
         knobs=(("--depth", ("18", "34", "50")), ("--batch", ("64", "128", "256"))), busy_percent=74,
         about="Small networks on handwritten digits; a baseline for everything else.",
     ),
-    Habit(
+    JobPattern(
         "Speech commands", ("chen", "hana"), ("keyword spotting", "keyword spotting, noisy", "ablation"),
         "torchrun", ((1.0, 1.0), (0.5, 0.5)), 80, 5.0, when="evening", limit_hours=24.0, fails=0.14,
         mishaps=("file_not_found", "host_memory", "nan", "disk_full", "shared_memory"),
         knobs=(("--augment", ("none", "noise", "speed")),), busy_percent=69, memory_mib=18_500,
         about="Keyword spotting in noise, trained over night.",
     ),
-    Habit(
+    JobPattern(
         "Dialects", ("dana", "hana"), ("fine-tuning", "fine-tuning, frozen encoder", "evaluation"),
         "horovod", ((0.25, 0.75), (0.5, 1.0)), 80, 2.0, when="any", elastic=True, resumable=True, fails=0.1,
         mishaps=("no_internet", "gpu_memory", "arguments"),
         knobs=(("--lr", ("1e-5", "3e-5", "1e-4")),), busy_percent=81, memory_mib=35_000,
         about="Fine-tuning speech models for dialects.",
     ),
-    Habit(
+    JobPattern(
         "Sparse optimisers", ("emre", "ines"), ("sweep",), "command", ((0.0, 0.0),), 420, 0.55, burst=(6, 18),
         fails=0.06, mishaps=("nan", "nan", "nan", "arguments"), limit_hours=6.0, spread=0.45,
         knobs=(("--lr", ("0.003", "0.01", "0.03", "0.1", "0.3", "1.0")), ("--decay", ("0", "1e-4", "5e-4"))),
         busy_percent=57, memory_mib=6_400,
         about="Sweeps: which learning rates and decays keep sparse networks trainable.",
     ),
-    Habit(
+    JobPattern(
         "Legged robots", ("jonas", "kira"), ("policy from simulation", "world model"), "torchrun",
         ((2.0, 2.0), (1.5, 1.5)), 14, 11.0, when="any", resumable=True, limit_hours=40.0, spread=0.4, fails=0.15,
         mishaps=("lost_each_other", "host_memory", "gpu_memory"),
         knobs=(("--envs", ("4096", "8192")),), busy_percent=93, memory_mib=36_500,
         about="Policies trained in simulation, on several nodes.",
     ),
-    Habit(
+    JobPattern(
         "Deep learning course", ("fay", "luca"), ("exercise 3", "exercise 4", "first try"), "command", ((0.0, 0.0),),
         90, 0.4, burst=(1, 3), fails=0.38, limit_hours=4.0,
         mishaps=("import_error", "file_not_found", "shapes", "arguments", "exception", "no_internet"),
         knobs=(("--epochs", ("5", "10", "20")),), busy_percent=24, memory_mib=3_100,
         about="Exercises and practicals of the winter course.",
     ),
-    Habit(
+    JobPattern(
         "Deep learning course", ("fay", "luca"), ("practical 4",), "command", ((0.0, 0.0),), 14, 0.35, when="practical",
         fails=0.3, limit_hours=4.0, mishaps=("shapes", "exception"), busy_percent=38, memory_mib=3_100,
     ),
-    Habit(
+    JobPattern(
         "Street scenes", ("bela", "gil", "ada"), ("camera-ready, table 2", "camera-ready, ablation", "camera-ready"),
         "horovod", ((0.25, 0.5), (0.5, 1.0), (0.5, 0.5)), 12, 2.2, when="rush", elastic=True, resumable=True, fails=0.1,
         mishaps=("gpu_memory", "nan", "disk_full"),
         knobs=(("--crop", ("512", "768")), ("--seed", ("1", "2", "3"))), busy_percent=90, memory_mib=33_000,
     ),
-    Habit(
+    JobPattern(
         "Speech commands", ("chen", "hana", "chen"), ("keyword spotting", "ablation", "keyword spotting, noisy"),
         "torchrun", ((1.0, 1.0),), 3, 1.2, when="last", fails=0.0,
         knobs=(("--augment", ("none", "noise", "speed")),), busy_percent=69, memory_mib=18_500,
@@ -139,11 +139,11 @@ HABITS: tuple[Habit, ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class JobRequest:
     """One job as it was submitted, and what becomes of it if nothing else happens. Times are seconds since the start."""
 
     number: int
-    habit: Habit
+    pattern: JobPattern
     owner: str
     name: str
     arguments: tuple[str, ...]
@@ -163,11 +163,11 @@ class Ask:
     @property
     def spread(self) -> bool:
         """Whether it may use several nodes."""
-        return self.habit.launcher != "command"
+        return self.pattern.launcher != "command"
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class LabSize:
     """How large the demo lab is."""
 
     nodes: int
@@ -178,99 +178,99 @@ class Size:
     def total(self) -> int:
         return self.nodes * self.gpus
 
-    def of(self, part: float) -> int:
+    def gpus_for(self, part: float) -> int:
         """The number of GPUs that is a part of a node."""
         return max(1, min(self.total, round(part * self.gpus)))
 
 
 @dataclass(slots=True)
-class _Draw:
+class _WorkloadGenerator:
     chance: random.Random
     start: datetime
     end: float
-    size: Size
+    size: LabSize
     practical: float
     """When the course's practical began."""
-    made: list[Ask] = field(default_factory=list)
+    requests: list[JobRequest] = field(default_factory=list)
 
-    def of(self, habit: Habit) -> None:
+    def add_jobs(self, pattern: JobPattern) -> None:
         larger = self.size.total / TYPICAL_GPUS
-        count = max(3, round(habit.count * larger ** (0.3 if larger > 1 else 0.5)))
-        if habit.when == "last":
-            count = max(habit.count, self.size.nodes)  # together they request the whole lab
+        count = max(3, round(pattern.count * larger ** (0.3 if larger > 1 else 0.5)))
+        if pattern.when == "last":
+            count = max(pattern.count, self.size.nodes)  # together they request the whole lab
         while count > 0:
-            burst = min(count, self.chance.randint(*habit.burst))
-            owner, name = self.chance.choice(habit.people), self.chance.choice(habit.names)
-            at, size = self._moment(habit), self.chance.choice(habit.sizes)
+            burst = min(count, self.chance.randint(*pattern.burst))
+            owner, name = self.chance.choice(pattern.people), self.chance.choice(pattern.names)
+            at, size = self._submission_time(pattern), self.chance.choice(pattern.sizes)
             for _ in range(burst):
                 at += self.chance.uniform(5, 45) if burst > 1 else 0.0
-                self._one(habit, owner, name, min(at, self.end - 1), size)
+                self._add_job(pattern, owner, name, min(at, self.end - 1), size)
             count -= burst
 
-    def _moment(self, habit: Habit) -> float:
-        if habit.when == "rush":
+    def _submission_time(self, pattern: JobPattern) -> float:
+        if pattern.when == "rush":
             # They become more frequent as the deadline approaches.
             return self.end - RUSH_HOURS * HOUR * self.chance.random() ** 1.5
-        if habit.when == "last":
+        if pattern.when == "last":
             return self.end - LAST_SECONDS * (0.1 + 0.9 * self.chance.random())
-        if habit.when == "practical":
+        if pattern.when == "practical":
             return self.practical + self.chance.random() * 3 * HOUR
         while True:
             # Sweeps wait until the rush is over.
-            at = self.chance.random() * (self.end - (RUSH_HOURS * HOUR if habit.burst[1] > 3 else 0.0))
+            at = self.chance.random() * (self.end - (RUSH_HOURS * HOUR if pattern.burst[1] > 3 else 0.0))
             moment = self.start + timedelta(seconds=at)
-            rest = WEEKEND[habit.when] if moment.weekday() >= 5 else 1.0
-            if self.chance.random() * 8 < WEIGHTS[habit.when][moment.hour] * rest:
+            rest = WEEKEND_FACTORS[pattern.when] if moment.weekday() >= 5 else 1.0
+            if self.chance.random() * 8 < HOURLY_WEIGHTS[pattern.when][moment.hour] * rest:
                 return at
 
-    def _one(self, habit: Habit, owner: str, name: str, at: float, size: tuple[float, float]) -> None:
+    def _add_job(self, pattern: JobPattern, owner: str, name: str, at: float, size: tuple[float, float]) -> None:
         chance = self.chance
-        min_gpus = self.size.of(size[0])
-        max_gpus = max(min_gpus, self.size.of(size[1])) if habit.elastic else min_gpus
-        whole = habit.hours * HOUR * exp(chance.gauss(0, habit.spread))
-        knobs = [(knob, chance.choice(values)) for knob, values in habit.knobs]
-        fate = self._fate(habit)
+        min_gpus = self.size.gpus_for(size[0])
+        max_gpus = max(min_gpus, self.size.gpus_for(size[1])) if pattern.elastic else min_gpus
+        whole = pattern.hours * HOUR * exp(chance.gauss(0, pattern.spread))
+        knobs = [(knob, chance.choice(values)) for knob, values in pattern.knobs]
+        fate = self._fate(pattern)
         if fate == "lost_each_other" and min_gpus == 1:
             fate = "exception"
-        self.made.append(
-            Ask(
+        self.requests.append(
+            JobRequest(
                 number=0,
-                habit=habit,
+                pattern=pattern,
                 owner=owner,
-                name=_named(name, knobs) if habit.burst[1] > 3 else name,
-                arguments=(*(word for pair in knobs for word in pair), *MISTAKES.get(fate, ())),
+                name=_sweep_job_name(name, knobs) if pattern.burst[1] > 3 else name,
+                arguments=(*(word for pair in knobs for word in pair), *FAILING_ARGUMENTS.get(fate, ())),
                 submitted=at,
                 min_gpus=min_gpus,
                 max_gpus=max_gpus,
                 seconds=whole,
                 whole_seconds=whole,
-                limit_seconds=int(habit.limit_hours * HOUR),
+                limit_seconds=int(pattern.limit_hours * HOUR),
                 fate=fate,
                 cancelled=at + chance.expovariate(1 / (1.5 * HOUR)) + 60 if fate == "cancelled" else None,
-                deadline=self.end + 9 * HOUR if habit.when == "rush" else None,
-                priority=1 if habit.when == "rush" and chance.random() < 0.3 else 0,
+                deadline=self.end + 9 * HOUR if pattern.when == "rush" else None,
+                priority=1 if pattern.when == "rush" and chance.random() < 0.3 else 0,
             )
         )
 
-    def _fate(self, habit: Habit) -> Fate:
+    def _fate(self, pattern: JobPattern) -> Fate:
         fate = self.chance.random()
-        if fate < habit.fails:
-            return self.chance.choice(habit.mishaps)
-        fate -= habit.fails
-        return "cancelled" if fate < 0.04 else "time_limit" if fate < 0.055 and habit.hours > 1 else ""
+        if fate < pattern.fails:
+            return self.chance.choice(pattern.mishaps)
+        fate -= pattern.fails
+        return "cancelled" if fate < 0.04 else "time_limit" if fate < 0.055 and pattern.hours > 1 else ""
 
 
-def _named(name: str, knobs: Sequence[tuple[str, str]]) -> str:
+def _sweep_job_name(name: str, knobs: Sequence[tuple[str, str]]) -> str:
     """Return the name of a sweep's job, which has its arguments."""
     return " ".join([name, *(f"{knob[2:]}={value}" for knob, value in knobs)])
 
 
-MISTAKES: dict[str, tuple[str, str]] = {
+FAILING_ARGUMENTS: dict[str, tuple[str, str]] = {
     "import_error": ("--transforms", "albumentations"),
     "arguments": ("--learning-rate", "0.1"),
 }
 """Arguments that make a program fail in this way, although the same code succeeds with others."""
-EARLY: dict[str, tuple[float, float]] = {
+EARLY_FAILURE_SECONDS: dict[str, tuple[float, float]] = {
     "import_error": (4, 25),
     "arguments": (2, 9),
     "file_not_found": (8, 70),
@@ -283,31 +283,34 @@ EARLY: dict[str, tuple[float, float]] = {
 """Seconds after which a program fails that fails early; any other fails somewhere in between."""
 
 
-def submissions(start: datetime, size: Size, seed: int, practical: float) -> list[Ask]:
+def submissions(start: datetime, size: LabSize, seed: int, practical: float) -> list[JobRequest]:
     """Return the jobs in the order of submission, numbered from 1. ``start`` is the beginning of the month."""
-    draw = _Draw(random.Random(seed), start, DAYS * DAY, size, practical)  # noqa: S311  # nothing secret depends on it
-    for habit in HABITS:
-        draw.of(habit)
-    drawn = sorted(draw.made, key=lambda ask: ask.submitted)
-    luck = [draw.chance.random() for _ in drawn]
+    chance = random.Random(seed)  # noqa: S311  # nothing secret depends on it
+    generator = _WorkloadGenerator(chance, start, DAYS * DAY, size, practical)
+    for pattern in JOB_PATTERNS:
+        generator.add_jobs(pattern)
+    drawn = sorted(generator.requests, key=lambda request: request.submitted)
+    luck = [chance.random() for _ in drawn]
     wanted = LOAD * size.total * DAYS * DAY
     low, high = 0.01, 100.0
     for _ in range(40):  # lengths have bounds, so the factor is found by halving
         factor = (low * high) ** 0.5
-        asked = sum(ask.min_gpus * ask.seconds for ask in map(partial(_scaled, factor), drawn, luck))
+        asked = sum(request.min_gpus * request.seconds for request in map(partial(_scale_request, factor), drawn, luck))
         low, high = (factor, high) if asked < wanted else (low, factor)
-    scaled = map(partial(_scaled, high), drawn, luck)
-    return [replace(ask, number=number) for number, ask in enumerate(scaled, start=1)]
+    scaled = map(partial(_scale_request, high), drawn, luck)
+    return [replace(request, number=number) for number, request in enumerate(scaled, start=1)]
 
 
-def _scaled(factor: float, ask: Ask, luck: float) -> Ask:
+def _scale_request(factor: float, request: JobRequest, luck: float) -> JobRequest:
     """Return the job with the length that gives the lab its load, cut short if it fails."""
-    whole = min(LONGEST_HOURS * HOUR, max(SHORTEST_SECONDS, ask.whole_seconds * factor))
-    if ask.fate in EARLY:
-        soonest, latest = EARLY[ask.fate]
-        return replace(ask, seconds=min(whole, soonest + luck * (latest - soonest)), whole_seconds=whole)
-    if ask.fate == "time_limit":
-        return replace(ask, seconds=whole, whole_seconds=whole, limit_seconds=max(600, int(whole * 0.7) // 600 * 600))
-    part = 1.0 if ask.fate in ("", "cancelled") else 0.08 + 0.72 * luck
-    limit = max(ask.limit_seconds, int(2 * whole // HOUR + 1) * 3600)
-    return replace(ask, seconds=whole * part, whole_seconds=whole, limit_seconds=limit)
+    whole = min(MAX_JOB_HOURS * HOUR, max(MIN_JOB_SECONDS, request.whole_seconds * factor))
+    if request.fate in EARLY_FAILURE_SECONDS:
+        soonest, latest = EARLY_FAILURE_SECONDS[request.fate]
+        return replace(request, seconds=min(whole, soonest + luck * (latest - soonest)), whole_seconds=whole)
+    if request.fate == "time_limit":
+        return replace(
+            request, seconds=whole, whole_seconds=whole, limit_seconds=max(600, int(whole * 0.7) // 600 * 600)
+        )
+    part = 1.0 if request.fate in ("", "cancelled") else 0.08 + 0.72 * luck
+    limit = max(request.limit_seconds, int(2 * whole // HOUR + 1) * 3600)
+    return replace(request, seconds=whole * part, whole_seconds=whole, limit_seconds=limit)

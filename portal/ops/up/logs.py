@@ -12,11 +12,11 @@ from typing import IO, Any
 from portal.ops.up.terminal import Terminal
 
 LOG_BYTES = 10 * 2**20
-KEPT_FILES = 4
+MAX_OLD_FILES = 4
 """Earlier files of each program: ``web.log.1`` is the newest of them."""
 RECORD = re.compile(r"\[?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}:? (?P<level>[A-Z]+)(/\w+\])? (?P<text>.*)")
 """A line that begins a record, in our format or Celery's; other lines continue the record before (tracebacks)."""
-GRAVE = frozenset({"WARNING", "ERROR", "CRITICAL"})
+WARNING_LEVELS = frozenset({"WARNING", "ERROR", "CRITICAL"})
 SHOWN_CHARACTERS = 500
 
 
@@ -35,7 +35,7 @@ class LogFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.handler = PrivateFileHandler(path, maxBytes=LOG_BYTES, backupCount=KEPT_FILES)
+        self.handler = PrivateFileHandler(path, maxBytes=LOG_BYTES, backupCount=MAX_OLD_FILES)
         self.handler.setFormatter(logging.Formatter("%(message)s"))
 
     def write(self, line: str) -> None:
@@ -45,10 +45,10 @@ class LogFile:
         self.handler.close()
 
 
-def grave(line: str) -> str | None:
+def warning_text(line: str) -> str | None:
     """Return the text of a warning or error; None for other lines."""
     found = RECORD.match(line)
-    return found["text"][:SHOWN_CHARACTERS] if found and found["level"] in GRAVE else None
+    return found["text"][:SHOWN_CHARACTERS] if found and found["level"] in WARNING_LEVELS else None
 
 
 def follow(name: str, stream: IO[bytes], log: LogFile, terminal: Terminal | None) -> threading.Thread:
@@ -59,13 +59,13 @@ def follow(name: str, stream: IO[bytes], log: LogFile, terminal: Terminal | None
             for raw in stream:
                 line = raw.decode(errors="replace").rstrip("\n")
                 log.write(line)
-                if terminal is not None and (text := grave(line)) is not None:
+                if terminal is not None and (text := warning_text(line)) is not None:
                     terminal.print(f"{name}: {text}")
 
-    return _started(f"log of {name}", copy)
+    return _start_thread(f"log of {name}", copy)
 
 
-def pass_on(name: str, stream: IO[bytes], terminal: Terminal) -> threading.Thread:
+def copy_to_terminal(name: str, stream: IO[bytes], terminal: Terminal) -> threading.Thread:
     """Copy everything that a program writes to the terminal."""
 
     def copy() -> None:
@@ -73,10 +73,10 @@ def pass_on(name: str, stream: IO[bytes], terminal: Terminal) -> threading.Threa
             for raw in stream:
                 terminal.print(raw.decode(errors="replace").rstrip("\n"))
 
-    return _started(f"output of {name}", copy)
+    return _start_thread(f"output of {name}", copy)
 
 
-def _started(name: str, copy: Callable[[], None]) -> threading.Thread:
+def _start_thread(name: str, copy: Callable[[], None]) -> threading.Thread:
     thread = threading.Thread(target=copy, name=name, daemon=True)
     thread.start()
     return thread
@@ -100,7 +100,7 @@ def quiet_logging(config: Mapping[str, Any], path: Path, terminal: Terminal) -> 
             "()": PrivateFileHandler,
             "filename": str(path),
             "maxBytes": LOG_BYTES,
-            "backupCount": KEPT_FILES,
+            "backupCount": MAX_OLD_FILES,
             "formatter": "line",
         },
         "terminal": {"()": TerminalHandler, "terminal": terminal},

@@ -41,7 +41,7 @@ def listen(host: str, port: int) -> socket.socket:
     return socket.create_server((host, port), family=family, backlog=512, dualstack_ipv6=host == "::")
 
 
-def answers(host: str, port: int) -> bool:
+def portal_responds(host: str, port: int) -> bool:
     """Return whether the web process answers."""
     request = b"HEAD / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     try:

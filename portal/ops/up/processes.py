@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Thread
 
-from portal.ops.up.logs import LogFile, follow, pass_on
+from portal.ops.up.logs import LogFile, copy_to_terminal, follow
 from portal.ops.up.terminal import Terminal
 
 log = logging.getLogger(__name__)
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 PR_SET_PDEATHSIG = 1
 STEADY_SECONDS = 30
 """A program that ran this long is restarted at once when it dies."""
-MAX_REST_SECONDS = 15
+MAX_PAUSE_SECONDS = 15
 COPY_SECONDS = 1
 """Time for copying the last lines of a program that has ended."""
 
@@ -114,13 +114,13 @@ class ProgramManager:
         assert process.stdout is not None  # noqa: S101
         managed.copying = [follow(name, process.stderr or process.stdout, managed.log, self.terminal)]
         if process.stderr is not None and self.terminal is not None:
-            managed.copying.append(pass_on(name, process.stdout, self.terminal))
+            managed.copying.append(copy_to_terminal(name, process.stdout, self.terminal))
         managed.started = self.clock()
 
     def _note_death(self, managed: ManagedProgram) -> None:
         assert managed.process is not None  # noqa: S101
         lived = self.clock() - managed.started
-        managed.rest_seconds = 0.0 if lived > STEADY_SECONDS else min(MAX_REST_SECONDS, managed.rest_seconds * 2 + 0.5)
+        managed.rest_seconds = 0.0 if lived > STEADY_SECONDS else min(MAX_PAUSE_SECONDS, managed.rest_seconds * 2 + 0.5)
         managed.due = self.clock() + managed.rest_seconds
         log.warning(
             "%s ended with code %s after %.0f s; it starts again in %.1f s (see %s)",

@@ -16,7 +16,7 @@ MAX_FILE_BYTES = 512 * 1024
 MAX_WARNINGS = 40
 MAX_WARNINGS_PER_RULE = 5
 MAX_CANDIDATES = 50
-USUAL_NAMES = {"train": 40, "main": 30, "run": 20, "run_training": 20, "trainer": 10, "experiment": 10}
+ENTRY_NAME_POINTS = {"train": 40, "main": 30, "run": 20, "run_training": 20, "trainer": 10, "experiment": 10}
 NOT_STARTED = re.compile(r"(test_.*|.*_test|conftest|setup|__init__|noxfile|utils?|models?|config|dataset)$")
 
 
@@ -71,7 +71,7 @@ def reachable(entry: str, sources: dict[str, Source]) -> list[str]:
 
 def score(source: Source, imported: set[str]) -> int:
     path = PurePosixPath(source.path)
-    points = USUAL_NAMES.get(path.stem, 0) - 10 * (len(path.parts) - 1)
+    points = ENTRY_NAME_POINTS.get(path.stem, 0) - 10 * (len(path.parts) - 1)
     points += 10 if path.stem.startswith(("train", "main", "run")) else 0
     points += 15 if source.has_main else 0
     points += 15 if source.root_imports & {"horovod", "torch", "tensorflow", "keras", "jax", "sklearn"} else 0
@@ -89,7 +89,7 @@ def candidates(sources: dict[str, Source]) -> list[str]:
     return sorted(sources, key=lambda path: (-score(sources[path], imported), path))
 
 
-SERVED = frozenset({"ksync", "adaptive_ksync", "kasync", "adaptive_kasync", "asp"})
+PARAMETER_SERVER_MODES = frozenset({"ksync", "adaptive_ksync", "kasync", "adaptive_kasync", "asp"})
 
 
 def launcher_of(running: list[Source]) -> tuple[str, bool]:
@@ -97,7 +97,7 @@ def launcher_of(running: list[Source]) -> tuple[str, bool]:
     modules = {name for source in running for name in source.all_imports}
     dotted = {name for source in running for name in source.dotted}
     if f"{LIBRARY}.Run" in dotted:  # runs with both launchers; modes with a parameter server need torchrun
-        served = any(text in SERVED for source in running for text, _ in source.strings)
+        served = any(text in PARAMETER_SERVER_MODES for source in running for text, _ in source.strings)
         return "torchrun" if served else "horovod", any("elastic" in source.names for source in running)
     if any(name == "horovod" or name.startswith("horovod.") for name in modules):
         elastic = any(re.fullmatch(r"horovod\.(.+\.)?elastic\.run", name) for name in dotted)
@@ -115,7 +115,7 @@ def launcher_of(running: list[Source]) -> tuple[str, bool]:
     return "command", False
 
 
-def outside_modules(running: list[Source], sources: dict[str, Source]) -> dict[str, list[Any]]:
+def external_modules(running: list[Source], sources: dict[str, Source]) -> dict[str, list[Any]]:
     """Return the modules that an environment must provide, each with file and line: {"torch": ["train.py", 3]}."""
     found: dict[str, list[Any]] = {}
     for source in running:
@@ -132,7 +132,7 @@ def outside_modules(running: list[Source], sources: dict[str, Source]) -> dict[s
     return found
 
 
-def required(requirements: str) -> list[str]:
+def required_packages(requirements: str) -> list[str]:
     names = (re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", line.strip()) for line in requirements.splitlines())
     return sorted({match[0].lower().replace("_", "-") for match in names if match})[:200]
 
@@ -153,7 +153,7 @@ def inspect(tar: IO[bytes]) -> dict[str, Any]:
     sources = {path: read(path, content) for path, content in files.items()}
     guess: dict[str, Any] = {
         "entry": "", "candidates": [], "launcher": "command", "elastic": False, "imports": {},
-        "requirements": required(requirements), "warnings": [],
+        "requirements": required_packages(requirements), "warnings": [],
     }  # fmt: skip
     if not sources:
         text = "There is no Python file in the upload, so there is nothing to run."
@@ -168,7 +168,7 @@ def inspect(tar: IO[bytes]) -> dict[str, Any]:
         "candidates": order[:MAX_CANDIDATES],
         "launcher": launcher,
         "elastic": elastic,
-        "imports": outside_modules(running, sources),
+        "imports": external_modules(running, sources),
         "warnings": warnings_of(Code(running, launcher, elastic)),
     }
 

@@ -30,19 +30,19 @@ class Code:
         return self.launcher != "command"
 
     @property
-    def by_library(self) -> bool:
+    def uses_library(self) -> bool:
         """Whether the script uses our training library, which sets devices, averages gradients and distributes samples."""
         return self.first_import(LIBRARY) is not None
 
-    def calls(self, *last: str) -> Iterator[tuple[Source, Call]]:
+    def calls(self, *functions: str) -> Iterator[tuple[Source, Call]]:
         for source in self.sources:
             for call in source.calls:
-                if call.last in last:
+                if call.function in functions:
                     yield source, call
 
-    def calls_of(self, package: str, *last: str) -> Iterator[tuple[Source, Call]]:
+    def calls_of(self, package: str, *functions: str) -> Iterator[tuple[Source, Call]]:
         """Yield the calls of functions with these names from anywhere in the package."""
-        for source, call in self.calls(*last):
+        for source, call in self.calls(*functions):
             if call.name.startswith(package + "."):
                 yield source, call
 
@@ -71,7 +71,7 @@ def syntax_error(code: Code) -> Found:
             )
 
 
-def no_init(code: Code) -> Found:
+def missing_init(code: Code) -> Found:
     place = code.first_import("horovod")
     if place and code.launcher == "horovod" and not any(code.calls_of("horovod", "init")):
         yield (
@@ -80,14 +80,14 @@ def no_init(code: Code) -> Found:
         )
 
 
-def no_process_group(code: Code) -> Found:
+def missing_process_group(code: Code) -> Found:
     if code.launcher == "torchrun" and not code.mentions("init_process_group", "init_device_mesh", "Accelerator"):
         for source, call in code.calls("DistributedDataParallel", "DDP"):
             yield source, call.line, "DistributedDataParallel needs torch.distributed.init_process_group() before it."
             return
 
 
-def elastic_not_run(code: Code) -> Found:
+def missing_elastic_run(code: Code) -> Found:
     if code.launcher == "horovod" and not code.elastic:
         for source, call in code.calls("TorchState", "TensorFlowKerasState", "ObjectState"):
             yield (
@@ -100,7 +100,7 @@ def elastic_not_run(code: Code) -> Found:
 
 def elastic_without_commit(code: Code) -> Found:
     place = code.first_import("horovod")
-    if place and code.elastic and not code.by_library and not any(code.calls("commit", "check_host_updates")):
+    if place and code.elastic and not code.uses_library and not any(code.calls("commit", "check_host_updates")):
         yield (
             *place,
             "An elastic job uses new GPUs only after state.commit(), which is never called. Call it every few batches.",
@@ -110,7 +110,7 @@ def elastic_without_commit(code: Code) -> Found:
 def elastic_without_checkpoint(code: Code) -> Found:
     place = code.first_import("horovod")
     saves = any(code.calls("save", "save_checkpoint", "save_weights", "save_pretrained"))
-    if place and code.elastic and not code.by_library and not saves:
+    if place and code.elastic and not code.uses_library and not saves:
         yield (
             *place,
             (
@@ -120,8 +120,8 @@ def elastic_without_checkpoint(code: Code) -> Found:
         )
 
 
-def optimizer_alone(code: Code) -> Found:
-    if code.launcher != "horovod" or code.by_library:
+def undistributed_optimizer(code: Code) -> Found:
+    if code.launcher != "horovod" or code.uses_library:
         return
     if code.mentions("DistributedOptimizer", "DistributedGradientTape"):
         return
@@ -166,7 +166,11 @@ def unsplit_data(code: Code) -> Found:
     if not code.distributed or code.mentions("DistributedSampler", "ElasticSampler", "random_split", "Subset", "shard"):
         return
     for source, call in code.calls("DataLoader"):
-        if call.literal(-1, "shuffle") is True and not call.has("sampler") and not call.has("batch_sampler"):
+        if (
+            call.literal(-1, "shuffle") is True
+            and not call.has_argument("sampler")
+            and not call.has_argument("batch_sampler")
+        ):
             yield (
                 source,
                 call.line,
@@ -187,18 +191,18 @@ def fixed_device(code: Code) -> Found:
             if re.fullmatch(r"(cuda|gpu|/gpu):\d+", string):
                 yield source, line, text.format(better)
         for call in source.calls:
-            if call.last in ("cuda", "set_device") and isinstance(call.literal(0, "device"), int):
+            if call.function in ("cuda", "set_device") and isinstance(call.literal(0, "device"), int):
                 yield source, call.line, text.format(better)
 
 
-def no_device_of_its_own(code: Code) -> Found:
-    if code.launcher != "horovod" or code.by_library:
+def device_not_selected(code: Code) -> Found:
+    if code.launcher != "horovod" or code.uses_library:
         return
     if code.mentions("local_rank", "set_device", "set_visible_devices"):
         return
     for source in code.sources:
         lines = [line for string, line in source.strings if string == "cuda"]
-        lines += [call.line for call in source.calls if call.last == "cuda" and not call.node.args]
+        lines += [call.line for call in source.calls if call.function == "cuda" and not call.node.args]
         if lines:
             yield (
                 source,
@@ -210,7 +214,7 @@ def no_device_of_its_own(code: Code) -> Found:
             return
 
 
-def own_rank_variables(code: Code) -> Found:
+def sets_rank_variables(code: Code) -> Found:
     ours = re.compile(
         r"CUDA_VISIBLE_DEVICES|RANK|LOCAL_RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|HOROVOD_(RANK|SIZE|LOCAL_RANK)"
     )
@@ -242,7 +246,7 @@ def data_parallel(code: Code) -> Found:
                 )
 
 
-def foreign_paths(code: Code) -> Found:
+def machine_specific_paths(code: Code) -> Found:
     homes = re.compile(r"(/home/|/Users/|/root/|/mnt/|/media/|/scratch/|/content/|/kaggle/|~/|[A-Za-z]:[\\/])(?=.)")
     for source in code.sources:
         for string, line in source.strings:
@@ -257,7 +261,7 @@ def foreign_paths(code: Code) -> Found:
                 )
 
 
-def lost_files(code: Code) -> Found:
+def files_outside_outputs(code: Code) -> Found:
     """Find files that are written beside the code. ``writes`` has the position of the path in each call."""
     writes = {
         "save": 1,
@@ -271,9 +275,9 @@ def lost_files(code: Code) -> Found:
         "open": 0,
     }
     for source, call in code.calls(*writes):
-        position = 0 if call.name in ("numpy.save", "open") or call.name.startswith("()") else writes[call.last]
+        position = 0 if call.name in ("numpy.save", "open") or call.name.startswith("()") else writes[call.function]
         path = call.literal(position)
-        if call.last == "open" and (
+        if call.function == "open" and (
             call.name != "open" or not str(call.literal(1, "mode") or "r").startswith(("w", "a", "x"))
         ):
             continue
@@ -340,7 +344,7 @@ def reads_input(code: Code) -> Found:
             yield source, call.line, "A job cannot answer input(). Use an argument or an environment variable."
 
 
-def shows_a_window(code: Code) -> Found:
+def opens_window(code: Code) -> Found:
     for source, call in code.calls("show", "imshow"):
         if call.name in ("matplotlib.pyplot.show", "cv2.imshow"):
             yield source, call.line, "A job has no screen. Save the figure under SCHEDULEARN_OUTPUTS instead."
@@ -353,24 +357,24 @@ def needs_jupyter(code: Code) -> Found:
 
 RULES: dict[str, Callable[[Code], Found]] = {
     "syntax": syntax_error,
-    "no-init": no_init,
-    "no-process-group": no_process_group,
-    "elastic-not-run": elastic_not_run,
-    "optimizer-alone": optimizer_alone,
+    "no-init": missing_init,
+    "no-process-group": missing_process_group,
+    "elastic-not-run": missing_elastic_run,
+    "optimizer-alone": undistributed_optimizer,
     "different-beginnings": different_weights,
     "all-data-on-each-rank": unsplit_data,
     "fixed-device": fixed_device,
-    "no-device": no_device_of_its_own,
-    "own-places": own_rank_variables,
+    "no-device": device_not_selected,
+    "own-places": sets_rank_variables,
     "spawns-ranks": spawns_ranks,
     "data-parallel": data_parallel,
     "elastic-no-commit": elastic_without_commit,
     "elastic-no-checkpoint": elastic_without_checkpoint,
-    "foreign-path": foreign_paths,
-    "lost-file": lost_files,
+    "foreign-path": machine_specific_paths,
+    "lost-file": files_outside_outputs,
     "internet": needs_internet,
     "installs": installs_packages,
     "input": reads_input,
-    "window": shows_a_window,
+    "window": opens_window,
     "jupyter": needs_jupyter,
 }

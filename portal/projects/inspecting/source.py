@@ -20,7 +20,7 @@ class Call:
         return self.node.lineno
 
     @property
-    def last(self) -> str:
+    def function(self) -> str:
         return self.name.rpartition(".")[2]
 
     def literal(self, position: int, keyword: str = "") -> object:
@@ -30,7 +30,7 @@ class Call:
             node = self.node.args[position]
         return node.value if isinstance(node, ast.Constant) else None
 
-    def has(self, keyword: str) -> bool:
+    def has_argument(self, keyword: str) -> bool:
         return any(k.arg in (keyword, None) for k in self.node.keywords)  # **options may hold anything
 
 
@@ -72,11 +72,11 @@ def read(path: str, content: bytes) -> Source:
     except (ValueError, RecursionError, MemoryError):
         source.error = ("it cannot be read as Python", 1)
         return source
-    _Walk(source).run(tree)
+    _SourceReader(source).run(tree)
     return source
 
 
-class _Walk:
+class _SourceReader:
     """One pass over the tree, without recursion: hostile code can be nested deeper than Python's recursion limit."""
 
     def __init__(self, source: Source) -> None:
@@ -87,7 +87,7 @@ class _Walk:
         nodes = list(_nodes(tree))
         for node, optional in nodes:  # imports first: names are resolved by them
             if isinstance(node, ast.Import | ast.ImportFrom):
-                self._import(node, optional)
+                self._record_import(node, optional)
         docstrings = {id(node.value) for node, _ in nodes if isinstance(node, ast.Expr)}
         for node, _ in nodes:
             if isinstance(node, ast.Call):
@@ -101,11 +101,11 @@ class _Walk:
                 self.source.names.add(node.attr)
                 self.source.dotted.add(self._dotted(node))
             elif isinstance(node, ast.Assign):
-                self._variable(node)
+                self._record_variable(node)
             elif isinstance(node, ast.If):
                 self.source.has_main |= _is_main_guard(node.test)
 
-    def _import(self, node: ast.Import | ast.ImportFrom, optional: bool) -> None:
+    def _record_import(self, node: ast.Import | ast.ImportFrom, optional: bool) -> None:
         if isinstance(node, ast.ImportFrom) and (node.level > MAX_DEPTH or (node.module or "").count(".") > MAX_DEPTH):
             return  # nothing in an upload lies that deep
         found = self.source.optional if optional else self.source.imports
@@ -136,7 +136,7 @@ class _Walk:
             parts.append("()")
         return ".".join(reversed(parts))
 
-    def _variable(self, node: ast.Assign) -> None:
+    def _record_variable(self, node: ast.Assign) -> None:
         for target in node.targets:
             if (
                 isinstance(target, ast.Subscript)
@@ -158,7 +158,7 @@ def _nodes(tree: ast.Module) -> Iterator[tuple[ast.AST, bool]]:
             inner = [(child, True) for child in node.body] if caught else [(child, optional) for child in node.body]
             rest = [(child, optional or caught) for child in (*node.handlers, *node.orelse, *node.finalbody)]
             stack.extend(reversed([*inner, *rest]))
-        elif isinstance(node, ast.If) and _is_for_type_checkers(node.test):
+        elif isinstance(node, ast.If) and _is_type_checking_guard(node.test):
             stack.extend((child, True) for child in reversed([node.test, *node.body, *node.orelse]))
         else:
             stack.extend((child, optional) for child in reversed(list(ast.iter_child_nodes(node))))
@@ -172,7 +172,7 @@ def _catches_imports(handler: ast.ExceptHandler) -> bool:
     )
 
 
-def _is_for_type_checkers(test: ast.expr) -> bool:
+def _is_type_checking_guard(test: ast.expr) -> bool:
     name = test.id if isinstance(test, ast.Name) else test.attr if isinstance(test, ast.Attribute) else ""
     return name == "TYPE_CHECKING"
 

@@ -10,7 +10,7 @@ CHUNK = MIB
 MAX_ENTRIES = 10_000
 MAX_TOTAL = 1024 * MIB
 MAX_RATIO = 100
-RATIO_FROM = 64 * MIB
+RATIO_CHECK_BYTES = 64 * MIB
 """The ratio is checked only above this size: a harmless file of zeros can be compressed to a thousandth."""
 
 
@@ -39,14 +39,14 @@ class Budget:
         self.unpacked += count
         if self.unpacked > MAX_TOTAL:
             raise BadUploadError(too_large())
-        if self.unpacked > RATIO_FROM and self.unpacked > MAX_RATIO * self.packed:
+        if self.unpacked > RATIO_CHECK_BYTES and self.unpacked > MAX_RATIO * self.packed:
             raise BadUploadError(
                 f"It unpacks to more than {MAX_RATIO} times its size, which only malicious or empty data does. Leave that out."
             )
 
 
-def shown(name: str) -> str:
-    """Return a name in a form that is safe to show within a sentence."""
+def printable(name: str) -> str:
+    """Quote a name in a form that is safe within a sentence."""
     text = name if len(name) <= 80 else f"{name[:60]}...{name[-15:]}"
     return "“" + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text) + "”"
 
@@ -59,7 +59,7 @@ def too_large() -> str:
     return f"It unpacks to more than {MAX_TOTAL // MIB} MiB. Leave out data: datasets belong on the nodes."
 
 
-def inflated(read: Callable[[], bytes], inflater: Any) -> Iterator[bytes]:
+def inflate(read: Callable[[], bytes], inflater: Any) -> Iterator[bytes]:
     """Yield the decompressed stream in pieces of at most CHUNK bytes."""
     tail = b""
     while not inflater.eof:
@@ -72,7 +72,7 @@ def inflated(read: Callable[[], bytes], inflater: Any) -> Iterator[bytes]:
             yield piece
 
 
-def plain(file: IO[bytes], offset: int, size: int) -> Iterator[bytes]:
+def read_range(file: IO[bytes], offset: int, size: int) -> Iterator[bytes]:
     file.seek(offset)
     while size > 0:
         piece = file.read(min(size, CHUNK))
@@ -82,5 +82,5 @@ def plain(file: IO[bytes], offset: int, size: int) -> Iterator[bytes]:
         yield piece
 
 
-def length_of(file: IO[bytes]) -> int:
+def file_size(file: IO[bytes]) -> int:
     return file.seek(0, os.SEEK_END)

@@ -5,7 +5,7 @@ import unicodedata
 from collections import Counter
 from dataclasses import replace
 
-from .common import BadUploadError, Entry, shown
+from .common import BadUploadError, Entry, printable
 
 MAX_DEPTH = 32
 MAX_NAME_BYTES = 255
@@ -31,15 +31,15 @@ def clean_path(raw: str) -> str:
     for character in path:
         if unicodedata.category(character) in UNPRINTABLE or character in INVISIBLE:
             raise BadUploadError(
-                f"The name {shown(raw)} has a character that cannot be seen (U+{ord(character):04X}). Rename it and pack again."
+                f"The name {printable(raw)} has a character that cannot be seen (U+{ord(character):04X}). Rename it and pack again."
             )
     if "\\" in path:
         raise BadUploadError(
-            f"The name {shown(raw)} has a backslash. Rename it, or pack again with a tool that writes / between folders."
+            f"The name {printable(raw)} has a backslash. Rename it, or pack again with a tool that writes / between folders."
         )
     if path.startswith("/") or re.match(r"[A-Za-z]:", path):
         raise BadUploadError(
-            f"The name {shown(raw)} starts at the root of a disk. Pack the folder itself, with names relative to it."
+            f"The name {printable(raw)} starts at the root of a disk. Pack the folder itself, with names relative to it."
         )
     while path.startswith("./"):
         path = path[2:]
@@ -50,30 +50,32 @@ def clean_path(raw: str) -> str:
     for part in parts:
         if part in ("", ".", ".."):
             raise BadUploadError(
-                f"The name {shown(raw)} does not lead straight to a file ('..', '.' or '//'). Pack the folder again."
+                f"The name {printable(raw)} does not lead straight to a file ('..', '.' or '//'). Pack the folder again."
             )
         if part != part.rstrip(". "):
             raise BadUploadError(
-                f"The name {shown(raw)} has a part that ends in a dot or a space. Rename it and pack again."
+                f"The name {printable(raw)} has a part that ends in a dot or a space. Rename it and pack again."
             )
         if len(part.encode()) > MAX_NAME_BYTES:
             raise BadUploadError(
-                f"The name {shown(raw)} has a part longer than {MAX_NAME_BYTES} bytes. Shorten it and pack again."
+                f"The name {printable(raw)} has a part longer than {MAX_NAME_BYTES} bytes. Shorten it and pack again."
             )
         if part.split(".")[0].rstrip().lower() in WINDOWS_NAMES:
             raise BadUploadError(
-                f"The name {shown(raw)} is reserved by Windows, so some users could not open it. Rename it and pack again."
+                f"The name {printable(raw)} is reserved by Windows, so some users could not open it. Rename it and pack again."
             )
     if len(parts) > MAX_DEPTH:
         raise BadUploadError(
-            f"{shown(raw)} is {len(parts)} folders deep; the limit is {MAX_DEPTH}. Use fewer nested folders."
+            f"{printable(raw)} is {len(parts)} folders deep; the limit is {MAX_DEPTH}. Use fewer nested folders."
         )
     if len(path.encode()) > MAX_PATH_BYTES:
-        raise BadUploadError(f"The path {shown(raw)} is longer than {MAX_PATH_BYTES} bytes. Shorten it and pack again.")
+        raise BadUploadError(
+            f"The path {printable(raw)} is longer than {MAX_PATH_BYTES} bytes. Shorten it and pack again."
+        )
     return path
 
 
-def same_place(path: str) -> str:
+def collision_key(path: str) -> str:
     """Return a key that is equal for paths that some file system does not distinguish."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
 
@@ -83,21 +85,21 @@ def check_tree(entries: list[Entry]) -> None:
     seen: dict[str, tuple[str, bool]] = {}
 
     def note(path: str, is_dir: bool) -> None:
-        key = same_place(path)
+        key = collision_key(path)
         before = seen.setdefault(key, (path, is_dir))
         if before[0] != path:
             raise BadUploadError(
-                f"{shown(before[0])} and {shown(path)} would be the same on some machines. Rename one and pack again."
+                f"{printable(before[0])} and {printable(path)} would be the same on some machines. Rename one and pack again."
             )
         if before[1] != is_dir:
-            raise BadUploadError(f"{shown(path)} is both a file and a folder. Rename one and pack again.")
+            raise BadUploadError(f"{printable(path)} is both a file and a folder. Rename one and pack again.")
 
     files: set[str] = set()
     folders: set[str] = set()
     for entry in entries:
         if not entry.is_dir:
             if entry.path in files:
-                raise BadUploadError(f"{shown(entry.path)} is in it twice. Create the archive again from scratch.")
+                raise BadUploadError(f"{printable(entry.path)} is in it twice. Create the archive again from scratch.")
             files.add(entry.path)
         note(entry.path, entry.is_dir)
         parent = entry.path.rpartition("/")[0]
@@ -133,7 +135,7 @@ def tidy(entries: list[Entry]) -> tuple[list[Entry], list[str]]:
         # A folder with __init__.py is a package: imports use its name.
         if top not in files and f"{top}/__init__.py" not in files:
             kept = [replace(entry, path=entry.path[len(top) + 1 :]) for entry in kept if entry.path != top]
-            notes.append(f"The folder {shown(top)} around everything was removed.")
+            notes.append(f"The folder {printable(top)} around everything was removed.")
     if not files:
         raise BadUploadError("There are no files in the upload. Pack the folder with your code and try again.")
     return kept, notes

@@ -18,14 +18,14 @@ from .common import (
     BadUploadError,
     Budget,
     Entry,
-    length_of,
-    plain,
-    shown,
+    file_size,
+    printable,
+    read_range,
     too_large,
     too_many_entries,
 )
 from .names import check_tree, clean_path, tidy
-from .tars import gunzipped, read_tar
+from .tars import gunzip, read_tar
 from .zips import read_zip
 
 READ_ERRORS = (
@@ -41,18 +41,18 @@ def read_folder(file: IO[bytes], listing: list[tuple[str, int]]) -> list[Entry]:
     for name, size in listing:
         path = clean_path(name)
         if not path or name.endswith("/"):
-            raise BadUploadError(f"{shown(name)} is not the name of a file. Rename it and send it again.")
-        entries.append(Entry(path, False, size, partial(plain, file, offset, size)))
+            raise BadUploadError(f"{printable(name)} is not the name of a file. Rename it and send it again.")
+        entries.append(Entry(path, False, size, partial(read_range, file, offset, size)))
         offset += size
     return entries
 
 
 def read_script(file: IO[bytes], name: str) -> list[Entry]:
     path = clean_path(PurePosixPath(name).name)
-    size = length_of(file)
-    if any(b"\0" in piece for piece in plain(file, 0, size)):
-        raise BadUploadError(f"{shown(name)} is not a Python file: it has binary data.")
-    return [Entry(path, False, size, lambda: plain(file, 0, size))]
+    size = file_size(file)
+    if any(b"\0" in piece for piece in read_range(file, 0, size)):
+        raise BadUploadError(f"{printable(name)} is not a Python file: it has binary data.")
+    return [Entry(path, False, size, lambda: read_range(file, 0, size))]
 
 
 def read_notebook(file: IO[bytes], name: str) -> list[Entry]:
@@ -68,7 +68,7 @@ def read_notebook(file: IO[bytes], name: str) -> list[Entry]:
         ).get("name")
         if language and language.lower() not in ("python", "python3", "ipython"):
             raise BadUploadError(
-                f"{shown(name)} is written in {shown(str(language))}. Only Python notebooks can be run."
+                f"{printable(name)} is written in {printable(str(language))}. Only Python notebooks can be run."
             )
         notebook.metadata = {"jupytext": {"notebook_metadata_filter": "-all", "cell_metadata_filter": "-all"}}
         text = jupytext.writes(notebook, fmt={"extension": ".py", "format_name": "percent", "comment_magics": True})
@@ -76,7 +76,7 @@ def read_notebook(file: IO[bytes], name: str) -> list[Entry]:
         raise
     except Exception as error:
         raise BadUploadError(
-            f"{shown(name)} is not a valid notebook. Open it in Jupyter, save it and send it again."
+            f"{printable(name)} is not a valid notebook. Open it in Jupyter, save it and send it again."
         ) from error
     content = text.encode()
     return [Entry(path, False, len(content), lambda: [content])]
@@ -99,10 +99,12 @@ def kind_of(head: bytes, name: str) -> str:
         return named
     if not named and not found:
         raise BadUploadError(
-            f"{shown(name)} is none of .zip, .tar.gz, .tar, .py and .ipynb. Pack the folder as .zip and send that."
+            f"{printable(name)} is none of .zip, .tar.gz, .tar, .py and .ipynb. Pack the folder as .zip and send that."
         )
     if named and named != found:
-        raise BadUploadError(f"{shown(name)} is not of the type that its name has. Pack it again as .zip or .tar.gz.")
+        raise BadUploadError(
+            f"{printable(name)} is not of the type that its name has. Pack it again as .zip or .tar.gz."
+        )
     return found
 
 
@@ -112,7 +114,7 @@ def read_upload(file: IO[bytes], name: str) -> list[Entry]:
         case "zip":
             return read_zip(file)
         case "gzip":
-            return read_tar(gunzipped(file))
+            return read_tar(gunzip(file))
         case "tar":
             return read_tar(file)
         case "script":
@@ -151,7 +153,9 @@ def write_tar(entries: list[Entry], out: IO[bytes], packed: int) -> dict[str, An
             digest.update(piece)
             write(piece)
         if written - offset != info.size:
-            raise BadUploadError(f"{shown(path)} does not have the length that the archive announces. Pack it again.")
+            raise BadUploadError(
+                f"{printable(path)} does not have the length that the archive announces. Pack it again."
+            )
         write(b"\0" * (-info.size % tarfile.BLOCKSIZE))
         files.append({"path": path, "size": info.size, "sha256": digest.hexdigest(), "offset": offset})
     write(b"\0" * 2 * tarfile.BLOCKSIZE)
@@ -165,7 +169,7 @@ def unpack(
 
     With a ``listing``, the upload is the files of a folder, one after another; otherwise an archive, script or notebook.
     """
-    packed = length_of(upload)
+    packed = file_size(upload)
     entries = read_upload(upload, name) if listing is None else read_folder(upload, listing)
     if len(entries) > MAX_ENTRIES:
         raise BadUploadError(too_many_entries())

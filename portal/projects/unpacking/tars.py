@@ -17,10 +17,10 @@ from .common import (
     BadUploadError,
     Budget,
     Entry,
-    inflated,
-    length_of,
-    plain,
-    shown,
+    file_size,
+    inflate,
+    printable,
+    read_range,
     too_many_entries,
 )
 from .names import clean_path
@@ -37,7 +37,7 @@ MAX_GZIP_MEMBERS = 20_000
 
 
 def read_tar(file: IO[bytes]) -> list[Entry]:
-    size = length_of(file)
+    size = file_size(file)
     headers = 0
     deadline = time.monotonic() + MAX_HEADER_SECONDS
 
@@ -58,9 +58,9 @@ def read_tar(file: IO[bytes]) -> list[Entry]:
 
         def _proc_pax(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
             begin = file.tell()
-            if LONG_NUMBER.search(b"".join(plain(file, begin, self.size))):
+            if LONG_NUMBER.search(b"".join(read_range(file, begin, self.size))):
                 raise BadUploadError(
-                    f"The header of {shown(self.name)} is not one that an archiving tool writes. Pack it again."
+                    f"The header of {printable(self.name)} is not one that an archiving tool writes. Pack it again."
                 )
             file.seek(begin)
             return super()._proc_pax(archive)  # type: ignore[misc]
@@ -73,19 +73,19 @@ def read_tar(file: IO[bytes]) -> list[Entry]:
         for info in archive:
             path = clean_path(info.name)
             if info.size < 0 or info.offset_data + info.size > size:
-                raise BadUploadError(f"{shown(info.name)} ends too early. Pack it again, or send it again.")
+                raise BadUploadError(f"{printable(info.name)} ends too early. Pack it again, or send it again.")
             if info.sparse is not None or any(key.startswith("GNU.sparse") for key in info.pax_headers):
-                raise BadUploadError(f"{shown(info.name)} is stored as a sparse file. Pack again without --sparse.")
+                raise BadUploadError(f"{printable(info.name)} is stored as a sparse file. Pack again without --sparse.")
             if info.isdir() and info.size:
-                raise BadUploadError(f"The folder {shown(info.name)} has content. Pack it again.")
+                raise BadUploadError(f"The folder {printable(info.name)} has content. Pack it again.")
             if path:
                 entries.append(Entry(path, info.isdir(), info.size, tar_pieces(file, info)))
             if len(entries) > MAX_ENTRIES:
                 raise BadUploadError(too_many_entries())
         end = archive.offset
     # tarfile treats a damaged header as the end of the archive; only zeros may follow it
-    if any(piece.count(0) != len(piece) for piece in plain(file, end, size - end)):
-        last = f" after {shown(entries[-1].path)}" if entries else ""
+    if any(piece.count(0) != len(piece) for piece in read_range(file, end, size - end)):
+        last = f" after {printable(entries[-1].path)}" if entries else ""
         raise BadUploadError(f"This tar is damaged{last}. Pack it again, or send it again.")
     return entries
 
@@ -99,24 +99,24 @@ def check_tar_kind(info: tarfile.TarInfo) -> None:
         tarfile.GNUTYPE_LONGLINK,
     )
     if info.type in (tarfile.SYMTYPE, tarfile.LNKTYPE):
-        raise BadUploadError(f"{shown(info.name)} is a link. Replace it by the file itself (tar does so with -h).")
+        raise BadUploadError(f"{printable(info.name)} is a link. Replace it by the file itself (tar does so with -h).")
     if info.size < 0 or (info.type in extended and info.size > MAX_EXTENDED_HEADER):
         raise BadUploadError(
-            f"The header of {shown(info.name)} is not one that an archiving tool writes. Pack it again."
+            f"The header of {printable(info.name)} is not one that an archiving tool writes. Pack it again."
         )
     if info.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE, *extended):
-        raise BadUploadError(f"{shown(info.name)} is neither a file nor a folder. Leave it out.")
+        raise BadUploadError(f"{printable(info.name)} is neither a file nor a folder. Leave it out.")
     if info.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and info.mode & (stat.S_ISUID | stat.S_ISGID):
-        raise BadUploadError(f"{shown(info.name)} has the rights of another user (setuid). Leave it out.")
+        raise BadUploadError(f"{printable(info.name)} has the rights of another user (setuid). Leave it out.")
 
 
 def tar_pieces(file: IO[bytes], info: tarfile.TarInfo) -> Callable[[], Iterator[bytes]]:
-    return lambda: plain(file, info.offset_data, info.size)
+    return lambda: read_range(file, info.offset_data, info.size)
 
 
-def gunzipped(file: IO[bytes]) -> IO[bytes]:
+def gunzip(file: IO[bytes]) -> IO[bytes]:
     """Decompress a gzip stream, which may have several members, to a temporary file."""
-    budget = Budget(length_of(file))
+    budget = Budget(file_size(file))
     out = tempfile.TemporaryFile()  # noqa: SIM115  # read until the program ends
     file.seek(0)
     pending = file.read(CHUNK)
@@ -127,7 +127,7 @@ def gunzipped(file: IO[bytes]) -> IO[bytes]:
             raise BadUploadError("It has too many gzip members. Pack it again.")
         inflater = zlib.decompressobj(16 + zlib.MAX_WBITS)
         feed = chain([pending], iter(lambda: file.read(CHUNK), b""))
-        for piece in inflated(partial(next, feed, b""), inflater):
+        for piece in inflate(partial(next, feed, b""), inflater):
             budget.spend(len(piece))
             out.write(piece)
         pending = inflater.unused_data or file.read(CHUNK)

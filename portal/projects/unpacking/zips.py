@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import IO
 
-from .common import MAX_ENTRIES, MIB, BadUploadError, Entry, inflated, length_of, plain, shown, too_many_entries
+from .common import MAX_ENTRIES, MIB, BadUploadError, Entry, file_size, inflate, printable, read_range, too_many_entries
 from .names import clean_path
 
 MAX_DIRECTORY = 16 * MIB
@@ -20,7 +20,7 @@ MAX_DIRECTORY = 16 * MIB
 
 def zip_directory(file: IO[bytes]) -> tuple[int, int]:
     """Return the offset of the central directory and its number of entries, counted before objects are created."""
-    size = length_of(file)
+    size = file_size(file)
     file.seek(max(0, size - 65_557))
     tail = file.read()
     at = tail.rfind(b"PK\x05\x06")
@@ -94,34 +94,34 @@ def check_zip_kind(info: zipfile.ZipInfo, name: str, is_dir: bool) -> None:
     mode = info.external_attr >> 16
     kind = stat.S_IFMT(mode)
     if kind == stat.S_IFLNK:
-        raise BadUploadError(f"{shown(name)} is a link. Replace it by the file itself (zip does so without -y).")
+        raise BadUploadError(f"{printable(name)} is a link. Replace it by the file itself (zip does so without -y).")
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-        raise BadUploadError(f"{shown(name)} is neither a file nor a folder. Leave it out.")
+        raise BadUploadError(f"{printable(name)} is neither a file nor a folder. Leave it out.")
     if (kind == stat.S_IFDIR) != is_dir and kind != 0:
-        raise BadUploadError(f"{shown(name)} is marked both as a file and as a folder. Pack it again.")
+        raise BadUploadError(f"{printable(name)} is marked both as a file and as a folder. Pack it again.")
     if mode & (stat.S_ISUID | stat.S_ISGID) and not is_dir:
-        raise BadUploadError(f"{shown(name)} has the rights of another user (setuid). Leave it out.")
+        raise BadUploadError(f"{printable(name)} has the rights of another user (setuid). Leave it out.")
     if is_dir and (info.file_size or info.compress_size > 2):
-        raise BadUploadError(f"The folder {shown(name)} has content. Pack it again.")
+        raise BadUploadError(f"The folder {printable(name)} has content. Pack it again.")
     if info.flag_bits & (0x1 | 0x40 | 0x2000) or info.compress_type == 99:
-        raise BadUploadError(f"{shown(name)} is encrypted. Pack it again without a password.")
+        raise BadUploadError(f"{printable(name)} is encrypted. Pack it again without a password.")
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or info.flag_bits & 0x20:
-        raise BadUploadError(f"{shown(name)} is compressed with an unusual method. Pack it again with deflate.")
+        raise BadUploadError(f"{printable(name)} is compressed with an unusual method. Pack it again with deflate.")
 
 
 def zip_data_start(file: IO[bytes], info: zipfile.ZipInfo, name: str, directory_at: int) -> int:
     """Return the offset of an entry's data, after checking that its own header agrees with the central directory."""
     if info.header_offset >= directory_at:
-        raise BadUploadError(f"{shown(name)} is not at its offset in this zip. Pack it again.")
+        raise BadUploadError(f"{printable(name)} is not at its offset in this zip. Pack it again.")
     file.seek(info.header_offset)
     header = file.read(30)
     if len(header) < 30 or header[:4] != b"PK\x03\x04":
-        raise BadUploadError(f"{shown(name)} is not at its offset in this zip. Pack it again.")
+        raise BadUploadError(f"{printable(name)} is not at its offset in this zip. Pack it again.")
     flags, method = struct.unpack_from("<2H", header, 6)
     name_length, extra_length = struct.unpack_from("<2H", header, 26)
     raw = info.orig_filename.encode("utf-8" if info.flag_bits & 0x800 else "cp437", "surrogatepass")
     if file.read(name_length) != raw or method != info.compress_type or (flags ^ info.flag_bits) & 0x1:
-        raise BadUploadError(f"{shown(name)} has contradictory headers in this zip. Pack it again.")
+        raise BadUploadError(f"{printable(name)} has contradictory headers in this zip. Pack it again.")
     return info.header_offset + 30 + name_length + extra_length
 
 
@@ -130,7 +130,7 @@ def check_ranges(ranges: list[tuple[int, int, str]], directory_at: int) -> None:
     end = 0
     for number, (start, stop, name) in enumerate(sorted(ranges)):
         if start < end or stop > directory_at:
-            raise BadUploadError(f"{shown(name)} shares data with another entry of this zip. Pack it again.")
+            raise BadUploadError(f"{printable(name)} shares data with another entry of this zip. Pack it again.")
         if number == 0 and start != 0:
             raise BadUploadError("There is data before the beginning of this zip. Pack it again.")
         end = stop
@@ -138,17 +138,17 @@ def check_ranges(ranges: list[tuple[int, int, str]], directory_at: int) -> None:
 
 def zip_pieces(file: IO[bytes], start: int, info: zipfile.ZipInfo, name: str) -> Callable[[], Iterator[bytes]]:
     def pieces() -> Iterator[bytes]:
-        source = plain(file, start, info.compress_size)
+        source = read_range(file, start, info.compress_size)
         inflater = zlib.decompressobj(-zlib.MAX_WBITS)
         deflated = info.compress_type == zipfile.ZIP_DEFLATED
         size = checksum = 0
-        for piece in inflated(lambda: next(source, b""), inflater) if deflated else source:
+        for piece in inflate(lambda: next(source, b""), inflater) if deflated else source:
             size += len(piece)
             checksum = zlib.crc32(piece, checksum)
             if size > info.file_size:
                 break
             yield piece
         if size != info.file_size or checksum != info.CRC or next(source, b"") or inflater.unused_data:
-            raise BadUploadError(f"{shown(name)} does not match its size or checksum in this zip. Pack it again.")
+            raise BadUploadError(f"{printable(name)} does not match its size or checksum in this zip. Pack it again.")
 
     return pieces

@@ -49,7 +49,7 @@ def test_who_counts_as_one(one: str, other: str, same: bool) -> None:
 @pytest.mark.django_db
 def test_while_too_many_wait_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guessing, "slots", HashingSlots(1, 0))
-    with guessing.slots.occupied():
+    with guessing.slots.hold():
         assert sign_in("alice", "x") == 503
     assert sign_in("alice", "x") == 200
 
@@ -58,7 +58,7 @@ def test_few_at_once_few_waiting_and_none_for_ever() -> None:
     slots, inside, leave, ended = HashingSlots(2, 1), threading.Barrier(3), threading.Event(), []
 
     def look() -> None:
-        with slots.occupied(60):
+        with slots.hold(60):
             inside.wait(60)
             leave.wait(60)
         ended.append(True)
@@ -67,10 +67,10 @@ def test_few_at_once_few_waiting_and_none_for_ever() -> None:
     for thread in threads:
         thread.start()
     inside.wait(60)
-    with pytest.raises(BusyError), slots.occupied(0.01):
+    with pytest.raises(BusyError), slots.hold(0.01):
         pass
     leave.set()
     for thread in threads:
         thread.join()
-    with slots.occupied(0):
+    with slots.hold(0):
         assert len(ended) == 2

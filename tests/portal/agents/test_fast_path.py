@@ -19,7 +19,7 @@ from portal.asgi import ConcurrencyLimit, application, client_of, nodes_applicat
 from portal.cluster import services as cluster
 from portal.cluster.models import Node
 from portal.jobs.models import Container
-from portal.serving.__main__ import may_send_much
+from portal.serving.__main__ import may_send_large_body
 from portal.wake import node_channel, notify
 from tests.portal.agents_world import Agent, Lookups, job_on
 from tests.portal.jobs_world import make_user
@@ -208,20 +208,20 @@ async def test_so_many_requests_at_once_and_no_more() -> None:
 async def test_a_node_may_send_much_once_it_has_reported() -> None:
     agent = await sync_to_async(Agent)()
     known_tokens.clear()
-    assert not may_send_much(b"/agent/v1/containers/a/outputs/b", f"Bearer {agent.token}")
-    assert may_send_much(b"/projects/1/code", "")
+    assert not may_send_large_body(b"/agent/v1/containers/a/outputs/b", f"Bearer {agent.token}")
+    assert may_send_large_body(b"/projects/1/code", "")
     status, _, _ = await ask("GET", "/agent/v1/wait?seen=x", agent.token)
     assert status == 200
-    assert may_send_much(b"/agent/v1/containers/a/outputs/b", f"Bearer {agent.token}")
+    assert may_send_large_body(b"/agent/v1/containers/a/outputs/b", f"Bearer {agent.token}")
     for other in ("", "Bearer", "Bearer made-up", f"Basic {agent.token}", "Bearer \xff"):
-        assert not may_send_much(b"/agent/v1/containers/a/outputs/b", other)
+        assert not may_send_large_body(b"/agent/v1/containers/a/outputs/b", other)
 
 
 async def test_one_client_leaves_slots_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     known = callers.Callers()
-    monkeypatch.setattr(callers, "known", known)
+    monkeypatch.setattr(callers, "known_callers", known)
     for secret, user in (("one", 1), ("one too", 1), ("two", 2), ("session-of-one", 1), ("session-of-three", 3)):
-        known.learn(secret, user)
+        known.remember(secret, user)
     over = asyncio.Event()
     within: list[str] = []
 
@@ -261,14 +261,14 @@ def test_few_callers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(callers, "MAX_KNOWN", 5)
     known = callers.Callers()
     for number in range(20):
-        known.learn(f"secret {number}", number)
-        known.learn(f"secret {number}", number)
+        known.remember(f"secret {number}", number)
+        known.remember(f"secret {number}", number)
     assert [known.user_of(f"secret {number}") for number in (0, 14, 15, 19)] == [None, None, 15, 19]
 
 
 async def test_whose_tokens_and_sessions_are_is_learned_from_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     known = callers.Callers()
-    monkeypatch.setattr(callers, "known", known)
+    monkeypatch.setattr(callers, "known_callers", known)
 
     @sync_to_async
     def sign_in() -> tuple[int, str, str]:

@@ -50,7 +50,7 @@ def test_silent_nodes_and_gpus_out_of_use_are_alarms() -> None:
     silent()
     node = world.make_node("gpu-2")
     quarantine.quarantine(Gpu.objects.get(node=node, index=1), Fault("XID 79: it fell off the bus.\nSubject: x"))
-    first, second = alarms.alarms()
+    first, second = alarms.current_alarms()
     assert first.text.startswith("Node gpu-1 has not reported since")
     assert second.text == "CPU slot 1 of gpu-2 is out of use: XID 79: it fell off the bus. Subject: x."
     assert second.path == f"/admin/nodes/{node.pk}/"
@@ -63,12 +63,12 @@ def test_silent_nodes_and_gpus_out_of_use_are_alarms() -> None:
 )
 def test_a_node_that_is_out_of_use_on_purpose_is_none(fields: dict[str, Any]) -> None:
     silent(**fields)
-    assert alarms.alarms() == []
+    assert alarms.current_alarms() == []
 
 
 def test_a_machine_that_restarts_is_none() -> None:
     world.make_node("gpu-1", last_seen_at=timezone.now() - timedelta(seconds=settings.NODE_ALARM_AFTER_SECONDS / 2))
-    assert alarms.alarms() == []
+    assert alarms.current_alarms() == []
 
 
 def test_all_admins_with_an_address_get_one_mail_about_it(ada: User, settings: Any) -> None:
@@ -91,7 +91,7 @@ def test_what_happens_within_an_hour_is_mailed_together_after_it(ada: User) -> N
     silent("gpu-2")
     silent("gpu-3")
     assert alarms.mail_admins() == 0
-    cache.delete(alarms.RESTING)  # an hour later
+    cache.delete(alarms.RECENTLY_MAILED_KEY)  # an hour later
     assert alarms.mail_admins() == 1
     assert mail.outbox[-1].subject == "Schedulearn: 2 things in the lab need an admin"
     assert "gpu-1" not in mail.outbox[-1].body and "gpu-3" in mail.outbox[-1].body
@@ -100,7 +100,7 @@ def test_what_happens_within_an_hour_is_mailed_together_after_it(ada: User) -> N
 def test_the_same_node_is_mailed_again_when_it_falls_silent_again(ada: User) -> None:
     node = silent()
     assert alarms.mail_admins() == 1
-    cache.delete(alarms.RESTING)
+    cache.delete(alarms.RECENTLY_MAILED_KEY)
     Node.objects.filter(pk=node.pk).update(last_seen_at=timezone.now())
     assert alarms.mail_admins() == 0
     assert alarms.mail_admins(later(minutes=10)) == 1
@@ -135,16 +135,16 @@ def test_a_gpu_that_the_previous_release_took_out_of_use_keeps_its_reason(ada: U
             "UPDATE cluster_gpu SET quarantined_at = %s, quarantine_reason = %s, fault = %s WHERE id = %s",
             [timezone.now(), "XID 79.", "XID 79", gpu.pk],
         )
-    [alarm] = alarms.alarms()
+    [alarm] = alarms.current_alarms()
     assert alarm.text == "CPU slot 0 of gpu-1 is out of use: XID 79."
     gpu.refresh_from_db()
-    assert quarantine.failed_since(gpu, timezone.now() - timedelta(hours=1))
+    assert quarantine.was_quarantined_for_fault_since(gpu, timezone.now() - timedelta(hours=1))
     quarantine.release(ada, gpu)
     assert AuditEntry.objects.get().before == {"reason": "XID 79."}
 
 
 def test_the_audit_log_has_the_reason_as_data_and_shows_its_sentence(ada: User) -> None:
-    quarantine.take_out(ada, Gpu.objects.get(node=world.make_node("gpu-1"), index=0))
+    quarantine.quarantine_by_admin(ada, Gpu.objects.get(node=world.make_node("gpu-1"), index=0))
     assert AuditEntry.objects.get().after == {"reason": {"code": "gpu_taken_out", "user": "ada"}}
     client = Client()
     client.force_login(ada)

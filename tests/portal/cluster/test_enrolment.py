@@ -79,9 +79,9 @@ class TestPackage:
             raise ConnectionRefusedError("refused")
 
         monkeypatch.setattr(ssl, "get_server_certificate", refuse)
-        found = agent_package.own_certificate("https://lab.example")
+        found = agent_package.check_certificate("https://lab.example")
         assert found.trusted and "could not check" in found.problem
-        assert agent_package.own_certificate("http://localhost:8000") == Certificate(True)
+        assert agent_package.check_certificate("http://localhost:8000") == Certificate(True)
 
     def test_what_the_agent_imports_is_installed_with_it(self) -> None:
         used = set()
@@ -117,11 +117,11 @@ class TestThePageOfALine:
         node = make_node(
             facts={"packages": "?", "clock_offset_seconds": "x", "cpus": [], "gpus": 3, "system": "Debian"}
         )
-        assert [each.title for each in findings.of(node)] == ["System"]
+        assert [each.title for each in findings.node_findings(node)] == ["System"]
         good = make_node(facts={"clock_offset_seconds": -3.25, "address": "10.0.0.7", "interface": "eth0"})
-        assert {each.text for each in findings.of(good)} == {"3.2 s behind the portal's", "10.0.0.7 (eth0)"}
+        assert {each.text for each in findings.node_findings(good)} == {"3.2 s behind the portal's", "10.0.0.7 (eth0)"}
         files = Node(facts={"datasets": ["cifar", "imagenet"], "shared": "0123456789abcdef"})
-        assert [each.text for each in findings.of(files)] == ["cifar, imagenet", "01234567"]
+        assert [each.text for each in findings.node_findings(files)] == ["cifar, imagenet", "01234567"]
 
 
 class TestApproval:
@@ -200,9 +200,9 @@ class TestQuarantine:
 
     def test_an_admin_may_take_one_out_and_only_once(self, admin: User) -> None:
         gpu = make_node().gpus.all()[0]
-        assert "by admin" in sentence_of(quarantine.take_out(admin, gpu).quarantine_reason)
+        assert "by admin" in sentence_of(quarantine.quarantine_by_admin(admin, gpu).quarantine_reason)
         with pytest.raises(Refused, match="already"):
-            quarantine.take_out(admin, gpu)
+            quarantine.quarantine_by_admin(admin, gpu)
         assert quarantine.release(admin, gpu).usable
         with pytest.raises(Refused, match="not in quarantine"):
             quarantine.release(admin, gpu)

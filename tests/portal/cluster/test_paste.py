@@ -80,7 +80,7 @@ def paste(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_pasted_line_makes_a_machine_a_node_of_the_pinned_portal(portal: TlsProxy, tmp_path: Path) -> None:
-    certificate = agent_package.own_certificate(portal.url)
+    certificate = agent_package.check_certificate(portal.url)
     assert not certificate.trusted and len(certificate.pin) == 64
     token = services.issue_join_token(None)
     done = paste(agent_package.join_command(portal.url, token, certificate), tmp_path)

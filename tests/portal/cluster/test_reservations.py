@@ -37,7 +37,7 @@ def ask(
 
 def test_it_is_kept_and_audited(ada: User) -> None:
     row = ask(ada, ready_node("alpha", 4))
-    assert reservations.owners(row) == {ada.pk}
+    assert reservations.owner_ids(row) == {ada.pk}
     entry = AuditEntry.objects.get(action="reservation.made")
     assert entry.after["node"] == "alpha" and entry.after["for"] == ["ada"]
 

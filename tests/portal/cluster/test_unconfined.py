@@ -89,7 +89,7 @@ def test_the_owner_of_the_first_examples_counts_as_no_person() -> None:
 def test_the_owner_of_the_first_examples_is_a_person_once_it_has_a_password(ada: User) -> None:
     submit_examples()
     assert not unconfined.is_refused("process")
-    house = User.objects.get(username=accounts.HOUSE_USER)
+    house = User.objects.get(username=accounts.EXAMPLES_OWNER)
     house.set_password("correct horse battery")
     house.save()
     assert unconfined.is_refused("process")

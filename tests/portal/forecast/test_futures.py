@@ -11,7 +11,7 @@ from portal.forecast import changes, futures, words
 from portal.forecast.futures import simulate_futures
 from portal.jobs.models import Job as JobRow
 from portal.sentences import sentence_of
-from portal.sentences.spans import span
+from portal.sentences.spans import wait_range
 from scheduling.policies.elastic_fifo import ElasticFifo
 from scheduling.policies.fifo import Fifo
 from scheduling.simulate import Submission, assumed, simulate
@@ -178,7 +178,7 @@ def test_when_lengths_are_as_uncertain_as_stated_about_eight_of_ten_ranges_hold(
     ],
 )
 def test_spans_are_given_in_words_with_units(low: float, high: float, text: str) -> None:
-    assert span(low, high) == text
+    assert wait_range(low, high) == text
 
 
 def test_a_list_has_room_for_less() -> None:

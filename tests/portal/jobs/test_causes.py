@@ -14,7 +14,7 @@ from portal.jobs import causes, lifecycle, logs
 from portal.jobs.causes import Facts
 from portal.jobs.models import Attempt
 from portal.jobs.rules import LOSSES_IN_A_ROW
-from portal.sentences.causes import explained
+from portal.sentences.causes import explain_cause
 from portal.ui import duration
 from runners.messages import Quotation
 from runners.messages.containers import CheckpointsNotKept, WithRemark
@@ -26,7 +26,7 @@ FAILED = Facts(outcome="failed", exit_reason="exited", exit_code=1)
 
 def classify(facts: Facts, tail: str) -> dict[str, str]:
     """The cause in words, as a page shows it after it was stored."""
-    return explained(json.loads(json.dumps(asdict(causes.classify(facts, tail)))))
+    return explain_cause(json.loads(json.dumps(asdict(causes.classify(facts, tail)))))
 
 
 TRACE = 'Traceback (most recent call last):\n  File "/workspace/train.py", line 12, in <module>\n    main()\n'

@@ -393,7 +393,7 @@ async def test_a_flood_of_small_messages_closes_the_socket_and_is_not_heard_any_
     await viewer.open()
     for _ in range(3 * BURST):
         await viewer.socket.send_input({"type": "websocket.receive", "text": '{"type": "ack", "bytes": 0}'})
-    assert await viewer.until_closed() == consumers.TOO_FAST
+    assert await viewer.until_closed() == consumers.TOO_FAST_CLOSE_CODE
     assert BURST <= len(heard) < 2 * BURST
 
 

@@ -210,7 +210,7 @@ class TestGpusThatFailed:
         attempt = place(make_job(Lab().project), gpus[:1])
         if how != "before":
             Gpu.objects.filter(pk=gpus[0].pk).update(fault=XidError(79, "noon").data())
-            quarantine.take_out(admin, gpus[0])
+            quarantine.quarantine_by_admin(admin, gpus[0])
         gpu_failures.move_jobs_off_faulty_gpus()
         attempt.refresh_from_db()
         assert attempt.wanted == "run"

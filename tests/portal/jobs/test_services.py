@@ -14,7 +14,7 @@ from portal.jobs import lifecycle, permissions, services
 from portal.jobs.models import IdempotencyKey, Job
 from portal.jobs.services import MODES_WITHOUT_SERVER, cancel, hold, release, retry, submit
 from portal.jobs.spec import Submission
-from portal.projects.inspecting.program import SERVED
+from portal.projects.inspecting.program import PARAMETER_SERVER_MODES
 from portal.projects.models import Membership, Project
 from portal.refused import Refused
 from runners.training.schedulearn_train.server import Mode
@@ -356,4 +356,4 @@ def test_the_modes_of_the_form_are_those_of_the_training_library() -> None:
     """Both sides define the names, since the portal imports nothing that runs in jobs."""
     served = set(get_args(Mode))
     assert set(Job.Mode.values) == {*MODES_WITHOUT_SERVER, *served}
-    assert served == SERVED
+    assert served == PARAMETER_SERVER_MODES

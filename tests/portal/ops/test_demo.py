@@ -35,8 +35,8 @@ from portal.jobs.models import (
 from portal.jobs.resize_timeline.timeline import timeline_of
 from portal.monitoring.models import Hour, Sample
 from portal.ops.demo import month, people, traffic
-from portal.ops.demo.rows import Written
-from portal.ops.demo.workload import DAYS, Size
+from portal.ops.demo.rows import MonthRows
+from portal.ops.demo.workload import DAYS, LabSize
 from portal.ops.management.commands import demo
 from portal.ops.up.preflight import lock_home
 from portal.scheduler import snapshot
@@ -52,12 +52,12 @@ from tests.runners.agent_bench import spec_of
 pytestmark = pytest.mark.django_db
 NOW = datetime(2026, 11, 26, 15, 20, tzinfo=UTC)
 """A Thursday afternoon."""
-SIZE = Size(2, 4)
+SIZE = LabSize(2, 4)
 GPU_SECONDS = SIZE.total * DAYS * 86_400
 WAITS_SECONDS = 600
 
 
-def fill(home: Path, now: datetime) -> Written:
+def fill(home: Path, now: datetime) -> MonthRows:
     with override_settings(HOME=home, DEMO=True):
         return month.fill(now, SIZE, "http://127.0.0.1:1")
 
@@ -68,7 +68,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def lab(django_db_setup: None, django_db_blocker: Any, home: Path) -> Iterator[Written]:
+def lab(django_db_setup: None, django_db_blocker: Any, home: Path) -> Iterator[MonthRows]:
     """Make it once for all tests of this module, which only read it or undo what they change."""
     with django_db_blocker.unblock(), transaction.atomic(), override_settings(HOME=home, DEMO=True):
         yield fill(home, NOW)
@@ -78,13 +78,13 @@ def lab(django_db_setup: None, django_db_blocker: Any, home: Path) -> Iterator[W
 # --- the month -----------------------------------------------------------------------------------------------------
 
 
-def test_the_gpus_are_busy_for_most_of_the_month(lab: Written) -> None:
+def test_the_gpus_are_busy_for_most_of_the_month(lab: MonthRows) -> None:
     held = sum(((row.released_at or NOW) - row.allocated_at).total_seconds() for row in Allocation.objects.iterator())
     assert 0.7 <= held / GPU_SECONDS <= 0.9
     assert UsageDay.objects.exists() and LedgerDay.objects.filter(borrowed__gt=0, group__isnull=False).exists()
 
 
-def test_no_gpu_is_held_twice_and_no_job_runs_before_it_came(lab: Written) -> None:
+def test_no_gpu_is_held_twice_and_no_job_runs_before_it_came(lab: MonthRows) -> None:
     last: dict[int, datetime] = defaultdict(lambda: lab.start)
     for row in Allocation.objects.order_by("gpu", "allocated_at").select_related("attempt__job"):
         assert row.allocated_at >= last[row.gpu_id]
@@ -92,7 +92,7 @@ def test_no_gpu_is_held_twice_and_no_job_runs_before_it_came(lab: Written) -> No
         last[row.gpu_id] = row.released_at or NOW
 
 
-def test_jobs_wait_and_those_that_wait_now_have_a_reason(lab: Written) -> None:
+def test_jobs_wait_and_those_that_wait_now_have_a_reason(lab: MonthRows) -> None:
     waits = [
         (first.created_at - first.job.submitted_at).total_seconds()
         for first in Attempt.objects.filter(number=1).select_related("job")
@@ -102,7 +102,7 @@ def test_jobs_wait_and_those_that_wait_now_have_a_reason(lab: Written) -> None:
     assert len(waiting) >= 2 and all(job.why_waiting.endswith(".") for job in waiting)
 
 
-def test_every_attempt_that_did_not_succeed_has_the_cause_that_the_portal_finds(lab: Written) -> None:
+def test_every_attempt_that_did_not_succeed_has_the_cause_that_the_portal_finds(lab: MonthRows) -> None:
     ended = Attempt.objects.exclude(outcome__in=("", Outcome.SUCCEEDED)).select_related("job")
     codes: Counter[str] = Counter()
     for attempt in ended:
@@ -116,7 +116,7 @@ def test_every_attempt_that_did_not_succeed_has_the_cause_that_the_portal_finds(
     assert all(list(job.attempts.all())[-1].cause for job in failed.prefetch_related("attempts"))
 
 
-def test_every_attempt_that_ran_has_a_log_to_read(lab: Written) -> None:
+def test_every_attempt_that_ran_has_a_log_to_read(lab: MonthRows) -> None:
     ran = Attempt.objects.filter(started_at__isnull=False)
     silent = [attempt.pk for attempt in ran if not logs.tail(attempt).strip()]
     assert ran.count() > 300 and not silent
@@ -125,7 +125,7 @@ def test_every_attempt_that_ran_has_a_log_to_read(lab: Written) -> None:
         assert [at for at, _ in logs.read_marks(stream)] == sorted({at for at, _ in logs.read_marks(stream)})
 
 
-def test_trainings_have_curves_and_the_last_ones_left_files(lab: Written) -> None:
+def test_trainings_have_curves_and_the_last_ones_left_files(lab: MonthRows) -> None:
     curves = set(MetricPoint.objects.values_list("attempt", "name").distinct())
     assert {name for _, name in curves} == {"train/loss", "train/samples per second", "validation/accuracy"}
     long = Attempt.objects.filter(outcome=Outcome.SUCCEEDED, started_at__lt=NOW - timedelta(hours=1))
@@ -138,7 +138,7 @@ def _short() -> set[int]:
     return {row.pk for row in rows if row.ended_at - row.started_at < timedelta(minutes=5)}  # type: ignore[operator]
 
 
-def test_elastic_jobs_grow_and_shrink(lab: Written) -> None:
+def test_elastic_jobs_grow_and_shrink(lab: MonthRows) -> None:
     grown, shrunk = 0, 0
     for job in Job.objects.filter(elastic=True, state=JobState.SUCCEEDED):
         changes = timeline_of(job).changes
@@ -148,7 +148,7 @@ def test_elastic_jobs_grow_and_shrink(lab: Written) -> None:
     assert grown >= 3 and shrunk >= 3, (grown, shrunk)
 
 
-def test_an_admin_switched_the_policy_twice_and_reserved_gpus(lab: Written) -> None:
+def test_an_admin_switched_the_policy_twice_and_reserved_gpus(lab: MonthRows) -> None:
     assert [config.policy for config in SchedulerConfig.objects.order_by("pk")] == [
         "fifo",
         "elastic_fifo",
@@ -161,7 +161,7 @@ def test_an_admin_switched_the_policy_twice_and_reserved_gpus(lab: Written) -> N
     assert Reservation.objects.filter(end__lt=NOW).exists() and Reservation.objects.filter(start__gt=NOW).exists()
 
 
-def test_no_other_user_held_what_was_reserved(lab: Written) -> None:
+def test_no_other_user_held_what_was_reserved(lab: MonthRows) -> None:
     kept = Reservation.objects.get(end__lt=NOW)
     others = Allocation.objects.filter(gpu__node=kept.node, allocated_at__lt=kept.end, released_at__gt=kept.start)
     others = others.exclude(attempt__job__submitted_by__groups__in=kept.groups.all())
@@ -170,19 +170,19 @@ def test_no_other_user_held_what_was_reserved(lab: Written) -> None:
     assert held <= kept.node.gpus.count() - kept.gpus
 
 
-def test_the_policy_remembers_what_groups_used(lab: Written) -> None:
+def test_the_policy_remembers_what_groups_used(lab: MonthRows) -> None:
     seen = snapshot.take(NOW)
     used = {account.name: sum(account.used) for account in seen.accounts}
     assert used["group vision"] > 0 and not Job.objects.filter(group=None).exists()
 
 
-def test_the_simulation_of_the_past_sees_the_jobs_as_they_were(lab: Written) -> None:
+def test_the_simulation_of_the_past_sees_the_jobs_as_they_were(lab: MonthRows) -> None:
     world = history.read(NOW - timedelta(days=14), NOW)
     found = figures.summarise(world, figures.actual_outcomes(world))
     assert 0.7 <= found["total"]["utilisation"] <= 1.0 and found["total"]["waiting"]["mean"] > WAITS_SECONDS
 
 
-def test_gpus_have_hours_and_samples_without_a_gap(lab: Written) -> None:
+def test_gpus_have_hours_and_samples_without_a_gap(lab: MonthRows) -> None:
     hours = Hour.objects.values_list("gpu", "at")
     assert len(set(hours)) == len(hours) and len(hours) > SIZE.total * (DAYS - 1) * 24
     assert Hour.objects.filter(utilisation_max__gt=50).exists()
@@ -190,7 +190,7 @@ def test_gpus_have_hours_and_samples_without_a_gap(lab: Written) -> None:
     assert not Gpu.objects.filter(utilisation_percent=None).exists()
 
 
-def test_a_resumed_job_never_falls_behind_its_checkpoint(lab: Written) -> None:
+def test_a_resumed_job_never_falls_behind_its_checkpoint(lab: MonthRows) -> None:
     reached = defaultdict(list)
     for row in Progress.objects.filter(attempt__job__resumable=True).order_by("attempt__number"):
         reached[row.attempt.job_id].append((row.total, row.step))
@@ -201,16 +201,16 @@ def test_a_resumed_job_never_falls_behind_its_checkpoint(lab: Written) -> None:
         assert rows == sorted(rows), job
 
 
-def test_where_a_job_stands_is_read_from_attempts_that_ended(lab: Written) -> None:
+def test_where_a_job_stands_is_read_from_attempts_that_ended(lab: MonthRows) -> None:
     ended = Progress.objects.filter(attempt__job__resumable=True, attempt__ended_at__isnull=False, batch__gt=0)
     assert ended.exists()
     for row in ended:
-        known = demo.reached(row.attempt.job_id)
+        known = demo.reached_step(row.attempt.job_id)
         assert known is not None and 0 < row.step <= known.step <= known.steps
-    assert demo.reached(0) is None
+    assert demo.reached_step(0) is None
 
 
-def test_what_runs_now_can_be_taken_up_by_the_nodes(lab: Written) -> None:
+def test_what_runs_now_can_be_taken_up_by_the_nodes(lab: MonthRows) -> None:
     running = set(Container.objects.filter(state="RUNNING").values_list("name", flat=True))
     found: set[str] = set()
     for node in Node.objects.filter(runtime="fake"):
@@ -222,34 +222,34 @@ def test_what_runs_now_can_be_taken_up_by_the_nodes(lab: Written) -> None:
     assert running and found == running
 
 
-@pytest.mark.parametrize("size", [Size(1, 1), Size(3, 2), Size(4, 8)])
+@pytest.mark.parametrize("size", [LabSize(1, 1), LabSize(3, 2), LabSize(4, 8)])
 @pytest.mark.parametrize(
     "now", [NOW, pytest.param(datetime(2026, 11, 29, 3, 5, tzinfo=UTC), marks=pytest.mark.thorough)]
 )
-def test_labs_of_any_size_are_as_busy_at_any_hour(size: Size, now: datetime) -> None:
+def test_labs_of_any_size_are_as_busy_at_any_hour(size: LabSize, now: datetime) -> None:
     start = now - timedelta(days=DAYS)
     planned = month.reservations(start, size)
-    stories = month.decide(start, size, month.SEED, planned)
+    simulated_jobs = month.simulate_jobs(start, size, month.SEED, planned)
     held = sum(
-        piece.gpus * ((DAYS * 86_400 if piece.until is None else piece.until) - piece.since)
-        for story in stories
-        for simulated in story.simulated_attempts
-        for piece in simulated.pieces
+        holding.gpus * ((DAYS * 86_400 if holding.until is None else holding.until) - holding.since)
+        for simulated_job in simulated_jobs
+        for simulated in simulated_job.attempts
+        for holding in simulated.holdings
     )
     assert 0.7 <= held / (size.total * DAYS * 86_400) <= 0.9
-    assert any(story.status == "QUEUED" and story.reason for story in stories)
+    assert any(simulated_job.status == "QUEUED" and simulated_job.reason for simulated_job in simulated_jobs)
 
 
 # --- the lab's pages -------------------------------------------------------------------------------------------------
 
 
-def test_people_sign_in_with_the_password_of_the_lab(lab: Written) -> None:
-    answer = Client().post("/accounts/sign-in/", {"username": "chen", "password": people.kept_password()})
+def test_people_sign_in_with_the_password_of_the_lab(lab: MonthRows) -> None:
+    answer = Client().post("/accounts/sign-in/", {"username": "chen", "password": people.demo_password()})
     assert (answer.status_code, answer["Location"]) == (302, "/")
     assert [user.username for user in User.objects.filter(is_staff=True)] == ["ada"]
 
 
-def test_every_page_is_marked_as_a_demo(lab: Written) -> None:
+def test_every_page_is_marked_as_a_demo(lab: MonthRows) -> None:
     client = Client()
     client.force_login(User.objects.get(username="ada"))
     failed = Job.objects.filter(state=JobState.FAILED).latest("pk")
@@ -260,7 +260,7 @@ def test_every_page_is_marked_as_a_demo(lab: Written) -> None:
         assert "Demo lab." not in client.get("/").content.decode()
 
 
-def test_the_page_of_a_failed_job_names_its_cause(lab: Written) -> None:
+def test_the_page_of_a_failed_job_names_its_cause(lab: MonthRows) -> None:
     client = Client()
     client.force_login(User.objects.get(username="ada"))
     attempt = Attempt.objects.filter(cause__code="import_error").latest("pk")
@@ -270,7 +270,7 @@ def test_the_page_of_a_failed_job_names_its_cause(lab: Written) -> None:
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
-def test_jobs_keep_coming_until_enough_run_and_wait(lab: Written) -> None:
+def test_jobs_keep_coming_until_enough_run_and_wait(lab: MonthRows) -> None:
     chance = random.Random(1)
     Job.objects.filter(state=JobState.RUNNING).update(state=JobState.QUEUED)
     Job.objects.filter(pk=Job.objects.filter(state=JobState.QUEUED).latest("pk").pk).update(min_gpus=99, max_gpus=99)
@@ -285,14 +285,14 @@ def _asked() -> int:
     return sum(Job.objects.filter(state__in=("QUEUED", "RUNNING")).values_list("min_gpus", flat=True))
 
 
-def test_filling_twice_adds_nothing(lab: Written, home: Path) -> None:
-    people.keep(edition=demo.EDITION)
+def test_filling_twice_adds_nothing(lab: MonthRows, home: Path) -> None:
+    people.store_facts(edition=demo.CONTENT_VERSION)
     before = (User.objects.count(), Job.objects.count())
     call_command("demo", "--fill-only")
     assert (User.objects.count(), Job.objects.count()) == before
 
 
-def test_a_demo_lab_of_an_older_release_is_refused_with_what_to_do(lab: Written, home: Path, tmp_path: Path) -> None:
+def test_a_demo_lab_of_an_older_release_is_refused_with_what_to_do(lab: MonthRows, home: Path, tmp_path: Path) -> None:
     """Make a demo lab that stored only its password beside its database."""
     (tmp_path / "demo.json").write_text('{"password": "old"}')
     with override_settings(HOME=tmp_path), pytest.raises(CommandError, match="make demo OPTIONS=--remove.*make demo"):

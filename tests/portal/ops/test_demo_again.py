@@ -9,15 +9,15 @@ from django.db import transaction
 
 from portal.jobs.models import Allocation, LogStream, MetricPoint
 from portal.ops.demo import month
-from portal.ops.demo.rows import Written
-from portal.ops.demo.workload import Size
+from portal.ops.demo.rows import MonthRows
+from portal.ops.demo.workload import LabSize
 
 NOW = datetime(2026, 11, 26, 15, 20, tzinfo=UTC)
 
 
 @pytest.mark.thorough
 def test_the_same_start_of_another_week_gives_the_same_month(db: None, tmp_path: Path, settings: Any) -> None:
-    def facts(written: Written) -> list[object]:
+    def facts(written: MonthRows) -> list[object]:
         start = written.start
         jobs = [
             (
@@ -43,6 +43,6 @@ def test_the_same_start_of_another_week_gives_the_same_month(db: None, tmp_path:
         settings.HOME = tmp_path / str(number)
         settings.HOME.mkdir()
         with transaction.atomic():
-            months.append(facts(month.fill(now, Size(2, 2), "http://127.0.0.1:1")))
+            months.append(facts(month.fill(now, LabSize(2, 2), "http://127.0.0.1:1")))
             transaction.set_rollback(True)
     assert months[0] == months[1]

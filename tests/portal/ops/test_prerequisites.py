@@ -34,7 +34,7 @@ def complete(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that lacks nothing; each test removes one thing."""
     monkeypatch.setattr(prerequisites, "FAULTS", ())
     monkeypatch.setattr(prerequisites, "missing_tools", list)
-    monkeypatch.setattr(prerequisites, "docker_answers", lambda address: False)
+    monkeypatch.setattr(prerequisites, "is_docker_running", lambda address: False)
     monkeypatch.setattr(prerequisites, "has_bubblewrap", lambda: True)
     monkeypatch.setattr(prerequisites, "free_mib", lambda folder: 100_000)
 
@@ -243,7 +243,7 @@ def test_without_a_compiler_it_reports_what_to_install_unless_an_engine_brings_o
     monkeypatch.setattr(prerequisites, "missing_tools", lambda: ["a C++ compiler", "make"])
     note = the_only(findings(plan))
     assert not note.fatal and "lacks a C++ compiler, make" in note.text and "apt-get install g++" in note.fix
-    monkeypatch.setattr(prerequisites, "docker_answers", lambda address: True)
+    monkeypatch.setattr(prerequisites, "is_docker_running", lambda address: True)
     assert list(findings(plan)) == []
 
 
@@ -251,17 +251,17 @@ def test_without_an_engine_it_advises_to_install_bubblewrap(plan: Plan, monkeypa
     monkeypatch.setattr(prerequisites, "has_bubblewrap", lambda: False)
     note = the_only(findings(plan))
     assert not note.fatal and "all of your files" in note.text and "sudo apt install bubblewrap" in note.fix
-    monkeypatch.setattr(prerequisites, "docker_answers", lambda address: True)
+    monkeypatch.setattr(prerequisites, "is_docker_running", lambda address: True)
     assert list(findings(plan)) == []
 
 
 def test_it_asks_the_engine_by_its_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    assert not prerequisites.docker_answers(f"unix://{tmp_path}/none.sock")
+    assert not prerequisites.is_docker_running(f"unix://{tmp_path}/none.sock")
     with socket.socket(socket.AF_UNIX) as engine:
         engine.bind(str(tmp_path / "engine.sock"))
         engine.listen()
-        assert prerequisites.docker_answers(f"unix://{tmp_path}/engine.sock")
+        assert prerequisites.is_docker_running(f"unix://{tmp_path}/engine.sock")
 
 
 def start(tmp_path: Path, command: str = "run", **env: str) -> "subprocess.CompletedProcess[str]":

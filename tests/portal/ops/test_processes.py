@@ -121,7 +121,7 @@ def test_a_web_process_that_is_still_loading_is_waited_for(monkeypatch: pytest.M
     """The entry process has accepted the connection by then."""
     monkeypatch.setattr(preflight, "CONNECT_SECONDS", 0.01)
     with socket.create_server(("127.0.0.1", 0)) as entry, ThreadPoolExecutor() as pool:
-        answered = pool.submit(preflight.answers, "127.0.0.1", entry.getsockname()[1])
+        answered = pool.submit(preflight.portal_responds, "127.0.0.1", entry.getsockname()[1])
         connection, _ = entry.accept()
         with connection:
             connection.recv(1000)
@@ -167,17 +167,17 @@ def test_the_command_that_starts_a_lab_again_has_its_settings(tmp_path: Path, mo
 @pytest.mark.django_db
 def test_a_stop_counts_the_jobs_that_stop_with_this_machine(tmp_path: Path) -> None:
     node = ready_node("here", 4)
-    assert up.running_here(tmp_path) == 0
+    assert up.count_local_jobs(tmp_path) == 0
     (tmp_path / "agent").mkdir()
     NodeIdentity(node.pk, "t", "http://127.0.0.1", node.name, "process", "i").write(tmp_path / "agent" / "node.json")
     attempt = world.place(queue(2), list(node.gpus.all())[:2])
     world.place(queue(1), list(ready_node("elsewhere", 1).gpus.all()))
-    assert up.running_here(tmp_path) == 1
+    assert up.count_local_jobs(tmp_path) == 1
     for part in attempt.containers.all():
         world.run(part)
         world.exit(part, 0)
-    assert up.running_here(tmp_path) == 0
-    assert [up.stopped_with(jobs) for jobs in (0, 1, 2)] == [
+    assert up.count_local_jobs(tmp_path) == 0
+    assert [up.describe_stopped_jobs(jobs) for jobs in (0, 1, 2)] == [
         "",
         "1 running job stops too, and will run again after the next start.",
         "2 running jobs stop too, and will run again after the next start.",

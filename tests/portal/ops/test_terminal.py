@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from portal.ops.up.logs import LOG_BYTES, LogFile, TerminalHandler, follow, grave, quiet_logging
+from portal.ops.up.logs import LOG_BYTES, LogFile, TerminalHandler, follow, quiet_logging, warning_text
 from portal.ops.up.processes import Program, ProgramManager
 from portal.ops.up.terminal import CLEAR, PIPE_SECONDS, Terminal
 
@@ -91,7 +91,7 @@ def test_letters_that_a_terminal_does_not_have_are_replaced() -> None:
     ],
 )
 def test_it_distinguishes_warnings_from_other_lines(line: str, text: str | None) -> None:
-    assert grave(line) == text
+    assert warning_text(line) == text
 
 
 SCRIPT = """

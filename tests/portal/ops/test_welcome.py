@@ -7,11 +7,11 @@ import pytest
 from django.utils import timezone
 
 from portal.accounts.models import User
-from portal.accounts.services import HOUSE_USER
+from portal.accounts.services import EXAMPLES_OWNER
 from portal.cluster.models import Environment, NodeEnvironment
 from portal.jobs.gallery import run_example
 from portal.jobs.models import FINISHED_STATES, Job, JobState
-from portal.ops.up.welcome import SETTLED, Story, submit_examples, unfinished_examples
+from portal.ops.up.welcome import SETTLE_TIME, ExampleReport, submit_examples, unfinished_examples
 from portal.projects.examples import find
 from portal.scheduler import snapshot
 from portal.scheduler.apps import offer_environments
@@ -31,8 +31,8 @@ def jobs() -> list[Job]:
 
 
 @pytest.fixture
-def story(jobs: list[Job]) -> Story:
-    return Story(jobs, SITE)
+def report(jobs: list[Job]) -> ExampleReport:
+    return ExampleReport(jobs, SITE)
 
 
 def environment(job: Job, state: str, percent: int = 0, detail: str = "") -> None:
@@ -57,52 +57,52 @@ def test_the_plain_example_comes_first_and_needs_nothing_compiled(jobs: list[Job
     assert not jobs[0].submitted_by.has_usable_password()
 
 
-def test_while_this_machine_joins_the_empty_lab_is_not_reported(story: Story) -> None:
-    assert story.progress() == ("This machine joins the lab", "") and list(story.new_lines()) == []
+def test_while_this_machine_joins_the_empty_lab_is_not_reported(report: ExampleReport) -> None:
+    assert report.progress() == ("This machine joins the lab", "") and list(report.new_lines()) == []
 
 
-def test_progress_names_the_environment_and_how_far_it_is(story: Story, jobs: list[Job]) -> None:
+def test_progress_names_the_environment_and_how_far_it_is(report: ExampleReport, jobs: list[Job]) -> None:
     environment(jobs[0], "preparing", 40, "installing 17 packages: 8 s so far")
-    assert story.progress() == ("Preparing PyTorch", "40 %, installing 17 packages: 8 s so far")
+    assert report.progress() == ("Preparing PyTorch", "40 %, installing 17 packages: 8 s so far")
 
 
-def test_a_reason_that_is_older_than_the_environment_is_not_shown(story: Story, jobs: list[Job]) -> None:
+def test_a_reason_that_is_older_than_the_environment_is_not_shown(report: ExampleReport, jobs: list[Job]) -> None:
     environment(jobs[0], "ready", 100)
     Job.objects.update(waiting_reason="Its environment PyTorch is being prepared on node this: 90 %.")
-    assert story.progress() == ("first job waits", "for the scheduler")
+    assert report.progress() == ("first job waits", "for the scheduler")
     Job.objects.update(waiting_reason="All of the lab is reserved.")
-    NodeEnvironment.objects.update(updated_at=timezone.now() - SETTLED - timedelta(seconds=1))
-    assert story.progress() == ("first job waits", "All of the lab is reserved.")
+    NodeEnvironment.objects.update(updated_at=timezone.now() - SETTLE_TIME - timedelta(seconds=1))
+    assert report.progress() == ("first job waits", "All of the lab is reserved.")
 
 
-def test_each_step_is_a_line_once(story: Story, jobs: list[Job]) -> None:
+def test_each_step_is_a_line_once(report: ExampleReport, jobs: list[Job]) -> None:
     environment(jobs[0], "ready", 100)
     put(jobs[0], JobState.RUNNING)
-    assert list(story.new_lines()) == ["first job: running"] and list(story.new_lines()) == []
+    assert list(report.new_lines()) == ["first job: running"] and list(report.new_lines()) == []
     put(jobs[0], JobState.SUCCEEDED)
-    assert list(story.new_lines()) == [f"first job: succeeded ({SITE}/jobs/{jobs[0].pk}/)"]
-    assert story.begun and not story.over and list(story.new_lines()) == []
+    assert list(report.new_lines()) == [f"first job: succeeded ({SITE}/jobs/{jobs[0].pk}/)"]
+    assert report.any_finished and not report.finished and list(report.new_lines()) == []
     put(jobs[1], JobState.RUNNING)
     put(jobs[1], JobState.FAILED)
-    assert [re.sub(" .http.*", "", line) for line in story.new_lines()] == ["second job: failed"]
-    assert story.over and not story.succeeded and story.progress() == ("", "")
+    assert [re.sub(" .http.*", "", line) for line in report.new_lines()] == ["second job: failed"]
+    assert report.finished and not report.succeeded and report.progress() == ("", "")
 
 
-def test_an_environment_that_failed_is_reported_with_its_fix(story: Story, jobs: list[Job]) -> None:
+def test_an_environment_that_failed_is_reported_with_its_fix(report: ExampleReport, jobs: list[Job]) -> None:
     environment(jobs[1], "failed", 0, "This machine lacks c++. Debian or Ubuntu: apt-get install g++.")
     expected = [
         "second job: waiting. PyTorch and Horovod could not be prepared: "
         "This machine lacks c++. Debian or Ubuntu: apt-get install g++."
     ]
-    assert list(story.new_lines()) == expected and list(story.new_lines()) == []
+    assert list(report.new_lines()) == expected and list(report.new_lines()) == []
     put(jobs[0], JobState.SUCCEEDED)
-    list(story.new_lines())
-    assert story.progress() == ("", "")  # nothing continues by itself
+    list(report.new_lines())
+    assert report.progress() == ("", "")  # nothing continues by itself
 
 
 def test_what_an_earlier_start_prepared_is_no_progress_of_this_one(jobs: list[Job]) -> None:
     environment(jobs[0], "preparing", 6, "compiling Horovod: 1 min 10 s so far")
-    again = Story(unfinished_examples(), SITE)
+    again = ExampleReport(unfinished_examples(), SITE)
     assert again.progress() == ("This machine joins the lab", "")
     environment(jobs[0], "preparing", 1, "starting")
     assert again.progress() == ("Preparing PyTorch", "1 %, starting")
@@ -110,7 +110,7 @@ def test_what_an_earlier_start_prepared_is_no_progress_of_this_one(jobs: list[Jo
 
 def test_a_restart_reports_what_is_not_finished_under_its_own_name(jobs: list[Job]) -> None:
     put(jobs[0], JobState.SUCCEEDED)
-    assert [chapter.name for chapter in Story(unfinished_examples(), SITE).chapters] == ["second job"]
+    assert [report.name for report in ExampleReport(unfinished_examples(), SITE).reports] == ["second job"]
 
 
 # An agent of an earlier release
@@ -160,5 +160,5 @@ def test_a_portal_of_an_earlier_release_is_given_the_new_environment() -> None:
 
 
 def test_the_owner_of_the_examples_is_made_once() -> None:
-    owner = User.objects.create_user(HOUSE_USER)
+    owner = User.objects.create_user(EXAMPLES_OWNER)
     assert [job.submitted_by for job in submit_examples()] == [owner, owner]

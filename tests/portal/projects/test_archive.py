@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from portal.projects import archive, sandbox, store
 from portal.projects.errors import BadArchiveError
 from portal.projects.unpacking.common import BadUploadError
-from portal.projects.unpacking.names import clean_path, same_place
+from portal.projects.unpacking.names import clean_path, collision_key
 from tests import corpus
 
 HOSTILE = list(corpus.hostile())
@@ -60,7 +60,7 @@ def test_a_hostile_upload_is_refused_and_leaves_no_trace(case: corpus.Case, own_
     data = case.make()
     before, memory, started = everything(own_home), own_kib(), processor_seconds()
     with pytest.raises(BadArchiveError) as refused:
-        archive.take([(case.name, io.BytesIO(data))])
+        archive.store_upload([(case.name, io.BytesIO(data))])
     assert processor_seconds() - started < MOST_SECONDS
     assert everything(own_home) == before
     assert own_kib() - memory < MOST_GROWTH_KIB
@@ -70,7 +70,7 @@ def test_a_hostile_upload_is_refused_and_leaves_no_trace(case: corpus.Case, own_
 
 @pytest.mark.parametrize("case", HONEST, ids=lambda case: case.id)
 def test_an_honest_upload_arrives_to_the_byte(case: corpus.Case) -> None:
-    taken = archive.take([(case.name, io.BytesIO(case.make()))])
+    taken = archive.store_upload([(case.name, io.BytesIO(case.make()))])
     with tarfile.open(store.path_of(taken.sha256)) as tar:
         assert {m.name: tar.extractfile(m).read() for m in tar if m.isreg()} == case.files  # type: ignore[union-attr]
         assert all(m.isreg() or m.isdir() for m in tar)
@@ -98,7 +98,7 @@ def test_a_bomb_is_recognised_within_little_memory(case: corpus.Case, monkeypatc
     """By what it is, not by running into the limit: an eighth of the memory is enough for that."""
     monkeypatch.setattr(sandbox, "MEMORY_BYTES", sandbox.MEMORY_BYTES // 8)
     with pytest.raises(BadArchiveError) as refused:
-        archive.take([(case.name, io.BytesIO(case.make()))])
+        archive.store_upload([(case.name, io.BytesIO(case.make()))])
     assert "memory" not in refused.value.message
 
 
@@ -108,7 +108,7 @@ def test_a_bomb_is_recognised_within_little_memory(case: corpus.Case, monkeypatc
 def test_a_folder_from_the_browser_is_judged_like_an_archive(names: list[str], own_home: Path) -> None:
     before = everything(own_home)
     with pytest.raises(BadArchiveError):
-        archive.take([(name, io.BytesIO(b"x")) for name in names])
+        archive.store_upload([(name, io.BytesIO(b"x")) for name in names])
     assert everything(own_home) == before
 
 
@@ -116,13 +116,13 @@ def test_a_folder_from_the_browser_is_measured_as_a_whole(own_home: Path, settin
     settings.MAX_UPLOAD_MIB = 1
     before = everything(own_home)
     with pytest.raises(BadArchiveError, match="larger than 1 MiB"):
-        archive.take([(f"part{n}.bin", io.BytesIO(bytes(600 * 1024))) for n in range(2)])
+        archive.store_upload([(f"part{n}.bin", io.BytesIO(bytes(600 * 1024))) for n in range(2)])
     assert everything(own_home) == before
 
 
 def test_a_folder_from_the_browser_arrives_to_the_byte() -> None:
     files = {f"top/d{n % 3}/f{n}.py": b"%d\n" % n * n for n in range(50)} | {"top/.git/HEAD": b"x"}
-    taken = archive.take([(name, io.BytesIO(data)) for name, data in files.items()])
+    taken = archive.store_upload([(name, io.BytesIO(data)) for name, data in files.items()])
     assert len(taken.files) == 50
     assert any("top" in note for note in taken.notes) and any(".git" in note for note in taken.notes)
 
@@ -133,7 +133,7 @@ def test_a_program_that_never_ends_is_stopped_and_leaves_nothing(
     monkeypatch.setattr(sandbox, "WALL_SECONDS", 0.01)
     before = everything(own_home)
     with pytest.raises(BadArchiveError, match="limits"):
-        archive.take([("a.py", io.BytesIO(b"x"))])
+        archive.store_upload([("a.py", io.BytesIO(b"x"))])
     assert everything(own_home) == before
 
 
@@ -142,7 +142,7 @@ def test_a_program_that_meets_a_limit_is_refused(own_home: Path, monkeypatch: py
     monkeypatch.setattr(sandbox, limit, {"MEMORY_BYTES": 16 * 1024 * 1024, "FILE_BYTES": 100_000}[limit])
     before = everything(own_home)
     with pytest.raises(BadArchiveError):
-        archive.take([("a.zip", io.BytesIO(corpus.zip_tree({"a.bin": os.urandom(2 * corpus.MIB)})))])
+        archive.store_upload([("a.zip", io.BytesIO(corpus.zip_tree({"a.bin": os.urandom(2 * corpus.MIB)})))])
     assert everything(own_home) == before
 
 
@@ -165,7 +165,7 @@ def test_a_name_that_is_taken_stays_below_its_folder_and_means_itself(raw: str) 
         assert inside == f"/top/{path}"
         assert "\0" not in path and "\\" not in path
     assert clean_path(path) == path
-    assert same_place(path) == same_place(same_place(path))
+    assert collision_key(path) == collision_key(collision_key(path))
 
 
 @given(st.lists(st.sampled_from(["..", ".", "a", "B", "", "con", "x y", "é"]), min_size=1, max_size=6))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from portal.serving import entry
-from portal.serving.entry import PEEK_BYTES, Entry, for_nodes
+from portal.serving.entry import PEEK_BYTES, Entry, is_for_nodes
 from portal.serving.handover import handover_pair, receive_connections, send_connection
 
 METHODS = [b"GET", b"POST", b"PUT", b"HEAD", b"DELETE", b"OPTIONS"]
@@ -30,12 +30,12 @@ METHODS = [b"GET", b"POST", b"PUT", b"HEAD", b"DELETE", b"OPTIONS"]
     ],
 )
 def test_the_path_of_the_first_request_decides(method: bytes, path: bytes, expected: bool) -> None:
-    assert for_nodes((method + b" " + path + b" HTTP/1.1\r\n")[:PEEK_BYTES]) is expected
+    assert is_for_nodes((method + b" " + path + b" HTTP/1.1\r\n")[:PEEK_BYTES]) is expected
 
 
 @pytest.mark.parametrize("head", [b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03", b"NONSENSICAL", b"GET\t/agent/"])
 def test_what_is_no_request_goes_to_the_pages_which_refuse_it(head: bytes) -> None:
-    assert for_nodes(head) is False
+    assert is_for_nodes(head) is False
 
 
 @given(
@@ -43,9 +43,9 @@ def test_what_is_no_request_goes_to_the_pages_which_refuse_it(head: bytes) -> No
 )
 def test_a_decision_is_never_taken_back_when_more_comes(method: bytes, path: bytes, length: int) -> None:
     whole = method + b" " + path + b" HTTP/1.1\r\n"
-    early = for_nodes(whole[:length])
-    assert early is None or early == for_nodes(whole)
-    assert for_nodes(whole[:PEEK_BYTES]) is not None
+    early = is_for_nodes(whole[:length])
+    assert early is None or early == is_for_nodes(whole)
+    assert is_for_nodes(whole[:PEEK_BYTES]) is not None
 
 
 @dataclass

@@ -208,12 +208,12 @@ def test_a_few_pings_and_fragments_are_answered(server: Paced) -> None:
 def test_a_client_that_flooded_is_let_in_again_and_few_are_remembered() -> None:
     now = [100.0]
     flooders = Flooders(lambda: now[0])
-    flooders.note("a")
+    flooders.add("a")
     assert flooders.refuses("a") and not flooders.refuses("b")
     now[0] += FLOOD_SECONDS + 1
     assert not flooders.refuses("a")
     for number in range(3 * MAX_FLOODERS):
-        flooders.note(str(number))
+        flooders.add(str(number))
     assert len(flooders._until) == MAX_FLOODERS
     assert flooders.refuses(str(3 * MAX_FLOODERS - 1))
 
@@ -240,7 +240,7 @@ def test_connections_are_checked_again_whatever_one_of_them_raises(monkeypatch: 
 
 def test_a_socket_that_was_refused_can_be_checked_until_it_is_gone() -> None:
     server = a_server()
-    server.flooders.note("192.0.2.7")
+    server.flooders.add("192.0.2.7")
     refused = LimitedSocket()
     refused.factory = SimpleNamespace(server_class=server)
     refused.transport = SimpleNamespace(getPeer=lambda: SimpleNamespace(host="192.0.2.7"))

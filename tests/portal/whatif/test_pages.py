@@ -204,7 +204,7 @@ class Service:
         pass
 
 up.EmbeddedService = Service
-up.begin_schedule(Path("beat"))
+up.start_schedule(Path("beat"))
 """
 
 

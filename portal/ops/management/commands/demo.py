@@ -21,11 +21,11 @@ from portal.accounts.models import User
 from portal.cluster.models import Node
 from portal.jobs.models import Progress
 from portal.ops.demo import month, people, traffic
-from portal.ops.demo.workload import Size
+from portal.ops.demo.workload import LabSize
 from portal.ops.management.commands import up
 from portal.ops.up.preflight import AlreadyRunningError, lock_home
 from portal.ops.up.processes import Program, ProgramManager
-from portal.ops.up.welcome import Story
+from portal.ops.up.welcome import ExampleReport
 from portal.refused import Refused
 from runners.agent.settings import NodeIdentity
 from runners.demo.nodes import DemoAgent, JobProgress, start_node
@@ -33,10 +33,10 @@ from runners.demo.nodes import DemoAgent, JobProgress, start_node
 SUBMIT_SECONDS = 25.0
 ANSWER_SECONDS = 60.0
 """How long the portal may take to answer after its start."""
-MARK = "SCHEDULEARN_DEMO"
-REAL = ("DATABASE_URL", "REDIS_URL", "SECRET_KEY")
+DEMO_VARIABLE = "SCHEDULEARN_DEMO"
+REAL_LAB_VARIABLES = ("DATABASE_URL", "REDIS_URL", "SECRET_KEY")
 """Settings of the real lab: the demo lab has its own."""
-EDITION = 2
+CONTENT_VERSION = 2
 """The version of a demo lab's contents: it is only started by releases with the same version."""
 
 
@@ -61,12 +61,12 @@ class Command(up.Command):
             if options["remove"]:
                 self._remove(home)
             else:
-                self._start_again(home, options)
+                self._restart_in_demo_home(home, options)
             return
         self.options, self.agents, self.submit_at = options, list[DemoAgent](), 0.0
         self.chance = random.Random()  # noqa: S311  # nothing secret depends on it
         if options["fill_only"]:
-            self._refuse_other_edition()
+            self._check_content_version()
             call_command("migrate", verbosity=0, interactive=False)
             self._fill()
             return
@@ -85,11 +85,11 @@ class Command(up.Command):
         shutil.rmtree(home)
         self.print("The demo lab and everything in it are removed.")
 
-    def _start_again(self, home: Path, options: dict[str, Any]) -> None:
-        names = {name for each in REAL for name in (each, f"{each}_FILE")}
+    def _restart_in_demo_home(self, home: Path, options: dict[str, Any]) -> None:
+        names = {name for each in REAL_LAB_VARIABLES for name in (each, f"{each}_FILE")}
         env = {name: value for name, value in os.environ.items() if name not in names}
         env.setdefault("LOG_LEVEL", "WARNING")  # show only what a visitor needs on the terminal
-        env |= {"SCHEDULEARN_HOME": str(home), MARK: "true", "PORT": str(settings.PORT)}
+        env |= {"SCHEDULEARN_HOME": str(home), DEMO_VARIABLE: "true", "PORT": str(settings.PORT)}
         command = [sys.executable, sys.argv[0], "demo", f"--nodes={options['nodes']}", f"--gpus={options['gpus']}"]
         # It replaces this process, so that Ctrl-C and a supervising process reach the demo lab itself.
         os.execve(sys.executable, [*command, *(["--fill-only"] if options["fill_only"] else [])], env)  # noqa: S606
@@ -98,12 +98,12 @@ class Command(up.Command):
 
     def _preflight(self) -> None:
         super()._preflight()
-        self._refuse_other_edition()
+        self._check_content_version()
 
-    def _refuse_other_edition(self) -> None:
+    def _check_content_version(self) -> None:
         """Raise CommandError for a demo lab of another release: its history may lack what the pages show now."""
         filled = User._meta.db_table in connection.introspection.table_names() and User.objects.exists()
-        if filled and people.kept("edition") != EDITION:
+        if filled and people.read_fact("edition") != CONTENT_VERSION:
             raise CommandError(
                 "This demo lab was made by another release and has another history. Remove it with "
                 "`make demo OPTIONS=--remove`, then start again with `make demo`."
@@ -114,13 +114,13 @@ class Command(up.Command):
         if User.objects.exists():
             return
         self.print("Making a lab with a month of history; this takes some seconds ...")
-        size = Size(self.options["nodes"], self.options["gpus"])
+        size = LabSize(self.options["nodes"], self.options["gpus"])
         written = month.fill(timezone.now(), size, self._url())
-        people.keep(edition=EDITION)
+        people.store_facts(edition=CONTENT_VERSION)
         self.print(month.summary(written, size))
 
     @property
-    def given_home(self) -> Path:
+    def configured_home(self) -> Path:
         return settings.HOME.parent if settings.DEMO else settings.HOME
 
     def _url(self) -> str:
@@ -143,11 +143,11 @@ class Command(up.Command):
             home = people.node_home(node.name)
             identity = NodeIdentity.read(home / "node.json")
             if identity is not None:
-                self.agents.append(start_node(home, self._url(), identity, node.gpus.count(), reached_for_agent))
+                self.agents.append(start_node(home, self._url(), identity, node.gpus.count(), reached_step_for_agent))
         admin, *others = people.PEOPLE
         self.print(f"\nThe demo lab is ready: {settings.SITE_URL}\n\n")
         self.print(f"  Sign in as   {admin} (admin), or {', '.join(others)}")
-        self.print(f"  Password     {people.kept_password()} (the same for everyone)\n\n")
+        self.print(f"  Password     {people.demo_password()} (the same for everyone)\n\n")
         self.print("Nothing in it is real. Ctrl-C stops it and keeps it; `make demo OPTIONS=--remove` removes it.\n\n")
 
     def _wait_for_answer(self) -> None:
@@ -158,39 +158,39 @@ class Command(up.Command):
                 if probe.connect_ex(("127.0.0.1", settings.PORT)) == 0:
                     return
 
-    def _story(self) -> Story | None:
+    def _example_report(self) -> ExampleReport | None:
         return None
 
-    def _keep(self, manager: ProgramManager) -> None:
+    def _supervise(self, manager: ProgramManager) -> None:
         try:
-            super()._keep(manager)
+            super()._supervise(manager)
         finally:
             for agent in self.agents:
                 agent.stop()
 
-    def each_check(self) -> None:
+    def on_each_check(self) -> None:
         if time.monotonic() < self.submit_at:
             return
         self.submit_at = time.monotonic() + SUBMIT_SECONDS * self.chance.uniform(0.5, 1.5)
         gpus = [len(agent.runtime.uuids) for agent in self.agents]
         try:
-            traffic.submit_one(self.chance, Size(len(gpus), min(gpus, default=1)))
+            traffic.submit_one(self.chance, LabSize(len(gpus), min(gpus, default=1)))
         except Refused as refusal:
             logging.getLogger(__name__).warning("A job of the demo was refused: %s", refusal.message)
         finally:
             connection.close()
 
 
-def reached(job: int) -> JobProgress | None:
+def reached_step(job: int) -> JobProgress | None:
     """Return how far the earlier attempts of a resumable job got; None when there are none."""
     known = Progress.objects.filter(attempt__job=job, attempt__job__resumable=True, attempt__ended_at__isnull=False)
     last = known.filter(batch__gt=0, total__gt=0).order_by("attempt__number").last()
     return JobProgress(last.step, (last.total or 0) // last.batch) if last else None
 
 
-def reached_for_agent(job: int) -> JobProgress | None:
-    """Return the same as ``reached``, in a thread that keeps no database connection."""
+def reached_step_for_agent(job: int) -> JobProgress | None:
+    """Return the same as ``reached_step``, in a thread that keeps no database connection."""
     try:
-        return reached(job)
+        return reached_step(job)
     finally:
         connection.close()

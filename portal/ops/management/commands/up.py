@@ -24,29 +24,29 @@ from portal.celery import app
 from portal.cluster.services import issue_join_token
 from portal.jobs.models import Container
 from portal.ops.up.logs import quiet_logging
-from portal.ops.up.preflight import AlreadyRunningError, answers, findings, listen, lock_home
+from portal.ops.up.preflight import AlreadyRunningError, findings, listen, lock_home, portal_responds
 from portal.ops.up.processes import Program, ProgramManager
 from portal.ops.up.terminal import Terminal
-from portal.ops.up.welcome import Story, submit_examples, unfinished_examples
+from portal.ops.up.welcome import ExampleReport, submit_examples, unfinished_examples
 from portal.serving.handover import handover_pair
 from portal.ui import counted
 from runners.agent.settings import NodeIdentity
 from runners.agent.signals import StopSignal
 
-LOOK_SECONDS = 0.5
+CHECK_SECONDS = 0.5
 PORTAL_SECRETS = ("DATABASE_URL", "REDIS_URL", "SECRET_KEY", "EMAIL_HOST_PASSWORD")
 """Never passed to the agent, which runs beside users' code; the same holds for the files named by ``NAME_FILE``."""
 HOST = os.environ.get("HOST") or "127.0.0.1"
 
 
-def begin_schedule(file: Path) -> None:
+def start_schedule(file: Path) -> None:
     """Run the schedule in a thread of this process, which also runs the tasks: without the imports it only queues them."""
     app.loader.import_default_modules()
     EmbeddedService(app, thread=True, schedule_filename=str(file)).start()
 
 
 class Command(BaseCommand):
-    later: Sequence[Program] = ()
+    programs_after_web: Sequence[Program] = ()
     """Programs that are started once the portal answers."""
     link: str | None = None
     """The address at which the first person becomes admin."""
@@ -64,7 +64,7 @@ class Command(BaseCommand):
         self.stopping = StopSignal(signal.SIGINT, signal.SIGTERM)
         self._preflight()
         folder = self._log_folder()
-        self._log_into(folder / "up.log")
+        self._log_to_file(folder / "up.log")
         call_command("migrate", verbosity=0, interactive=False)
         manager = ProgramManager(folder, self.terminal)
         try:
@@ -72,17 +72,19 @@ class Command(BaseCommand):
             for program in programs:
                 if not program.needs_web:
                     manager.start(program)
-            self.later = [program for program in programs if program.needs_web]
+            self.programs_after_web = [program for program in programs if program.needs_web]
             self._announce()
-            self._keep(manager)
+            self._supervise(manager)
         finally:
             self.terminal.progress("")
-            self.print(f"Stopping ... {stopped_with(running_here(settings.HOME))}".rstrip())
+            self.print(f"Stopping ... {describe_stopped_jobs(count_local_jobs(settings.HOME))}".rstrip())
             manager.stop()
-            self.print(f"Stopped. All data is kept; start again with: {start_command(self.command, self.given_home)}")
+            self.print(
+                f"Stopped. All data is kept; start again with: {start_command(self.command, self.configured_home)}"
+            )
 
     @property
-    def given_home(self) -> Path:
+    def configured_home(self) -> Path:
         """The value of SCHEDULEARN_HOME."""
         return settings.HOME
 
@@ -113,7 +115,7 @@ class Command(BaseCommand):
         folder.mkdir(exist_ok=True)
         return folder
 
-    def _log_into(self, path: Path) -> None:
+    def _log_to_file(self, path: Path) -> None:
         # Changed in the settings, because Celery sets up Django again when it loads the tasks.
         settings.LOGGING = quiet_logging(settings.LOGGING, path, self.terminal)
         logging.config.dictConfig(settings.LOGGING)
@@ -177,35 +179,35 @@ class Command(BaseCommand):
             self.print(f"Set up your admin account with this link, which works once:\n\n    {self.link}\n")
         self.print(f"Logs are in {settings.HOME / 'log'}. Ctrl-C stops everything.\n")
 
-    def _keep(self, manager: ProgramManager) -> None:
+    def _supervise(self, manager: ProgramManager) -> None:
         if not settings.LAB:
-            begin_schedule(self._beat_file())
-        story = self._story()
+            start_schedule(self._beat_file())
+        report = self._example_report()
         web = ready = False
-        while not self.stopping.wait(LOOK_SECONDS):
+        while not self.stopping.wait(CHECK_SECONDS):
             manager.check()
-            self.each_check()
-            if not web and (web := answers(HOST, settings.PORT)):
-                for program in self.later:
+            self.on_each_check()
+            if not web and (web := portal_responds(HOST, settings.PORT)):
+                for program in self.programs_after_web:
                     manager.start(program)
-            if story is not None and not story.over:
-                self._report(story)
-                if story.succeeded:
+            if report is not None and not report.finished:
+                self._report(report)
+                if report.succeeded:
                     ready = True
                     self._announce_ready("Everything is prepared, for elastic jobs too.")
-            if web and not ready and (story is None or story.begun or not story.shows_a_first_success):
+            if web and not ready and (report is None or report.any_finished or not report.announces_first_success):
                 ready = True
                 self._announce_ready("Schedulearn is ready.")
 
-    def _report(self, story: Story) -> None:
+    def _report(self, report: ExampleReport) -> None:
         try:
-            for line in story.new_lines():
+            for line in report.new_lines():
                 self.print(f"  {line}")
-            self.terminal.progress(*story.progress())
+            self.terminal.progress(*report.progress())
         except DatabaseError:
             logging.getLogger(__name__).exception("the progress of the first jobs could not be read")
             connection.close()
-            time.sleep(LOOK_SECONDS)
+            time.sleep(CHECK_SECONDS)
 
     def _announce_ready(self, what: str) -> None:
         if self.link and not has_admin():
@@ -213,35 +215,37 @@ class Command(BaseCommand):
         else:
             self.print(f"\n{what} Sign in at {settings.SITE_URL}\n")
 
-    def each_check(self) -> None:
-        """Do what the demo lab does in each round; nothing here."""
+    def on_each_check(self) -> None:
+        """Do nothing; the demo lab submits jobs here."""
 
-    def _story(self) -> Story | None:
+    def _example_report(self) -> ExampleReport | None:
         submitted = submit_examples()
         jobs = submitted or unfinished_examples()
         if not jobs:
             return None
-        story = Story(jobs, settings.SITE_URL, shows_a_first_success=bool(submitted))
+        report = ExampleReport(jobs, settings.SITE_URL, announces_first_success=bool(submitted))
         if submitted:
             self.print("Two examples show how it works: a plain training first, then an elastic one with Horovod.")
-        for chapter in story.chapters:
-            self.print(f"  {chapter.name}: {chapter.link}")
+        for job_report in report.reports:
+            self.print(f"  {job_report.name}: {job_report.link}")
         self.print("")
-        return story
+        return report
 
 
 def start_command(command: str, home: Path) -> str:
     """Return the command that starts the same lab again with the same settings."""
     given = {"SCHEDULEARN_HOME": str(home), "HOST": HOST, "PORT": str(settings.PORT)}
-    usual = {
+    defaults = {
         "SCHEDULEARN_HOME": str(settings.DEFAULT_HOME),
         "HOST": "127.0.0.1",
         "PORT": str(settings.DEFAULT_PORT),
     }
-    return " ".join([command, *(f"{name}={shlex.quote(word)}" for name, word in given.items() if word != usual[name])])
+    return " ".join(
+        [command, *(f"{name}={shlex.quote(word)}" for name, word in given.items() if word != defaults[name])]
+    )
 
 
-def running_here(home: Path) -> int:
+def count_local_jobs(home: Path) -> int:
     """Return how many jobs run on this machine, whose agent ends with the portal."""
     try:
         identity = NodeIdentity.read(home / "agent" / "node.json")
@@ -253,7 +257,7 @@ def running_here(home: Path) -> int:
         return 0  # it is only for a message
 
 
-def stopped_with(jobs: int) -> str:
+def describe_stopped_jobs(jobs: int) -> str:
     """Describe what a stop does to jobs on this machine; empty when none runs."""
     if not jobs:
         return ""

@@ -9,7 +9,7 @@ class BusyError(Exception):
     """The user's earlier piece of work is not finished, or the limit for all users together is reached."""
 
 
-class Turns:
+class UserSlots:
     """At most one piece of work per user at a time, and ``count`` for all users together (None: no limit).
 
     What exceeds a limit is refused; it does not wait.
@@ -21,8 +21,8 @@ class Turns:
         self._users: set[int] = set()
 
     @contextmanager
-    def of(self, user_id: int) -> Iterator[None]:
-        """Hold the turn of a user. Raises BusyError."""
+    def hold(self, user_id: int) -> Iterator[None]:
+        """Hold the slot of a user. Raises BusyError."""
         with self._lock:
             if user_id in self._users or (self._count is not None and len(self._users) >= self._count):
                 raise BusyError
