@@ -28,7 +28,7 @@ class World:
         self.new = JoiningRanks(self.hosts)
         self.answers: list[Any] = []
 
-    def told(self, host: str) -> list[dict[str, Any]]:
+    def commands(self, host: str) -> list[dict[str, Any]]:
         commands: list[dict[str, Any]] = self.hosts.poll({"host": host, "slots": 1, "boot": "b", "seen": 0})["commands"]
         return commands
 
@@ -61,7 +61,7 @@ def short_polls(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_all_hosts_are_there_at_once_while_there_is_no_group() -> None:
     world = World("h1", "h2")
     assert world.new.usable_slots(BOTH, {}, 1) == BOTH
-    assert world.told("h2") == []
+    assert world.commands("h2") == []
 
 
 def test_a_new_host_is_started_once_and_offered_when_it_has_asked() -> None:
@@ -69,7 +69,7 @@ def test_a_new_host_is_started_once_and_offered_when_it_has_asked() -> None:
     world.new.usable_slots(RING, {}, 1)
     for _ in range(3):
         assert world.new.usable_slots(BOTH, RING, 1) == RING
-    (start,) = world.told("h2")
+    (start,) = world.commands("h2")
     assert (start["do"], start["label"]) == ("start", "rank 1")
     assert (start["env"][ASKS_FOR_PLACE], start["env"]["HOROVOD_LOCAL_RANK"]) == ("1", "0")
     asking = world.ask("h2")
@@ -100,7 +100,7 @@ def test_the_rank_that_was_started_is_taken_once() -> None:
     world.new.usable_slots(RING, {}, 1)
     world.new.usable_slots(BOTH, RING, 1)
     run = world.new.take("h2", 0)
-    assert run is not None and run.number == world.told("h2")[0]["run"]
+    assert run is not None and run.number == world.commands("h2")[0]["run"]
     assert world.new.take("h2", 0) is None
     assert world.new.take("h1", 0) is None
 
@@ -109,7 +109,7 @@ def test_a_host_whose_rank_ends_before_it_asks_never_comes_to_the_group() -> Non
     world = World("h1", "h2")
     world.new.usable_slots(RING, {}, 1)
     world.new.usable_slots(BOTH, RING, 1)
-    world.hosts.record_exit({"run": world.told("h2")[0]["run"], "code": 1})
+    world.hosts.record_exit({"run": world.commands("h2")[0]["run"], "code": 1})
     assert world.new.usable_slots(BOTH, RING, 1) == RING
     assert (world.new.has_failed("h2"), world.new.has_failed("h1")) == (True, False)
 
@@ -126,7 +126,7 @@ def test_who_is_asked_back_before_the_group_has_it_is_stopped() -> None:
     world.new.usable_slots(RING, {}, 1)
     world.new.usable_slots(BOTH, RING, 1)
     world.new.cancel_join("h2")
-    assert [command["do"] for command in world.told("h2")] == ["start", "stop"]
+    assert [command["do"] for command in world.commands("h2")] == ["start", "stop"]
 
 
 def test_who_is_in_the_group_leaves_it_by_itself() -> None:
@@ -138,7 +138,7 @@ def test_who_is_in_the_group_leaves_it_by_itself() -> None:
     world.new.record_group(PLAN)
     asking.join(60)
     world.new.cancel_join("h2")
-    assert [command["do"] for command in world.told("h2")] == ["start"]
+    assert [command["do"] for command in world.commands("h2")] == ["start"]
 
 
 def test_a_rank_that_an_earlier_driver_started_for_a_group_that_is_gone_is_stopped() -> None:
@@ -149,7 +149,7 @@ def test_a_rank_that_an_earlier_driver_started_for_a_group_that_is_gone_is_stopp
     world.hosts.poll({"host": "h2", "slots": 1, "boot": "b", "seen": 0, "runs": runs})
     world.ask("h2").join(60)
     assert world.answers == [404]
-    assert [(command["do"], command["run"]) for command in world.told("h2")] == [("stop", 7)]
+    assert [(command["do"], command["run"]) for command in world.commands("h2")] == [("stop", 7)]
 
 
 def test_a_rank_that_ends_while_it_waits_is_answered() -> None:
@@ -157,7 +157,7 @@ def test_a_rank_that_ends_while_it_waits_is_answered() -> None:
     world.new.usable_slots(RING, {}, 1)
     world.new.usable_slots(BOTH, RING, 1)
     asking = world.ask("h2")
-    world.hosts.record_exit({"run": world.told("h2")[0]["run"], "code": 143})
+    world.hosts.record_exit({"run": world.commands("h2")[0]["run"], "code": 143})
     asking.join(60)
     assert world.answers == [404]
 

@@ -103,8 +103,8 @@ def test_what_a_full_disk_dropped_is_said_at_the_end_from_room_that_was_kept_for
     reserve, whole = tmp_path / RESERVE, LogStream._put
     assert reserve.stat().st_blocks * 512 >= RESERVE_BYTES
     logs.stream("0").write(b"before\n")
-    # the disk is full, and nobody frees it, until we give back what we took
-    monkeypatch.setattr(LogStream, "_put", staticmethod(lambda *told: 0 if reserve.exists() else whole(*told)))
+    # the disk is full, and stays full until we give back what we took
+    monkeypatch.setattr(LogStream, "_put", staticmethod(lambda *args: 0 if reserve.exists() else whole(*args)))
     logs.stream("0").write(b"lost\n" * 20_000)
     logs.close()
     kept = (tmp_path / "log" / "0.log").read_bytes()

@@ -1,4 +1,4 @@
-"""What a change costs a rank that begins anew, by the steps of its optimizer."""
+"""What a change costs a rank that starts again, by the steps of its optimizer."""
 
 import os
 import subprocess
@@ -75,7 +75,7 @@ def test_the_cost_is_the_time_between_two_ranks_less_a_usual_step(tmp_path: Path
     clock = RestartCosts(tmp_path)
     clock.expect("0")
     put(clock, "0", 100.0, 110.0, 11)
-    assert clock.take_new() == {}, "nobody waited for the first one"
+    assert clock.take_new() == {}, "no rank waited for the first one"
     clock.record_exit("0")
     clock.expect("0")
     clock.expect("1")
