@@ -78,7 +78,7 @@ def advice_for(job: Job, user: User) -> JobAdvice:
     kept = cache.get(key)
     if kept is None:
         try:
-            with _advice_turns.hold(user.pk):
+            with _advice_slots.hold(user.pk):
                 kept = asdict(_compute_advice(job, cycle))
         except BusyError:
             return JobAdvice(message=messages.AdviceBusy().data())
@@ -88,7 +88,7 @@ def advice_for(job: Job, user: User) -> JobAdvice:
 
 MAX_CONCURRENT_ADVICE = 2
 """Requests computed at once in this process: each takes seconds of processor time while a thousand jobs wait."""
-_advice_turns = UserSlots(MAX_CONCURRENT_ADVICE)
+_advice_slots = UserSlots(MAX_CONCURRENT_ADVICE)
 
 
 class _LabStateCache:

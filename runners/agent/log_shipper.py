@@ -240,11 +240,6 @@ class LogShipper:
             self._enqueue(queued, 0.0)
         return queued.drained.wait(seconds)
 
-    def is_drained(self, name: str) -> bool:
-        with self._changed:
-            queued = self._queued_logs.get(name)
-        return queued is None or queued.drained.is_set()
-
     def refusal(self, name: str) -> str:
         with self._changed:
             queued = self._queued_logs.get(name)

@@ -14,7 +14,7 @@ from runners.messages import Message
 from runners.runtime import AttemptNetwork, ObservedContainer
 from runners.spec import JobIdentity, RunSpec
 
-DesiredState = Literal["run", "stop", "collect"]
+WantedAction = Literal["run", "stop", "collect"]
 State = Literal["ASSIGNED", "PREPARING", "RUNNING", "STOPPING", "EXITED"]
 
 GRACE_SECONDS = 10
@@ -44,7 +44,7 @@ class DesiredContainer:
     """One container that the portal wants on this node, from its reply."""
 
     spec: RunSpec
-    wanted: DesiredState
+    wanted: WantedAction
     control: ControlMessage = ControlMessage()
     peers: frozenset[str] = frozenset()
     """Addresses of the other nodes with containers of its attempt."""

@@ -72,7 +72,8 @@ class Driver:
         self._phase: Message = AwaitingHosts()
         self._ranks = 0
         self._formed_at = 0.0
-        self.group_log = GroupLog(self._write_status)
+        self._status_changed = threading.Event()
+        self.group_log = GroupLog(self._request_status)
         self.hosts = Hosts(first=first, on_resumed=self.group_log.record_resume)
         self.routes = Routes(
             poll=self.hosts.poll,
@@ -110,14 +111,17 @@ class Driver:
             arrived = self.wakeup.wait(self.tick_seconds)
             self.control.refresh()
             self._watch()
+            self._write_changed_status()
             stop, outcome = self._stop(arrived), self.outcome
             verdict = outcome if outcome and outcome.code == 0 else stop or outcome
         if verdict.detail:
             self.logs.report(verdict.detail)
         self._set_phase(Stopping())
+        self._write_changed_status()
         if not self._ranks_continue(verdict):
             self.hosts.end_attempt(verdict.code, verdict.message, self.farewell_seconds)
         server.shutdown()
+        self._write_changed_status()
         return verdict
 
     def _ranks_continue(self, verdict: Verdict) -> bool:
@@ -295,9 +299,17 @@ class Driver:
 
     def _set_phase(self, phase: Message) -> None:
         self._phase, self._ranks = phase, 0
-        self._write_status()
+        self._request_status()
 
-    def _write_status(self) -> None:
+    def _request_status(self) -> None:
+        """Have the main thread write status.json, since callers have the lock of the hosts or answer a supervisor."""
+        self._status_changed.set()
+        self.wakeup.notify()
+
+    def _write_changed_status(self) -> None:
+        if not self._status_changed.is_set():
+            return
+        self._status_changed.clear()
         status = {
             "message": self._phase.data(),
             "phase": self._phase.text,  # for agents of the previous release

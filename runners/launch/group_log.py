@@ -28,10 +28,10 @@ class FormedGroup:
 
 
 class GroupLog:
-    """The latest rank groups of an attempt. ``changed`` is called after each change, from any thread."""
+    """The latest rank groups of an attempt. ``on_change`` is called after each change, from any thread."""
 
-    def __init__(self, changed: Callable[[], None], clock: Callable[[], float] = time.time) -> None:
-        self._changed = changed
+    def __init__(self, on_change: Callable[[], None], clock: Callable[[], float] = time.time) -> None:
+        self._on_change = on_change
         self._clock = clock
         self._lock = threading.Lock()
         self._groups: list[FormedGroup] = []
@@ -41,7 +41,7 @@ class GroupLog:
         with self._lock:
             self._count += 1
             self._groups = [*self._groups[1 - MAX_GROUPS :], FormedGroup(self._count, self._clock(), tuple(hosts))]
-        self._changed()
+        self._on_change()
 
     def record_resume(self, milliseconds: int) -> None:
         """Record that a rank trains again, and after how long. The slowest rank counts."""
@@ -50,7 +50,7 @@ class GroupLog:
                 return
             last = self._groups[-1]
             last.cost_seconds = max(last.cost_seconds or 0.0, milliseconds / 1000)
-        self._changed()
+        self._on_change()
 
     def restarts_without_commit(self) -> int:
         """Count the latest restarts on the same hosts without a commit between them."""

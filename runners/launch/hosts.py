@@ -58,7 +58,7 @@ class _Host:
     """When its last request arrived."""
     leaving: bool = False
     address: str = ""
-    found: dict[int, RankRun] = field(default_factory=dict)
+    earlier_ranks: dict[int, RankRun] = field(default_factory=dict)
     """Ranks by slot that an earlier driver has started and that this one has not yet taken over."""
 
 
@@ -94,7 +94,7 @@ class Hosts:
             raise RefusedError(400, "host and boot are needed")
         if not (isinstance(slots, int) and 0 < slots <= MAX_SLOTS and isinstance(seen, int) and seen >= 0):
             raise RefusedError(400, "slots and seen are needed")
-        found, address = _parse_ranks(message.get("runs", [])), message.get("address", "")
+        reported, address = _parse_ranks(message.get("runs", [])), message.get("address", "")
         if not (isinstance(address, str) and len(address) <= MAX_ADDRESS_CHARACTERS):
             raise RefusedError(400, "an address is a short text")
         if message.get("driver", self._driver) != self._driver:
@@ -103,10 +103,10 @@ class Hosts:
         with self._changed:
             host = self._hosts.get(name)
             if host is None or host.boot != boot:
-                self._fence_ranks(name)
+                self._mark_fenced(name)
                 host = self._hosts[name] = _Host(slots, boot, self._clock(), address=address)
-                self._register_earlier_ranks(name, host, found)
-            for entry in found:
+                self._register_earlier_ranks(name, host, reported)
+            for entry in reported:
                 self._record_cost(self._runs.get(entry.run), entry.cost_ms)
             host.received = max(host.received, seen)
             host.open_polls += 1
@@ -142,7 +142,7 @@ class Hosts:
         with self._changed:
             silent = [name for name, host in self._hosts.items() if not self._is_present(host, now)]
             for name in silent:
-                self._fence_ranks(name)
+                self._mark_fenced(name)
                 del self._hosts[name]
                 self.losses += 1
             return {name: host.slots for name, host in self._hosts.items()}
@@ -188,12 +188,12 @@ class Hosts:
     def slots_to_take_over(self) -> dict[str, int]:
         """Return the hosts with a rank of an earlier driver in each of their slots, and the number of slots."""
         with self._changed:
-            return {name: host.slots for name, host in self._hosts.items() if len(host.found) == host.slots}
+            return {name: host.slots for name, host in self._hosts.items() if len(host.earlier_ranks) == host.slots}
 
     def take_over(self, host: str, slot: int) -> RankRun | None:
         """Return the rank that an earlier driver has started in a slot, if there is one. Each is returned once."""
         with self._changed:
-            return self._hosts[host].found.pop(slot, None) if host in self._hosts else None
+            return self._hosts[host].earlier_ranks.pop(slot, None) if host in self._hosts else None
 
     def stop(self, run: RankRun) -> None:
         """Have its supervisor end a rank: SIGTERM, then SIGKILL."""
@@ -250,15 +250,15 @@ class Hosts:
         self._changed.notify_all()
         return True
 
-    def _register_earlier_ranks(self, name: str, host: _Host, found: list["_ReportedRank"]) -> None:
-        for entry in found:
+    def _register_earlier_ranks(self, name: str, host: _Host, reported: list["_ReportedRank"]) -> None:
+        for entry in reported:
             if entry.run <= self._first and entry.slot < host.slots:
                 run = RankRun(entry.run, name, entry.slot, entry.rank, size=entry.size, generation=entry.generation)
-                self._runs[run.number] = host.found[entry.slot] = run
+                self._runs[run.number] = host.earlier_ranks[entry.slot] = run
                 if entry.code is not None:
                     self._record_end(run, entry.code)
 
-    def _fence_ranks(self, name: str) -> None:
+    def _mark_fenced(self, name: str) -> None:
         """Count the ranks of a lost host as fenced: by now they are, or will be."""
         for run in self._runs.values():
             if run.host == name and not run.ended.is_set():

@@ -117,7 +117,7 @@ def _no_costs(_milliseconds: int) -> None:
     raise RefusedError(404, "this group does not change")
 
 
-def _no_channel(_parse_message: dict[str, Any]) -> dict[str, Any]:
+def _no_channel(_message: dict[str, Any]) -> dict[str, Any]:
     raise RefusedError(404, "no supervisors are expected")
 
 

@@ -133,7 +133,7 @@ class TorchGroup:
                 slot.hostname,
                 slot.local_rank,
                 slot.rank,
-                {**common, **rank_env(slot, self._order.index(slot.hostname))},
+                {**common, **torchrun_slot_env(slot, self._order.index(slot.hostname))},
                 slot.size,
                 generation,
             )
@@ -202,7 +202,7 @@ def choose_hosts(available: Mapping[str, int], before: Sequence[str], max_ranks:
     return chosen
 
 
-def rank_env(slot: Slot, group_rank: int) -> dict[str, str]:
+def torchrun_slot_env(slot: Slot, group_rank: int) -> dict[str, str]:
     """Return the variables that torchrun sets for one rank."""
     return {
         "RANK": str(slot.rank),

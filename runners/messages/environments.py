@@ -74,7 +74,7 @@ class InstallingPackages(TimedStep):
 
     @property
     def phrase(self) -> str:
-        return f"installing {self.count} packages"
+        return f"installing {self.count} package{'s' if self.count != 1 else ''}"
 
 
 @dataclass(frozen=True)

@@ -286,7 +286,8 @@ class LacksRanks(Message):
 
     @property
     def text(self) -> str:
-        return f"For {self.seconds} seconds the job had fewer than the {self.min_ranks} ranks that it needs"
+        needed = f"the {self.min_ranks} ranks that it needs" if self.min_ranks != 1 else "the one rank that it needs"
+        return f"For {self.seconds} seconds the job had fewer than {needed}"
 
 
 @dataclass(frozen=True)

@@ -66,8 +66,8 @@ def unconfined(problem: Unconfined) -> Confinement:
     return Confinement(None, NotConfined(), problem)
 
 
-def find_confinement(jobs_folder: Path) -> Confinement:
-    """Return the strictest confinement that works here. ``jobs_folder`` will contain the folders of jobs.
+def find_confinement(state_folder: Path) -> Confinement:
+    """Return the strictest confinement that works here. ``state_folder`` will contain the private folders of jobs.
 
     ``SCHEDULEARN_CONFINE=no`` switches it off, for programs that need what it hides.
     """
@@ -81,7 +81,7 @@ def find_confinement(jobs_folder: Path) -> Confinement:
         return unconfined(NoBubblewrap())
     refusals = []
     for sandbox in _candidates(program):
-        refusal = _refusal(sandbox, jobs_folder)
+        refusal = _refusal(sandbox, state_folder)
         if not refusal:
             for package in launch_paths(CODE_ROOT):  # jobs cannot write bytecode there themselves
                 compileall.compile_dir(package, quiet=2)
@@ -114,21 +114,21 @@ def _version(program: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", run.stdout)[:3])
 
 
-def _refusal(sandbox: Sandbox, jobs_folder: Path) -> str:
+def _refusal(sandbox: Sandbox, state_folder: Path) -> str:
     """Return why a job could not run in this sandbox; empty when it can."""
     try:
-        with tempfile.TemporaryDirectory(prefix=".probe-", dir=jobs_folder) as folder:
-            run = _probe(sandbox, jobs_folder, Path(folder))
+        with tempfile.TemporaryDirectory(prefix=".probe-", dir=state_folder) as folder:
+            run = _probe(sandbox, state_folder, Path(folder))
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         return str(error)
     lines = run.stderr.strip().splitlines() or [f"it ended with {run.returncode}"]
     return lines[-1][:300] if run.returncode else ""
 
 
-def _probe(sandbox: Sandbox, jobs_folder: Path, private: Path) -> subprocess.CompletedProcess[str]:
+def _probe(sandbox: Sandbox, state_folder: Path, private: Path) -> subprocess.CompletedProcess[str]:
     owner = owner_for(0, os.geteuid(), os.getegid())
     os.chown(private, owner.uid, owner.gid)
-    python = interpreters.required_paths(sys.executable, hidden_folders(jobs_folder))
+    python = interpreters.required_paths(sys.executable, hidden_folders(state_folder))
     view = JobView(owner, os.geteuid() == 0, python, CODE_ROOT, private, launch_paths(CODE_ROOT))
     return subprocess.run(
         command_line(sandbox, view, [sys.executable, "-c", PROBE, str(PRIVATE_FOLDER)]),

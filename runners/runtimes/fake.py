@@ -16,13 +16,13 @@ import math
 import os
 import signal
 import struct
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from runners.host.node_files import write_atomic
 from runners.messages.containers import GoneBeforeStart
 from runners.messages.launch import Running
 from runners.messages.problems import Problem
@@ -95,7 +95,7 @@ class FakeRuntime:
             return
         phase = Running()
         status = {"message": phase.data(), "phase": phase.text, "ranks": run.spec.slots}
-        write_json_atomic(run.folders.scribe / "status.json", status)
+        write_json(run.folders.scribe / "status.json", status)
         self._write_first_lines(run)
         run.started_at = run.lease_at = self.clock()  # last: from then on a test may replace its files
 
@@ -180,7 +180,7 @@ class FakeRuntime:
         return now - run.lease_at > self.fence_seconds
 
     def _end(self, run: FakeContainer, code: int, reason: str, detail: str) -> None:
-        write_json_atomic(run.folders.scribe / "exit.json", {"code": code, "reason": reason, "detail": detail})
+        write_json(run.folders.scribe / "exit.json", {"code": code, "reason": reason, "detail": detail})
         run.exit_code = code
 
 
@@ -221,11 +221,9 @@ class FailingRuntime(FakeRuntime):
             raise self.error
 
 
-def write_json_atomic(path: Path, data: dict[str, Any]) -> None:
+def write_json(path: Path, data: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{threading.get_native_id()}.new")  # two threads may write the same file
-    beside.write_text(json.dumps(data))
-    beside.replace(path)
+    write_atomic(path, json.dumps(data).encode(), sync=False)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -246,4 +244,4 @@ def append_output(scribe: Path, stream: str, label: str, output: bytes) -> None:
         file.write(output)
     with (folder / f"{stream}.idx").open("ab") as file:
         file.write(struct.pack("<QQ", offset, time.time_ns() // 1_000_000))
-    write_json_atomic(folder / "streams.json", {**read_json(folder / "streams.json"), stream: {"label": label}})
+    write_json(folder / "streams.json", {**read_json(folder / "streams.json"), stream: {"label": label}})

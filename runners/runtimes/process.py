@@ -27,12 +27,11 @@ from runners.messages.containers import EnvironmentMissing, GoneBeforeStart, Not
 from runners.messages.problems import CannotConfine, Problem
 from runners.runtime import AttemptNetwork, CreateError, EnvironmentLookup, Folders, ObservedContainer, launch_module
 from runners.runtimes import confinement
-from runners.runtimes.confinement_check import Confinement, hidden_folders, unconfined
+from runners.runtimes.confinement_check import CODE_ROOT, Confinement, hidden_folders, unconfined
 from runners.runtimes.host_config import owner_for
 from runners.runtimes.owners import chown_folders
 from runners.spec import RunSpec
 
-CODE_ROOT = Path(__file__).resolve().parents[2]
 """The working directory in which ``python -m runners.launch...`` finds the package."""
 
 POLL_SECONDS = 0.05

@@ -24,7 +24,7 @@ from runners.agent.program import Agent
 from runners.agent.settings import NodeIdentity
 from runners.host.gpus import Gpu
 from runners.host.node_files import NodeFiles
-from runners.runtimes.fake import FakeContainer, FakeRuntime, append_output, write_json_atomic
+from runners.runtimes.fake import FakeContainer, FakeRuntime, append_output, write_json
 from runners.spec import RunSpec
 
 GPUS = 4
@@ -112,7 +112,7 @@ class PretendedNode(FakeRuntime):
             cost = 0.5 if rings else None
             rings.append({"number": len(rings) + 1, "at": time.time(), "hosts": ranks, "cost_seconds": cost})
             status = {"phase": "running", "ranks": len(ranks), "rings": rings}
-            write_json_atomic(run.folders.scribe / "status.json", status)
+            write_json(run.folders.scribe / "status.json", status)
 
     def _report(self, run: FakeContainer, now: float) -> None:
         assert run.started_at is not None

@@ -184,7 +184,7 @@ class TestWhichChanges:
     def test_a_user_has_one_question_worked_out_at_a_time(self) -> None:
         half_free(gpus=2)
         job = queue(2, launcher="command")
-        with advice._advice_turns.hold(job.submitted_by_id):
+        with advice._advice_slots.hold(job.submitted_by_id):
             assert advice.advice_for(job, job.submitted_by).sentence == advice.BUSY
         assert "starts it clearly sooner" in advice.advice_for(job, job.submitted_by).sentence
 

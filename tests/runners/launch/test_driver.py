@@ -1,6 +1,7 @@
-"""What the driver decides and tells, without processes."""
+"""What the driver decides and reports, without processes."""
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from tests.runners.conftest import make_spec
 
 
 class Stage:
-    """A driver with its files, and hosts that come when told to."""
+    """A driver with its files, and hosts that come when a test wants them."""
 
     def __init__(self, home: Path, elastic: bool) -> None:
         self.control_file = home / "control.json"
@@ -52,16 +53,16 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def elastic(tmp_path: Path) -> Iterator[Stage]:
-    desk = Stage(tmp_path, elastic=True)
-    yield desk
-    desk.logs.close()
+    stage = Stage(tmp_path, elastic=True)
+    yield stage
+    stage.logs.close()
 
 
 @pytest.fixture
 def static(tmp_path: Path) -> Iterator[Stage]:
-    desk = Stage(tmp_path, elastic=False)
-    yield desk
-    desk.logs.close()
+    stage = Stage(tmp_path, elastic=False)
+    yield stage
+    stage.logs.close()
 
 
 def test_an_elastic_group_does_not_wait_for_ever_for_all_its_hosts(
@@ -82,6 +83,27 @@ def test_a_static_group_without_all_its_hosts_is_our_error(static: Stage, monkey
     verdict = static.driver._wait_for_hosts()
     assert verdict is not None
     assert (verdict.reason, verdict.message) == ("launch_error", HostsDidNotCome(("h2",), 0, 0))
+
+
+def test_no_report_of_a_supervisor_writes_to_disk(elastic: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is taken in with the lock of the hosts, which all other supervisors wait for."""
+    written: list[int] = []
+
+    def write(_path: Path, _status: object) -> None:
+        assert not elastic.driver.hosts._changed._is_owned()  # type: ignore[attr-defined]
+        written.append(threading.get_ident())
+
+    monkeypatch.setattr(module, "write_json", write)
+    elastic.offer("h1")
+    elastic.comes("h1")
+    run = elastic.driver.hosts.start("h1", 0, 0, {})
+    elastic.driver._record_group(["h1"])
+    elastic.driver.hosts.record_exit({"run": run.number, "code": 0, "cost_ms": 900})
+    assert written == []
+    elastic.driver._write_changed_status()
+    elastic.driver._write_changed_status()
+    assert written == [threading.get_ident()]
+    assert elastic.driver.group_log.to_json()[0]["cost_seconds"] == 0.9
 
 
 def test_a_removed_host_is_asked_to_leave_once(elastic: Stage) -> None:
