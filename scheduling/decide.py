@@ -38,11 +38,13 @@ def decide(policy: Policy, snapshot: Snapshot) -> Plan:
 
 def _decide_once(policy: Policy, snapshot: Snapshot) -> Plan:
     def plan(view: Snapshot) -> Plan:
-        return damping.plan_with_damping(
-            partial(tiers.plan, policy), view, growth=not hasattr(policy, "grow_after_seconds")
+        return _with_messages(
+            damping.plan_with_damping(
+                partial(tiers.plan, policy), view, growth=not hasattr(policy, "grow_after_seconds")
+            )
         )
 
-    return _with_messages(reservations.plan_with_reservations(plan, snapshot))
+    return reservations.plan_with_reservations(plan, snapshot)
 
 
 def _with_messages(plan: Plan) -> Plan:

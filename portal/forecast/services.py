@@ -17,6 +17,7 @@ from portal.forecast.messages import NotByItself, TooFarBack
 from portal.forecast.models import Forecast, Score
 from portal.jobs.models import Attempt, Job, JobState
 from portal.scheduler import snapshot as snapshots
+from portal.scheduler.failures import violation_sentences
 from portal.scheduler.job_history import History
 from portal.scheduler.models import PolicyState
 from portal.scheduler.services import current_config
@@ -69,7 +70,10 @@ def refresh(now: datetime | None = None, history: History | None = None) -> int:
     try:
         policy, seen = policy_and_snapshot(now, history)
         ranges, notes, futures = forecast_ranges(policy, seen)
-    except (ValueError, InvalidPlanError) as error:
+    except InvalidPlanError as error:
+        logger.warning("no forecast: a plan breaks a rule: %s", violation_sentences(error.violations))
+        return 0
+    except ValueError as error:
         logger.warning("no forecast: the policy does not decide: %s", error)
         return 0
     _store(seen, ranges, notes, futures)

@@ -62,6 +62,7 @@ def test_a_policy_of_a_lab_may_give_plain_sentences() -> None:
     assert decide(InItsOwnWords(), lab).reasons == {"1": Text("It is Sunday.")}
     course = Reservation("the course", "a", 2, lab.now, lab.now + 3600.0, frozenset({"eve"}))
     reserved = decide(InItsOwnWords(), replace(lab, reservations=(course,)))
+    assert reserved.reasons["1"].reason == Text("It is Sunday.")  # type: ignore[attr-defined]
     assert reasons_of(reserved) == {
         "1": "It is Sunday. 2 GPUs of node a are reserved for the course for another 60 minutes."
     }
