@@ -73,11 +73,11 @@ def trajectories(written: MonthRows) -> dict[int, Trajectory]:
     trainings: dict[int, Training] = {}
     began = [(record, record.began) for record in written.attempt_records if record.began is not None]
     for record, since in began:
-        request = record.simulated_job.request
+        request = record.demo_job.request
         until = _training_end(record)
         first = reached.get(record.job.pk, 0.0) if record.job.resumable else 0.0
         if record.simulated.ended is None:
-            last = first + (1 - first) * (until - since) / (until - since + record.simulated_job.remaining_seconds)
+            last = first + (1 - first) * (until - since) / (until - since + record.demo_job.remaining_seconds)
         elif record.attempt.outcome == Outcome.SUCCEEDED:
             last = 1.0
         elif record.attempt.outcome == Outcome.FAILED:
@@ -99,10 +99,10 @@ def _training_end(record: AttemptRecord) -> float:
 
 def _training(record: AttemptRecord, since: float, first: float) -> Training:
     """Return the job's training, with as many steps as fit into its time if it runs at the end of the month."""
-    request = record.simulated_job.request
+    request = record.demo_job.request
     seconds = request.whole_seconds
     if record.simulated.ended is None:
-        seconds = (END - since + record.simulated_job.remaining_seconds) / (1 - first)
+        seconds = (END - since + record.demo_job.remaining_seconds) / (1 - first)
     return Training.for_job(request.number, seconds, request.min_gpus, diverges=request.fate == "nan")
 
 
@@ -142,7 +142,7 @@ def _streams_by_container(
             text = OutputStream(str(slot), f"rank {rank}")
             if rank == 0:
                 _print_first_rank(record, trajectory, text)
-            elif rank < MAX_LOGGED_RANKS and record.simulated_job.request.fate not in SILENT_BEFORE_TRAINING:
+            elif rank < MAX_LOGGED_RANKS and record.demo_job.request.fate not in SILENT_BEFORE_TRAINING:
                 _print_other_rank(trajectory, text, rank, since, until)
             texts.append(text)
             rank += 1
@@ -169,7 +169,7 @@ def _count_gpus(record: AttemptRecord, when: float) -> int:
 
 
 def _print_first_rank(record: AttemptRecord, trajectory: Trajectory, text: OutputStream) -> None:
-    request, training = record.simulated_job.request, trajectory.training
+    request, training = record.demo_job.request, trajectory.training
     if request.fate not in SILENT_BEFORE_TRAINING or record.attempt.outcome != Outcome.FAILED:
         text.printed.append((trajectory.since, programs.first_lines(1000 * (6 + request.number % 90), request.number)))
         if trajectory.first > 0:
@@ -357,9 +357,9 @@ def hand_over_running_jobs(written: MonthRows, found: Mapping[int, Trajectory], 
     """Give the nodes the jobs that run now: their agents find them as if left by an earlier start."""
     for record in written.attempt_records:
         trajectory = found.get(record.attempt.pk)
-        if record.simulated_job.status != JobState.RUNNING or record.simulated.ended is not None or trajectory is None:
+        if record.demo_job.status != JobState.RUNNING or record.simulated.ended is not None or trajectory is None:
             continue
-        ends = now + timedelta(seconds=record.simulated_job.remaining_seconds)
+        ends = now + timedelta(seconds=record.demo_job.remaining_seconds)
         busy, memory = monitoring.gpu_usage(record)
         course = SimulatedRun(
             written.at(trajectory.since).timestamp(),

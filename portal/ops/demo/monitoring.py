@@ -87,7 +87,7 @@ def _busy_periods(written: MonthRows, now: datetime) -> dict[int, list[BusyPerio
 
 def gpu_usage(record: AttemptRecord) -> tuple[int, int]:
     """Return the utilisation of each of the attempt's GPUs in percent, and the memory in use in MiB."""
-    pattern, number = record.simulated_job.request.pattern, record.simulated_job.request.number
+    pattern, number = record.demo_job.request.pattern, record.demo_job.request.number
     return min(99, max(3, pattern.busy_percent + number * 7 % 15 - 7)), pattern.memory_mib + number * 131 % 2048
 
 

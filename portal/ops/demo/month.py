@@ -9,7 +9,7 @@ from portal.jobs.models import JobState
 from portal.ops.demo import files, monitoring, people, rows
 from portal.ops.demo.people import GROUPS, PEOPLE
 from portal.ops.demo.rows import MonthRows, PlannedReservation
-from portal.ops.demo.simulation import END, SimulatedJob, simulate_month
+from portal.ops.demo.simulation import END, DemoJob, simulate_month
 from portal.ops.demo.workload import DAY, DAYS, HOUR, LabSize, submissions
 from portal.usage.rollups import roll_up
 from scheduling.types import Reservation
@@ -23,14 +23,14 @@ def fill(now: datetime, size: LabSize, url: str, seed: int = SEED) -> MonthRows:
     now = now.replace(microsecond=0)
     start = now - timedelta(days=DAYS)
     planned = reservations(start, size)
-    simulated_jobs = simulate_jobs(start, size, seed, planned)
+    demo_jobs = simulate_jobs(start, size, seed, planned)
     with transaction.atomic():
         lab = people.create_lab(start, size, url)
         at = rows.month_clock(start)
         configs = rows.write_policies(lab, at)
         rows.write_reservations(lab, planned, at)
         rows.write_capacity(lab, at)
-        written = rows.write_jobs(lab, simulated_jobs, configs, start)
+        written = rows.write_jobs(lab, demo_jobs, configs, start)
         found = files.trajectories(written)
         files.write_logs(written, found)
         files.write_curves(written, found)
@@ -52,9 +52,7 @@ def _update_statistics() -> None:
             cursor.execute("ANALYZE")
 
 
-def simulate_jobs(
-    start: datetime, size: LabSize, seed: int, planned: Sequence[PlannedReservation]
-) -> list[SimulatedJob]:
+def simulate_jobs(start: datetime, size: LabSize, seed: int, planned: Sequence[PlannedReservation]) -> list[DemoJob]:
     """Return what everyone submitted and what became of it. Pure."""
     owners = {name: frozenset(who for who, group in PEOPLE.items() if group == name) for name in GROUPS}
     kept = [Reservation(r.name, str(r.node), r.gpus, r.since, r.until, owners[r.group]) for r in planned]
@@ -86,11 +84,11 @@ def reservations(start: datetime, size: LabSize) -> list[PlannedReservation]:
 
 def summary(written: MonthRows, size: LabSize) -> str:
     """Describe in one line what was made."""
-    states = [simulated_job.status for simulated_job in written.simulated_jobs]
+    states = [demo_job.status for demo_job in written.demo_jobs]
     used = sum(
         holding.gpus * ((END if holding.until is None else holding.until) - holding.since)
-        for simulated_job in written.simulated_jobs
-        for simulated in simulated_job.attempts
+        for demo_job in written.demo_jobs
+        for simulated in demo_job.attempts
         for holding in simulated.holdings
     )
     load = round(100 * used / (size.total * DAYS * DAY))

@@ -20,9 +20,9 @@ from portal.ops.demo.simulation import (
     END,
     LOST_AT,
     POLICY_SWITCHES,
+    DemoJob,
     GpuHolding,
     SimulatedAttempt,
-    SimulatedJob,
 )
 from portal.ops.demo.workload import Fate
 from portal.scheduler import overlay_networks, run_specs
@@ -52,7 +52,7 @@ def month_clock(start: datetime) -> Clock:
 class AttemptRecord(NamedTuple):
     """One attempt with all that belongs to it; logs, curves and readings are made from it."""
 
-    simulated_job: SimulatedJob
+    demo_job: DemoJob
     job: Job
     number: int
     attempt: Attempt
@@ -69,7 +69,7 @@ class MonthRows:
     """The rows of the whole month."""
 
     start: datetime
-    simulated_jobs: list[SimulatedJob]
+    demo_jobs: list[DemoJob]
     jobs: list[Job]
     attempt_records: list[AttemptRecord] = field(default_factory=list)
     gpus_of: dict[int, tuple[Gpu, ...]] = field(default_factory=dict)
@@ -148,16 +148,16 @@ def write_capacity(lab: DemoLab, at: Clock) -> None:
 
 
 def write_jobs(
-    lab: DemoLab, simulated_jobs: list[SimulatedJob], configs: Sequence[SchedulerConfig], start: datetime
+    lab: DemoLab, demo_jobs: list[DemoJob], configs: Sequence[SchedulerConfig], start: datetime
 ) -> MonthRows:
     at = month_clock(start)
-    jobs = Job.objects.bulk_create(_job(lab, simulated_job, at) for simulated_job in simulated_jobs)
-    written = MonthRows(start, simulated_jobs, jobs)
-    written.gpus_of = _gpus_of(lab, simulated_jobs)
+    jobs = Job.objects.bulk_create(_job(lab, demo_job, at) for demo_job in demo_jobs)
+    written = MonthRows(start, demo_jobs, jobs)
+    written.gpus_of = _gpus_of(lab, demo_jobs)
     simulated_attempts = [
-        (simulated_job, job, number, simulated)
-        for simulated_job, job in zip(simulated_jobs, written.jobs, strict=True)
-        for number, simulated in enumerate(simulated_job.attempts, start=1)
+        (demo_job, job, number, simulated)
+        for demo_job, job in zip(demo_jobs, written.jobs, strict=True)
+        for number, simulated in enumerate(demo_job.attempts, start=1)
     ]
     numbers = iter(range(overlay_networks.network_count() * 1000))
     attempts = Attempt.objects.bulk_create(
@@ -165,19 +165,19 @@ def write_jobs(
             job,
             number,
             simulated,
-            simulated_job,
+            demo_job,
             configs,
-            _network(len(lab.nodes), simulated_job, simulated, numbers),
+            _network(len(lab.nodes), demo_job, simulated, numbers),
             at,
         )
-        for simulated_job, job, number, simulated in simulated_attempts
+        for demo_job, job, number, simulated in simulated_attempts
     )
-    for (simulated_job, job, number, simulated), attempt in zip(simulated_attempts, attempts, strict=True):
+    for (demo_job, job, number, simulated), attempt in zip(simulated_attempts, attempts, strict=True):
         attempt.job = job
-        drivers, hosts = _containers(lab, written, simulated_job, attempt, simulated, at)
-        began = _training_start(simulated_job, number, simulated)
+        drivers, hosts = _containers(lab, written, demo_job, attempt, simulated, at)
+        began = _training_start(demo_job, number, simulated)
         written.attempt_records.append(
-            AttemptRecord(simulated_job, job, number, attempt, simulated, hosts, next(iter(drivers), None), began)
+            AttemptRecord(demo_job, job, number, attempt, simulated, hosts, next(iter(drivers), None), began)
         )
     Container.objects.bulk_create(
         [
@@ -204,12 +204,12 @@ def write_jobs(
     return written
 
 
-def _job(lab: DemoLab, simulated_job: SimulatedJob, at: Clock) -> Job:
-    request, pattern = simulated_job.request, simulated_job.request.pattern
+def _job(lab: DemoLab, demo_job: DemoJob, at: Clock) -> Job:
+    request, pattern = demo_job.request, demo_job.request.pattern
     begins = [
         began
-        for number, simulated in enumerate(simulated_job.attempts, 1)
-        if (began := _training_start(simulated_job, number, simulated)) is not None
+        for number, simulated in enumerate(demo_job.attempts, 1)
+        if (began := _training_start(demo_job, number, simulated)) is not None
     ]
     user = lab.users[request.owner]
     return Job(
@@ -230,31 +230,27 @@ def _job(lab: DemoLab, simulated_job: SimulatedJob, at: Clock) -> Job:
         priority=request.priority,
         resumable=pattern.resumable,
         deadline=None if request.deadline is None else at(request.deadline),
-        intent=Job.Intent.CANCEL if simulated_job.status == JobState.CANCELLED else Job.Intent.RUN,
-        state=simulated_job.status,
+        intent=Job.Intent.CANCEL if demo_job.status == JobState.CANCELLED else Job.Intent.RUN,
+        state=demo_job.status,
         started_at=at(min(begins)) if begins else None,
-        finished_at=None if simulated_job.finished is None else at(simulated_job.finished),
-        waiting_reason=simulated_job.reason.data()
-        if simulated_job.reason and simulated_job.status == JobState.QUEUED
-        else "",
+        finished_at=None if demo_job.finished is None else at(demo_job.finished),
+        waiting_reason=demo_job.reason.data() if demo_job.reason and demo_job.status == JobState.QUEUED else "",
     )
 
 
-def _training_start(simulated_job: SimulatedJob, number: int, simulated: SimulatedAttempt) -> float | None:
+def _training_start(demo_job: DemoJob, number: int, simulated: SimulatedAttempt) -> float | None:
     """Return when an attempt began to train; None when it ended before."""
-    began = simulated.placed + (simulated_job.startup_seconds if number == 1 else RESTART_SECONDS)
+    began = simulated.placed + (demo_job.startup_seconds if number == 1 else RESTART_SECONDS)
     over = simulated.stopped_at if simulated.stopped_at is not None else simulated.ended
     return began if began < (END if over is None else over) else None
 
 
-def _network(
-    nodes: int, simulated_job: SimulatedJob, simulated: SimulatedAttempt, numbers: Iterator[int]
-) -> int | None:
+def _network(nodes: int, demo_job: DemoJob, simulated: SimulatedAttempt, numbers: Iterator[int]) -> int | None:
     """Return the number of the attempt's overlay network, as ``apply`` chooses it."""
     several = len({holding.node for holding in simulated.holdings}) > 1
     return (
         next(numbers) % overlay_networks.network_count()
-        if several or (simulated_job.request.pattern.elastic and nodes > 1)
+        if several or (demo_job.request.pattern.elastic and nodes > 1)
         else None
     )
 
@@ -263,12 +259,12 @@ def _attempt(
     job: Job,
     number: int,
     simulated: SimulatedAttempt,
-    simulated_job: SimulatedJob,
+    demo_job: DemoJob,
     configs: Sequence[SchedulerConfig],
     network: int | None,
     at: Clock,
 ) -> Attempt:
-    config, began = configs[simulated.policy], _training_start(simulated_job, number, simulated)
+    config, began = configs[simulated.policy], _training_start(demo_job, number, simulated)
     stop = ""
     if simulated.ended_as in (Outcome.PREEMPTED, Outcome.CANCELLED, Outcome.TIMED_OUT):
         stop = simulated.ended_as
@@ -289,11 +285,11 @@ def _attempt(
     )
 
 
-def _gpus_of(lab: DemoLab, simulated_jobs: Sequence[SimulatedJob]) -> dict[int, tuple[Gpu, ...]]:
+def _gpus_of(lab: DemoLab, demo_jobs: Sequence[DemoJob]) -> dict[int, tuple[Gpu, ...]]:
     """Give each piece the GPUs with the lowest indexes that are free on its node at that time."""
     holdings: dict[int, list[GpuHolding]] = {number: [] for number in lab.gpus}
-    for simulated_job in simulated_jobs:
-        for simulated in simulated_job.attempts:
+    for demo_job in demo_jobs:
+        for simulated in demo_job.attempts:
             for holding in simulated.holdings:
                 holdings[holding.node].append(holding)
     found: dict[int, tuple[Gpu, ...]] = {}
@@ -313,14 +309,14 @@ def _gpus_of(lab: DemoLab, simulated_jobs: Sequence[SimulatedJob]) -> dict[int, 
 def _containers(
     lab: DemoLab,
     written: MonthRows,
-    simulated_job: SimulatedJob,
+    demo_job: DemoJob,
     attempt: Attempt,
     simulated: SimulatedAttempt,
     at: Clock,
 ) -> tuple[list[Container], list[Container]]:
     """Return an attempt's driver, if it has one, and its hosts; they are not saved yet."""
-    job, first, fate = attempt.job, simulated.holdings[0], simulated_job.request.fate
-    began = _training_start(simulated_job, attempt.number, simulated)
+    job, first, fate = attempt.job, simulated.holdings[0], demo_job.request.fate
+    began = _training_start(demo_job, attempt.number, simulated)
     ranks = sum(holding.gpus for holding in simulated.holdings if holding.since == simulated.placed)
     at_first = sum(holding.since == simulated.placed for holding in simulated.holdings)
     drivers, hosts = [], []
@@ -438,9 +434,9 @@ def write_history(written: MonthRows) -> None:
                 job=job, seq=seq, at=written.at(when), kind=event.kind, data=event.data(),
                 actor=job.submitted_by if own else None,
             )
-            for simulated_job, job in zip(written.simulated_jobs, written.jobs, strict=True)
+            for demo_job, job in zip(written.demo_jobs, written.jobs, strict=True)
             for seq, (when, event, own) in enumerate(
-                sorted(_job_history(simulated_job, job, by_job[job.pk]), key=lambda line: line[0]), start=1
+                sorted(_job_history(demo_job, job, by_job[job.pk]), key=lambda line: line[0]), start=1
             )
         ),
         batch_size=500,
@@ -451,19 +447,19 @@ HistoryLine = tuple[float, Event, bool]
 """(When, what happened, whether the owner did it)."""
 
 
-def _job_history(simulated_job: SimulatedJob, job: Job, records: Sequence[AttemptRecord]) -> Iterator[HistoryLine]:
-    yield simulated_job.request.submitted, events.Submitted(str(job.submitted_by)), True
-    if simulated_job.status == JobState.CANCELLED and simulated_job.finished is not None:
+def _job_history(demo_job: DemoJob, job: Job, records: Sequence[AttemptRecord]) -> Iterator[HistoryLine]:
+    yield demo_job.request.submitted, events.Submitted(str(job.submitted_by)), True
+    if demo_job.status == JobState.CANCELLED and demo_job.finished is not None:
         asked = min(
-            simulated_job.finished,
-            *(each.simulated.stopped_at or simulated_job.finished for each in records),
-            simulated_job.finished,
+            demo_job.finished,
+            *(each.simulated.stopped_at or demo_job.finished for each in records),
+            demo_job.finished,
         )
         yield asked, events.Cancelled(str(job.submitted_by)), True
     for each in records:
         yield from _attempt_history(each)
-    if simulated_job.finished is not None:
-        yield simulated_job.finished, events.StateChanged(str(simulated_job.status)), False
+    if demo_job.finished is not None:
+        yield demo_job.finished, events.StateChanged(str(demo_job.status)), False
 
 
 def _attempt_history(record: AttemptRecord) -> Iterator[HistoryLine]:
@@ -485,7 +481,7 @@ def _attempt_history(record: AttemptRecord) -> Iterator[HistoryLine]:
     if simulated.ended is not None:
         outcome = attempt.outcome
         yield simulated.ended, events.Ended(number, outcome, causes.without_detail(attempt.cause)), False
-        if outcome in (Outcome.PREEMPTED, Outcome.LOST) and number <= len(record.simulated_job.attempts):
+        if outcome in (Outcome.PREEMPTED, Outcome.LOST) and number <= len(record.demo_job.attempts):
             restarts = outcome == Outcome.PREEMPTED
             yield simulated.ended, events.StateChanged("QUEUED", True, restarts, record.job.resumable), False
 

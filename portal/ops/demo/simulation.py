@@ -71,7 +71,7 @@ class SimulatedAttempt:
 
 
 @dataclass(slots=True)
-class SimulatedJob:
+class DemoJob:
     """One job, from its submission to the end of the month."""
 
     request: JobRequest
@@ -121,19 +121,17 @@ def simulate_month(
     groups: Mapping[str, str],
     weights: Mapping[str, float],
     reservations: Sequence[Reservation] = (),
-) -> list[SimulatedJob]:
+) -> list[DemoJob]:
     """Return all jobs with their attempts, in the order of submission.
 
     ``groups`` names the group of each person, ``weights`` has the share of each group. Nodes of reservations are
     numbers from 0, their times seconds since the start.
     """
-    simulated_jobs = {
-        str(request.number): SimulatedJob(request, 14.0 + request.number * 7 % 41) for request in requests
-    }
-    submissions = [_submission(simulated_job, groups) for simulated_job in simulated_jobs.values()]
+    demo_jobs = {str(request.number): DemoJob(request, 14.0 + request.number * 7 % 41) for request in requests}
+    submissions = [_submission(demo_job, groups) for demo_job in demo_jobs.values()]
     nodes = [Node(str(n), f"demo-{n + 1}", size.gpus, size.gpus) for n in range(size.nodes)]
     losses = [Loss(str(size.nodes - 1), LOST_AT, BACK_AT)] if size.nodes > 1 else []
-    recorder = _Recorder(simulated_jobs, losses)
+    recorder = _Recorder(demo_jobs, losses)
     result = simulate(
         SwitchingPolicy(reservations),
         nodes,
@@ -149,12 +147,12 @@ def simulate_month(
         on_turn=recorder.record_plan,
     )
     for row in result.jobs:
-        recorder.record_end(simulated_jobs[row.id], row.ended_at, row.outcome)
-    return list(simulated_jobs.values())
+        recorder.record_end(demo_jobs[row.id], row.ended_at, row.outcome)
+    return list(demo_jobs.values())
 
 
-def _submission(simulated_job: SimulatedJob, groups: Mapping[str, str]) -> Submission:
-    request = simulated_job.request
+def _submission(demo_job: DemoJob, groups: Mapping[str, str]) -> Submission:
+    request = demo_job.request
     pattern, curve = request.pattern, linear(request.max_gpus, SPEEDUP_EXPONENT)
     return Submission(
         Job(
@@ -173,7 +171,7 @@ def _submission(simulated_job: SimulatedJob, groups: Mapping[str, str]) -> Submi
             longest_seconds=float(request.limit_seconds),
         ),
         lasts(request.seconds, request.min_gpus, curve, knowledge="none"),
-        start_seconds=simulated_job.startup_seconds,
+        start_seconds=demo_job.startup_seconds,
         end_seconds=2.0,
         cancelled_at=request.cancelled,
         checkpoint_seconds=None if pattern.resumable else float("inf"),
@@ -183,20 +181,16 @@ def _submission(simulated_job: SimulatedJob, groups: Mapping[str, str]) -> Submi
 class _Recorder:
     """Makes attempts from what the policies see and plan."""
 
-    def __init__(self, simulated_jobs: Mapping[str, SimulatedJob], losses: Sequence[Loss]) -> None:
-        self.simulated_jobs, self.losses = simulated_jobs, losses
+    def __init__(self, demo_jobs: Mapping[str, DemoJob], losses: Sequence[Loss]) -> None:
+        self.demo_jobs, self.losses = demo_jobs, losses
 
     def record_plan(self, snapshot: Snapshot, plan: Plan) -> None:
         now = snapshot.now
         if now > END - QUIET_SECONDS:
             return
         for job in snapshot.jobs:
-            simulated_job = self.simulated_jobs[job.id]
-            live = (
-                simulated_job.attempts[-1]
-                if simulated_job.attempts and simulated_job.attempts[-1].ended is None
-                else None
-            )
+            demo_job = self.demo_jobs[job.id]
+            live = demo_job.attempts[-1] if demo_job.attempts and demo_job.attempts[-1].ended is None else None
             if live is not None and live.stopped_at is None and _by_node_number(job.now_on) != live.placement:
                 self._record_loss(live, _by_node_number(job.now_on))
                 live = live if live.ended is None else None
@@ -206,14 +200,12 @@ class _Recorder:
             elif not target and live is not None:
                 self._record_stop(live, now, "preempted")
             elif live is None:
-                simulated_job.attempts.append(
-                    SimulatedAttempt(
-                        now, policy_index_at(now), target, _first_holdings(simulated_job.request, target, now)
-                    )
+                demo_job.attempts.append(
+                    SimulatedAttempt(now, policy_index_at(now), target, _first_holdings(demo_job.request, target, now))
                 )
             else:
                 self._record_resize(live, target, now)
-            simulated_job.reason = None if target else plan.reasons.get(job.id)
+            demo_job.reason = None if target else plan.reasons.get(job.id)
 
     def _record_loss(self, live: SimulatedAttempt, left: dict[int, int]) -> None:
         at = max(loss.at for loss in self.losses)
@@ -248,26 +240,24 @@ class _Recorder:
                 _release_gpu(live, node, now)
         live.placement = target
 
-    def record_end(self, simulated_job: SimulatedJob, ended_at: float | None, outcome: str) -> None:
+    def record_end(self, demo_job: DemoJob, ended_at: float | None, outcome: str) -> None:
         """Record what became of a job after the last decision that included it."""
-        live = (
-            simulated_job.attempts[-1] if simulated_job.attempts and simulated_job.attempts[-1].ended is None else None
-        )
+        live = demo_job.attempts[-1] if demo_job.attempts and demo_job.attempts[-1].ended is None else None
         if ended_at is not None and ended_at <= END and (live is not None or outcome == "cancelled"):
-            simulated_job.finished = ended_at
+            demo_job.finished = ended_at
             if live is not None:
-                live.ended, live.ended_as = ended_at, _outcome(simulated_job.request, outcome)
+                live.ended, live.ended_as = ended_at, _outcome(demo_job.request, outcome)
                 if outcome != "ended":
                     live.stopped_at = ended_at - min(RELEASE_SECONDS, ended_at - live.placed)
                 for holding in live.holdings:
                     holding.until = ended_at if holding.until is None else min(holding.until, ended_at)
-            simulated_job.status = (
-                "CANCELLED" if outcome == "cancelled" else "SUCCEEDED" if _has_succeeded(simulated_job) else "FAILED"
+            demo_job.status = (
+                "CANCELLED" if outcome == "cancelled" else "SUCCEEDED" if _has_succeeded(demo_job) else "FAILED"
             )
         elif live is not None:
-            simulated_job.status = "RUNNING"
+            demo_job.status = "RUNNING"
             left = (END + OVERRUN_SECONDS if ended_at is None else ended_at) - END
-            simulated_job.remaining_seconds = max(90.0, min(left, 240.0 + simulated_job.request.number * 397 % 2400))
+            demo_job.remaining_seconds = max(90.0, min(left, 240.0 + demo_job.request.number * 397 % 2400))
 
 
 def _first_holdings(request: JobRequest, target: Mapping[int, int], now: float) -> list[GpuHolding]:
@@ -281,8 +271,8 @@ def _first_holdings(request: JobRequest, target: Mapping[int, int], now: float) 
     return [GpuHolding(home, base, now), *(GpuHolding(node, 1, now) for node, count in singles for _ in range(count))]
 
 
-def _has_succeeded(simulated_job: SimulatedJob) -> bool:
-    return bool(simulated_job.attempts) and simulated_job.attempts[-1].ended_as == "succeeded"
+def _has_succeeded(demo_job: DemoJob) -> bool:
+    return bool(demo_job.attempts) and demo_job.attempts[-1].ended_as == "succeeded"
 
 
 def _outcome(request: JobRequest, outcome: str) -> str:

@@ -229,15 +229,15 @@ def test_what_runs_now_can_be_taken_up_by_the_nodes(lab: MonthRows) -> None:
 def test_labs_of_any_size_are_as_busy_at_any_hour(size: LabSize, now: datetime) -> None:
     start = now - timedelta(days=DAYS)
     planned = month.reservations(start, size)
-    simulated_jobs = month.simulate_jobs(start, size, month.SEED, planned)
+    demo_jobs = month.simulate_jobs(start, size, month.SEED, planned)
     held = sum(
         holding.gpus * ((DAYS * 86_400 if holding.until is None else holding.until) - holding.since)
-        for simulated_job in simulated_jobs
-        for simulated in simulated_job.attempts
+        for demo_job in demo_jobs
+        for simulated in demo_job.attempts
         for holding in simulated.holdings
     )
     assert 0.7 <= held / (size.total * DAYS * 86_400) <= 0.9
-    assert any(simulated_job.status == "QUEUED" and simulated_job.reason for simulated_job in simulated_jobs)
+    assert any(demo_job.status == "QUEUED" and demo_job.reason for demo_job in demo_jobs)
 
 
 # --- the lab's pages -------------------------------------------------------------------------------------------------
