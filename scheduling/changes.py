@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from scheduling.messages import Message
+from scheduling.toolkit.placement import without_empty_nodes
 from scheduling.types import Job, JobId, Placement, Snapshot
 
 Kind = Literal["preempted", "restarts", "shrinks", "moves", "grows", "starts", "waits", "goes on"]
@@ -52,8 +53,3 @@ def kind_of(job: Job, after: Placement) -> Kind:
         return "restarts"
     more = sum(after.values()) - job.gpus
     return "moves" if not more else "grows" if more > 0 else "shrinks"
-
-
-def without_empty_nodes(target: Placement) -> dict[str, int]:
-    """Return the placement without nodes with 0 GPUs."""
-    return {node: gpus for node, gpus in target.items() if gpus}

@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from scheduling import wire
-from scheduling.changes import KINDS, Kind, kind_of, without_empty_nodes
+from scheduling.changes import KINDS, Kind, kind_of
 from scheduling.check import violations
 from scheduling.decide import decide
 from scheduling.failures import PlanRefused, PolicyFailed
 from scheduling.messages import Message, Text
+from scheduling.toolkit.placement import without_empty_nodes
 from scheduling.types import Job, JobId, Plan, Policy, Snapshot
 
 

@@ -16,6 +16,7 @@ from typing import ClassVar
 
 from scheduling import tiers
 from scheduling.messages import Message
+from scheduling.toolkit.placement import without_empty_nodes
 from scheduling.types import Job, JobId, NodeId, Placement, Plan, Reservation, Snapshot
 
 LOOK_AHEAD_SECONDS = 30 * 86400.0
@@ -218,7 +219,7 @@ def _move_to_part(job: Job, node: NodeId, part: NodeId, gpus: int) -> Job:
     base = job.base.get(node, 0)
     now_on = {**job.now_on, node: left, part: gpus}
     of_base = {**job.base, node: min(base, left), part: max(0, base - left)}
-    return replace(job, now_on=_drop_zeros(now_on), base=_drop_zeros(of_base))
+    return replace(job, now_on=without_empty_nodes(now_on), base=without_empty_nodes(of_base))
 
 
 def _add_allowed_parts(snapshot: Snapshot, jobs: Iterable[Job], parts: list[ReservedPart]) -> tuple[Job, ...]:
@@ -234,10 +235,6 @@ def _add_allowed_parts(snapshot: Snapshot, jobs: Iterable[Job], parts: list[Rese
         return known[job.nodes, mine]
 
     return tuple(replace(job, nodes=nodes_of(job)) for job in jobs)
-
-
-def _drop_zeros(where: Placement) -> dict[NodeId, int]:
-    return {node: gpus for node, gpus in where.items() if gpus}
 
 
 def _followers(item: Reservation, ahead: list[Reservation], total: int) -> tuple[Reservation, ...]:
@@ -278,12 +275,12 @@ class BesideReserved(Message):
     begun: bool
 
 
-def _merge_parts(where: Placement, real: Mapping[NodeId, NodeId]) -> dict[NodeId, int]:
+def _merge_parts(where: Placement, real: Mapping[NodeId, NodeId]) -> Placement:
     together: dict[NodeId, int] = {}
     for node, gpus in where.items():
         home = real.get(node, node)
         together[home] = together.get(home, 0) + gpus
-    return _drop_zeros(together)
+    return without_empty_nodes(together)
 
 
 def _mention_reserved_gpus(id: JobId, reason: Message, view: Snapshot, parts: list[ReservedPart]) -> Message:

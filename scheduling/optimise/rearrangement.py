@@ -20,7 +20,7 @@ from scipy.optimize import linear_sum_assignment
 from scheduling.renamed import renamed
 from scheduling.toolkit import placement
 from scheduling.toolkit.capacity import Capacity
-from scheduling.toolkit.plan_builder import minus
+from scheduling.toolkit.placement import minus
 from scheduling.types import Job, JobId, NodeId, Placement, Snapshot
 
 if not TYPE_CHECKING:

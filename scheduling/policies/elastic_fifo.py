@@ -10,7 +10,8 @@ from scheduling.params import param
 from scheduling.toolkit import estimates, placement, reasons
 from scheduling.toolkit.capacity import Capacity, in_queue_order, queue
 from scheduling.toolkit.levels import Levels
-from scheduling.toolkit.plan_builder import available_part, minus, shrink_to, start
+from scheduling.toolkit.placement import minus
+from scheduling.toolkit.plan_builder import available_part, shrink_to, start
 from scheduling.types import Job, JobId, Knows, Limit, NodeId, Placement, Plan, Snapshot
 
 

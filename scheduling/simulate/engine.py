@@ -22,7 +22,8 @@ from scheduling.simulate.live import SimulatedJob
 from scheduling.simulate.result import JobResult, Outcome, Result
 from scheduling.simulate.settle import InvalidPlanError
 from scheduling.toolkit.job_updates import updated_job
-from scheduling.toolkit.projected_state import base_of, without_empty_nodes
+from scheduling.toolkit.placement import minus, without_empty_nodes
+from scheduling.toolkit.projected_state import base_of
 from scheduling.types import Account, JobId, Limit, Node, NodeId, Placement, Plan, Policy, Reservation, Snapshot
 
 IDLE_CYCLES = 300
@@ -289,10 +290,10 @@ class Engine:
         job = live.job
         live.resizes += 1
         moved = not any(node in target for node in job.now_on)
-        more = _minus(target, job.now_on)
+        more = minus(target, job.now_on)
         changing = live.submission.growing if more else live.submission.shrinking
         live.interrupt(self.now, Interruption(still_seconds=job.restart_seconds) if moved else changing)
-        self.release_gpus(live, _minus(job.now_on, target), at_once=at_once)
+        self.release_gpus(live, minus(job.now_on, target), at_once=at_once)
         self.take_gpus(more)
         live.job = updated_job(job, now_on=target, since=self.now)
         live.fresh = False
@@ -462,11 +463,6 @@ class Engine:
         first = min((row.submitted_at for row in rows), default=self.begun_at)
         capacity = _integrate(self.steps, max(first, self.begun_at), max(ends, default=self.now))
         return Result(rows, self.begun_at, self.now, capacity, self.cycles, self.decision_ms)
-
-
-def _minus(one: Placement, other: Placement) -> Placement:
-    more = {node: gpus - other.get(node, 0) for node, gpus in one.items()}
-    return {node: gpus for node, gpus in more.items() if gpus > 0}
 
 
 def _integrate(steps: Sequence[tuple[float, int]], start: float, end: float) -> float:

@@ -151,12 +151,16 @@ def _find_reservation(
         elif ledger.spare(other):
             while ledger.spare(other):
                 ledger.ask_back(other)
-            returned.append((other, _minus(other.now_on, ledger.held[other.id])))
+            returned.append((other, placement.minus(other.now_on, ledger.held[other.id])))
     then = Levels(ledger.free)
     where = placement.place(then, count, spread=job.spread, allowed=allowed)
     if where is not None:
         return BackfillReservation(
-            job, where, snapshot.now, _overlap(where, free), _remaining_placements(returned, _minus(where, free), lent)
+            job,
+            where,
+            snapshot.now,
+            _overlap(where, free),
+            _remaining_placements(returned, placement.minus(where, free), lent),
         )
     ends = sorted(
         (snapshot.now + expected_seconds(other, other.gpus, snapshot.now, guess=True), other.id)
@@ -182,7 +186,7 @@ def _remaining_placements(
     for job, gives in returned:
         give = {node: min(gpus, needed[node]) for node, gpus in gives.items() if needed[node] > 0}
         if give:
-            remains[job.id] = {} if job.id in lent else _minus(job.now_on, give)
+            remains[job.id] = {} if job.id in lent else placement.minus(job.now_on, give)
             needed -= Counter(give)
     return remains
 
@@ -213,7 +217,9 @@ def _plan_with_loans(
 
 def _snapshot_for_others(snapshot: Snapshot, hold: BackfillReservation, saved: Placement) -> Snapshot:
     """Return the snapshot for the other jobs: without the reserved GPUs, and with the job of the reservation blocked."""
-    gone = {job.id: _minus(job.now_on, hold.remains[job.id]) for job in snapshot.jobs if job.id in hold.remains}
+    gone = {
+        job.id: placement.minus(job.now_on, hold.remains[job.id]) for job in snapshot.jobs if job.id in hold.remains
+    }
     given: Counter[NodeId] = Counter()
     for where in gone.values():
         given.update(where)
@@ -307,8 +313,3 @@ def _gpus_under_limit(limit: Limit, sizes: Mapping[JobId, int]) -> int:
 def _overlap(one: Placement, other: Placement) -> dict[NodeId, int]:
     both = {node: min(gpus, other.get(node, 0)) for node, gpus in one.items()}
     return {node: gpus for node, gpus in both.items() if gpus > 0}
-
-
-def _minus(one: Placement, other: Mapping[NodeId, int]) -> dict[NodeId, int]:
-    left = {node: gpus - other.get(node, 0) for node, gpus in one.items()}
-    return {node: gpus for node, gpus in left.items() if gpus > 0}

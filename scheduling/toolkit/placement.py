@@ -71,3 +71,14 @@ def plus(placement: Placement, node: NodeId, by: int = 1) -> dict[NodeId, int]:
     """Return the placement with ``by`` more (or fewer) GPUs of ``node``; nodes with none are left out."""
     changed = {**placement, node: placement.get(node, 0) + by}
     return {where: gpus for where, gpus in changed.items() if gpus}
+
+
+def minus(one: Placement, other: Placement) -> Placement:
+    """Return the GPUs of ``one`` that are not in ``other``."""
+    left = {node: gpus - other.get(node, 0) for node, gpus in one.items()}
+    return {node: gpus for node, gpus in left.items() if gpus > 0}
+
+
+def without_empty_nodes(placement: Placement) -> Placement:
+    """Return the placement without nodes with 0 GPUs."""
+    return placement if all(placement.values()) else {node: gpus for node, gpus in placement.items() if gpus}

@@ -12,6 +12,7 @@ from scheduling.messages import Message
 from scheduling.renamed import renamed
 from scheduling.toolkit import placement, reasons
 from scheduling.toolkit.capacity import Capacity
+from scheduling.toolkit.placement import minus
 from scheduling.types import Job, JobId, NodeId, Placement, Plan, Snapshot
 
 if not TYPE_CHECKING:
@@ -169,11 +170,6 @@ def available_part(wanted: Placement, now: Capacity, job: Job) -> Placement:
     free = {node: min(gpus, now.free.get(node, 0)) for node, gpus in wanted.items()}
     count = min(placement.total(free), now.room(job))
     return placement.place(free, count, spread=True) or {}
-
-
-def minus(one: Placement, other: Placement) -> Placement:
-    more = {node: gpus - other.get(node, 0) for node, gpus in one.items()}
-    return {node: gpus for node, gpus in more.items() if gpus > 0}
 
 
 def _shrink_running(later: Capacity, running: Iterable[Job], wanted: Mapping[JobId, int]) -> None:

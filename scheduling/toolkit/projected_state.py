@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from scheduling.renamed import renamed
 from scheduling.toolkit.job_updates import updated_job
+from scheduling.toolkit.placement import without_empty_nodes
 from scheduling.types import Job, JobId, NodeId, Placement, Plan, Snapshot
 
 if not TYPE_CHECKING:
@@ -71,8 +72,3 @@ def base_of(job: Job, target: Placement, *, movable: bool = False) -> Placement:
         return target
     home = min(target, key=lambda node: (-target[node], node))
     return {home: min(target[home], job.min_gpus)}
-
-
-def without_empty_nodes(target: Placement) -> Placement:
-    """Return the placement without nodes with 0 GPUs."""
-    return target if all(target.values()) else {node: gpus for node, gpus in target.items() if gpus}

@@ -8,7 +8,8 @@ from scheduling.messages import Message
 from scheduling.renamed import renamed
 from scheduling.toolkit import placement, reasons
 from scheduling.toolkit.capacity import Capacity
-from scheduling.toolkit.plan_builder import available_part, minus, start
+from scheduling.toolkit.placement import minus
+from scheduling.toolkit.plan_builder import available_part, start
 from scheduling.types import Job, JobId, Placement, Plan, Snapshot
 
 if not TYPE_CHECKING:
