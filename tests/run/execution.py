@@ -41,7 +41,7 @@ class Run:
         """Control-C ends the layers that run by itself; no other is begun."""
 
     def carry_out(self, layers: Sequence[Layer], with_lint: bool) -> dict[str, Result]:
-        """Results in the order of the layers, lint first.
+        """Return the results in the order of the layers, lint first.
 
         Layers that compute run beside those that wait. In ``make test-all`` they run before them: its tests take so long
         that a time limit would end those that get only the processor time which others leave.
