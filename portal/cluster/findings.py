@@ -55,7 +55,7 @@ def _clock(facts: dict[str, Any]) -> str:
     offset = float(facts["clock_offset_seconds"])
     if abs(offset) < 1:
         return "within a second of the portal's"
-    return f"{abs(offset):.1f} s {'ahead node_findings' if offset > 0 else 'behind'} the portal's"
+    return f"{abs(offset):.1f} s {'ahead of' if offset > 0 else 'behind'} the portal's"
 
 
 def _address(facts: dict[str, Any]) -> str:

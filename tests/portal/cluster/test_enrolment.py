@@ -120,6 +120,8 @@ class TestThePageOfALine:
         assert [each.title for each in findings.node_findings(node)] == ["System"]
         good = make_node(facts={"clock_offset_seconds": -3.25, "address": "10.0.0.7", "interface": "eth0"})
         assert {each.text for each in findings.node_findings(good)} == {"3.2 s behind the portal's", "10.0.0.7 (eth0)"}
+        fast = make_node("fast", facts={"clock_offset_seconds": 7})
+        assert [each.text for each in findings.node_findings(fast)] == ["7.0 s ahead of the portal's"]
         files = Node(facts={"datasets": ["cifar", "imagenet"], "shared": "0123456789abcdef"})
         assert [each.text for each in findings.node_findings(files)] == ["cifar, imagenet", "01234567"]
 
