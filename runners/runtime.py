@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from runners.messages import Message, as_message
+from runners.messages import MessageError
 from runners.messages.problems import Problem
 from runners.spec import RunSpec
 
@@ -20,18 +20,14 @@ class SetupError(Exception):
     """The agent cannot start. The message is a sentence with what to do."""
 
 
-class RunError(Exception):
-    """The runtime could not do what was requested. The ``message`` is for users and admins.
+class RunError(MessageError):
+    """The runtime could not do what was requested.
 
     RunError
     ├── EngineError   it does not answer, or not in time: nothing is known, try again later
     └── CreateError   this container cannot be created, even if tried again: exit_reason ``create_error``
         └── TransientCreateError   because of an error of the engine itself, which may be temporary
     """
-
-    def __init__(self, message: Message | str) -> None:
-        self.message = as_message(message)
-        super().__init__(self.message.text)
 
 
 class EngineError(RunError):

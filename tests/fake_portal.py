@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from runners.messages.portal import CheckpointsComing
+
 MOST_BATCH = 1 << 20
 
 
@@ -205,8 +207,8 @@ class FakePortal:
 
     def newest(self) -> tuple[int, dict[str, Any]]:
         if self.waiting_for:
-            words = f"waiting for its checkpoints from {self.waiting_for}"
-            return 425, {"error": {"code": "coming", "message": words}}
+            message = CheckpointsComing(self.waiting_for)
+            return 425, {"error": {"code": "coming", "message": message.text, "reason": message.data()}}
         return 200, {"version": self.checkpoint_version, "files": self.checkpoints, "through_portal": True}
 
     def change(self, changed: dict[str, Any], deleted: dict[str, int]) -> tuple[int, dict[str, Any]]:

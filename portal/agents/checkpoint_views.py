@@ -25,6 +25,7 @@ from portal.cluster.models import Node
 from portal.jobs import checkpoints
 from portal.jobs.models import Container, ContainerState
 from portal.jobs.outputs import BadPathError, pieces
+from portal.sentences import agents
 from portal.streaming import stream
 
 MAX_SET_BYTES = 4 * 1024 * 1024
@@ -64,7 +65,7 @@ def _get_set(request: HttpRequest, name: str) -> HttpResponseBase:
     node, container = _live_container(request, name)
     through_portal = checkpoints.go_through_portal(node)
     if through_portal and (elsewhere := checkpoints.node_still_sending(container.attempt, node)):
-        raise AgentError(425, "coming", f"waiting for its checkpoints from {elsewhere}")
+        raise AgentError(425, "coming", agents.portal.CheckpointsComing(elsewhere))
     row = checkpoints.newest_set(container.attempt.job_id)
     if row and through_portal:
         checkpoints.record_start(container.attempt, row)
@@ -81,10 +82,12 @@ def _change_set(request: HttpRequest, name: str) -> HttpResponseBase:
         changed = checkpoints.read_entries(data.get("changed", {}))
         deleted = checkpoints.read_deleted(data.get("deleted", {}))
         kept = checkpoints.keep(container.attempt, changed, deleted)
-    except (BadPathError, checkpoints.BadCheckpointError) as error:
+    except BadPathError as error:
+        raise AgentError(400, "invalid", error.why) from error
+    except checkpoints.BadCheckpointError as error:
         raise AgentError(400, "invalid", str(error)) from error
     except checkpoints.CheckpointsTooLargeError as error:
-        raise AgentError(413, "too_large", str(error)) from error
+        raise AgentError(413, "too_large", error.why) from error
     through_portal = checkpoints.go_through_portal(node)
     return JsonResponse(
         {
@@ -118,7 +121,7 @@ def _put_piece(request: HttpRequest, name: str, sha256: str) -> HttpResponseBase
     except checkpoints.BadCheckpointError as error:
         raise AgentError(400, "invalid", str(error)) from error
     except checkpoints.CheckpointsTooLargeError as error:
-        raise AgentError(413, "too_large", str(error)) from error
+        raise AgentError(413, "too_large", error.why) from error
     return JsonResponse({}, status=201)
 
 

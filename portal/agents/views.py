@@ -29,7 +29,9 @@ from portal.jobs import log_watchers, logs, outputs
 from portal.jobs.models import Container, ContainerState
 from portal.projects import store
 from portal.refused import Refused
+from portal.sentences import agents
 from portal.wake import NotificationHub, node_channel
+from runners.messages import Message
 
 logger = logging.getLogger(__name__)
 
@@ -49,13 +51,14 @@ ThreadRunner = Callable[[Callable[..., Any]], Callable[..., Awaitable[Any]]]
 class AgentError(Exception):
     """An error response: ``{"error": {"code", "message"}}``.
 
-    With a ``reason``, a message as data, for what the agent reports to users; agents of the previous release report the
-    sentence.
+    A message is also sent as data, the ``reason``, which the agent reports to users; agents of an earlier release report its
+    text.
     """
 
-    def __init__(self, status: int, code: str, message: str, reason: dict[str, Any] | None = None) -> None:
-        super().__init__(message)
-        self.status, self.code, self.reason = status, code, reason
+    def __init__(self, status: int, code: str, message: Message | str) -> None:
+        super().__init__(message.text if isinstance(message, Message) else message)
+        self.status, self.code = status, code
+        self.reason = message.data() if isinstance(message, Message) else None
 
     def response(self) -> JsonResponse:
         error: dict[str, Any] = {"code": self.code, "message": str(self)}
@@ -247,7 +250,7 @@ def _code_path(request: HttpRequest, sha256: str) -> tuple[Path, int]:
         return path, path.stat().st_size
     except FileNotFoundError as error:
         logger.error("the code %s is in the database but not in %s", sha256, path.parent)
-        raise AgentError(404, "code_lost", "The portal no longer has this code. Upload it again.") from error
+        raise AgentError(404, "code_lost", agents.portal.CodeLost()) from error
 
 
 async def _pieces_of(path: Path) -> AsyncIterator[bytes]:
@@ -302,9 +305,9 @@ def _output_refusals() -> Iterator[None]:
     try:
         yield
     except outputs.BadPathError as error:
-        raise AgentError(400, "invalid", str(error), error.why.data()) from error
+        raise AgentError(400, "invalid", error.why) from error
     except outputs.OutputsTooLargeError as error:
-        raise AgentError(413, "too_large", str(error), error.why.data()) from error
+        raise AgentError(413, "too_large", error.why) from error
 
 
 def _whole_number(request: HttpRequest, name: str) -> int:

@@ -30,6 +30,7 @@ from portal.jobs.events import Restarts
 from portal.jobs.models import FINISHED_STATES, Attempt, CheckpointSet, Container, ContainerState, Job
 from portal.jobs.outputs import READ_BYTES, clean_path
 from portal.jobs.rules import max_silence
+from portal.sentences import agents
 from portal.wake import wake_job_viewers
 
 PIECE_BYTES = 16 << 20
@@ -58,7 +59,11 @@ class BadCheckpointError(ValueError):
 
 
 class CheckpointsTooLargeError(Exception):
-    """The checkpoints are larger than the portal keeps. The message is for the owner of the job."""
+    """The checkpoints are larger than the portal keeps."""
+
+    def __init__(self, why: agents.portal.CheckpointsTooLarge | agents.portal.PortalDiskFull) -> None:
+        self.why = why
+        super().__init__(why.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +169,7 @@ def store_piece(job: Job, sha256: str, chunks: Iterable[bytes]) -> None:
 def _require_room(folder: Path) -> None:
     free, taken = shutil.disk_usage(folder).free >> 20, 0
     if free < settings.CHECKPOINTS_LEAVE_FREE_MIB:
-        raise CheckpointsTooLargeError(
-            "The portal's disk is too full to keep checkpoints: they stay on their node. Ask an admin for more room."
-        )
+        raise CheckpointsTooLargeError(agents.portal.PortalDiskFull())
     for path in folder.iterdir():
         try:
             taken += path.lstat().st_size
@@ -177,10 +180,7 @@ def _require_room(folder: Path) -> None:
 
 
 def _too_large() -> CheckpointsTooLargeError:
-    return CheckpointsTooLargeError(
-        f"The job's checkpoints take more than {settings.MAX_CHECKPOINTS_MIB:,} MiB, which the portal does not keep: "
-        "they stay on their node. Delete old ones, or ask an admin for more."
-    )
+    return CheckpointsTooLargeError(agents.portal.CheckpointsTooLarge(settings.MAX_CHECKPOINTS_MIB))
 
 
 # --- sets --------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from runners.messages import (
     gpus,
     launch,
     outputs,
+    portal,
     problems,
 )
 
@@ -27,6 +28,7 @@ __all__ = [
     "gpus",
     "launch",
     "outputs",
+    "portal",
     "problems",
 ]
 

@@ -41,7 +41,7 @@ from runners.host.exclusive import BusyError
 from runners.host.node_files import NodeFiles, read_json_beneath, write_atomic, write_json
 from runners.launch.fence import COUNTS_FROM_REPORT, lease_content
 from runners.launch.log_writer import reserve_space
-from runners.messages import Message
+from runners.messages import Message, MessageError
 from runners.messages.containers import (
     AwaitingConfirmation,
     AwaitingEnvironment,
@@ -60,6 +60,7 @@ from runners.messages.containers import (
     Starting,
     UnpackingCode,
 )
+from runners.messages.portal import LogNotSent, ResourceMissing
 from runners.runtime import (
     ContainerRuntime,
     CreateError,
@@ -83,12 +84,8 @@ HOSTS_FIRST_SECONDS = 3.0
 """How long a driver waits for the hosts of its attempt on this node to start first: their ranks load while it starts."""
 
 
-class NotReadyError(Exception):
+class NotReadyError(MessageError):
     """Something that the action needs is still being prepared. The message names it."""
-
-    def __init__(self, message: Message) -> None:
-        self.message = message
-        super().__init__(message.text)
 
 
 @dataclass(slots=True)
@@ -255,11 +252,11 @@ class ActionExecutor:
             message = error.message
         except PortalRefusedError as error:
             if error.status == 401:
-                raise PortalUnavailableError(str(error)) from error
-            message = PortalRefused(str(error))
+                raise PortalUnavailableError(error.message) from error
+            message = PortalRefused(error.message)
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR):
-                raise PortalUnavailableError(f"This machine lacks a resource: {error.strerror}.") from error
+                raise PortalUnavailableError(ResourceMissing(error.strerror)) from error
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise NotReadyError(AwaitingSpace()) from error
             message = FoldersNotPrepared(str(error.strerror or error))
@@ -380,7 +377,7 @@ class ActionExecutor:
                 spec.name, self.files.scribe(spec.name), spec.slots, known_to_portal=True
             )  # an earlier agent noted the exit
             if not self.shipper.finish(spec.name, COLLECT_SECONDS):
-                raise PortalUnavailableError("The rest of its log could not be sent yet.")
+                raise PortalUnavailableError(LogNotSent())
             if self.claims.owns_attempt_folder(spec):
                 self.output_sender(spec).send(spec.name, ended=True)
         self.journal.change(spec.name, collected=True)
@@ -422,14 +419,14 @@ class ActionExecutor:
 
 
 @contextlib.contextmanager
-def _refusal_as_create_error(kind: Callable[[str], Message]) -> Iterator[None]:
+def _refusal_as_create_error(kind: Callable[[Message], Message]) -> Iterator[None]:
     """Turn a refusal of the portal into a CreateError, except that of an unknown token (401): the agent joins again."""
     try:
         yield
     except PortalRefusedError as error:
         if error.status == 401:
             raise
-        raise CreateError(kind(str(error))) from error
+        raise CreateError(kind(error.message)) from error
 
 
 def accepts_late_renewal(files: NodeFiles, name: str) -> bool:

@@ -23,6 +23,14 @@ from runners.host.exclusive import ExclusiveSection
 from runners.host.node_files import FolderWalk, UnsafeFileError, open_beneath, read_own_json, write_json
 from runners.messages import Message
 from runners.messages.containers import CheckpointIncomplete, CheckpointsArrived, CheckpointsNotKept
+from runners.messages.portal import (
+    AnswerNotUnderstood,
+    CheckpointDamaged,
+    CheckpointsChanging,
+    CheckpointsNotStored,
+    CheckpointsTooLarge,
+    TooManyCheckpointFiles,
+)
 from runners.runtime import CreateError
 
 PIECE_BYTES = 16 << 20
@@ -152,12 +160,12 @@ class JobCheckpoints:
                     self._send(container, record, seen, changed, deleted, forced)
             except PortalRefusedError as refused:
                 if refused.status == 401:
-                    raise PortalUnavailableError(str(refused)) from refused
+                    raise PortalUnavailableError(refused.message) from refused
                 self._refused = seen
-                self.complaint = CheckpointsNotKept(str(refused))
+                self.complaint = CheckpointsNotKept(refused.message)
             except _ChangedError as error:
                 if ended:
-                    raise PortalUnavailableError("Its checkpoints are still being written.") from error
+                    raise PortalUnavailableError(CheckpointsChanging()) from error
 
     def users(self) -> list[str]:
         return CheckpointRecord.read(self.home / "kept.json").users
@@ -175,9 +183,7 @@ class JobCheckpoints:
                 continue  # a name that is not valid everywhere, and that no framework gives to a checkpoint
             seen[each.path] = (each.size, each.modified_ns)
             if len(seen) > MAX_FILES:
-                raise PortalRefusedError(
-                    413, f"There are more than {MAX_FILES:,} files. Put them into fewer, larger ones."
-                )
+                raise PortalRefusedError(413, TooManyCheckpointFiles(MAX_FILES))
         return seen, walk.complete
 
     def _send(
@@ -201,9 +207,7 @@ class JobCheckpoints:
         if (
             sum(size for size, _ in seen.values()) > max_bytes
         ):  # a sparse file costs a job nothing, and us hours to read
-            raise PortalRefusedError(
-                413, f"They take more than {max_bytes >> 20:,} MiB. Delete old ones, or ask an admin for more."
-            )
+            raise PortalRefusedError(413, CheckpointsTooLarge(max_bytes >> 20))
         with contextlib.ExitStack() as stack:
             files: dict[str, BinaryIO] = {}
             entries: dict[str, CheckpointFile] = {}
@@ -222,7 +226,7 @@ class JobCheckpoints:
                     break
                 self._send_missing(container, set(answer["missing"]), entries, files)
             else:
-                raise PortalUnavailableError("The portal does not have the checkpoints that it was sent.")
+                raise PortalUnavailableError(CheckpointsNotStored())
         self._changing_since, self._refused, self.complaint = None, {}, None
         if answer["outdated"]:
             return
@@ -243,7 +247,7 @@ class JobCheckpoints:
                 "outdated": bool(answer["outdated"]),
             }
         except (KeyError, TypeError, ValueError) as error:
-            raise PortalUnavailableError("The portal's answer about checkpoints is not understood.") from error
+            raise PortalUnavailableError(AnswerNotUnderstood("POST checkpoints")) from error
 
     def _read(
         self, path: str, max_bytes: int, stack: contextlib.ExitStack, files: dict[str, BinaryIO]
@@ -318,7 +322,7 @@ class JobCheckpoints:
                 return NewestSet(0, {}, False)
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise PortalUnavailableError("The portal's answer about checkpoints is not understood.") from error
+            raise PortalUnavailableError(AnswerNotUnderstood("GET checkpoints")) from error
 
     def _replace_folder(
         self, container: str, files: dict[str, CheckpointFile], report_progress: Callable[[Message], None]
@@ -368,9 +372,7 @@ class JobCheckpoints:
                 raise
             raise CreateError(CheckpointIncomplete()) from refused
         if hashlib.sha256(content).hexdigest() != sha256:
-            raise PortalUnavailableError(
-                "A checkpoint that arrived is not the one that was requested (its SHA-256 differs)."
-            )
+            raise PortalUnavailableError(CheckpointDamaged())
         return content
 
 

@@ -24,6 +24,8 @@ from typing import Protocol
 
 from runners.agent.portal_client import Backoff, LogAnswer, PortalError, PortalRefusedError, PortalUnavailableError
 from runners.host.node_files import open_beneath, open_folder, read_json_beneath
+from runners.messages import Message
+from runners.messages.portal import LogOffsetsContradict
 
 logger = logging.getLogger(__name__)
 
@@ -86,8 +88,8 @@ class ContainerLog:
         self.scribe = scribe
         self.ended = False
         """Set once no process writes any more: the files are complete."""
-        self.refusal = ""
-        """The portal's sentence when it refused a stream."""
+        self.refusal: Message | None = None
+        """Why the portal refused a stream."""
         self.watched = False
         """Whether a user watches the log, from the portal's answer to the last batch."""
         self._known = known_to_portal
@@ -143,9 +145,9 @@ class ContainerLog:
             return self._send_next(portal, folder, stream, size, ended)
         except PortalRefusedError as refused:
             if refused.status == 401:
-                raise PortalUnavailableError(str(refused)) from refused
+                raise PortalUnavailableError(refused.message) from refused
             logger.warning("The portal takes no more of the log of %s, stream %s: %s", self.name, stream.name, refused)
-            self.refusal = str(refused)
+            self.refusal = refused.message
             stream.finished = True
             return 0
 
@@ -178,7 +180,7 @@ class ContainerLog:
         stream.offset = answer.size
         if stream.rejections >= 3:
             stream.rejections = 0
-            raise PortalUnavailableError(f"The portal contradicts itself about stream {stream.name} of {self.name}.")
+            raise PortalUnavailableError(LogOffsetsContradict(self.name, stream.name))
         return len(content)
 
 
@@ -240,10 +242,10 @@ class LogShipper:
             self._enqueue(queued, 0.0)
         return queued.drained.wait(seconds)
 
-    def refusal(self, name: str) -> str:
+    def refusal(self, name: str) -> Message | None:
         with self._changed:
             queued = self._queued_logs.get(name)
-        return queued.log.refusal if queued else ""
+        return queued.log.refusal if queued else None
 
     def forget(self, name: str) -> None:
         with self._changed:

@@ -18,6 +18,7 @@ from runners.host.exclusive import ExclusiveSection
 from runners.host.node_files import FolderWalk, FoundFile, UnsafeFileError, open_beneath, read_own_json, write_json
 from runners.messages import Message, Quotation, message_from
 from runners.messages.outputs import FileNotKept, NameNotUtf8, OnlyFirstFiles, OutputsNotKept, Unreadable
+from runners.messages.portal import OutputChanging
 
 STABLE_SECONDS = 5.0
 """While the job runs, a file that has not changed for this long is taken to be complete."""
@@ -100,7 +101,7 @@ class OutputSender:
                     with contextlib.suppress(OSError):
                         self._sent.write(self.record_file)
         if ended and unsteady:
-            raise PortalUnavailableError(f"{unsteady!a} is still being written.")
+            raise PortalUnavailableError(OutputChanging(unsteady))
 
     def complaint(self) -> Message | None:
         """Return which files were not kept, for the job's page; None when all were."""
@@ -133,8 +134,8 @@ class OutputSender:
             pass  # it is no longer a regular file
         except PortalRefusedError as refused:
             if refused.status == 401:
-                raise PortalUnavailableError(str(refused)) from refused
-            self._refuse(found.path, version, refused.reason)
+                raise PortalUnavailableError(refused.message) from refused
+            self._refuse(found.path, version, refused.message)
         except OSError as error:
             if error.errno == errno.EAGAIN:
                 return False

@@ -5,7 +5,7 @@ only they know what has changed meanwhile.
 
 PortalError
 ├── PortalUnavailableError  no answer, or a temporary failure (5xx, 408, 425, 429): try again
-└── PortalRefusedError      a refusal (4xx) with the portal's sentence: trying again does not help
+└── PortalRefusedError      a refusal (4xx) with the portal's reason: trying again does not help
 """
 
 import errno
@@ -22,7 +22,8 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
-from runners.messages import Message, Quotation, message_from
+from runners.messages import Message, MessageError, Quotation, message_from
+from runners.messages.portal import AnswerNotUnderstood, CodeDamaged, CodeTooLarge, HttpStatus, NoAnswer
 
 CONNECT_SECONDS = 5.0
 SYNC_CONNECT_SECONDS = 2.5
@@ -41,8 +42,8 @@ UPLOAD_TIMEOUT = httpx.Timeout(UPLOAD_SECONDS, connect=CONNECT_SECONDS)
 PIECE_BYTES = 256 * 1024
 
 
-class PortalError(Exception):
-    """A call to the portal failed; see the tree in the module. The message is a sentence."""
+class PortalError(MessageError):
+    """A call to the portal failed; see the tree in the module."""
 
 
 class PortalUnavailableError(PortalError):
@@ -50,12 +51,10 @@ class PortalUnavailableError(PortalError):
 
 
 class PortalRefusedError(PortalError):
-    def __init__(self, status: int, message: str, code: str = "", reason: Message | None = None) -> None:
+    def __init__(self, status: int, message: Message | str, code: str = "") -> None:
         super().__init__(message)
         self.status = status
         self.code = code
-        self.reason = reason or Quotation(message)
-        """For users; a portal of the previous release sends only its sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +139,14 @@ class PortalClient:
         try:
             return int(answer["node"]), str(answer["token"])
         except (KeyError, TypeError, ValueError) as error:
-            raise PortalUnavailableError("The portal's answer to the join is not understood.") from error
+            raise PortalUnavailableError(AnswerNotUnderstood("POST /agent/v1/join")) from error
 
     def new_token(self) -> str:
         """Request a new token, as a reply with ``rotate`` asks. The present one works until the new one is first used."""
         answer = self._json("POST", "/agent/v1/token")
         token = answer.get("token")
         if not isinstance(token, str) or not token:
-            raise PortalUnavailableError("The portal's answer about a new token is not understood.")
+            raise PortalUnavailableError(AnswerNotUnderstood("POST /agent/v1/token"))
         return token
 
     def sync(self, report: dict[str, Any]) -> dict[str, Any]:
@@ -175,14 +174,12 @@ class PortalClient:
                     digest.update(piece)
                     size += len(piece)
                     if size > max_bytes:
-                        raise PortalRefusedError(413, f"The code is larger than {max_bytes >> 20} MiB.")
+                        raise PortalRefusedError(413, CodeTooLarge(max_bytes >> 20))
                     into.write(piece)
         except httpx.HTTPError as error:
             raise unavailable_error(error) from error
         if digest.hexdigest() != sha256:
-            raise PortalUnavailableError(
-                "The code that arrived is not the code that was requested (its SHA-256 differs)."
-            )
+            raise PortalUnavailableError(CodeDamaged())
 
     def append_log(
         self,
@@ -211,9 +208,9 @@ class PortalClient:
             answer = response.json()
             size, watched = int(answer["size"]), answer.get("watched") is True
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise PortalUnavailableError("The portal's answer to a piece of log is not understood.") from error
+            raise PortalUnavailableError(AnswerNotUnderstood(f"POST {path}")) from error
         if size < 0:
-            raise PortalUnavailableError("The portal's answer to a piece of log is not understood.")
+            raise PortalUnavailableError(AnswerNotUnderstood(f"POST {path}"))
         return LogAnswer(size, response.status_code == 200, watched)
 
     def put_output(self, container: str, path: str, file: BinaryIO, size: int) -> None:
@@ -273,9 +270,9 @@ class PortalClient:
         try:
             answer = response.json()
         except ValueError as error:
-            raise PortalUnavailableError("The portal's answer is not JSON.") from error
+            raise PortalUnavailableError(AnswerNotUnderstood(f"{method} {path}")) from error
         if not isinstance(answer, dict):
-            raise PortalUnavailableError("The portal's answer is not a JSON object.")
+            raise PortalUnavailableError(AnswerNotUnderstood(f"{method} {path}"))
         return answer
 
     def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
@@ -340,27 +337,27 @@ def _is_loopback(host: str) -> bool:
 
 def response_error(response: httpx.Response) -> PortalError:
     """Return the error for a response that is not a success."""
-    code, reason = "", None
+    code = ""
     try:
         error = response.json()["error"]
-        code, message, reason = str(error["code"]), str(error["message"]), _read_reason(error.get("reason"))
+        code, message = str(error["code"]), _read_message(error.get("reason"), str(error["message"]))
     except (ValueError, KeyError, TypeError):
-        message = f"The portal answered {response.status_code} {response.reason_phrase}."
+        message = HttpStatus(response.status_code, response.reason_phrase)
     if response.status_code >= 500 or response.status_code in (408, 425, 429):
         return PortalUnavailableError(message)
-    return PortalRefusedError(response.status_code, message, code, reason)
+    return PortalRefusedError(response.status_code, message, code)
 
 
-def _read_reason(content: Any) -> Message | None:
-    """Return a refusal that is a message; None for one of a later release, whose sentence is shown."""
+def _read_message(content: Any, text: str) -> Message:
+    """Return the reason of an error as a message; its text if it is none, or one of a later release."""
     try:
         return message_from(content)
     except TypeError:
-        return None
+        return Quotation(text)
 
 
 def unavailable_error(error: httpx.HTTPError) -> PortalUnavailableError:
-    return PortalUnavailableError(f"The portal does not answer ({type(error).__name__}: {error}).")
+    return PortalUnavailableError(NoAnswer(f"{type(error).__name__}: {error}"))
 
 
 def _pieces(file: BinaryIO, size: int) -> Iterator[bytes]:

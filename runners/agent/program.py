@@ -49,7 +49,7 @@ from runners.agent.settings import NodeIdentity, Settings, load_or_join, lock_ho
 from runners.agent.signals import StopSignal
 from runners.environments.builds import Environments
 from runners.host.node_files import NodeFiles
-from runners.messages import Message, Quotation, as_message
+from runners.messages import Message
 from runners.messages.problems import EngineAway
 from runners.runtime import ContainerRuntime, EngineError, ObservedContainer, RunError, SetupError
 from runners.spec import RunSpec
@@ -204,10 +204,7 @@ class Agent:
     def _message(self, container: DesiredContainer, entry: JournalEntry | None, state: str) -> Message | None:
         name = container.spec.name
         if entry is not None and entry.exit is not None:
-            refusal = self.shipper.refusal(name)
-            return exit_message(
-                entry.exit, Quotation(refusal) if refusal else None, *self.executor.complaints(container.spec)
-            )
+            return exit_message(entry.exit, self.shipper.refusal(name), *self.executor.complaints(container.spec))
         if state == "RUNNING":
             return read_phase(self.files.scribe(name))
         return self.executor.details.get(name)
@@ -417,7 +414,7 @@ class Agent:
             self.executor.details[action.name] = reason.message
             rest = 0.3
         except (PortalError, RunError) as error:
-            self.executor.details[action.name] = error.message if isinstance(error, RunError) else as_message(error)
+            self.executor.details[action.name] = error.message
             rest = state.backoff.next_pause()
             if state.backoff.failures in (1, 10):
                 logger.info("%s of %s waits: %s", type(action).__name__, action.name, error)

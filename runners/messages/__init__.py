@@ -68,9 +68,12 @@ class Quotation(Message):
         return self.quoted
 
 
-def as_message(what: "Message | str | BaseException") -> Message:
-    """Return a message as it is, and anything else as a quotation."""
-    return what if isinstance(what, Message) else Quotation(str(what))
+class MessageError(Exception):
+    """The base class of errors whose reason users or admins read: a message, or words of another program."""
+
+    def __init__(self, message: Message | str) -> None:
+        self.message = message if isinstance(message, Message) else Quotation(message)
+        super().__init__(self.message.text)
 
 
 def message_from(content: Any) -> Message:

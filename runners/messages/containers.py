@@ -134,31 +134,31 @@ class ImageGone(Message):
 @dataclass(frozen=True)
 class PortalRefused(Message):
     code = "container.portal_refused"
-    error: str
+    error: Message
 
     @property
     def text(self) -> str:
-        return f"The portal refused what its start needs: {self.error}"
+        return f"The portal refused what its start needs: {self.error.text}"
 
 
 @dataclass(frozen=True)
 class CodeNotFetched(Message):
     code = "container.code_not_fetched"
-    error: str
+    error: Message
 
     @property
     def text(self) -> str:
-        return f"The code could not be fetched: {self.error}"
+        return f"The code could not be fetched: {self.error.text}"
 
 
 @dataclass(frozen=True)
 class CheckpointNotFetched(Message):
     code = "container.checkpoint_not_fetched"
-    error: str
+    error: Message
 
     @property
     def text(self) -> str:
-        return f"The checkpoint could not be fetched: {self.error}"
+        return f"The checkpoint could not be fetched: {self.error.text}"
 
 
 @dataclass(frozen=True)
@@ -407,11 +407,11 @@ class SupervisorFolderOverLimit(Message):
 @dataclass(frozen=True)
 class CheckpointsNotKept(Message):
     code = "container.checkpoints_not_kept"
-    error: str
+    error: Message
 
     @property
     def text(self) -> str:
-        return f"Its checkpoints were not kept in the portal: {self.error}"
+        return f"Its checkpoints were not kept in the portal: {self.error.text}"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runners.messages import CLASSES, MAX_TEXT, Message, Quotation, message_from
-from runners.messages.containers import GpuInUse
+from runners.messages.containers import CheckpointsNotKept, GpuInUse, PortalRefused
 from runners.messages.environment_failures import Stage
 from runners.messages.environments import CompilingHorovod
 from runners.messages.gpus import LostAt, Process, Processes, UncorrectedErrors, XidError
@@ -31,6 +31,7 @@ from runners.messages.outputs import (
     TooManyFiles,
     Unreadable,
 )
+from runners.messages.portal import CheckpointsTooLarge, CodeLost
 from runners.messages.problems import FoldersSetAside, NoEngine, NoLimits, OldRunc, Problem
 
 SAMPLES: dict[Any, Any] = {
@@ -110,6 +111,12 @@ def test_sentences_are_as_before() -> None:
     former = {"code": "container.gpu_in_use", "gpu": 1, "by": "python, process 7"}
     assert message_from(former) == GpuInUse(1, Quotation("python, process 7"))
     assert GpuInUse(1, some).text == f"GPU 1 of this node is in use outside the portal ({some.text})."
+    former = {"code": "container.portal_refused", "error": CodeLost().text}
+    assert message_from(former) == PortalRefused(Quotation(CodeLost().text))
+    assert CheckpointsNotKept(CheckpointsTooLarge(2048)).text == (
+        "Its checkpoints were not kept in the portal: they take more than 2,048 MiB, so they stay on their node. "
+        "Delete old ones, or ask an admin for more."
+    )
     refused = FileNotKept("a.pt", TooLarge(64))
     assert refused.text == (
         "a.pt was not kept: The job's outputs would take more than 64 MiB together. "

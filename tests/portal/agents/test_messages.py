@@ -32,6 +32,7 @@ from runners.messages.environments import InstallingPackages
 from runners.messages.gpus import LostByDriver, Process, Processes, TooHot, XidError
 from runners.messages.launch import AwaitingOtherHosts, RankEnded
 from runners.messages.outputs import FileNotKept, OutputsNotKept, TooLarge
+from runners.messages.portal import PortalDiskFull
 from runners.messages.problems import EngineAway, NoLiveRestore, OldRunc
 from tests.portal.agents_world import Agent, about, job_on
 from tests.portal.jobs_world import make_environment, make_node, make_user
@@ -264,13 +265,13 @@ def test_what_a_supervisor_wrote_is_data_too(agent: Agent) -> None:
 
 
 def test_an_end_with_a_quotation_and_a_remark_is_shown_whole(agent: Agent) -> None:
-    message = exit_message(Exit(1, "exited", Quotation("It broke.")), CheckpointsNotKept("full"))
+    message = exit_message(Exit(1, "exited", Quotation("It broke.")), CheckpointsNotKept(PortalDiskFull()))
     assert message is not None
     agent.sync()
     job = job_on(agent, launcher="command")
     Container.objects.filter(role="driver").delete()
     agent.sync(reported(Container.objects.get(role="host"), "EXITED", message, exit_code=1, exit_reason="exited"))
-    assert shown_container(job) == "It broke. Its checkpoints were not kept in the portal: full"
+    assert shown_container(job) == f"It broke. Its checkpoints were not kept in the portal: {PortalDiskFull().text}"
 
 
 NOT_KEPT = OutputsNotKept((FileNotKept("a.pt", TooLarge(64)), FileNotKept("b", Quotation("full"))), 2)

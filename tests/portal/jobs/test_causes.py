@@ -262,10 +262,10 @@ APART = RanksApart().text
     "detail",
     [
         RanksApart().data(),
-        WithRemark(RanksApart(), CheckpointsNotKept("full")).data(),
+        WithRemark(RanksApart(), CheckpointsNotKept(Quotation("full"))).data(),
         APART,
         f"{APART} Its checkpoints were not kept in the portal: full",
-        WithRemark(Quotation(APART), CheckpointsNotKept("full")).data(),
+        WithRemark(Quotation(APART), CheckpointsNotKept(Quotation("full"))).data(),
     ],
     ids=["a message", "a message and a remark", "a text", "a text and a remark", "a quotation and a remark"],
 )

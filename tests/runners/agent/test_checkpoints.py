@@ -13,6 +13,8 @@ from runners.agent import checkpoints
 from runners.agent.checkpoints import JobCheckpoints
 from runners.agent.portal_client import PortalClient, PortalRefusedError, PortalUnavailableError
 from runners.messages import Message
+from runners.messages.containers import CheckpointsNotKept
+from runners.messages.portal import CheckpointsTooLarge
 from runners.runtimes import owners
 from runners.runtimes.host_config import Owner
 from tests.fake_portal import FakePortal
@@ -282,7 +284,7 @@ def test_a_refusal_is_reported_and_not_tried_again_until_something_changes(one: 
 
         def change_checkpoints(self, *_: object) -> dict[str, Any]:
             self.asked += 1
-            raise PortalRefusedError(413, "They take more than 1 MiB.")
+            raise PortalRefusedError(413, CheckpointsTooLarge(1))
 
     full = Full()
     job = JobCheckpoints(one.home, full)  # type: ignore[arg-type]
@@ -290,10 +292,8 @@ def test_a_refusal_is_reported_and_not_tried_again_until_something_changes(one: 
     job.send(NAME, ended=False)
     job.send(NAME, ended=True)
     assert full.asked == 1
-    assert (
-        job.complaint
-        and job.complaint.text == "Its checkpoints were not kept in the portal: They take more than 1 MiB."
-    )
+    assert job.complaint == CheckpointsNotKept(CheckpointsTooLarge(1))
+    assert job.complaint.text.startswith("Its checkpoints were not kept in the portal: they take more than 1 MiB")
     one.write("a", b"22")
     job.send(NAME, ended=True)
     assert full.asked == 2

@@ -7,7 +7,9 @@ import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 from runners.agent import portal_client
@@ -18,7 +20,10 @@ from runners.agent.portal_client import (
     PortalRefusedError,
     PortalUnavailableError,
     checked_url,
+    response_error,
 )
+from runners.messages import Message, Quotation
+from runners.messages.portal import CodeLost, HttpStatus
 from tests.fake_portal import FakePortal
 
 
@@ -101,6 +106,21 @@ def test_a_refusal_is_distinguished_from_a_temporary_failure(portal: FakePortal,
         client.sync({})
     portal.down = False
     assert client.sync({"containers": []})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"message": "It is gone.", "reason": CodeLost().data()}, CodeLost()),
+        ({"message": "It is gone."}, Quotation("It is gone.")),
+        ({"message": "It is gone.", "reason": {"code": "of.a_later_release"}}, Quotation("It is gone.")),
+        ({}, HttpStatus(404, "Not Found")),
+    ],
+    ids=["data", "earlier portal", "later portal", "proxy"],
+)
+def test_a_refusal_has_the_portals_reason_as_data(content: dict[str, Any], message: Message) -> None:
+    error = response_error(httpx.Response(404, json={"error": {"code": "code_lost", **content}}))
+    assert isinstance(error, PortalRefusedError) and error.message == message
 
 
 def test_an_unknown_token_is_refused(portal: FakePortal) -> None:
