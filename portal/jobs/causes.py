@@ -13,7 +13,8 @@ from typing import Any
 from portal.cluster.models import Environment
 from portal.jobs import logs, rules, silence, survival
 from portal.jobs.models import Attempt, Container, Job, JobState, Outcome, StopReason
-from portal.sentences import agents, sentence_of
+from portal.sentences import agents
+from runners.messages import Quotation
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,13 @@ STOPPED_PROCESS = re.compile(
     r"^Process \d+ was stopped by a signal (\d+) s ago and not woken: it is ended$", re.MULTILINE
 )
 """The message of the supervisor (``runners/launch``)."""
+ENVIRONMENT_CODES = {
+    agents.containers.EnvironmentFailed.code,
+    agents.containers.EnvironmentMissing.code,
+    agents.containers.ImageGone.code,
+}
+ENVIRONMENT_TEXT = re.compile(r"image|environment", re.IGNORECASE)
+"""What agents of earlier releases, which report text, write when an environment is missing."""
 RANKS_APART_TEXT = "The ranks have not joined each other"
 """The beginning of the text of a host whose ranks each ran the whole program, as supervisors of earlier releases write it."""
 
@@ -159,7 +167,7 @@ def _cause_from_reason(facts: Facts) -> Cause | None:
     if facts.exit_reason == "disk":
         return Cause("disk_full", {"over_limit": True}, facts.detail)
     if facts.exit_reason == "create_error":
-        if re.search(r"image|environment", sentence_of(facts.detail), re.IGNORECASE):
+        if _is_about_environment(facts.detail):
             return Cause("environment", {"final": facts.final}, facts.detail)
         return Cause("node_trouble", {"node": facts.node, "final": facts.final}, facts.detail)
     if facts.stop_reason == StopReason.STUCK:
@@ -265,12 +273,26 @@ def _hint(containers: Sequence[Container]) -> dict[str, Any]:
 
 
 def _is_about_ranks_apart(detail: Any) -> bool:
-    """Whether a container's detail is that its ranks each ran the whole program, with or without a remark."""
-    if isinstance(detail, dict) and detail.get("code") == agents.containers.WithRemark.code:
-        return _is_about_ranks_apart(detail.get("end"))
-    if isinstance(detail, dict) and detail.get("code") == agents.launch.RanksApart.code:
-        return True
-    return sentence_of(detail).startswith(RANKS_APART_TEXT)
+    """Whether a container ended because its ranks each ran the whole program."""
+    code, text = _end(detail)
+    return code == agents.launch.RanksApart.code or text.startswith(RANKS_APART_TEXT)
+
+
+def _is_about_environment(detail: Any) -> bool:
+    """Whether a container was not created because its node does not have its environment."""
+    code, text = _end(detail)
+    return code in ENVIRONMENT_CODES or ENVIRONMENT_TEXT.search(text) is not None
+
+
+def _end(detail: Any) -> tuple[str, str]:
+    """Return how a container ended, without a remark: the code of a message and no text, or no code and a text."""
+    if not isinstance(detail, dict):
+        return "", str(detail or "")
+    if detail.get("code") == agents.containers.WithRemark.code:
+        return _end(detail.get("end"))
+    if detail.get("code") == Quotation.code:
+        return "", str(detail.get("quoted", ""))
+    return str(detail.get("code", "")), ""
 
 
 def explain(job: Job, attempt: Attempt, containers: Sequence[Container]) -> dict[str, Any]:

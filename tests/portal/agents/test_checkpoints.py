@@ -20,6 +20,7 @@ from portal.jobs.models import Attempt, CheckpointSet, Container, Job, StopReaso
 from portal.scheduler import tasks
 from runners.agent.checkpoints import JobCheckpoints
 from runners.agent.portal_client import PortalRefusedError
+from runners.messages.portal import CheckpointsComing
 from tests.portal.agents_world import Agent
 from tests.portal.jobs_world import exit, make_job, make_project, make_user, place, run
 
@@ -185,7 +186,7 @@ def test_a_start_elsewhere_waits_for_what_is_still_coming(lab: Lab, monkeypatch:
     lab.stopped(collected=False)
     part = lab.placed_on(lab.two)
     waits = ask(lab.two, part)
-    assert waits.status_code == 425 and "from one" in waits.json()["error"]["message"]
+    assert waits.status_code == 425 and waits.json()["error"]["reason"] == CheckpointsComing("one").data()
     old = Container.objects.get(pk=lab.part.pk)
     Node.objects.filter(pk=lab.one.node.pk).update(last_seen_at=timezone.now() - timedelta(minutes=1))
     assert ask(lab.two, part).status_code == 200, "not for a node that is away"

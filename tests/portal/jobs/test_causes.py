@@ -17,7 +17,7 @@ from portal.jobs.rules import LOSSES_IN_A_ROW
 from portal.sentences.causes import explain_cause
 from portal.ui import duration
 from runners.messages import Quotation
-from runners.messages.containers import CheckpointsNotKept, WithRemark
+from runners.messages.containers import CheckpointsNotKept, EnvironmentMissing, InvalidName, WithRemark
 from runners.messages.launch import RanksApart
 from tests.portal.jobs_world import exit, make_environment, make_job, make_node, make_project, make_user, place
 
@@ -190,6 +190,21 @@ def test_a_missing_package_names_the_environment_that_has_it() -> None:
         (Facts(outcome="lost", exit_reason="fenced", node="gpu-3"), "node_lost", "cut off"),
         (Facts(outcome="error", exit_reason="create_error", detail="no such image: x"), "environment", "environment"),
         (Facts(outcome="error", exit_reason="create_error", detail="engine away", node="n"), "node_trouble", "node n"),
+        (
+            Facts(outcome="error", exit_reason="create_error", detail=EnvironmentMissing("torch").data()),
+            "environment",
+            "environment",
+        ),
+        (
+            Facts(
+                outcome="error",
+                exit_reason="create_error",
+                detail=InvalidName("images/environment.py").data(),
+                node="n",
+            ),
+            "node_trouble",
+            "node n",
+        ),
         (Facts(outcome="error", exit_reason="launch_error"), "launch", "brought together"),
         (Facts(outcome="error", stop_reason="stuck", exit_reason="stopped"), "stuck", "in time"),
         (Facts(outcome="cancelled"), "cancelled", "Cancelled"),
