@@ -16,6 +16,7 @@ from portal.cluster.models import Gpu, NodeEnvironment
 from portal.jobs.models import ContainerState
 from portal.sentences import SENTENCES
 from portal.sentences.problems import FORMER_FIX
+from runners.messages import MAX_TEXT_CHARACTERS
 
 CONTAINER_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,79}")
 EXIT_REASONS = frozenset({"exited", "stopped", "fenced", "launch_error", "oom", "disk", "create_error", "lost"})
@@ -27,7 +28,6 @@ MAX_PROBLEMS = 50
 MESSAGE_CODE = re.compile(r"[a-z]+\.[a-z_]{1,60}")
 """The codes of the messages of agents, such as ``problem.old_runc``."""
 MAX_PARAMETERS, MAX_DEPTH = 20, 4
-MAX_TEXT_CHARACTERS = 1000
 """The maximum length of a text in a message."""
 MAX_MESSAGE_CHARACTERS = 4096
 """The maximum length of a whole message as JSON: the reasons of many jobs may have it."""

@@ -32,7 +32,6 @@ from scheduling.types import Policy, Snapshot
 
 CACHE_SECONDS = 60
 NO_LONGER_WAITING = sentence_of(messages.NoLongerWaiting())
-BUSY = sentence_of(messages.AdviceBusy())
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The batch size that a policy chose for a job: stored with its live attempt, and sent from there to its nodes."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from portal.jobs.models import Attempt, Container, ContainerState
 from portal.scheduler.models import ChosenBatch
@@ -21,8 +21,3 @@ def keep(batches: Mapping[JobId, int]) -> None:
     parts = Container.objects.filter(attempt__in=[row.attempt_id for row in changed])
     for node in parts.exclude(state=ContainerState.EXITED).values_list("node", flat=True).distinct().order_by("node"):
         wake_node(node)
-
-
-def chosen_for(attempts: Iterable[int]) -> dict[int, int]:
-    """Return the chosen batch sizes by attempt."""
-    return dict(ChosenBatch.objects.filter(attempt__in=attempts).values_list("attempt", "batch"))

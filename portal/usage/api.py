@@ -150,7 +150,7 @@ class LedgerReport(ViewSet):
     def report(self, request: Request) -> Response:
         """Return people, then groups; members see themselves, their groups, and all others as one line."""
         now, user = timezone.now(), signed_in(request)
-        form = WindowForm(request.query_params, user=user, today=rollups.today(now))
+        form = WindowForm(request.query_params, today=rollups.today(now))
         _require_valid(form)
         report = reports.ledger(reports.visibility_of(user), *form.window, now)
         pages = Pages()

@@ -24,8 +24,8 @@ class WindowForm(forms.Form):
         required=False, label="To", widget=forms.DateInput(attrs={"type": "date"}, format="%Y-%m-%d")
     )
 
-    def __init__(self, data: Any, *, user: User, today: date) -> None:
-        self.asker, self.today = user, today
+    def __init__(self, data: Any, *, today: date) -> None:
+        self.today = today
         super().__init__(data)
 
     def clean(self) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class UsageForm(WindowForm):
     project = forms.ModelChoiceField(Project.objects.none(), required=False, label="Project", empty_label="Any project")
 
     def __init__(self, data: Any, *, user: User, today: date) -> None:
-        super().__init__(data, user=user, today=today)
+        super().__init__(data, today=today)
         visible: dict[str, Any] = {
             "user": User.objects.order_by("username") if user.is_admin else User.objects.filter(pk=user.pk),
             "group": Group.objects.order_by("name") if user.is_admin else user.groups.order_by("name"),

@@ -26,7 +26,7 @@ def _usage_report(request: HttpRequest) -> tuple[UsageForm, Usage]:
 
 def _ledger_report(request: HttpRequest) -> tuple[WindowForm, Ledger]:
     now, user = timezone.now(), signed_in(request)
-    form = WindowForm(request.GET, user=user, today=rollups.today(now))
+    form = WindowForm(request.GET, today=rollups.today(now))
     return form, reports.ledger(reports.visibility_of(user), *form.window, now)
 
 

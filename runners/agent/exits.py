@@ -4,7 +4,7 @@ import signal
 from typing import Any
 
 from runners.agent.reconcile import DesiredContainer, Exit, JournalEntry
-from runners.messages import Quotation
+from runners.messages import MAX_TEXT_CHARACTERS, Quotation
 from runners.messages.containers import (
     EndedUnobserved,
     FirstProcessCrashed,
@@ -16,7 +16,7 @@ from runners.messages.containers import (
     OverMemoryLimit,
     StoppedBeforeStart,
 )
-from runners.messages.launch import MAX_TEXT_CHARACTERS, read_message
+from runners.messages.launch import read_message
 from runners.runtime import ObservedContainer
 
 SUPERVISOR_REASONS = frozenset({"exited", "stopped", "fenced", "launch_error"})

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, Self, get_args, get_origin, get_type_hints
 
-MAX_TEXT = 1000
+MAX_TEXT_CHARACTERS = 1000
 """The maximum length of a parameter; longer ones are cut."""
 
 
@@ -95,7 +95,7 @@ def _as_json(value: Any) -> Any:
         return value.data()
     if isinstance(value, tuple):
         return [_as_json(each) for each in value]
-    return value[:MAX_TEXT] if isinstance(value, str) else value
+    return value[:MAX_TEXT_CHARACTERS] if isinstance(value, str) else value
 
 
 def _read(value: Any, kind: Any) -> Any:

@@ -216,7 +216,7 @@ class NoWorkingPython(Failure):
 
     @property
     def reason(self) -> str:
-        return f"The base image {self.image} has no working python: {self.error}"
+        return f"The image {self.image} has no working python: {self.error}"
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,8 @@
 from dataclasses import dataclass, fields
 from typing import Any
 
-from runners.messages import CLASSES, Message, Quotation
+from runners.messages import CLASSES, MAX_TEXT_CHARACTERS, Message, Quotation
 
-MAX_TEXT_CHARACTERS = 1000
-"""The maximum length of the sentence of a message that is read."""
 MAX_NUMBER = 2**31
 
 

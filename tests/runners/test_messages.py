@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runners.messages import CLASSES, MAX_TEXT, Message, Quotation, message_from
+from runners.messages import CLASSES, MAX_TEXT_CHARACTERS, Message, Quotation, message_from
 from runners.messages.containers import CheckpointsNotKept, GpuInUse, PortalRefused
 from runners.messages.environment_failures import Stage
 from runners.messages.environments import CompilingHorovod
@@ -101,7 +101,7 @@ def test_two_messages_cannot_have_the_same_code() -> None:
 
 
 def test_long_parameters_are_cut() -> None:
-    assert OldRunc("x" * (MAX_TEXT + 1)).data()["version"] == "x" * MAX_TEXT
+    assert OldRunc("x" * (MAX_TEXT_CHARACTERS + 1)).data()["version"] == "x" * MAX_TEXT_CHARACTERS
 
 
 def test_sentences_are_as_before() -> None:

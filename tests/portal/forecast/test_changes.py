@@ -14,11 +14,13 @@ from django.utils import timezone
 from portal.accounts.models import Limit, User
 from portal.cluster.models import Environment, NodeEnvironment
 from portal.forecast import advice, changes
+from portal.forecast.messages import AdviceBusy
 from portal.jobs import services as jobs
 from portal.jobs.models import Attempt, Job, JobState
 from portal.projects.models import Membership
 from portal.refused import Refused
 from portal.scheduler.services import switch_policy
+from portal.sentences import sentence_of
 from scheduling import registry
 from tests.examples import examples
 from tests.portal.control_world import gpus_of, heartbeat, project_of, queue, ready_node, run_agents, turn
@@ -185,7 +187,7 @@ class TestWhichChanges:
         half_free(gpus=2)
         job = queue(2, launcher="command")
         with advice._advice_slots.hold(job.submitted_by_id):
-            assert advice.advice_for(job, job.submitted_by).sentence == advice.BUSY
+            assert advice.advice_for(job, job.submitted_by).sentence == sentence_of(AdviceBusy())
         assert "starts it clearly sooner" in advice.advice_for(job, job.submitted_by).sentence
 
     def test_a_job_that_is_about_to_start_needs_no_help(self) -> None:
