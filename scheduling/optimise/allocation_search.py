@@ -300,16 +300,16 @@ def solve_within_limits(
 
 def _reduce_to_limits(problem: AllocationProblem, counts: Mapping[JobId, int]) -> dict[JobId, int]:
     """Return reduced counts for the candidates that exceed a limit."""
-    rooms = LimitHeadroom(problem)
+    headroom = LimitHeadroom(problem)
     cut: dict[JobId, int] = {}
     for candidate in sorted(problem.candidates, key=lambda candidate: candidate.may_have_none):
         id, count = candidate.job.id, counts.get(candidate.job.id, 0)
-        allowed = rooms.left(id)
+        allowed = headroom.left(id)
         if count > allowed:
             fits = candidate.min_gpus <= allowed
             count = allowed if fits else 0 if candidate.may_have_none else candidate.min_gpus
             cut[id] = count
-        rooms.use(id, count)
+        headroom.use(id, count)
     return cut
 
 
@@ -319,24 +319,24 @@ class LimitHeadroom:
     def __init__(self, problem: AllocationProblem) -> None:
         later, known = problem.later, {candidate.job.id for candidate in problem.candidates}
         self._limits_of: dict[JobId, list[int]] = {}
-        self._rooms: list[int] = []
+        self._headroom: list[int] = []
         for index, limit in enumerate(later.limits):
             others = sum(placement.total(later.held.get(id, {})) for id in limit.jobs - known)
-            self._rooms.append(limit.max_gpus - limit.elsewhere - others)
+            self._headroom.append(limit.max_gpus - limit.elsewhere - others)
             for id in limit.jobs:
                 self._limits_of.setdefault(id, []).append(index)
 
     def copy(self) -> "LimitHeadroom":
         other = copy(self)
-        other._rooms = list(self._rooms)
+        other._headroom = list(self._headroom)
         return other
 
     def left(self, job: JobId) -> int:
-        return min((self._rooms[index] for index in self._limits_of.get(job, ())), default=UNLIMITED)
+        return min((self._headroom[index] for index in self._limits_of.get(job, ())), default=UNLIMITED)
 
     def use(self, job: JobId, gpus: int) -> None:
         for index in self._limits_of.get(job, ()):
-            self._rooms[index] -= gpus
+            self._headroom[index] -= gpus
 
 
 def speeds(job: Job, maximum: int, *, free_batch: bool) -> Values:

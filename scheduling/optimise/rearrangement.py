@@ -74,14 +74,16 @@ def rearrange_if_better(
 def _within_limits(snapshot: Snapshot, order: Sequence[Job], wanted: Mapping[JobId, int]) -> dict[JobId, int]:
     """Return ``wanted`` without the waiting jobs for which limits leave no room next to the running jobs."""
     kept = {job.id: wanted.get(job.id, 0) for job in order if job.running}
-    rooms = [limit.max_gpus - limit.elsewhere - sum(kept.get(id, 0) for id in limit.jobs) for limit in snapshot.limits]
+    headroom = [
+        limit.max_gpus - limit.elsewhere - sum(kept.get(id, 0) for id in limit.jobs) for limit in snapshot.limits
+    ]
     for job in order:
         count = wanted.get(job.id, 0) if job.waiting else 0
         under = [index for index, limit in enumerate(snapshot.limits) if count and job.id in limit.jobs]
-        if count and all(count <= rooms[index] for index in under):
+        if count and all(count <= headroom[index] for index in under):
             kept[job.id] = count
             for index in under:
-                rooms[index] -= count
+                headroom[index] -= count
     return kept
 
 
@@ -377,11 +379,11 @@ class _Draft:
     def _take_less(self, job: Job, want: int) -> None:
         """Take as many GPUs as fit, when the wanted count does not."""
         if job.id not in self.place and want:
-            rooms = [
+            headroom = [
                 room for node, room in self.bins.room.items()
                 if room > 0 and (job.nodes is None or node in job.nodes) and self._kind(job) in (None, self.kind[node])
             ]  # fmt: skip
-            maximum = min(sum(rooms) if job.spread else max(rooms, default=0), want, self._room_in_limits(job))
+            maximum = min(sum(headroom) if job.spread else max(headroom, default=0), want, self._room_in_limits(job))
             if maximum >= job.min_gpus:
                 self._start(job, maximum)
                 self.changed.add(job.id)
@@ -389,11 +391,11 @@ class _Draft:
 
     def _room_in_limits(self, job: Job) -> int:
         """Return the number of GPUs that the limits of a job leave in this draft."""
-        rooms = [
+        headroom = [
             limit.max_gpus - limit.elsewhere - sum(placement.total(self.place.get(id, {})) for id in limit.jobs)
             for limit, _ in self.later.limits_of(job)
         ]
-        return min(rooms, default=job.max_gpus)
+        return min(headroom, default=job.max_gpus)
 
     def _restore(self, job: Job) -> None:
         """Restore what a job holds now, as far as no other job took it."""

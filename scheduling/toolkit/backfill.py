@@ -91,12 +91,12 @@ def plan_with_reservation(
     ahead = frozenset(snapshot.state.get(PROMISED, ()))
     if snapshot.state.get(RESERVED) != first.id:
         ahead = usual.ahead_of(first)
-    hold = _find_reservation(snapshot, first, size(first), lent, ahead)
-    if hold is None:
+    reservation = _find_reservation(snapshot, first, size(first), lent, ahead)
+    if reservation is None:
         return usual.plan
-    if hold.at > snapshot.now and not hold.here:
+    if reservation.at > snapshot.now and not reservation.here:
         return replace(usual.plan, state=_reservation_state(first, lent, usual.promised))  # nothing can be saved yet
-    return _plan_with_loans(arrange, snapshot, hold, size)
+    return _plan_with_loans(arrange, snapshot, reservation, size)
 
 
 def expected_seconds(job: Job, gpus: int, now: float, *, guess: bool = False) -> float:
@@ -192,22 +192,22 @@ def _remaining_placements(
 
 
 def _plan_with_loans(
-    arrange: Arrange, snapshot: Snapshot, hold: BackfillReservation, size: Callable[[Job], int]
+    arrange: Arrange, snapshot: Snapshot, reservation: BackfillReservation, size: Callable[[Job], int]
 ) -> Plan:
     """Return the plan in which no other job gets reserved GPUs, except on loan."""
-    first, saved = hold.job, _overlap(hold.here, {node.id: node.free for node in snapshot.nodes})
-    lent = _running_borrowers(snapshot, hold.remains, without=True)
-    starts = hold.at <= snapshot.now and dict(saved) == dict(hold.where)
-    rest = arrange(_snapshot_for_others(snapshot, hold, saved), hold)
+    first, saved = reservation.job, _overlap(reservation.here, {node.id: node.free for node in snapshot.nodes})
+    lent = _running_borrowers(snapshot, reservation.remains, without=True)
+    starts = reservation.at <= snapshot.now and dict(saved) == dict(reservation.where)
+    rest = arrange(_snapshot_for_others(snapshot, reservation, saved), reservation)
     target, why, batches = dict(rest.plan.target), dict(rest.plan.reasons), dict(rest.plan.batches)
     lent &= target.keys()
-    if hold.at > snapshot.now and (able := _possible_borrowers(snapshot, rest.line, hold, size)):
+    if reservation.at > snapshot.now and (able := _possible_borrowers(snapshot, rest.line, reservation, size)):
         loans = arrange(_snapshot_for_borrowers(snapshot, able, saved, target), None).plan
         target.update(loans.target)
         batches.update(loans.batches)
         lent |= {job.id for job in able if job.preemptible and job.id in loans.target}
     if starts:
-        target[first.id] = hold.where
+        target[first.id] = reservation.where
         if first.free_speed:
             batches[first.id] = estimates.batch(first, size(first))
     reserved = {} if starts else _reservation_state(first, lent, rest.promised)
@@ -215,10 +215,12 @@ def _plan_with_loans(
     return replace(rest.plan, target=target, reasons=why, batches=batches, state=reserved)
 
 
-def _snapshot_for_others(snapshot: Snapshot, hold: BackfillReservation, saved: Placement) -> Snapshot:
+def _snapshot_for_others(snapshot: Snapshot, reservation: BackfillReservation, saved: Placement) -> Snapshot:
     """Return the snapshot for the other jobs: without the reserved GPUs, and with the job of the reservation blocked."""
     gone = {
-        job.id: placement.minus(job.now_on, hold.remains[job.id]) for job in snapshot.jobs if job.id in hold.remains
+        job.id: placement.minus(job.now_on, reservation.remains[job.id])
+        for job in snapshot.jobs
+        if job.id in reservation.remains
     }
     given: Counter[NodeId] = Counter()
     for where in gone.values():
@@ -226,20 +228,20 @@ def _snapshot_for_others(snapshot: Snapshot, hold: BackfillReservation, saved: P
     nodes = []
     for node in snapshot.nodes:
         free = saved.get(node.id, 0)
-        surplus = given[node.id] + hold.here.get(node.id, 0) - hold.where.get(node.id, 0)
-        coming = hold.here.get(node.id, 0) - free
+        surplus = given[node.id] + reservation.here.get(node.id, 0) - reservation.where.get(node.id, 0)
+        coming = reservation.here.get(node.id, 0) - free
         more = max(0, surplus) if given[node.id] else 0
         nodes.append(replace(node, free=node.free - free, leaving=node.leaving - coming + more))
     jobs = []
     for job in snapshot.jobs:
-        if job.id == hold.job.id:
-            job = replace(job, blocked=_waiting_reason(snapshot, hold, saved))
+        if job.id == reservation.job.id:
+            job = replace(job, blocked=_waiting_reason(snapshot, reservation, saved))
         elif job.id in gone:
-            left = hold.remains[job.id]
+            left = reservation.remains[job.id]
             job = replace(job, now_on=left, stopping=not left)
         jobs.append(job)
     sizes = {job: sum(where.values()) for job, where in gone.items()}
-    takes = {hold.job.id: sum(hold.where.values())} if hold.at <= snapshot.now else {}
+    takes = {reservation.job.id: sum(reservation.where.values())} if reservation.at <= snapshot.now else {}
     limits = [
         replace(
             limit,
@@ -252,10 +254,10 @@ def _snapshot_for_others(snapshot: Snapshot, hold: BackfillReservation, saved: P
 
 
 def _possible_borrowers(
-    snapshot: Snapshot, line: Iterable[Job], hold: BackfillReservation, size: Callable[[Job], int]
+    snapshot: Snapshot, line: Iterable[Job], reservation: BackfillReservation, size: Callable[[Job], int]
 ) -> list[Job]:
     """Return the waiting jobs that may use saved GPUs: they can be stopped, or will have ended in time."""
-    seconds = hold.at - snapshot.now
+    seconds = reservation.at - snapshot.now
     return [
         job
         for job in line
@@ -284,12 +286,12 @@ def _node_with_free(node: Node, free: int) -> Node:
     return replace(node, free=free, leaving=0)
 
 
-def _waiting_reason(snapshot: Snapshot, hold: BackfillReservation, saved: Placement) -> Message:
+def _waiting_reason(snapshot: Snapshot, reservation: BackfillReservation, saved: Placement) -> Message:
     """Return why the job that holds the reservation waits."""
-    count = sum(hold.where.values())
-    if hold.at <= snapshot.now:
+    count = sum(reservation.where.values())
+    if reservation.at <= snapshot.now:
         return reasons.Promised(count - sum(saved.values()))
-    return reasons.saving(hold.job, snapshot.now, sum(saved.values()), count)
+    return reasons.saving(reservation.job, snapshot.now, sum(saved.values()), count)
 
 
 def _running_borrowers(snapshot: Snapshot, those: Mapping[JobId, Any], *, without: bool = False) -> set[JobId]:
