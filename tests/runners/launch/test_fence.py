@@ -106,7 +106,7 @@ def test_a_lease_that_cannot_be_read_is_not_renewed(tmp_path: Path, trouble: str
 
 
 @pytest.mark.parametrize(
-    ("given", "meant"),
+    ("value", "seconds"),
     [
         ("", T_FENCE_SECONDS),
         ("1.5", 1.5),
@@ -115,9 +115,9 @@ def test_a_lease_that_cannot_be_read_is_not_renewed(tmp_path: Path, trouble: str
         ("9999", T_FENCE_SECONDS),
     ],
 )
-def test_tests_may_shorten_the_fence_but_nobody_may_lengthen_it(tmp_path: Path, given: str, meant: float) -> None:
-    fence = Fence.from_env(tmp_path / "lease", {"SCHEDULEARN_FENCE_SECONDS": given})
-    assert fence._seconds == meant
+def test_the_fence_can_be_shortened_but_not_lengthened(tmp_path: Path, value: str, seconds: float) -> None:
+    fence = Fence.from_env(tmp_path / "lease", {"SCHEDULEARN_FENCE_SECONDS": value})
+    assert fence._seconds == seconds
 
 
 def test_a_host_without_a_fresh_lease_ends_its_ranks(tmp_path: Path) -> None:

@@ -23,9 +23,9 @@ def control_with(folder: Path, content: str | bytes) -> Control:
     return control
 
 
-def test_it_reads_what_the_agent_says(tmp_path: Path) -> None:
-    said = {"stop": {"reason": "preempted", "grace_seconds": 7}, "hosts": [{"name": "h1", "slots": 2}]}
-    control = control_with(tmp_path, json.dumps(said))
+def test_it_reads_the_control_file_of_the_agent(tmp_path: Path) -> None:
+    content = {"stop": {"reason": "preempted", "grace_seconds": 7}, "hosts": [{"name": "h1", "slots": 2}]}
+    control = control_with(tmp_path, json.dumps(content))
     assert control.stop == Stop("preempted", 7.0)
     assert control.hosts == (Host("h1", 2),)
 

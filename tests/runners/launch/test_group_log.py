@@ -1,4 +1,4 @@
-"""What changes of a group cost: counted by ranks, kept by the driver."""
+"""The cost of changes to a group, measured by its ranks and recorded by the driver."""
 
 import json
 import subprocess
@@ -13,8 +13,8 @@ SHIM = Path(__file__).resolve().parents[3] / "runners" / "launch" / "shim"
 
 
 def test_a_change_costs_what_it_cost_the_slowest_rank() -> None:
-    told: list[int] = []
-    log = GroupLog(lambda: told.append(len(log.to_json())), lambda: 1000.0)
+    group_counts: list[int] = []
+    log = GroupLog(lambda: group_counts.append(len(log.to_json())), lambda: 1000.0)
     log.record_resume(5000)  # there is no group yet
     log.record_group(["h1", "h1"])
     log.record_group(["h1", "h1", "h2"])
@@ -23,7 +23,7 @@ def test_a_change_costs_what_it_cost_the_slowest_rank() -> None:
     first, second = log.to_json()
     assert first == {"number": 1, "at": 1000.0, "hosts": ("h1", "h1"), "cost_seconds": None}
     assert second == {"number": 2, "at": 1000.0, "hosts": ("h1", "h1", "h2"), "cost_seconds": 1.5}
-    assert told == [1, 2, 2, 2]
+    assert group_counts == [1, 2, 2, 2]
 
 
 def test_only_the_latest_groups_are_kept() -> None:
@@ -73,8 +73,8 @@ class State:
 """
 
 
-def test_a_rank_tells_the_time_it_could_not_train(tmp_path: Path) -> None:
-    """With a State that has what Horovod's has; the real one is in launch/test_elastic_group.py."""
+def test_a_rank_reports_how_long_it_could_not_train(tmp_path: Path) -> None:
+    """With a stand-in for Horovod's State; launch/test_elastic_group.py uses the real one."""
     package = tmp_path / "horovod" / "common"
     package.mkdir(parents=True)
     (package / "elastic.py").write_text(HOROVOD)

@@ -26,7 +26,7 @@ class World:
         return self.detector.hung_processes()
 
 
-def test_only_who_stands_still_all_the_time_is_overdue() -> None:
+def test_only_a_process_that_stays_stopped_counts_as_hung() -> None:
     world = World()
     world.states |= {8: "T", 9: "t", 10: "D"}
     assert world.after(0) == []
@@ -36,7 +36,7 @@ def test_only_who_stands_still_all_the_time_is_overdue() -> None:
     assert world.after(CHECK_SECONDS) == []
 
 
-def test_who_was_woken_meanwhile_begins_anew() -> None:
+def test_the_time_restarts_when_a_process_was_woken() -> None:
     world = World()
     world.states[8] = "T"
     assert world.after(0) == []
@@ -47,17 +47,17 @@ def test_who_was_woken_meanwhile_begins_anew() -> None:
     assert world.after(STOPPED_SECONDS) == [8]
 
 
-def test_it_looks_every_few_seconds_only() -> None:
-    world, looks = World(), []
+def test_it_checks_only_every_few_seconds() -> None:
+    world, checks = World(), []
 
-    def look() -> dict[int, str]:
-        looks.append(world.now)
+    def states() -> dict[int, str]:
+        checks.append(world.now)
         return {}
 
-    world.detector = HangDetector(states=look, clock=lambda: world.now)
+    world.detector = HangDetector(states=states, clock=lambda: world.now)
     for _ in range(40):
         world.after(0.5)
-    assert len(looks) == 20 / CHECK_SECONDS
+    assert len(checks) == 20 / CHECK_SECONDS
 
 
 @pytest.mark.parametrize(("given", "seconds"), [("2", 2), ("", 30), ("many", 30), ("0", 30), ("3600", 30)])
@@ -73,15 +73,15 @@ print("ended with", child.wait(), flush=True)
 """
 
 
-def test_a_stopped_process_is_ended_and_who_waits_for_it_goes_on(tmp_path: Path) -> None:
-    """Whatever started it, torchrun or the user's own code."""
+def test_a_stopped_process_is_ended_and_its_parent_continues(tmp_path: Path) -> None:
+    """No matter what started it, torchrun or the user's own code."""
     with attempt(tmp_path) as made:
         container = made.container(("python", "-c", STOPS_A_CHILD)).start(SCHEDULEARN_STOPPED_SECONDS="1")
         assert container.wait() == {"code": 0, "reason": "exited", "detail": ""}
     pid, code = re.findall(r"child (\d+)\nended with (-\d+)", container.log())[0]
     assert code == "-9"
-    said = causes.STOPPED_PROCESS.search(container.log("setup"))
-    assert said and said.group(0) == f"Process {pid} was stopped by a signal 1 s ago and not woken: it is ended"
+    match = causes.STOPPED_PROCESS.search(container.log("setup"))
+    assert match and match.group(0) == f"Process {pid} was stopped by a signal 1 s ago and not woken: it is ended"
 
 
 def test_a_process_that_is_woken_in_time_runs_on(tmp_path: Path) -> None:

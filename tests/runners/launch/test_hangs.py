@@ -72,9 +72,9 @@ def test_a_rank_that_hangs_in_a_step_ends_a_static_group(tmp_path: Path, job_pyt
         driver, h1, _ = containers_of(made, HANGS, elastic=False)
         exit = driver.wait(120)
         assert exit["reason"] == "exited" and exit["code"] != 0
-        said = h1.log()
-    cause = next(pattern for pattern in PATTERNS if pattern.code == "rank_hangs").regex.search(said)
-    assert cause, said
+        log = h1.log()
+    cause = next(pattern for pattern in PATTERNS if pattern.code == "rank_hangs").regex.search(log)
+    assert cause, log
     assert cause.group(1) == "8" and re.match(r"Missing ranks:\n1!: \[\S*ranks\]\n", cause.group(0))
 
 

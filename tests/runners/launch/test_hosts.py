@@ -48,41 +48,41 @@ def hello(name: str, seen: int = 0, boot: str = "b", slots: int = 1) -> dict[str
     return {"host": name, "slots": slots, "boot": boot, "seen": seen}
 
 
-def told_of(run: RankRun, **more: Any) -> dict[str, Any]:
+def hello_with(run: RankRun, **more: Any) -> dict[str, Any]:
     return {**hello("h0"), "runs": [{"run": run.number, "slot": 0, "code": None, **more}]}
 
 
-def test_what_a_change_cost_a_rank_is_passed_on_once() -> None:
+def test_the_cost_of_a_change_is_passed_on_once() -> None:
     costs: list[int] = []
     hosts = Hosts(on_resumed=costs.append)
     hosts.poll(hello("h0"))
     run = hosts.start("h0", 0, 0, {})
-    hosts.poll(told_of(run))
+    hosts.poll(hello_with(run))
     assert costs == []
-    hosts.poll(told_of(run, cost_ms=2500))
-    hosts.poll(told_of(run, cost_ms=2500))
+    hosts.poll(hello_with(run, cost_ms=2500))
+    hosts.poll(hello_with(run, cost_ms=2500))
     hosts.record_exit({"run": run.number, "code": 0, "cost_ms": 2500})
     assert costs == [2500]
 
 
-def test_what_a_change_cost_a_rank_is_heard_with_its_exit_but_not_after_it() -> None:
+def test_the_cost_of_a_change_is_accepted_with_the_exit_of_a_rank_but_not_after_it() -> None:
     costs: list[int] = []
     hosts = Hosts(on_resumed=costs.append)
     hosts.poll(hello("h0"))
     first, second = (hosts.start("h0", 0, 0, {}) for _ in range(2))
     hosts.record_exit({"run": first.number, "code": 0, "cost_ms": 900})
     hosts.record_exit({"run": second.number, "code": 0})
-    hosts.poll(told_of(second, cost_ms=100))
+    hosts.poll(hello_with(second, cost_ms=100))
     assert costs == [900]
 
 
 @pytest.mark.parametrize("cost", [-1, "1", 1.5, []])
-def test_a_cost_that_is_none_is_refused(cost: object) -> None:
+def test_an_invalid_cost_is_refused(cost: object) -> None:
     hosts = Hosts()
     hosts.poll(hello("h0"))
     run = hosts.start("h0", 0, 0, {})
     with pytest.raises(RefusedError, match="milliseconds"):
-        hosts.poll(told_of(run, cost_ms=cost))
+        hosts.poll(hello_with(run, cost_ms=cost))
     with pytest.raises(RefusedError, match="milliseconds"):
         hosts.record_exit({"run": run.number, "code": 0, "cost_ms": cost})
 
@@ -123,7 +123,7 @@ def test_a_silent_host_is_lost_with_its_ranks() -> None:
     assert (run.ended.is_set(), run.code) == (True, LOST_CODE)
 
 
-def test_a_supervisor_that_started_anew_has_lost_its_ranks() -> None:
+def test_a_restarted_supervisor_has_lost_its_ranks() -> None:
     hosts = Hosts()
     hosts.poll(hello("h0", boot="first"))
     run = hosts.start("h0", 0, 0, {})
@@ -131,14 +131,14 @@ def test_a_supervisor_that_started_anew_has_lost_its_ranks() -> None:
     assert (run.ended.is_set(), run.code) == (True, LOST_CODE)
 
 
-def test_a_rank_on_a_host_that_is_not_there_has_ended() -> None:
+def test_a_rank_on_an_unknown_host_has_ended() -> None:
     run = Hosts().start("h7", 0, 0, {})
     assert (run.ended.is_set(), run.code) == (True, LOST_CODE)
 
 
-def test_the_end_waits_until_who_listens_has_heard_and_not_for_who_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_waits_until_all_hosts_but_released_ones_acknowledge_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "POLL_SECONDS", 30.0)
-    clock = Clock()  # stands still, so that the wait for h0 has no other end than its answer
+    clock = Clock()  # does not advance, so only the acknowledgement of h0 can end the wait
     hosts = Hosts(clock)
     with monkeypatch.context() as at_once:
         at_once.setattr(module, "POLL_SECONDS", 0.0)
@@ -150,7 +150,7 @@ def test_the_end_waits_until_who_listens_has_heard_and_not_for_who_has_left(monk
     commands = hosts.poll(hello("h0"))["commands"]
     assert [command["do"] for command in commands] == ["end"]
     hosts.wait(0.05)
-    assert ending.is_alive(), "it was answered, but has not said that it has the answer"
+    assert ending.is_alive(), "h0 was sent the command, but has not acknowledged it"
     clock.now += 0.1
     monkeypatch.setattr(module, "POLL_SECONDS", 0.0)
     hosts.poll(hello("h0", seen=len(commands)))
@@ -274,7 +274,7 @@ def test_while_a_group_is_taken_over_only_its_hosts_form_it() -> None:
     assert discovery.find_available_hosts_and_slots() == {"h1": 1, "h2": 1}
 
 
-def test_ranks_are_told_whom_to_give_up_when_a_host_fell_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_receive_the_remaining_addresses_after_the_loss_of_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "POLL_SECONDS", 0.0)
     clock = Clock()
     hosts = Hosts(clock)
@@ -330,19 +330,19 @@ def test_a_rank_that_was_there_and_does_not_come_back_hangs() -> None:
     assert stuck_ranks({}, group, started, 500.0, 90) == set()
 
 
-@pytest.mark.parametrize(("said", "seconds"), [(None, 300), ("50", 25), ("0", math.inf), ("soon", 300)])
-def test_a_job_says_how_long_its_ranks_wait_for_each_other(said: str | None, seconds: float) -> None:
-    env = {} if said is None else {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": said}
+@pytest.mark.parametrize(("value", "seconds"), [(None, 300), ("50", 25), ("0", math.inf), ("soon", 300)])
+def test_a_job_sets_how_long_its_ranks_wait_for_each_other(value: str | None, seconds: float) -> None:
+    env = {} if value is None else {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": value}
     assert regroup_timeout_seconds(env) == seconds
 
 
-@pytest.mark.parametrize(("said", "seconds"), [(None, 50), ("1000", 50), ("50", 10), ("2", 1), ("0", 50)])
-def test_the_inspector_looks_as_often_as_a_jobs_patience_asks_for(said: str | None, seconds: float) -> None:
-    env = {} if said is None else {STALL_VARIABLE: said}
+@pytest.mark.parametrize(("value", "seconds"), [(None, 50), ("1000", 50), ("50", 10), ("2", 1), ("0", 50)])
+def test_the_stall_check_interval_follows_the_stall_limit_of_the_job(value: str | None, seconds: float) -> None:
+    env = {} if value is None else {STALL_VARIABLE: value}
     assert horovod_env(env, "eth0", 1, elastic=True)["HOROVOD_STALL_CHECK_TIME_SECONDS"] == f"{seconds:.0f}"
 
 
-def test_within_two_minutes_a_rank_that_hangs_is_named_and_a_job_that_asks_for_it_is_without_it() -> None:
+def test_a_hanging_rank_is_named_and_on_request_removed_within_two_minutes() -> None:
     assert 2 * stall_check_seconds({}) < 120
     asked = {STALL_VARIABLE: "50"}
     in_a_step = 2 * stall_check_seconds(asked) + stall_seconds(asked) + stall_check_seconds(asked)
@@ -359,9 +359,9 @@ def test_a_rank_trains_from_when_it_first_asks_for_news(monkeypatch: pytest.Monk
     assert updates.training_ranks() == set()
 
 
-def test_only_late_ranks_are_told_to_give_up() -> None:
+def test_only_late_ranks_are_asked_to_drop_connections() -> None:
     updates = HostUpdates()
     for place in (("h2", 0), ("h3", 0)):
         updates.mailbox(*place)
-    updates.drop_connections(["nobody"], {("h3", 0)})
-    assert (updates.read("h2", 0, 0)["alive"], updates.read("h3", 0, 0)["alive"]) == ([], ["nobody"])
+    updates.drop_connections(["10.192.0.9"], {("h3", 0)})
+    assert (updates.read("h2", 0, 0)["alive"], updates.read("h3", 0, 0)["alive"]) == ([], ["10.192.0.9"])

@@ -1,6 +1,6 @@
 """Ranks that never join each other are reported, with real supervisors and a real driver.
 
-Their torch and Horovod are made up: what counts is that they are begun.
+Their torch and Horovod are stand-ins: all that counts is whether they are initialised.
 """
 
 from pathlib import Path
@@ -58,7 +58,7 @@ def started(made: Attempt, program: str, *slots: int) -> list[Container]:
     return containers[1:]
 
 
-def test_a_program_that_knows_nothing_of_ranks_is_told_of_when_it_has_ended_well(tmp_path: Path) -> None:
+def test_a_program_that_ignores_its_ranks_is_reported_when_it_ends_normally(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
         hosts = started(made, PLAIN, 2, 1)
         assert [host.wait() for host in hosts] == [APART] * 2
@@ -68,14 +68,14 @@ def test_a_program_that_knows_nothing_of_ranks_is_told_of_when_it_has_ended_well
 @pytest.mark.parametrize(
     "program", [WITH_HOROVOD, WITH_A_GROUP, f"import os\nif os.environ['HOROVOD_RANK'] == '1': {WITH_A_GROUP}"]
 )
-def test_ranks_of_which_one_has_joined_are_not(tmp_path: Path, program: str) -> None:
+def test_ranks_are_not_reported_if_one_of_them_has_joined(tmp_path: Path, program: str) -> None:
     with attempt(tmp_path) as made:
         (host,) = started(made, program, 2)
         assert host.wait() == {"code": 0, "reason": "exited", "detail": ""}
     assert SENTENCE not in host.log("setup")
 
 
-def test_ranks_that_train_without_the_others_are_told_of_while_they_do(tmp_path: Path) -> None:
+def test_ranks_that_train_without_the_others_are_reported_while_they_train(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
         (host,) = started(made, STEPS, 2)
         until(lambda: SENTENCE in host.log("setup"), summary=host.summary)
@@ -85,16 +85,16 @@ def test_ranks_that_train_without_the_others_are_told_of_while_they_do(tmp_path:
 
 
 @pytest.mark.parametrize(("program", "slots", "code"), [(PLAIN, 1, 0), (FAILS, 2, 3)])
-def test_a_single_rank_and_ranks_that_failed_are_not(tmp_path: Path, program: str, slots: int, code: int) -> None:
+def test_a_single_rank_and_failed_ranks_are_not_reported(tmp_path: Path, program: str, slots: int, code: int) -> None:
     with attempt(tmp_path) as made:
         (host,) = started(made, program, slots)
         assert host.wait()["code"] == code
     assert SENTENCE not in host.log("setup")
 
 
-def test_what_a_host_says_of_its_end_is_kept(tmp_path: Path) -> None:
-    said: list[str] = []
-    joining = JoinCheck(tmp_path, said.append)
+def test_the_warning_does_not_replace_the_message_of_a_host(tmp_path: Path) -> None:
+    reports: list[str] = []
+    joining = JoinCheck(tmp_path, reports.append)
     (tmp_path / "joining.started").touch()
     assert joining.add_warning(Verdict(0, "stopped", LeftJob())).message == LeftJob()
     assert joining.add_warning(Verdict(1, "exited")).message is None

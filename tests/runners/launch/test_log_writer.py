@@ -62,7 +62,7 @@ def test_a_log_over_its_limit_keeps_its_beginning_and_its_end(
     tmp_path_factory: pytest.TempPathFactory, chunks: list[bytes], limit: int, tail: int
 ) -> None:
     folder = tmp_path_factory.mktemp("log")
-    said = b"".join(chunks)
+    written = b"".join(chunks)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "TAIL_BYTES", tail)
         if tail == 0:
@@ -73,12 +73,12 @@ def test_a_log_over_its_limit_keeps_its_beginning_and_its_end(
             stream.write(chunk)
         stream.close()
     kept = (folder / "0.log").read_bytes()
-    if len(said) <= limit:
-        assert kept == said
+    if len(written) <= limit:
+        assert kept == written
         return
-    dropped = max(len(said) - limit - tail, 0)
-    assert kept.startswith(said[:limit])
-    assert kept.endswith(said[-min(tail, len(said) - limit) :])
+    dropped = max(len(written) - limit - tail, 0)
+    assert kept.startswith(written[:limit])
+    assert kept.endswith(written[-min(tail, len(written) - limit) :])
     found = re.search(rb"\[schedulearn\] ([\d,]+) bytes dropped by the limit", kept[limit:])
     assert (int(found[1].replace(b",", b"")) if found else 0) == dropped
 
@@ -96,14 +96,14 @@ def test_a_full_disk_neither_blocks_nor_raises(tmp_path: Path, monkeypatch: pyte
     assert f"{100_000 - TAIL_BYTES:,} bytes dropped by the full disk".encode() in kept
 
 
-def test_what_a_full_disk_dropped_is_said_at_the_end_from_room_that_was_kept_for_it(
+def test_reserved_space_on_a_full_disk_takes_the_number_of_dropped_bytes_and_the_tail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logs = LogWriter(tmp_path)
     reserve, whole = tmp_path / RESERVE, LogStream._put
     assert reserve.stat().st_blocks * 512 >= RESERVE_BYTES
     logs.stream("0").write(b"before\n")
-    # the disk is full, and stays full until we give back what we took
+    # the disk is full, and stays full until the reserve is deleted
     monkeypatch.setattr(LogStream, "_put", staticmethod(lambda *args: 0 if reserve.exists() else whole(*args)))
     logs.stream("0").write(b"lost\n" * 20_000)
     logs.close()

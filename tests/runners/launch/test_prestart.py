@@ -1,6 +1,6 @@
-"""Ranks that are started before their driver is up: they load meanwhile, and are the ranks that it then asks for.
+"""Ranks that start before their driver is up: they load meanwhile, and the driver then uses these processes.
 
-Real supervisors; their ranks have a Horovod that only says who they are.
+Real supervisors; the Horovod of their ranks only prints the rank and the size of the group.
 """
 
 import json
@@ -41,8 +41,8 @@ HorovodBasics().init()
 """
 
 
-def all_told(containers: list[Container]) -> None:
-    """Every host knows them, as its agent says."""
+def prepare(containers: list[Container]) -> None:
+    """Write the list of hosts to every container, as its agent would, and add the Horovod from above."""
     hosts = [(container.spec.hostname, container.spec.slots) for container in containers if container.spec.slots]
     for container in containers:
         container.tell(hosts=hosts)
@@ -51,10 +51,10 @@ def all_told(containers: list[Container]) -> None:
         (package / "basics.py").write_text(BASICS)
 
 
-# Who they are
+# Which ranks a host expects
 
 
-def test_a_host_knows_its_ranks_by_the_hosts_of_the_group() -> None:
+def test_a_host_derives_its_ranks_from_the_hosts_of_the_group() -> None:
     hosts = [Host("h1", 2), Host("h2", 1)]
     assert [(slot.rank, slot.size, slot.local_rank) for slot in expected_slots(hosts, "h1", 2)] == [
         (0, 3, 0),
@@ -64,31 +64,31 @@ def test_a_host_knows_its_ranks_by_the_hosts_of_the_group() -> None:
 
 
 @pytest.mark.parametrize(("name", "count"), [("h3", 1), ("h1", 1), ("h2", 2)])
-def test_a_host_that_is_not_among_them_as_it_is_knows_nothing(name: str, count: int) -> None:
+def test_a_host_that_is_not_listed_with_its_slots_expects_no_ranks(name: str, count: int) -> None:
     assert expected_slots([Host("h1", 2), Host("h2", 1)], name, count) == []
     assert expected_slots([], name, count) == []
 
 
-def test_a_slot_waits_from_its_early_start_until_it_is_asked_for() -> None:
-    early = PrestartedRanks()
-    early.expect("0")
-    early.expect("1")
-    early.record_exit("1", 127)
-    assert early.unclaimed_slots() == ["0", "1"]
-    assert early.claim("0", {"HOROVOD_RANK": "4"}) is None
-    assert early.claim("1", {}) == 127
-    assert early.unclaimed_slots() == []
-    assert early.wait_for_place("0") == {"HOROVOD_RANK": "4"}
-    early.record_exit("0", 0)
-    assert early.wait_for_place("0") is None  # who comes there now was started by the driver
+def test_a_slot_is_unclaimed_from_its_prestart_until_the_driver_claims_it() -> None:
+    prestarted = PrestartedRanks()
+    prestarted.expect("0")
+    prestarted.expect("1")
+    prestarted.record_exit("1", 127)
+    assert prestarted.unclaimed_slots() == ["0", "1"]
+    assert prestarted.claim("0", {"HOROVOD_RANK": "4"}) is None
+    assert prestarted.claim("1", {}) == 127
+    assert prestarted.unclaimed_slots() == []
+    assert prestarted.wait_for_place("0") == {"HOROVOD_RANK": "4"}
+    prestarted.record_exit("0", 0)
+    assert prestarted.wait_for_place("0") is None  # a rank that asks now was started by the driver
 
 
 def test_of_a_group_that_trains_only_the_driver_knows_the_place() -> None:
-    early = PrestartedRanks()
-    early.expect("0")
-    early.claim("0", {ASKS_FOR_PLACE: "1"})
-    assert early.wait_for_place("0") is None
-    assert early.wait_for_place("7") is None
+    prestarted = PrestartedRanks()
+    prestarted.expect("0")
+    prestarted.claim("0", {ASKS_FOR_PLACE: "1"})
+    assert prestarted.wait_for_place("0") is None
+    assert prestarted.wait_for_place("7") is None
 
 
 def test_the_network_of_a_group_is_known_before_its_driver_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ def test_the_network_of_a_group_is_known_before_its_driver_is_there(monkeypatch:
 def test_ranks_load_before_there_is_a_driver_and_are_the_ones_it_asks_for(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
         driver, h1, h2 = containers = containers_of(made, TRAINS, 2, 1, start=False)
-        all_told(containers)
+        prepare(containers)
         h1.start()
         h2.start()
         until(lambda: "loading as 1" in h1.log("1") and "loading as 2" in h2.log("0"))
@@ -119,7 +119,7 @@ def test_ranks_load_before_there_is_a_driver_and_are_the_ones_it_asks_for(tmp_pa
 def test_a_rank_that_fails_before_there_is_a_driver_fails_the_attempt(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
         driver, host = containers = containers_of(made, "raise SystemExit(9)", 1, start=False)
-        all_told(containers)
+        prepare(containers)
         host.start()
         until(lambda: "ended with exit code 9" in host.log("setup"))
         driver.start()
@@ -134,7 +134,7 @@ def test_a_program_that_does_not_exist_fails_the_attempt(tmp_path: Path) -> None
         command = ("no-such-program",)
         driver = made.container(command, "horovod", "driver", "driver", 0, group)
         host = made.container(command, "horovod", "host", "h1", 1, group)
-        all_told([driver, host])
+        prepare([driver, host])
         host.start()
         driver.start()
         assert driver.wait()["code"] == 127
@@ -145,7 +145,7 @@ def test_ranks_that_wait_for_their_driver_end_when_the_job_is_stopped(tmp_path: 
     with attempt(tmp_path) as made:
         containers = containers_of(made, TRAINS, 1, start=False)
         host = containers[1]
-        all_told(containers)
+        prepare(containers)
         host.start()
         until(lambda: "loading" in host.log())
         host.tell(stop={"reason": "cancelled", "grace_seconds": 60}, hosts=[("h1", 1)])
@@ -156,7 +156,7 @@ def test_ranks_that_wait_for_their_driver_end_with_their_lease(tmp_path: Path) -
     with attempt(tmp_path) as made:
         containers = containers_of(made, TRAINS, 1, start=False)
         host = containers[1]
-        all_told(containers)
+        prepare(containers)
         host.start(SCHEDULEARN_FENCE_SECONDS="2")
         until(lambda: "loading" in host.log())
         host.stop_renewing()
@@ -167,7 +167,7 @@ def test_ranks_that_wait_for_their_driver_end_with_their_lease(tmp_path: Path) -
 
 
 class Played:
-    """A driver whose word the test decides, and a host with one slot."""
+    """A driver whose answers the test decides, and a host with one slot."""
 
     def __init__(self, made: Attempt) -> None:
         group = local_group(1, 2)
@@ -177,7 +177,7 @@ class Played:
         self.asked: list[tuple[str, int]] = []
         routes = Routes(poll=self.hosts.poll, record_exit=self.hosts.record_exit, first_place=self.first_place)
         self.server: Server = serve(group.secret, routes, "127.0.0.1", group.port)
-        all_told([self.host])
+        prepare([self.host])
         self.host.start()
         until(lambda: "loading" in self.host.log() and self.hosts.connected_slots())
 
@@ -195,7 +195,7 @@ def played(tmp_path: Path) -> Iterator[Played]:
         one.server.server_close()
 
 
-def test_an_early_rank_of_a_group_that_trains_asks_its_driver(played: Played) -> None:
+def test_a_prestarted_rank_of_a_group_that_trains_asks_its_driver(played: Played) -> None:
     env = {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2", ASKS_FOR_PLACE: "1"}
     run = played.hosts.start("h1", 0, 1, env)
     until(run.ended.is_set)
@@ -204,25 +204,25 @@ def test_an_early_rank_of_a_group_that_trains_asks_its_driver(played: Played) ->
     assert played.host.labels()["0"] == "rank 1"
 
 
-def test_an_early_rank_learns_from_its_driver_that_it_is_another_one(played: Played) -> None:
+def test_a_prestarted_rank_learns_from_its_driver_that_it_is_another_one(played: Played) -> None:
     run = played.hosts.start("h1", 0, 1, {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2"})
     until(run.ended.is_set)
     assert (run.code, played.asked) == (0, [])
     assert played.host.log() == "loading as 0\nrank 1 of 2\n"
 
 
-def test_a_host_that_is_not_needed_ends_its_early_ranks(played: Played) -> None:
+def test_a_host_that_is_not_needed_ends_its_prestarted_ranks(played: Played) -> None:
     played.hosts.release("h1")
     assert played.host.wait(30) == Verdict(0, "stopped", LeftJob()).to_json()
 
 
-def test_a_group_that_is_over_before_it_began_ends_early_ranks(played: Played) -> None:
+def test_a_group_that_is_over_before_it_began_ends_prestarted_ranks(played: Played) -> None:
     played.hosts.end_attempt(1, LacksHosts(2, 120))
     exit = played.host.wait(30)
     assert exit == Verdict(1, "exited", LacksHosts(2, 120)).to_json()
 
 
-def test_a_slot_is_started_anew_after_its_early_rank(played: Played) -> None:
+def test_a_slot_starts_another_rank_after_its_prestarted_one(played: Played) -> None:
     first = played.hosts.start("h1", 0, 1, {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2"})
     until(first.ended.is_set)
     second = played.hosts.start("h1", 0, 0, {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "1"})
@@ -231,38 +231,40 @@ def test_a_slot_is_started_anew_after_its_early_rank(played: Played) -> None:
 
 
 @contextmanager
-def work_of_a_host(folder: Path) -> Iterator[tuple[GroupHostWorker, Container]]:
-    """What its supervisor does, one turn at a time, and no driver."""
+def worker_of_a_host(folder: Path) -> Iterator[tuple[GroupHostWorker, Container]]:
+    """The worker of a host without a driver, and its container. The test calls the worker instead of a supervisor."""
     with attempt(folder) as made:
         containers = containers_of(made, TRAINS, 1, start=False)
         host = containers[1]
-        all_told(containers)
+        prepare(containers)
         paths = ContainerPaths(host.control, host.scribe, host.workspace, folder, host.outputs, host.checkpoints)
         control, logs, processes = Control(host.control), LogWriter(host.scribe), Processes()
         control.refresh()
         context = WorkerContext(host.spec, paths, control, logs, processes, dict(os.environ))
         assert host.spec.collective is not None
-        work = GroupHostWorker(context, host.spec.collective, Wakeup())
+        worker = GroupHostWorker(context, host.spec.collective, Wakeup())
         try:
-            yield work, host
+            yield worker, host
         finally:
             processes.signal(signal.SIGKILL)
             until(lambda: processes.reap() or not processes.running())
-            work.close()
+            worker.close()
             logs.close()
 
 
-def test_an_early_rank_is_expected_before_its_process_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may ask who it is before the supervisor's thread goes on."""
-    with work_of_a_host(tmp_path) as (work, _):
+def test_a_prestarted_rank_is_expected_before_its_process_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may ask for its place before the supervisor's thread continues."""
+    with worker_of_a_host(tmp_path) as (worker, _):
         expected: list[list[str]] = []
 
         def start_rank(*_: object) -> int:
-            expected.append(work._prestarted.unclaimed_slots())
+            expected.append(worker._prestarted.unclaimed_slots())
             return 127
 
         monkeypatch.setattr(WorkerContext, "start_rank", start_rank)
-        work.begin()
+        worker.begin()
         assert expected == [["0"]]
 
 
@@ -270,13 +272,13 @@ def test_a_driver_that_never_comes_ends_the_attempt_with_its_cause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("runners.launch.group_host_worker.FORM_SECONDS", 0.5)
-    with work_of_a_host(tmp_path) as (work, host):
-        work.begin()
-        assert work.context.processes.running() == {"0"}
+    with worker_of_a_host(tmp_path) as (worker, host):
+        worker.begin()
+        assert worker.context.processes.running() == {"0"}
 
         def verdict() -> Any:
-            work.tick()
-            return work.verdict()
+            worker.tick()
+            return worker.verdict()
 
         assert until(verdict).reason == "launch_error"
         assert "did not answer within" in host.log("setup")

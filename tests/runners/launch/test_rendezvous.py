@@ -296,7 +296,7 @@ def test_the_forwarder_passes_nothing_else(forwarder: int, method: str, path: st
     assert raw(forwarder, method, path, json.dumps({"host": "h0"}).encode()) == 403
 
 
-def test_the_forwarder_says_when_the_driver_is_away() -> None:
+def test_the_forwarder_answers_502_while_the_driver_is_away() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         made = start_forwarder(lambda: "127.0.0.1", unused.getsockname()[1], SECRET)

@@ -60,7 +60,7 @@ def test_a_rank_that_is_killed_leaves_the_times_of_its_steps(torch: Path, tmp_pa
     assert (tmp_path / "steps").stat().st_mode & 0o777 == 0o600
 
 
-def test_without_a_step_or_a_file_to_write_nothing_is_told(torch: Path, tmp_path: Path) -> None:
+def test_a_rank_without_a_step_or_a_writable_file_reports_nothing(torch: Path, tmp_path: Path) -> None:
     rank(torch, tmp_path / "steps", 0)
     rank(torch, tmp_path / "missing" / "steps", 2)
     assert read_steps(tmp_path / "steps") is None

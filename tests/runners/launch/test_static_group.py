@@ -217,11 +217,11 @@ def test_a_killed_host_is_noticed_and_ends_the_attempt_as_lost(tmp_path: Path) -
         group = h2.spec.collective
         assert group is not None and h2.process is not None
         h2.process.kill()
-        # Its supervisor cannot say so any more. Another that takes its name tells the driver at once.
+        # Its supervisor cannot report this any more. When another one polls in its place, the driver notices at once.
         message = json.dumps({"host": "h2", "slots": 1, "boot": "another", "seen": 0}).encode()
         send_request("127.0.0.1", group.port, group.secret, "POST", "/ring/poll", message, 20)
         exit = driver.wait(30)
-        assert (exit["code"], exit["reason"]) == (137, "fenced")  # nobody's code is to blame
+        assert (exit["code"], exit["reason"]) == (137, "fenced")  # the user's code is not to blame
         assert h1.wait(30)["code"] == 137
 
 
@@ -237,7 +237,7 @@ def test_a_program_that_does_not_exist_fails_the_group(tmp_path: Path) -> None:
         assert "could not be started" in host.log("setup")
 
 
-def test_a_driver_whose_port_is_taken_says_so(tmp_path: Path) -> None:
+def test_a_driver_reports_that_its_port_is_taken(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
         first, _ = containers_of(made, WHO, 1, start=False)
         second = made.container((), "horovod", "driver", "driver", 0, first.spec.collective)

@@ -26,7 +26,7 @@ def test_it_runs_the_command_once_with_all_gpus(tmp_path: Path) -> None:
     assert container.labels() == {"setup": "set-up", "0": "rank 0"}
 
 
-def test_it_tells_the_program_where_everything_is(tmp_path: Path) -> None:
+def test_it_sets_the_environment_of_the_program(tmp_path: Path) -> None:
     program = "import os, json; print(json.dumps({**os.environ, 'cwd': os.getcwd()}))"
     own = (("LEARNING_RATE", "0.1"), ("SCHEDULEARN_JOB", "999"), ("MALLOC_TRIM_THRESHOLD_", "131072"))
     container = run(tmp_path, program, env=own)
@@ -36,7 +36,7 @@ def test_it_tells_the_program_where_everything_is(tmp_path: Path) -> None:
     assert env["SCHEDULEARN_CHECKPOINTS"] == str(container.checkpoints)
     assert env["LEARNING_RATE"] == "0.1"
     assert env["SCHEDULEARN_JOB"] == "1"  # ours is not the user's to change
-    assert env["CUDA_VISIBLE_DEVICES"] == ""  # CPU slots: a GPU of the machine is somebody else's
+    assert env["CUDA_VISIBLE_DEVICES"] == ""  # CPU slots: the GPUs of the machine belong to other jobs
     assert (env["PYTHONUNBUFFERED"], env["OMP_NUM_THREADS"]) == ("1", "1")
     assert env["MALLOC_MMAP_THRESHOLD_"] == "33554432"
     assert env["MALLOC_TRIM_THRESHOLD_"] == "131072"  # what it is by default is the user's to change

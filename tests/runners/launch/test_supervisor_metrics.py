@@ -1,23 +1,23 @@
-"""What ranks tell of their training, and the batch that they are told: by files beside their container's log."""
+"""Metrics that ranks report and the batch that is chosen for them, through files beside their container's log."""
 
 from pathlib import Path
 
 from tests.runners.launching import attempt, until
 
-TELLS = 'echo printed; printf "%s\\n" one two >"$SCHEDULEARN_METRICS"; printf three >>"$SCHEDULEARN_METRICS"'
+REPORTS = 'echo printed; printf "%s\\n" one two >"$SCHEDULEARN_METRICS"; printf three >>"$SCHEDULEARN_METRICS"'
 READS = 'until [ "$(cat "$SCHEDULEARN_BATCH" 2>/dev/null)" = "$1" ]; do sleep 0.05; done; echo "batch $1"'
 
 
 def test_what_is_written_to_the_pipe_is_a_stream_beside_the_log(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
-        host = made.container(("sh", "-c", TELLS)).start()
+        host = made.container(("sh", "-c", REPORTS)).start()
         assert host.wait() == {"code": 0, "reason": "exited", "detail": ""}
         assert host.log("metrics") == "one\ntwo\nthree"
         assert host.log() == "printed\n"
         assert host.labels()["metrics"] == "metrics"
 
 
-def test_a_job_that_tells_nothing_has_no_such_stream(tmp_path: Path) -> None:
+def test_a_job_without_metrics_has_no_such_stream(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
         host = made.container(("true",)).start()
         host.wait()

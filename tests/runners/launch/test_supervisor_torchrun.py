@@ -73,7 +73,7 @@ def test_ranks_in_cpu_slots_keep_to_processors_of_their_own(tmp_path: Path, job_
 
 
 @pytest.mark.thorough
-def test_a_script_that_knows_nothing_of_ranks_is_told_of(tmp_path: Path, job_python: str) -> None:
+def test_a_script_that_ignores_its_ranks_is_reported(tmp_path: Path, job_python: str) -> None:
     with attempt(tmp_path, job_python) as made:
         host = made.container(("python", "-c", PLAIN), "torchrun", slots=2).start()
         assert host.wait(150)["message"] == RanksApart().data()
@@ -94,8 +94,8 @@ def test_unequal_hosts_form_one_group(tmp_path: Path, job_python: str) -> None:
             assert host.wait(150)["code"] == 0, host.summary()
         ranks = {label for host in hosts for name, label in host.labels().items() if name != "setup"}
         assert ranks == {"rank 0", "rank 1", "rank 2"}
-        said = hosts[0].log("0") + hosts[0].log("1") + hosts[1].log("0")
-        assert sorted(line for line in said.splitlines() if line.startswith("out")) == [
+        output = hosts[0].log("0") + hosts[0].log("1") + hosts[1].log("0")
+        assert sorted(line for line in output.splitlines() if line.startswith("out")) == [
             f"out of rank {rank} of 3" for rank in range(3)
         ]
 

@@ -74,7 +74,7 @@ def test_scalars_of_both_writers_become_points(board: Board) -> None:
     assert board.lines[0] == {"kind": "metric", "at": 1_790_000_000.0, "step": 3, "name": "loss", "value": 0.5}
 
 
-def test_what_is_appended_is_told_once_and_half_a_record_when_it_is_whole(board: Board) -> None:
+def test_appended_records_become_points_once_and_only_when_they_are_complete(board: Board) -> None:
     file = board.folder / "events.out.tfevents.1"
     text = VERSION + b"".join(record(event(step, ("loss", simple(step)))) for step in range(1, 6))
     for cut in range(0, len(text), 31):
@@ -84,14 +84,14 @@ def test_what_is_appended_is_told_once_and_half_a_record_when_it_is_whole(board:
     assert board.points() == [("loss", step, float(step)) for step in range(1, 6)]
 
 
-def test_pictures_are_passed_over_and_what_comes_behind_them_is_not(board: Board) -> None:
+def test_pictures_are_skipped_but_not_the_records_after_them(board: Board) -> None:
     picture = record(event(1, ("picture", part(4, b"x" * 200_000))))
     (board.folder / "x.tfevents").write_bytes(picture + record(event(2, ("loss", simple(1)))))
     board.boards.read_new()
     assert board.points() == [("loss", 2, 1.0)]
 
 
-def test_a_long_curve_is_told_more_and_more_rarely(board: Board) -> None:
+def test_the_points_of_a_long_curve_become_sparser(board: Board) -> None:
     file = board.folder / "x.tfevents"
     file.write_bytes(b"".join(record(event(step, ("loss", simple(0)))) for step in range(10 * DENSE_POINTS)))
     board.boards.end()
@@ -108,7 +108,7 @@ def test_curves_have_a_limit(board: Board, monkeypatch: pytest.MonkeyPatch) -> N
     assert [name for name, *_ in board.points()] == ["c0", "c1", "c2"]
 
 
-def test_one_look_reads_so_much_and_the_last_ones_the_rest(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_read_is_limited_and_the_end_reads_the_rest(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensorboard, "MAX_RECORDS_PER_READ", 10)
     (board.folder / "x.tfevents").write_bytes(b"".join(record(event(n, ("a", simple(n)))) for n in range(35)))
     assert board.boards.read_new() == 10

@@ -21,18 +21,18 @@ import json, os, pathlib, signal, sys, time
 kept = pathlib.Path(os.environ["SCHEDULEARN_CHECKPOINTS"]) / "step"
 notice = pathlib.Path(os.environ["SCHEDULEARN_NOTICE"])
 rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
-told = []
-signal.signal(signal.SIGTERM, lambda *_: told.append(json.loads(notice.read_text())["reason"]))
+reasons = []
+signal.signal(signal.SIGTERM, lambda *_: reasons.append(json.loads(notice.read_text())["reason"]))
 step = int(kept.read_text()) if kept.exists() else 0
 print(f"rank {rank} of {size} pid {os.getpid()} from step {step}, notice {notice.exists()}", flush=True)
-while not told and not (kept.parent / "enough").exists():
+while not reasons and not (kept.parent / "enough").exists():
     time.sleep(0.1)
     if rank == "0":
         step += 1
         print(f"step {step} of {size} ranks", flush=True)
         kept.with_suffix(".new").write_text(str(step))
         kept.with_suffix(".new").replace(kept)
-print("told", *told, flush=True)
+print("stop reason", *reasons, flush=True)
 """
 COMMAND = ("python", "-c", STEPS)
 
@@ -100,15 +100,15 @@ def test_a_group_grows_leaves_its_first_host_and_does_every_step_once(elastic: E
     h2.start()
     driver.tell(hosts=[("h1", 1), ("h2", 2)])
     elastic.sees(h1, "of 3 ranks")
-    assert "told resized" in h1.log()
+    assert "stop reason resized" in h1.log()
     until(lambda: "rank 1 of 3" in h2.log("0") and "rank 2 of 3" in h2.log("1"), 20, elastic.summary)
     h1.tell(stop={"reason": "drained", "grace_seconds": 10})
     until(lambda: "being drained" in h1.log("setup"), 20, elastic.summary)
     driver.tell(hosts=[("h2", 2)])
     assert h1.wait(20)["reason"] == "stopped"
-    assert "told drained" in h1.log()
+    assert "stop reason drained" in h1.log()
     elastic.sees(h2, "of 2 ranks")
-    assert "notice True" not in h2.log("0") + h2.log("1")  # what was said to the last ones is not true of these
+    assert "notice True" not in h2.log("0") + h2.log("1")  # the notice was for the ranks before them
     elastic.enough()
     assert driver.wait() == {"code": 0, "reason": "exited", "detail": ""}
     assert h2.wait()["code"] == 0
