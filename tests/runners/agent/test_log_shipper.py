@@ -196,7 +196,7 @@ def test_a_stream_that_the_portal_refuses_ends_without_holding_up_the_container(
     portal.refuse = True
     log.ended = True
     send_all(log, portal)
-    assert log.is_drained and "no such container" in log.refusal
+    assert log.is_drained and log.refusal and "no such container" in log.refusal.text
 
 
 def test_a_token_that_is_refused_holds_a_log_up_but_ends_no_stream(
