@@ -14,9 +14,8 @@ from typing import Any
 
 from portal.cluster.models import Gpu, NodeEnvironment
 from portal.jobs.models import ContainerState
-from portal.sentences import SENTENCES
+from portal.sentences import SENTENCES, agents
 from portal.sentences.problems import FORMER_FIX
-from runners.messages import MAX_TEXT_CHARACTERS
 
 CONTAINER_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,79}")
 EXIT_REASONS = frozenset({"exited", "stopped", "fenced", "launch_error", "oom", "disk", "create_error", "lost"})
@@ -242,7 +241,7 @@ def _message(value: Any, depth: int = 0) -> dict[str, Any] | None:
 
 def _parameter(value: Any, depth: int) -> Any:
     if isinstance(value, str):
-        return value[:MAX_TEXT_CHARACTERS]
+        return value[: agents.MAX_TEXT_CHARACTERS]
     if isinstance(value, list):
         read = (_parameter(each, depth) for each in value[:MAX_PARAMETERS] if isinstance(each, str | dict))
         return [each for each in read if each is not None]

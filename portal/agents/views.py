@@ -31,7 +31,6 @@ from portal.projects import store
 from portal.refused import Refused
 from portal.sentences import agents
 from portal.wake import NotificationHub, node_channel
-from runners.messages import Message
 
 logger = logging.getLogger(__name__)
 
@@ -55,10 +54,10 @@ class AgentError(Exception):
     text.
     """
 
-    def __init__(self, status: int, code: str, message: Message | str) -> None:
-        super().__init__(message.text if isinstance(message, Message) else message)
+    def __init__(self, status: int, code: str, message: agents.Message | str) -> None:
+        super().__init__(message.text if isinstance(message, agents.Message) else message)
         self.status, self.code = status, code
-        self.reason = message.data() if isinstance(message, Message) else None
+        self.reason = message.data() if isinstance(message, agents.Message) else None
 
     def response(self) -> JsonResponse:
         error: dict[str, Any] = {"code": self.code, "message": str(self)}

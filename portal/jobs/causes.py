@@ -14,7 +14,6 @@ from portal.cluster.models import Environment
 from portal.jobs import logs, rules, silence, survival
 from portal.jobs.models import Attempt, Container, Job, JobState, Outcome, StopReason
 from portal.sentences import agents
-from runners.messages import Quotation
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +289,7 @@ def _end(detail: Any) -> tuple[str, str]:
         return "", str(detail or "")
     if detail.get("code") == agents.containers.WithRemark.code:
         return _end(detail.get("end"))
-    if detail.get("code") == Quotation.code:
+    if detail.get("code") == agents.Quotation.code:
         return "", str(detail.get("quoted", ""))
     return str(detail.get("code", "")), ""
 

@@ -6,7 +6,9 @@ from typing import Any
 from portal.sentences.registry import SENTENCES
 from runners.messages import (
     CLASSES,
+    MAX_TEXT_CHARACTERS,
     Message,
+    Quotation,
     confinement,
     containers,
     engine,
@@ -20,6 +22,9 @@ from runners.messages import (
 )
 
 __all__ = [
+    "MAX_TEXT_CHARACTERS",
+    "Message",
+    "Quotation",
     "confinement",
     "containers",
     "engine",

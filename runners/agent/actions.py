@@ -256,7 +256,7 @@ class ActionExecutor:
             message = PortalRefused(error.message)
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR):
-                raise PortalUnavailableError(ResourceMissing(error.strerror)) from error
+                raise PortalUnavailableError(ResourceMissing(error.strerror or str(error))) from error
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise NotReadyError(AwaitingSpace()) from error
             message = FoldersNotPrepared(str(error.strerror or error))
