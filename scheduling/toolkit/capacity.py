@@ -228,6 +228,12 @@ class Capacity:
             self.free[node] -= gpus
             self.kept[node] = self.kept.get(node, 0) + gpus
 
+    def unreserve(self, where: Placement) -> None:
+        """Undo ``reserve``."""
+        for node, gpus in where.items():
+            self.free[node] += gpus
+            self.kept[node] -= gpus
+
     @property
     def reserved(self) -> dict[NodeId, int]:
         """The GPUs kept by ``reserve``, by node, without those that the snapshot kept already."""

@@ -153,16 +153,30 @@ def start(job: Job, now: Capacity, wanted: Placement) -> int:
     it, unless as many GPUs on as few nodes are free elsewhere.
     """
     here = available_part(wanted, now, job)
-    missing = placement.total(wanted) - placement.total(here)
-    if not missing or (job.elastic and placement.total(here) >= job.min_gpus):
+    if suffices(job, here, wanted):
         now.give(job, here)
         return 0
-    elsewhere = now.fit(job, placement.total(wanted))
-    if elsewhere is not None and len(elsewhere) <= len(wanted):
-        now.give(job, elsewhere)
-        return 0
     now.reserve(here)
-    return missing
+    if start_elsewhere(job, now, wanted, here):
+        return 0
+    return placement.total(wanted) - placement.total(here)
+
+
+def suffices(job: Job, here: Placement, wanted: Placement) -> bool:
+    """Return whether a job can start on the part of its GPUs that is free: all of them, or the minimum of an elastic job."""
+    count = placement.total(here)
+    return count == placement.total(wanted) or (job.elastic and count >= job.min_gpus)
+
+
+def start_elsewhere(job: Job, now: Capacity, wanted: Placement, here: Placement) -> bool:
+    """Start a job if as many GPUs as it wants are free on as few nodes; ``here`` is reserved for it, and used as well."""
+    now.unreserve(here)
+    elsewhere = now.fit(job, placement.total(wanted))
+    if elsewhere is None or len(elsewhere) > len(wanted):
+        now.reserve(here)
+        return False
+    now.give(job, elsewhere)
+    return True
 
 
 def available_part(wanted: Placement, now: Capacity, job: Job) -> Placement:

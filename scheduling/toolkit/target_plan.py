@@ -9,7 +9,7 @@ from scheduling.renamed import renamed
 from scheduling.toolkit import placement, reasons
 from scheduling.toolkit.capacity import Capacity
 from scheduling.toolkit.placement import minus
-from scheduling.toolkit.plan_builder import available_part, start
+from scheduling.toolkit.plan_builder import available_part, start_elsewhere, suffices
 from scheduling.types import Job, JobId, Placement, Plan, Snapshot
 
 if not TYPE_CHECKING:
@@ -31,20 +31,30 @@ def carry_out(
     """Return the plan that does as much of ``target`` as the free GPUs allow, and asks jobs to release the rest.
 
     A job that moves does so at once if its new GPUs are free; otherwise it first releases those that it will not keep.
-    If those are more than it can spare, it is stopped, and restarts as soon as the other jobs have left.
+    If those are more than it can spare, it is stopped, and restarts as soon as the other jobs have left. A job whose GPUs
+    are not free yet may start on others that the target gives to no job.
     """
     now, why = Capacity(snapshot), dict(why)
     for job in order:
         if job.running and target.get(job.id, {}) != job.now_on:
             _release_gpus(job, target.get(job.id, {}), now)
-    ahead = 0
+    late: list[tuple[Job, Placement]] = []
     for job in order:
         wanted = target.get(job.id, {})
         if job.running and job.id in now.held:
             if more := available_part(minus(wanted, now.held[job.id]), now, job):
                 now.give(job, more)
-        elif job.waiting and wanted and (missing := start(job, now, wanted)):
-            why[job.id] = reasons.awaiting(job, now, missing)
+        elif job.waiting and wanted:
+            here = available_part(wanted, now, job)
+            if suffices(job, here, wanted):
+                now.give(job, here)
+            else:
+                now.reserve(here)
+                late.append((job, here))
+    for job, here in late:  # what the target gives to others is reserved now
+        if not start_elsewhere(job, now, target[job.id], here):
+            why[job.id] = reasons.awaiting(job, now, _total(target[job.id]) - _total(here))
+    ahead = 0
     for job in order:
         if job.waiting and not target.get(job.id) and job.id not in why:
             why[job.id] = reasons.limited(job, now) or reasons.shortage(job, now, ahead)
