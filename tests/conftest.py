@@ -29,7 +29,7 @@ if (
     settings.HOME = Path(tempfile.mkdtemp(prefix=f"{worker}-", dir=settings.HOME))
     os.environ["SCHEDULEARN_HOME"] = str(settings.HOME)
 
-# Nothing here asks Django's own permissions. Making them anew after each test that commits takes most of its clearing up.
+# No test needs Django's own permissions. Creating them again after each test that commits takes most of its clean-up.
 from django.contrib.contenttypes.management import create_contenttypes  # noqa: E402
 
 post_migrate.disconnect(dispatch_uid="django.contrib.auth.management.create_permissions")
@@ -52,7 +52,7 @@ hypothesis.settings.load_profile("hunt" if HUNT else "steady")
 # A third of a second for each password is right for people and wrong for a thousand tests that make six of them.
 settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 settings.WHITENOISE_AUTOREFRESH = True
-"""Else each test's client reads the folder of static files anew."""
+"""Otherwise each test's client reads the folder of static files again."""
 
 
 @pytest.fixture(autouse=True)
@@ -63,8 +63,8 @@ def trusted_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
-    """SQLite empties tables between tests by DELETE, which the triggers of append-only tables refuse. PostgreSQL removes
-    no database in which somebody is left, as threads of sockets are until they are collected."""
+    """SQLite empties tables between tests by DELETE, which the triggers of append-only tables refuse. PostgreSQL drops
+    no database that still has sessions, as those of socket threads are until they are collected."""
     from django.db import connection
     from django.db.backends.base.operations import BaseDatabaseOperations
 

@@ -245,7 +245,7 @@ def hostile_zips() -> Iterator[Case]:
     for name, kind in kinds.items():
         yield case(name, partial(raw_zip, good, Part("link", b"/etc/passwd", attributes=mode(kind, 0o777))))
     link = Part("link", b"/etc", attributes=mode(stat.S_IFLNK, 0o777), system=0)
-    yield case("symlink-said-to-be-from-dos", lambda: raw_zip(good, link))
+    yield case("symlink-declared-as-from-dos", lambda: raw_zip(good, link))
     yield case(
         "symlink-then-through-it", lambda: raw_zip(Part("d", b"/tmp", attributes=mode(stat.S_IFLNK)), Part("d/evil"))
     )
@@ -304,11 +304,11 @@ def hostile_zips() -> Iterator[Case]:
     yield case("too-many-entries", lambda: raw_zip(*[Part(f"d/{n}", b"", deflate=False) for n in range(10_001)]))
     yield case("a-million-entries", lambda: million_entries())
     yield case("bomb-of-one-file", lambda: raw_zip(Part("zeros.bin", b"\0" * 300 * MIB)))
-    yield case("bomb-that-says-it-is-small", lambda: raw_zip(Part("zeros.bin", b"\0" * 300 * MIB, size=100)))
+    yield case("bomb-declared-as-small", lambda: raw_zip(Part("zeros.bin", b"\0" * 300 * MIB, size=100)))
     yield case("bomb-of-many-files", lambda: raw_zip(*[Part(f"{n}.bin", b"\0" * 3 * MIB) for n in range(100)]))
-    yield case("says-it-is-2-gib", lambda: raw_zip(good, Part("a.bin", size=2 * 1024 * MIB)))
+    yield case("declared-as-2-gib", lambda: raw_zip(good, Part("a.bin", size=2 * 1024 * MIB)))
     yield case(
-        "zip64-says-it-is-an-exabyte",
+        "zip64-declared-as-an-exabyte",
         lambda: raw_zip(good, Part("a.bin", size=0xFFFFFFFF, extra=struct.pack("<2HQ", 1, 8, 1 << 60))),
     )
     yield case(
@@ -434,7 +434,7 @@ def global_path() -> bytes:
 
 
 def over_a_gib() -> bytes:
-    """Within the allowed ratio (each piece is a random 64 KiB, said again), but 1,040 MiB."""
+    """Within the allowed ratio (each piece is a random 64 KiB, repeated), but 1,040 MiB."""
     out = io.BytesIO()
     with gzip.GzipFile(fileobj=out, mode="wb", compresslevel=1) as packed:
         packed.write(raw_header(b"big.bin", b"%011o" % (1040 * MIB)))

@@ -54,7 +54,7 @@ class FakePortal:
         self.reports: list[dict[str, Any]] = []
         self.requests: Counter[str] = Counter()
         self.watched = False
-        """Somebody looks at every log."""
+        """Whether every log is being viewed."""
         self.posts: list[tuple[float, str, str, int]] = []
         """(monotonic time, container, stream, bytes) of each piece of log taken."""
         self.largest_output = 1 << 30
@@ -99,10 +99,10 @@ class FakePortal:
         with self._changed:
             self._changed.notify_all()
 
-    # what a test says
+    # what a test controls and reads
 
     def want(self, *entries: dict[str, Any]) -> None:
-        """Replaces what is desired and rings the bell."""
+        """Replace the desired containers and notify the agents that wait."""
         with self._changed:
             self.desired = list(entries)
             self.version += 1
@@ -322,8 +322,8 @@ class _Handler(BaseHTTPRequestHandler):
         if found and (lineage := portal.lineages.get(found[1])):
             return 200, lineage
         if re.fullmatch(r"/agent/v1/containers/[^/]+/checkpoints", path):
-            told = json.loads(body) if body else None
-            return portal.change(told["changed"], told["deleted"]) if told else portal.newest()
+            update = json.loads(body) if body else None
+            return portal.change(update["changed"], update["deleted"]) if update else portal.newest()
         if found := re.fullmatch(r"/agent/v1/containers/[^/]+/checkpoints/(\w+)", path):
             return portal.piece(found[1], body)
         return 404, {"error": {"code": "not_found", "message": "There is nothing here."}}

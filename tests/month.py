@@ -371,8 +371,8 @@ def _events(jobs: list[Ask], rows: list[Any], policy: str, at: Any) -> None:
 def _story(job: Ask, policy: str) -> Iterator[tuple[float, str, str, bool, dict[str, Any]]]:
     yield job.submitted, "submitted", f"Submitted by {job.owner}.", True, {}
     for when, kind in job.held:
-        said = "Put on hold" if kind == "held" else "Released"
-        yield when, kind, f"{said} by {job.owner}.", True, {}
+        action = "Put on hold" if kind == "held" else "Released"
+        yield when, kind, f"{action} by {job.owner}.", True, {}
     for number, attempt in enumerate(job.tries, 1):
         where = NODES[attempt.parts[0].node][0]
         yield (
@@ -388,7 +388,7 @@ def _story(job: Ask, policy: str) -> Iterator[tuple[float, str, str, bool, dict[
             yield when, "resized", f"{before} -> {after} GPUs", False, {"before": before, "after": after}
         if attempt.stop_at is not None:
             data = {"attempt": number, "reason": attempt.stop}
-            yield attempt.stop_at, "stopping", f"Attempt {number} is told to stop.", False, data
+            yield attempt.stop_at, "stopping", f"Attempt {number} was asked to stop.", False, data
         if attempt.ended is not None:
             data = {"attempt": number, "outcome": attempt.ends_as}
             yield attempt.ended, "ended", f"Attempt {number} ended: {attempt.ends_as}.", False, data

@@ -57,7 +57,7 @@ def main(lines: int = 4000) -> dict[str, Any]:
                     "code": "no-checkpoint",
                     "path": "train.py",
                     "line": 57,
-                    "text": "Nothing is saved to /checkpoints: a job that is stopped begins anew.",
+                    "text": "Nothing is saved to /checkpoints: a job that is stopped restarts from the beginning.",
                 }
             ],
         }
@@ -116,7 +116,7 @@ def main(lines: int = 4000) -> dict[str, Any]:
     done = job(vision, "resnet18 on digits", max_gpus=2, elastic=True)
     attempt = run(done, list(big.gpus.all()[:2]))
     write_logs(attempt, lines)
-    tell_training(attempt, 3000, done=1.0)
+    write_metrics(attempt, 3000, done=1.0)
     leave_outputs(attempt)
     end(attempt, 0)
     failed = job(vision, "with augmentation", max_gpus=2)
@@ -134,7 +134,7 @@ def main(lines: int = 4000) -> dict[str, Any]:
     running = job(vision, "sweep lr=0.01 wd=5e-4", max_gpus=4, elastic=True)
     attempt = run(running, list(big.gpus.all()[:3]))
     write_logs(attempt, 600)
-    tell_training(attempt, 1730, done=0.577)
+    write_metrics(attempt, 1730, done=0.577)
     other = job(speech, "keyword spotting", submitted_by=bob)
     write_logs(run(other, list(small.gpus.all()[:1])), 100)
     waiting = job(vision, "large batch", min_gpus=4, max_gpus=4)
@@ -188,26 +188,26 @@ def write_logs(attempt: Any, lines: int) -> None:
         write(attempt, str(rank), bytes(data), marks)
 
 
-def tell_training(attempt: Any, steps: int, done: float) -> None:
-    """As ``schedulearn_train`` tells it, on three ranks, of which the last is slow; the scheduler has chosen larger batches."""
+def write_metrics(attempt: Any, steps: int, done: float) -> None:
+    """Write what ``schedulearn_train`` reports on three ranks, the last one slow. The scheduler enlarged batches."""
     import json
     import time
 
-    chance, now, told = random.Random(steps), time.time(), []
+    chance, now, records = random.Random(steps), time.time(), []
     for step in range(0, steps + 1, 10):
         about = {"at": now - 0.12 * (steps - step), "step": step}
         loss = 2.3 * 0.9985**step + 0.05 + chance.gauss(0, 0.06) * 0.9995**step
         batch = 256 if step < steps / 3 else 320 if step < steps / 2 else 384
         facts = {"epoch": step // 150, "done": done * step / steps, "batch": batch, "ranks": 3}
         seconds = chance.uniform(0.065, 0.075) + batch / 5000
-        told.append({"kind": "step", **about, **facts, "seconds": seconds, "loss": loss})
+        records.append({"kind": "step", **about, **facts, "seconds": seconds, "loss": loss})
         if step % 150 == 0:
             value = 1 - 0.9 * 0.998**step + chance.gauss(0, 0.005)
-            told.append({"kind": "metric", **about, "name": "validation/accuracy", "value": value})
+            records.append({"kind": "metric", **about, "name": "validation/accuracy", "value": value})
     columns = {"samples": [128, 128, 128], "computing": [0.071, 0.069, 0.131], "waiting": [0.072, 0.074, 0.012]}
     columns |= {"expected": [0.0702, 0.0696, 0.124], "error": [0.021, 0.018, 0.064]}
-    told.append({"kind": "ranks", "at": now, "step": steps, "first": 0, **columns})
-    write(attempt, "metrics", "".join(f"{json.dumps(each)}\n" for each in told).encode(), label="metrics")
+    records.append({"kind": "ranks", "at": now, "step": steps, "first": 0, **columns})
+    write(attempt, "metrics", "".join(f"{json.dumps(each)}\n" for each in records).encode(), label="metrics")
 
 
 def leave_outputs(attempt: Any) -> None:

@@ -120,12 +120,12 @@ def postgres() -> Iterator[str]:
 
 
 def wait_until_ready(programs: Path, folder: str, port: int) -> None:
-    """It listens before it lets anybody in."""
+    """PostgreSQL listens before it accepts clients."""
     until = time.monotonic() + START_SECONDS
     ask = [str(programs / "pg_isready"), "-q", "-h", folder, "-p", str(port)]
     while subprocess.run(ask, check=False).returncode:
         if time.monotonic() > until:
-            raise RuntimeError(f"PostgreSQL on port {port} let nobody in within {START_SECONDS} s")
+            raise RuntimeError(f"PostgreSQL on port {port} did not accept clients within {START_SECONDS} s")
         time.sleep(0.05)
 
 

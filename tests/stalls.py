@@ -1,7 +1,8 @@
 """Find attempts that hold GPUs although none of their ranks can train: for the crash points and the fault tests.
 
-The portal says which attempts hold GPUs; engines or the ranks themselves say what is alive. A ring with fewer ranks than
-its job's minimum counts as none: its ranks wait for each other, and its driver may or may not end them.
+The portal reports which attempts hold GPUs; engines or the ranks themselves report what is alive. A ring with
+fewer ranks than its job's minimum counts as none: its ranks wait for each other, and its driver may or may not end
+them.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""An outside judge of containers: looks at every one that the tests make Schedulearn start, by what the engine says.
+"""An outside judge of containers: it checks the engine's description of each one that Schedulearn starts in the tests.
 
 It does not use our own host configuration, so a mistake there shows here. ``tests/run.py`` has it watch the engine
 that most tests share; a test with an engine of its own has that watched itself.
@@ -37,10 +37,10 @@ def violations(found: dict[str, Any]) -> list[str]:
         "has /tmp of bounded size": "size=" in (host.get("Tmpfs") or {}).get("/tmp", ""),  # noqa: S108
         "has no or its attempt's network": host["NetworkMode"] == "none" or host["NetworkMode"].startswith("sl-"),
         "sees only its own folders": set(mounts) <= PLACES,
-        "cannot write what it is told": not mounts.get("/run/schedulearn/control", {"RW": False})["RW"],
+        "cannot write to its control folder": not mounts.get("/run/schedulearn/control", {"RW": False})["RW"],
         "asks no name server of the machine": host["NetworkMode"] == "none" or host["Dns"] == ["127.0.0.1"],
         "sees no engine socket": not any("docker.sock" in mount["Source"] for mount in mounts.values()),
-        "is told of no GPU by name": not any(line.startswith(("NVIDIA_", "CUDA_")) for line in config["Env"] or []),
+        "has no GPU variables": not any(line.startswith(("NVIDIA_", "CUDA_")) for line in config["Env"] or []),
         **{f"has no {key}": not host.get(key) for key in EMPTY},
     }
     return [rule for rule, holds in rules.items() if not holds]

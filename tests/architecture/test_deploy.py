@@ -45,7 +45,7 @@ def test_no_process_is_forgotten() -> None:
     assert {path.stem for path in SYSTEMD.iterdir()} == {f"schedulearn-{name}" for name in (*PORTAL, "agent")}
 
 
-def test_every_variable_is_read_by_somebody() -> None:
+def test_every_variable_of_the_examples_is_read() -> None:
     example = variables_of(ROOT / "deploy" / "lab.env.example")
     assert {"DATABASE_URL", "SECRET_KEY", "EMAIL_HOST_PASSWORD"} <= example
     assert example <= read_by("portal/settings.py", "deploy/compose.yaml")

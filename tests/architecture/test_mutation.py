@@ -130,7 +130,7 @@ def test_of_two_functions_with_one_name_the_modules_name_decides(tree: Path) -> 
         (mutant("half", "number // 2", "(number // 2)"), "changes nothing"),
     ],
 )
-def test_a_fault_that_cannot_be_applied_says_why(tree: Path, wrong: Mutant, sentence: str) -> None:
+def test_a_mutant_that_cannot_be_applied_is_refused_with_the_reason(tree: Path, wrong: Mutant, sentence: str) -> None:
     with pytest.raises(CatalogueError, match=sentence):
         Sources(tree).place(wrong)
 

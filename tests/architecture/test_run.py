@@ -258,7 +258,7 @@ ENGINE = Layer("engine", "", (), "", needs=frozenset({Need.ENGINE}))
 PLAIN = Layer("plain", "", (), "")
 
 
-def test_without_installing_it_leaves_out_what_needs_more_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_installing_it_reports_layers_that_lack_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         execution, "missing_packages", lambda needs: ["chromium", "nodejs"] if Need.CHROMIUM in needs else []
     )

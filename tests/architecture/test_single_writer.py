@@ -44,8 +44,8 @@ def writes(tree: ast.AST, in_models: bool = False) -> Iterator[tuple[int, str]]:
         if isinstance(node, ast.Call):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             if name in WRITING_CALLS:
-                said = {keyword.arg for keyword in node.keywords if keyword.arg} | set(_texts(node))
-                yield from ((node.lineno, column) for column in sorted(said & OWNED))
+                named = {keyword.arg for keyword in node.keywords if keyword.arg} | set(_texts(node))
+                yield from ((node.lineno, column) for column in sorted(named & OWNED))
 
 
 def _is_self(node: ast.expr) -> bool:

@@ -23,7 +23,7 @@ BARE = {
         "Dns": [],
     },
 }
-"""What an engine says of ``docker create IMAGE`` without any option."""
+"""What an engine reports of a container from ``docker create IMAGE`` without options."""
 
 
 def test_a_container_without_any_protection_breaks_the_policy() -> None:
@@ -43,7 +43,7 @@ def test_a_protection_missing_alone_is_noticed() -> None:
 
 
 @pytest.mark.timeout(20)
-def test_a_watch_that_sees_nothing_says_so() -> None:
+def test_a_watch_that_sees_nothing_reports_it() -> None:
     with watching("unix:///nowhere/docker.sock") as watch:
         pass
     assert watch.broken and not watch.seen

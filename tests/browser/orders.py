@@ -140,7 +140,7 @@ def running_job() -> dict[str, int]:
 
 
 def write(container: int, name: str, text: str, first_ms: int = 0, step_ms: int = 0) -> int:
-    """Appends text; each line gets a mark when ``step_ms`` says how far apart they were written."""
+    """Append text. With ``step_ms``, each line gets a mark that many milliseconds after the previous one."""
     data = text.encode()
     stream = logs.open_stream(
         Container.objects.get(pk=container), name, "set-up" if name == "setup" else f"rank {name}"
@@ -192,7 +192,7 @@ def lab_at_work(node: str = "gpu-delta") -> dict[str, Any]:
 
 
 def turn() -> dict[str, int]:
-    """The scheduler turns, and all agents do at once as they are told."""
+    """Run one scheduling cycle, after which all agents carry out its orders at once."""
     from tests.portal import control_world as lab
 
     done = lab.turn()

@@ -38,7 +38,7 @@ class Visitor:
         self.complaints: list[str] = []
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on(
-            "console", lambda said: self.complaints.append(said.text) if "Security Policy" in said.text else None
+            "console", lambda line: self.complaints.append(line.text) if "Security Policy" in line.text else None
         )
 
     def go(self, path: str) -> None:

@@ -40,7 +40,7 @@ LOOKS = [
 
 @pytest.mark.parametrize("page", LOOKS, indirect=True, ids=["light", "dark", "phone"])
 @pytest.mark.thorough
-def test_nobody_is_kept_out_of_the_waiting_card(portal: Portal, lab: dict[str, Any], page: Page) -> None:
+def test_the_waiting_card_is_accessible(portal: Portal, lab: dict[str, Any], page: Page) -> None:
     for address in (f"/jobs/{lab['waits']}/", f"/jobs/{lab['waits']}/help"):
         page.goto(portal.url + address)
         expect(page.get_by_text("it starts now.")).to_be_visible()

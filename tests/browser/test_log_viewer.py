@@ -205,7 +205,7 @@ def test_after_the_server_was_killed_nothing_is_missing_and_nothing_comes_twice(
     expect(page.locator("[data-log=count]")).to_have_text("1")
 
 
-def test_it_says_when_the_job_has_ended_and_the_page_shows_it(page: Page, portal: Portal, job: dict[str, int]) -> None:
+def test_log_and_page_show_that_the_job_has_ended(page: Page, portal: Portal, job: dict[str, int]) -> None:
     portal.ask("write", container=job["container"], name="0", text="done\n")
     open_log(page, portal, job)
     assert portal.ask("finish", container=job["container"]) == "SUCCEEDED"

@@ -77,7 +77,7 @@ def test_a_folder_is_chosen_and_keeps_its_paths(page: Page, tmp_path: Path) -> N
     assert CodeVersion.objects.get().upload_name == "my code/"
 
 
-def test_a_refusal_is_said_in_place_and_the_next_try_works(page: Page) -> None:
+def test_a_refusal_is_shown_in_place_and_the_next_upload_works(page: Page) -> None:
     drop(page, "code.zip", corpus.raw_zip(corpus.Part("ok.py"), corpus.Part("../evil.py")))
     alert = page.locator("[data-error]")
     expect(alert).to_contain_text("../evil.py")

@@ -33,7 +33,7 @@ def product(tmp_path: Path) -> Iterator[Product]:
 
 @pytest.fixture
 def page(product: Product, browser: Browser) -> Page:
-    """Of somebody who has just been given an account."""
+    """The page of a user whose account is new."""
     product.shell(
         "from portal.accounts.models import User; "
         f"User.objects.create_user('newcomer', 'newcomer@example.org', {PASSWORD!r})"
@@ -55,12 +55,12 @@ def drop(page: Page, script: str) -> None:
 
 
 def succeeds(page: Page, line: str) -> None:
-    """The log has it, and the job has come to its end."""
+    """Wait until the log has a matching line and the job has succeeded."""
     expect(page.locator(".log-text", has_text=re.compile(line)).first).to_be_visible(timeout=JOB_SECONDS * 1000)
     expect(page.locator(".badge", has_text="succeeded").first).to_be_visible(timeout=JOB_SECONDS * 1000)
 
 
-def test_the_tutorial_is_as_it_says(product: Product, page: Page) -> None:
+def test_the_tutorial_works_as_written(product: Product, page: Page) -> None:
     plain, elastic = scripts()
 
     page.get_by_role("link", name="Projects").first.click()

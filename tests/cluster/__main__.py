@@ -76,8 +76,8 @@ def play(wanted: list[Fault], rows: list[Row], seed: int, times: int, minutes: f
             # By its place among all faults, so that one alone is carried out as it was with the others.
             row = carry_out(on, fault, seed * 1000 + [each.key for each in FAULTS].index(fault.key) * 10, count)
             print(row.text(), flush=True)
-            for said in [*row.complaints, *row.slow]:
-                print(f"      {said}", flush=True)
+            for complaint in [*row.complaints, *row.slow]:
+                print(f"      {complaint}", flush=True)
             rows.append(row)
             left.remove(fault)
             kept.save(file, seed, rows)
@@ -96,9 +96,9 @@ def report(rows: list[Row], left: list[Fault], whole: bool) -> None:
     complaints, late = sum(len(row.complaints) for row in rows), sum(len(row.slow) for row in rows)
     print(f"\n{len(rows)} faults, {injections} injections, {jobs} jobs: {complaints} complaints, {late} late")
     if left:
-        print(f"not carried out for want of time: {', '.join(fault.key for fault in left)}")
+        print(f"not carried out, for lack of time: {', '.join(fault.key for fault in left)}")
     elif whole and jobs < JOBS:
-        print(f"fewer than {JOBS} jobs: this says too little")
+        print(f"fewer than {JOBS} jobs: too few for a conclusion")
 
 
 def write(rows: list[Row], seed: int) -> None:

@@ -1,4 +1,4 @@
-"""What stands between an agent and its engine when the engine shall seem slow or broken."""
+"""A proxy between an agent and its engine, which makes the engine seem slow or broken."""
 
 import os
 import selectors
@@ -18,21 +18,21 @@ CUT_BYTES = 120
 
 
 class Between:
-    """A socket that passes on to another one, in its present mood: each connection keeps the one it began with."""
+    """A socket that forwards to another one. A new mood applies to new connections; open ones keep theirs."""
 
-    def __init__(self, door: Path, behind: Path) -> None:
+    def __init__(self, front: Path, behind: Path) -> None:
         self.behind = behind
         self.mood: Mood = "well"
-        door.unlink(missing_ok=True)
-        self._door = socket.socket(socket.AF_UNIX)
-        self._door.bind(str(door))
-        self._door.listen(64)
+        front.unlink(missing_ok=True)
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(front))
+        self._listener.listen(64)
         threading.Thread(target=self._serve, daemon=True).start()
 
     def _serve(self) -> None:
         while True:
             try:
-                caller, _ = self._door.accept()
+                caller, _ = self._listener.accept()
             except OSError:
                 return
             threading.Thread(target=self._carry, args=(caller, self.mood), daemon=True).start()
@@ -62,4 +62,4 @@ class Between:
                             return
 
     def close(self) -> None:
-        self._door.close()
+        self._listener.close()

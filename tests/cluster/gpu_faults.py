@@ -29,8 +29,8 @@ def uuid_of(machine: Machine, slot: int) -> str:
     return f"GPU-{uuid5(NAMESPACE_DNS, f'{machine.name} {slot}')}"
 
 
-def tell(machine: Machine, **of_first: Any) -> None:
-    """The state of its GPUs; ``of_first`` is what is special about the one with ``index``."""
+def write_gpus(machine: Machine, **of_first: Any) -> None:
+    """Write the state of a machine's GPUs; ``of_first`` is what is special about the one with ``index``."""
     index = of_first.pop("index", -1)
     rows = [{"uuid": uuid_of(machine, slot), "lost": False, "ecc": 0} for slot in range(SLOTS)]
     if index >= 0:
@@ -55,10 +55,10 @@ def pretended_gpus(scene: Scene) -> Callable[[], None]:
         machine.engine.kill()
         machine.engine.hooks = folder
         machine.engine.start()
-        told = {"PYTHONPATH": str(PRETENDED), "PRETENDED_GPUS": str(folder), "SCHEDULEARN_CPU_SLOTS": ""}
-        scene.lab.agent_env[machine.name] = told
+        env = {"PYTHONPATH": str(PRETENDED), "PRETENDED_GPUS": str(folder), "SCHEDULEARN_CPU_SLOTS": ""}
+        scene.lab.agent_env[machine.name] = env
         restart(scene, machine)
-        tell(machine)  # once it runs: one that finds GPUs at its start wants environments for them
+        write_gpus(machine)  # once it runs: an agent that finds GPUs at its start requires environments for them
     wait_for("the GPUs are there", lambda: len(rows_of(scene, "cuda")) == MACHINES * SLOTS, 60, every=0.5)
 
     def back() -> None:
@@ -88,8 +88,8 @@ def rows_of(scene: Scene, kind: str) -> list[dict[str, Any]]:
 
 
 def gpu_fails(scene: Scene) -> None:
-    """Its driver tells of an error, counts one in its memory, or loses it. The job goes elsewhere, and back comes the GPU
-    by an admin's hand."""
+    """The driver reports an error of a GPU, counts one in its memory, or loses it. The job runs elsewhere, and an admin
+    returns the GPU to service."""
     for _ in range(SLOTS * MACHINES + 2):
         scene.client.submit(scene.rng.uniform(15, 25))
     run: Run = wait_for("a job has a GPU", lambda: next((run for run in living(scene)), None), 60)
@@ -102,12 +102,13 @@ def gpu_fails(scene: Scene) -> None:
         new.write_text(f"{index} {scene.rng.choice((48, 74, 79, 95, 119))}")
         new.rename(gpus_of(machine) / f"xid-{scene.rng.getrandbits(40)}")
     else:
-        tell(machine, index=index, **({"ecc": scene.rng.randrange(1, 100_000)} if way == "ecc" else {"lost": True}))
+        error: dict[str, Any] = {"ecc": scene.rng.randrange(1, 100_000)} if way == "ecc" else {"lost": True}
+        write_gpus(machine, index=index, **error)
 
     def row() -> dict[str, Any] | None:
         return next((gpu for gpu in rows_of(scene, "cuda") if gpu["uuid"] == uuid), None)
 
-    def told() -> bool:
+    def quarantined() -> bool:
         found = row()
         return found is not None and bool(found["quarantined_at"] and found["quarantine_reason"])
 
@@ -115,9 +116,9 @@ def gpu_fails(scene: Scene) -> None:
         mine = [each for each in scene.judge.seen() if each.job == run.job]
         return any(each.number > run.number and each.gpus[0] != uuid or each.code is not None for each in mine)
 
-    scene.within(20, f"the admin is told of {uuid} ({way})", told)
+    scene.within(20, f"the portal shows {uuid} in quarantine ({way})", quarantined)
     scene.within(60, f"the job of {uuid} runs elsewhere ({way})", elsewhere)
-    tell(machine)
+    write_gpus(machine)
     wait_for(f"{uuid} is well", lambda: (found := row()) is not None and found["healthy"], 30)
     number = row()
     assert number is not None

@@ -2,8 +2,8 @@
 
 Its witnesses: the jobs themselves (``witness_job.py``) over a socket in each machine's /data, which the kernel closes
 the moment a job's process is gone; a lock on a file for each GPU, which the job holds while it has the GPU; the engines'
-own lists; and the client's history of what it submitted and was answered. What the portal says in the end (states, logs)
-is what is judged.
+own lists; and the client's history of what it submitted and was answered. What the portal reports in the end (states,
+logs) is what is judged.
 
     Run           one process of one job, from its first word to its death
     Asked         one submit, with what must become of it
@@ -26,7 +26,7 @@ from tests.cluster.machines import Machine
 from tests.cluster.witness_job import lines
 
 PIPE_BYTES = 65_536
-"""What a process that is killed may have written and nobody could read."""
+"""The capacity of a pipe: so much of what a killed process wrote may never have been read."""
 MARKER = b"[schedulearn] "
 """Begins a remark of ours within a log."""
 FINAL = ("SUCCEEDED", "FAILED", "CANCELLED")
@@ -40,11 +40,11 @@ class Run:
     number: int = 0
     gpus: tuple[str, ...] = ()
     wrote: int = 0
-    """Lines, by its own word, after they were written."""
+    """Lines that it reported, after it wrote them."""
     code: int | None = None
-    """What it said it would end with; None when it never came to that."""
+    """The exit code that it announced; None if it never got that far."""
     taken: str = ""
-    """A GPU it was given that somebody else holds."""
+    """A GPU that it was given while another process held it."""
     ended: float | None = None
 
     def overlaps(self, other: "Run") -> bool:
@@ -102,7 +102,7 @@ def judged(
     rules: Rules,
     lost_machines: Iterable[str] = (),
 ) -> list[str]:
-    """``finals``: job -> state; ``logs``: (job, attempt's number) -> bytes, both as the portal tells in the end."""
+    """``finals``: job -> state; ``logs``: (job, attempt's number) -> bytes, both as the portal has them in the end."""
     asked, by_job = list(asked), defaultdict[int, list[Run]](list)
     for run in runs:
         by_job[run.job].append(run)
@@ -113,10 +113,10 @@ def judged(
             complaints.append(f"{each.key} was never accepted: answers {each.answers}")
         if 500 in each.answers:
             complaints.append(f"{each.key} was answered 500")
-    complaints += [f"job {job} ran and nobody submitted it" for job in by_job if job not in known]
+    complaints += [f"job {job} ran, but was never submitted" for job in by_job if job not in known]
     if len(known) < sum(each.job is not None for each in asked):
         complaints.append("two submits became one job")
-    complaints += [f"job {job} is of nobody's submit" for job in finals if job not in known]
+    complaints += [f"job {job} exists without a submit" for job in finals if job not in known]
     for job, what in known.items():
         mine = sorted(by_job[job], key=lambda run: run.began)
         complaints += of_job(what, mine, finals.get(job, "gone"), rules)
@@ -173,15 +173,15 @@ def judged_rings(asked: Iterable[RingAsked], ranks: Iterable[Run], finals: Mappi
 def of_log(run: Run, log: bytes, lost: bool, unread: int = PIPE_BYTES) -> list[str]:
     """``lost``: its machine lost power, and with it what was not yet read from the pipe. ``unread``: bytes that may be
     missing at the end of what a killed process wrote."""
-    said = lines(run.job, run.number, 0, run.wrote)
-    ahead = lines(run.job, run.number, run.wrote, run.wrote + 1 + max(0, len(log) - len(said)) // 20)
+    reported = lines(run.job, run.number, 0, run.wrote)
+    ahead = lines(run.job, run.number, run.wrote, run.wrote + 1 + max(0, len(log) - len(reported)) // 20)
     where = f"log of job {run.job}, attempt {run.number}"
-    if run.code is not None and not lost and log != said:
-        return [f"the {where} has {len(log)} bytes, {first_difference(log, said)}; written were {len(said)}"]
-    if not (said + ahead).startswith(log):
-        return [f"the {where} is not what was written: {first_difference(log, said + ahead)}"]
-    if not lost and len(log) < len(said) - unread:
-        return [f"the {where} lacks {len(said) - len(log)} bytes"]
+    if run.code is not None and not lost and log != reported:
+        return [f"the {where} has {len(log)} bytes, {first_difference(log, reported)}; written were {len(reported)}"]
+    if not (reported + ahead).startswith(log):
+        return [f"the {where} is not what was written: {first_difference(log, reported + ahead)}"]
+    if not lost and len(log) < len(reported) - unread:
+        return [f"the {where} lacks {len(reported) - len(log)} bytes"]
     return []
 
 
@@ -217,11 +217,11 @@ class Judge:
             (data / "locks").mkdir(parents=True)
             for slot in range(slots):
                 (data / "locks" / f"cpu-{slot}").touch(0o644)
-            door = socket.socket(socket.AF_UNIX)
-            door.bind(str(data / "judge.sock"))
+            listener = socket.socket(socket.AF_UNIX)
+            listener.bind(str(data / "judge.sock"))
             (data / "judge.sock").chmod(0o666)
-            door.listen(128)
-            self._selector.register(door, selectors.EVENT_READ, machine.name)
+            listener.listen(128)
+            self._selector.register(listener, selectors.EVENT_READ, machine.name)
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
 
@@ -240,16 +240,16 @@ class Judge:
                         self._selector.register(link, selectors.EVENT_READ, None)
 
     def _hear(self, link: Any, now: float) -> None:
-        run, heard = self._links[link]
+        run, buffer = self._links[link]
         try:
-            said = link.recv(1 << 20)
+            received = link.recv(1 << 20)
         except BlockingIOError:
             return
         except OSError:
-            said = b""
-        heard += said
-        *whole, rest = bytes(heard).split(b"\n")
-        heard[:] = rest
+            received = b""
+        buffer += received
+        *whole, rest = bytes(buffer).split(b"\n")
+        buffer[:] = rest
         for line in whole:
             word = json.loads(line)
             if "job" in word:
@@ -258,7 +258,7 @@ class Judge:
                 (self.ranks if word.get("ring") else self.runs).append(run)
             run.wrote = word.get("wrote", run.wrote)
             run.code = word.get("end", run.code)
-        if not said:
+        if not received:
             run.ended = now
             self._selector.unregister(link)
             del self._links[link]

@@ -10,7 +10,7 @@ from tests.cluster.matrix import Row
 from tests.cluster.scene import Fault
 
 BESIDE_SECONDS = 45.0
-"""About what a row takes besides its injections: its jobs end, every GPU is tried, nothing is left."""
+"""About the time that a row takes in addition to its injections: its jobs end, every GPU is tried, nothing is left."""
 
 
 def save(path: Path, seed: int, rows: Iterable[Row]) -> None:

@@ -68,7 +68,7 @@ class Lab(Product):
     # programs
 
     def start(self, name: str) -> None:
-        """Several schedulers may run: what follows a colon in their names tells them apart."""
+        """Start a process. Several schedulers may run; the part of their names after a colon distinguishes them."""
         kind, _, which = name.partition(":")
         where = f"ssl:{self.port}:privateKey={self.key_file}:certKey={self.cert_file}:interface={self.lan.address}"
         argv = {
@@ -135,13 +135,13 @@ class Lab(Product):
 
     def start_all(self) -> None:
         self.migrate()
-        said = self.shell(MAKE_ADMIN.format(password=PASSWORD) + JOIN_TOKEN * len(self.lan.machines))
-        self.token = re.search(r"TOKEN (\S+)", said).group(1)  # type: ignore[union-attr]
+        output = self.shell(MAKE_ADMIN.format(password=PASSWORD) + JOIN_TOKEN * len(self.lan.machines))
+        self.token = re.search(r"TOKEN (\S+)", output).group(1)  # type: ignore[union-attr]
         self.start("web")
         self.start("scheduler")
         self.start("worker")
         wait_for("the portal answers", self.answers, 180)
-        for machine, join_token in zip(self.lan.machines, re.findall(r"JOIN (\S+)", said), strict=True):
+        for machine, join_token in zip(self.lan.machines, re.findall(r"JOIN (\S+)", output), strict=True):
             self.start_agent(machine, join_token)
         wait_for("all nodes are ready", self.nodes_ready, 600, every=0.5)
 

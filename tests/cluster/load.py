@@ -133,7 +133,7 @@ class Client:
 
 
 class Load(threading.Thread):
-    """Submits jobs of all kinds at a steady pace until it is told to end; cancels some."""
+    """Submits jobs of all kinds at a steady pace until it is asked to end; cancels some."""
 
     def __init__(self, client: Client, pace_seconds: float, longest_seconds: float) -> None:
         super().__init__(daemon=True)
@@ -168,9 +168,9 @@ class Load(threading.Thread):
 
 
 class Inspector(threading.Thread):
-    """Compares which jobs the portal says are running with the processes that live, until it is asked to end.
+    """Compares the jobs that the portal lists as running with the processes that live, until it is asked to end.
 
-    Whose witnesses are quiet holds GPUs for nothing. While the portal does not answer, nothing can be held against it.
+    A job without living processes wastes its GPUs. While the portal does not answer, nothing is held against it.
     """
 
     def __init__(self, client: Client, living: Callable[[], Iterable[Run]]) -> None:

@@ -33,7 +33,7 @@ class Row:
     slow: list[str] = field(default_factory=list)
     seconds: float = 0.0
     starved: float = 0.0
-    """The longest that a thread of ours, ready to run, was not let: how much the machine had to do besides."""
+    """Seconds that a thread of ours, ready to run, had to wait at most: how busy the machine was with other work."""
 
     def text(self) -> str:
         outcome = "as it must be" if not self.complaints else f"{len(self.complaints)} COMPLAINTS"

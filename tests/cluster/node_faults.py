@@ -184,11 +184,11 @@ def engine_is_broken(scene: Scene) -> None:
 
 
 def orphans_appear(scene: Scene) -> None:
-    """A container and a network that nobody wants, with this node's labels, and the same of somebody else's node."""
+    """A container and a network appear that no attempt needs, with this node's labels, and two with another's."""
     machine, number = scene.machine(), 9_000_000 + scene.rng.randrange(1_000_000)
     identity = json.loads((machine.folder / "agent" / "node.json").read_text())
     ours = make_orphan(scene, machine, number, identity["installation"], str(identity["node"]))
-    foreign = make_orphan(scene, machine, number + 1, "somebody-else", "1")
+    foreign = make_orphan(scene, machine, number + 1, "another-lab", "1")
 
     def there() -> set[str]:
         containers = machine.docker("ps", "-a", "--format", "{{.Names}}").stdout.decode().split()
@@ -196,7 +196,7 @@ def orphans_appear(scene: Scene) -> None:
         return {*containers, *networks}
 
     scene.within(60, f"orphans of {machine.name} are gone", lambda: not there() & ours)
-    assert foreign <= there(), "what belongs to somebody else was removed"
+    assert foreign <= there(), "what belongs to another installation was removed"
     container, network = sorted(foreign, key=len, reverse=True)
     machine.docker("rm", "-f", container)
     machine.docker("network", "rm", network)
@@ -207,14 +207,14 @@ def make_orphan(scene: Scene, machine: Machine, job: int, installation: str, nod
     container, network = identity.engine_name(f"sl-{job}-a1-0"), identity.engine_name(f"sl-{job}-a1")
     labels = {"installation": installation, "node": node, "name": f"sl-{job}-a1-0", "job": job, "attempt": job}
     labels |= {"epoch": 1, "network": network}
-    said = [part for key, value in labels.items() for part in ("--label", f"sl.{key}={value}")]
-    machine.docker("run", "-d", "--network", "none", "--name", container, *said, scene.lab.base_image, "sleep", "900")
-    machine.docker("network", "create", "--internal", *said[:4], network)
+    flags = [part for key, value in labels.items() for part in ("--label", f"sl.{key}={value}")]
+    machine.docker("run", "-d", "--network", "none", "--name", container, *flags, scene.lab.base_image, "sleep", "900")
+    machine.docker("network", "create", "--internal", *flags[:4], network)
     return {container, network}
 
 
 def container_vanishes(scene: Scene) -> None:
-    """Somebody removes a running job's container behind the agent's back."""
+    """A running job's container is removed behind the agent's back."""
     run = wait_for("a job runs", lambda: next(iter(scene.judge.living()), None), 60)
     machine = scene.lab.machine(run.machine)
     found = machine.docker("ps", "-aq", "--filter", f"label=sl.job={run.job}").stdout.decode().split()

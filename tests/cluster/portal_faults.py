@@ -211,8 +211,8 @@ def clocks(scene: Scene) -> Callable[[], None]:
         set_clock(scene, name, "+0")
 
     def variables(name: str) -> dict[str, str]:
-        told = {"FAKETIME_TIMESTAMP_FILE": str(clock_file(scene, name)), "FAKETIME_CACHE_DURATION": "1"}
-        return {"LD_PRELOAD": library, "FAKETIME_DONT_FAKE_MONOTONIC": "1", **told}
+        clock = {"FAKETIME_TIMESTAMP_FILE": str(clock_file(scene, name)), "FAKETIME_CACHE_DURATION": "1"}
+        return {"LD_PRELOAD": library, "FAKETIME_DONT_FAKE_MONOTONIC": "1", **clock}
 
     def restart() -> None:
         for name in ("web", "scheduler", "worker", f"agent:{machine.name}"):

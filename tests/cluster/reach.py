@@ -22,12 +22,12 @@ both = selectors.DefaultSelector()
 for place in sys.argv[1:]:
     address, _, port = place.rpartition(":")
     kind = socket.SOCK_DGRAM if port.startswith("u") else socket.SOCK_STREAM
-    door = socket.socket(socket.AF_INET, kind)
-    door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    door.bind((address, int(port.lstrip("u"))))
+    listener = socket.socket(socket.AF_INET, kind)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((address, int(port.lstrip("u"))))
     if kind == socket.SOCK_STREAM:
-        door.listen(64)
-    both.register(door, selectors.EVENT_READ, kind)
+        listener.listen(64)
+    both.register(listener, selectors.EVENT_READ, kind)
 print("listening", flush=True)
 while True:
     for key, _ in both.select():
@@ -45,10 +45,10 @@ def reaches(target):
         if kind == "tcp":
             socket.create_connection((address, port), timeout=2).close()
         else:
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as door:
-                door.settimeout(2)
-                door.sendto(b"who is there", (address, port))
-                door.recv(100)
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
+                link.settimeout(2)
+                link.sendto(b"who is there", (address, port))
+                link.recv(100)
     except OSError:
         return name, False
     return name, True
@@ -57,10 +57,10 @@ with ThreadPoolExecutor(32) as many:
 """
 RANK = f"""
 import socket, time
-door = socket.create_server(("0.0.0.0", {TALK}), backlog=64)
+server = socket.create_server(("0.0.0.0", {TALK}), backlog=64)
 print("listening", flush=True)
 while True:
-    door.accept()[0].close()
+    server.accept()[0].close()
 """
 
 
@@ -109,12 +109,12 @@ def bridge_of(machine: Machine, found: dict[str, Any]) -> str:
 
 
 def ask(asker: Inside, targets: Sequence[Target]) -> dict[str, bool]:
-    said = asker.machine.docker("exec", asker.id, "python3", "-c", PROBE, _written(targets)).stdout
-    return dict(json.loads(said))
+    output = asker.machine.docker("exec", asker.id, "python3", "-c", PROBE, _written(targets)).stdout
+    return dict(json.loads(output))
 
 
 def ask_machine(machine: Machine, targets: Sequence[Target]) -> dict[str, bool]:
-    """The same from the node itself, so that a "no" from inside says something."""
+    """Ask the same on the node itself: a "no" from inside proves something only if this is a "yes"."""
     return dict(json.loads(machine.run(sys.executable, "-c", PROBE, _written(targets))))
 
 

@@ -1,7 +1,7 @@
-"""A training without libraries: steps of gradient descent on noisy data, with a checkpoint when it is told to stop.
+"""A training job without libraries: gradient descent on noisy data, with a checkpoint when it is asked to stop.
 
-Each step prints its loss as exactly as a float can be printed, so that a run that went on elsewhere can be compared with
-one that nobody disturbed. It ends when /data has a file called "enough".
+Each step prints its loss as exactly as a float can be printed, so that a run that continued elsewhere can be compared
+with an undisturbed one. It ends when /data has a file called "enough".
 """
 
 import json
@@ -37,16 +37,16 @@ def fresh() -> dict:
 def main() -> None:
     kept = Path(os.environ["SCHEDULEARN_CHECKPOINTS"]) / "deep" / "state.json"
     enough = Path(os.environ["SCHEDULEARN_DATA"]) / "enough"
-    told = []
-    signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
+    signals = []
+    signal.signal(signal.SIGTERM, lambda number, frame: signals.append(number))
     state = json.loads(kept.read_text()) if kept.exists() else fresh()
     print(f"begins after step {state['step']} with {os.listdir(kept.parent.parent)}", flush=True)
     for loss in losses(state):
         print(f"step {state['step']} loss {loss!r}", flush=True)
-        if told or enough.exists():
+        if signals or enough.exists():
             break
         time.sleep(0.1)
-    if told:
+    if signals:
         reason = json.loads(Path(os.environ["SCHEDULEARN_NOTICE"]).read_text())["reason"]
         kept.parent.mkdir(exist_ok=True)
         kept.with_suffix(".new").write_text(json.dumps(state))

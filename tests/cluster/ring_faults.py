@@ -35,7 +35,7 @@ FAILURES: tuple[tuple[bool, Failure], ...] = tuple(
 
 
 class Ring:
-    """One job on three ranks, elastic or not, that counts steps until it is told that it is enough."""
+    """One job on three ranks, elastic or not, that counts steps until its file ``enough-<job>`` exists."""
 
     def __init__(self, scene: Scene, elastic: bool, failure: Failure | None = None, least: int | None = None) -> None:
         """``least``: its minimum, if it is not the usual one."""

@@ -13,7 +13,7 @@ from tests.system.product import wait_for
 
 HERE = Path(__file__).resolve().parent
 SCRIPTS = {"horovod": (HERE / "ring_job.py").read_text(), "torchrun": (HERE / "torch_job.py").read_text()}
-"""Each prints a line for each step, until a file says that it is enough."""
+"""Each prints a line for each step, until a file called ``enough`` exists."""
 ENVIRONMENT = "pytorch-horovod"
 NUMBERS = itertools.count(1)
 START_SECONDS = 120
@@ -115,13 +115,13 @@ class Run:
         wait_for("another driver", lambda: self.events("driver"), 60)
         self.finish()
         assert self.did_every_step_once()
-        self.tells_what_each_change_cost()
+        self.reports_what_each_change_cost()
 
-    def tells_what_each_change_cost(self) -> None:
+    def reports_what_each_change_cost(self) -> None:
         changes = self.it.get(f"jobs/{self.job}/band/")["changes"]
         assert [(change["before"], change["after"]) for change in changes] == [(1, 2), (2, 3), (3, 2)]
         assert changes[2]["cause"].endswith(f"ode {self.first.name} is being drained.")
-        # Of the last one it may not be told before the end. Less a usual step, a quick change costs nothing: 0.
+        # The last one's may be unknown until the end. A usual step is subtracted, so that a quick change costs 0.
         costs = [change["cost_seconds"] for change in changes]
         assert all(cost is None or 0 <= cost < START_SECONDS for cost in costs) and None not in costs[:2], costs
 
@@ -140,12 +140,12 @@ class Run:
         """What rank 0 printed last is on the disk of the dark machine, but for what was still on its way there."""
         logs = (self.first.folder / "agent" / "containers").glob(f"sl-{self.job}-*/scribe/log/0.log")
         on_disk = [step for log in logs for step in steps_in(log.read_text())]
-        said = self.log()
-        kept = max(int(step) for step in re.findall(r"is rank 0 of 2 at step (\d+)", said))
+        printed = self.log()
+        kept = max(int(step) for step in re.findall(r"is rank 0 of 2 at step (\d+)", printed))
         on_its_way = range(max(on_disk) + 1, kept + 1)
-        assert {*self.steps(), *on_disk, *on_its_way} == set(range(1, self.last() + 1)), said
+        assert {*self.steps(), *on_disk, *on_its_way} == set(range(1, self.last() + 1)), printed
         again = {step for step, times in Counter(self.steps()).items() if times > 1}
-        assert again <= {kept + 1}, f"steps {again} were done again:\n{said}"
+        assert again <= {kept + 1}, f"steps {again} were done again:\n{printed}"
 
     @contextmanager
     def first_machine_in_the_dark(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""What fault tests run as a ring over machines: each rank tells the judge that it lives, and one can be told to fail.
+"""What fault tests run as a ring over machines: each rank reports to the judge, and one can be made to fail.
 
 Ends when /data has a file ``enough-<job>``. A ring that is not elastic begins with step 1 in each attempt.
 """

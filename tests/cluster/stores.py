@@ -104,7 +104,7 @@ class Postgres(Store):
             cursor.execute("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted")
 
     def epoch(self) -> int:
-        """Of the scheduler that leads or led last; -1 while nobody can say."""
+        """Return the epoch of the scheduler that leads or led last; -1 while the database does not answer."""
         try:
             with closing(psycopg2.connect(self.url, connect_timeout=5)) as link, link.cursor() as cursor:
                 cursor.execute("SELECT max(epoch) FROM control_leader")

@@ -51,7 +51,7 @@ def test_a_job_that_ran_once_and_well_gives_no_complaint() -> None:
         ("twice at once", asked(), [run(code=None), run(number=2, began=19.9, ended=30)], "SUCCEEDED"),
         ("run 2 times", asked(), [run(code=None), run(number=2, began=21, ended=30)], "SUCCEEDED"),
         ("ran on for 18.0 s", asked(cancelled_at=2.0), [run(code=None)], "CANCELLED"),
-        ("nobody submitted", asked(), [run(), run(job=7)], "SUCCEEDED"),
+        ("never submitted", asked(), [run(), run(job=7)], "SUCCEEDED"),
     ],
 )
 def test_each_thing_that_must_never_be_is_found(expected: str, what: Asked, runs: list[Run], final: str) -> None:
@@ -101,9 +101,9 @@ CUT = b"[schedulearn] From here on output is dropped by the full disk\n[schedule
         (log(10) + CUT + log(30)[-60:-3], "does not end"),
     ],
 )
-def test_a_log_that_says_that_it_was_cut_has_its_beginning_and_its_end(kept: bytes, found: str) -> None:
-    said = complaints(asked(), run(), logs={(1, 1): kept}, cut_logs=True)
-    assert found in said and bool(found) == bool(said)
+def test_a_log_marked_as_cut_has_its_beginning_and_its_end(kept: bytes, found: str) -> None:
+    result = complaints(asked(), run(), logs={(1, 1): kept}, cut_logs=True)
+    assert found in result and bool(found) == bool(result)
     assert complaints(asked(), run(), logs={(1, 1): kept}), "only where the fault allows it"
 
 
@@ -121,14 +121,14 @@ def test_a_log_that_says_that_it_was_cut_has_its_beginning_and_its_end(kept: byt
     ],
 )
 def test_what_a_ring_must_never_do_is_found(expected: str, what: dict[str, Any], ranks: list[Run], final: str) -> None:
-    said = "; ".join(judged_rings([RingAsked(1, **what)], ranks, {1: final}))
-    assert expected in said and bool(expected) == bool(said)
+    result = "; ".join(judged_rings([RingAsked(1, **what)], ranks, {1: final}))
+    assert expected in result and bool(expected) == bool(result)
 
 
 def test_two_submits_that_became_one_job_are_found() -> None:
     history = [asked(), asked(key="a-2")]
     assert any(
-        "became one job" in said for said in judged(history, [run()], {1: "SUCCEEDED"}, {(1, 1): log(30)}, Rules())
+        "became one job" in each for each in judged(history, [run()], {1: "SUCCEEDED"}, {(1, 1): log(30)}, Rules())
     )
 
 
@@ -138,11 +138,11 @@ def test_gpus_without_enough_living_ranks_are_found_after_the_limit() -> None:
     assert watch.look(0, holding, {ring: 4, other: 1}) == []
     assert watch.look(10, holding, {ring: 2, other: 1}) == []
     assert watch.look(110, holding, {ring: 2, other: 1}) == []
-    (said,) = watch.look(111, holding, {ring: 2, other: 1})
-    assert said.startswith("job 1, attempt 1 holds GPUs without enough living ranks (2 of 3)")
+    (stall,) = watch.look(111, holding, {ring: 2, other: 1})
+    assert stall.startswith("job 1, attempt 1 holds GPUs without enough living ranks (2 of 3)")
 
 
-def test_a_stall_begins_anew_once_ranks_have_lived_or_gpus_were_released() -> None:
+def test_a_stall_is_timed_afresh_once_ranks_have_lived_or_gpus_were_released() -> None:
     watch, ring = StallWatch(100), Try(1, 1)
     for at, holding, ranks in ((0, 1, 0), (90, 1, 1), (100, 1, 0), (190, 0, 0), (195, 1, 0), (290, 1, 0)):
         assert watch.look(at, {ring: 1} if holding else {}, {ring: ranks}) == []

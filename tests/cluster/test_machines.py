@@ -1,4 +1,4 @@
-"""The harness itself: what a fault test relies on when it says that a machine was lost."""
+"""The harness itself: what a fault test relies on when it claims that a machine was lost."""
 
 import signal
 import subprocess

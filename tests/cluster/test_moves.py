@@ -77,7 +77,7 @@ class Training:
         wait_for("the whole log is there", lambda: "done at step" in self.log(), 30)
 
     def went_on_as_if_nothing_had_happened(self) -> None:
-        """Each step once, with the loss of a run that nobody disturbed."""
+        """Each step is there once, with the loss of an undisturbed run."""
         seen = self.steps()
         undisturbed = resuming_job.losses(resuming_job.fresh())
         assert seen == [(number, repr(next(undisturbed))) for number in range(1, len(seen) + 1)]

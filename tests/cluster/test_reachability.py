@@ -1,4 +1,4 @@
-"""Nobody in a container reaches anything but the ring they belong to (THREAT_MODEL.md, "Who reaches whom")."""
+"""A process in a container reaches nothing but its own ring (THREAT_MODEL.md, "Who reaches whom")."""
 
 import re
 from collections.abc import Iterator
@@ -145,8 +145,8 @@ class Jobs:
 
     def _ring_port(self, job: int) -> int:
         code = "from portal.jobs.models import Container as C; print('PORT', C.objects.get({}).spec['ring']['port'])"
-        said = self.it.shell(code.format(f"attempt__job={job}, role='driver'"))
-        return int(re.search(r"PORT (\d+)", said).group(1))  # type: ignore[union-attr]
+        output = self.it.shell(code.format(f"attempt__job={job}, role='driver'"))
+        return int(re.search(r"PORT (\d+)", output).group(1))  # type: ignore[union-attr]
 
 
 def services(it: Lab) -> list[Target]:
@@ -201,7 +201,7 @@ def test_a_container_reaches_its_own_ring_and_nothing_else(it: Lab) -> None:
         table = {each.name: ask(each, [*targets, *others]) for each in containers}
         from_nodes = {machine.name: ask_machine(machine, others) for machine in it.lan.machines}
     print(drawn({**table, **from_nodes}))
-    assert all(all(row.values()) for row in from_nodes.values()), "what nobody reaches proves nothing"
+    assert all(all(row.values()) for row in from_nodes.values()), "what is unreachable even from nodes proves nothing"
     wrong = [
         f"{asker} {'reaches' if reached else 'does not reach'} {asked}"
         for asker, row in table.items()

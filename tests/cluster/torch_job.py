@@ -1,4 +1,4 @@
-"""A training by torchrun that only counts its steps, as ring_job.py does. Each host keeps the last one as its snapshot."""
+"""A training job by torchrun that only counts its steps, like ring_job.py. Each host keeps the last as its snapshot."""
 
 import os
 import signal
@@ -10,8 +10,8 @@ import torch.distributed as dist
 
 enough = Path(os.environ["SCHEDULEARN_DATA"]) / "enough"
 snapshot = Path(os.environ["SCHEDULEARN_CHECKPOINTS"]) / "step"
-told: list[int] = []
-signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
+signals: list[int] = []
+signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
 
 dist.init_process_group("gloo")
 rank, size = dist.get_rank(), dist.get_world_size()
@@ -27,7 +27,7 @@ weight.grad = torch.ones(1)
 done = stopped = False
 while not (done or stopped):
     time.sleep(0.1)
-    state = torch.tensor([1, enough.exists(), bool(told)], dtype=torch.int64)
+    state = torch.tensor([1, enough.exists(), bool(signals)], dtype=torch.int64)
     dist.all_reduce(state)
     ranks, done, stopped = int(state[0]), bool(state[1]), bool(state[2])
     step += 1

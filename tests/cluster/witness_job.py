@@ -1,4 +1,4 @@
-"""What fault tests run as a user's job: it tells the judge, not the portal, what it does (see judge.py).
+"""What fault tests run as a user's job: it reports to the judge, not to the portal, what it does (judge.py).
 
 The judge listens on a socket in /data, which no cut cable reaches. The connection lives exactly as long as this process:
 when it is killed, the kernel closes it. Standard library only; uploaded as code and run in a job's container.
@@ -26,7 +26,7 @@ def main() -> int:
     parser.add_argument("--rate", type=int, default=50, help="lines a second")
     parser.add_argument("--code", type=int, default=0)
     parser.add_argument("--mib", type=int, default=0, help="memory to take after half of the time")
-    parser.add_argument("--wait", action="store_true", help="until the judge says so")
+    parser.add_argument("--wait", action="store_true", help="end only once the judge allows it")
     given = parser.parse_args()
 
     with open("/run/schedulearn/control/job.json") as file:
@@ -34,7 +34,7 @@ def main() -> int:
     judge = socket.socket(socket.AF_UNIX)
     judge.connect("/data/judge.sock")
 
-    def say(**what: object) -> None:
+    def report(**what: object) -> None:
         judge.sendall(json.dumps(what).encode() + b"\n")
 
     job, number = spec["job"], spec["number"]
@@ -44,10 +44,10 @@ def main() -> int:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            say(job=job, number=number, gpus=spec["gpus"], taken=gpu)
+            report(job=job, number=number, gpus=spec["gpus"], taken=gpu)
             return 96
         held.append(lock)
-    say(job=job, number=number, gpus=spec["gpus"])
+    report(job=job, number=number, gpus=spec["gpus"])
 
     began, written, hoard = time.monotonic(), 0, b""
     while (passed := time.monotonic() - began) < given.seconds:
@@ -56,13 +56,13 @@ def main() -> int:
             while rest:
                 rest = rest[os.write(1, rest) :]
             written = due
-            say(wrote=written)
+            report(wrote=written)
         if given.mib and not hoard and passed > given.seconds / 2:
             hoard = b"x" * (given.mib * 2**20)
         time.sleep(TICK_SECONDS)
     if given.wait:
         judge.recv(1)
-    say(end=given.code)
+    report(end=given.code)
     return given.code
 
 

@@ -53,4 +53,4 @@ def test_it_sees_its_own_gpus_and_computes_on_them(tmp_path: Path) -> None:
 
 def test_without_gpus_it_sees_none(tmp_path: Path) -> None:
     held = run_confined(tmp_path, [], sys.executable, str(HOLDS), "0", "64")
-    assert held.returncode == 1 and "the driver says" in held.stderr
+    assert held.returncode == 1 and "the driver returned" in held.stderr

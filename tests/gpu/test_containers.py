@@ -25,8 +25,8 @@ def test_a_container_sees_its_gpus_and_no_other(runtime: DockerRuntime, folders:
         spec = make_spec(gpus=own, gpu_kind="cuda")
         run(runtime, spec, folders, LISTS)
         wait(runtime, exited)
-        said = runtime.logs(spec.name, 10_000).decode()
-        assert [found.group() for found in re.finditer(GPU_UUID, said)] == list(own)
+        output = runtime.logs(spec.name, 10_000).decode()
+        assert [found.group() for found in re.finditer(GPU_UUID, output)] == list(own)
         runtime.remove(spec.name)
 
 

@@ -1,6 +1,6 @@
 """mutmut on one pure module: every mutant that it can make, by the tests that import the module.
 
-The list in ``mutants/`` names what matters; this finds what nobody thought of. mutmut's mutants have no names that
+The list in ``mutants/`` names what matters; this finds what the list misses. mutmut's mutants have no names that
 survive a change of the module, so its results are read once and not kept.
 """
 

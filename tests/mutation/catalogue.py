@@ -20,7 +20,7 @@ KEYS = {"breaks", "function", "find", "replace", "runs_in", "tests", "heavy"}
 
 
 class CatalogueError(Exception):
-    """A mutant that cannot be applied as it is described; the message says why."""
+    """A mutant cannot be applied as it is described; the message states the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class Sources:
         return Place(where.path, touched, statement_lines(text, first), source)
 
     def coverage_path(self, mutant: Mutant) -> Path:
-        """Return the file whose coverage tells which tests run a mutant."""
+        """Return the file whose coverage shows which tests run a mutant."""
         return self.find(mutant.runs_in or mutant.function).path
 
 

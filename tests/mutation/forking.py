@@ -48,7 +48,7 @@ class Task:
 
 
 class Nothing:
-    """What pytest is told to be the next test when only the session's fixtures are to stay."""
+    """The next test that pytest is given when only the session's fixtures are to stay."""
 
     def __init__(self, session: pytest.Session) -> None:
         self.session = session

@@ -14,8 +14,8 @@ SLOW_SECONDS = 5.0
 class Covered:
     """The tests of one layer by the lines that they ran, from coverage data with a context for each test.
 
-    Such data comes from ``pytest --cov --cov-context=test``, whose contexts are ``tests/a/test_b.py::test_c|run``. Beside it
-    may be the JUnit file of that run, by its name and ``.xml``, which says how long each test took.
+    Such data comes from ``pytest --cov --cov-context=test``, whose contexts are ``tests/a/test_b.py::test_c|run``. Next
+    to it may be the JUnit file of that run, by its name and ``.xml``, which states how long each test took.
     """
 
     def __init__(self, data_file: Path) -> None:

@@ -1,4 +1,4 @@
-"""Puts a mutant into a process that has the module loaded already, instead of starting Python anew for each.
+"""Puts a mutant into a process that has the module loaded already, instead of starting a new Python process for each.
 
 Functions get new code objects, wherever they were imported to and however they are decorated; a constant is computed
 again and replaced in every module that has it.
@@ -13,7 +13,7 @@ from types import CodeType, FunctionType
 
 
 class CannotSwapError(Exception):
-    """The change is of a kind that only a new process shows; the message says which."""
+    """The change is of a kind that only a new process shows; the message names the kind."""
 
 
 def swap(path: Path, source: str) -> None:

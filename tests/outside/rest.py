@@ -1,4 +1,4 @@
-"""Requests to the REST API, each noted: a law says that none fails for the portal's reasons."""
+"""Requests to the REST API, each recorded: by one of the laws, none may fail because of the portal."""
 
 import threading
 import time

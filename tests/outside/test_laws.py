@@ -93,7 +93,7 @@ class TestLimits:
 
 
 class TestReservations:
-    def test_somebody_else_starts_on_reserved_gpus(self) -> None:
+    def test_another_user_starts_on_reserved_gpus(self) -> None:
         spans = [span(1), span(1, index=1), span(2, index=2, since=AT)]
         jobs = [job(1), job(2)]
         kept = record(jobs, polls=repeated(jobs=jobs, reservations=(reservation(),)), spans=spans)
@@ -120,7 +120,7 @@ class TestReservations:
             made = record(jobs, polls=repeated(jobs=jobs, reservations=(reservation(start=START + 1),)), spans=spans)
             assert [found.job for found in laws.reservations_are_kept(made)] == [1] * resumable
 
-    def test_a_reservation_that_was_cancelled_binds_nobody(self) -> None:
+    def test_a_cancelled_reservation_no_longer_counts(self) -> None:
         jobs = [job(1), job(2)]
         polls = repeated(jobs=jobs, reservations=(reservation(gpus=4),))[:16] + repeated(jobs=jobs)[16:]
         assert not list(laws.reservations_are_kept(record(jobs, polls=polls, spans=[span(1, since=AT)])))

@@ -67,7 +67,7 @@ class Run:
         return {name: self.results[name] for name in order if name in self.results}
 
     def _provided(self, layers: Sequence[Layer]) -> list[Layer]:
-        """Install what is missing. Layers that cannot run get a result that says why."""
+        """Install what is missing. Layers that cannot run get a result with the reason."""
         runnable: list[Layer] = []
         needed = {layer.name: self._missing(layer) for layer in layers}
         packages = sorted({package for missing in needed.values() for package in missing or ()})
@@ -91,7 +91,7 @@ class Run:
         return runnable
 
     def _missing(self, layer: Layer) -> list[str] | None:
-        """Debian packages; None, with a result that says why, when no package would help."""
+        """Return the missing Debian packages; None, and a result with the reason, when no package would help."""
         try:
             return missing_packages(layer.needs)
         except MissingError as error:

@@ -15,7 +15,7 @@ CORES = 2
 
 @dataclass
 class Result:
-    """What came of one layer. ``not_run`` says why nothing ran."""
+    """The outcome of one layer. ``not_run`` is the reason why nothing ran."""
 
     passed: int = 0
     failed: int = 0

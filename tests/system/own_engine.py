@@ -63,7 +63,7 @@ class OwnEngine:
             self.process.wait(60)
         for place in reversed(
             self._mounts()
-        ):  # with live-restore it leaves its root mounted, so nobody could delete it
+        ):  # with live-restore it leaves its root mounted, which keeps the folder from being deleted
             subprocess.run(["umount", "--lazy", place], check=False)
 
     def _mounts(self) -> list[str]:

@@ -189,7 +189,7 @@ class Product:
         return {"project": project, "code": code}
 
     def submit(self, code: dict[str, int], command: str, **spec: Any) -> int:
-        """A plain command on one GPU, unless ``spec`` says otherwise."""
+        """Submit a plain command on one GPU; fields of ``spec`` take precedence."""
         plain = {
             "launcher": "command",
             "environment": "python",
@@ -244,11 +244,11 @@ class Product:
         """The state and cause of a job that has ended, and how its logs end."""
         time.sleep(2)  # for the last lines of its logs
         known = self.get(f"jobs/{job}/")
-        told = [f"job {job} is {known['state']}: {known['cause']}"]
+        lines = [f"job {job} is {known['state']}: {known['cause']}"]
         for stream in self.get(f"jobs/{job}/streams/"):
             log = self.api("GET", f"jobs/{job}/log/", params={"stream": stream["id"]}).text
-            told.append(f"--- {stream['label']}\n{log[-LOG_SHOWN:]}")
-        return "\n".join(told)
+            lines.append(f"--- {stream['label']}\n{log[-LOG_SHOWN:]}")
+        return "\n".join(lines)
 
 
 @contextmanager

@@ -106,7 +106,7 @@ def everything_of(lab: Product, job: int) -> bytes:
 
 
 def running_jobs(lab: Product) -> dict[int, int]:
-    """The jobs that the portal says are running, and how many processes each has."""
+    """Return the jobs that the portal lists as running, and how many processes each has."""
     rows = lab.get("jobs/?state=RUNNING")
     folder = lab.home / "agent/processes"
     return {row["id"]: len(list(folder.glob(f"sl-{row['id']}-*.json"))) for row in rows}

@@ -108,16 +108,16 @@ def test_ffdl_orders_another_batch_and_the_training_takes_it(it: Product) -> Non
     policy(it, "ffdl", period_seconds=10)
     job = train(it, "noisy", launcher="command")
     try:
-        said = wait_for("another batch", lambda: re.search(rb"batch (\d+) at step \d+ (\d+) samples", it.log(job)), 90)
-        assert said[1] == said[2] and 16 < int(said[1]) <= 256
-        wait_for("the page knows", lambda: it.get(f"jobs/{job}/progress/")["batch"] == int(said[1]), 30)
+        line = wait_for("another batch", lambda: re.search(rb"batch (\d+) at step \d+ (\d+) samples", it.log(job)), 90)
+        assert line[1] == line[2] and 16 < int(line[1]) <= 256
+        wait_for("the page knows", lambda: it.get(f"jobs/{job}/progress/")["batch"] == int(line[1]), 30)
     finally:
         it.post(f"jobs/{job}/cancel/")
 
 
 @pytest.mark.thorough
 def test_adaptive_k_sync_leaves_most_samples_to_the_rank_that_is_not_throttled(it: Product) -> None:
-    """That is why it ends before BSP, in which each rank computes as many; by how much, ``make bench-training`` says."""
+    """That is why it ends before BSP, where ranks compute equally many; ``make bench-training`` measures the gain."""
     policy(it, "fifo")
     for mode, least, most in (("bsp", 0.5, 0.5), ("adaptive_ksync", 0.0, 0.35)):
         job = train(it, "throttled", mode, launcher="torchrun", min_gpus=2, max_gpus=2)

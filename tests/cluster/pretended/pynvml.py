@@ -1,7 +1,7 @@
 """A driver that pretends: what an agent that finds this before the real module believes to be NVIDIA's library.
 
 ``PRETENDED_GPUS`` names a folder: ``gpus.json`` lists ``{"uuid", "lost", "ecc"}``, and each file ``xid-*`` is one error,
-``<index> <code>``, which goes when it was told. All other questions are "not supported", as on many devices.
+``<index> <code>``, removed once it was delivered. All other questions are "not supported", as on many devices.
 """
 
 import json

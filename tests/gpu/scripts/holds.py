@@ -8,7 +8,7 @@ cuda = ctypes.CDLL("libcuda.so.1")
 
 def must(code: int) -> None:
     if code:
-        raise SystemExit(f"the driver says {code}")
+        raise SystemExit(f"the driver returned {code}")
 
 
 index, size = int(sys.argv[1]), int(sys.argv[2]) << 20

@@ -39,8 +39,8 @@ def losses(world: World, mixed: bool) -> list[float]:
             total = torch.zeros((), device=DEVICE)
             for x, y in run.batches():
                 with torch.autocast(DEVICE, torch.float16 if scaler else torch.bfloat16, enabled=mixed):
-                    said = run.model(x.to(DEVICE))
-                loss = nn.functional.mse_loss(said.float(), y.to(DEVICE), reduction="sum")
+                    predicted = run.model(x.to(DEVICE))
+                loss = nn.functional.mse_loss(predicted.float(), y.to(DEVICE), reduction="sum")
                 run.step(loss, scaler=scaler)
                 total += loss.detach()
             found.append(sum(world.gather(float(total))) / len(data))
@@ -53,7 +53,7 @@ if DEVICE == "cuda":
         os.environ["LOCAL_RANK"] = str(place)
     torch.cuda.set_device(place)
 world = find_world()
-told = {"whole": losses(world, mixed=False), "mixed": losses(world, mixed=True), "ranks": world.size}
+results = {"whole": losses(world, mixed=False), "mixed": losses(world, mixed=True), "ranks": world.size}
 if world.rank == 0:
-    print(json.dumps(told))
+    print(json.dumps(results))
 world.close()
