@@ -118,7 +118,7 @@ change = ContainerJournal.change
 
 
 @pytest.mark.parametrize(
-    ("target", "mistake", "deed", "found"),
+    ("target", "mistake", "action", "found"),
     [
         ("portal.jobs.lifecycle._release_gpus", released_later, "web: commit of ended", "has ended and holds a GPU"),
         (
@@ -136,14 +136,14 @@ def test_a_mistake_that_only_a_death_shows_is_found(
     monkeypatch: pytest.MonkeyPatch,
     target: str,
     mistake: Callable[..., Any],
-    deed: str,
+    action: str,
     found: str,
 ) -> None:
     monkeypatch.setattr(target, mistake)
     passed = counted(tmp_path / "counted", stories.finish, 1)
 
     def complaints() -> Iterator[str]:
-        for point in (point for point in passed if point.startswith(deed)):
+        for point in (point for point in passed if point.startswith(action)):
             with Lab(tmp_path / str(abs(hash(point))), stories.finish, 1, {(point, "after"): 1}) as lab:
                 lab.play()
             assert len(lab.points.kills) == 1

@@ -50,7 +50,7 @@ def make_folders(top: Path) -> Folders:
 
 @contextmanager
 def as_nobody(tmp_path: Path) -> Iterator[Path]:
-    """A folder that belongs to whom this process works as meanwhile: anybody but root."""
+    """Give up root where this process has it, and yield a folder of the user that it then acts as."""
     if os.geteuid() != 0:
         yield tmp_path
         return

@@ -22,7 +22,7 @@ NEW = "weathered-lighthouse-7"
 
 @pytest.fixture(autouse=True)
 def clean_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody asked for mail yet, and mail is sent at once also where a worker would send it."""
+    """Forget earlier requests for mail, and send mail at once even where a worker would send it."""
     cache.clear()
     monkeypatch.setattr(tasks.send, "delay", tasks.send)
 
@@ -192,7 +192,7 @@ class TestReset:
     def test_an_unknown_address_gets_the_same_answer_and_no_mail(self, people: dict[str, User]) -> None:
         answers = {
             (page.status_code, page["Location"])
-            for email in ("alice@example.org", "nobody@example.org")
+            for email in ("alice@example.org", "unknown@example.org")
             for page in [browser().post(reverse("accounts:password-reset"), {"email": email})]
         }
         assert len(answers) == 1

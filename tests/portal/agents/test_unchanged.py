@@ -85,7 +85,7 @@ def test_whatever_differs_is_written(agent: Agent) -> None:
     report["facts"] = {"cpus": 4}
     agent.sync()
     assert Node.objects.get().facts == {"cpus": 4}
-    for name in ("fix", "mend"):  # agents of the release before call it mend
+    for name in ("fix", "mend"):  # the second is the name in the previous release
         report["problems"] = [{"text": "too hot", name: f"{name} it", "blocking": True}]
         agent.sync()
         found = {"text": "too hot", "fix": f"{name} it", "mend": f"{name} it", "blocking": True}
@@ -188,7 +188,9 @@ def test_after_a_silence_everything_is_compared(agent: Agent, clock: Clock, monk
     assert Gpu.objects.filter(present=True).count() == 2
 
 
-def test_rows_that_went_astray_are_mended_in_time(agent: Agent, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_comparison_corrects_rows_that_differ(
+    agent: Agent, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sync, "FULL_COMPARISON_SECONDS", 300)
     agent.sync()
     Gpu.objects.update(present=False)

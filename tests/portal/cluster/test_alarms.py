@@ -28,7 +28,7 @@ def through_the_queue(message: dict[str, Any], to: str) -> None:
 
 
 @pytest.fixture(autouse=True)
-def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_alarm_mailed_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     cache.clear()
     monkeypatch.setattr(alarms.send, "delay", through_the_queue)  # in the lab size a worker would send it
 
@@ -73,7 +73,7 @@ def test_a_machine_that_restarts_is_none() -> None:
 
 def test_all_admins_with_an_address_get_one_mail_about_it(ada: User, settings: Any) -> None:
     settings.SITE_URL = "https://lab.example.org"
-    world.make_user("nobody", email="nobody@example.org")
+    world.make_user("student", email="student@example.org")
     world.make_user("gone", is_staff=True, is_active=False, email="gone@example.org")
     world.make_user("mute", is_staff=True)
     node = silent()

@@ -172,7 +172,7 @@ class Judge:
                 self.complain(f"job {job} has gaps in its history: {seqs}")
             self._checkpoints(job, expected)
         if unknown := set(rows) - set(self.expected):
-            self.complain(f"jobs nobody was answered for: {unknown}")
+            self.complain(f"jobs whose submission was never acknowledged: {unknown}")
         if Allocation.objects.filter(released_at=None).exists():
             self.complain("GPUs stay taken")
         if ran := [run.spec.name for run in self.runs if run.ended is None]:

@@ -102,10 +102,10 @@ class Lab:
             def start(self) -> None:
                 node = lab.points.running[-1]
                 assert isinstance(node, Node)
-                node.deeds.append(self.work)
+                node.background.append(self.work)
 
-        def watched(plain: Callable[..., Any], deed: str) -> Callable[..., Any]:
-            return lambda *args: lab.points.around(deed, lambda: plain(*args))
+        def watched(plain: Callable[..., Any], action: str) -> Callable[..., Any]:
+            return lambda *args: lab.points.around(action, lambda: plain(*args))
 
         database: Any = connection
         commit = database._commit
@@ -204,7 +204,7 @@ class Lab:
         return ask
 
     def submit(self, key: str, expected: Expected, seconds: float | None = None, **asked: Any) -> Callable[[], bool]:
-        """Runs for so many seconds, or for ever. A plain command on one GPU, unless ``asked`` says else."""
+        """Submit a job that runs for so many seconds, or forever: a command on one GPU, unless ``asked`` differs."""
         code, deaf = asked.pop("code", 0), asked.pop("deaf", "")
         given: dict[str, Any] = {"launcher": "command", "entry": "train", "time_limit_seconds": 3600, **asked}
         given.setdefault("max_gpus", given.get("min_gpus", 1))
@@ -219,7 +219,7 @@ class Lab:
         return self.answered(submit)
 
     def restart(self) -> None:
-        """All of ours is stopped and started anew, as by a new version."""
+        """Stop all processes of the product and start them again, as an upgrade does."""
         for process in self.processes:
             process.go_away(1)
 
@@ -235,7 +235,7 @@ class Lab:
         with connection.cursor() as cursor:  # pg_restore does so, too
             for statement in connection.ops.sequence_reset_sql(no_style(), apps.get_models(include_auto_created=True)):
                 cursor.execute(statement)
-        self.points.begin_anew()
+        self.points.read_history_again()
         self.judge.forget()
 
     def act(self, act: Callable[..., object], key: str) -> Callable[[], bool]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 GPUS = 2
 DOWN = 255
-"""What an engine says of containers that it finds dead after its machine went down."""
+"""The exit code that an engine reports for containers that it finds dead after its machine went down."""
 VERBS = ("create", "start", "stop", "remove", "list", "connect")
 LOOPS = ("observe", "sync", "reconcile", "networks", "outputs", "checkpoints")
 """Of an agent. The others write nothing that a job depends on."""
@@ -52,8 +52,8 @@ class Node(Process):
         joined = cluster.join(cluster.issue_join_token(None, approves=True), name, "fake", {})
         self.row, self.token = joined.node, f"sln_{name}"  # not by chance: when all rows are compared hangs on it
         NodeRow.objects.filter(pk=self.row.pk).update(token_digest=digest(self.token))
-        self.deeds: list[Callable[[], None]] = []
-        """What the agent has begun in threads of their own."""
+        self.background: list[Callable[[], None]] = []
+        """Work that the agent has started in threads."""
 
     def begin(self) -> None:
         self.machine.refresh_gpus()
@@ -62,7 +62,7 @@ class Node(Process):
         self.due = dict.fromkeys(LOOPS, 0.0)
 
     def work(self) -> None:
-        """Its loops as they are due, in any order; now and then one is late, or something that was begun goes on."""
+        """Run the loops that are due, in any order; now and then one is late, or work of a thread proceeds."""
         chance, now = self.lab.chance, self.lab.clock.seconds
         if node_channel(self.row.pk) in self.lab.notified:
             self.lab.notified.discard(node_channel(self.row.pk))
@@ -73,13 +73,13 @@ class Node(Process):
                 loop.wake.clear()
                 rest = loop._work()
                 self.due[name] = now + (loop.seconds if rest is None else rest)
-            if self.deeds and chance.random() < 0.7:
-                self.deeds.pop(chance.randrange(len(self.deeds)))()
+            if self.background and chance.random() < 0.7:
+                self.background.pop(chance.randrange(len(self.background)))()
         self.agent.shipper.pump()  # type: ignore[attr-defined]
 
     def end(self) -> None:
         del self.agent
-        self.deeds.clear()
+        self.background.clear()
 
     def power_off(self, seconds: float) -> None:
         self.engine.power_off()
@@ -87,7 +87,7 @@ class Node(Process):
 
     @property
     def rests(self) -> bool:
-        left = self.engine.containers or any(self.files.containers.iterdir()) or self.deeds
+        left = self.engine.containers or any(self.files.containers.iterdir()) or self.background
         return self.up and self.agent._full_pass and not left
 
     def tidied(self) -> list[str]:
@@ -127,7 +127,7 @@ class Engine(FakeRuntime):
 
     def _end(self, run: FakeContainer, code: int, reason: str, detail: str) -> None:
         if reason == "stopped" and run.setting("DEAF") and run.spec.name not in self.forced:
-            return  # it was told, and does not listen
+            return  # it was asked to stop and ignores it
         super()._end(run, code, reason, detail)
 
     def look(self) -> None:

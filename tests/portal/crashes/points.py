@@ -16,7 +16,7 @@ from portal.jobs.models import JobEvent
 ROOT = Path(__file__).resolve().parents[3]
 PRODUCT = (f"{ROOT}/portal/", f"{ROOT}/runners/")
 IN_BETWEEN = ("runners/agent/journal.py", "runners/agent/portal_client.py")
-"""Say nothing about what a note or a question is for; who calls them does."""
+"""Their lines do not show what a note or a request is for; those of their callers do."""
 BEGIN = datetime(2040, 1, 1, tzinfo=UTC)
 """Later than what any file here was written at."""
 Answer = TypeVar("Answer")
@@ -53,7 +53,7 @@ class Points:
         self.running: list[Runs] = []
         """The last one's code runs now: an agent waits while the portal answers."""
         self._plan, self._calm = dict(plan), calm
-        self._told = 0
+        self._last_event = 0
 
     @contextlib.contextmanager
     def within(self, process: Runs) -> Iterator[None]:
@@ -63,11 +63,11 @@ class Points:
         finally:
             self.running.pop()
 
-    def around(self, deed: str, work: Callable[[], Answer]) -> Answer:
-        """Does the work. A point is named by who does what in which line."""
+    def around(self, action: str, work: Callable[[], Answer]) -> Answer:
+        """Do the work at a point that is named after the process, the action and the line of code."""
         if not (self.running and self.counting):
             return work()
-        point = f"{self.running[-1].kind}: {deed}, {_line()}"
+        point = f"{self.running[-1].kind}: {action}, {_line()}"
         self.passed[point] += 1
         kill = self._due(point, self.passed[point])
         if kill != "before":
@@ -87,23 +87,25 @@ class Points:
 
     # --- the portal
 
-    def begin_anew(self) -> None:
-        """The history is another one."""
-        self._told = 0
+    def read_history_again(self) -> None:
+        """Read events from the first one again, after the database was replaced."""
+        self._last_event = 0
 
     def commit(self, plain: Callable[[], None]) -> None:
-        """In the place of the connection's own. Named by what it tells in jobs' histories, too."""
+        """Replace the connection's own. The name of a point includes the events that it adds to histories of jobs."""
         with connection.cursor() as cursor:
-            cursor.execute(f"SELECT id, kind FROM {JobEvent._meta.db_table} WHERE id > %s ORDER BY id", [self._told])
+            cursor.execute(
+                f"SELECT id, kind FROM {JobEvent._meta.db_table} WHERE id > %s ORDER BY id", [self._last_event]
+            )
             events = cursor.fetchall()
         kinds = "+".join(dict.fromkeys(kind for _, kind in events))
         try:
             self.around(f"commit of {kinds}" if kinds else "commit", plain)
         except Killed:
             connection.connection.rollback()  # as the database does when its client is gone
-            connection.run_on_commit = []  # what it was about to tell others, nobody hears
+            connection.run_on_commit = []  # its notifications are never sent
             raise
-        self._told = max((pk for pk, _ in events), default=self._told)
+        self._last_event = max((pk for pk, _ in events), default=self._last_event)
         self.changes += 1
 
     def statement(self, execute: Callable[..., Answer], sql: str, *rest: Any) -> Answer:

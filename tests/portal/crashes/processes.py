@@ -1,4 +1,4 @@
-"""What is killed: it stays away for some seconds, and begins anew with nothing in memory."""
+"""What is killed: it stays away for some seconds, and restarts with nothing in memory."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
@@ -24,7 +24,7 @@ Answer = TypeVar("Answer")
 
 
 class Away(Exception):  # noqa: N818
-    """Nobody answers, or died before the answer."""
+    """The server is down, or died before it answered."""
 
 
 class Process:

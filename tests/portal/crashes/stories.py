@@ -59,7 +59,7 @@ def power(lab: Lab) -> Waits:
 
 
 def cut(lab: Lab) -> Waits:
-    """A machine reaches nobody for longer than the fence."""
+    """A machine cannot reach the portal for longer than the fence."""
     yield lab.submit("moved", Expected(CANCELLED, 2), min_gpus=2)
     yield lab.runs("moved")
     home = lab.home_of("moved")

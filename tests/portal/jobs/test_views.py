@@ -374,7 +374,7 @@ class TestSubmit:
             ({"key": ""}, "required"),
         ],
     )
-    def test_what_is_wrong_is_said_at_its_place_and_nothing_is_lost(
+    def test_an_error_is_shown_at_its_field_and_no_input_is_lost(
         self, lab: Lab, change: dict[str, str], message: str
     ) -> None:
         client = browser(lab.alice)

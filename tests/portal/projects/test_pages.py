@@ -151,7 +151,7 @@ def test_an_owner_reaches_every_member(project: Project, people: dict[str, User]
 
 def test_a_refusal_is_shown_beside_its_input(project: Project, people: dict[str, User]) -> None:
     alice = as_(people["alice"])
-    page = alice.post(reverse("projects:share", args=[project.pk]), {"username": "nobody", "role": "member"})
+    page = alice.post(reverse("projects:share", args=[project.pk]), {"username": "unknown", "role": "member"})
     assert page.status_code == 400 and "There is no user with this name" in page.content.decode()
     page = alice.post(reverse("projects:new"), {"name": ""})
     assert page.status_code == 400

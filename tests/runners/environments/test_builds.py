@@ -332,7 +332,7 @@ def test_a_host_with_a_newer_c_library_does_not_build_for_the_image(monkeypatch:
     assert not horovod_wheel.host_can_build(dataclasses.replace(BOOKWORM, glibc=(2, 39), python="3.12"))
 
 
-def test_it_says_how_long_it_compiles() -> None:
+def test_compile_progress_reports_percent_and_seconds() -> None:
     assert horovod_wheel.compile_progress(190, "[ 12%] Building\n[ 45%] Building CXX") == (
         45,
         CompilingHorovod(seconds=190),
@@ -600,7 +600,7 @@ def test_what_goes_into_a_job_image_is_only_what_runs_first_and_the_training_lib
     assert files == ["Dockerfile", *(f"schedulearn/runners/{name}" for name in ours)]
 
 
-def test_a_missing_base_image_is_reported_with_its_mend(fetched: list[str]) -> None:
+def test_a_missing_base_image_is_reported_with_its_fix(fetched: list[str]) -> None:
     report = docker_environments(Engine()).prepare("python")
     assert report.state == "failed" and "SCHEDULEARN_BASE_IMAGE" in report.detail
     named = docker_environments(Engine(LOCAL_BASE), base_image="lab/base:1").prepare("python")
@@ -667,7 +667,7 @@ def test_a_host_without_a_compiler_compiles_in_a_container(fetched: list[str]) -
     assert fetched == ["here", "in a container"]
 
 
-def test_a_context_holds_plain_files_and_says_the_same_each_time(tmp_path: Path) -> None:
+def test_a_build_context_holds_only_plain_files_and_is_reproducible(tmp_path: Path) -> None:
     source = tmp_path / "source"
     (source / "__pycache__").mkdir(parents=True)
     (source / "__pycache__" / "x.pyc").touch()

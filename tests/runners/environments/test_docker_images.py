@@ -51,10 +51,10 @@ class Client:
 def test_an_image_is_fetched_by_the_name_it_was_given(
     image: str, repository: str, tag: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client, said = Client(), list[Message]()
+    client, progress = Client(), list[Message]()
     monkeypatch.setattr(docker_images, "connect", lambda *_: client)
-    DockerImages().pull(image, said.append)
-    assert client.api.asked == [{"fromImage": repository, "tag": tag}] and said == [AskingRegistry()]
+    DockerImages().pull(image, progress.append)
+    assert client.api.asked == [{"fromImage": repository, "tag": tag}] and progress == [AskingRegistry()]
 
 
 class Endless:
@@ -75,7 +75,7 @@ def test_a_script_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch,
         list(follow_until_exit(Endless(), Stage("compiling_in", "builder:1"), tmp_path / "log"))
 
 
-def test_a_pull_says_how_much_is_downloaded() -> None:
+def test_a_pull_reports_how_much_is_downloaded() -> None:
     layers = DownloadProgress()
     assert layers.summary().text == "asking the registry"
     layers.record({"status": "Pulling from library/python", "id": "3.11"})

@@ -76,7 +76,7 @@ def run(made: Attempt, key: str) -> tuple[dict[str, Any], Container]:
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_each_example_says_what_a_job_needs(key: str) -> None:
+def test_each_example_states_what_a_job_needs(key: str) -> None:
     job = about(key)
     assert {name: type(value) for name, value in job.items()} == FIELDS
     assert job["key"] == key

@@ -27,8 +27,8 @@ OFFLINE: dict[str, Any] = {
 
 def output(image: str, script: str, **options: Any) -> str:
     images = DockerImages()
-    said: bytes = images.client.containers.run(image, ["sh", "-c", script], **{**OFFLINE, **options})
-    return said.decode()
+    printed: bytes = images.client.containers.run(image, ["sh", "-c", script], **{**OFFLINE, **options})
+    return printed.decode()
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +38,8 @@ def light_image(engine: None) -> str:
 
 def test_both_first_processes_are_in_the_image(job_image: str) -> None:
     for module in ("supervisor", "driver"):
-        said = output(job_image, f"python -c 'import runners.launch.{module} as it; print(it.__file__)'")
-        assert said.strip() == f"/opt/schedulearn/runners/launch/{module}.py"
+        printed = output(job_image, f"python -c 'import runners.launch.{module} as it; print(it.__file__)'")
+        assert printed.strip() == f"/opt/schedulearn/runners/launch/{module}.py"
 
 
 def test_torch_horovod_and_torchrun_work_without_a_network(job_image: str) -> None:
@@ -49,8 +49,8 @@ def test_torch_horovod_and_torchrun_work_without_a_network(job_image: str) -> No
         "torchrun --help | head -n 1"
     )
     tmp = {"tmpfs": {"/tmp": "size=64m"}, "environment": {"HOME": "/tmp"}, "hostname": "h0"}
-    said = output(job_image, script, extra_hosts={"h0": "127.0.0.1"}, **tmp)
-    assert "1 [1.0, 1.0] 1797" in said and "torchrun" in said
+    printed = output(job_image, script, extra_hosts={"h0": "127.0.0.1"}, **tmp)
+    assert "1 [1.0, 1.0] 1797" in printed and "torchrun" in printed
 
 
 def test_pytorch_without_horovod_works_without_a_network(engine: None) -> None:
@@ -60,8 +60,8 @@ def test_pytorch_without_horovod_works_without_a_network(engine: None) -> None:
         'print(torch.ones(2).tolist(), len(sklearn.datasets.load_digits().data), u.find_spec("horovod"))\' && '
         "torchrun --help | head -n 1"
     )
-    said = output(image, script, tmpfs={"/tmp": "size=64m"}, environment={"HOME": "/tmp"})
-    assert "[1.0, 1.0] 1797 None" in said and "torchrun" in said
+    printed = output(image, script, tmpfs={"/tmp": "size=64m"}, environment={"HOME": "/tmp"})
+    assert "[1.0, 1.0] 1797 None" in printed and "torchrun" in printed
 
 
 def test_the_light_environment_has_no_torch(light_image: str) -> None:
@@ -76,10 +76,10 @@ def test_nothing_of_this_machine_is_in_an_image(engine: None, key: str) -> None:
     names = {line.split("=")[0] for line in config["Env"]}
     assert names <= {"PATH", "LANG", "GPG_KEY", "PYTHON_VERSION", "PYTHON_SHA256"}
     assert not config["Volumes"]
-    said = output(
+    printed = output(
         image, "cat /etc/pip.conf /opt/env/pip.conf ~/.config/pip/pip.conf 2>/dev/null; ls / /wheels 2>&1; true"
     )
-    assert "index-url" not in said and "find-links" not in said
+    assert "index-url" not in printed and "find-links" not in printed
     history = json.dumps(DockerImages().client.api.history(image))
     for name, value in os.environ.items():
         if name.startswith(("PIP_", "SSL_", "REQUESTS_")) or name.lower().endswith("_proxy"):
@@ -96,10 +96,10 @@ def test_an_image_runs_as_nobody_by_default(light_image: str) -> None:
 
 def test_preparing_again_finds_what_is_there(light_image: str) -> None:
     again = DockerEnvironments(base_image=engines.base_image())
-    said: list[str] = []
-    report = again.prepare("python", lambda percent, words: said.append(words.text))
+    progress: list[str] = []
+    report = again.prepare("python", lambda percent, step: progress.append(step.text))
     assert again.reference_of("python") == light_image and report.digest.startswith("sha256:")
-    assert said == ["starting"]
+    assert progress == ["starting"]
     assert report.detail.startswith(f"Made from {engines.base_image()} (") and "sha256:" in report.detail
 
 
@@ -150,5 +150,5 @@ def test_the_virtual_environment_has_the_same_packages(job_python: str, job_imag
     here = subprocess.run([job_python, "-c", ask], capture_output=True, text=True, check=True, cwd=Path("/")).stdout
     there = output(job_image, f'cd / && python -c "{ask}"')
     drop = {"pip", "setuptools"}
-    packages = [{pair for pair in eval(said) if pair[0] not in drop} for said in (here, there)]  # printed by us
+    packages = [{pair for pair in eval(text) if pair[0] not in drop} for text in (here, there)]  # printed by us
     assert packages[0] == packages[1] and len(packages[0]) > 15

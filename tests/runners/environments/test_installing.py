@@ -96,8 +96,8 @@ def test_an_environment_holds_exactly_these_packages(tmp_path: Path, monkeypatch
     monkeypatch.setattr(installing, "find_uv", lambda extra_index="": None)
     python = make_environment(tmp_path / "env", ["slx-user==2.0"], tmp_path / "log", installing.report_nothing)
     ask = "import slx_user, importlib.util as u; print(slx_user.version, u.find_spec('slx_probe'))"
-    said = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True, cwd=tmp_path).stdout
-    assert said.split() == ["2.0", "None"]
+    printed = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+    assert printed.split() == ["2.0", "None"]
 
 
 class Broken(Uv):
@@ -125,9 +125,9 @@ def test_pip_is_used_where_uv_is_not_installed(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_it_names_the_largest_download_that_is_not_done() -> None:
-    said = "Downloading numpy (16.1MiB)\nDownloading torch (183.4MiB)\n Downloaded numpy\n"
-    assert current_download(said) == "torch (183 MiB)"
-    assert current_download(f"{said} Downloaded torch\n") == "" and current_download("") == ""
+    output = "Downloading numpy (16.1MiB)\nDownloading torch (183.4MiB)\n Downloaded numpy\n"
+    assert current_download(output) == "torch (183 MiB)"
+    assert current_download(f"{output} Downloaded torch\n") == "" and current_download("") == ""
 
 
 def test_pins_are_read_without_markers_and_comments() -> None:
@@ -216,9 +216,9 @@ def test_a_failed_installation_shows_the_end_of_pips_output_and_where_the_rest_i
     monkeypatch.setattr(installing, "run", run)
     (tmp_path / "requirements.lock").write_text("six\n")
     assert main(tmp_path / "install.log", tmp_path / "requirements.lock") == 1
-    said = capsys.readouterr().err
-    assert "No matching distribution found for six" in said and str(tmp_path / "install.log") in said
-    assert "pip config list" in said
+    printed = capsys.readouterr().err
+    assert "No matching distribution found for six" in printed and str(tmp_path / "install.log") in printed
+    assert "pip config list" in printed
 
 
 def test_the_portals_packages_are_installed_with_the_python_that_asks() -> None:

@@ -90,6 +90,6 @@ def test_variables_of_uv_do_not_change_what_is_found(monkeypatch: pytest.MonkeyP
     assert "UV_CACHE_DIR" not in environment(translate({}), tmp_path)
 
 
-def test_it_reads_what_this_machines_pip_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_are_read_from_this_machines_pip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "https://named.example/simple")
     assert pip_settings.read()["index-url"] == "https://named.example/simple"

@@ -121,9 +121,9 @@ def exists(*paths: str) -> None:
 
 
 def becomes_root(program: list[str]) -> None:
-    said = subprocess.run(program, capture_output=True, text=True, check=False)
-    if said.stdout.strip() != "0":
-        raise RefusedError(said.stdout.strip() or said.stderr.strip()[-80:])
+    result = subprocess.run(program, capture_output=True, text=True, check=False)
+    if result.stdout.strip() != "0":
+        raise RefusedError(result.stdout.strip() or result.stderr.strip()[-80:])
 
 
 def status_line(name: str) -> str:
@@ -176,7 +176,7 @@ def fills(path: str, mib: int) -> None:
         os.unlink(path)
 
 
-def probes(told: dict[str, object]) -> dict[str, Callable[[], object]]:
+def probes(settings: dict[str, object]) -> dict[str, Callable[[], object]]:
     null = b"none\0"
     found: dict[str, Callable[[], object]] = {
         "mount a tmpfs": lambda: syscall("mount", null, b"/mnt\0", b"tmpfs\0", 0, 0),
@@ -210,7 +210,7 @@ def probes(told: dict[str, object]) -> dict[str, Callable[[], object]]:
         "open by handle (the old way out)": lambda: syscall("open_by_handle_at", -100, b"\0" * 64, 0),
         "catch page faults": lambda: syscall("userfaultfd", 0),
         "read the kernel's messages": lambda: syscall("syslog", 3, b"\0" * 64, 64),
-        "trace process 1": lambda: syscall("ptrace", 16, int(str(told.get("victim", 4_000_000))), 0, 0),
+        "trace process 1": lambda: syscall("ptrace", 16, int(str(settings.get("victim", 4_000_000))), 0, 0),
         "be root": lambda: os.setuid(0),
         "be root's group": lambda: os.setgid(0),
         "be root by a setuid program": lambda: becomes_root(
@@ -244,10 +244,10 @@ def probes(told: dict[str, object]) -> dict[str, Callable[[], object]]:
         "metadata address": lambda: connect("169.254.169.254", 80),
         "the Internet by number": lambda: connect("1.1.1.1", 53),
         "the Internet by name": lambda: socket.getaddrinfo("example.org", 80),
-        "more /tmp than allowed": lambda: fills("/tmp/big", int(str(told.get("tmp_mib", 16))) + 1),
-        "more /dev/shm than allowed": lambda: fills("/dev/shm/big", int(str(told.get("shm_mib", 64))) + 1),
+        "more /tmp than allowed": lambda: fills("/tmp/big", int(str(settings.get("tmp_mib", 16))) + 1),
+        "more /dev/shm than allowed": lambda: fills("/dev/shm/big", int(str(settings.get("shm_mib", 64))) + 1),
     }
-    for name, (host, port) in told.get("connect", {}).items():  # type: ignore[attr-defined]
+    for name, (host, port) in settings.get("connect", {}).items():  # type: ignore[attr-defined]
         found[name] = lambda host=host, port=port: connect(host, port)  # type: ignore[misc]
     return found
 
@@ -262,10 +262,10 @@ def attempt(probe: Callable[[], object]) -> str:
 
 def main() -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    with open("/workspace/told.json") as file:
-        told = json.load(file)
-    only = told.get("only")
-    answers = {name: attempt(probe) for name, probe in probes(told).items() if only is None or name in only}
+    with open("/workspace/settings.json") as file:
+        settings = json.load(file)
+    only = settings.get("only")
+    answers = {name: attempt(probe) for name, probe in probes(settings).items() if only is None or name in only}
     with open("/outputs/answers.json", "w") as file:
         json.dump({"answers": answers, "user": [os.getuid(), os.getgid(), os.getgroups()]}, file)
 

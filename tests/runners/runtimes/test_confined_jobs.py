@@ -156,7 +156,7 @@ class Lab:
     """The Python of jobs, a virtual environment in the home."""
 
     def run(self, *jobs: dict[str, Any], within: tuple[str, ...] = ()) -> dict[str, Any]:
-        """What ``scripts/confined.py`` says of these jobs."""
+        """Run the jobs with ``scripts/confined.py`` and return its report."""
         run = subprocess.run(
             [*within, *as_user(self.uid), self.python, self.home / "confined.py", self.home, self.environment],
             input=json.dumps(jobs),
@@ -174,8 +174,8 @@ class Lab:
             check=False,
         )
         assert run.returncode == 0, run.stderr
-        said: dict[str, Any] = json.loads(run.stdout)
-        return said
+        report: dict[str, Any] = json.loads(run.stdout)
+        return report
 
 
 def as_user(uid: int) -> list[str]:
@@ -224,9 +224,9 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 def test_a_hostile_job_reaches_nothing_of_the_lab_or_the_system(lab: Lab) -> None:
     command = ["python", "main.py", str(lab.home), str(os.getpid()), lab.environment]
-    said = lab.run({"command": command, "files": {"main.py": HOSTILE}})
-    assert said["confinement"] == "bubblewrap: jobs see only their own files and processes" and not said["problems"]
-    (job,) = said["jobs"]
+    report = lab.run({"command": command, "files": {"main.py": HOSTILE}})
+    assert report["confinement"] == "bubblewrap: jobs see only their own files and processes" and not report["problems"]
+    (job,) = report["jobs"]
     assert job["exit"] == {"code": 0, "reason": "exited", "detail": ""}, job
     reached = json.loads(job["log"].splitlines()[-1])
     assert {"agent", "datasets", "env", "product"} >= set(reached.pop("home"))
@@ -263,16 +263,16 @@ def test_a_stop_reaches_the_program_and_leaves_nothing_behind(lab: Lab) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a part of /proc read-only")
 @pytest.mark.parametrize("lab", ["another user"], indirect=True)
 def test_where_a_new_proc_is_refused_files_are_confined_all_the_same(lab: Lab) -> None:
-    """As under ProtectKernelTunables= of systemd. The page says that processes are visible."""
+    """As under systemd's ProtectKernelTunables=. The node reports that jobs see other processes."""
     cover = 'mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && exec "$@"'
     with subprocess.Popen([*as_user(lab.uid), "sleep", "60"]) as bystander:
         command = ["python", "main.py", str(bystander.pid)]
         nosy = {"command": command, "files": {"main.py": NOSY}}
         stopped = {"command": ["python", "main.py"], "files": {"main.py": STOPPED}, "stop_at": "up"}
-        said = lab.run(nosy, stopped, within=("unshare", "--mount", "sh", "-c", cover, "sh"))
+        report = lab.run(nosy, stopped, within=("unshare", "--mount", "sh", "-c", cover, "sh"))
         bystander.kill()
-    assert "also other processes" in said["confinement"] and said["problems"] == 1
-    first, second = said["jobs"]
+    assert "also other processes" in report["confinement"] and report["problems"] == 1
+    first, second = report["jobs"]
     assert "sees True" in first["log"] and first["log"].count("may not read") == 3, first
     assert second["exit"]["reason"] == "stopped" and second["code"] == 5
     assert not processes.pids_with_mark(f"{lab.home}/agent/processes/sl-2-a1-0")

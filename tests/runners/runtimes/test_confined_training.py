@@ -64,9 +64,9 @@ class Jobs:
         return spec
 
     def end(self, spec: RunSpec) -> dict[str, Any]:
-        said = self.folders[spec.name].scribe / "exit.json"
-        until(said.exists, 200, lambda: self.printed(spec))
-        value: dict[str, Any] = json.loads(said.read_bytes())
+        exit_file = self.folders[spec.name].scribe / "exit.json"
+        until(exit_file.exists, 200, lambda: self.printed(spec))
+        value: dict[str, Any] = json.loads(exit_file.read_bytes())
         return value
 
     def log(self, spec: RunSpec, stream: str) -> str:

@@ -1,4 +1,4 @@
-"""The command line of bubblewrap, what a Python needs, and what is said where bubblewrap is missing or refused."""
+"""The command line of bubblewrap, what a Python needs, and what is reported where bubblewrap is missing or refused."""
 
 import subprocess
 import sys
@@ -164,8 +164,8 @@ def test_a_python_in_the_home_itself_shows_its_libraries_and_not_the_home(
     (home / "bin").mkdir()
     (home / "bin" / "python").touch()
     library = str(home / "lib" / "python3.11")
-    said = {"prefixes": [str(home)] * 4, "libraries": [library] * 2, "shared": ["", ""]}
-    monkeypatch.setattr(interpreters, "_query", lambda python, modified: said)
+    paths = {"prefixes": [str(home)] * 4, "libraries": [library] * 2, "shared": ["", ""]}
+    monkeypatch.setattr(interpreters, "_query", lambda python, modified: paths)
     found = interpreters.required_paths(str(home / "bin" / "python"), [home])
     assert set(found.folders) == {Path(library), home / "bin" / "python"}
 
@@ -213,7 +213,7 @@ def test_the_strictest_that_works_is_taken(machine: Path, monkeypatch: pytest.Mo
     assert found.problem is None and found.kind == FilesAndProcesses()
 
 
-def test_where_only_proc_is_refused_files_are_confined_and_the_page_says_what_is_not(
+def test_where_only_proc_is_refused_files_are_confined_and_visible_processes_reported(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried = refusing(monkeypatch, lambda sandbox: not sandbox.own_processes)
@@ -224,7 +224,7 @@ def test_where_only_proc_is_refused_files_are_confined_and_the_page_says_what_is
     assert found.kind == FilesOnly() and not found.problem.blocking
 
 
-def test_without_bubblewrap_it_says_how_to_get_it(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_bubblewrap_the_fix_is_to_install_it(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(confinement_check.shutil, "which", lambda name: None)
     found = find_confinement(machine)
     assert found.sandbox is None and found.problem is not None and not found.problem.blocking

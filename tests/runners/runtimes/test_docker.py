@@ -1,4 +1,4 @@
-"""The verbs on a real engine: each may be repeated, and nobody else's containers are touched."""
+"""The runtime's verbs on a real engine: each may be repeated, and none touches containers of other installations."""
 
 import os
 import socket
@@ -86,7 +86,7 @@ def test_stop_asks_first_and_kills_after_the_grace(runtime: DockerRuntime, folde
     assert b"asked" in runtime.logs(seen.name, 100)
 
 
-def test_a_job_over_its_memory_is_told_so(runtime: DockerRuntime, folders: Folders) -> None:
+def test_a_job_over_its_memory_limit_is_reported_as_oom_killed(runtime: DockerRuntime, folders: Folders) -> None:
     run(runtime, make_spec(), folders, "data = []\nwhile True: data.append(bytearray(2**24))")
     (seen,) = wait(runtime, exited)
     assert seen.oom_killed and seen.exit_code == 137
@@ -108,7 +108,7 @@ def test_a_network_whose_containers_were_never_made_is_removed_in_time(
     runtime: DockerRuntime, folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left, used = make_spec("sl-43-a1-0", collective=GROUP, job=43), make_spec(collective=GROUP)
-    other = DockerRuntime("somebody else", "node", runtime.image_of)
+    other = DockerRuntime("another installation", "node", runtime.image_of)
     for each in (runtime, other):
         each.client.api.create_network(**network_config(str(left.network), each.identity))
     runtime.create(used, folders)
@@ -125,7 +125,7 @@ def test_a_network_whose_containers_were_never_made_is_removed_in_time(
 def test_another_installation_is_neither_seen_nor_touched(runtime: DockerRuntime, folders: Folders) -> None:
     run(runtime, make_spec(collective=GROUP), folders, "import time; time.sleep(60)")
     for other in (
-        DockerRuntime("somebody else", "node", runtime.image_of),
+        DockerRuntime("another installation", "node", runtime.image_of),
         DockerRuntime(runtime.identity.installation, "another node", runtime.image_of),
     ):
         assert other.list() == []
@@ -226,7 +226,7 @@ def with_defaults(key: str, value: Any) -> Any:
     return value
 
 
-def test_user_code_cannot_write_where_it_is_told_things(runtime: DockerRuntime, folders: Folders) -> None:
+def test_user_code_reads_its_control_folder_but_cannot_write_there(runtime: DockerRuntime, folders: Folders) -> None:
     if os.geteuid() != 0:
         pytest.skip("an agent that is not root shares its user id with jobs")
     (folders.control / "job.json").write_text("secret of the group")
@@ -257,7 +257,7 @@ def test_a_link_in_the_workspace_leads_the_agent_nowhere(
 
 def test_certificates_of_the_environment_change_nothing(engine: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """requests would let REQUESTS_CA_BUNDLE replace an authority that was pinned."""
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/tmp/somebody-elses-authority.pem")
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/tmp/other-authority.pem")
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
     client = connect()
     assert client.api.trust_env is False
@@ -286,7 +286,7 @@ def test_an_engine_that_never_answers_is_left_in_time(tmp_path: Path) -> None:
 
 
 def test_an_answer_that_is_cut_off_is_asked_for_again(pretender: str, tmp_path: Path, folders: Folders) -> None:
-    """Of what it says to a new container, too, which is then there or not: that the job cannot run was not said."""
+    """A cut-off request to create may have made the container: the error does not mean that the job cannot run."""
     address, spec = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock"), make_spec()
     between = Between(tmp_path / "between.sock", Path(address.removeprefix("unix://")))
     runtime = DockerRuntime(f"test {tmp_path}", "node", lambda key: pretender, f"unix://{tmp_path}/between.sock")
@@ -302,7 +302,7 @@ def test_an_answer_that_is_cut_off_is_asked_for_again(pretender: str, tmp_path: 
     between.close()
 
 
-def test_it_says_what_this_machine_is(runtime: DockerRuntime) -> None:
+def test_facts_describe_the_engine_and_the_machine(runtime: DockerRuntime) -> None:
     facts = runtime.facts()
     assert facts["engine"].startswith("Docker") and facts["cpus"] >= 1 and facts["memory_mib"] > 0
     assert not [problem for problem in runtime.check() if problem.blocking]
@@ -317,7 +317,7 @@ def test_the_rule_that_closes_the_host_is_made_once(runtime: DockerRuntime) -> N
     assert rules.count("-i slj-+ -j DROP") == 1
 
 
-def test_a_process_of_a_container_of_ours_is_told_from_others(runtime: DockerRuntime, folders: Folders) -> None:
+def test_processes_of_our_containers_are_recognised(runtime: DockerRuntime, folders: Folders) -> None:
     run(runtime, make_spec(), folders, "import time\nprint('up', flush=True)\ntime.sleep(600)")
     pid = int(runtime.client.api.inspect_container(runtime.identity.engine_name("sl-42-a1-0"))["State"]["Pid"])
     assert runtime.is_ours(pid)  # asked for before it was listed

@@ -1,4 +1,4 @@
-"""What an admin is told about an engine."""
+"""The problems and the facts of an engine that an admin sees."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def test_a_good_engine_has_no_problem() -> None:
         ({"DefaultRuntime": "nvidia"}, "NVIDIA's runtime is the engine's default", True),
     ],
 )
-def test_it_names_what_is_unfit_with_its_mend(change: dict[str, Any], words: str, blocking: bool) -> None:
+def test_an_unfit_engine_is_reported_with_a_fix(change: dict[str, Any], words: str, blocking: bool) -> None:
     (problem,) = problems({**GOOD_INFO, **change}, GOOD_VERSION)
     assert words in problem.text and problem.fix and problem.blocking is blocking
 
@@ -71,7 +71,7 @@ def test_a_machine_with_gpus_is_asked_for_a_safe_toolkit() -> None:
     assert gpu_problems(info, 1, {"nvidia-container-toolkit": "1.17.8-1"}, {}) == []
 
 
-def test_the_page_is_told_what_the_engine_is() -> None:
-    told = facts({**GOOD_INFO, "NCPU": 4, "MemTotal": 2**30}, {"Components": [{"Name": "runc", "Version": "1.2.8"}]})
-    assert (told["runc"], told["live_restore"], told["default_runtime"]) == ("1.2.8", True, "runc")
-    assert (told["nvidia_runtime"], told["memory_mib"]) == (False, 1024)
+def test_facts_describe_the_engine() -> None:
+    found = facts({**GOOD_INFO, "NCPU": 4, "MemTotal": 2**30}, {"Components": [{"Name": "runc", "Version": "1.2.8"}]})
+    assert (found["runc"], found["live_restore"], found["default_runtime"]) == ("1.2.8", True, "runc")
+    assert (found["nvidia_runtime"], found["memory_mib"]) == (False, 1024)

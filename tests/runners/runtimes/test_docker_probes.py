@@ -65,7 +65,7 @@ def service_of_the_host() -> Iterator[int]:
 
 
 OUTSIDE = ipaddress.ip_network("198.18.0.0/15")
-"""Reserved for measuring networks: nobody's."""
+"""Reserved for network benchmarks (RFC 2544): no real machine has such an address."""
 
 
 @contextmanager
@@ -123,10 +123,10 @@ def wait_for(runtime: DockerRuntime, name: str, state: str, words: bytes = b"", 
     raise AssertionError(f"{name} is not {state}: {runtime.logs(name, 2000).decode()}")
 
 
-def probe(runtime: DockerRuntime, spec: RunSpec, folders: Folders, told: dict[str, object]) -> dict[str, str]:
+def probe(runtime: DockerRuntime, spec: RunSpec, folders: Folders, settings: dict[str, object]) -> dict[str, str]:
     (folders.workspace / "main.py").write_bytes(PROBES.read_bytes())
     limits = {"tmp_mib": spec.resources.tmp_mib, "shm_mib": spec.resources.shm_mib}
-    (folders.workspace / "told.json").write_text(json.dumps({**limits, **told}))
+    (folders.workspace / "settings.json").write_text(json.dumps({**limits, **settings}))
     runtime.create(spec, folders)
     runtime.start(spec.name)
     wait_for(runtime, spec.name, "exited")
@@ -204,8 +204,8 @@ def test_the_probes_find_what_an_ordinary_container_may(runtime: DockerRuntime, 
     (folders.workspace / "main.py").write_bytes(PROBES.read_bytes())
     with service_of_the_host() as port, world_outside() as far:
         targets = {"a service of the host": ("172.17.0.1", port), "the world outside": far}
-        told = {"only": sorted(HARMLESS), "connect": targets}
-        (folders.workspace / "told.json").write_text(json.dumps(told))
+        settings = {"only": sorted(HARMLESS), "connect": targets}
+        (folders.workspace / "settings.json").write_text(json.dumps(settings))
         image = runtime.image_of("python")
         assert image is not None
         runtime.client.containers.run(

@@ -8,7 +8,7 @@ import pytest
 from tests import engine
 
 
-def test_a_second_run_says_that_it_waits_and_waits_until_the_first_has_ended(
+def test_a_second_run_reports_that_it_waits_until_the_first_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SCHEDULEARN_CACHE", str(tmp_path))

@@ -37,7 +37,7 @@ def exit_of(folders: Folders) -> dict[str, object]:
     return found
 
 
-def test_it_runs_for_as_long_as_it_is_told(clock: Clock, folders: Folders) -> None:
+def test_it_runs_for_the_requested_seconds(clock: Clock, folders: Folders) -> None:
     runtime = FakeRuntime(clock)
     started(runtime, folders, FAKE_RUN_SECONDS="5", FAKE_EXIT_CODE="3", FAKE_OUTPUT="epoch 1\n")
     clock.now = 4.9
@@ -59,7 +59,7 @@ def test_it_writes_a_log_with_marks_and_labels(clock: Clock, folders: Folders) -
     assert status["phase"] == "running" and status["message"] == {"code": "launch.running"}
 
 
-def test_it_stops_when_told_by_the_control_file(clock: Clock, folders: Folders) -> None:
+def test_it_stops_when_the_control_file_asks_for_it(clock: Clock, folders: Folders) -> None:
     runtime = FakeRuntime(clock)
     started(runtime, folders, FAKE_RUN_SECONDS="never")
     (folders.control / "control.json").write_text('{"stop": {"reason": "cancelled", "grace_seconds": 10}, "hosts": []}')

@@ -1,4 +1,4 @@
-"""Whatever a RunSpec says, the engine is asked only for what this list allows (security.md C1, C5, C7)."""
+"""Whatever a RunSpec contains, the engine is asked only for what this list allows (security.md C1, C5, C7)."""
 
 import json
 from pathlib import Path

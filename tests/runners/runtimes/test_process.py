@@ -105,7 +105,7 @@ def test_the_next_agent_finds_what_runs(runtime: ProcessRuntime, folders: Folder
     assert only(later).state == "running"
     later.start(name)
     later.stop(name, 5)
-    assert only(later).state == "exited" and only(later).exit_code is None  # nobody saw it end: exit.json decides
+    assert only(later).state == "exited" and only(later).exit_code is None  # not its child: exit.json decides
     assert only(runtime).exit_code == 128 + signal.SIGTERM
 
 
@@ -166,7 +166,7 @@ def test_an_end_that_was_seen_before_its_start_was_written_down_is_an_end(
     assert (only(runtime).state, only(runtime).exit_code) == ("exited", 3)
 
 
-def test_a_number_that_was_given_to_somebody_else_is_not_ours(runtime: ProcessRuntime, folders: Folders) -> None:
+def test_a_reused_process_id_is_not_ours(runtime: ProcessRuntime, folders: Folders) -> None:
     name = run(runtime, folders, "pass")
     wait(lambda: only(runtime).state == "exited")
     mine = processes.identity_of(os.getpid())
@@ -210,7 +210,7 @@ def test_stop_asks_first_and_kills_after_the_grace(
     assert runtime.logs(name, 100) == b"up\nasked\n"
 
 
-def test_nobody_escapes_by_leaving_the_session(runtime: ProcessRuntime, folders: Folders) -> None:
+def test_no_process_escapes_by_leaving_the_session(runtime: ProcessRuntime, folders: Folders) -> None:
     script = (
         "import os, subprocess, sys, time\n"
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], start_new_session=True)\n"

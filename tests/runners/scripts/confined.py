@@ -50,11 +50,11 @@ def run(runtime: ProcessRuntime, agent: Path, number: int, job: dict[str, Any]) 
             (next_agent if job.get("by_next_agent") else runtime).stop(spec.name, 10)
         time.sleep(0.05)
     seen = runtime.list()[0]
-    said = places["scribe"] / "exit.json"
+    exit_file = places["scribe"] / "exit.json"
     result = {
         "state": seen.state,
         "code": seen.exit_code,
-        "exit": json.loads(said.read_text()) if said.exists() else None,
+        "exit": json.loads(exit_file.read_text()) if exit_file.exists() else None,
         "log": log.read_text() if log.exists() else "",
         "printed": runtime.logs(spec.name, 10_000).decode(errors="replace"),
         "written": {str(path.relative_to(home)): path.read_text() for path in sorted(home.glob("*puts/*"))},
