@@ -329,7 +329,7 @@ def read_file(job: Job, entry: Entry) -> Iterator[bytes]:
 # --- time --------------------------------------------------------------------------------------------------------
 
 
-def delete_old() -> None:
+def delete_files_of_ended_jobs() -> None:
     """Delete the sets of jobs that ended long ago, and pieces that no set names. May be repeated."""
     CheckpointSet.objects.filter(
         job__state__in=FINISHED_STATES,

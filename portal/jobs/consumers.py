@@ -89,7 +89,7 @@ class LogConsumer(AsyncWebsocketConsumer):
         self.room = asyncio.Event()
         self.cursors_received = False
         self.shown: dict[str, Any] = {}
-        if await self._refusal() is not None:
+        if await self._code_of_refusal() is not None:
             await self.close()  # before accepting: the response to the handshake is 403
             return
         user_id = self.scope["user"].pk
@@ -168,7 +168,7 @@ class LogConsumer(AsyncWebsocketConsumer):
 
     async def _send_new_output(self) -> bool:
         """Send all output that there is; return whether no more will come."""
-        await self._check_access()
+        await self._check_access_again()
         self.notified.clear()
         job, rows = await self._read_rows()
         if self.feed.update(rows) or not self.shown:
@@ -188,7 +188,7 @@ class LogConsumer(AsyncWebsocketConsumer):
             await self.send(bytes_data=piece.frame())
             self.allowance.record_sent()
             sent = True
-            await self._check_access()
+            await self._check_access_again()
         finished = job.state in FINISHED_STATES
         if sent or not self.reported_idle:
             self.reported_idle = True
@@ -225,14 +225,14 @@ class LogConsumer(AsyncWebsocketConsumer):
 
     # --- rows -----------------------------------------------------------------------------------------------------
 
-    async def _check_access(self) -> None:
+    async def _check_access_again(self) -> None:
         """Close the socket of a user who may no longer see the job."""
         if time.monotonic() - self.checked_at >= ACCESS_CHECK_SECONDS:
             self.checked_at = time.monotonic()
-            if (code := await self._refusal()) is not None:
+            if (code := await self._code_of_refusal()) is not None:
                 raise _CloseSocketError(code)
 
-    async def _refusal(self) -> int | None:
+    async def _code_of_refusal(self) -> int | None:
         """Return the code for a session that may not see the job now; None if it may."""
         store = import_module(settings.SESSION_ENGINE).SessionStore
         user = await get_user({"session": store(self.scope["session"].session_key)})

@@ -38,7 +38,7 @@ def tidy() -> None:
     call_command("clearsessions", verbosity=0)
     remove_stale_files()
     recording.delete_old()
-    checkpoints.delete_old()
+    checkpoints.delete_files_of_ended_jobs()
     wake.delete_unused(UNUSED_CHANNEL_SECONDS)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from portal import charts, relative
+from portal import charts, percentages
 from portal.charts import Chart, Series
 from portal.scheduler import services as scheduler_services
 from portal.scheduler.forms import form_query
@@ -69,7 +69,7 @@ class Measure:
     @property
     def min_base(self) -> float:
         """The smallest value to which percentages are given."""
-        return relative.MIN_RATIO if self.ratio else relative.MIN_BASE[self.unit]
+        return percentages.MIN_RATIO if self.ratio else percentages.MIN_BASE[self.unit]
 
 
 MEASURES = (
@@ -169,7 +169,7 @@ def _change(measure: Measure, value: float, base: float) -> tuple[str, str]:
     """Return the difference in words, and whether it is ``good`` or ``bad``; neither if it is small or both are tiny."""
     if measure.less_is_better is None:
         return "", ""
-    text = relative.difference(value, base, measure.unit, min_base=measure.min_base)
+    text = percentages.difference(value, base, measure.unit, min_base=measure.min_base)
     compared = max(base, measure.min_base)
     if text == "the same" or abs(value - base) <= MIN_CHANGE * compared or max(value, base) < measure.min_base:
         return text, ""
@@ -199,7 +199,7 @@ def simulation_error(columns: Sequence[Column]) -> tuple[float, str] | None:
     if happened is None or base is None or not happened["turnaround"]["mean"]:
         return None
     real, made = happened["turnaround"]["mean"], base["turnaround"]["mean"]
-    percent = relative.percentage(made, real, min_base=relative.MIN_BASE[charts.SECONDS])
+    percent = percentages.percentage(made, real, min_base=percentages.MIN_BASE[charts.SECONDS])
     way = "more" if made > real else "less"
     verdict = "too short to compare." if percent is None else "the same."
     if percent:

@@ -75,9 +75,12 @@ class Checkpoints:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-        for old in self.steps()[self.keep :]:
-            self.path(old).unlink(missing_ok=True)
+        self._delete_beyond_keep()
         return path
+
+    def _delete_beyond_keep(self) -> None:
+        for step in self.steps()[self.keep :]:
+            self.path(step).unlink(missing_ok=True)
 
     def newest(self) -> tuple[int, dict[str, Any]] | None:
         """Return step and state of the newest checkpoint that can be read, or None without any.

@@ -15,7 +15,7 @@ from django.db import DatabaseError
 from django.db.models import Min
 from django.utils import timezone
 
-from portal import charts, relative
+from portal import charts, percentages
 from portal.refused import Refused
 from portal.scheduler import policy_args
 from portal.scheduler import services as scheduler_services
@@ -327,7 +327,7 @@ def _describe_error(really: compare.PolicyRun, run: compare.PolicyRun | None) ->
     if run is None:
         return "Add the policy in force, with its parameters, to see how far a simulation is from what really happened."
     real, made = really.summary.turnaround.mean, run.summary.turnaround.mean
-    off = relative.difference(made, real, charts.SECONDS, min_base=relative.MIN_BASE[charts.SECONDS])
+    off = percentages.difference(made, real, charts.SECONDS, min_base=percentages.MIN_BASE[charts.SECONDS])
     return (
         f"{run.name} is in force: in the simulation a job took {made:,.0f} s on average; in reality it was {real:,.0f} s "
         f"({off}). Smaller differences between policies are uncertain."

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from portal import charts, relative
+from portal import charts, percentages
 from portal.whatif import report
 
 
@@ -30,7 +30,7 @@ from portal.whatif import report
 def test_a_difference_is_a_percentage_where_the_baseline_is_not_next_to_nothing(
     value: float, base: float, unit: str, expected: str
 ) -> None:
-    assert relative.difference(value, base, unit, min_base=relative.MIN_BASE[unit]) == expected
+    assert percentages.difference(value, base, unit, min_base=percentages.MIN_BASE[unit]) == expected
 
 
 def figures(waiting: float, preemptions: int = 0, fairness: float = 1.0) -> dict[str, Any]:
