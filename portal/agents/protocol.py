@@ -27,7 +27,7 @@ MAX_PROBLEMS = 50
 MESSAGE_CODE = re.compile(r"[a-z]+\.[a-z_]{1,60}")
 """The codes of the messages of agents, such as ``problem.old_runc``."""
 MAX_PARAMETERS, MAX_DEPTH = 20, 4
-"""The maximum length of a text in a message."""
+"""The maximum number of parameters of a message, and of messages within one another."""
 MAX_MESSAGE_CHARACTERS = 4096
 """The maximum length of a whole message as JSON: the reasons of many jobs may have it."""
 CONFINEMENT = "confinement_message"

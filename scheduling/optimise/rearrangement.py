@@ -379,11 +379,11 @@ class _Draft:
     def _take_less(self, job: Job, want: int) -> None:
         """Take as many GPUs as fit, when the wanted count does not."""
         if job.id not in self.place and want:
-            headroom = [
+            free = [
                 room for node, room in self.bins.room.items()
                 if room > 0 and (job.nodes is None or node in job.nodes) and self._kind(job) in (None, self.kind[node])
             ]  # fmt: skip
-            maximum = min(sum(headroom) if job.spread else max(headroom, default=0), want, self._room_in_limits(job))
+            maximum = min(sum(free) if job.spread else max(free, default=0), want, self._room_in_limits(job))
             if maximum >= job.min_gpus:
                 self._start(job, maximum)
                 self.changed.add(job.id)

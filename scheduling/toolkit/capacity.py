@@ -233,6 +233,8 @@ class Capacity:
         for node, gpus in where.items():
             self.free[node] += gpus
             self.kept[node] -= gpus
+            if not self.kept[node]:
+                del self.kept[node]  # reasons read which nodes have such GPUs
 
     @property
     def reserved(self) -> dict[NodeId, int]:

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.check import violations
+from scheduling.toolkit.capacity import Capacity
 from scheduling.toolkit.plan_builder import build_plan
 from scheduling.types import Plan, Snapshot
 from tests.scheduling.sentences import reasons_of
@@ -65,3 +66,13 @@ def test_whatever_is_wanted_the_plan_is_sound(snapshot: Snapshot, data: Any) -> 
     assert violations(snapshot, plan) == []
     started = {job for job, where in plan.target.items() if sum(where.values())}
     assert {job.id for job in snapshot.jobs if job.waiting} <= started | set(plan.reasons)
+
+
+def test_what_is_no_longer_reserved_leaves_no_trace() -> None:
+    """Reasons of other jobs would name GPUs that are kept for nothing."""
+    now = Capacity(draw({"a": 2, "b": 1}, waiting("x", 1, 1)))
+    now.reserve({"a": 2})
+    now.unreserve({"a": 1})
+    assert (now.free["a"], now.kept, now.reserved) == (1, {"a": 1}, {"a": 1})
+    now.unreserve({"a": 1})
+    assert (now.free["a"], now.kept, now.reserved) == (2, {}, {})
