@@ -94,7 +94,7 @@ class TokenForm(forms.Form):
 
 class InviteForm(forms.Form):
     email = forms.EmailField(
-        required=False, label="E-mail address", help_text="Optional: it is filled in for them when they join."
+        required=False, label="E-mail address", help_text="It is filled in for them when they join."
     )
     groups = forms.ModelMultipleChoiceField(
         Group.objects.order_by("name"), required=False, widget=forms.CheckboxSelectMultiple

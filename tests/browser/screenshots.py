@@ -27,6 +27,20 @@ PAGES = {
     "reservations": "/reservations/",
     "policy": "/admin/policy/?policy=tiresias",
     "policy-preview": "/admin/policy/preview/?policy=fifo",
+    "jobs": "/jobs/",
+    "projects": "/projects/",
+    "new-project": "/projects/new",
+    "gallery": "/gallery/",
+    "profile": "/accounts/profile/",
+    "tokens": "/accounts/tokens/",
+    "admin": "/admin/",
+    "admin-nodes": "/admin/nodes/",
+    "users": "/admin/users/",
+    "groups": "/admin/groups/",
+    "invites": "/admin/invites/",
+    "limits": "/admin/limits/",
+    "audit": "/admin/audit/",
+    "simulations": "/admin/simulations/",
 }
 WAITING_PAGES = {"job-waiting": "/jobs/{waits}/"}
 MONTH_PAGES = {
