@@ -8,7 +8,7 @@ from scheduling.policies.afs import Afs
 from scheduling.types import Curve, Estimate, Plan, Snapshot
 from tests.scheduling.sentences import reasons_of
 from tests.scheduling.strategies import EXAMPLES, snapshots
-from tests.scheduling.worlds import World, draw, reaches_stable_plan, running, sizes, waiting
+from tests.scheduling.worlds import DecidedPolicy, World, draw, reaches_stable_plan, running, sizes, waiting
 
 LINEAR = Curve((1.0, 2.0, 3.0, 4.0))
 GOOD = Curve((1.0, 1.9, 2.7, 3.4))
@@ -129,4 +129,4 @@ def test_higher_priority_starts_first() -> None:
 def test_the_laws_hold_for_each_option(policy: Afs, snapshot: Snapshot, calm: Snapshot) -> None:
     assert violations(snapshot, policy.plan(snapshot)) == []
     world = World.of(calm)
-    assert reaches_stable_plan(world, policy, cycles=30)
+    assert reaches_stable_plan(world, DecidedPolicy(policy), cycles=30)

@@ -18,7 +18,7 @@ from scheduling.policies.pdors import Pdors
 from scheduling.types import Curve, Estimate, Limit, Node, Plan, Snapshot
 from tests.scheduling.sentences import reasons_of
 from tests.scheduling.strategies import EXAMPLES, snapshots
-from tests.scheduling.worlds import World, draw, reaches_stable_plan, running, sizes, waiting
+from tests.scheduling.worlds import DecidedPolicy, World, draw, reaches_stable_plan, running, sizes, waiting
 
 SLOT = 600.0
 NOW = 6_000.0
@@ -235,7 +235,7 @@ def test_no_slot_is_sold_twice_whatever_happens(
         world.now += seconds
         if len(world.jobs) > 3 and seconds > 1000:
             world.end(min(world.jobs))
-    assert reaches_stable_plan(world, policy, cycles=30)
+    assert reaches_stable_plan(world, DecidedPolicy(policy), cycles=30)
 
 
 def test_a_job_longer_than_the_horizon_starts_in_an_empty_lab() -> None:

@@ -9,7 +9,7 @@ from scheduling.check import violations
 from scheduling.policies.srjf import Srjf
 from scheduling.types import Curve, Estimate, Job, Plan, Snapshot
 from tests.scheduling.strategies import EXAMPLES, snapshots
-from tests.scheduling.worlds import World, draw, reaches_stable_plan, running, sizes, waiting
+from tests.scheduling.worlds import DecidedPolicy, World, draw, reaches_stable_plan, running, sizes, waiting
 
 ELASTIC = Srjf()
 RIGID = Srjf(elastic=False)
@@ -137,4 +137,4 @@ def test_with_any_option_it_keeps_all_rules_and_explains_itself(policy: Srjf, sn
 @given(snapshot=snapshots(max_jobs=16, calm=True))
 def test_with_any_option_an_unchanged_world_comes_to_rest(policy: Srjf, snapshot: Snapshot) -> None:
     world = World.of(snapshot)
-    assert reaches_stable_plan(world, policy)
+    assert reaches_stable_plan(world, DecidedPolicy(policy))

@@ -9,7 +9,7 @@ from scheduling.toolkit.fairness import Shares, rho
 from scheduling.types import Curve, Estimate, Plan, Snapshot
 from tests.scheduling.sentences import reasons_of
 from tests.scheduling.strategies import EXAMPLES, snapshots
-from tests.scheduling.worlds import World, draw, reaches_stable_plan, running, sizes, waiting
+from tests.scheduling.worlds import DecidedPolicy, World, draw, reaches_stable_plan, running, sizes, waiting
 
 LINEAR = Curve(tuple(float(n) for n in range(1, 9)))
 HOUR = Estimate(3600.0, "history", 0.5)
@@ -119,7 +119,7 @@ OPTIONS = [
 def test_the_laws_hold_for_each_option(policy: Themis, snapshot: Snapshot, calm: Snapshot) -> None:
     assert violations(snapshot, policy.plan(snapshot)) == []
     world = World.of(calm)
-    assert reaches_stable_plan(world, policy)
+    assert reaches_stable_plan(world, DecidedPolicy(policy))
 
 
 @settings(max_examples=EXAMPLES, deadline=None)

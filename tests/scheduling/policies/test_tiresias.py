@@ -11,7 +11,7 @@ from scheduling.policies.tiresias import COMPACTION_THRESHOLD, Tiresias
 from scheduling.types import Curve, Job, Limit, Plan, Snapshot
 from tests.scheduling.sentences import reasons_of
 from tests.scheduling.strategies import EXAMPLES, snapshots
-from tests.scheduling.worlds import NOW, World, draw, reaches_stable_plan, running, sizes, waiting
+from tests.scheduling.worlds import NOW, DecidedPolicy, World, draw, reaches_stable_plan, running, sizes, waiting
 
 REFERENCE = Tiresias(threshold=57_600, queues=2, knob=0)
 
@@ -200,7 +200,7 @@ def test_with_any_option_it_keeps_all_rules_and_explains_itself(policy: Tiresias
 @given(snapshot=snapshots(max_jobs=16, calm=True))
 def test_with_any_option_an_unchanged_world_comes_to_rest(policy: Tiresias, snapshot: Snapshot) -> None:
     world = World.of(snapshot)
-    assert reaches_stable_plan(world, policy)
+    assert reaches_stable_plan(world, DecidedPolicy(policy))
 
 
 def test_by_arrival_whoever_came_to_a_queue_first_goes_first_and_those_that_come_down_line_up() -> None:
