@@ -34,7 +34,7 @@ from portal.projects.serializers import (
     UseExampleSerializer,
 )
 from portal.refused import Refused
-from portal.rest import Json, refusals
+from portal.rest import Json, refusals, validated
 
 
 class RawFile(BaseParser):
@@ -66,18 +66,16 @@ class Projects(mixins.ListModelMixin, mixins.RetrieveModelMixin, mixins.CreateMo
 
     @extend_schema(responses={201: ProjectSerializer, **refusals(400, 403)})
     def create(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        sent = ProjectSerializer(data=request.data)
-        sent.is_valid(raise_exception=True)
-        project = services.create_project(signed_in(request), **sent.validated_data)
+        sent = validated(ProjectSerializer(data=request.data))
+        project = services.create_project(signed_in(request), **sent)
         return Response(self.get_serializer(self.get_queryset().get(pk=project.pk)).data, status.HTTP_201_CREATED)
 
     @extend_schema(responses={200: ProjectSerializer, **refusals(400, 403, 404)})
     def partial_update(self, request: Request, pk: int) -> Response:
         """Change name or description."""
         project = self.get_object()
-        sent = ProjectSerializer(project, data=request.data, partial=True)
-        sent.is_valid(raise_exception=True)
-        values = {"name": project.name, "description": project.description} | sent.validated_data
+        sent = validated(ProjectSerializer(project, data=request.data, partial=True))
+        values = {"name": project.name, "description": project.description} | sent
         services.edit_project(signed_in(request), project, **values)
         return Response(self.get_serializer(project).data)
 
@@ -118,18 +116,15 @@ class Members(mixins.ListModelMixin, InProject):
     def create(self, request: Request, project_pk: int) -> Response:
         """Add a user, or change the role of a member."""
         project = self.project
-        sent = NewMemberSerializer(data=request.data)
-        sent.is_valid(raise_exception=True)
-        data = sent.validated_data
+        data = validated(NewMemberSerializer(data=request.data))
         membership = services.share(signed_in(request), project, data["username"], data["role"])
         return Response(MemberSerializer(membership).data, status.HTTP_201_CREATED)
 
     @extend_schema(request=RoleSerializer, responses={200: MemberSerializer, **refusals(400, 403, 404, 409)})
     def partial_update(self, request: Request, project_pk: int, username: str) -> Response:
         membership = self._membership(username)
-        sent = RoleSerializer(data=request.data)
-        sent.is_valid(raise_exception=True)
-        changed = services.change_role(signed_in(request), membership, sent.validated_data["role"])
+        sent = validated(RoleSerializer(data=request.data))
+        changed = services.change_role(signed_in(request), membership, sent["role"])
         return Response(MemberSerializer(changed).data)
 
     @extend_schema(responses={204: None, **refusals(403, 404, 409)})
@@ -141,6 +136,14 @@ class Members(mixins.ListModelMixin, InProject):
 
 NAME = OpenApiParameter("name", str, description="File name of a raw body, for example code.zip.")
 NOTE = OpenApiParameter("note", str, description="A note for a raw body.")
+KEEP_OTHERS = OpenApiParameter(
+    "keep_others",
+    bool,
+    description="For a raw body that is a single file: put it into the newest version and keep its other files.",
+)
+GITIGNORE = OpenApiParameter(
+    "gitignore", bool, description="For a raw body that is an archive: leave out what its .gitignore names."
+)
 
 
 class Code(mixins.ListModelMixin, mixins.RetrieveModelMixin, InProject):
@@ -159,7 +162,7 @@ class Code(mixins.ListModelMixin, mixins.RetrieveModelMixin, InProject):
         return CodeVersionSerializer if self.action == "list" else CodeVersionDetailSerializer
 
     @extend_schema(
-        parameters=[NAME, NOTE],
+        parameters=[NAME, NOTE, KEEP_OTHERS, GITIGNORE],
         request={"multipart/form-data": UploadSerializer, "application/octet-stream": OpenApiTypes.BINARY},
         responses={201: CodeVersionDetailSerializer, **refusals(400, 403, 404, 409, 415)},
     )
@@ -168,7 +171,12 @@ class Code(mixins.ListModelMixin, mixins.RetrieveModelMixin, InProject):
         project = self.project
         services.require_member(signed_in(request), project)  # before a large body is read
         uploads, note = self._read_raw_body(request) if _is_raw(request) else self._read_form(request)
-        version = services.store_code(signed_in(request), project, uploads, note)
+        asked = request.query_params if _is_raw(request) else request.POST
+        keep_others = _read_flag(asked.get("keep_others", "false"), "keep_others")
+        gitignore = _read_flag(asked.get("gitignore", "false"), "gitignore")
+        version = services.store_code(
+            signed_in(request), project, uploads, note, keep_others=keep_others, gitignore=gitignore
+        )
         return Response(CodeVersionDetailSerializer(version).data, status.HTTP_201_CREATED)
 
     def _read_raw_body(self, request: Request) -> tuple[list[Any], str]:
@@ -242,6 +250,14 @@ class Code(mixins.ListModelMixin, mixins.RetrieveModelMixin, InProject):
             raise Http404 from error
 
 
+def _read_flag(text: str, name: str) -> bool:
+    """Return a parameter that is true or false. Raises ValidationError."""
+    try:
+        return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+    except KeyError:
+        raise ValidationError({name: ["Send true or false."]}) from None
+
+
 def _is_raw(request: Request) -> bool:
     return request.content_type.partition(";")[0].strip() == RawFile.media_type
 
@@ -259,10 +275,9 @@ class Gallery(ViewSet):
         example = examples.find(key)
         if example is None:
             raise Http404
-        sent = UseExampleSerializer(data=request.data)
-        sent.is_valid(raise_exception=True)
+        sent = validated(UseExampleSerializer(data=request.data))
         project = None
-        if pk := sent.validated_data.get("project"):
+        if pk := sent.get("project"):
             project = get_object_or_404(Project.objects.visible_to(signed_in(request)), pk=pk)
         version = services.use_example(signed_in(request), example, project)
         return Response(UsedExampleSerializer(version).data, status.HTTP_201_CREATED)

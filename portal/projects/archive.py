@@ -1,5 +1,6 @@
 """Stores an upload: it is checked, unpacked and packed again as one canonical tar, stored once under its hash."""
 
+import contextlib
 import json
 import tempfile
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from django.conf import settings
 
 from portal.projects import sandbox, store
 from portal.projects.errors import BadArchiveError
+from portal.projects.models import CodeVersion
 
 Upload = tuple[str, IO[bytes]]
 """The name of an archive, or the path of a file within a folder, with the open file."""
@@ -25,18 +27,42 @@ class StoredUpload:
     notes: list[str]
 
 
-def store_upload(uploads: Sequence[Upload]) -> StoredUpload:
-    """Store one archive, script or notebook, or the files of a folder with their relative paths. Raises BadArchiveError."""
+ARCHIVE_ENDINGS = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".tbz", ".tbz2", ".xz", ".txz")
+
+
+def are_single_files(uploads: Sequence[Upload]) -> bool:
+    """Return whether these are files by themselves: no archive, and no folder."""
+    return all("/" not in name and not name.lower().endswith(ARCHIVE_ENDINGS) for name, _ in uploads)
+
+
+def store_upload(
+    uploads: Sequence[Upload], base: CodeVersion | None = None, *, gitignore: bool = False
+) -> StoredUpload:
+    """Store one archive, script or notebook, or the files of a folder with their relative paths. Raises BadArchiveError.
+
+    With a ``base``, the files are put into it: they replace its files of the same name, and its other files are kept. With
+    ``gitignore``, what its ``.gitignore`` names is left out.
+    """
     if not uploads:
         raise BadArchiveError("Choose a file or a folder first.")
-    one = len(uploads) == 1 and "/" not in uploads[0][0]
-    with tempfile.TemporaryFile(dir=store.folder()) as packed, tempfile.TemporaryFile("w+") as listing:
+    name = uploads[0][0]
+    alone = len(uploads) == 1 and "/" not in name and (base is None or name.lower().endswith(".ipynb"))
+    with contextlib.ExitStack() as stack:
+        packed = stack.enter_context(tempfile.TemporaryFile(dir=store.folder()))
+        listing = stack.enter_context(tempfile.TemporaryFile("w+"))
+        sent: dict[str, Any] = {"name": name if alone else "", "listing": None, "base": None, "gitignore": gitignore}
         sizes = _concatenate(uploads, packed)
+        if not alone:
+            sent["listing"] = sizes
+        if base is not None:
+            sent["base"] = {"number": base.number, "files": base.files}
         # in a file: a name may have what no command argument can, such as NUL, half a character or a megabyte
-        json.dump(uploads[0][0] if one else sizes, listing)
+        json.dump(sent, listing)
         listing.seek(0)
         with store.incoming() as out:
             fds = [out.fileno(), listing.fileno()]
+            if base is not None:
+                fds.append(stack.enter_context(store.path_of(base.sha256).open("rb")).fileno())
             try:
                 answer = sandbox.run("unpacking.program", [str(fd) for fd in fds], packed, fds)
             except sandbox.NoAnswerError as error:

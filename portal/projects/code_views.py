@@ -52,7 +52,12 @@ def _upload(request: HttpRequest, pk: int) -> HttpResponse:
     wants_json = request.headers.get("Accept", "").startswith("application/json")
     try:
         version = services.store_code(
-            signed_in(request), project, _uploaded_files(request), request.POST.get("note", "")
+            signed_in(request),
+            project,
+            _uploaded_files(request),
+            request.POST.get("note", ""),
+            keep_others=request.POST.get("keep_others") == "1",
+            gitignore=request.POST.get("gitignore") == "1",
         )
     except Refused as refusal:
         status = STATUS_OF[refusal.code]

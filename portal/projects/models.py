@@ -79,9 +79,10 @@ class CodeVersion(models.Model):
     size = models.PositiveBigIntegerField()
     """Total bytes of all files."""
     files = models.JSONField(default=list)
-    """[{"path", "size", "sha256", "offset"}], sorted by path; ``offset`` is the position of the file's bytes in the tar."""
+    """[{"path", "size", "sha256", "offset", "executable"}], sorted by path; ``offset`` is the position of the file's bytes in
+    the tar. Versions of earlier releases do not state what is executable."""
     guess = models.JSONField(default=dict)
-    """The result of inspection: {"entry", "launcher", "elastic", "imports", "requirements",
+    """The result of inspection: {"entry", "module", "launcher", "elastic", "imports", "requirements",
     "warnings": [{"code", "path", "line", "text"}], "notes": [what unpacking changed]}."""
     upload_name = models.CharField(max_length=200)
     note = models.CharField(max_length=200, blank=True)

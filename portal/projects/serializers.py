@@ -78,6 +78,12 @@ class UploadSerializer(serializers.Serializer[Any]):
         help_text="The paths of the files in the folder, in the same order.",
     )
     note = serializers.CharField(max_length=200, required=False, allow_blank=True)
+    keep_others = serializers.BooleanField(
+        required=False, help_text="Put single files into the newest version and keep its other files; by default false."
+    )
+    gitignore = serializers.BooleanField(
+        required=False, help_text="Leave out what the .gitignore of an archive or folder names; by default false."
+    )
 
 
 class LineSerializer(serializers.Serializer[Any]):

@@ -190,18 +190,28 @@ _unpacking = UserSlots()
 
 
 def store_code(
-    user: User, project: Project, uploads: Sequence[archive.Upload], note: str = "", upload_name: str = ""
+    user: User,
+    project: Project,
+    uploads: Sequence[archive.Upload],
+    note: str = "",
+    upload_name: str = "",
+    *,
+    keep_others: bool = False,
+    gitignore: bool = False,
 ) -> CodeVersion:
     """Create an immutable version from one archive, script or notebook, or from the files of a folder.
 
-    ``uploads`` is ``[(name, open file)]``; the names of a folder's files are relative paths. The slow part, unpacking in
-    a separate process, precedes the transaction that assigns the number. Only one upload of each user is unpacked at a
-    time. Raises BadArchiveError or Refused.
+    ``uploads`` is ``[(name, open file)]``; the names of a folder's files are relative paths. With ``keep_others``, single
+    files are put into the newest version, whose other files are kept; with ``gitignore``, what the ``.gitignore`` of an
+    archive or folder names is left out. The slow part, unpacking in a separate process, precedes the transaction that
+    assigns the number. Only one upload of each user is unpacked at a time. Raises BadArchiveError or Refused.
     """
     require_member(user, project)
     try:
         with _unpacking.hold(user.pk):
-            stored = archive.store_upload(uploads)
+            base = project.code_versions.first() if keep_others and archive.are_single_files(uploads) else None
+            whole = not archive.are_single_files(uploads)
+            stored = archive.store_upload(uploads, base, gitignore=gitignore and whole)
             guess = inspection.inspect(stored.sha256)
     except BusyError:
         raise Refused(

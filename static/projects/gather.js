@@ -1,7 +1,12 @@
 // What was dropped or chosen, as a flat list of {path, file}; what no run needs is left out before it is sent.
 
-const LEFT_OUT_FOLDERS = new Set([".git", "__pycache__", "__MACOSX"]);
-const LEFT_OUT_FILES = new Set([".DS_Store", "Thumbs.db"]);
+// As in portal/projects/unpacking/names.py, which also finds environments and W&B's runs, and lists what was left out.
+const LEFT_OUT_FOLDERS = new Set([
+  "__MACOSX", "__pycache__", ".git", ".hg", ".svn", ".ipynb_checkpoints", ".venv", ".idea", ".vscode",
+  ".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox", ".nox", ".eggs", "node_modules",
+]);
+const LEFT_OUT_FILES = new Set([".DS_Store", "Thumbs.db", "desktop.ini", "Icon\r"]);
+const ENVIRONMENT_MARKS = new Set(["pyvenv.cfg"]);
 
 function isLeftOut(path) {
   const parts = path.split("/");
@@ -37,7 +42,8 @@ async function walk(entry, above, found, most) {
 
 /** What to send, or a sentence on why nothing is. */
 export function judge(found, limits) {
-  const kept = found.filter(({ path }) => !isLeftOut(path));
+  const environments = found.filter(({ path }) => ENVIRONMENT_MARKS.has(path.split("/").at(-1))).map(({ path }) => path.slice(0, path.lastIndexOf("/") + 1)).filter(Boolean);
+  const kept = found.filter(({ path }) => !isLeftOut(path) && !environments.some((folder) => path.startsWith(folder)));
   const bytes = kept.reduce((sum, { file }) => sum + file.size, 0);
   const mib = Math.round(limits.bytes / 1024 / 1024);
   if (!kept.length) return { kept, refusal: "There are no files in it." };

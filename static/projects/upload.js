@@ -58,6 +58,9 @@ function start(form) {
     const data = new FormData();
     data.append("csrfmiddlewaretoken", form.querySelector("[name=csrfmiddlewaretoken]").value);
     data.append("note", form.querySelector("[name=note]").value);
+    for (const name of ["keep_others", "gitignore"]) {
+      if (form.querySelector(`[name=${name}]`)?.checked) data.append(name, "1");
+    }
     data.append("paths", JSON.stringify(kept.map(({ path }) => path)));
     for (const { path, file } of kept) data.append("files", file, path.split("/").pop());
     const request = new XMLHttpRequest();

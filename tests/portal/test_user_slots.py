@@ -36,7 +36,7 @@ def test_a_second_upload_waits_for_the_first_of_the_same_user(monkeypatch: pytes
     project, other = world.make_project(ada), world.make_project(ben)
     seen: list[str] = []
 
-    def take(uploads: Any) -> archive.StoredUpload:
+    def take(uploads: Any, base: Any, *, gitignore: bool) -> archive.StoredUpload:
         with pytest.raises(Refused) as refused:
             services.store_code(ada, project, uploads)
         assert refused.value.code == "limit"

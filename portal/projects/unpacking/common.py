@@ -1,15 +1,20 @@
 """Shared by the readers: limits, the entries that they return, bounded reading."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
 MIB = 1024 * 1024
 CHUNK = MIB
 MAX_ENTRIES = 10_000
+"""Maximum number of files and folders that are kept."""
+MAX_READ_ENTRIES = 200_000
+"""Maximum number that is read: an upload with a virtual environment or the objects of Git has many that are left out."""
 MAX_TOTAL = 1024 * MIB
 MAX_RATIO = 100
+MAX_PROBLEMS = 8
+"""Maximum number of problems that a refusal lists."""
 RATIO_CHECK_BYTES = 64 * MIB
 """The ratio is checked only above this size: a harmless file of zeros can be compressed to a thousandth."""
 
@@ -20,12 +25,23 @@ class BadUploadError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file or folder of an upload. Its content is read only after all entries have been checked."""
+    """A file, folder or link of an upload. Its content is read only after all entries have been judged."""
 
     path: str
+    """As the upload has it, until ``names`` has read it."""
     is_dir: bool
     size: int = 0
     pieces: Callable[[], Iterable[bytes]] = tuple
+    executable: bool | None = None
+    """None where the upload does not state it: then a file that begins with ``#!`` is executable."""
+    link: str | None = None
+    """The path to which a link leads, from the folder that it is in; None for what is no link."""
+    from_top: bool = False
+    """The path of the link is from the top of the upload: a hard link of a tar."""
+    special: bool = False
+    """It is a device, a pipe or a socket."""
+    problem: str = ""
+    """Why it cannot be accepted: a sentence. An entry that is left out has none."""
 
 
 class Budget:
@@ -53,6 +69,14 @@ def printable(name: str) -> str:
 
 def too_many_entries() -> str:
     return f"It has more than {MAX_ENTRIES:,} files and folders. Leave out data and installed packages."
+
+
+def refuse(problems: Sequence[str]) -> None:
+    """Raise BadUploadError with the first problems, if there are any."""
+    if problems:
+        more = len(problems) - MAX_PROBLEMS
+        rest = [f"And {more} more problem{'s' * (more > 1)} of this kind."] if more > 0 else []
+        raise BadUploadError(" ".join([*problems[:MAX_PROBLEMS], *rest]))
 
 
 def too_large() -> str:

@@ -1,5 +1,6 @@
 """Reads a tar, with or without gzip. Python's reader parses the headers; each is checked before the reader uses it."""
 
+import lzma
 import re
 import stat
 import tarfile
@@ -9,11 +10,11 @@ import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
-from typing import IO
+from typing import IO, Any
 
 from .common import (
     CHUNK,
-    MAX_ENTRIES,
+    MAX_READ_ENTRIES,
     BadUploadError,
     Budget,
     Entry,
@@ -23,17 +24,20 @@ from .common import (
     read_range,
     too_many_entries,
 )
-from .names import clean_path
 
 MAX_EXTENDED_HEADER = 64 * 1024
 """Maximum bytes of one extended header, which Python would read into memory at any size."""
-MAX_HEADER_SECONDS = 5
+MAX_HEADER_SECONDS = 15
 """10,000 normal headers take a third of a second; malicious ones can take seconds each."""
+KINDS = (
+    *(tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE),
+    *(tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE),
+)
 LONG_NUMBER = re.compile(rb"\d{301}")
 """Such a number in an extended header is refused: before Python 3.11.10, its reader needs time quadratic in the length of a
 number. Names of files are shorter."""
-MAX_GZIP_MEMBERS = 20_000
-"""Maximum number of gzip members. Parallel compressors write one per 64 KiB or more."""
+MAX_MEMBERS = 20_000
+"""Maximum number of members of a compressed stream. Parallel compressors write one per 64 KiB or more."""
 
 
 def read_tar(file: IO[bytes]) -> list[Entry]:
@@ -51,7 +55,7 @@ def read_tar(file: IO[bytes]) -> list[Entry]:
             headers += 1
             if time.monotonic() > deadline:
                 raise BadUploadError("Its headers take too long to read. Pack it again.")
-            if headers > 2 * MAX_ENTRIES:  # each entry may have an extended header
+            if headers > 2 * MAX_READ_ENTRIES:  # each entry may have an extended header
                 raise BadUploadError(too_many_entries())
             check_tar_kind(info)
             return info
@@ -71,16 +75,25 @@ def read_tar(file: IO[bytes]) -> list[Entry]:
         fileobj=file, mode="r", tarinfo=CheckedHeader, encoding="utf-8", errors="surrogateescape"
     ) as archive:
         for info in archive:
-            path = clean_path(info.name)
             if info.size < 0 or info.offset_data + info.size > size:
                 raise BadUploadError(f"{printable(info.name)} ends too early. Pack it again, or send it again.")
             if info.sparse is not None or any(key.startswith("GNU.sparse") for key in info.pax_headers):
                 raise BadUploadError(f"{printable(info.name)} is stored as a sparse file. Pack again without --sparse.")
             if info.isdir() and info.size:
                 raise BadUploadError(f"The folder {printable(info.name)} has content. Pack it again.")
-            if path:
-                entries.append(Entry(path, info.isdir(), info.size, tar_pieces(file, info)))
-            if len(entries) > MAX_ENTRIES:
+            entries.append(
+                Entry(
+                    info.name,
+                    info.isdir(),
+                    info.size,
+                    tar_pieces(file, info),
+                    executable=bool(info.mode & stat.S_IXUSR),
+                    link=info.linkname if info.issym() or info.islnk() else None,
+                    from_top=info.islnk(),
+                    special=info.isdev(),
+                )
+            )
+            if len(entries) > MAX_READ_ENTRIES:
                 raise BadUploadError(too_many_entries())
         end = archive.offset
     # tarfile treats a damaged header as the end of the archive; only zeros may follow it
@@ -98,16 +111,12 @@ def check_tar_kind(info: tarfile.TarInfo) -> None:
         tarfile.GNUTYPE_LONGNAME,
         tarfile.GNUTYPE_LONGLINK,
     )
-    if info.type in (tarfile.SYMTYPE, tarfile.LNKTYPE):
-        raise BadUploadError(f"{printable(info.name)} is a link. Replace it by the file itself (tar does so with -h).")
     if info.size < 0 or (info.type in extended and info.size > MAX_EXTENDED_HEADER):
         raise BadUploadError(
             f"The header of {printable(info.name)} is not one that an archiving tool writes. Pack it again."
         )
-    if info.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE, *extended):
+    if info.type not in (*KINDS, *extended):
         raise BadUploadError(f"{printable(info.name)} is neither a file nor a folder. Leave it out.")
-    if info.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and info.mode & (stat.S_ISUID | stat.S_ISGID):
-        raise BadUploadError(f"{printable(info.name)} has the rights of another user (setuid). Leave it out.")
 
 
 def tar_pieces(file: IO[bytes], info: tarfile.TarInfo) -> Callable[[], Iterator[bytes]]:
@@ -123,7 +132,7 @@ def gunzip(file: IO[bytes]) -> IO[bytes]:
     members = 0
     while pending.strip(b"\0"):
         members += 1
-        if members > MAX_GZIP_MEMBERS:
+        if members > MAX_MEMBERS:
             raise BadUploadError("It has too many gzip members. Pack it again.")
         inflater = zlib.decompressobj(16 + zlib.MAX_WBITS)
         feed = chain([pending], iter(lambda: file.read(CHUNK), b""))
@@ -131,6 +140,36 @@ def gunzip(file: IO[bytes]) -> IO[bytes]:
             budget.spend(len(piece))
             out.write(piece)
         pending = inflater.unused_data or file.read(CHUNK)
+    while rest := file.read(CHUNK):
+        if rest.strip(b"\0"):
+            raise BadUploadError("There is data after the end of this archive. Pack it again.")
+    return out
+
+
+def expand(file: IO[bytes], decompressor: Callable[[], Any]) -> IO[bytes]:
+    """Decompress a bzip2 or xz stream, which may have several members, to a temporary file."""
+    budget = Budget(file_size(file))
+    out = tempfile.TemporaryFile()  # noqa: SIM115  # read until the program ends
+    file.seek(0)
+    pending, members = file.read(CHUNK), 0
+    while pending.strip(b"\0"):
+        members += 1
+        if members > MAX_MEMBERS:
+            raise BadUploadError("It has too many parts. Pack it again.")
+        current = decompressor()
+        while not current.eof:
+            if current.needs_input:
+                pending = pending or file.read(CHUNK)
+                if not pending:
+                    raise BadUploadError("It ends too early. Pack it again, or send it again.")
+            try:
+                piece = current.decompress(pending, CHUNK)
+            except (OSError, lzma.LZMAError) as error:
+                raise BadUploadError("It is damaged. Pack it again, or send it again.") from error
+            pending = b""
+            budget.spend(len(piece))
+            out.write(piece)
+        pending = current.unused_data or file.read(CHUNK)
     while rest := file.read(CHUNK):
         if rest.strip(b"\0"):
             raise BadUploadError("There is data after the end of this archive. Pack it again.")

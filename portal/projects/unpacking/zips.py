@@ -8,14 +8,27 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import IO
 
-from .common import MAX_ENTRIES, MIB, BadUploadError, Entry, file_size, inflate, printable, read_range, too_many_entries
-from .names import clean_path
+from .codepages import ZIP_ENCODING, decode_names
+from .common import (
+    MAX_READ_ENTRIES,
+    MIB,
+    BadUploadError,
+    Entry,
+    file_size,
+    inflate,
+    printable,
+    read_range,
+    too_many_entries,
+)
 
-MAX_DIRECTORY = 16 * MIB
-"""Maximum bytes of the central directory; 10,000 entries with long names fit."""
+MAX_DIRECTORY = 64 * MIB
+"""Maximum bytes of the central directory; 200,000 entries with long names fit."""
+MAX_LINK_BYTES = 4096
+UTF8_FLAG = 0x800
 
 
 def zip_directory(file: IO[bytes]) -> tuple[int, int]:
@@ -40,7 +53,7 @@ def zip_directory(file: IO[bytes]) -> tuple[int, int]:
         end = record
     if disk or first_disk:
         raise BadUploadError("This is a part of a split zip. Pack it as one file.")
-    if length > MAX_DIRECTORY or count > MAX_ENTRIES:
+    if length > MAX_DIRECTORY or count > MAX_READ_ENTRIES:
         raise BadUploadError(too_many_entries())
     if offset + length != end:
         raise BadUploadError("This zip's central directory is not where it should be. Pack it again.")
@@ -52,14 +65,15 @@ def zip_directory(file: IO[bytes]) -> tuple[int, int]:
             raise BadUploadError("This zip's central directory is damaged. Pack it again.")
         at += 46 + sum(struct.unpack_from("<3H", directory, at + 28))
         found += 1
-        if found > MAX_ENTRIES:
+        if found > MAX_READ_ENTRIES:
             raise BadUploadError(too_many_entries())
     if found != count or at != length:
         raise BadUploadError("The number of entries in this zip is wrong. Pack it again.")
     return offset, found
 
 
-def read_zip(file: IO[bytes]) -> list[Entry]:
+def read_zip(file: IO[bytes]) -> tuple[list[Entry], list[str]]:
+    """Return the entries, and a note if the encoding of their names was guessed."""
     directory_at, count = zip_directory(file)
     entries: list[Entry] = []
     ranges: list[tuple[int, int, str]] = []
@@ -67,46 +81,66 @@ def read_zip(file: IO[bytes]) -> list[Entry]:
         infos = archive.infolist()
     if len(infos) != count:
         raise BadUploadError("The number of entries in this zip is wrong. Pack it again.")
-    for info in infos:
-        name = zip_name(info)
-        path = clean_path(name)
+    names, notes = zip_names(infos)
+    for info, name in zip(infos, names, strict=True):
         is_dir = name.endswith("/")
-        check_zip_kind(info, name, is_dir)
         start = zip_data_start(file, info, name, directory_at)
         ranges.append((info.header_offset, start + info.compress_size, name))
-        if path:
-            entries.append(Entry(path, is_dir, info.file_size, zip_pieces(file, start, info, name)))
+        entries.append(zip_entry(info, name, is_dir, zip_pieces(file, start, info, name)))
     check_ranges(ranges, directory_at)
-    return entries
+    return entries, notes
 
 
-def zip_name(info: zipfile.ZipInfo) -> str:
-    """Return the name of an entry. ``orig_filename`` is the complete one: ``filename`` was already cut at a NUL."""
-    if info.flag_bits & 0x800:
-        return info.orig_filename
-    try:  # many tools write UTF-8 without setting the flag
-        return info.orig_filename.encode("cp437").decode("utf-8")
-    except UnicodeError:
-        return info.orig_filename
+def zip_names(infos: Sequence[zipfile.ZipInfo]) -> tuple[list[str], list[str]]:
+    """Return the names of all entries, with slashes between folders, and notes on how they were read.
+
+    ``orig_filename`` is the complete name: ``filename`` was already cut at a NUL.
+    """
+    names = [info.orig_filename for info in infos]
+    unstated = [number for number, info in enumerate(infos) if not info.flag_bits & UTF8_FLAG]
+    decoded, code_page = decode_names([names[number].encode(ZIP_ENCODING) for number in unstated])
+    for number, name in zip(unstated, decoded, strict=True):
+        names[number] = name
+    notes = []
+    if code_page:
+        notes.append(
+            f"The names in this zip were read as {code_page}. If they look wrong, pack it again with names in UTF-8."
+        )
+    if any("\\" in name for name in names) and not any("/" in name for name in names):
+        names = [name.replace("\\", "/") for name in names]  # as old versions of Windows write them
+    return names, notes
 
 
-def check_zip_kind(info: zipfile.ZipInfo, name: str, is_dir: bool) -> None:
+def zip_entry(info: zipfile.ZipInfo, name: str, is_dir: bool, pieces: Callable[[], Iterator[bytes]]) -> Entry:
     mode = info.external_attr >> 16
     kind = stat.S_IFMT(mode)
-    if kind == stat.S_IFLNK:
-        raise BadUploadError(f"{printable(name)} is a link. Replace it by the file itself (zip does so without -y).")
-    if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-        raise BadUploadError(f"{printable(name)} is neither a file nor a folder. Leave it out.")
+    entry = Entry(
+        name,
+        is_dir,
+        info.file_size,
+        pieces,
+        executable=bool(mode & stat.S_IXUSR) if kind else None,
+        special=kind not in (0, stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK),
+        problem=zip_problem(info, name, kind, is_dir),
+    )
+    if kind != stat.S_IFLNK or entry.problem:
+        return entry
+    if info.file_size > MAX_LINK_BYTES:
+        return replace(entry, problem=f"{printable(name)} is a link, but has the content of a file. Pack it again.")
+    return replace(entry, link=b"".join(pieces()).decode(errors="surrogateescape"))
+
+
+def zip_problem(info: zipfile.ZipInfo, name: str, kind: int, is_dir: bool) -> str:
+    """Return why an entry cannot be accepted; empty if it can."""
     if (kind == stat.S_IFDIR) != is_dir and kind != 0:
-        raise BadUploadError(f"{printable(name)} is marked both as a file and as a folder. Pack it again.")
-    if mode & (stat.S_ISUID | stat.S_ISGID) and not is_dir:
-        raise BadUploadError(f"{printable(name)} has the rights of another user (setuid). Leave it out.")
+        return f"{printable(name)} is marked both as a file and as a folder. Pack it again."
     if is_dir and (info.file_size or info.compress_size > 2):
-        raise BadUploadError(f"The folder {printable(name)} has content. Pack it again.")
+        return f"The folder {printable(name)} has content. Pack it again."
     if info.flag_bits & (0x1 | 0x40 | 0x2000) or info.compress_type == 99:
-        raise BadUploadError(f"{printable(name)} is encrypted. Pack it again without a password.")
+        return f"{printable(name)} is encrypted. Pack it again without a password."
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or info.flag_bits & 0x20:
-        raise BadUploadError(f"{printable(name)} is compressed with an unusual method. Pack it again with deflate.")
+        return f"{printable(name)} is compressed with an unusual method. Pack it again with deflate."
+    return ""
 
 
 def zip_data_start(file: IO[bytes], info: zipfile.ZipInfo, name: str, directory_at: int) -> int:
@@ -119,7 +153,7 @@ def zip_data_start(file: IO[bytes], info: zipfile.ZipInfo, name: str, directory_
         raise BadUploadError(f"{printable(name)} is not at its offset in this zip. Pack it again.")
     flags, method = struct.unpack_from("<2H", header, 6)
     name_length, extra_length = struct.unpack_from("<2H", header, 26)
-    raw = info.orig_filename.encode("utf-8" if info.flag_bits & 0x800 else "cp437", "surrogatepass")
+    raw = info.orig_filename.encode("utf-8" if info.flag_bits & UTF8_FLAG else ZIP_ENCODING, "surrogatepass")
     if file.read(name_length) != raw or method != info.compress_type or (flags ^ info.flag_bits) & 0x1:
         raise BadUploadError(f"{printable(name)} has contradictory headers in this zip. Pack it again.")
     return info.header_offset + 30 + name_length + extra_length

@@ -1,0 +1,77 @@
+"""Links of an upload: those to something in it become copies of that, all others are left out."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from .common import MAX_ENTRIES, BadUploadError, Entry, too_many_entries
+from .names import listed, split
+
+MAX_STEPS = 16
+"""Maximum number of links that lead to one another."""
+
+
+def follow_links(entries: Sequence[Entry]) -> tuple[list[Entry], list[str]]:
+    """Replace links by what they lead to, and leave out the others; return the entries with notes."""
+    links = {entry.path: entry for entry in entries if entry.link is not None}
+    if not links:
+        return list(entries), []
+    kept = [entry for entry in entries if entry.link is None]
+    files = {entry.path: entry for entry in kept if not entry.is_dir}
+    outside, broken, copies = [], [], list[Entry]()
+    for path, entry in links.items():
+        target = _target(entry, links)
+        if target is None:
+            outside.append(path)
+        elif target in files:
+            copies.append(replace(files[target], path=path))
+        elif found := _copies_of_folder(path, target, files):
+            copies += found
+        else:
+            broken.append(path)
+        if len(kept) + len(copies) > MAX_ENTRIES:
+            raise BadUploadError(too_many_entries())
+    followed = len(links) - len(outside) - len(broken)
+    notes = []
+    if followed:
+        notes.append("1 link became a copy" if followed == 1 else f"{followed:,} links became copies")
+        notes[0] += " of what it leads to." if followed == 1 else " of what they lead to."
+    if outside:
+        notes.append(f"Left out, since they lead out of the upload: {listed(outside)}.")
+    if broken:
+        notes.append(f"Left out, since they lead to nothing in the upload: {listed(broken)}.")
+    return kept + copies, notes
+
+
+def _target(link: Entry, links: dict[str, Entry]) -> str | None:
+    """Return the path that a link leads to in the end; None when that is outside the upload, or links lead in a circle."""
+    for _ in range(MAX_STEPS):
+        if link.link is None or link.link.startswith("/"):
+            return None
+        parts = [] if link.from_top else link.path.split("/")[:-1]
+        for part in split(link.link):
+            if part != "..":
+                parts.append(part)
+            elif parts:
+                parts.pop()
+            else:
+                return None
+        path = "/".join(parts)
+        through = next((depth for depth in range(1, len(parts) + 1) if "/".join(parts[:depth]) in links), None)
+        if through is None:
+            return path
+        # a part of the path is itself a link: continue from where it leads
+        first = links["/".join(parts[:through])]
+        link = replace(first, link="/".join([first.link or "", *parts[through:]]))
+    return None
+
+
+def _copies_of_folder(path: str, target: str, files: dict[str, Entry]) -> list[Entry]:
+    """Return copies of the files of a folder at the path of a link to it; none when the link is in that folder."""
+    inside = f"{target}/" if target else ""
+    if path.startswith(inside):
+        return []
+    return [
+        replace(entry, path=f"{path}/{name.removeprefix(inside)}")
+        for name, entry in files.items()
+        if name.startswith(inside)
+    ]

@@ -1,0 +1,406 @@
+"""Turns a notebook into a script that does the same without Jupyter.
+
+Magics and shell lines become Python where that is possible. What only Jupyter can do is left out, and a note lists where.
+"""
+
+import ast
+import re
+import shlex
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from .common import BadUploadError, printable
+from .names import listed
+
+MAX_CELLS = 5_000
+MAX_MAGIC_CHARACTERS = 2_000
+"""Longer lines are no magics: hostile ones would take long to match."""
+SETTINGS = frozenset(
+    ["matplotlib", "load_ext", "reload_ext", "autoreload", "config", "xmode", "colors", "pdb", "automagic", "precision"]
+    + ["who", "whos", "history", "lsmagic", "magic", "quickref", "pinfo", "logstart", "logstop", "aimport", "pylab"]
+)
+"""Magics that change how Jupyter shows things: a job lacks nothing without them."""
+TIMERS = frozenset(["time", "timeit", "prun", "memit", "mprun", "lprun", "capture", "%time"])
+"""Magics that run what follows, and measure or hide something."""
+SHELL_ALIASES = frozenset(["ls", "mkdir", "cp", "mv", "rm", "cat", "rmdir", "ll", "man", "more", "less"])
+SHELLS = frozenset(["bash", "sh", "script"])
+INSTALLERS = frozenset(["pip", "pip3", "conda", "mamba", "uv"])
+MAGIC = re.compile(r"(?P<indent>\s*)(?:(?P<target>[^=!%'\"#]+?)\s*=\s*)?(?P<mark>!!?|%)\s?(?P<rest>.*)$", re.DOTALL)
+HELP = re.compile(r"\s*(\?{1,2}[\w.]+|[\w.]+\?{1,2})\s*$")
+
+DISPLAY = """\
+def display(*values, **_options):
+    print(*values, sep="\\n")
+"""
+IPYTHON = """\
+try:
+    import IPython.display
+except ImportError:  # this environment has no Jupyter: what it would show is printed
+    import sys, types
+
+    class _Shown(types.ModuleType):
+        def __getattr__(self, name):
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return lambda *values, **_options: print(*values) if name == "display" else None
+
+    sys.modules["IPython"] = types.ModuleType("IPython")
+    sys.modules["IPython.display"] = sys.modules["IPython"].display = _Shown("IPython.display")
+"""
+LOOP = """\
+_loop = asyncio.new_event_loop()
+asyncio.set_event_loop(_loop)
+"""
+
+
+@dataclass
+class Script:
+    """What a notebook became."""
+
+    text: str
+    notes: list[str]
+    files: dict[str, str]
+    """The files that it writes with ``%%writefile``, as they are at first: other cells import them."""
+
+
+def to_script(text: str, name: str) -> Script:
+    """Convert the JSON of a notebook. Raises BadUploadError for one that is no notebook, or in another language."""
+    import jupytext
+    import nbformat
+
+    # Not nbformat.reads, which validates: programs write notebooks that are readable and not quite valid.
+    notebook: Any = nbformat.convert(nbformat.reader.reads(text), 4)
+    language = notebook.metadata.get("kernelspec", {}).get("language") or notebook.metadata.get(
+        "language_info", {}
+    ).get("name")
+    if language and language.lower() not in ("python", "python3", "ipython"):
+        raise BadUploadError(
+            f"{printable(name)} is written in {printable(str(language))}. Only Python notebooks can be run."
+        )
+    if len(notebook.cells) > MAX_CELLS:
+        raise BadUploadError(f"{printable(name)} has more than {MAX_CELLS:,} cells. Split it.")
+    translation = Translation()
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    translation.known = _assigned_names("\n".join(cell.source for cell in cells))
+    for number, cell in enumerate(cells, 1):
+        cell.source = translation.cell(number, cell.source)
+    prelude = translation.prelude([cell.source for cell in cells])
+    if prelude:
+        notebook.cells.insert(0, nbformat.v4.new_code_cell(prelude))
+    notebook.metadata = {"jupytext": {"notebook_metadata_filter": "-all", "cell_metadata_filter": "-all"}}
+    script = jupytext.writes(notebook, fmt={"extension": ".py", "format_name": "percent", "comment_magics": False})
+    return Script(script, translation.notes([cell.source for cell in cells]), translation.files)
+
+
+def _assigned_names(text: str) -> set[str]:
+    """Return the names that cells may assign: a shell line can use them."""
+    return {*re.findall(r"\b([A-Za-z_]\w*)\s*=(?!=)", text), *re.findall(r"\bfor\s+([A-Za-z_]\w*)\s+in\b", text)}
+
+
+@dataclass
+class Translation:
+    """Translates the cells of one notebook, and collects what they need and what was left out."""
+
+    known: set[str] = field(default_factory=set)
+    modules: set[str] = field(default_factory=set)
+    files: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    """Magics that no job has, with the numbers of their cells."""
+    installed: dict[str, int] = field(default_factory=dict)
+    """Packages that a cell would install, with its number."""
+    asynchronous: list[int] = field(default_factory=list)
+    """Cells with ``async for`` or ``async with`` outside a function."""
+    number: int = 0
+
+    def cell(self, number: int, source: str) -> str:
+        """Return a cell as Python."""
+        self.number = number
+        head, _, body = source.lstrip("\n").partition("\n")
+        if head.startswith("%%"):
+            return self._await_outside_functions(self._cell_magic(head[2:].strip(), body))
+        return self._await_outside_functions("\n".join(self._lines(source)))
+
+    def notes(self, sources: list[str]) -> list[str]:
+        """Return the notes about everything that was left out."""
+        found = []
+        if self.left_out:
+            places = (f"{magic} ({_cells(numbers)})" for magic, numbers in self.left_out.items())
+            found.append(f"Left out, since only Jupyter has it: {', '.join(places)}.")
+        for package, number in self.installed.items():
+            module = re.escape(package.replace("-", "_"))
+            using = [
+                other
+                for other, text in enumerate(sources, 1)
+                if re.search(rf"^\s*(import|from)\s+{module}\b", text, re.M)
+            ]
+            needed = f", which {_cells(using)} import{'s' * (len(using) == 1)}" if using else ""
+            found.append(
+                f"A job installs no packages: cell {number} would install {printable(package)}{needed}. "
+                "Choose an environment that has it."
+            )
+        if self.asynchronous:
+            found.append(
+                f"“async for” and “async with” outside a function only run in Jupyter: {_cells(self.asynchronous)}."
+            )
+        if self.files:
+            found.append(f"The cells with %%writefile also became files of this version: {listed(sorted(self.files))}.")
+        return found
+
+    def prelude(self, sources: list[str]) -> str:
+        """Return the code that goes before all cells; empty if they need none."""
+        names = {name for source in sources for name in _names(source)}
+        imports = "".join(f"import {module}\n" for module in sorted(self.modules))
+        parts = [imports, LOOP if "asyncio" in self.modules else ""]
+        if "IPython" in names:
+            parts.append(IPYTHON)
+        if "display" in names and not any(re.search(r"import .*\bdisplay\b|def display\b", each) for each in sources):
+            parts.append(DISPLAY)
+        code = "\n".join(filter(None, parts))
+        return f"# What Jupyter gives to a notebook\n{code}".rstrip("\n") if code else ""
+
+    # Lines
+
+    def _lines(self, source: str) -> Iterator[str]:
+        inside = _Inside()
+        pending = ""
+        for line in source.split("\n"):
+            if pending or (not inside and _is_magic(line)):
+                pending += line
+                if pending.endswith("\\"):
+                    pending = pending[:-1]
+                    continue
+                yield self._magic_line(pending)
+                pending = ""
+            elif (
+                not inside
+                and len(line) <= MAX_MAGIC_CHARACTERS
+                and HELP.match(line)
+                and not line.strip().startswith("#")
+            ):
+                yield self._without(line)
+            else:
+                inside.read(line)
+                yield line
+        if pending:
+            yield self._magic_line(pending)
+
+    def _magic_line(self, line: str) -> str:
+        found = MAGIC.match(line)
+        if found is None:
+            return line
+        indent, target, rest = found["indent"], (found["target"] or "").strip(), found["rest"].strip()
+        if rest.partition(" ")[0] in INSTALLERS:
+            self._record_install(rest)
+            return self._without(line)
+        code = self._magic(rest, target) if found["mark"] == "%" else self._shell(rest, capture=bool(target))
+        if code is None:
+            return self._without(line)
+        return f"{indent}{target} = {code}" if target and not code.startswith(target) else f"{indent}{code}"
+
+    def _without(self, line: str) -> str:
+        """Return what remains of a line that no job can run: a comment, and in a block a statement."""
+        indent = line[: len(line) - len(line.lstrip())]
+        return f"{indent}pass  # {line.strip()}" if indent else f"# {line.strip()}"
+
+    def _magic(self, text: str, target: str) -> str | None:
+        name, _, rest = text.partition(" ")
+        rest = rest.strip()
+        match name:
+            case "env" | "set_env" if rest:
+                variable, _, value = rest.partition("=") if "=" in rest else rest.partition(" ")
+                return self._needs("os", f"os.environ[{variable.strip()!r}] = {self._interpolated(value.strip())}")
+            case "cd" if rest and not rest.startswith("-"):
+                return self._needs("os", f"os.chdir({self._interpolated(rest.strip(chr(34) + chr(39)))})")
+            case "pwd":
+                return self._needs("os", "os.getcwd()")
+            case "run" if rest:
+                return self._run(rest)
+            case _ if name in SHELL_ALIASES:
+                return self._shell(text, capture=bool(target))
+            case _ if name in TIMERS and rest:
+                return re.sub(r"^(-\w+(\s+\d+)?\s+)+", "", rest)
+        self.left_out[f"%{name}"].append(self.number)
+        return None
+
+    def _cell_magic(self, head: str, body: str) -> str:
+        name, _, rest = head.partition(" ")
+        rest = rest.strip()
+        if name in TIMERS:
+            return "\n".join(self._lines(body))
+        if name == "writefile" and rest:
+            return self._write_file(rest, body)
+        if name in SHELLS:
+            shell = (
+                "bash" if name == "script" and not rest else (rest.split() or [name])[0] if name == "script" else name
+            )
+            return self._needs("subprocess", f"subprocess.run([{shell!r}, '-c', {body!r}])")
+        self.left_out[f"%%{name}"].append(self.number)
+        return "\n".join(f"# {line}" for line in (f"%%{head}", *body.split("\n")))
+
+    def _write_file(self, rest: str, body: str) -> str:
+        append = rest.startswith("-a ")
+        path = rest.removeprefix("-a ").strip().strip("\"'")
+        content = body if body.endswith("\n") else f"{body}\n"
+        if not append:
+            self.files.setdefault(path, content)
+        lines = "\n".join(f"        {line!r}" for line in content.splitlines(keepends=True))
+        return f"with open({path!r}, {'a' if append else 'w'!r}) as _file:\n    _file.write(\n{lines}\n    )"
+
+    def _run(self, rest: str) -> str:
+        try:
+            words = [word for word in shlex.split(rest) if not re.fullmatch(r"-[a-z]", word)]
+        except ValueError:
+            words = rest.split()
+        self.modules |= {"runpy", "sys"}
+        return (
+            f"sys.argv = {words!r}; globals().update(runpy.run_path({words[0]!r}, run_name='__main__'))"
+            if words
+            else ""
+        )
+
+    def _record_install(self, text: str) -> None:
+        words = text.split()
+        if "install" in words:
+            for word in words[words.index("install") + 1 :]:
+                package = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", word)
+                if package and not word.startswith("-") and "/" not in word:
+                    self.installed.setdefault(package[0], self.number)
+
+    def _shell(self, command: str, capture: bool) -> str:
+        line = self._interpolated(command.removeprefix("!"))
+        if capture:
+            return self._needs(
+                "subprocess", f"subprocess.run({line}, shell=True, capture_output=True, text=True).stdout.splitlines()"
+            )
+        return self._needs("subprocess", f"subprocess.run({line}, shell=True)")
+
+    def _interpolated(self, text: str) -> str:
+        """Return a string literal with the values of the notebook's variables, as Jupyter puts them into a shell line."""
+        braces = re.findall(r"\{([^{}]*)\}", text)
+        uses = [name for name in re.findall(r"\$([A-Za-z_]\w*)", text) if name in self.known]
+        if not uses and not (braces and all(self._is_known_expression(each) for each in braces)):
+            return repr(text)
+        if not braces or not all(self._is_known_expression(each) for each in braces):
+            text = text.replace("{", "{{").replace("}", "}}")
+        for name in uses:
+            text = re.sub(rf"\${name}\b", f"{{{name}}}", text)
+        literal = repr(text)
+        return (
+            f"f{literal}"
+            if literal[0] not in text
+            else "f" + '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        )
+
+    def _is_known_expression(self, text: str) -> bool:
+        try:
+            tree = ast.parse(text, mode="eval")
+        except SyntaxError:
+            return False
+        names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        return bool(names) and names <= self.known
+
+    def _needs(self, module: str, code: str) -> str:
+        self.modules.add(module)
+        return code
+
+    # Await
+
+    def _await_outside_functions(self, source: str) -> str:
+        """Let what a cell awaits run to its end: a script has no event loop that runs already."""
+        try:
+            tree = ast.parse(source)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return source
+        lines = source.encode().split(b"\n")
+        starts = [0]
+        for line in lines:
+            starts.append(starts[-1] + len(line) + 1)
+        edits: list[tuple[int, int, bytes]] = []
+        for node in _outside_functions(tree):
+            if isinstance(node, ast.AsyncFor | ast.AsyncWith):
+                self.asynchronous.append(self.number)
+            if isinstance(node, ast.Await) and node.end_lineno and node.end_col_offset is not None:
+                begin = starts[node.lineno - 1] + node.col_offset
+                value = starts[node.value.lineno - 1] + node.value.col_offset
+                end = starts[node.end_lineno - 1] + node.end_col_offset
+                edits += [(begin, value, b"_loop.run_until_complete("), (end, end, b")")]
+                self.modules.add("asyncio")
+        content = source.encode()
+        for begin, end, text in sorted(edits, reverse=True):
+            content = content[:begin] + text + content[end:]
+        return content.decode()
+
+
+@dataclass
+class _Inside:
+    """Whether the next line continues a string or a bracket, so that it is no magic."""
+
+    quotes: str = ""
+    depth: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.quotes) or self.depth > 0
+
+    def read(self, line: str) -> None:
+        position = 0
+        while position < len(line):
+            if self.quotes:
+                end = line.find(self.quotes, position)
+                if end < 0:
+                    return
+                position, self.quotes = end + 3, ""
+                continue
+            character = line[position]
+            if line.startswith(('"""', "'''"), position):
+                self.quotes = line[position : position + 3]
+                position += 3
+                continue
+            if character in "\"'":
+                closing = re.compile(rf"(?:[^{character}\\]|\\.)*{character}").match(line, position + 1)
+                position = closing.end() if closing else len(line)
+                continue
+            if character == "#":
+                return
+            self.depth = max(0, self.depth + (character in "([{") - (character in ")]}"))
+            position += 1
+
+
+def _is_magic(line: str) -> bool:
+    found = MAGIC.match(line) if len(line) <= MAX_MAGIC_CHARACTERS else None
+    if found is None:
+        return False
+    return not found["target"] or re.fullmatch(r"[\w\s,.\[\]*()]+", found["target"]) is not None
+
+
+def _outside_functions(tree: ast.AST) -> Iterator[ast.AST]:
+    stack = [tree]
+    while stack:
+        node = stack.pop()
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            stack.extend(ast.iter_child_nodes(node))
+
+
+def _names(source: str) -> set[str]:
+    """Return the names and the imported packages of a cell; none of one that Python cannot read."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return set()
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def _cells(numbers: list[int]) -> str:
+    unique = sorted(set(numbers))
+    shown = ", ".join(map(str, unique[:5])) + (" and more" if len(unique) > 5 else "")
+    return f"cell{'s' * (len(unique) > 1)} {shown}"
