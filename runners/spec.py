@@ -15,6 +15,8 @@ Launcher = Literal["horovod", "torchrun", "command"]
 UID = re.compile(r"[0-9a-f]{32}")
 COLLECTIVE_KEY = "ring"
 """The key of ``RunSpec.collective`` in JSON: agents and database rows of earlier releases use it."""
+SHELL = ("sh", "-ec")
+"""The beginning of a command that a shell reads: the third word is the command line, as a user typed it."""
 OLD_NAME_PARTS = 4
 """How many parts a container's name has in earlier releases: ``sl-42-a1-0``."""
 
@@ -121,6 +123,11 @@ class RunSpec:
     @property
     def group(self) -> str:
         return group_name(self.name)
+
+    @property
+    def command_line(self) -> str:
+        """The command as its user typed it, or its words."""
+        return self.command[-1] if self.command[:-1] == SHELL else " ".join(self.command)
 
     @property
     def network(self) -> str | None:

@@ -1,5 +1,6 @@
 """Jobs, their attempts, and the containers and GPUs of these. Only ``lifecycle`` writes states."""
 
+import shlex
 import uuid
 from typing import Self
 
@@ -22,6 +23,7 @@ from portal.jobs.states import Outcome as Outcome
 from portal.jobs.states import StopReason as StopReason
 from portal.jobs.word_lists import WordsField
 from portal.message_field import MessageField
+from portal.projects.inspecting.entries import python_arguments
 from portal.projects.models import CodeVersion, Project
 from portal.sentences import explain_cause, sentence_of
 
@@ -81,7 +83,7 @@ class Job(models.Model):
     elastic = models.BooleanField(default=False)
     """The number of its GPUs may change while it runs: Horovod with ``hvd.elastic``, torchrun with snapshots."""
     entry = models.CharField(max_length=255)
-    """The Python file that each rank runs; for a plain command, the whole command line."""
+    """The Python file that each rank runs, or ``-m`` and a module; for a plain command, the whole line for a shell."""
     arguments = models.JSONField(default=list)
     env_vars = models.JSONField(default=dict)
     min_gpus = models.PositiveSmallIntegerField(default=1)
@@ -142,6 +144,13 @@ class Job(models.Model):
     def why_waiting(self) -> str:
         """The reason of a waiting job as a sentence; empty when it does not wait, or was not considered yet."""
         return sentence_of(self.waiting_reason)
+
+    @property
+    def command_line(self) -> str:
+        """What each rank runs, as a shell reads it; a plain command exactly as it was typed, then its arguments."""
+        if self.launcher == self.Launcher.COMMAND:
+            return f"{self.entry} {shlex.join(self.arguments)}".strip()
+        return shlex.join(["python", *python_arguments(self.entry), *self.arguments])
 
     @property
     def restart_limit(self) -> int:

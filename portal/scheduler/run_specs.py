@@ -5,14 +5,14 @@ attempt is its *base*; each further host has a single GPU, so that any size is r
 """
 
 import secrets
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from portal.cluster.models import Gpu, Node
 from portal.jobs.models import RESTART_LIMIT_VARIABLE, Attempt, Container, Job
+from portal.projects.inspecting.entries import python_arguments
 from portal.scheduler import overlay_networks
-from runners.spec import CollectiveGroup, Launcher, Resources, RunSpec
+from runners.spec import SHELL, CollectiveGroup, Launcher, Resources, RunSpec
 
 FIRST_PORT, PORTS = 21_000, 8_000
 """Attempts that share a machine's network (the process runtime) get different ports."""
@@ -100,8 +100,8 @@ def resource_share(node: Node, gpus: int, node_gpus: int) -> Resources:
 def command_of(job: Job) -> tuple[str, ...]:
     """Return the command that each rank runs."""
     if job.launcher == Job.Launcher.COMMAND:
-        return (*shlex.split(job.entry), *job.arguments)
-    return ("python", job.entry, *job.arguments)
+        return (*SHELL, job.command_line)
+    return ("python", *python_arguments(job.entry), *job.arguments)
 
 
 def _collective_group(attempt: Attempt, index: int, driver: int, node: Node, ranks: int) -> CollectiveGroup:

@@ -117,7 +117,7 @@ class GroupHostWorker:
         if self._leaving:
             self.context.logs.report(f"The rank in slot {exit.key} has left the job")
         else:
-            self.context.logs.report(f"The rank in slot {exit.key} ended with exit code {exit.code}")
+            self.context.logs.report_exit(f"The rank in slot {exit.key} ended with exit code {exit.code}", exit.key)
         if run is None:
             return  # the driver learns of a prestarted rank's end when it claims the rank
         recorded = {**self._recorded_run(int(exit.key)), "code": exit.code}

@@ -15,7 +15,8 @@ from runners.launch import network
 from runners.launch.files import ContainerPaths, Control, write_json
 from runners.launch.log_writer import LogWriter
 from runners.launch.processes import Exit, Processes
-from runners.launch.ranks import NOTICE_FILE, processors, rank_env, torchrun_argv, with_python, with_shim
+from runners.launch.ranks import NOTICE_FILE, processors, rank_env, torchrun_argv, with_python
+from runners.launch.shell import shell_argv
 from runners.messages import Message
 from runners.messages.launch import Running
 from runners.spec import RunSpec
@@ -142,15 +143,15 @@ class CommandWorker:
     def begin(self) -> None:
         context = self.context
         context.logs.label("0", "rank 0")
-        context.logs.report(f"Starting {' '.join(context.spec.command)}")
-        if failed := context.start("0", "0", context.spec.command, context.env()):
+        context.logs.report(f"Starting {context.spec.command_line}")
+        if failed := context.start("0", "0", shell_argv(context.spec.command), context.env()):
             self._code = failed
 
     def tick(self) -> None: ...
 
     def record_exit(self, exit: Exit) -> None:
         self._code = exit.code
-        self.context.logs.report(f"The command ended with exit code {exit.code}")
+        self.context.logs.report_exit(f"The command ended with exit code {exit.code}", "0")
 
     def verdict(self) -> Verdict | None:
         return None if self._code is None else Verdict(self._code, "exited")
@@ -190,7 +191,7 @@ class TorchrunWorker:
         context.logs.report(f"Starting {ranks} of {' '.join(spec.command)} with torchrun on {spec.hostname}")
         if hosts > 1:
             context.logs.report("Waiting for the other hosts")
-        env = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface, **with_shim(context.env())}
+        env = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface, **context.env()}
         argv = torchrun_argv(spec, hosts, endpoint, address, self._folder)
         if failed := context.start("torchrun", "setup", argv, env):
             self._code = failed
@@ -220,7 +221,7 @@ class TorchrunWorker:
     def record_exit(self, exit: Exit) -> None:
         self._code = exit.code
         self.tick()
-        self.context.logs.report(f"torchrun ended with exit code {exit.code}")
+        self.context.logs.report_exit(f"torchrun ended with exit code {exit.code}", "setup")
 
     def verdict(self) -> Verdict | None:
         return None if self._code is None else Verdict(self._code, "exited")

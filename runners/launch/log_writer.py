@@ -19,6 +19,7 @@ INDEX_RECORD = struct.Struct("<QQ")
 INDEX_INTERVAL_SECONDS = 0.1
 """The interval of index records: an index grows by 160 bytes a second at most."""
 SYNC_EVERY_SECONDS = 1.0
+EXIT_OUTPUT_SECONDS = 0.3
 CHUNK_BYTES = 64 * 1024
 TAIL_BYTES = 64 * 1024
 """How much of the output beyond the limit is kept: its end, because the reason of a failure is in the last lines."""
@@ -58,10 +59,13 @@ class LogStream:
         self._dirty = False
         self._closed = False
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes, *, timed: bool = False) -> None:
+        """Append data; ``timed`` data has a time of its own in the index."""
         with self._lock:
             if self._closed:
                 return
+            if timed:
+                self._indexed_at = -1.0
             room = 0 if self._dropped_by else max(self._limit - self._size, 0)
             kept = self._append(data[:room])
             if kept < len(data):
@@ -144,6 +148,7 @@ class LogWriter:
         self._limit = limit_bytes
         self._streams: dict[str, LogStream] = {}
         self._labels: dict[str, str] = {}
+        self._pumps: dict[str, threading.Thread] = {}
         self._lock = threading.Lock()
         try:
             reserve_space(folder)
@@ -180,7 +185,17 @@ class LogWriter:
 
     def report(self, sentence: str) -> None:
         """Write a sentence for the user to the stream ``setup``."""
-        self.stream("setup").write(sentence.encode() + b"\n")
+        self.stream("setup").write(sentence.encode() + b"\n", timed=True)
+
+    def report_exit(self, sentence: str, name: str) -> None:
+        """Report that the program which writes to a stream has ended, with a later time than all of its output has.
+
+        Its output may still be in a pipe. It is awaited for a moment only, since children of the program may keep it open.
+        """
+        if pump := self._pumps.get(name):
+            pump.join(EXIT_OUTPUT_SECONDS)
+        time.sleep(0.001)
+        self.report(sentence)
 
     def pump(self, handle: int, name: str, label: str = "") -> threading.Thread:
         """Copy a pipe into a stream until its last writer has closed it. Owns and closes the handle.
@@ -198,6 +213,7 @@ class LogWriter:
                     self.stream(name).write(data)
 
         thread = threading.Thread(target=copy, name=f"pump {name}", daemon=True)
+        self._pumps[name] = thread
         thread.start()
         return thread
 

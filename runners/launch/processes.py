@@ -4,6 +4,7 @@ The supervisor is the first process of the container, or in the process runtime 
 becomes its child, so that it can reap and kill it.
 """
 
+import contextlib
 import ctypes
 import os
 import select
@@ -11,7 +12,7 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -129,6 +130,25 @@ class Processes:
                     exits.append(Exit(key, pid, exit_code_of(status)))
         return exits
 
+    def signal_writers(self, number: signal.Signals) -> bool:
+        """Send a signal to all process groups, but not to the members that read what another process writes into a pipe.
+
+        These end by themselves, after the writer has ended; without them its last output would be an error. Return whether
+        there are any.
+        """
+        spared = False
+        with self._lock:
+            for leader in self._keys:
+                readers = [pid for pid in _group_members(leader) if _reads_pipe(pid)]
+                if not readers:
+                    _kill_group(leader, number)
+                    continue
+                spared = True
+                for pid in set(_group_members(leader)) - set(readers):
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.kill(pid, number)
+        return spared
+
     def signal(self, number: signal.Signals, key: str | None = None) -> None:
         """Send a signal to the process groups of one key, or of all."""
         with self._lock:
@@ -169,17 +189,34 @@ def _kill_group(pid: int, number: signal.Signals) -> None:
         pass
 
 
-def descendants(root: int) -> dict[int, str]:
-    """Return all descendants of a process, parents first, with their states as the kernel's letters."""
-    children: dict[int, dict[int, str]] = {}
+def _group_members(leader: int) -> list[int]:
+    return [pid for pid, fields in _process_stats() if int(fields[2]) == leader]
+
+
+def _reads_pipe(pid: int) -> bool:
+    """Whether the standard input of a process is a pipe; ours never is, so that one of the job's processes made it."""
+    try:
+        return os.readlink(f"/proc/{pid}/fd/0").startswith("pipe:")  # noqa: PTH115
+    except OSError:
+        return False
+
+
+def _process_stats() -> Iterator[tuple[int, list[bytes]]]:
+    """Yield the id of each process, and what follows its name in ``/proc/<id>/stat``: state, parent, group, ..."""
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
             continue
         try:
-            fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
+            yield int(entry.name), (entry / "stat").read_bytes().rpartition(b")")[2].split()
         except OSError:
             continue
-        children.setdefault(int(fields[1]), {})[int(entry.name)] = fields[0].decode()
+
+
+def descendants(root: int) -> dict[int, str]:
+    """Return all descendants of a process, parents first, with their states as the kernel's letters."""
+    children: dict[int, dict[int, str]] = {}
+    for pid, fields in _process_stats():
+        children.setdefault(int(fields[1]), {})[pid] = fields[0].decode()
     found: dict[int, str] = {}
     todo = [root]
     while todo:

@@ -40,7 +40,8 @@ def rank_env(spec: RunSpec, paths: ContainerPaths, inherited: Mapping[str, str])
     for name in ("USER", "LOGNAME"):  # libraries ask for the user's name, and the container's user has none
         env.setdefault(name, "schedulearn")
     env.update(spec.env)
-    env["PYTHONPATH"] = ":".join(filter(None, (env.get("PYTHONPATH"), str(TRAINING))))
+    # The shim comes first: each Python of the job runs ``shim/sitecustomize.py`` when it starts.
+    env["PYTHONPATH"] = ":".join(filter(None, (str(SHIM), env.get("PYTHONPATH"), str(TRAINING))))
     env.update(
         SCHEDULEARN_JOB=str(spec.job),
         SCHEDULEARN_ATTEMPT=str(spec.attempt),
@@ -70,11 +71,6 @@ def processors(spec: RunSpec, slot: int, offered: Collection[int]) -> frozenset[
     return frozenset(sorted(offered)[slot * each : (slot + 1) * each])
 
 
-def with_shim(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with which each Python of a rank runs ``shim/sitecustomize.py`` first."""
-    return {**env, "PYTHONPATH": ":".join(filter(None, (str(SHIM), env.get("PYTHONPATH"))))}
-
-
 def horovod_env(env: Mapping[str, str], interface: str, forwarder_port: int, elastic: bool) -> dict[str, str]:
     """Return the variables of Horovod's ``create_run_env_vars``, with our forwarder in the place of the rendezvous.
 
@@ -86,7 +82,7 @@ def horovod_env(env: Mapping[str, str], interface: str, forwarder_port: int, ela
         "HOROVOD_GLOO_TIMEOUT_SECONDS": "120",
         "HOROVOD_STALL_CHECK_TIME_SECONDS": f"{stall_check_seconds(env):.0f}",
         STALL_VARIABLE: f"{STALL_SECONDS:.0f}",
-        **with_shim(env),
+        **env,
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(forwarder_port),
         "HOROVOD_CONTROLLER": "gloo",
@@ -104,7 +100,7 @@ def torch_env(env: Mapping[str, str], interface: str, spec: RunSpec) -> dict[str
         "GLOO_SOCKET_IFNAME": interface,
         "NCCL_SOCKET_IFNAME": interface,
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
-        **with_shim(env),
+        **env,
         "TORCHELASTIC_RUN_ID": f"sl-{spec.job}-{spec.attempt}",
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_USE_AGENT_STORE": "False",
@@ -129,6 +125,7 @@ def torchrun_argv(spec: RunSpec, hosts: int, endpoint: str, own_address: str, st
         f"--local-addr={own_address}",
         "--max-restarts=0",
         "--no-python",
+        "--",  # what follows is not read as options of torchrun, such as --log of the script
         "/bin/sh",
         "-c",
         open_stream,

@@ -8,6 +8,7 @@ and SIGTERM, then SIGKILL after the grace; 4. write exit.json, as the very last 
 """
 
 import json
+import math
 import os
 import signal
 import sys
@@ -66,6 +67,8 @@ class PendingStop:
     term_at: float
     kill_at: float
     sigterm_sent: bool = False
+    readers_term_at: float = math.inf
+    """When SIGTERM is sent to all, also to those that read from the pipe of another process."""
 
 
 class Supervisor:
@@ -183,6 +186,10 @@ class Supervisor:
     def _escalate_stop(self, stopping: PendingStop, now: float) -> None:
         if not stopping.sigterm_sent and (now >= stopping.term_at or not self._can_delay_sigterm(stopping.stop)):
             stopping.sigterm_sent = True
+            if self.processes.signal_writers(signal.SIGTERM):
+                stopping.readers_term_at = now + (stopping.kill_at - now) / 2
+        if now >= stopping.readers_term_at:
+            stopping.readers_term_at = math.inf
             self.processes.signal(signal.SIGTERM)
         if now >= stopping.kill_at:
             self.processes.kill_everything()

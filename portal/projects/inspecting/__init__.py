@@ -3,5 +3,6 @@
     the canonical tar on stdin  ->  a JSON guess on stdout
 
 ``program.py`` selects the files and assembles the guess, ``source.py`` makes a file's syntax tree easy to query,
-``rules.py`` has the warnings: one function for each common mistake. Standard library only.
+``rules.py`` has the warnings: one function for each common mistake; ``entries.py`` has what ranks may run, for jobs too.
+Standard library only.
 """

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import IO, Any
 
+from .entries import SOURCE_FOLDER, as_module
+from .gpus import uses_one_gpu
 from .rules import LIBRARY, RULES, Code
 from .source import Source, is_standard, read
 
@@ -42,13 +44,13 @@ def python_files(tar: IO[bytes]) -> tuple[dict[str, bytes], list[str], str]:
 
 
 def module_paths(module: str, importer: str) -> Iterable[str]:
-    """Yield the files that an import may refer to: in the importing file's folder, or in the top folder."""
+    """Yield the files that an import may refer to: in the importing file's folder, at the top, or in ``src``."""
     dots = len(module) - len(module.lstrip("."))
     inner = module[dots:].replace(".", "/")
     folder = PurePosixPath(importer).parent
     for _ in range(dots - 1):
         folder = folder.parent
-    for base in [folder] if dots else [folder, PurePosixPath()]:
+    for base in [folder] if dots else [folder, PurePosixPath(), PurePosixPath(SOURCE_FOLDER)]:
         target = base / inner
         yield f"{target}.py"
         yield str(target / "__init__.py")
@@ -115,6 +117,11 @@ def launcher_of(running: list[Source]) -> tuple[str, bool]:
     return "command", False
 
 
+def needs_package(source: Source) -> bool:
+    """Return whether a file has relative imports, with which it runs only as a module of its package."""
+    return any(module.startswith(".") for module in source.imports)
+
+
 def external_modules(running: list[Source], sources: dict[str, Source]) -> dict[str, list[Any]]:
     """Return the modules that an environment must provide, each with file and line: {"torch": ["train.py", 3]}."""
     found: dict[str, list[Any]] = {}
@@ -124,9 +131,8 @@ def external_modules(running: list[Source], sources: dict[str, Source]) -> dict[
             if module.startswith(".") or is_standard(module) or top in found or top == LIBRARY:
                 continue
             ours = any(path in sources for path in module_paths(top, source.path))
-            folder = any(
-                path.startswith((f"{top}/", f"{PurePosixPath(source.path).parent}/{top}/")) for path in sources
-            )
+            places = (f"{top}/", f"{SOURCE_FOLDER}/{top}/", f"{PurePosixPath(source.path).parent}/{top}/")
+            folder = any(path.startswith(places) for path in sources)
             if not ours and not folder:
                 found[top] = [source.path, line]
     return found
@@ -165,10 +171,12 @@ def inspect(tar: IO[bytes]) -> dict[str, Any]:
     launcher, elastic = launcher_of(running)
     return guess | {
         "entry": order[0],
+        "module": as_module(order[0]) if needs_package(sources[order[0]]) else None,
         "candidates": order[:MAX_CANDIDATES],
         "launcher": launcher,
         "elastic": elastic,
         "imports": external_modules(running, sources),
+        "one_gpu": uses_one_gpu(sources.values()),
         "warnings": warnings_of(Code(running, launcher, elastic)),
     }
 

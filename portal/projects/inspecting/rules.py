@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from .entries import as_module
 from .source import Call, Source
 
 Found = Iterator[tuple[Source, int, str]]
@@ -69,6 +70,19 @@ def syntax_error(code: Code) -> Found:
                 source.error[1],
                 f"Python cannot read this file: {source.error[0]}. The job would fail at once.",
             )
+
+
+def relative_import(code: Code) -> Found:
+    """A file at the top of an upload is in no package; a file of a package runs as a module (``program.inspect``)."""
+    entry = code.sources[0]
+    lines = [line for module, line in entry.imports.items() if module.startswith(".")]
+    if lines and as_module(entry.path) is None:
+        yield (
+            entry,
+            min(lines),
+            "A relative import works only within a package, and this file is in none. Write “from model import ...” "
+            "without the dot, or move the files into a folder, a package.",
+        )
 
 
 def missing_init(code: Code) -> Found:
@@ -357,6 +371,7 @@ def needs_jupyter(code: Code) -> Found:
 
 RULES: dict[str, Callable[[Code], Found]] = {
     "syntax": syntax_error,
+    "relative-import": relative_import,
     "no-init": missing_init,
     "no-process-group": missing_process_group,
     "elastic-not-run": missing_elastic_run,

@@ -1,11 +1,12 @@
-"""Runs first in every Python that a rank starts: changes Horovod's workers so that they ask for host updates.
+"""Runs first in every Python that a job starts: changes Horovod's workers so that they ask for host updates.
 
 Horovod has each elastic worker open a port and send its address as a pickle, and it receives pickles on that port. Here
 the worker asks the forwarder on its own loopback, which answers in JSON when hosts were added or removed. The worker also
 reports how long a change kept it from training. A rank that was started before its group was ready for it asks for its
 place when it begins. A torchrun rank, which ends at a change, records the times of its steps (``restart_costs``). A rank
 with a process group of torch ends only when the threads of that group are idle. Marks show whether ranks join each other
-at all (``joining``). A ``sitecustomize`` that is hidden by this one runs afterwards.
+at all (``joining``). The modules of the upload are importable from its top and from ``src``. A ``sitecustomize`` that is
+hidden by this one runs afterwards.
 """
 
 from __future__ import annotations
@@ -338,6 +339,20 @@ class Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
+def find_modules_of_upload() -> None:
+    """Let scripts in folders of the upload import its modules, from its top and from ``src``.
+
+    They come after the standard library, which no file of the upload can replace by accident, and before installed packages.
+    """
+    workspace = os.environ.get("SCHEDULEARN_WORKSPACE")
+    if not workspace:
+        return
+    places = [workspace, os.path.join(workspace, "src")]  # noqa: PTH118
+    installed = (number for number, place in enumerate(sys.path) if place.endswith(("site-packages", "dist-packages")))
+    first = next(installed, len(sys.path))
+    sys.path[first:first] = [place for place in places if place not in sys.path and os.path.isdir(place)]  # noqa: PTH112
+
+
 def run_hidden_sitecustomize() -> None:
     """Run the site's own sitecustomize, if there is one."""
     others = [place for place in sys.path if os.path.abspath(place or ".") != HERE]  # noqa: PTH100
@@ -349,4 +364,5 @@ def run_hidden_sitecustomize() -> None:
 if is_one_of_several():
     leave_mark("started")
 sys.meta_path.insert(0, Finder())
+find_modules_of_upload()
 run_hidden_sitecustomize()

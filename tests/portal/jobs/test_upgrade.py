@@ -1,12 +1,15 @@
 """Tables of earlier releases."""
 
+import shlex
+
 import pytest
 from django.db import IntegrityError, connection, transaction
 from django.db.migrations.executor import MigrationExecutor
 
-from portal.jobs.models import Attempt, Container
+from portal.jobs.models import Attempt, Container, Job
 from portal.jobs.resize_timeline.models import RankGroup
 from tests.portal.jobs_world import make_job, make_node, make_project, make_user, place
+from tests.portal.upgrades import upgrade_from
 
 
 @pytest.mark.django_db(transaction=True)
@@ -49,3 +52,27 @@ def test_the_new_name_of_overlay_networks_changes_no_table() -> None:
     executor = MigrationExecutor(connection)
     plan = [(executor.loader.get_migration("jobs", "0018_overlay_network"), False)]
     assert [line for line in executor.loader.collect_sql(plan) if not line.startswith("--")] == []
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.both_databases
+@pytest.mark.parametrize(
+    ("former", "line"),
+    [
+        ("python train.py --lr 0.1", "python train.py --lr 0.1"),
+        ("python 'my train.py' --name \"it's\"", "python 'my train.py' --name \"it's\""),
+        ("python train.py --glob *.csv", "python train.py --glob '*.csv'"),
+        ("python train.py --note 'a; b' > log", "python train.py --note 'a; b' '>' log"),
+    ],
+)
+def test_commands_of_the_release_before_keep_their_words(former: str, line: str) -> None:
+    """They were not read by a shell."""
+    project = make_project(make_user("alice"))
+    job = make_job(project, launcher="command")
+    script = make_job(project, launcher="torchrun")
+    Job.objects.filter(pk__in=(job.pk, script.pk)).update(entry=former)
+    upgrade_from("jobs", "0021_messages")
+    job.refresh_from_db()
+    script.refresh_from_db()
+    assert (job.entry, script.entry) == (line, former)
+    assert shlex.split(job.entry) == shlex.split(former)

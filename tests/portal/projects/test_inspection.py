@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from portal.projects import inspection
+from portal.projects.inspecting.entries import entry_of
 from portal.projects.inspecting.program import inspect
 
 HVD = "import horovod.torch as hvd\nimport torch\n"
@@ -115,6 +116,36 @@ def test_imports_are_what_an_environment_has_to_offer() -> None:
     assert "einops" in missing[0]["text"]
 
 
+def test_modules_are_found_where_a_job_finds_them() -> None:
+    """Beside the file, at the top of the upload, and in src (runners/launch/shim)."""
+    files = {
+        "scripts/train.py": "import beside\nimport lib.model\nimport package.data\nimport elsewhere\n",
+        "scripts/beside.py": "",
+        "lib/model.py": "import einops",
+        "src/package/data.py": "import pandas",
+        "other/elsewhere.py": "",
+    }
+    guess = look(files)
+    assert guess["entry"] == "scripts/train.py"
+    assert sorted(guess["imports"]) == ["einops", "elsewhere", "pandas"]
+
+
+@pytest.mark.parametrize(
+    ("files", "module"),
+    [
+        ({"pkg/train.py": "from .core import run", "pkg/core.py": "", "pkg/__init__.py": ""}, "pkg.train"),
+        ({"src/pkg/train.py": "from . import core", "src/pkg/core.py": ""}, "pkg.train"),
+        ({"pkg/__main__.py": "from .core import run", "pkg/core.py": "run = 1"}, "pkg"),
+        ({"pkg/train.py": "from core import run", "pkg/core.py": ""}, None),
+        ({"my-pkg/train.py": "from .core import run", "my-pkg/core.py": ""}, None),
+    ],
+)
+def test_a_file_with_relative_imports_runs_as_a_module(files: dict[str, str], module: str | None) -> None:
+    guess = look(files)
+    assert guess["module"] == module
+    assert entry_of(guess) == (f"-m {module}" if module else guess["entry"])
+
+
 def test_requirements_are_read_as_names() -> None:
     text = (
         "torch==2.1\n# comment\nscikit_learn>=1 ; python_version > '3'\n-r other.txt\ngit+https://x/y\n\nnumpy[extra]\n"
@@ -129,6 +160,7 @@ def test_requirements_are_read_as_names() -> None:
     ("code", "line", "text"),
     [
         ("syntax", 2, "x = 1\nprint 'hello'\n"),
+        ("relative-import", 2, "import os\nfrom .model import Net\n"),
         ("no-init", 1, HVD + "print(hvd.rank())\n"),
         ("no-process-group", 3, "import torch.distributed as dist\nfrom torch.nn.parallel import DistributedDataParallel as DDP\nm = DDP(net)\n"),
         ("elastic-not-run", 5, GOOD + "state = hvd.elastic.TorchState(model)\n"),

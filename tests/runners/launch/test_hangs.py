@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from portal.jobs.causes import PATTERNS
+from portal.jobs.causes.kinds import HANGS as HANGING_RANK
 from tests.runners.launching import Attempt, Container, attempt, local_group, until
 
 pytestmark = [pytest.mark.horovod, pytest.mark.timeout(400)]
@@ -73,7 +73,7 @@ def test_a_rank_that_hangs_in_a_step_ends_a_static_group(tmp_path: Path, job_pyt
         exit = driver.wait(120)
         assert exit["reason"] == "exited" and exit["code"] != 0
         log = h1.log()
-    cause = next(pattern for pattern in PATTERNS if pattern.code == "rank_hangs").regex.search(log)
+    cause = HANGING_RANK.search(log)
     assert cause, log
     assert cause.group(1) == "8" and re.match(r"Missing ranks:\n1!: \[\S*ranks\]\n", cause.group(0))
 

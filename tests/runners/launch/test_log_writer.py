@@ -1,6 +1,8 @@
+import os
 import re
 import struct
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runners.launch import log_writer as module
-from runners.launch.log_writer import RESERVE, RESERVE_BYTES, TAIL_BYTES, LogStream, LogWriter
+from runners.launch.log_writer import INDEX_RECORD, RESERVE, RESERVE_BYTES, TAIL_BYTES, LogStream, LogWriter
 from tests.examples import examples
 from tests.runners.launching import attempt
 
@@ -155,3 +157,33 @@ def test_a_flood_takes_little_memory_and_ends_with_its_last_line(tmp_path: Path)
     assert log.endswith(b"the very last line\n")
     assert re.search(rb"\[schedulearn\] 29\d,\d{3},\d{3} bytes dropped by the limit", log)
     assert 0 < int(peak.read_text()) < 48 * 1024
+
+
+def last_time(folder: Path, name: str) -> int:
+    return INDEX_RECORD.unpack((folder / "log" / f"{name}.idx").read_bytes()[-INDEX_RECORD.size :])[1]
+
+
+@pytest.mark.parametrize("lines", [1, 2000])
+def test_the_end_of_a_program_is_reported_behind_its_output(tmp_path: Path, lines: int) -> None:
+    """Also if all of it happens within the interval of the index, and its output is still in the pipe."""
+    writer = LogWriter(tmp_path)
+    writer.report("Starting it")
+    reader, output = os.pipe()
+    writer.pump(reader, "0")
+    os.write(output, b"a line\n" * lines)
+    os.close(output)
+    writer.report_exit("It ended", "0")
+    assert (tmp_path / "log" / "0.log").stat().st_size == 7 * lines
+    assert last_time(tmp_path, "setup") > last_time(tmp_path, "0")
+    writer.close()
+
+
+def test_a_child_that_keeps_the_output_open_is_not_awaited_for_long(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path)
+    reader, output = os.pipe()
+    writer.pump(reader, "0")
+    began = time.monotonic()
+    writer.report_exit("It ended", "0")
+    assert time.monotonic() - began < 5
+    os.close(output)
+    writer.close()

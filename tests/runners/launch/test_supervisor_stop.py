@@ -63,8 +63,13 @@ def test_after_the_grace_everything_is_killed(tmp_path: Path) -> None:
 class Ranks:
     """In place of Processes."""
 
-    def __init__(self) -> None:
+    def __init__(self, readers: bool = False) -> None:
         self.received: list[str] = []
+        self.readers = readers
+
+    def signal_writers(self, number: signal.Signals) -> bool:
+        self.received.append(f"{number.name} of writers" if self.readers else number.name)
+        return self.readers
 
     def signal(self, number: signal.Signals) -> None:
         self.received.append(number.name)
@@ -73,19 +78,29 @@ class Ranks:
         self.received.append("SIGKILL")
 
 
-def test_ranks_have_all_of_the_grace_between_sigterm_and_sigkill(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("readers", "received"),
+    [(False, ["SIGTERM"]), (True, ["SIGTERM of writers", "SIGTERM"])],
+    ids=["no pipes", "programs that read from a pipe"],
+)
+def test_ranks_have_all_of_the_grace_between_sigterm_and_sigkill(
+    tmp_path: Path, readers: bool, received: list[str]
+) -> None:
     logs = LogWriter(tmp_path)
     paths = ContainerPaths.from_env({"SCHEDULEARN_SCRIBE": str(tmp_path), "SCHEDULEARN_CONTROL": str(tmp_path)})
     supervisor = Supervisor(make_spec(), paths, Control(tmp_path), logs)
-    ranks: Any = Ranks()
+    ranks: Any = Ranks(readers)
     supervisor.processes = ranks
     supervisor._begin_stop("stopped", Stop("cancelled", 60), now=100.0)
     assert supervisor.stopping is not None
-    for now in (100.0, 101.0, 159.9):
+    for now in (100.0, 101.0, 129.9):
         supervisor._escalate_stop(supervisor.stopping, now)
-        assert ranks.received == ["SIGTERM"]
+        assert ranks.received == received[:1]
+    for now in (130.0, 159.9):
+        supervisor._escalate_stop(supervisor.stopping, now)
+        assert ranks.received == received
     supervisor._escalate_stop(supervisor.stopping, 160.0)
-    assert ranks.received == ["SIGTERM", "SIGKILL"]
+    assert ranks.received == [*received, "SIGKILL"]
     logs.close()
 
 
