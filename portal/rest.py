@@ -3,9 +3,10 @@
 ``{"error": {"code": "...", "message": "a sentence", "fields": {"name": ["..."]}}}``; ``fields`` is optional.
 """
 
+import difflib
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
 from django.core.exceptions import PermissionDenied as DjangoPermissionDenied
@@ -68,6 +69,37 @@ class Json(JSONParser):
         if not isinstance(data, dict):
             raise exceptions.ParseError("The body must be a JSON object: {...}.")
         return data
+
+
+def validated(asked: serializers.Serializer[Any]) -> dict[str, Any]:
+    """Return the values of a request. Raises ValidationError for values that are wrong, and for fields that do not exist.
+
+    Fields that are only read may be sent: clients send back what they were given.
+    """
+    unknown = dict(_unknown_fields(asked, asked.initial_data))
+    if not asked.is_valid() or unknown:
+        raise exceptions.ValidationError({**asked.errors, **unknown})
+    return dict(asked.validated_data)
+
+
+def _unknown_fields(asked: Any, data: Any, above: str = "") -> Iterator[tuple[str, list[str]]]:
+    """Yield the path of each field that does not exist, also in objects within the request, with a sentence on it."""
+    if isinstance(asked, serializers.ListSerializer | serializers.ListField):
+        for number, each in enumerate(data if isinstance(data, list) else ()):
+            yield from _unknown_fields(asked.child, each, f"{above}{number}.")
+    elif isinstance(asked, serializers.Serializer) and isinstance(data, Mapping):
+        for name, value in data.items():
+            if field := asked.fields.get(name):
+                yield from _unknown_fields(field, value, f"{above}{name}.")
+            else:
+                names = [known for known, field in asked.fields.items() if not field.read_only]
+                yield f"{above}{name}", [_unknown_field(str(name), names)]
+
+
+def _unknown_field(name: str, names: Sequence[str]) -> str:
+    nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.8) or difflib.get_close_matches(name, names, 2, 0.5)
+    hint = f"Did you mean {' or '.join(nearest)}?" if nearest else f"There are: {', '.join(sorted(names))}."
+    return f"There is no field of this name. {hint}"
 
 
 def _refuse_constant(name: str) -> None:

@@ -18,7 +18,7 @@ from portal.accounts.limits import limits_for
 from portal.accounts.models import ApiToken
 from portal.accounts.permissions import signed_in
 from portal.accounts.serializers import IssuedTokenSerializer, MeSerializer, NewTokenSerializer, TokenSerializer
-from portal.rest import refusals
+from portal.rest import refusals, validated
 
 
 class TokenScheme(OpenApiAuthenticationExtension):
@@ -52,9 +52,7 @@ class Tokens(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[Ap
     @extend_schema(request=NewTokenSerializer, responses={201: IssuedTokenSerializer, **refusals(400, 403, 429)})
     def create(self, request: Request) -> Response:
         """Create a token. It is in this response only and cannot be retrieved later."""
-        asked = NewTokenSerializer(data=request.data)
-        asked.is_valid(raise_exception=True)
-        data = asked.validated_data
+        data = validated(NewTokenSerializer(data=request.data))
         expires_at = timezone.now() + timedelta(days=data["days"]) if data["days"] else None
         scope = data.get("scope", ApiToken.Scope.WRITE)
         row, token = services.create_token(signed_in(request), data["name"], scope=scope, expires_at=expires_at)

@@ -20,7 +20,7 @@ from portal.cluster.serializers import (
     NewReservationSerializer,
     ReservationSerializer,
 )
-from portal.rest import refusals
+from portal.rest import refusals, validated
 
 
 class Reservations(ViewSet):
@@ -37,9 +37,8 @@ class Reservations(ViewSet):
     @extend_schema(request=NewReservationSerializer, responses={201: ReservationSerializer, **refusals(400, 404)})
     def create(self, request: Request) -> Response:
         """Reserve GPUs of a node for users and groups, from one time until another."""
-        asked = NewReservationSerializer(data=request.data)
-        asked.is_valid(raise_exception=True)
-        row = reservations.reserve(signed_in(request), **asked.validated_data)
+        asked = validated(NewReservationSerializer(data=request.data))
+        row = reservations.reserve(signed_in(request), **asked)
         shown = ReservationSerializer(row, context={"user": signed_in(request)})
         return Response(shown.data, status.HTTP_201_CREATED)
 

@@ -16,7 +16,7 @@ from portal.jobs import permissions
 from portal.jobs.api import JobSubresource
 from portal.jobs.models import JobState
 from portal.jobs.serializers import JobDetailSerializer
-from portal.rest import refusals
+from portal.rest import refusals, validated
 
 
 class Forecasts(JobSubresource):
@@ -53,10 +53,9 @@ class Forecasts(JobSubresource):
     )
     def change(self, request: Request, job_pk: int) -> Response:
         """Cancel the job and submit it again with a change, in its place in the queue. Returns the new job."""
-        asked = ChosenChangeSerializer(data=request.data)
-        asked.is_valid(raise_exception=True)
+        asked = validated(ChosenChangeSerializer(data=request.data))
         user = signed_in(request)
-        changed = advice.make_change(user, self.job, asked.validated_data["change"])
+        changed = advice.make_change(user, self.job, asked["change"])
         context = {
             "env_vars": permissions.env_vars_for(user, changed),
             "may_act": permissions.may_act_on(user, changed),

@@ -31,9 +31,10 @@ from portal.jobs.serializers import (
 )
 from portal.jobs.spec import FIELDS, WORD_LISTS, Submission, label_of
 from portal.jobs.word_lists import contains_all_words
+from portal.projects.inspecting import entries
 from portal.projects.models import CodeVersion, Project
 from portal.refused import Refused
-from portal.rest import refusals
+from portal.rest import refusals, validated
 
 JobAction = Callable[[User, Job], Job]
 IDEMPOTENCY_KEY_HEADER = OpenApiParameter(
@@ -109,9 +110,7 @@ class Jobs(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[Job]
     )
     def create(self, request: Request) -> Response:
         """Submit a job. The status is 200 instead of 201 if the same Idempotency-Key created it before."""
-        asked = SubmitSerializer(data=request.data)
-        asked.is_valid(raise_exception=True)
-        user, data = signed_in(request), asked.validated_data
+        user, data = signed_in(request), validated(SubmitSerializer(data=request.data))
         project = get_object_or_404(Project.objects.visible_to(user), pk=data["project"])
         services.require_member(user, project)
         key, body = request.headers.get("Idempotency-Key", ""), _canonical_body(request.data)
@@ -159,7 +158,7 @@ def _submission(project: Project, data: dict[str, Any]) -> Submission:
     code = _code_version(project, data.get("code"))
     guess = code.guess
     launcher = data.get("launcher") or guess.get("launcher") or Job.Launcher.COMMAND
-    guessed = services.command_for(guess) if launcher == Job.Launcher.COMMAND else guess.get("entry")
+    guessed = services.command_for(guess) if launcher == Job.Launcher.COMMAND else entries.entry_of(guess)
     entry = data.get("entry") or guessed
     if not entry:
         raise Refused("Name the file or command to run: none could be guessed from the code.", field="entry")

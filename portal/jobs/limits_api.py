@@ -15,7 +15,7 @@ from portal.accounts.limits import set_limit, visible_limits
 from portal.accounts.models import User
 from portal.accounts.permissions import IsAdmin, signed_in
 from portal.jobs.limits import LimitWithUsage, limit_with_usage, with_usage
-from portal.rest import Pages, refusals
+from portal.rest import Pages, refusals, validated
 
 
 class OwnerLimitSerializer(serializers.Serializer[Any]):
@@ -115,9 +115,8 @@ class Limits(ViewSet):
         return get_object_or_404(Group.objects.all() if user.is_admin else user.groups.all(), name=name)
 
     def _set(self, owner: User | Group) -> Response:
-        asked = NewLimitSerializer(data=self.request.data)
-        asked.is_valid(raise_exception=True)
-        set_limit(signed_in(self.request), owner, **asked.validated_data)
+        asked = validated(NewLimitSerializer(data=self.request.data))
+        set_limit(signed_in(self.request), owner, **asked)
         return self._answer(owner)
 
     def _answer(self, owner: User | Group) -> Response:

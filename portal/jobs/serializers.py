@@ -109,7 +109,11 @@ class SubmitSerializer(serializers.Serializer[Any]):
         required=False, help_text="One of /environments/; by default the one that fits the code best."
     )
     launcher = serializers.ChoiceField(Job.Launcher.choices, required=False)
-    entry = serializers.CharField(max_length=255, required=False, help_text="Python file, or the whole command line.")
+    entry = serializers.CharField(
+        max_length=255,
+        required=False,
+        help_text="Python file, or a module as -m package.train; of a plain command the whole line, which a shell reads.",
+    )
 
     def get_fields(self) -> dict[str, Any]:
         """Return the fields above and those that ``spec`` declares."""

@@ -12,7 +12,7 @@ from rest_framework.views import APIView
 
 from portal.accounts.permissions import IsAdmin, signed_in
 from portal.refused import Refused
-from portal.rest import Pages, refusals
+from portal.rest import Pages, refusals, validated
 from portal.scheduler import preview, services
 from portal.scheduler.models import Cycle, Recording, SchedulerConfig
 from portal.scheduler.serializers import (
@@ -46,9 +46,7 @@ class Policy(APIView):
     )
     def put(self, request: Request) -> Response:
         """Switch to another policy from the next scheduling cycle on. The preview shows what changes for running jobs."""
-        asked = SwitchSerializer(data=request.data)
-        asked.is_valid(raise_exception=True)
-        data, actor = asked.validated_data, signed_in(request)
+        data, actor = validated(SwitchSerializer(data=request.data)), signed_in(request)
         try:
             if "ticket" in data:
                 config = preview.confirm(actor, data["policy"], data.get("params", {}), data["ticket"])
@@ -71,10 +69,9 @@ class PolicyPreview(APIView):
     )
     def post(self, request: Request) -> Response:
         """Return what a switch would change now, job by job, disruptive changes first. Switches nothing."""
-        asked = AskedSerializer(data=request.data)
-        asked.is_valid(raise_exception=True)
+        asked = validated(AskedSerializer(data=request.data))
         try:
-            found = preview.compute(asked.validated_data["policy"], asked.validated_data.get("params", {}))
+            found = preview.compute(asked["policy"], asked.get("params", {}))
         except ValueError as error:
             raise Refused(str(error)) from error
         pages = Pages()
@@ -95,9 +92,8 @@ class PolicyUndo(APIView):
     )
     def post(self, request: Request) -> Response:
         """Restore the previous configuration as a new one. A second undo reverts the first."""
-        asked = UndoSerializer(data=request.data)
-        asked.is_valid(raise_exception=True)
-        config = services.undo_switch(signed_in(request), asked.validated_data.get("config"))
+        asked = validated(UndoSerializer(data=request.data))
+        config = services.undo_switch(signed_in(request), asked.get("config"))
         return Response(ConfigSerializer(config).data)
 
 

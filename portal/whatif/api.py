@@ -8,7 +8,7 @@ from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
 from portal.accounts.permissions import IsAdmin, signed_in
-from portal.rest import refusals
+from portal.rest import refusals, validated
 from portal.whatif import services
 from portal.whatif.models import Simulation
 from portal.whatif.serializers import NewSimulationSerializer, SimulationDetailSerializer, SimulationSerializer
@@ -35,10 +35,9 @@ class Simulations(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewS
     )
     def create(self, request: Request) -> Response:
         """Queue a simulation; they run one at a time. Request it again until its status is final."""
-        asked = NewSimulationSerializer(data=request.data)
-        asked.is_valid(raise_exception=True)
-        wanted = [(each["policy"], each.get("params", {})) for each in asked.validated_data["policies"]]
-        row = services.queue_simulation(signed_in(request), asked.validated_data["days"], wanted)
+        asked = validated(NewSimulationSerializer(data=request.data))
+        wanted = [(each["policy"], each.get("params", {})) for each in asked["policies"]]
+        row = services.queue_simulation(signed_in(request), asked["days"], wanted)
         return Response(SimulationDetailSerializer(row).data, status.HTTP_201_CREATED)
 
     @extend_schema(request=None, responses={200: SimulationDetailSerializer, **refusals(404, 409)})
