@@ -148,6 +148,16 @@ class Silent(Message):
 
 
 @dataclass(frozen=True)
+class NotRetried(Message):
+    """The last two attempts failed in the same way within seconds."""
+
+    code: ClassVar[str] = "job_not_retried"
+    kind: ClassVar[str] = "not_retried"
+    first: int
+    second: int
+
+
+@dataclass(frozen=True)
 class StateChanged(Message):
     code: ClassVar[str] = "job_state"
     kind: ClassVar[str] = "state"

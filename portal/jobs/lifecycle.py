@@ -35,6 +35,7 @@ from portal.jobs.models import (
     Outcome,
     StopReason,
 )
+from portal.jobs.retries import fail_alike
 from portal.jobs.rules import (
     CHECKPOINTED_OUTCOMES,
     TRANSITIONS,
@@ -306,10 +307,13 @@ def _end_attempt(job: Job, attempt: Attempt, containers: Sequence[Container]) ->
 
 def _set_state(job: Job) -> None:
     """Set the state of a job, which the caller has locked."""
-    outcomes = list(job.attempts.order_by("number").values_list("outcome", flat=True))
-    state = job_state(job.intent, job.retries, outcomes)
+    attempts = list(job.attempts.order_by("number"))
+    outcomes, fails_alike = [attempt.outcome for attempt in attempts], fail_alike(attempts)
+    state = job_state(job.intent, job.retries, outcomes, fails_alike)
     if state == job.state or job.state in FINISHED_STATES:
         return
+    if state == JobState.FAILED and state != job_state(job.intent, job.retries, outcomes):
+        record(job, events.NotRetried(*(attempt.number for attempt in attempts[-2:])))
     job.state = state
     job.finished_at = max(timezone.now(), job.started_at or job.submitted_at) if state in FINISHED_STATES else None
     job.save(update_fields=["state", "finished_at"])
@@ -339,6 +343,8 @@ def record_collected(container: Container, complaint: Any = "") -> None:
         cause = causes.explain(attempt.job, attempt, list(attempt.containers.all()))
         if cause != attempt.cause:
             Attempt.objects.filter(pk=attempt.pk).update(cause=cause)
+            with transaction.atomic():
+                _set_state(get_locked(attempt.job_id))  # it may have failed in the same way as the attempt before
     if complaint:
         with transaction.atomic():
             record(get_locked(attempt.job_id), events.OutputsNotSent(complaint))

@@ -197,8 +197,11 @@ def attempt_outcome(
     return Outcome.LOST
 
 
-def job_state(intent: str, retries: int, outcomes: Sequence[str]) -> JobState:
-    """Return the state of a job from its intent and the outcomes of its attempts; ``""`` stands for a live attempt."""
+def job_state(intent: str, retries: int, outcomes: Sequence[str], fails_alike: bool = False) -> JobState:
+    """Return the state of a job from its intent and the outcomes of its attempts; ``""`` stands for a live attempt.
+
+    ``fails_alike``: the last attempts failed in the same way at once, so another would as well (``retries.fail_alike``).
+    """
     last = outcomes[-1] if outcomes else None
     if last == "":
         return JobState.RUNNING
@@ -206,7 +209,9 @@ def job_state(intent: str, retries: int, outcomes: Sequence[str]) -> JobState:
         return JobState.SUCCEEDED
     if intent == Job.Intent.CANCEL or last == Outcome.CANCELLED:
         return JobState.CANCELLED
-    if last == Outcome.TIMED_OUT or (last == Outcome.FAILED and outcomes.count(Outcome.FAILED) > retries):
+    if last == Outcome.TIMED_OUT or (
+        last == Outcome.FAILED and (fails_alike or outcomes.count(Outcome.FAILED) > retries)
+    ):
         return JobState.FAILED
     ours = 0
     errors = 0

@@ -17,6 +17,7 @@ from portal.accounts.limits import LimitInForce, limits_in_force
 from portal.accounts.models import User
 from portal.cluster import reservations
 from portal.cluster.models import Environment
+from portal.jobs import retries
 from portal.jobs.metrics import seconds_left
 from portal.jobs.models import Job, Progress
 from portal.scheduler.availability import Availability, availability_of, gpus_of_largest_node, read_nodes, why_blocked
@@ -51,12 +52,13 @@ def take(
         (size, key): why_blocked(size, key, titles.get(key, "?"), nodes, available[key].ready)
         for size, key in {(row.min_gpus, row.environment_id) for row in rows}
     }
+    pauses = retries.pauses(now)
     free = {str(pk): nodes.gpus.get(pk, 0) - held[pk] for pk in nodes.open}
     jobs, new_jobs = [], dict[int, tuple[Hashable, types.Job]]()
     for row in rows:
         holding, had = holdings.get(row.id), past.get(row.id)
         reach = _reachability(row, holding, available[row.environment_id], free)
-        why = blocked[row.min_gpus, row.environment_id]
+        why = blocked[row.min_gpus, row.environment_id] or pauses.get(row.id)
         facts = JobFacts(row, reach, why, names.group_of(row), programs.program(row))
         if holding is None and had is None:
             before = history.new_jobs.get(row.id)

@@ -170,6 +170,11 @@ def job_state(state: str, again: bool, restarts: bool, resumable: bool) -> str:
     return f"The job {STATES.get(state, state)}{' again' if again else ''}{then}."
 
 
+@sentence
+def job_not_retried(first: int, second: int) -> str:
+    return f"Attempts {first} and {second} failed in the same way within seconds, so it is not tried again."
+
+
 def restart_point(resumable: bool) -> str:
     """Return from where a job restarts after a stop."""
     return "from its checkpoint" if resumable else "from the beginning"

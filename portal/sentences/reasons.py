@@ -21,6 +21,12 @@ def unexplained() -> str:
     return "It waits."
 
 
+@sentence
+def retry_pause(failures: int, seconds: int) -> str:
+    times = "Its code has failed" if failures == 1 else f"Its code has failed {failures} times"
+    return f"{times}: the next attempt may start {duration(seconds)} after the last one ended."
+
+
 # --- impossible now, whatever the policy -------------------------------------------------------------------------
 
 

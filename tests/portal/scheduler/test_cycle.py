@@ -103,11 +103,21 @@ def test_an_elastic_job_has_a_base_and_single_hosts() -> None:
 
 def test_a_command_has_one_container_and_no_network() -> None:
     ready_node("a", 2)
-    queue(2, launcher="command", entry="python 'my file.py' -v")
+    queue(2, launcher="command", entry="python 'my file.py' -v | tee log", arguments=["a b"])
     turn()
     spec = RunSpec.from_json(Container.objects.get().spec)
-    assert spec.command == ("python", "my file.py", "-v")
+    assert spec.command == ("sh", "-ec", "python 'my file.py' -v | tee log 'a b'")
     assert (spec.hostname, spec.slots, len(spec.gpus), spec.collective, spec.network) == ("h0", 1, 2, None, None)
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"), [("train.py", ["train.py"]), ("-m package.train", ["-m", "package.train"])]
+)
+def test_ranks_run_a_file_or_a_module(entry: str, words: list[str]) -> None:
+    ready_node("a")
+    queue(launcher="torchrun", entry=entry, arguments=["--log", "x"])
+    turn()
+    assert RunSpec.from_json(Container.objects.get().spec).command == ("python", *words, "--log", "x")
 
 
 @pytest.mark.parametrize(("mode", "sent"), [("", None), ("asp", "asp")])

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from portal.jobs import lifecycle, services
+from portal.jobs import lifecycle
 from portal.jobs.models import Job
 from portal.jobs.spec import FIELDS
+from portal.jobs.variables import SETTABLE
 from portal.scheduler import run_specs
 from runners.launch.group_log import MAX_GROUPS
 from runners.spec import COLLECTIVE_KEY, RunSpec
@@ -66,5 +67,5 @@ def test_the_spec_has_no_field_that_an_agent_of_the_release_before_would_refuse(
 def test_the_driver_can_count_to_every_limit_that_a_job_may_have() -> None:
     least, most = FIELDS["restarts_without_progress"].limits or (0, 0)
     assert (least, most) == (1, MAX_GROUPS - 2)
-    assert services.SETTABLE_ENV[VARIABLE][0].fullmatch(str(most)), "the variable has the same range"
-    assert not services.SETTABLE_ENV[VARIABLE][0].fullmatch(str(most + 1))
+    assert SETTABLE[VARIABLE][0].fullmatch(str(most)), "the variable has the same range"
+    assert not SETTABLE[VARIABLE][0].fullmatch(str(most + 1))
