@@ -17,6 +17,7 @@ TEXTS = {
         "There is nothing here",
         "Or you may not see it. Check the address, or ask an owner of the project to share it.",
     ),
+    405: ("This is no page", "It is the address of a button. Go to the page that has the button, and press it there."),
     500: ("Something went wrong here", "It has been logged. Try again in a moment."),
     503: ("The database is not available at the moment", "Try again in a moment."),
 }
@@ -35,6 +36,11 @@ def forbidden(request: HttpRequest, exception: Exception | None = None) -> HttpR
 
 def not_found(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
     return _error_response(request, 404)
+
+
+def method_not_allowed(request: HttpRequest) -> HttpResponse:
+    """Answer a visit to the address of a button, which a browser shows again after a sign-in or from its history."""
+    return _error_response(request, 405)
 
 
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:

@@ -7,12 +7,23 @@ long poll) occupy a thread for as long as it waits.
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import urlsplit
 
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction
-from django.http import FileResponse, HttpRequest, HttpResponse, HttpResponseBase
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
+from django.contrib import messages
+from django.contrib.auth.middleware import LoginRequiredMiddleware
+from django.contrib.auth.views import redirect_to_login
+from django.http import (
+    FileResponse,
+    HttpRequest,
+    HttpResponse,
+    HttpResponseBase,
+    HttpResponseNotAllowed,
+    HttpResponseRedirect,
+)
 from whitenoise.middleware import WhiteNoiseMiddleware
 
-from portal.errors import is_program
+from portal.errors import is_program, method_not_allowed
 from portal.rest import error_response
 from portal.streaming import in_threads
 
@@ -63,6 +74,50 @@ def nul_refusal(request: HttpRequest) -> HttpResponse | None:
     if is_program(request):
         return error_response(400, text)
     return HttpResponse(text, status=400, content_type="text/plain")
+
+
+class SignInRequired(LoginRequiredMiddleware):
+    """Sends visitors to the sign-in page and back.
+
+    A button is not pressed for them after they have signed in: they come back to the page that has it, and learn that.
+    """
+
+    def handle_no_permission(self, request: HttpRequest, view_func: Any) -> HttpResponseRedirect:
+        if request.method in ("GET", "HEAD"):
+            response: HttpResponseRedirect = super().handle_no_permission(request, view_func)
+            return response
+        messages.warning(request, "You were signed out, so nothing was done. Sign in, then press the button again.")
+        return redirect_to_login(page_before(request), self.get_login_url(view_func))
+
+
+def page_before(request: HttpRequest) -> str:
+    """Return the path of the page of this portal from which a request came; the first page if that is not known."""
+    page = urlsplit(request.headers.get("Referer", ""))
+    if page.netloc != request.get_host() or not page.path.startswith("/"):
+        return "/"
+    return page.path + (f"?{page.query}" if page.query else "")
+
+
+class ExplainButtons(Middleware):
+    """Shows a page where the address of a button is visited: views answer with an empty one."""
+
+    def __call__(self, request: HttpRequest) -> Any:
+        return self._handle_async(request) if self.is_async else self._explain(request, self.get_response(request))
+
+    async def _handle_async(self, request: HttpRequest) -> HttpResponseBase:
+        answer: Any = self.get_response(request)
+        response = await answer
+        if not isinstance(response, HttpResponseNotAllowed):
+            return response
+        explained: HttpResponseBase = await sync_to_async(self._explain)(request, response)
+        return explained
+
+    def _explain(self, request: HttpRequest, response: Any) -> HttpResponseBase:
+        if not isinstance(response, HttpResponseNotAllowed) or is_program(request) or response.content:
+            return response
+        page = method_not_allowed(request)
+        page["Allow"] = response["Allow"]
+        return page
 
 
 class NoStore(Middleware):

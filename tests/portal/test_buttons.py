@@ -1,0 +1,70 @@
+"""Whoever presses a button without a session, or visits its address, meets no dead end."""
+
+import pytest
+from django.test import AsyncClient, Client
+from django.urls import reverse
+
+from tests.portal.jobs_world import make_job, make_project, make_user
+
+pytestmark = pytest.mark.django_db
+PASSWORD = "correct horse battery"
+
+
+@pytest.fixture
+def address() -> str:
+    user = make_user("alice")
+    user.set_password(PASSWORD)
+    user.save()
+    return reverse("jobs:act", args=[make_job(make_project(user)).pk, "cancel"])
+
+
+def sign_in(client: Client, next_page: str) -> str:
+    """Where a user comes after signing in."""
+    response = client.post(f"/accounts/sign-in/?next={next_page}", {"username": "alice", "password": PASSWORD})
+    return str(response["Location"])
+
+
+@pytest.mark.parametrize(
+    ("referer", "page"),
+    [
+        ("http://testserver/jobs/?mine=1", "/jobs/?mine=1"),
+        ("http://elsewhere.example/jobs/", "/"),
+        ("http://testserver", "/"),
+        ("", "/"),
+        ("nonsense", "/"),
+    ],
+)
+def test_a_button_without_a_session_leads_back_to_its_page(
+    client: Client, address: str, referer: str, page: str
+) -> None:
+    response = client.post(address, headers={"referer": referer})
+    assert response.status_code == 302 and "/accounts/sign-in/" in response["Location"]
+    assert "nothing was done" in client.get(response["Location"]).content.decode()
+    next_page = response["Location"].partition("next=")[2] or "/"
+    assert sign_in(client, next_page) == page
+
+
+def test_a_page_without_a_session_is_shown_after_signing_in(client: Client, address: str) -> None:
+    response = client.get("/jobs/?mine=1")
+    assert sign_in(client, response["Location"].partition("next=")[2]) == "/jobs/?mine=1"
+
+
+def test_the_address_of_a_button_shows_a_page(client: Client, address: str) -> None:
+    client.post("/accounts/sign-in/", {"username": "alice", "password": PASSWORD})
+    response = client.get(address)
+    assert (response.status_code, response["Allow"]) == (405, "POST")
+    assert "address of a button" in response.content.decode()
+
+
+@pytest.mark.asyncio
+@pytest.mark.django_db(transaction=True)
+async def test_also_for_requests_that_need_no_thread() -> None:
+    response = await AsyncClient().get("/accounts/sign-out/")
+    assert response.status_code in (302, 405)
+    assert response.status_code == 302 or b"address of a button" in response.content
+
+
+def test_programs_get_json(client: Client, address: str) -> None:
+    client.post("/accounts/sign-in/", {"username": "alice", "password": PASSWORD})
+    response = client.delete("/api/v1/jobs/")
+    assert response.status_code == 405 and response.json()["error"]["code"] == "method_not_allowed"
