@@ -17,7 +17,8 @@ from django.utils import timezone
 from portal.cluster.models import Gpu
 from portal.forecast import messages as changes
 from portal.jobs import events
-from portal.jobs.causes import PATTERNS, STOPPED_PROCESS
+from portal.jobs.causes.classify import STOPPED_PROCESS
+from portal.jobs.causes.kinds import HANGS, KINDS
 from portal.jobs.events import Event
 from portal.jobs.models import Attempt, Job, JobEvent, JobState, Outcome, StopReason
 from portal.monitoring.events import GpusIdle, HeldForIdleGpus
@@ -170,9 +171,9 @@ def test_all_states_and_reasons_have_words() -> None:
 
 
 def test_the_parameters_that_the_log_gives_are_those_of_the_words() -> None:
-    for pattern in PATTERNS:
-        assert set(pattern.regex.groupindex) <= parameters_of(CAUSES[pattern.code]), pattern
-    assert STOPPED_PROCESS.groups == 1
+    for kind in KINDS:
+        assert set(kind.regex.groupindex) <= parameters_of(CAUSES[kind.code]), kind
+    assert set(HANGS.groupindex) == parameters_of(CAUSES["rank_hangs"]) and STOPPED_PROCESS.groups == 1
 
 
 def test_the_cause_of_another_release_is_shown_by_its_code() -> None:
@@ -227,7 +228,7 @@ def test_new_rows_have_the_same_fields_in_the_api(old_job: Job) -> None:
     cause = script.get(f"jobs/{old_job.pk}/").json()["cause"]
     assert cause == script.get(f"jobs/{old_job.pk}/attempts/1/").json()["cause"]
     assert (cause["code"], cause["title"]) == ("exit_code", "It ended with exit code 3")
-    assert cause["advice"] == "Look at the end of the log: the last lines usually show why."
+    assert cause["advice"] == "The code chose this exit code. Its last lines in the log usually give the reason."
     assert cause["detail"].startswith("A rank ended without an error while others still worked")
 
 

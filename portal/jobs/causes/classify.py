@@ -1,0 +1,325 @@
+"""Finds the cause of an attempt that did not succeed, from the stored facts and the ends of its logs; pure.
+
+The error that ended the program is the cause: the exception of the first rank that failed by itself. It is not one that
+was handled earlier, nor the summary of a launcher, nor what other ranks report because the first one is gone. What the
+program wrote counts more than its exit code, which rarely names the reason.
+"""
+
+import re
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import Any
+
+from portal.jobs.causes import endings, kinds
+from portal.jobs.causes.cause import Cause, Facts
+from portal.jobs.causes.endings import Ending, choose, explained, place_of, read_ending, read_exits
+from portal.jobs.causes.output import Output
+from portal.jobs.causes.tracebacks import Error
+from portal.jobs.models import Outcome, StopReason
+from portal.sentences import agents
+
+MAX_DETAIL_CHARACTERS = 500
+MAX_DETAIL_LINES = 5
+STOPPED_PROCESS = re.compile(r"Process \d+ was stopped by a signal (\d+) s ago and not woken: it is ended$")
+"""The message of the supervisor (``runners/launch``)."""
+ENVIRONMENT_CODES = {
+    agents.containers.EnvironmentFailed.code,
+    agents.containers.EnvironmentMissing.code,
+    agents.containers.ImageGone.code,
+}
+ENVIRONMENT_TEXT = re.compile(r"image|environment", re.IGNORECASE)
+"""What agents of earlier releases, which report text, write when an environment is missing."""
+OTHER_COMPUTER = re.compile(r"/home/|/Users/|[A-Za-z]:[\\/]|/content/|/kaggle/|~")
+"""The beginning of a path that only exists where the code was written."""
+
+
+def classify(facts: Facts, outputs: Sequence[Output] = ()) -> Cause:
+    """Return the cause of an attempt that did not succeed."""
+    cause = (
+        _cause_from_outcome(facts)
+        or _cause_from_reason(facts)
+        or _cause_from_stopped_process(facts, outputs)
+        or _cause_from_output(facts, outputs)
+        or _cause_from_exit(facts)
+    )
+    return replace(cause, ended_early=facts.some_ended_early)
+
+
+def _cause_from_outcome(facts: Facts) -> Cause | None:
+    match facts.outcome:
+        case Outcome.CANCELLED:
+            return Cause("cancelled")
+        case Outcome.HELD:
+            return Cause("held", {"resumable": facts.resumable})
+        case Outcome.PREEMPTED:
+            drained = facts.stop_reason == StopReason.DRAINED
+            return Cause("preempted", {"drained": drained, "resumable": facts.resumable})
+        case Outcome.TIMED_OUT:
+            return Cause("time_limit", {"seconds": facts.time_limit_seconds, "was_silent": facts.was_silent})
+        case Outcome.LOST:
+            fenced = facts.exit_reason == "fenced"
+            return Cause("node_lost", {"node": facts.node, "fenced": fenced, "final": facts.final}, facts.detail)
+    return None
+
+
+def _cause_from_reason(facts: Facts) -> Cause | None:
+    if facts.exit_reason == "oom":
+        return Cause("out_of_memory", {"over_limit": True, "limit_mib": facts.memory_mib}, facts.detail)
+    if facts.exit_reason == "disk":
+        return Cause("disk_full", {"over_limit": True}, facts.detail)
+    if facts.exit_reason == "create_error":
+        if _is_about_environment(facts.detail):
+            return Cause("environment", {"final": facts.final}, facts.detail)
+        return Cause("node_trouble", {"node": facts.node, "final": facts.final}, facts.detail)
+    if facts.stop_reason == StopReason.STUCK:
+        return Cause("stuck", {"final": facts.final}, facts.detail)
+    return None
+
+
+def _is_about_environment(detail: Any) -> bool:
+    """Whether a container was not created because its node does not have its environment."""
+    code, text = end_of(detail)
+    return code in ENVIRONMENT_CODES or ENVIRONMENT_TEXT.search(text) is not None
+
+
+def end_of(detail: Any) -> tuple[str, str]:
+    """Return how a container ended, without a remark: the code of a message and no text, or no code and a text."""
+    if not isinstance(detail, dict):
+        return "", str(detail or "")
+    if detail.get("code") == agents.containers.WithRemark.code:
+        return end_of(detail.get("end"))
+    if detail.get("code") == agents.Quotation.code:
+        return "", str(detail.get("quoted", ""))
+    return str(detail.get("code", "")), ""
+
+
+def _cause_from_stopped_process(facts: Facts, outputs: Sequence[Output]) -> Cause | None:
+    """Return the cause of an attempt with a process that was stopped by a signal and killed in the end.
+
+    This is checked before exceptions, since the other ranks report a broken connection. An elastic job may have
+    continued without that process, so the exit code must be that of a kill.
+    """
+    if facts.exit_code not in (128 + signal.SIGKILL, -signal.SIGKILL):
+        return None
+    for line in (line for output in outputs for line in reversed(output.lines)):
+        if found := STOPPED_PROCESS.search(line.text):
+            return Cause("stood_still", {"seconds": found.group(1)}, found.group(0))
+    return None
+
+
+# --- from the logs -----------------------------------------------------------------------------------------------
+
+
+def _cause_from_output(facts: Facts, outputs: Sequence[Output]) -> Cause | None:
+    if facts.exit_reason == "launch_error":
+        return None
+    exits = read_exits(outputs)
+    ranks = [output for output in outputs if not output.is_setup]
+    if len(ranks) == 1 and ranks[0].exit_code is None:
+        ranks = [replace(ranks[0], exit_code=facts.exit_code)]
+    found = [read_ending(output, exits.of(output)) for output in ranks]
+    chosen = choose(found, exits.first) if any(each.exit_code != 0 for each in found) else None
+    if chosen is None or not (chosen.text or chosen.crash or chosen.exit_code):
+        chosen = _launcher_ending(outputs) or chosen
+    if chosen is None:
+        return None
+    if (chosen.error is None or chosen.lost_peer or chosen.waited) and (hangs := _hanging_rank(outputs)):
+        return hangs
+    cause = _cause_of(chosen, facts)
+    alike = all(each.text == chosen.text if chosen.text else each.exit_code == chosen.exit_code for each in found)
+    return cause if cause is None or alike else replace(cause, rank=chosen.output.rank)
+
+
+def _launcher_ending(outputs: Sequence[Output]) -> Ending | None:
+    """Return how the launcher itself failed, if it did."""
+    for output in outputs:
+        if output.is_setup:
+            ending = read_ending(output, None)
+            if ending.error is not None and ending.error.name not in endings.LAUNCHER_ERRORS:
+                return ending
+    return None
+
+
+def _hanging_rank(outputs: Sequence[Output]) -> Cause | None:
+    for output in outputs:
+        text = "\n".join(line.text for line in output.lines)
+        if found := next(reversed(list(kinds.HANGS.finditer(text))), None):
+            return Cause("rank_hangs", found.groupdict(), found.group(0).strip()[:MAX_DETAIL_CHARACTERS])
+    return None
+
+
+def _cause_of(ending: Ending, facts: Facts) -> Cause | None:
+    if ending.left:
+        return Cause("rank_left", {}, _quote(ending.last_lines))
+    if ending.error is not None:
+        return _cause_of_error(ending, explained(ending.error), facts)
+    return _cause_of_crash(ending) or _cause_of_last_lines(ending, facts)
+
+
+def _cause_of_error(ending: Ending, error: Error, facts: Facts) -> Cause:
+    place = place_of(error)
+    detail = _quote([*error.text.split("\n")[: MAX_DETAIL_LINES - 1], place])
+    if ending.waited:
+        return Cause("waited_for_rank", {}, detail)
+    if ending.lost_peer:
+        return Cause("ring", {}, detail)
+    found = kinds.recognise(error.text)
+    if found is None and error.raised_from and error.before is not None:
+        found = kinds.recognise(error.before.text)
+        if found is not None:
+            detail = _quote([*error.before.text.split("\n")[:2], *error.text.split("\n")[:2], place])
+    if found is not None and found.code == "ranks_diverged":
+        detail = found.text
+    if found is None:
+        named = {"name": error.name[: kinds.MAX_PARAMETER_CHARACTERS]}
+        return Cause("exception", named | ({"place": _line_of(place)} if place else {}), detail)
+    return _with_advice(found, facts, place, detail, error)
+
+
+def _cause_of_crash(ending: Ending) -> Cause | None:
+    if not ending.signal:
+        return None
+    text = "\n".join(ending.crash)
+    if kinds.LOST_PEER.search(text):
+        return Cause("ring", {}, _quote(ending.crash))
+    found = kinds.recognise(text) if text else None
+    if found is not None:
+        return Cause(found.code, found.parameters, _quote(ending.crash))
+    detail = _quote(ending.crash or ending.last_lines)
+    if ending.signal == signal.SIGKILL:
+        return Cause("killed", {}, detail)
+    return Cause("signal", {"name": signal.Signals(ending.signal).name}, detail)
+
+
+def _cause_of_last_lines(ending: Ending, facts: Facts) -> Cause | None:
+    text = "\n".join(ending.last_lines)
+    if not text and ending.exit_code is None:
+        return None
+    for regex, code in ((kinds.WAITED, "waited_for_rank"), (kinds.LOST_PEER, "ring")):
+        if regex.search(text):
+            return Cause(code, {}, _quote(ending.last_lines))
+    found = kinds.recognise(text, of_exception=False) if text else None
+    if found is not None:
+        return _with_advice(found, facts, "", _quote([found.text]))
+    if ending.exit_code is None:
+        return None
+    if named := endings.EXCEPTION_LINE.search(text):
+        return Cause("exception", {"name": named["kind"].rpartition(".")[2]}, _quote([named.group(0)]))
+    return Cause("exit_code", {"number": ending.exit_code, "quoted": bool(text)}, _quote(ending.last_lines))
+
+
+def _quote(lines: Sequence[str]) -> str:
+    return "\n".join(line[:MAX_DETAIL_CHARACTERS] for line in lines if line)[: 2 * MAX_DETAIL_CHARACTERS].strip()
+
+
+# --- what the advice needs ---------------------------------------------------------------------------------------
+
+
+def _with_advice(found: kinds.Found, facts: Facts, place: str, detail: str, error: Error | None = None) -> Cause:
+    """Return a recognised cause, with what the job's own files and environments add to the advice."""
+    parameters = dict(found.parameters)
+    match found.code:
+        case "import_error" if "module" in parameters:
+            return _missing_module(parameters["module"], facts, detail)
+        case "shadowed":
+            return _shadowed(parameters["module"], facts, place, detail)
+        case "relative_import":
+            parameters |= {"module": _module_of(place.partition(":")[0])} if place else {}
+        case "file_not_found" if "file" in parameters:
+            elsewhere = _same_file(parameters["file"], facts.files)
+            parameters |= {"elsewhere": elsewhere} if elsewhere and elsewhere != parameters["file"] else {}
+            parameters |= {"other_computer": True} if OTHER_COMPUTER.match(parameters["file"]) else {}
+        case "syntax_error":
+            notebook = error is not None and bool(error.frames) and error.frames[-1].source.startswith(("!", "%"))
+            parameters |= {"place": _line_of(place)} if place else {}
+            parameters |= {"of_notebook": True} if notebook else {}
+            parameters |= {"encoding": True} if "Non-UTF-8" in found.text or "codec can't decode" in found.text else {}
+            parameters |= {"indentation": True} if error is not None and error.name != "SyntaxError" else {}
+        case "bad_interpreter" if "interpreter" not in parameters:
+            first_line = facts.read_first_line(_same_file(parameters["file"], facts.files) or parameters["file"])
+            parameters |= {"interpreter": first_line[2:].strip()} if first_line.startswith("#!") else {}
+        case "command_not_found":
+            parameters["environments"] = list(facts.offered_by.get(parameters["command"], ()))
+    return Cause(found.code, parameters, detail)
+
+
+def _missing_module(module: str, facts: Facts, detail: str) -> Cause:
+    top = module.partition(".")[0]
+    parameters: dict[str, Any] = {"module": module, "environments": list(facts.offered_by.get(top, ()))}
+    own = [name for name in facts.files if PurePosixPath(name).name == f"{top}.py" or f"/{top}/" in f"/{name}"]
+    if own and not parameters["environments"]:
+        parameters["elsewhere"] = min(own, key=lambda name: (name.count("/"), name))
+    if kinds.package_of(module) != top:
+        parameters["package"] = kinds.package_of(module)
+    if facts.environment:
+        parameters["environment"] = facts.environment
+    return Cause("import_error", parameters, detail)
+
+
+def _shadowed(module: str, facts: Facts, place: str, detail: str) -> Cause:
+    """An uploaded file hides a package of the same name; or own modules import each other in a circle."""
+    top = module.partition(".")[0]
+    own = next((name for name in facts.files if PurePosixPath(name).name == f"{top}.py"), "")
+    known = top in sys.stdlib_module_names or top in facts.offered_by or top in KNOWN_PACKAGES
+    if known or not place:
+        return Cause("shadowed", {"module": top, "file": own or f"{top}.py"}, detail)
+    return Cause("circular_import", {"module": module}, detail)
+
+
+KNOWN_PACKAGES = {
+    "torch",
+    "torchvision",
+    "torchaudio",
+    "numpy",
+    "horovod",
+    "tensorflow",
+    "keras",
+    "pandas",
+    "matplotlib",
+    "transformers",
+}
+
+
+def _line_of(place: str) -> str:
+    """Return the file and line of ``file:line: source``."""
+    return ":".join(place.split(":")[:2])
+
+
+def _module_of(path: str) -> str:
+    return path.removesuffix(".py").replace("/", ".")
+
+
+def _same_file(wanted: str, files: Sequence[str]) -> str:
+    """Return the uploaded file that has the longest common end with a path, if at least the name is equal."""
+    parts = [part for part in re.split(r"[\\/]", wanted) if part not in ("", ".", "..")]
+    if not parts:
+        return ""
+
+    def common(name: str) -> int:
+        theirs, count = name.split("/"), 0
+        while count < min(len(parts), len(theirs)) and parts[-1 - count] == theirs[-1 - count]:
+            count += 1
+        return count
+
+    best = max(files, key=lambda name: (common(name), -len(name)), default="")
+    return best if best and common(best) else ""
+
+
+# --- from the exit code ------------------------------------------------------------------------------------------
+
+
+def _cause_from_exit(facts: Facts) -> Cause:
+    if facts.exit_reason == "launch_error":
+        return Cause("launch", {"final": facts.final}, facts.detail)
+    code = facts.exit_code
+    if code is None:
+        return Cause("unknown", detail=facts.detail)
+    number = endings.signal_of(code)
+    if number == signal.SIGKILL:
+        return Cause("killed", detail=facts.detail)
+    if number:
+        return Cause("signal", {"name": signal.Signals(number).name}, facts.detail)
+    return Cause("exit_code", {"number": code}, facts.detail)

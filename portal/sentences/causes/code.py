@@ -1,0 +1,221 @@
+"""What Python and shells could not find, read or run."""
+
+from collections.abc import Sequence
+
+from portal.sentences.causes.explanation import Explanation, cause
+
+OWN_EXCEPTION = "The message is that of the code or of a library: do what it asks for."
+HINTS = {
+    "AssertionError": "The condition of an assert does not hold: check the values in it, and the data they come from.",
+    "AttributeError": "The object has no such attribute: it may be of another type than the code expects, or None.",
+    "EOFError": "The input ended too soon: a file is incomplete, or the code asks for input, which a job cannot answer.",
+    "IndexError": "An index is not below the size: indexes and labels begin at 0, so the last is the size less 1.",
+    "KeyError": "There is no such key: check its spelling and where it should be set, or give a default with .get(key, default).",
+    "NameError": "A name is used that was never set: check its spelling, and that it is set before this line.",
+    "NotImplementedError": "This part of the code, or of a library, does not exist for this case: choose another way to do it.",
+    "TypeError": "A value has another type than the code expects: compare the message with the values at that line.",
+    "UnboundLocalError": "A variable is used before it is set: set it before the branch or loop that may be skipped.",
+    "ValueError": "A value is not one that the code can use: correct it in the arguments or the data, or skip it.",
+    "ZeroDivisionError": "A number is divided by 0: something that is counted there is empty.",
+}
+"""What exceptions of Python itself mean."""
+LAUNCHERS = {"accelerate", "deepspeed", "fabric", "horovodrun", "mpiexec", "mpirun", "torchrun"}
+"""Commands in place of which a job has its launcher."""
+
+
+@cause
+def import_error(
+    module: str = "",
+    environments: Sequence[str] = (),
+    package: str = "",
+    environment: str = "",
+    elsewhere: str = "",
+) -> Explanation:
+    if not module:
+        return Explanation(
+            "An import failed",
+            "Check that your code fits the versions in this environment; its page lists them.",
+        )
+    if elsewhere:
+        return Explanation(
+            f"The module {module} was not found",
+            f"The upload has {elsewhere}. Imports start at the top of the upload, in src and in the folder of the entry: import "
+            "it by its path from there, with dots, or move it.",
+        )
+    where = f" in the environment {environment}" if environment else ""
+    called = (
+        f"the package {package}, imported as {module.partition('.')[0]}"
+        if package
+        else f"the package {module.partition('.')[0]}"
+    )
+    return Explanation(
+        f"The package {module} is missing{where}",
+        f"Choose the environment {' or '.join(environments)}, which has it."
+        if environments
+        else f"If it is a file of yours, upload it with the code. If not, ask an admin for an environment with {called}: none has it.",
+    )
+
+
+@cause
+def shadowed(module: str, file: str) -> Explanation:
+    return Explanation(
+        f"A file of the upload hides the package {module}",
+        f"Rename {file}: Python imports it instead of the package {module}.",
+    )
+
+
+@cause
+def circular_import(module: str) -> Explanation:
+    return Explanation(
+        f"{module} was imported while it was still being read",
+        "Two modules import each other. Move what both need into a third one, or import inside the function that needs it.",
+    )
+
+
+@cause
+def relative_import(module: str = "") -> Explanation:
+    start = f"-m {module}" if module else "-m with the name of its module"
+    return Explanation(
+        "A file with relative imports was started as a script",
+        f"Start it as a module: make the entry {start}. Or import without the leading dot.",
+    )
+
+
+@cause
+def missing_library(library: str) -> Explanation:
+    advice = f"Ask an admin for an environment with {library}."
+    if library.startswith(("libGL", "libgthread", "libSM", "libXext", "libXrender")):
+        advice = "Use the package opencv-python-headless, which does not need it, in place of opencv-python. Or ask an admin."
+    return Explanation(f"The system library {library} is missing", advice)
+
+
+@cause
+def syntax_error(
+    place: str = "", of_notebook: bool = False, encoding: bool = False, indentation: bool = False
+) -> Explanation:
+    if of_notebook:
+        advice = "Lines that begin with ! or % belong to notebooks: remove them, or upload the notebook itself, which is converted."
+    elif encoding:
+        advice = "Save the file as UTF-8 and upload the code again."
+    elif indentation:
+        advice = "Indent the line as the lines around it, with spaces only, and upload the code again."
+    else:
+        advice = "Correct the line and upload the code again. If it is valid in a newer Python, choose an environment that has it."
+    return Explanation(f"Python could not read {place or 'the code'}", advice)
+
+
+@cause
+def file_not_found(file: str = "", entry: str = "", elsewhere: str = "", other_computer: bool = False) -> Explanation:
+    if entry:
+        return Explanation(f"The file {entry} was not there", "Choose one of the uploaded files as the entry.")
+    if elsewhere:
+        advice = f"The upload has it as {elsewhere}. A job starts at the top of the upload: use that path, or one relative to __file__."
+    elif other_computer:
+        advice = (
+            "That path is of another computer. Upload the file with the code and use its path within the upload, or ask an admin "
+            "to put it under /data."
+        )
+    else:
+        advice = (
+            "Upload it with the code (its path starts at the top of the upload) or check its name, capital letters included. If "
+            "the code writes it first, write it where it is read."
+        )
+    return Explanation(f"The file {file} was not there", advice)
+
+
+@cause
+def arguments() -> Explanation:
+    return Explanation(
+        "The script did not accept its arguments",
+        "Change the arguments of the job to what the message asks for; --help as the only argument prints all that exist.",
+    )
+
+
+@cause
+def line_endings() -> Explanation:
+    return Explanation(
+        "A shell script has Windows line endings",
+        "Save it with Unix line endings (LF; dos2unix does that) and upload it again: each line ends with a character that does not "
+        "belong to the command.",
+    )
+
+
+@cause
+def command_not_found(command: str, environments: Sequence[str] = ()) -> Explanation:
+    if environments:
+        advice = f"Choose the environment {' or '.join(environments)}, which has {command}."
+    elif command in LAUNCHERS:
+        advice = f"Choose the launcher torchrun or Horovod for the job, with the Python file as the entry, in place of {command}."
+    elif "/" in command:
+        advice = "Check its path, which starts at the top of the upload, and upload the file if it is missing."
+    else:
+        advice = (
+            "Start Python programs with python and their file. If it comes with a package, ask an admin for an environment with "
+            "that package."
+        )
+    return Explanation(f"The command {command} was not found", advice)
+
+
+@cause
+def not_executable(file: str) -> Explanation:
+    runs = f"python {file}" if file.endswith(".py") else f"bash {file}"
+    return Explanation(
+        f"{file} is not executable",
+        f"Start it with {runs}, or make it executable (chmod +x) before you upload it.",
+    )
+
+
+@cause
+def bad_interpreter(file: str, interpreter: str = "") -> Explanation:
+    what = f", {interpreter}," if interpreter else ""
+    return Explanation(
+        f"The program that {file} names in its first line{what} is not there",
+        f"Change the first line of {file} to #!/usr/bin/env python3 (or bash), or start it with python or bash before its name.",
+    )
+
+
+@cause
+def interrupted() -> Explanation:
+    return Explanation(
+        "It was interrupted by SIGINT (KeyboardInterrupt)",
+        "Schedulearn does not send SIGINT, so the code did: look for a limit of its own that raises it, and raise or remove that.",
+    )
+
+
+@cause
+def exception(name: str, place: str = "") -> Explanation:
+    where = f"Look at {place}" if place else "Look at the line above the message in the log"
+    return Explanation(
+        f"The code raised {name}", f"{HINTS.get(name, OWN_EXCEPTION)} {where}; the log has the calls that led there."
+    )
+
+
+@cause
+def signal(name: str) -> Explanation:
+    sent = {"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGXCPU"}
+    if name in sent:
+        advice = "The code or a program in it sent that signal: look at the last lines, for a limit or a watchdog of its own."
+    elif name == "SIGABRT":
+        advice = "A library gave up; its message has the reason. If there is none, run it once on one GPU."
+    else:
+        advice = "A crash in compiled code. Run it once on one GPU with the variable PYTHONFAULTHANDLER=1: the log then shows the line."
+    return Explanation(f"It was ended by {name}", advice)
+
+
+@cause
+def exit_code(number: int, quoted: bool | None = None) -> Explanation:
+    if quoted is None:
+        advice = "The code chose this exit code. Its last lines in the log usually give the reason."
+    elif quoted:
+        advice = "The code ended itself after these lines: do what they ask for. If they give no reason, look for sys.exit in it."
+    else:
+        advice = "The code ended itself without a message: look for sys.exit and os._exit in it."
+    return Explanation(f"It ended with exit code {number}", advice)
+
+
+@cause
+def unknown() -> Explanation:
+    return Explanation(
+        "It ended without a reason",
+        "Look at the end of the log; submit it again if there is no error.",
+    )

@@ -1,0 +1,156 @@
+"""Memory, disks and devices."""
+
+from portal.sentences.causes.explanation import Explanation, cause
+
+
+@cause
+def out_of_memory(over_limit: bool = False, limit_mib: int = 0) -> Explanation:
+    if over_limit:
+        limit = f" of {limit_mib} MiB" if limit_mib else ""
+        return Explanation(
+            f"It needed more memory than its limit{limit}",
+            "Load less data at once, use fewer DataLoader workers, or a smaller batch.",
+        )
+    return Explanation(
+        "The machine's memory was not enough",
+        "Load less data at once, compute large arrays in parts, or use fewer DataLoader workers. A GPU's memory has nothing to do "
+        "with it.",
+    )
+
+
+@cause
+def killed() -> Explanation:
+    return Explanation(
+        "A rank was killed, most likely because it was out of memory",
+        "Load less data at once, or use fewer DataLoader workers. If it needs that much, it needs a node with more memory.",
+    )
+
+
+@cause
+def shared_memory() -> Explanation:
+    return Explanation(
+        "Shared memory was not enough",
+        "Give your DataLoader fewer workers (num_workers=0 uses none). If a worker reads a mapped file, do not change that file "
+        "meanwhile.",
+    )
+
+
+@cause
+def file_too_large() -> Explanation:
+    return Explanation(
+        "A file became larger than it may be",
+        "Write several smaller files, for example a checkpoint in parts. If the code sets the limit itself (resource, ulimit -f), "
+        "raise it there.",
+    )
+
+
+@cause
+def too_many_files() -> Explanation:
+    return Explanation(
+        "It had too many files open at once",
+        "Close each file after use (with open(...) does that), or open fewer at a time.",
+    )
+
+
+@cause
+def disk_full(over_limit: bool = False) -> Explanation:
+    if over_limit:
+        return Explanation(
+            "It wrote more than its disk limit",
+            "Keep fewer checkpoints, and delete files you no longer need while the job runs.",
+        )
+    return Explanation(
+        "The disk was full",
+        "Write less: keep fewer checkpoints, and delete files you no longer need while the job runs.",
+    )
+
+
+@cause
+def not_writable() -> Explanation:
+    return Explanation(
+        "The job may not write there",
+        "Write results to the folder in SCHEDULEARN_OUTPUTS and checkpoints to the one in SCHEDULEARN_CHECKPOINTS.",
+    )
+
+
+@cause
+def gpu_out_of_memory() -> Explanation:
+    return Explanation(
+        "The GPU's memory was not enough",
+        "Use a smaller batch, or more GPUs so that each holds less. With schedulearn_train Run(..., most_samples=N) computes "
+        "what does not fit at once in several passes.",
+    )
+
+
+@cause
+def gpu_hardware() -> Explanation:
+    return Explanation(
+        "A GPU reported a fault",
+        "Submit it again; if it happens on the same node, report it to an admin.",
+    )
+
+
+@cause
+def no_gpu() -> Explanation:
+    return Explanation(
+        "The code asked for a CUDA GPU where there is none",
+        "Choose the device by torch.cuda.is_available() (and map_location for torch.load), or an environment made for the lab's "
+        "GPUs.",
+    )
+
+
+@cause
+def wrong_gpu() -> Explanation:
+    return Explanation(
+        "The code chose a GPU that the job does not have",
+        "A job sees only its own GPUs, numbered from 0: use cuda:0, or the local rank where there is one rank for each GPU.",
+    )
+
+
+@cause
+def one_gpu_twice() -> Explanation:
+    return Explanation(
+        "Two ranks used the same GPU",
+        "Let each rank choose its own: torch.cuda.set_device(int(os.environ['LOCAL_RANK'])), or hvd.local_rank() under Horovod.",
+    )
+
+
+@cause
+def no_nccl() -> Explanation:
+    return Explanation(
+        "The code asked for NCCL, which needs GPUs and a PyTorch made for them",
+        "Use the backend gloo where torch.cuda.is_available() is false, or choose an environment made for the lab's GPUs.",
+    )
+
+
+@cause
+def index_on_gpu() -> Explanation:
+    return Explanation(
+        "An index was out of range on the GPU",
+        "Check labels and token numbers: each must be below the number of classes, or of rows of the embedding. Run once with the "
+        "variable CUDA_LAUNCH_BLOCKING=1, or on the CPU, to see the line.",
+    )
+
+
+@cause
+def cuda_error() -> Explanation:
+    return Explanation(
+        "A CUDA operation failed",
+        "Often an index out of range, e.g. a label beyond the last class. Run it once on the CPU: the message will be clearer.",
+    )
+
+
+@cause
+def address_in_use() -> Explanation:
+    return Explanation(
+        "A network port was in use already",
+        "Let the system choose one (port 0), or take another MASTER_PORT. If the code uses a port twice, use two.",
+    )
+
+
+@cause
+def no_internet() -> Explanation:
+    return Explanation(
+        "The job tried to reach the Internet",
+        "Jobs have no access to it. Upload the data with the code, or ask an admin to put it under /data.",
+    )

@@ -1,0 +1,5 @@
+# does torch work here?
+import torch
+
+x = torch.rand(2, 3)
+print(x)

@@ -1,0 +1,3 @@
+import sys
+
+print("training with", sys.argv[1:])

@@ -1,0 +1,4 @@
+import tokenizer
+
+print("loading vocab.txt", flush=True)
+print(len(tokenizer.build("vocab.txt")), "words")
