@@ -1,9 +1,10 @@
 """Pages about nodes, with the jobs on their GPUs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from portal.accounts.models import User
@@ -14,6 +15,8 @@ from portal.cluster.node_state import state_of
 from portal.cluster.slots import lab_noun, noun
 from portal.jobs.models import Job
 from portal.jobs.occupancy import gpus_of, holder, nodes_with_gpus, visible_holders
+from portal.jobs.stop_costs import stop_costs
+from portal.sentences.stops import drain_question
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,8 @@ class Machine:
     state_text: str
     slots: tuple[Slot, ...]
     environments: tuple[NodeEnvironment, ...]
+    drain_question: str = ""
+    """What an admin is asked before it is drained."""
 
     @property
     def accepts_jobs(self) -> bool:
@@ -95,7 +100,7 @@ def nodes(request: HttpRequest) -> HttpResponse:
 @admin_required
 @require_safe
 def admin_nodes(request: HttpRequest) -> HttpResponse:
-    machines = machines_for(signed_in(request))
+    machines = _with_drain_questions(machines_for(signed_in(request)))
     waiting = [machine for machine in machines if machine.node.approved_at is None]
     about = {
         "machines": machines,
@@ -103,6 +108,17 @@ def admin_nodes(request: HttpRequest) -> HttpResponse:
         "quarantined": [slot for machine in machines for slot in machine.slots if slot.gpu.quarantined_at],
     }
     return render(request, "monitoring/admin_nodes.html", about)
+
+
+def _with_drain_questions(machines: list[Machine]) -> list[Machine]:
+    jobs = {slot.job.pk: slot.job for machine in machines for slot in machine.slots if slot.job}
+    costs = stop_costs(jobs, timezone.now())
+    asked = []
+    for machine in machines:
+        here = sorted({slot.job.pk for slot in machine.slots if slot.job and slot.job.pk in costs})
+        named = [(f"job {pk} ({jobs[pk].name}, {jobs[pk].submitted_by})", costs[pk]) for pk in here]
+        asked.append(replace(machine, drain_question=drain_question(machine.node.name, named)))
+    return asked
 
 
 @admin_required
