@@ -8,7 +8,6 @@ from django.db.models import Count, Q
 from portal.cluster.models import Environment, NodeEnvironment
 from portal.jobs.models import Job
 from portal.projects import inspection
-from portal.projects.models import CodeVersion
 
 
 def offered_environments() -> list[Environment]:
@@ -39,11 +38,3 @@ def _mismatch(guess: Mapping[str, Any], environment: Any) -> tuple[int, bool, in
     missing = len(inspection.missing_modules(dict(guess), environment.packages))
     missing += guess.get("launcher") == Job.Launcher.HOROVOD and "horovod" not in environment.packages
     return missing, not environment.ready_on, environment.position
-
-
-def warnings_for(code: CodeVersion, environment: Environment | None) -> list[dict[str, Any]]:
-    """Return what looks wrong with the code before it runs. No warning prevents submitting."""
-    found = list(code.guess.get("warnings", []))
-    if environment is not None:
-        found += inspection.missing_modules(code.guess, environment.packages)
-    return found

@@ -12,7 +12,9 @@ from portal.jobs import services
 from portal.jobs.environments import best_environment, environment_label, offered_environments
 from portal.jobs.form_fields import form_field
 from portal.jobs.models import Job
+from portal.jobs.names import typed_name
 from portal.jobs.spec import FIELDS, FormPlace, Submission, field_value, label_of
+from portal.projects.inspecting import entries
 from portal.projects.models import CodeVersion
 from portal.refused import Refused
 
@@ -32,13 +34,17 @@ class JobForm(forms.Form):
         widget=forms.RadioSelect,
         help_text="Horovod and torchrun start one process per GPU and connect them. A plain command runs once, as you write it.",
     )
-    entry = forms.ChoiceField(label="File", required=False, help_text="The Python file that each process runs.")
+    entry = forms.ChoiceField(
+        label="File or module",
+        required=False,
+        help_text="What each process runs. A file of a package with relative imports (from .model import ...) runs as a module, -m.",
+    )
     command = forms.CharField(
         label="Command line",
         required=False,
         max_length=255,
         widget=forms.TextInput(attrs={"class": "mono", "placeholder": "python train.py --epochs 3"}),
-        help_text="For a plain command only: what to type in the folder of your code.",
+        help_text="What to type in the folder of your code. A shell reads it: pipes, && and variables work.",
     )
     min_gpus = form_field("min_gpus")
     max_gpus = form_field("max_gpus")
@@ -75,7 +81,7 @@ class JobForm(forms.Form):
             else _initial_from_guess(code, self.environments),
         )
         self.fields |= {name: form_field(name) for name in MORE_FIELDS}
-        self.fields["entry"].choices = [("", "")] * (not _scripts(code)) + [(path, path) for path in _scripts(code)]  # type: ignore[attr-defined]
+        self.fields["entry"].choices = _entries(code)  # type: ignore[attr-defined]
         self.fields["environment"].choices = [(each.key, environment_label(each)) for each in self.environments]  # type: ignore[attr-defined]
         for name, field in self.fields.items():
             if self.is_bound and name in self.errors:
@@ -100,6 +106,11 @@ class JobForm(forms.Form):
             value not in ("", None, False, INITIAL_VALUES.get(name), str(INITIAL_VALUES.get(name)))
             for name, value in values.items()
         )
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """What the fields of the form have now."""
+        return {name: self[name].value() for name in self.fields}
 
     @property
     def chosen_environment(self) -> Environment | None:
@@ -131,6 +142,14 @@ class JobForm(forms.Form):
             **values,
         )
 
+    def renew_key(self, job: Job) -> None:
+        """Let a form that has already submitted a job, as after Back in the browser, submit another with its new values."""
+        self.data = {**dict(self.data.items()), "key": uuid.uuid4().hex}
+        self.add_error(
+            None,
+            f"This form has already submitted job {job.pk}, with other values. To queue another job with these, submit it again.",
+        )
+
     def refuse(self, refusal: Refused) -> None:
         """Show a refusal at the field that it is about."""
         name = REFUSAL_FIELDS.get(refusal.field, refusal.field)
@@ -141,6 +160,14 @@ class JobForm(forms.Form):
             self.add_error(name, refusal.message)
         else:
             self.add_error(None, refusal.message)
+
+
+def _entries(code: CodeVersion) -> list[tuple[str, str | list[tuple[str, str]]]]:
+    """Return the files as choices, then the modules of packages."""
+    scripts = _scripts(code)
+    files: list[tuple[str, str | list[tuple[str, str]]]] = [(path, path) for path in scripts] or [("", "")]
+    modules = [(entry, f"python {entry}") for entry in entries.module_entries(scripts)]
+    return [*files, ("As a module", modules)] if modules else files
 
 
 def _scripts(code: CodeVersion) -> list[str]:
@@ -154,7 +181,7 @@ def _scripts(code: CodeVersion) -> list[str]:
 def _initial_from_guess(code: CodeVersion, environments: Sequence[Environment]) -> dict[str, Any]:
     guess: Mapping[str, Any] = code.guess
     launcher = guess.get("launcher") or Job.Launcher.COMMAND
-    entry = str(guess.get("entry") or "")
+    entry = entries.entry_of(guess)
     elastic = bool(guess.get("elastic"))
     lab_gpus = services.lab_gpus()
     several = launcher != Job.Launcher.COMMAND and (lab_gpus == 0 or lab_gpus > 1)
@@ -179,6 +206,7 @@ def _initial_from_job(job: Job, env_vars: Mapping[str, str | None]) -> dict[str,
     unit = next((seconds for seconds, _ in reversed(UNITS) if job.time_limit_seconds % seconds == 0), 60)
     return {
         **{name: field_value(job, name) for name in FIELDS},
+        "name": typed_name(job),
         "launcher": job.launcher,
         "entry": "" if is_command else job.entry,
         "command": job.entry if is_command else "",

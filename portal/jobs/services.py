@@ -6,12 +6,10 @@ scheduler to run.
 
 import hashlib
 import json
-import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import PurePosixPath
 from typing import Any
 
 from django.conf import settings
@@ -27,13 +25,12 @@ from portal.cluster.slots import counted, lab_noun
 from portal.jobs import events, lifecycle, rules
 from portal.jobs.events import Event
 from portal.jobs.models import FINISHED_STATES, WAITING_STATES, Attempt, IdempotencyKey, Job, StopReason
+from portal.jobs.names import default_name
 from portal.jobs.permissions import env_vars_for, require_may_act
 from portal.jobs.spec import (
     FIELDS,
     MAX_ARGUMENT_LENGTH,
     MAX_ARGUMENTS,
-    MAX_ENV_VALUE_LENGTH,
-    MAX_ENV_VARS,
     MAX_GPUS,
     MAX_PRIORITY,
     MAX_RETRIES,
@@ -44,7 +41,9 @@ from portal.jobs.spec import (
     submission_of,
 )
 from portal.jobs.survival import survival_rule_for
+from portal.jobs.variables import check_variables, is_unstorable
 from portal.jobs.word_lists import MAX_WORD_LENGTH, invalid_word, normalise
+from portal.projects.inspecting import entries
 from portal.projects.models import Project
 from portal.projects.services import require_member
 from portal.refused import Refused
@@ -54,22 +53,6 @@ MODES_WITHOUT_SERVER = (Job.Mode.BSP, Job.Mode.BSP_BALANCED)
 """The modes without a parameter server."""
 LATEST_DEADLINE = datetime(3000, 1, 1, tzinfo=UTC)
 """A moment that has a date in every time zone."""
-ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
-RESERVED_ENV = re.compile(
-    r"(NVIDIA|CUDA|LD|HOROVOD|SCHEDULEARN|TORCHELASTIC|GLOO|NCCL_SOCKET|DYLD)_.*"
-    r"|PATH|PYTHONPATH|PYTHONHOME|PYTHONSTARTUP|PYTHONUSERBASE|HOME|USER|SHELL|IFS|ENV|BASH_ENV|HOSTNAME|TMPDIR"
-    r"|MASTER_ADDR|MASTER_PORT|RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|GROUP_RANK",
-    re.IGNORECASE,
-)
-"""Variables that decide which devices and libraries a rank uses and how it finds the others: jobs may not set them."""
-SETTABLE_ENV = {
-    "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": (
-        re.compile(r"[0-9]{1,6}"),
-        "a whole number of seconds; 0 lets ranks wait without limit",
-    ),
-    "SCHEDULEARN_RING_RETRIES": (re.compile(r"[1-9]|1[0-8]"), "a whole number from 1 to 18"),
-}
-"""Exceptions, which a job may set, with their valid values (docs/jobs.md)."""
 
 
 # --- submit ------------------------------------------------------------------------------------------------------
@@ -117,7 +100,11 @@ def _create_job(user: User, project: Project, asked: Submission, copied_from: Jo
         launcher=asked.launcher,
         entry=asked.entry,
         group=accounted_group(user, project),
-        **values | {"name": asked.name.strip() or _default_name(asked), "description": asked.description.strip()},
+        **values
+        | {
+            "name": asked.name.strip() or default_name(asked.launcher, asked.entry, asked.arguments),
+            "description": asked.description.strip(),
+        },
     )
     lifecycle.record(job, events.Submitted(str(user), copied_from.pk if copied_from else None), user)
     wake_scheduler()
@@ -133,8 +120,10 @@ def accounted_group(user: User, project: Project) -> Group | None:
     return groups[0] if groups else None
 
 
-def _default_name(asked: Submission) -> str:
-    return (PurePosixPath(asked.entry).name if asked.launcher != Job.Launcher.COMMAND else asked.entry)[:80]
+def job_with_key(user: User, key: str) -> Job | None:
+    """Return the job that the user submitted with this key, whatever its values."""
+    row = IdempotencyKey.objects.filter(user=user, key=key).select_related("job").first() if key else None
+    return row.job if row else None
 
 
 def submitted_before(user: User, key: str, body: bytes) -> Job | None:
@@ -209,7 +198,7 @@ def check(project: Project, asked: Submission) -> None:
     _check_gpus(asked)
     _check_numbers(asked)
     _check_goals(asked)
-    _check_env(asked.env_vars)
+    check_variables(asked.env_vars)
     _check_words(asked)
 
 
@@ -227,11 +216,6 @@ def _check_texts(asked: Submission) -> None:
             raise Refused("This text has characters that cannot be stored.", field=name)
 
 
-def is_unstorable(text: str) -> bool:
-    """Return whether a text has a NUL, which PostgreSQL cannot store, or half a surrogate pair."""
-    return "\0" in text or any("\ud800" <= character <= "\udfff" for character in text)
-
-
 def _check_entry(asked: Submission) -> None:
     entry = asked.entry
     if not entry.strip() or len(entry) > 255 or is_unstorable(entry) or "\n" in entry:
@@ -244,10 +228,16 @@ def _check_entry(asked: Submission) -> None:
         if not any(words):
             raise Refused("Enter what to run.", field="entry")
         return
-    if not entry.endswith(".py"):
-        raise Refused("The entry must be a Python file (.py).", field="entry")
-    if entry not in {file["path"] for file in asked.code.files}:
-        raise Refused(f"There is no file {entry!r} in this code version. Choose one of its files.", field="entry")
+    module = entries.module_of(entry)
+    if module is None and not entry.endswith(".py"):
+        raise Refused("The entry must be a Python file (.py), or a module: -m package.train.", field="entry")
+    if entries.file_of(entry, {file["path"] for file in asked.code.files}) is None:
+        raise Refused(
+            f"There is no module {module!r} in this code version: Python would look for {' or '.join(entries.files_of(module))}."
+            if module
+            else f"There is no file {entry!r} in this code version. Choose one of its files.",
+            field="entry",
+        )
 
 
 def _check_gpus(asked: Submission) -> None:
@@ -304,27 +294,6 @@ def _check_goals(asked: Submission) -> None:
         )
 
 
-def _check_env(env_vars: Mapping[str, str]) -> None:
-    if len(env_vars) > MAX_ENV_VARS:
-        raise Refused(f"At most {MAX_ENV_VARS} environment variables.", field="env_vars")
-    for name, value in env_vars.items():
-        if not ENV_NAME.fullmatch(name):
-            raise Refused(
-                f"{name[:100]!r} cannot name an environment variable: letters, digits and _ only.", field="env_vars"
-            )
-        if name in SETTABLE_ENV:
-            fits, words = SETTABLE_ENV[name]
-            if not fits.fullmatch(value):
-                raise Refused(f"{name} is {words}.", field="env_vars")
-        elif RESERVED_ENV.fullmatch(name):
-            raise Refused(f"{name} is set by Schedulearn and cannot be changed by a job.", field="env_vars")
-        if len(value) > MAX_ENV_VALUE_LENGTH or is_unstorable(value):
-            raise Refused(
-                f"The value of {name} is too long (at most {MAX_ENV_VALUE_LENGTH} characters) or cannot be stored.",
-                field="env_vars",
-            )
-
-
 def _check_words(asked: Submission) -> None:
     for name in WORD_LISTS:
         words, max_words = normalise(getattr(asked, name)), limits_of(name)[1]
@@ -359,7 +328,7 @@ def command_for(guess: Mapping[str, Any]) -> str:
     entry = str(guess.get("entry") or "")
     if not entry or (guess.get("launcher") == Job.Launcher.COMMAND and " " in entry):
         return entry
-    return f"python {shlex.quote(entry)}"
+    return shlex.join(["python", *entries.python_arguments(entries.entry_of(guess))])
 
 
 # --- act on a job ------------------------------------------------------------------------------------------------

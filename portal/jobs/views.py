@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from django.contrib import messages
@@ -14,6 +14,7 @@ from django.db.models.functions import Coalesce
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect, render
 from django.template.loader import render_to_string
+from django.utils import timezone
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
@@ -24,16 +25,18 @@ from portal.cluster.models import Environment
 from portal.cluster.services import is_online
 from portal.jobs import checkpoints, permissions, services, silence
 from portal.jobs.curve_views import training_context
-from portal.jobs.environments import warnings_for
 from portal.jobs.forms import JobForm
 from portal.jobs.models import FINISHED_STATES, UNFINISHED_STATES, Allocation, Attempt, Container, Job, JobState
 from portal.jobs.occupancy import gpus_of, holder, nodes_with_gpus
 from portal.jobs.spec import WORD_LISTS, label_of
+from portal.jobs.stop_costs import stop_costs
+from portal.jobs.submit_warnings import warnings_for
 from portal.jobs.whereabouts import held_by_node, held_now
 from portal.jobs.word_lists import contains_all_words
 from portal.projects.models import CodeVersion, Membership, Project
 from portal.projects.services import may_submit, role_of
 from portal.refused import Refused
+from portal.sentences.stops import hold_question
 
 PAGE_SIZE = 25
 MAX_OUTPUTS = 200
@@ -185,7 +188,10 @@ def new(request: HttpRequest) -> HttpResponseBase:
             )
             return redirect("jobs:detail", job.pk)
         except Refused as refusal:
-            form.refuse(refusal)
+            if earlier := services.job_with_key(user, form.cleaned_data["key"]):
+                form.renew_key(earlier)
+            else:
+                form.refuse(refusal)
     newest = code.project.code_versions.light().first()
     about = {
         "form": form,
@@ -193,7 +199,7 @@ def new(request: HttpRequest) -> HttpResponseBase:
         "copied": copied,
         "newest": newest if newest and newest.pk != code.pk else None,
         "may_submit": may_submit(role_of(user, code.project)),
-        "warnings": warnings_for(code, form.chosen_environment),
+        "warnings": warnings_for(code, form.chosen_environment, *_asked_gpus(form.shown)),
     }
     return render(request, "jobs/new.html", about, status=400 if form.errors else 200)
 
@@ -223,12 +229,20 @@ def _choose_code(request: HttpRequest, user: User) -> HttpResponse:
 
 @require_safe
 def new_warnings(request: HttpRequest) -> HttpResponse:
-    """Show the warnings about a code in an environment, when the choice changes."""
+    """Show the warnings about a code with the environment, launcher and GPUs that are chosen, when the choice changes."""
     code = _requested_row(request, "code", CodeVersion.objects.visible_to(signed_in(request)))
     if code is None:
         raise Http404
     environment = Environment.objects.filter(key=request.GET.get("environment", "")).first()
-    return render(request, "jobs/_warnings.html", {"warnings": warnings_for(code, environment), "code": code})
+    found = warnings_for(code, environment, *_asked_gpus(request.GET.dict()))
+    return render(request, "jobs/_warnings.html", {"warnings": found, "code": code})
+
+
+def _asked_gpus(asked: Mapping[str, Any]) -> tuple[str, str, int]:
+    """Return the launcher, the command and the most GPUs that a form has, whatever was typed into it."""
+    numbers = [str(asked.get(name) or "") for name in ("min_gpus", "max_gpus")]
+    gpus = max((int(text) for text in numbers if text.isdecimal() and len(text) < 5), default=1)
+    return str(asked.get("launcher") or ""), str(asked.get("command") or ""), gpus
 
 
 # --- one job -----------------------------------------------------------------------------------------------------
@@ -284,6 +298,9 @@ def _detail_context(request: HttpRequest, job: Job) -> dict[str, Any]:
         "cancelling": job.intent == Job.Intent.CANCEL and not finished,
         "holding": job.intent == Job.Intent.HOLD and job.state == JobState.RUNNING,
         "may_act": permissions.may_act_on(user, job),
+        "hold_question": hold_question(job.pk, stop_costs([job.pk], timezone.now()).get(job.pk))
+        if job.state == JobState.RUNNING
+        else "",
         "may_submit": may_submit(role_of(user, job.project)),
         "polls": not finished or bool(uncollected),
         "collecting": finished and any(_will_be_collected(part) for part in uncollected),

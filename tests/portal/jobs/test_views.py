@@ -338,6 +338,19 @@ class TestSubmit:
         client.post(path, data | {"tags": "Baseline, lr-0.1 baseline"})
         assert Job.objects.get().tags == ("baseline", "lr-0.1")
 
+    def test_after_back_in_the_browser_the_form_submits_another_job(self, lab: Lab) -> None:
+        client, path = browser(lab.alice), f"/jobs/new?code={lab.code.pk}"
+        data = form_of(client.get(path)) | {"launcher": "horovod", "entry": "train.py"}
+        client.post(path, data | {"arguments": "--lr 0.1"})
+        client.post(path, data | {"arguments": "--lr 0.1"})
+        assert Job.objects.count() == 1, "the same values are the same job"
+        answer = client.post(path, data | {"arguments": "--lr 0.2"})
+        assert "has already submitted job" in answer.content.decode()
+        again = form_of(answer)
+        assert again["arguments"] == "--lr 0.2" and again["key"] != data["key"]
+        assert client.post(path, again).status_code == 302
+        assert [job.arguments for job in Job.objects.order_by("pk")] == [["--lr", "0.1"], ["--lr", "0.2"]]
+
     def test_a_plain_command_needs_its_line_and_takes_it(self, lab: Lab) -> None:
         client = browser(lab.alice)
         data = form_of(client.get(f"/jobs/new?code={lab.code.pk}")) | {
@@ -363,7 +376,7 @@ class TestSubmit:
             ({"max_gpus": "99"}, "The lab has 2 CPU slots."),
             ({"min_gpus": "2", "max_gpus": "1"}, "cannot be less than the minimum"),
             ({"min_gpus": "0"}, "greater than or equal to 1"),
-            ({"env_vars": "LD_PRELOAD=x"}, "LD_PRELOAD is set by Schedulearn"),
+            ({"env_vars": "LD_PRELOAD=x"}, "A job cannot set LD_PRELOAD"),
             ({"env_vars": "no equals sign"}, "Line 1 has no “=”"),
             ({"arguments": "'unclosed"}, "Check the quotes"),
             ({"time_amount": "31", "time_unit": "86400"}, "30 days"),
@@ -577,10 +590,10 @@ class TestOneJob:
 
         client.get(f"/jobs/{job.pk}/")
         few = cost()
-        for _ in range(3):
+        for code in (2, 3, 4):
             again = world.place(job, list(lab.node.gpus.all()))
             for part in again.containers.all():
-                lifecycle.advance(part, "EXITED", exit_code=1, exit_reason="exited")
+                lifecycle.advance(part, "EXITED", exit_code=code, exit_reason="exited")
             job.refresh_from_db()
         for number in range(20):
             outputs.store(attempt, f"{number}.txt", [b"x"])

@@ -1,0 +1,37 @@
+"""What looks wrong with a job before it is submitted. No warning prevents that."""
+
+from typing import Any
+
+from portal.cluster.models import Environment
+from portal.jobs.models import Job
+from portal.projects import inspection
+from portal.projects.models import CodeVersion
+
+LAUNCHER_NAMES = {Job.Launcher.HOROVOD: "Horovod", Job.Launcher.TORCHRUN: "torch.distributed"}
+
+
+def warnings_for(
+    code: CodeVersion, environment: Environment | None, launcher: str = "", entry: str = "", gpus: int = 1
+) -> list[dict[str, Any]]:
+    """Return warnings about a code, in an environment, with a launcher and the GPUs that the job asks for at most."""
+    found = list(code.guess.get("warnings", []))
+    if environment is not None:
+        found += inspection.missing_modules(code.guess, environment.packages)
+    return _idle_gpus(code, launcher, entry, gpus) + found
+
+
+def _idle_gpus(code: CodeVersion, launcher: str, entry: str, gpus: int) -> list[dict[str, Any]]:
+    """Return a warning if a job asks for several GPUs, and its code can only use one. Old versions were not inspected for it."""
+    if gpus < 2 or not code.guess.get("one_gpu", False):
+        return []
+    if name := LAUNCHER_NAMES.get(Job.Launcher(launcher)) if launcher in Job.Launcher else None:
+        text = (
+            f"This code does not use {name}: each of its {gpus} ranks would run all of it, alike, and none would be faster. Ask "
+            f"for 1, or divide the work; the gallery has an example."
+        )
+    elif entry.split(" ", 1)[0].rpartition("/")[2].startswith("python"):
+        others = "the other would be" if gpus == 2 else f"the other {gpus - 1} would be"
+        text = f"This code uses one GPU, as far as it shows: {others} idle. Ask for 1."
+    else:
+        return []
+    return [{"code": "idle-gpus", "path": "", "line": 0, "text": text}]

@@ -1,0 +1,104 @@
+"""A job that asks for more GPUs than its code can use is questioned before it is submitted."""
+
+import io
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from portal.accounts.models import User
+from portal.jobs.submit_warnings import warnings_for
+from portal.projects import services
+from portal.projects.models import CodeVersion
+from tests import corpus
+
+ONE = "import torch\nmodel = torch.nn.Linear(2, 2)\nmodel.to('cuda:0')\n"
+
+
+@pytest.fixture
+def alice(db: None) -> User:
+    return User.objects.create_user("alice")
+
+
+def code(user: User, **files: str) -> CodeVersion:
+    project = services.create_project(user, "Vision")
+    packed = corpus.zip_tree({f"{name}.py": text.encode() for name, text in files.items()} | {"README.md": b"x"})
+    return services.store_code(user, project, [("code.zip", io.BytesIO(packed))])
+
+
+def found(version: CodeVersion, *asked: Any) -> list[str]:
+    return [each["text"] for each in warnings_for(version, None, *asked) if each["code"] == "idle-gpus"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (("torchrun", "", 2), "does not use torch.distributed: each of its 2 ranks would run all of it"),
+        (("horovod", "", 4), "does not use Horovod: each of its 4 ranks"),
+        (("command", "python train.py --lr 1", 2), "the other would be idle"),
+        (("command", "python3 train.py", 8), "the other 7 would be idle"),
+        (("command", "/opt/env/bin/python train.py", 2), "idle"),
+    ],
+)
+def test_code_that_uses_one_gpu_is_questioned(alice: User, asked: tuple[str, str, int], words: str) -> None:
+    (text,) = found(code(alice, train=ONE), *asked)
+    assert words in text
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("torchrun", "", 1),
+        ("command", "python train.py", 1),
+        ("command", "bash run.sh", 2),
+        ("bogus", "", 2),
+        ("", "", 2),
+    ],
+)
+def test_others_are_not(alice: User, asked: tuple[str, str, int]) -> None:
+    assert found(code(alice, train=ONE), *asked) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import horovod.torch as hvd\n",
+        "import torch.distributed as dist\n",
+        "from torch.nn.parallel import DistributedDataParallel\nmodel = DistributedDataParallel(model)\n",
+        "import torch\nmodel = torch.nn.DataParallel(model)\n",
+        "import torch.multiprocessing as mp\nmp.spawn(work, nprocs=2)\n",
+        "from accelerate import Accelerator\n",
+        "import os\nrank = int(os.environ['LOCAL_RANK'])\n",
+        "x.to('cuda:1')\n",
+        "import lightning\n",
+        "from transformers import Trainer\n",
+        "def (:\n",
+    ],
+)
+def test_what_may_use_several_is_not_questioned(alice: User, text: str) -> None:
+    assert found(code(alice, train=ONE, other=text), "torchrun", "", 2) == []
+
+
+def test_versions_of_earlier_releases_are_not_questioned(alice: User) -> None:
+    version = code(alice, train=ONE)
+    del version.guess["one_gpu"]
+    assert found(version, "torchrun", "", 2) == []
+
+
+def test_the_form_asks_when_the_choice_changes_and_takes_any_text(alice: User, client: Client) -> None:
+    version = code(alice, train=ONE)
+    client.force_login(alice)
+    url = reverse("jobs:new-warnings")
+    page = client.get(
+        url, {"code": version.pk, "launcher": "torchrun", "min_gpus": "1", "max_gpus": "2"}
+    ).content.decode()
+    assert "each of its 2 ranks would run all of it" in page
+    for text in ("", "x", "-3", "99999999999", "²"):
+        asked = {"code": version.pk, "launcher": "torchrun", "min_gpus": text, "max_gpus": text}
+        assert client.get(url, asked).status_code == 200
+    assert "max_gpus" in client.get(reverse("jobs:new"), {"code": version.pk}).content.decode()
+    posted = client.post(
+        f"{reverse('jobs:new')}?code={version.pk}", {"launcher": "torchrun", "min_gpus": "2", "max_gpus": "2"}
+    )
+    assert posted.status_code == 400 and "each of its 2 ranks" in posted.content.decode()
