@@ -32,6 +32,8 @@ ENVIRONMENT_CODES = {
 }
 ENVIRONMENT_TEXT = re.compile(r"image|environment", re.IGNORECASE)
 """What agents of earlier releases, which report text, write when an environment is missing."""
+WORKSPACE = re.compile(r"(?:/[^\s'\":/]+)*/workspace/")
+"""The folder of the job's code, as the runtimes call it."""
 OTHER_COMPUTER = re.compile(r"/home/|/Users/|[A-Za-z]:[\\/]|/content/|/kaggle/|~")
 """The beginning of a path that only exists where the code was written."""
 
@@ -212,7 +214,9 @@ def _cause_of_last_lines(ending: Ending, facts: Facts) -> Cause | None:
 
 
 def _quote(lines: Sequence[str]) -> str:
-    return "\n".join(line[:MAX_DETAIL_CHARACTERS] for line in lines if line)[: 2 * MAX_DETAIL_CHARACTERS].strip()
+    """Return lines of the log, with paths within the upload as its owner knows them."""
+    text = "\n".join(WORKSPACE.sub("", line)[:MAX_DETAIL_CHARACTERS] for line in lines if line)
+    return text[: 2 * MAX_DETAIL_CHARACTERS].strip()
 
 
 # --- what the advice needs ---------------------------------------------------------------------------------------
@@ -220,7 +224,9 @@ def _quote(lines: Sequence[str]) -> str:
 
 def _with_advice(found: kinds.Found, facts: Facts, place: str, detail: str, error: Error | None = None) -> Cause:
     """Return a recognised cause, with what the job's own files and environments add to the advice."""
-    parameters = dict(found.parameters)
+    parameters = {
+        name: WORKSPACE.sub("", value) if isinstance(value, str) else value for name, value in found.parameters.items()
+    }
     match found.code:
         case "import_error" if "module" in parameters:
             return _missing_module(parameters["module"], facts, detail)

@@ -96,7 +96,7 @@ def _without_prefix(text: str) -> str:
 NOISE = re.compile(
     r"\s*$"
     r"|\[?[WIE]\d{4} \d\d:\d\d:"  # glog and c10
-    r"|.{0,500}?: \w*Warning: "
+    r"|.{0,500}?: \w*Warning: |\w*Warning: "
     r"|.{0,300}?(?:\d+%\||\bit/s\b|\bs/it\b)"  # progress bars
     r"|wandb: |Exception ignored in|\[schedulearn\]|frame #\d+: |.{0,100}? NCCL (?:INFO|WARN) "
     r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] tensorflow/"

@@ -1,7 +1,9 @@
 """One Python file in a form that is easy to query: its imports, calls and names, by full dotted name."""
 
 import ast
+import io
 import sys
+import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -62,10 +64,23 @@ class Source:
         return {name.split(".")[0] for name in self.all_imports}
 
 
+def _check_encoding(content: bytes) -> None:
+    """Raise UnicodeDecodeError for bytes that Python would refuse; ``ast`` lets them pass in comments."""
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+    except SyntaxError:  # its first lines are not in UTF-8, or declare an encoding that does not exist
+        encoding = "utf-8"
+    content.decode(encoding)
+
+
 def read(path: str, content: bytes) -> Source:
     source = Source(path)
     try:
+        _check_encoding(content)
         tree = ast.parse(content)
+    except UnicodeDecodeError as error:
+        source.error = (f"it is not in {error.encoding.upper()}: save it so", content[: error.start].count(b"\n") + 1)
+        return source
     except SyntaxError as error:
         source.error = (error.msg or "it is not Python", error.lineno or 1)
         return source

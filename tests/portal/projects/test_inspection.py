@@ -9,6 +9,7 @@ import pytest
 from portal.projects import inspection
 from portal.projects.inspecting.entries import entry_of
 from portal.projects.inspecting.program import inspect
+from portal.projects.inspecting.source import read
 
 HVD = "import horovod.torch as hvd\nimport torch\n"
 GOOD = HVD + "hvd.init()\ntorch.manual_seed(0)\n"
@@ -259,3 +260,20 @@ def test_hostile_code_is_looked_at_in_bounds(text: str) -> None:
 def test_modules_that_import_each_other_come_to_an_end() -> None:
     files = {f"m{n}.py": f"import m{(n + 1) % 300}\nimport m{(n * 7) % 300}\n" for n in range(300)}
     assert look(files)["entry"]
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b"x = 1\n# caf\xe9\n", 2),
+        (b"x = 'caf\xe9'\n", 1),
+        ("# -*- coding: latin-1 -*-\nx = 'caf\xe9'\n".encode("latin-1"), None),
+        ("x = 'café'\n".encode(), None),
+        (b"\xef\xbb\xbfx = 1\n", None),
+    ],
+    ids=["in a comment", "in a text", "declared", "as UTF-8", "with a mark"],
+)
+def test_a_file_in_another_encoding_is_reported_before_it_runs(content: bytes, line: int | None) -> None:
+    source = read("train.py", content)
+    assert (source.error[1] if source.error else None) == line
+    assert source.error is None or "not in UTF-8" in source.error[0]
