@@ -23,7 +23,9 @@ from portal.sentences import agents
 
 MAX_DETAIL_CHARACTERS = 500
 MAX_DETAIL_LINES = 5
-STOPPED_PROCESS = re.compile(r"Process \d+ was stopped by a signal (\d+) s ago and not woken: it is ended$")
+STOPPED_PROCESS = re.compile(
+    r"^Process \d+ was stopped by a signal (\d+) s ago and not woken: it is ended$", re.MULTILINE
+)
 """The message of the supervisor (``runners/launch``)."""
 ENVIRONMENT_CODES = {
     agents.containers.EnvironmentFailed.code,

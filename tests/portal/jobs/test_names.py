@@ -20,7 +20,7 @@ from tests.portal.jobs_world import make_job, make_node, make_project, make_user
     ],
 )
 def test_names_follow_the_command(asked: tuple[str, ...], name: str) -> None:
-    assert default_name(*asked) == name  # type: ignore[arg-type]
+    assert default_name(*asked) == name
 
 
 @pytest.mark.django_db

@@ -90,13 +90,11 @@ def test_the_form_asks_when_the_choice_changes_and_takes_any_text(alice: User, c
     version = code(alice, train=ONE)
     client.force_login(alice)
     url = reverse("jobs:new-warnings")
-    page = client.get(
-        url, {"code": version.pk, "launcher": "torchrun", "min_gpus": "1", "max_gpus": "2"}
-    ).content.decode()
+    asked = {"code": str(version.pk), "launcher": "torchrun"}
+    page = client.get(url, asked | {"min_gpus": "1", "max_gpus": "2"}).content.decode()
     assert "each of its 2 ranks would run all of it" in page
     for text in ("", "x", "-3", "99999999999", "²"):
-        asked = {"code": version.pk, "launcher": "torchrun", "min_gpus": text, "max_gpus": text}
-        assert client.get(url, asked).status_code == 200
+        assert client.get(url, asked | {"min_gpus": text, "max_gpus": text}).status_code == 200
     assert "max_gpus" in client.get(reverse("jobs:new"), {"code": version.pk}).content.decode()
     posted = client.post(
         f"{reverse('jobs:new')}?code={version.pk}", {"launcher": "torchrun", "min_gpus": "2", "max_gpus": "2"}

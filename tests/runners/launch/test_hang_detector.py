@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from portal.jobs import causes
+from portal.jobs.causes.classify import STOPPED_PROCESS
 from runners.launch.hang_detector import CHECK_SECONDS, STOPPED_SECONDS, HangDetector
 from runners.messages.launch import RankEnded
 from tests.runners.launch.test_static_group import containers_of
@@ -80,7 +80,7 @@ def test_a_stopped_process_is_ended_and_its_parent_continues(tmp_path: Path) -> 
         assert container.wait() == {"code": 0, "reason": "exited", "detail": ""}
     pid, code = re.findall(r"child (\d+)\nended with (-\d+)", container.log())[0]
     assert code == "-9"
-    match = causes.STOPPED_PROCESS.search(container.log("setup"))
+    match = STOPPED_PROCESS.search(container.log("setup"))
     assert match and match.group(0) == f"Process {pid} was stopped by a signal 1 s ago and not woken: it is ended"
 
 
