@@ -96,7 +96,7 @@ def plan_with_reservation(
         return usual.plan
     if reservation.at > snapshot.now and not reservation.here:
         return replace(usual.plan, state=_reservation_state(first, lent, usual.promised))  # nothing can be saved yet
-    return _plan_with_loans(arrange, snapshot, reservation, size)
+    return _plan_with_loans(arrange, _without_losses(snapshot, usual.plan, reservation), reservation, size)
 
 
 def expected_seconds(job: Job, gpus: int, now: float, *, guess: bool = False) -> float:
@@ -189,6 +189,24 @@ def _remaining_placements(
             remains[job.id] = {} if job.id in lent else placement.minus(job.now_on, give)
             needed -= Counter(give)
     return remains
+
+
+def _without_losses(snapshot: Snapshot, usual: Plan, reservation: BackfillReservation) -> Snapshot:
+    """Return a snapshot in which saving GPUs stops no job that would keep its own without that.
+
+    Otherwise a policy that stops jobs for others would replace the saved GPUs by those of running jobs. Jobs on loan stay
+    as they are.
+    """
+    if reservation.at <= snapshot.now:
+        return snapshot
+    lent = frozenset(snapshot.state.get(LENT, ()))
+    kept = {
+        job.id
+        for job in snapshot.jobs
+        if job.running and not job.elastic and sum(usual.target.get(job.id, {}).values()) >= job.gpus
+    } - lent
+    jobs = [replace(job, preemptible=False) if job.id in kept else job for job in snapshot.jobs]
+    return replace(snapshot, jobs=tuple(jobs))
 
 
 def _plan_with_loans(

@@ -1,5 +1,6 @@
 """A reservation for the job that was passed over for too long: drawn cases, and laws."""
 
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from scheduling.toolkit.backfill import LENT, RESERVED
 from scheduling.toolkit.capacity import Capacity
 from scheduling.types import Estimate, Job, Limit, Node, Snapshot
 from tests.scheduling.sentences import reasons_of
-from tests.scheduling.strategies import EXAMPLES, snapshots
+from tests.scheduling.strategies import EXAMPLES, random_snapshot, snapshots
 from tests.scheduling.worlds import NOW, DecidedPolicy, World, draw, reaches_stable_plan, running, sizes, waiting
 
 HOUR = 3600.0
@@ -218,6 +219,17 @@ def test_laws_running_jobs_lose_nothing_to_what_is_only_saved(snapshot: Snapshot
     plan, usual = SOON.plan(snapshot), UNBOUNDED.plan(snapshot)
     if plan.state.get(RESERVED) is None or "saved for it" not in reasons_of(plan)[plan.state[RESERVED]]:
         return
+    for job in snapshot.jobs:
+        if job.running and sum(usual.target.get(job.id, {}).values()) >= job.gpus and not job.elastic:
+            assert job.id in plan.target
+
+
+@pytest.mark.parametrize("seed", [659, 7076, 14161, 18163, 23533])
+def test_saving_stops_no_running_job_in_labs_where_it_did(seed: int) -> None:
+    rng = random.Random(seed)
+    snapshot = random_snapshot(rng, rng.randint(1, 4), rng.randint(1, 8))
+    plan, usual = SOON.plan(snapshot), UNBOUNDED.plan(snapshot)
+    assert "saved for it" in reasons_of(plan)[plan.state[RESERVED]]
     for job in snapshot.jobs:
         if job.running and sum(usual.target.get(job.id, {}).values()) >= job.gpus and not job.elastic:
             assert job.id in plan.target
