@@ -20,7 +20,7 @@ from runners.agent.claims import Claims, IdentityPortal
 from runners.agent.code_store import CodeStore, unpack
 from runners.agent.journal import ContainerJournal, delete_tree
 from runners.agent.log_shipper import LogShipper
-from runners.agent.outputs import OutputPortal, OutputSender
+from runners.agent.outputs import BesideCodeSender, OutputPortal, OutputSender
 from runners.agent.portal_client import Backoff, PortalError, PortalRefusedError, PortalUnavailableError
 from runners.agent.reconcile import (
     Action,
@@ -141,6 +141,7 @@ class ActionExecutor:
         self._portal = portal
         self.claims = Claims(files, journal, portal)
         self._senders: dict[tuple[int, str], OutputSender] = {}
+        self._beside: dict[str, BesideCodeSender] = {}
         """By the number of an attempt and the common part of its containers' names."""
         self._checkpoints: dict[tuple[int, JobIdentity | None], JobCheckpoints] = {}
         self._senders_lock = threading.Lock()
@@ -181,6 +182,24 @@ class ActionExecutor:
         made = OutputSender(self.files.outputs(spec.attempt), record_file, self._portal)  # reads the disk
         with self._senders_lock:
             return self._senders.setdefault(key, made)
+
+    def _beside_code_sender(self, spec: RunSpec) -> BesideCodeSender | None:
+        """Return what sends the files that were written beside the code; None for a driver, which runs none."""
+        with self._senders_lock:
+            known = self._beside.get(spec.name)
+        if known is not None or spec.role != "host":
+            return known
+        try:
+            prepared_ns = self.files.prepared(spec.name).stat().st_mtime_ns
+        except FileNotFoundError:  # an agent of an earlier release prepared it
+            return None
+        record_file = self.files.container(spec.name) / "beside.json"
+        subfolder = spec.hostname if spec.collective else ""
+        made = BesideCodeSender(
+            self.files.workspace(spec.name), record_file, self._portal, prepared_ns, subfolder
+        )  # reads the disk
+        with self._senders_lock:
+            return self._beside.setdefault(spec.name, made)
 
     def job_checkpoints(self, spec: RunSpec) -> JobCheckpoints:
         made = JobCheckpoints(self.files.job(spec.job), self._portal)
@@ -305,6 +324,7 @@ class ActionExecutor:
         unpack(tar, folders.workspace)
         self._set_detail(spec, Creating())
         self.runtime.create(spec, folders)
+        write_json(self.files.prepared(spec.name), {})
         self.journal.change(spec.name, created=True)
 
     def _wait_for_hosts(self, spec: RunSpec) -> None:
@@ -380,6 +400,8 @@ class ActionExecutor:
                 raise PortalUnavailableError(LogNotSent())
             if self.claims.owns_attempt_folder(spec):
                 self.output_sender(spec).send(spec.name, ended=True)
+                if (beside := self._beside_code_sender(spec)) is not None:
+                    beside.send(spec.name, ended=True)
         self.journal.change(spec.name, collected=True)
 
     def _forget(self, name: str) -> None:
@@ -401,6 +423,8 @@ class ActionExecutor:
         """
         with self._senders_lock:
             left = self.journal.entries().values()
+            names = self.journal.entries().keys()
+            self._beside = {name: one for name, one in self._beside.items() if name in names}
             if all(entry.attempt != forgotten.attempt for entry in left):
                 self._senders = {key: one for key, one in self._senders.items() if key[0] != forgotten.attempt}
             if all(entry.job != forgotten.job for entry in left):
@@ -414,7 +438,12 @@ class ActionExecutor:
         with self._senders_lock:
             sender = self._senders.get((spec.attempt, spec.group))
             checkpoints = self._checkpoints.get((spec.job, spec.identity))
-        found = (sender.complaint() if sender else None, checkpoints.complaint if checkpoints else None)
+            beside = self._beside.get(spec.name)
+        found = (
+            sender.complaint() if sender else None,
+            beside.complaint() if beside else None,
+            checkpoints.complaint if checkpoints else None,
+        )
         return [message for message in found if message]
 
 

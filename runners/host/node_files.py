@@ -12,7 +12,7 @@ import os
 import stat
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,6 +22,8 @@ from runners.spec import RunSpec
 MAX_DEPTH = 64
 MAX_ENTRIES = 200_000
 """The most entries of one walk: more than an honest job has, and still a walk of seconds."""
+MAX_LINKS = 1000
+"""The most links of which a walk keeps the paths."""
 MAX_JSON_BYTES = 64 * 1024
 STATE_FILE = "state.json"
 """The agent's own record of a container, in its folder."""
@@ -79,6 +81,10 @@ class NodeFiles:
     def state(self, name: str) -> Path:
         """The file of a container's journal entry, which the agent keeps across its restarts."""
         return self.container(name) / STATE_FILE
+
+    def prepared(self, name: str) -> Path:
+        """A file whose time is that at which a container was prepared: later files in its workspace are the job's."""
+        return self.container(name) / "prepared.json"
 
     def attempt(self, attempt: int) -> Path:
         return self.attempts / str(int(attempt))
@@ -220,6 +226,8 @@ class FoundFile:
     size: int
     modified_ns: int
     disk_bytes: int
+    changed_ns: int = 0
+    """When its content or its place last changed, which a program cannot set."""
 
 
 @dataclass(slots=True)
@@ -227,7 +235,7 @@ class FolderWalk:
     """One bounded walk through everything beneath a folder.
 
     After it, ``complete`` is True if everything was seen, and ``disk_bytes`` is the space that it takes on the disk, at
-    least 4,096 bytes for each name, so that a million empty files are counted.
+    least 4,096 bytes for each name, so that a million empty files are counted. ``links`` has the first symbolic links.
     """
 
     folder: Path
@@ -235,6 +243,7 @@ class FolderWalk:
     entries: int = 0
     disk_bytes: int = 0
     complete: bool = True
+    links: list[str] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[FoundFile]:
         try:
@@ -264,7 +273,11 @@ class FolderWalk:
                 if stat.S_ISDIR(info.st_mode):
                     folders.append(entry.name)
                 elif stat.S_ISREG(info.st_mode):
-                    yield FoundFile(prefix + entry.name, info.st_size, info.st_mtime_ns, info.st_blocks * 512)
+                    disk_bytes = info.st_blocks * 512
+                    path = prefix + entry.name
+                    yield FoundFile(path, info.st_size, info.st_mtime_ns, disk_bytes, info.st_ctime_ns)
+                elif stat.S_ISLNK(info.st_mode) and len(self.links) < MAX_LINKS:
+                    self.links.append(prefix + entry.name)
         if folders and depth >= MAX_DEPTH:
             self.complete = False
             return
@@ -276,6 +289,13 @@ class FolderWalk:
                 self.complete = False  # the job has closed it to us: we run as its user, not as root
             except OSError:
                 pass  # it is gone meanwhile, or a link by now
+
+
+def read_link_beneath(folder: Path | int, relative: str) -> str:
+    """Return the target of the symbolic link at ``relative`` beneath ``folder``; raises OSError for anything else there."""
+    *parents, last = _parts(relative)
+    with open_folder(folder) as top, open_folder(top, "/".join(parents)) as parent:
+        return os.readlink(last, dir_fd=parent)
 
 
 def disk_usage(folder: Path) -> FolderWalk:

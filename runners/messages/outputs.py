@@ -58,6 +58,34 @@ class Unreadable(Message):
 
 
 @dataclass(frozen=True)
+class LinkLeadsOut(Message):
+    code = "output.link_leads_out"
+    text = "it is a link to something outside the outputs"
+
+
+@dataclass(frozen=True)
+class LinkToFolder(Message):
+    code = "output.link_to_folder"
+    text = "it is a link to a folder, whose files are kept where they are"
+
+
+@dataclass(frozen=True)
+class BesideCodeTooLarge(Message):
+    """Files that a job writes beside its code are kept up to a limit."""
+
+    code = "output.beside_code_too_large"
+    limit_mib: int
+    max_files: int
+
+    @property
+    def text(self) -> str:
+        return (
+            f"of the files beside the code, only {self.max_files} and {self.limit_mib} MiB together are kept. "
+            "Write it to the folder in SCHEDULEARN_OUTPUTS"
+        )
+
+
+@dataclass(frozen=True)
 class TooLarge(Message):
     """The portal refuses it."""
 

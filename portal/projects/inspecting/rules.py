@@ -305,7 +305,7 @@ def files_outside_outputs(code: Code) -> Found:
                 source,
                 call.line,
                 (
-                    f"“{path[:60]}” is written to the folder of the code and is lost when the job ends. Save it under SCHEDULEARN_OUTPUTS."
+                    f"“{path[:60]}” is written to the folder of the code. Of such files, 100 MiB are kept, when the job ends. Save it under SCHEDULEARN_OUTPUTS."
                 ),
             )
 

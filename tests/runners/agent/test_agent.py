@@ -26,6 +26,7 @@ class TestOneContainer:
         assert (bench.files.workspace(NAME) / "train.py").read_bytes() == b"print('hello')\n"
         (bench.files.outputs(spec.attempt) / "deep").mkdir()
         (bench.files.outputs(spec.attempt) / "deep/model.pt").write_bytes(b"weights")
+        (bench.files.workspace(NAME) / "beside.txt").write_bytes(b"also kept")
         portal.until(lambda: not portal.desired)
         last = portal.container(NAME)
         assert (last["state"], last["exit_code"], last["exit_reason"]) == ("EXITED", 0, "exited")
@@ -33,7 +34,8 @@ class TestOneContainer:
         assert portal.log(NAME) == b"epoch 1\n" and portal.logs[NAME, "0"].closed
         assert portal.logs[NAME, "0"].label == "rank 0" and portal.logs[NAME, "0"].marks
         assert portal.log(NAME, "setup") == b"pretending to run\n"
-        assert portal.outputs == {(NAME, "deep/model.pt"): b"weights"}
+        beside = "beside-code/h0/beside.txt" if spec.collective else "beside-code/beside.txt"
+        assert portal.outputs == {(NAME, "deep/model.pt"): b"weights", (NAME, beside): b"also kept"}
         assert portal.states(NAME)[-2:] == ["RUNNING", "EXITED"]
         # and leaves nothing behind but its checkpoints
         portal.until(lambda: not bench.files.container(NAME).exists() and not bench.runtime.list())

@@ -9,7 +9,8 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from runners.agent.outputs import MIN_OFFER_BYTES, OutputSender
+from runners.agent import outputs as module
+from runners.agent.outputs import MIN_OFFER_BYTES, BesideCodeSender, OutputSender
 from runners.agent.portal_client import PortalClient, PortalRefusedError, PortalUnavailableError
 from runners.messages import Message, Quotation
 from runners.messages.outputs import FileNotKept, OutputsNotKept, TooLarge
@@ -233,3 +234,130 @@ def test_a_portal_of_the_release_before_cannot_be_asked_and_is_sent_the_file(ans
         client = PortalClient(portal.url, "sln_fake")
         with pytest.raises(PortalRefusedError) if raises else nullcontext():
             client.offer_output("c", "a b", 7)
+
+
+# Links
+
+
+def test_links_within_the_outputs_become_copies_at_the_end(folder: Path, portal: MemoryPortal) -> None:
+    (folder / "runs/3").mkdir(parents=True)
+    (folder / "runs/3/model.pt").write_bytes(b"weights")
+    (folder / "best.pt").symlink_to("runs/3/model.pt")
+    (folder / "runs/last.pt").symlink_to("3/model.pt")
+    (folder / "again.pt").symlink_to("best.pt")
+    (folder / "in-the-container.pt").symlink_to("/outputs/runs/3/model.pt")
+    (folder / "on-the-node.pt").symlink_to(folder / "runs/3/model.pt")
+    outputs = sender(folder, portal)
+    outputs.send("c", ended=False)
+    assert portal.files == {}  # they may still change
+    outputs.send("c", ended=True)
+    names = {"runs/3/model.pt", "best.pt", "runs/last.pt", "again.pt", "in-the-container.pt", "on-the-node.pt"}
+    assert portal.files == dict.fromkeys(names, b"weights") and not complaint_of(outputs)
+    outputs.send("c", ended=True)
+    assert len(portal.puts) == 6
+
+
+def test_links_that_lead_elsewhere_are_listed_and_never_read(folder: Path, portal: MemoryPortal) -> None:
+    secret = folder.parent / "secret"
+    secret.write_bytes(b"secret")
+    (folder / "data").mkdir()
+    (folder / "up").symlink_to("../secret")
+    outputs = sender(folder, portal)
+    for name, target in {
+        "absolute": str(secret),
+        "through-outputs": "/outputs/../secret",
+        "through-a-folder": "data/../../secret",
+        "nowhere": "missing",
+        "itself": "itself",
+    }.items():
+        (folder / name).symlink_to(target)
+        outputs.send("c", ended=True)
+        assert portal.files == {}
+        (folder / name).unlink()
+    (folder / "beyond").symlink_to(folder.parent)
+    (folder / "inside").symlink_to("beyond/secret")
+    (folder / "latest").symlink_to("data")
+    outputs = sender(folder, portal)
+    outputs.send("c", ended=True)
+    assert portal.files == {}
+    assert "latest was not kept: it is a link to a folder" in complaint_of(outputs)
+    assert "is a link to something outside the outputs" in complaint_of(outputs)
+
+
+# Beside the code
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    workspace = tmp_path / "workspace"
+    (workspace / "src").mkdir(parents=True)
+    (workspace / "train.py").write_bytes(b"code")
+    (workspace / "src/net.py").write_bytes(b"code")
+    return workspace
+
+
+def beside(workspace: Path, portal: object, **more: Any) -> BesideCodeSender:
+    prepared = workspace.parent / "prepared"
+    if not prepared.exists():
+        time.sleep(0.02)  # the clock of the file system has steps
+        prepared.touch()
+        time.sleep(0.02)
+    record = workspace.parent / "beside.json"
+    return BesideCodeSender(workspace, record, portal, prepared.stat().st_mtime_ns, **more)  # type: ignore[arg-type]
+
+
+def test_what_was_written_beside_the_code_is_kept(workspace: Path, portal: MemoryPortal) -> None:
+    outputs = beside(workspace, portal)
+    (workspace / "model.pt").write_bytes(b"weights")
+    (workspace / "src/net.py").write_bytes(b"changed")
+    (workspace / "old.csv").write_bytes(b"1")
+    age(workspace / "old.csv", 10**6)  # as a copy that keeps the time of its source
+    for noise in ("__pycache__/a.pyc", "src/__pycache__/b.pyc", ".cache/x", "core", "core.41", ".hidden", "c.pyc"):
+        (workspace / noise).parent.mkdir(parents=True, exist_ok=True)
+        (workspace / noise).write_bytes(b"noise")
+    outputs.send("c", ended=True)
+    beside(workspace, portal).send("c", ended=True)  # the next agent
+    assert portal.files == {
+        "beside-code/model.pt": b"weights",
+        "beside-code/src/net.py": b"changed",
+        "beside-code/old.csv": b"1",
+    }
+    assert len(portal.puts) == 3 and not complaint_of(outputs)
+
+
+def test_each_host_of_a_group_has_a_folder_of_its_own(workspace: Path, portal: MemoryPortal) -> None:
+    outputs = beside(workspace, portal, subfolder="h1")
+    (workspace / "log.txt").write_bytes(b"1")
+    outputs.send("c", ended=True)
+    assert list(portal.files) == ["beside-code/h1/log.txt"]
+
+
+def test_the_smallest_are_kept_up_to_a_limit_and_the_others_listed(
+    workspace: Path, portal: MemoryPortal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_BESIDE_MIB", 1)
+    outputs = beside(workspace, portal)
+    (workspace / "large.bin").write_bytes(bytes(2 << 20))
+    (workspace / "half.bin").write_bytes(bytes(600 << 10))
+    (workspace / "other.bin").write_bytes(bytes(500 << 10))
+    outputs.send("c", ended=True)
+    assert list(portal.files) == ["beside-code/other.bin"]
+    assert (
+        "beside-code/half.bin was not kept: of the files beside the code, only 200 and 1 MiB together"
+        in complaint_of(outputs)
+    )
+    monkeypatch.setattr(module, "MAX_BESIDE_FILES", 2)
+    monkeypatch.setattr(module, "MAX_BESIDE_MIB", 100)
+    (workspace / "tiny").write_bytes(b"1")
+    again = beside(workspace, portal)
+    again.send("c", ended=True)
+    assert "beside-code/tiny" in portal.files
+
+
+def test_links_and_pipes_beside_the_code_are_not_followed(workspace: Path, portal: MemoryPortal) -> None:
+    outputs = beside(workspace, portal)
+    (workspace.parent / "secret").write_bytes(b"secret")
+    (workspace / "link").symlink_to("../secret")
+    os.mkfifo(workspace / "pipe")
+    outputs.send("c", ended=True)
+    assert portal.files == {}

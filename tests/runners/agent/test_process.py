@@ -65,7 +65,7 @@ def enough(agent: AgentProcess, portal: FakePortal) -> None:
     """Has the job end; every line of it has arrived."""
     (agent.home / "containers" / NAME / "workspace" / "enough").touch()
     portal.until(lambda: not portal.desired)
-    ((_, count),) = portal.outputs.items()
+    count = portal.outputs[NAME, "result.txt"]
     assert portal.log(NAME) == lines(int(count))
     assert portal.container(NAME)["exit_reason"] == "exited" and portal.container(NAME)["exit_code"] == 0
 
@@ -75,7 +75,7 @@ def test_a_command_runs_and_its_log_and_outputs_arrive(agent: AgentProcess, port
     agent.start()
     runs(portal)
     enough(agent, portal)
-    assert set(portal.outputs) == {(NAME, "result.txt")}
+    assert set(portal.outputs) == {(NAME, "result.txt"), (NAME, "beside-code/enough")}
     assert portal.container(NAME)["exit_reason"] == "exited" and portal.container(NAME)["exit_code"] == 0
     assert agent.end() == 0
     assert (agent.home / "node.json").stat().st_mode & 0o777 == 0o600
