@@ -60,7 +60,7 @@ def test_it_queues_a_job_and_records_who_submitted_it(alice: User, project: Proj
     job = submit(alice, project, asked(project, env_vars=variables, arguments=("--lr", "0.1")))
     assert (job.state, job.name, job.arguments, job.env_vars) == (
         "QUEUED",
-        "train.py",
+        "train.py --lr 0.1",
         ["--lr", "0.1"],
         variables,
     )
