@@ -36,6 +36,13 @@ CRASH = re.compile(
 CLEANUP = re.compile(
     r"\b(?:close|flush|finish|shutdown|cleanup|clean_up|terminate|unlink|remove|rmtree|join|destroy\w*|release|stop|__exit__)\("
 )
+SOCKET_ERRORS = {
+    "BrokenPipeError",
+    "ConnectionAbortedError",
+    "ConnectionError",
+    "ConnectionResetError",
+    "ProtocolError",
+}
 LAUNCHER_SUMMARY = "ChildFailedError"
 """The exception with which torchrun ends its report."""
 LAUNCHER_ERRORS = {"ChildFailedError", "SignalException", "CalledProcessError"}
@@ -72,7 +79,7 @@ class Ending:
 
     @property
     def lost_peer(self) -> bool:
-        return self.error is not None and kinds.LOST_PEER.search(self.error.text) is not None
+        return self.error is not None and _lost_peer(self.error)
 
     @property
     def waited(self) -> bool:
@@ -122,7 +129,12 @@ def _last_uncaught(errors: Sequence[Error], lines: Sequence[Line], exit_code: in
 
 def _follows(error: Error) -> bool:
     """Return whether an exception only reports that another rank or program has ended."""
-    return error.name in LAUNCHER_ERRORS or any(regex.search(error.text) for regex in (kinds.LOST_PEER, kinds.WAITED))
+    return error.name in LAUNCHER_ERRORS or _lost_peer(error) or kinds.WAITED.search(error.text) is not None
+
+
+def _lost_peer(error: Error) -> bool:
+    """Return whether an exception is that of a rank without its peer. Those of Python's own sockets have another reason."""
+    return error.name not in SOCKET_ERRORS and kinds.LOST_PEER.search(error.text) is not None
 
 
 def _went_on(error: Error, lines: Sequence[Line], exit_code: int | None) -> bool:

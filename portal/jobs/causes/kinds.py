@@ -36,7 +36,7 @@ LOST_PEER = re.compile(
     r"Horovod has been shut down|Connection (?:closed|reset) by (?:remote )?peer|Connect(?:ion)? timeout .*\[|"
     r"ncclRemoteError|ncclSystemError|ncclInternalError|unhandled system error|NCCL communicator was aborted|"
     r"remote process exited or there was a network error|connectFullMesh|Gloo .*failed|gloo/transport/.*(?:reset|closed|Broken pipe)|"
-    r"(?:recvValue|sendBytes|recvBytes|recvVector) failed|failed to recv, got|ProcessExitedException|"
+    r"(?:recvValue|sendBytes|recvBytes|recvVector) failed|failed to recv, got|"
     r"TCPStore.*(?:reset|closed|Broken pipe|timed out)|DistNetworkError: .*(?:reset|closed|broken pipe)|DistStoreError|"
     r"WorkersShutdown|Another rank has (?:failed|ended)"
 )

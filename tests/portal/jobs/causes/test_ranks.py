@@ -105,6 +105,14 @@ def test_only_consequences_say_that_the_ranks_lost_each_other_and_first_that_one
     assert found(classify(FAILED, waited)) == ("waited_for_rank", 1)
 
 
+@pytest.mark.parametrize("name", ["ConnectionResetError", "urllib3.exceptions.ProtocolError", "BrokenPipeError"])
+def test_a_connection_of_the_code_itself_is_not_that_of_the_ranks(name: str) -> None:
+    error = f"{name}: [Errno 104] Connection reset by peer"
+    assert found(classify(FAILED, [output(traceback(error), 0, exit_code=1)])) == ("exception", None)
+    ranks = [output(traceback(LOST), 0, 1000), output(traceback(error), 1, 1001)]
+    assert found(classify(FAILED, ranks)) == ("exception", 1)
+
+
 def test_the_summary_of_the_launcher_is_no_cause() -> None:
     ranks = [output(["Usage: main.py [OPTIONS]", "", "Error: No such option: --epoch"], rank) for rank in range(2)]
     cause = classify(FAILED, [torchrun_summary(0, {0: 2, 1: 2}), *ranks])
