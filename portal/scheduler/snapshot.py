@@ -52,7 +52,8 @@ def take(
         (size, key): why_blocked(size, key, titles.get(key, "?"), nodes, available[key].ready)
         for size, key in {(row.min_gpus, row.environment_id) for row in rows}
     }
-    pauses = retries.pauses(now)
+    has_failed = any(row.id in past and row.id not in holdings for row in rows)
+    pauses = retries.pauses(now) if has_failed else {}
     free = {str(pk): nodes.gpus.get(pk, 0) - held[pk] for pk in nodes.open}
     jobs, new_jobs = [], dict[int, tuple[Hashable, types.Job]]()
     for row in rows:
