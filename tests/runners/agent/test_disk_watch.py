@@ -4,12 +4,14 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from runners.agent.disk_watch import KEEP_SECONDS, exceeded_limit, tidy
-from runners.host.node_files import NodeFiles
+from runners.host import node_files
+from runners.host.node_files import FolderWalk, NodeFiles
 from runners.runtime import Folders
 from runners.spec import Resources, RunSpec
 from tests.runners.agent_bench import spec_of
@@ -52,7 +54,7 @@ def test_workspace_and_outputs_count_together(tmp_path: Path, folders: Folders) 
 
 
 def test_a_flood_of_names_is_too_much(tmp_path: Path, folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runners.host.node_files.FolderWalk.__init__.__defaults__", (10, 0, 0, True))
+    monkeypatch.setattr(node_files, "FolderWalk", partial(FolderWalk, max_entries=10))
     for number in range(20):
         (folders.workspace / str(number)).touch()
     assert "too many files" in sentence(tmp_path)
