@@ -300,7 +300,7 @@ def settle(job: Job) -> None:
 def _end_attempt(job: Job, attempt: Attempt, containers: Sequence[Container]) -> None:
     outcome = attempt_outcome(attempt.stop_reason, job.elastic, containers, survival_rule_for(job, attempt))
     attempt.ended_at, attempt.outcome = max(timezone.now(), attempt.started_at or attempt.created_at), outcome
-    attempt.cause = causes.explain(job, attempt, containers)
+    attempt.cause = causes.explain(job, attempt, containers, causes.QUICK_BYTES)  # with all of it once it has arrived
     attempt.save(update_fields=["ended_at", "outcome", "cause"])
     record(job, events.Ended(attempt.number, str(outcome), causes.without_detail(attempt.cause)))
 

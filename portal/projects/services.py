@@ -209,9 +209,9 @@ def store_code(
     require_member(user, project)
     try:
         with _unpacking.hold(user.pk):
-            base = project.code_versions.first() if keep_others and archive.are_single_files(uploads) else None
-            whole = not archive.are_single_files(uploads)
-            stored = archive.store_upload(uploads, base, gitignore=gitignore and whole)
+            single = archive.are_single_files(uploads)
+            base = project.code_versions.first() if keep_others and single else None
+            stored = archive.store_upload(uploads, base, gitignore=gitignore and not single)
             guess = inspection.inspect(stored.sha256)
     except BusyError:
         raise Refused(

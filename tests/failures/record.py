@@ -23,6 +23,7 @@ from tests.system.product import Product, running
 
 ENVIRONMENT = "pytorch-horovod"
 SLOTS = 3
+ROOT = Path(__file__).resolve().parents[2]
 PREPARE_SECONDS, JOB_SECONDS = 1200, 3600
 DUMP = """
 import json
@@ -48,6 +49,7 @@ def ended(job):
 print("DUMP", json.dumps({job.pk: ended(job) for job in Job.objects.all()}))
 """
 PLACES = (
+    (re.compile(re.escape(str(ROOT).encode()) + rb"(?=/)"), b"/schedulearn"),
     (re.compile(rb"/[^\s\"':]*/containers/[^/\s\"':]+/workspace"), b"/workspace"),
     (re.compile(rb"/[^\s\"':]*/envs/[^/\s\"':]+"), b"/env"),
     (re.compile(rb"/[^\s\"':]*/versions/3[.\d]+/lib"), b"/usr/lib"),

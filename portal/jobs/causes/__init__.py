@@ -7,6 +7,6 @@ recognises failures that are known.
 
 from portal.jobs.causes.cause import Cause, Facts
 from portal.jobs.causes.classify import classify
-from portal.jobs.causes.rows import explain, without_detail
+from portal.jobs.causes.rows import QUICK_BYTES, explain, without_detail
 
-__all__ = ["Cause", "Facts", "classify", "explain", "without_detail"]
+__all__ = ["QUICK_BYTES", "Cause", "Facts", "classify", "explain", "without_detail"]

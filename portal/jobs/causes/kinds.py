@@ -4,7 +4,6 @@ Each kind has a function in ``portal/sentences/causes`` that explains it. The na
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +16,10 @@ MAX_LINE_CHARACTERS = 500
 class Kind:
     code: str
     regex: re.Pattern[str]
-    parameters: Mapping[str, Any]
 
 
-def _kind(code: str, regex: str, **parameters: Any) -> Kind:
-    return Kind(code, re.compile(regex, re.MULTILINE), parameters)
+def _kind(code: str, regex: str) -> Kind:
+    return Kind(code, re.compile(regex, re.MULTILINE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +177,7 @@ def recognise(text: str, *, of_exception: bool = True) -> Found | None:
         found = kind.regex.search(text)
         if found:
             named = {name: value[:MAX_PARAMETER_CHARACTERS] for name, value in found.groupdict().items() if value}
-            return Found(kind.code, {**kind.parameters, **named}, found.group(0).strip())
+            return Found(kind.code, named, found.group(0).strip())
     return None
 
 

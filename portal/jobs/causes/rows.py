@@ -21,8 +21,9 @@ RANKS_APART_TEXT = "The ranks have not joined each other"
 """The beginning of the text of a host whose ranks each ran the whole program, as supervisors of earlier releases write it."""
 STREAM_BYTES = 256 * 1024
 """What is read of the end of each stream, if all of them together stay within ``TOTAL_BYTES``."""
+QUICK_BYTES = 16 * 1024
+"""What is read of each while the job is locked, and at least."""
 TOTAL_BYTES = 8 * 1024 * 1024
-LEAST_BYTES = 16 * 1024
 FIRST_LINE_BYTES = 256
 RANK_LABEL = re.compile(r"rank (\d{1,6})")
 FORMED = re.compile(r"The job now has \d+ rank")
@@ -81,8 +82,10 @@ def _is_about_ranks_apart(detail: Any) -> bool:
     return code == agents.launch.RanksApart.code or text.startswith(RANKS_APART_TEXT)
 
 
-def explain(job: Job, attempt: Attempt, containers: Sequence[Container]) -> dict[str, Any]:
-    """Return the cause of an ended attempt, as it is stored, from its rows and logs.
+def explain(
+    job: Job, attempt: Attempt, containers: Sequence[Container], stream_bytes: int = STREAM_BYTES
+) -> dict[str, Any]:
+    """Return the cause of an ended attempt, as it is stored, from its rows and the last ``stream_bytes`` of each log.
 
     For an attempt that succeeded it is a hint, and empty for most.
     """
@@ -112,7 +115,7 @@ def explain(job: Job, attempt: Attempt, containers: Sequence[Container]) -> dict
         files=[str(entry["path"]) for entry in job.code.files],
         read_first_line=partial(_first_line, job.code),
     )
-    return asdict(classify(facts, _outputs(job, attempt, containers)))
+    return asdict(classify(facts, _outputs(job, attempt, containers, stream_bytes)))
 
 
 def _first_line(code: CodeVersion, path: str) -> str:
@@ -122,10 +125,10 @@ def _first_line(code: CodeVersion, path: str) -> str:
         return ""
 
 
-def _outputs(job: Job, attempt: Attempt, containers: Sequence[Container]) -> list[Output]:
+def _outputs(job: Job, attempt: Attempt, containers: Sequence[Container], stream_bytes: int) -> list[Output]:
     """Return the ends of the streams of an attempt; of an elastic one what was written since its ranks last changed."""
     streams = logs.streams_of(attempt)
-    limit = max(LEAST_BYTES, min(STREAM_BYTES, TOTAL_BYTES // max(1, len(streams))))
+    limit = max(QUICK_BYTES, min(stream_bytes, TOTAL_BYTES // max(1, len(streams))))
     ranks = Counter(stream.container_id for stream in streams if stream.name != "setup")
     exit_codes = {container.pk: container.exit_code for container in containers}
     outputs = [

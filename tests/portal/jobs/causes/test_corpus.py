@@ -1,5 +1,7 @@
 """Causes of failures that were really run: the fifty that were written without knowledge of the code, and all others."""
 
+import re
+
 import pytest
 
 from tests.failures import cases
@@ -14,6 +16,14 @@ def test_there_are_as_many_as_promised_and_most_were_run() -> None:
     assert len(BLIND) == 50 and len(BLIND) + len(KNOWN) >= 150
     assert all(case.recorded.get("streams") for case in KNOWN)
     assert sum(bool(case.recorded.get("streams")) for case in BLIND) >= 45
+
+
+def test_recordings_name_no_folder_of_the_machine_where_they_were_made() -> None:
+    known = ("/workspace/", "/env/", "/usr/lib/", "/schedulearn/", "/build/")
+    for case in [*BLIND, *KNOWN]:
+        for stream in case.recorded.get("streams", ()):
+            for path in re.findall(r'File "(/[^"]*)"', stream["text"]):
+                assert path.startswith(known), (case.name, path)
 
 
 @pytest.mark.parametrize("corpus", [BLIND, KNOWN], ids=["blind", "known"])
