@@ -15,6 +15,7 @@ from django.utils import timezone
 from portal.accounts.models import User
 from portal.forecast import messages
 from portal.forecast.changes import HelpfulChange, ProposedChange, find_helpful_changes, possible_changes
+from portal.forecast.models import Forecast
 from portal.forecast.services import policy_and_snapshot
 from portal.jobs import lifecycle, services
 from portal.jobs.forms import UNITS
@@ -41,8 +42,9 @@ class Advice:
     change: str
     message: dict[str, Any]
     starts_now: bool
-    low_seconds: float
-    high_seconds: float
+    low_seconds: float | None
+    high_seconds: float | None
+    """None where the lengths of the jobs ahead are not known."""
     differs: dict[str, Any]
     """What the changed job asks for instead, by the names of the API."""
     form: str
@@ -73,7 +75,7 @@ def advice_for(job: Job, user: User) -> JobAdvice:
     The result is cached until the next recorded scheduling cycle, at most a minute; each user has one computed at a time.
     """
     cycle = f"{current_config().pk}-{Cycle.objects.aggregate(last=Max('pk'))['last']}"
-    key = f"forecast-advice-{job.pk}-{cycle}"
+    key = f"forecast-advice-2-{job.pk}-{cycle}"
     kept = cache.get(key)
     if kept is None:
         try:
@@ -131,7 +133,8 @@ def _compute_advice(job: Job, cycle: str) -> JobAdvice:
         return JobAdvice(message=messages.NoLongerWaiting().data())
     answer = find_helpful_changes(policy, seen, view, possible_changes(job, view, seen))
     if answer.helpful:
-        return JobAdvice(tuple(_advice(each) for each in answer.helpful), answer.about_to_start)
+        known = Forecast.objects.filter(job=job, lengths_known=True).exists()
+        return JobAdvice(tuple(_advice(each, known) for each in answer.helpful), answer.about_to_start)
     why = messages.AboutToStart() if answer.about_to_start else messages.NothingHelps(list(answer.tried))
     return JobAdvice((), answer.about_to_start, why.data())
 
@@ -140,9 +143,10 @@ def _waiting_job(seen: Snapshot, job: Job) -> types.Job | None:
     return next((each for each in seen.jobs if each.id == str(job.pk) and each.waiting), None)
 
 
-def _advice(found: HelpfulChange) -> Advice:
+def _advice(found: HelpfulChange, lengths_known: bool) -> Advice:
+    low, high = (found.low, found.high) if lengths_known or found.starts_now else (None, None)
     return Advice(
-        found.change.key, found.message.data(), found.starts_now, found.low, found.high,
+        found.change.key, found.message(lengths_known=lengths_known).data(), found.starts_now, low, high,
         _changed_fields(found.change), urlencode(_form_fields(found.change)),
     )  # fmt: skip
 

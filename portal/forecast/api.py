@@ -11,7 +11,7 @@ from portal.accounts.permissions import signed_in
 from portal.forecast import advice
 from portal.forecast.models import Forecast
 from portal.forecast.serializers import ChosenChangeSerializer, CounselSerializer, ForecastSerializer
-from portal.forecast.services import describe, reliability
+from portal.forecast.services import describe, reliability_of
 from portal.jobs import permissions
 from portal.jobs.api import JobSubresource
 from portal.jobs.models import JobState
@@ -35,7 +35,8 @@ class Forecasts(JobSubresource):
             "queue_position": job.queue_position,
             "sentence": describe(row).sentence if waits else advice.NO_LONGER_WAITING,
             "futures": row.draws if row and not row.note else 0,
-            "measured": reliability(),
+            "lengths_known": row is None or row.lengths_known,
+            "measured": reliability_of(row),
         }
         for name in ("low", "high", "until", "snapshot_at", "made_at"):
             about[name] = getattr(row, name, None)

@@ -5,6 +5,7 @@ and no past. "Starts now" means that the policy in force gives it GPUs in this s
 earlier by a clear margin in nearly every simulated future (``futures``), with the same lengths drawn for all other jobs.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -66,21 +67,23 @@ class HelpfulChange:
     low: float = 0.0
     high: float = 0.0
     """Seconds until the changed job starts; both are 0 when the next scheduling cycle starts it."""
-    now_low: float = NEVER
-    now_high: float = NEVER
-    """Seconds until the job starts as it is."""
+    sooner: tuple[float, float] | None = None
+    """The least and the most seconds that it saves; None where the job perhaps does not start as it is."""
 
     @property
     def starts_now(self) -> bool:
         return self.high == 0.0
 
-    @property
-    def message(self) -> Message:
+    def message(self, *, lengths_known: bool) -> Message:
+        """Return the advice; without figures where the lengths of other jobs are not known."""
         change = self.change.message
         if self.starts_now:
             return messages.ChangeStartsNow(change)
-        now = (self.now_low, self.now_high) if self.now_high != NEVER else (None, None)
-        return messages.ChangeStartsSooner(change, self.low, self.high, *now)
+        if not lengths_known:
+            return messages.ChangeStartsSooner(change)
+        if self.sooner is None:
+            return messages.ChangeStartsWithin(change, self.low, self.high)
+        return messages.ChangeSavesTime(change, *self.sooner)
 
 
 # --- possible changes --------------------------------------------------------------------------------------------
@@ -293,7 +296,8 @@ def _simulate(
                 continue
             changed, _ = starts(with_change(snapshot, job, change), change.job.id, bounded[-1])
             if clearly_sooner(changed, bounded):
-                found[change.kind] = HelpfulChange(change, changed[0], changed[-1], as_is[0], as_is[-1])
+                sooner = _saved_seconds(changed, bounded) if as_is[-1] != NEVER else None
+                found[change.kind] = HelpfulChange(change, changed[0], changed[-1], sooner)
     except InvalidPlanError:
         return
 
@@ -307,3 +311,9 @@ def clearly_sooner(changed: Sequence[float], as_is: Sequence[float]) -> bool:
         for after, before in zip(changed, as_is, strict=True)
     )
     return better >= MIN_SOONER_SHARE * len(as_is)
+
+
+def _saved_seconds(changed: Sequence[float], as_is: Sequence[float]) -> tuple[float, float]:
+    """Return the least and the most seconds saved, in the futures in which a helpful change helps most."""
+    saved = sorted(before - after for after, before in zip(changed, as_is, strict=True))
+    return saved[len(saved) - math.ceil(MIN_SOONER_SHARE * len(saved))], saved[-1]

@@ -4,12 +4,16 @@ The length of a job is not known in advance. Each future draws another length fo
 the draws are spread evenly over the distribution (a Latin hypercube), so that 20 of them are as good as 100 independent
 ones. All else is the simulator's: the same policy, the same checks, the same rules for releasing GPUs. Jobs that are
 submitted later are not included.
+
+For a job of which no similar one has run, no distribution is known either. Two further futures take the extremes: all such
+jobs end at once, or only at their time limits. Where the start of a job depends on that, these two bound it, and the draws
+are not used.
 """
 
 import math
 import time
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import NormalDist
 from zlib import crc32
 
@@ -31,6 +35,11 @@ MAX_WINDOW_AFTER_SECONDS = 4 * 3600.0
 MIN_ERROR = 0.1
 """The relative error assumed for a length that was given as certain."""
 LOW, HIGH = 0.1, 0.9
+AT_ONCE, AT_THE_LIMIT = 1e-6, 1e9
+"""Factors of the assumed length of a job of unknown length, at the two extremes: it ends at once, or at its time limit."""
+MIN_UNCERTAINTY_SECONDS = 300.0
+UNCERTAIN_SHARE = 0.5
+"""A start depends on unknown lengths if they move it by more than five minutes and by this part of the longest wait."""
 NEVER = math.inf
 
 
@@ -43,9 +52,13 @@ class Futures:
     starts: Mapping[JobId, tuple[float, ...]]
     """By job, its start in each future, sorted; infinite where it did not start until then."""
     draws: int
+    bounds: Mapping[JobId, tuple[float, float]] = field(default_factory=dict)
+    """The earliest and the latest start of the jobs whose start depends on unknown lengths."""
 
     def range_of(self, job: JobId) -> tuple[float, float]:
-        """Return the range within which the job starts in 80 % of the futures."""
+        """Return the range within which the job starts in 80 % of the futures, or else its bounds."""
+        if job in self.bounds:
+            return self.bounds[job]
         starts = self.starts[job]
         last = len(starts) - 1
         return starts[math.floor(LOW * last)], starts[math.ceil(HIGH * last)]
@@ -71,9 +84,11 @@ def simulate_futures(
     part = 0.0
     seen: list[Mapping[JobId, float]] = []
     lengths = {job.id: _length_factors(job, draws) for job in snapshot.jobs}
+    unknown = {job.id for job in snapshot.jobs if job.work is None}
+    extremes = (AT_ONCE, AT_THE_LIMIT) if unknown else ()
     for draw in _balanced_order(draws):
         spent = time.perf_counter() - began
-        if len(seen) >= min_draws and spent + spent / len(seen) > seconds:
+        if len(seen) >= min_draws and spent + (1 + len(extremes)) * spent / len(seen) > seconds:
             break
         longer = {id: row[draw] for id, row in lengths.items()}
         if not seen:
@@ -86,9 +101,33 @@ def simulate_futures(
             starts, reached, _ = _simulate_one(policy, snapshot, jobs, longer, until, share, part)
         seen.append(starts)
         until = min(until, reached)
+    bounds = []
+    for factor in extremes:
+        longer = {id: factor if id in unknown else 1.0 for id in lengths}
+        share = max(seconds - (time.perf_counter() - began), spent / len(seen))
+        starts, reached, _ = _simulate_one(policy, snapshot, jobs, longer, until, share, part)
+        bounds.append(starts)
+        until = min(until, reached)
     rows = {job: sorted(starts.get(job, NEVER) for starts in seen) for job in jobs}
     known = {job: tuple(at if at <= until else NEVER for at in row) for job, row in rows.items()}
-    return Futures(until, known, len(seen))
+    return Futures(until, known, len(seen), _uncertain_starts(jobs, bounds, snapshot.now, until))
+
+
+def _uncertain_starts(
+    jobs: Collection[JobId], bounds: Sequence[Mapping[JobId, float]], now: float, until: float
+) -> dict[JobId, tuple[float, float]]:
+    """Return the bounds of the jobs whose start depends on unknown lengths.
+
+    Under some policies a job starts later when others end sooner, so either extreme may be the earlier one.
+    """
+    found = {}
+    for job in jobs if bounds else ():
+        low, high = sorted(starts.get(job, NEVER) for starts in bounds)
+        low, high = (at if at <= until else NEVER for at in (low, high))
+        farthest = min(high, until)
+        if low < high and farthest - low > max(MIN_UNCERTAINTY_SECONDS, UNCERTAIN_SHARE * (farthest - now)):
+            found[job] = low, high
+    return found
 
 
 def _window_part(decisions: float, horizon: float) -> float:

@@ -83,15 +83,33 @@ class ChangeStartsNow(Message):
 
 @dataclass(frozen=True)
 class ChangeStartsSooner(Message):
-    """With the change the job starts in ``low`` to ``high`` seconds, as it is in ``now_low`` to ``now_high``."""
+    """With the change the job starts clearly sooner; nothing is known of how much."""
 
     code: ClassVar[str] = "change_starts_sooner"
     change: Message
+
+
+@dataclass(frozen=True)
+class ChangeSavesTime(Message):
+    """With the change the job starts ``low`` to ``high`` seconds sooner, in futures that are otherwise the same.
+
+    It is a difference, not another forecast: the range of the job as it is comes from more futures.
+    """
+
+    code: ClassVar[str] = "change_saves_time"
+    change: Message
     low: float
     high: float
-    now_low: float | None
-    now_high: float | None
-    """None: perhaps not within the simulated time."""
+
+
+@dataclass(frozen=True)
+class ChangeStartsWithin(Message):
+    """With the change the job starts in ``low`` to ``high`` seconds, as it is perhaps not within the simulated time."""
+
+    code: ClassVar[str] = "change_starts_within"
+    change: Message
+    low: float
+    high: float
 
 
 @dataclass(frozen=True)

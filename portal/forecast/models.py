@@ -20,10 +20,13 @@ class Forecast(models.Model):
     until = models.DateTimeField()
     """How far the future was simulated."""
     draws = models.PositiveSmallIntegerField(default=0)
+    lengths_known = models.BooleanField(default=True)
+    """False: the start depends on jobs of unknown length, and the range is that between the extremes."""
     note = MessageField(blank=True)
     """Why there is no range; empty when there is one."""
     trail = models.JSONField(default=list)
-    """Earlier ranges [made at, low, high] in seconds since the epoch: the first one, then those of the last hour."""
+    """Earlier ranges [made at, low, high, lengths known] in seconds since the epoch: the first one, then those of the
+    last hour. Ranges of a release before have no fourth value: they count as known."""
 
     class Meta:
         ordering = ["job"]
@@ -46,6 +49,8 @@ class Score(models.Model):
     placed_at = models.DateTimeField()
     """When the job was given its GPUs."""
     held = models.BooleanField()
+    lengths_known = models.BooleanField(default=True)
+    """As in the forecast."""
 
     class Meta:
         ordering = ["-placed_at"]

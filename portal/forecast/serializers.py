@@ -6,7 +6,7 @@ from rest_framework import serializers
 
 
 class MeasuredSerializer(serializers.Serializer[Any]):
-    """How reliable the first ranges shown were, over all jobs of the lab."""
+    """How reliable the first ranges shown were, over all jobs of the lab whose forecasts were of the same kind."""
 
     days = serializers.IntegerField()
     ranges = serializers.IntegerField(help_text="Jobs that started in these days after a range was shown for them.")
@@ -27,6 +27,10 @@ class ForecastSerializer(serializers.Serializer[Any]):
         help_text="The job starts between low and high in 80 % of the simulated futures. Null: not before until.",
     )
     high = serializers.DateTimeField(allow_null=True, help_text="Null: perhaps not before until.")
+    lengths_known = serializers.BooleanField(
+        help_text="False: the start depends on jobs of unknown length. Low is then the start if these end at once, and "
+        "high the one if they reach their time limits."
+    )
     until = serializers.DateTimeField(allow_null=True, help_text="How far the future was simulated.")
     snapshot_at = serializers.DateTimeField(
         allow_null=True, help_text="The time of the snapshot that the forecast starts from."
@@ -40,8 +44,12 @@ class AdviceSerializer(serializers.Serializer[Any]):
     change = serializers.CharField(help_text='Its name. To make it: POST {"change": ...} to this address.')
     sentence = serializers.CharField()
     starts_now = serializers.BooleanField(help_text="The next scheduling cycle would start the job.")
-    low_seconds = serializers.FloatField(help_text="The least seconds until the job starts, in the simulated futures.")
-    high_seconds = serializers.FloatField(help_text="The most seconds until the job starts.")
+    low_seconds = serializers.FloatField(
+        allow_null=True,
+        help_text="The least seconds until the job starts, in the simulated futures. Null: it starts sooner, and the "
+        "lengths of the jobs ahead are not known.",
+    )
+    high_seconds = serializers.FloatField(allow_null=True, help_text="The most seconds until the job starts.")
     differs = serializers.DictField(help_text="What the job asks for instead, with the fields of POST /jobs/.")
 
 

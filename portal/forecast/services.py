@@ -109,11 +109,11 @@ def _store(
             note = notes.get(str(job))
             row = Forecast(
                 job_id=job, snapshot_at=snapshot_at, made_at=made_at, low=low, high=high, until=until,
-                draws=futures.draws, note=note.data() if note else "",
+                draws=futures.draws, note=note.data() if note else "", lengths_known=str(job) not in futures.bounds,
             )  # fmt: skip
             row.trail = trail if row.note else _extended_trail(trail, row)
             new.append(row)
-        changing = ["snapshot_at", "made_at", "low", "high", "until", "draws", "note", "trail"]
+        changing = ["snapshot_at", "made_at", "low", "high", "until", "draws", "note", "lengths_known", "trail"]
         Forecast.objects.bulk_create(
             new, batch_size=200, update_conflicts=True, unique_fields=["job"], update_fields=changing
         )
@@ -128,7 +128,7 @@ def _rounded_range(found: tuple[float, float] | None, until: datetime) -> tuple[
 def _extended_trail(trail: list[list[float | None]], row: Forecast) -> list[list[float | None]]:
     """Return the trail with this range, unless its last one is recent. The first stays; others stay for an hour."""
     made, least = row.made_at.timestamp(), (row.low or row.until).timestamp()
-    entry = [made, least, row.high.timestamp() if row.high else None]
+    entry = [made, least, row.high.timestamp() if row.high else None, float(row.lengths_known)]
     if not trail:
         return [entry]
     if made - (trail[-1][0] or 0) < TRAIL_INTERVAL.total_seconds():
@@ -179,11 +179,11 @@ def scores_of(row: Forecast, placed_at: datetime) -> Iterable[Score]:
             if wanted - LEAD_SLACK <= _to_datetime(entry[0]) <= wanted:
                 chosen[made] = entry
                 break
-    for made, (at, low, high) in chosen.items():
+    for made, (at, low, high, *known) in chosen.items():
         least, most = _to_datetime(low), None if high is None else _to_datetime(high)
         yield Score(
             job_id=row.pk, made=made, made_at=_to_datetime(at), low=least, high=most, placed_at=placed_at,
-            held=least <= placed_at and (most is None or placed_at <= most),
+            held=least <= placed_at and (most is None or placed_at <= most), lengths_known=bool(known[0]) if known else True,
         )  # fmt: skip
 
 
@@ -194,6 +194,8 @@ class Reliability:
     ranges: int
     held: int
     days: int = SCORED_DAYS
+    lengths_known: bool = True
+    """False: of the ranges whose lengths were unknown, of which the latest time is shown."""
 
     @property
     def percent(self) -> int | None:
@@ -203,20 +205,32 @@ class Reliability:
     @property
     def sentence(self) -> str:
         if self.percent is not None:
-            return f"In the last {self.days} days, {self.percent} % of {self.ranges:,} ranges were right."
+            what = "ranges were right" if self.lengths_known else "such jobs started in time"
+            return f"In the last {self.days} days, {self.percent} % of {self.ranges:,} {what}."
+        what = "these ranges are" if self.lengths_known else "such times are"
         seen = f"only {self.ranges} were" if self.ranges > 1 else "only one was" if self.ranges else "none was"
-        return f"How reliable these ranges are is not known yet: {seen} tested in the last {self.days} days."
+        return f"How reliable {what} is not known yet: {seen} tested in the last {self.days} days."
 
 
-def reliability(now: datetime | None = None, made: str = Score.Made.FIRST) -> Reliability:
-    """Return how reliable recent forecasts were."""
+def reliability(
+    now: datetime | None = None, made: str = Score.Made.FIRST, *, lengths_known: bool = True
+) -> Reliability:
+    """Return how reliable recent forecasts were: ranges from history, or those made without."""
     since = (now or timezone.now()) - timedelta(days=SCORED_DAYS)
-    rows = Score.objects.filter(made=made, placed_at__gte=since)
+    rows = Score.objects.filter(made=made, placed_at__gte=since, lengths_known=lengths_known)
     found = rows.aggregate(ranges=Count("pk"), held=Count("pk", filter=Q(held=True)))
-    return Reliability(found["ranges"], found["held"])
+    return Reliability(found["ranges"], found["held"], lengths_known=lengths_known)
+
+
+def reliability_of(row: Forecast | None) -> Reliability:
+    """Return how reliable forecasts of the same kind were."""
+    return reliability(lengths_known=row is None or row.lengths_known)
 
 
 # --- reading -----------------------------------------------------------------------------------------------------
+
+
+WHEN_OTHERS_END = "When the jobs ahead of it end. How long they run is not known: no similar job has succeeded here."
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +244,8 @@ class ForecastText:
     span: str = ""
     """``in 20 to 100 minutes``, when there is a range that is not over."""
     stale: bool = False
+    lead: str = WHEN_OTHERS_END
+    """What precedes the latest time, where lengths are not known."""
 
 
 def describe(row: Forecast | None, now: datetime | None = None) -> ForecastText:
@@ -247,6 +263,9 @@ def describe(row: Forecast | None, now: datetime | None = None) -> ForecastText:
     if row.high is None:
         before = words.clock(row.low, now, zone=True)
         within = rough_duration((row.until - row.snapshot_at).total_seconds())
+        if not row.lengths_known:
+            short = "when others end"
+            return ForecastText(row, f"{WHEN_OTHERS_END} Perhaps not within {within}.", short, stale=stale)
         text = f"Not before {before}, perhaps not within {within}."
         return ForecastText(row, text, f"not before {before}", stale=stale)
     high = (row.high - now).total_seconds()
@@ -255,6 +274,11 @@ def describe(row: Forecast | None, now: datetime | None = None) -> ForecastText:
         return ForecastText(row, text, "expected by now", stale=stale)
     within = wait_range(low, high)
     until = words.clock(row.high, now, zone=True)
+    if not row.lengths_known:
+        latest = rough_duration(high)
+        text = f"{WHEN_OTHERS_END} At the latest by {until} (in {latest}), when they reach their time limits."
+        short = f"when others end, at the latest in {words.abbreviate_units(latest)}"
+        return ForecastText(row, text, short, f"in {latest}", stale)
     between = f"between {words.clock(row.low, now)} and {until}" if low > 0 else f"by {until}"
     return ForecastText(
         row, f"Probably {between} ({within}).", f"starts {words.abbreviate_units(within)}", within, stale

@@ -9,7 +9,7 @@ from typing import Any
 
 from portal.sentences import words
 from portal.sentences.registry import nested_sentence, sentence
-from portal.sentences.spans import rough_duration, wait_range
+from portal.sentences.spans import rough_duration, rough_range, wait_range
 
 KINDS = {
     "gpus": "fewer GPUs",
@@ -80,11 +80,18 @@ def change_starts_now(change: Mapping[str, Any]) -> str:
 
 
 @sentence
-def change_starts_sooner(
-    change: Mapping[str, Any], low: float, high: float, now_low: float, now_high: float | None
-) -> str:
-    instead = "" if now_high is None else f" instead of {wait_range(now_low, now_high)}"
-    return _advice(change, f"probably starts {wait_range(low, high)}{instead}")
+def change_starts_sooner(change: Mapping[str, Any]) -> str:
+    return _advice(change, "probably starts sooner")
+
+
+@sentence
+def change_saves_time(change: Mapping[str, Any], low: float, high: float) -> str:
+    return _advice(change, f"probably starts {rough_range(low, high)} sooner")
+
+
+@sentence
+def change_starts_within(change: Mapping[str, Any], low: float, high: float) -> str:
+    return _advice(change, f"probably starts {wait_range(low, high)}")
 
 
 def _advice(change: Mapping[str, Any], then: str) -> str:

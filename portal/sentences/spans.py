@@ -25,6 +25,16 @@ def rough_duration(seconds: float) -> str:
     return _count(minutes, "minute") if minutes < MAX_MINUTES else _count(minutes // 60, "hour")
 
 
+def rough_range(low: float, high: float) -> str:
+    """Describe a length of time that lies between two, in seconds: ``20 to 100 minutes``, ``3 hours``."""
+    first, last = max(1, round(low / 60)), max(1, round(high / 60))
+    if last <= MAX_MINUTES:
+        return _between(first, last, "minute")
+    if first < MAX_MINUTES:
+        return f"{_count(first, 'minute')} to {_count(round(last / 60), 'hour')}"
+    return _between(round(first / 60), round(last / 60), "hour")
+
+
 def _between(first: int, last: int, unit: str) -> str:
     return _count(last, unit) if first == last else f"{first} to {_count(last, unit)}"
 

@@ -21,7 +21,12 @@ register = template.Library()
 def waiting_card(job: Job) -> dict[str, Any]:
     """Show why a queued job waits, until when, and what would help."""
     row = Forecast.objects.defer("trail").filter(job=job).first()
-    return {"job": job, "forecast": services.describe(row), "measured": services.reliability(), "now": timezone.now()}
+    return {
+        "job": job,
+        "forecast": services.describe(row),
+        "measured": services.reliability_of(row),
+        "now": timezone.now(),
+    }
 
 
 @register.simple_tag

@@ -15,6 +15,7 @@ from portal.accounts.models import Limit, User
 from portal.cluster.models import Environment, NodeEnvironment
 from portal.forecast import advice, changes
 from portal.forecast.messages import AdviceBusy
+from portal.forecast.models import Forecast
 from portal.jobs import services as jobs
 from portal.jobs.models import Attempt, Job, JobState
 from portal.projects.models import Membership
@@ -23,6 +24,7 @@ from portal.scheduler.services import switch_policy
 from portal.sentences import sentence_of
 from scheduling import registry
 from tests.examples import examples
+from tests.portal.api_client import Script
 from tests.portal.control_world import gpus_of, heartbeat, project_of, queue, ready_node, run_agents, turn
 from tests.portal.jobs_world import make_environment, make_user
 
@@ -205,7 +207,8 @@ class TestWhichChanges:
         assert found.sentence.startswith("None of these starts it clearly sooner: ")
         assert "a shorter time limit" in found.sentence
 
-    def test_sooner_is_shown_with_both_spans(self) -> None:
+    @pytest.mark.parametrize("known", [True, False])
+    def test_sooner_is_shown_with_what_it_saves_where_lengths_are_known(self, known: bool) -> None:
         switch_policy(None, "fifo", {"strict": True})
         ready_node("a", 2)
         ready_node("b", 4)
@@ -215,10 +218,15 @@ class TestWhichChanges:
         assert (gpus_of(first), gpus_of(second)) == (2, 4)
         Job.objects.filter(pk=second.pk).update(time_limit_seconds=86400)
         job = queue(6)
+        made = timezone.now()
+        Forecast.objects.create(job=job, snapshot_at=made, made_at=made, until=made, lengths_known=known)
         offer = keys(job)
-        assert not any(each.starts_now for each in offer.values())
+        assert offer and not any(each.starts_now for each in offer.values())
         for each in offer.values():
-            assert "it probably starts" in each.sentence and each.high_seconds > 0
+            assert "it probably starts" in each.sentence and (each.high_seconds is not None) == known
+            assert known or each.sentence.split(". ")[0].rstrip(".").endswith("it probably starts sooner")
+        answer = Script(job.submitted_by).get(f"jobs/{job.pk}/forecast/changes/").json()["advice"]
+        assert [each["high_seconds"] for each in answer] == [each.high_seconds for each in offer.values()]
 
     def test_a_limit_is_about_the_changed_job_as_well(self) -> None:
         switch_policy(None, "fifo", {})

@@ -47,7 +47,7 @@ def moment(minutes: float, now: datetime) -> datetime:
     return now + timedelta(minutes=minutes, seconds=-30)
 
 
-def forecast(job: Job, low: float | None, high: float | None, made_ago: float = 0) -> Forecast:
+def forecast(job: Job, low: float | None, high: float | None, made_ago: float = 0, *, known: bool = True) -> Forecast:
     """Store a forecast with its ends so many minutes from now."""
     now = timezone.now()
     row = Forecast(
@@ -58,6 +58,7 @@ def forecast(job: Job, low: float | None, high: float | None, made_ago: float = 
         high=None if high is None else moment(high, now),
         until=now + timedelta(hours=24),
         draws=20,
+        lengths_known=known,
     )
     row.trail = services._extended_trail([], row)
     row.save()
@@ -82,8 +83,8 @@ class TestMaking:
         assert set(Forecast.objects.values_list("job", flat=True)) == {second.pk, third.pk}
         soon, late = Forecast.objects.get(job=second), Forecast.objects.get(job=third)
         now = timezone.now()
-        assert soon.low and soon.high and late.low and now - timedelta(minutes=1) < soon.low < soon.high
-        assert late.low > soon.low
+        assert soon.low and soon.high and late.high and now - timedelta(minutes=1) < soon.low < soon.high
+        assert late.high > soon.high
         assert (soon.low.second, soon.high.second) == (0, 0)
         assert soon.draws == 20
 
@@ -177,7 +178,7 @@ class TestMaking:
             row.made_at += timedelta(minutes=1)
             row.trail = services._extended_trail(row.trail, row)
         assert row.trail[0] == first
-        ages = [(row.made_at.timestamp() - at) / 60 for at, _, _ in row.trail[1:]]
+        ages = [(row.made_at.timestamp() - at) / 60 for at, *_ in row.trail[1:]]
         assert 60 < max(ages) <= 80 and len(ages) <= 20
 
 
@@ -293,6 +294,75 @@ class TestSaying:
         Forecast.objects.update(made_at=timezone.now() - timedelta(minutes=6))
         page = one_line(browser(job.submitted_by).get(f"/jobs/{job.pk}/").content.decode())
         assert "No new forecast since" in page
+
+
+class TestWithoutHistory:
+    """Nothing is known of the jobs ahead but their time limits, and the page does not pretend otherwise."""
+
+    def test_a_new_lab_states_the_latest_start_and_no_guess(self) -> None:
+        busy_lab()
+        Job.objects.update(time_limit_seconds=4 * 3600)
+        job = queue(2)
+        turn()
+        services.refresh()
+        row = Forecast.objects.get(job=job)
+        assert not row.lengths_known and row.low and row.high and row.high - row.low > timedelta(hours=3.9)
+        page = one_line(browser(alice()).get(f"/jobs/{job.pk}/").content.decode())
+        assert "no similar job has succeeded here. At the latest by" in page and "(in 4 hours)" in page
+        assert "when they reach their time limits" in page and "simulated future" not in page and "Probably" not in page
+        listed = one_line(browser(alice()).get("/jobs/?state=queued").content.decode())
+        assert "When others end, at the latest in 4 h." in listed
+        answer = Script(job.submitted_by).get(f"jobs/{job.pk}/forecast/").json()
+        assert answer["lengths_known"] is False and answer["sentence"].startswith("When the jobs ahead of it end.")
+
+    def test_once_similar_jobs_have_succeeded_there_is_a_range(self) -> None:
+        busy_lab()
+        run_agents(finish=True)
+        queue(4)
+        turn()
+        run_agents()
+        job = queue(4)
+        services.refresh()
+        row = Forecast.objects.get(job=job)
+        assert row.lengths_known
+        assert services.describe(row).sentence.startswith("Probably by ")
+
+    def test_an_open_end_is_not_called_a_range(self) -> None:
+        busy_lab()
+        shown = services.describe(forecast(queue(1), 0, None, known=False))
+        assert shown.sentence.endswith("Perhaps not within 24 hours.") and shown.short == "when others end"
+
+    @pytest.mark.parametrize("known", [True, False])
+    def test_each_kind_is_scored_by_itself(self, known: bool) -> None:
+        busy_lab()
+        job = queue(2)
+        forecast(job, -1, 200, made_ago=3, known=known)
+        run_agents(finish=True)
+        turn()
+        services.close_forecasts(timezone.now())
+        assert Score.objects.get().lengths_known is known
+        counts = [services.reliability(lengths_known=kind).ranges for kind in (known, not known)]
+        assert counts == [1, 0]
+
+    def test_their_percentage_is_about_the_latest_time(self) -> None:
+        busy_lab()
+        job, now = queue(1), timezone.now()
+        assert services.reliability(lengths_known=False).sentence.startswith("How reliable such times are is not known")
+        for number in range(25):
+            placed = now - timedelta(minutes=number)
+            Score.objects.create(
+                job=job, made="first", made_at=now, low=now, placed_at=placed, held=number > 0, lengths_known=False
+            )
+        text = services.reliability_of(forecast(job, 0, 60, known=False)).sentence
+        assert text == "In the last 30 days, 96 % of 25 such jobs started in time."
+        assert services.reliability_of(None).ranges == 0
+
+    def test_a_trail_of_the_release_before_is_scored_as_known(self) -> None:
+        busy_lab()
+        row = forecast(queue(2), -1, 5, made_ago=3)
+        row.trail = [entry[:3] for entry in row.trail]
+        (score,) = services.scores_of(row, timezone.now())
+        assert score.lengths_known and score.held
 
 
 class TestPages:

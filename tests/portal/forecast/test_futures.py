@@ -7,11 +7,11 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from portal.forecast import changes, futures, words
+from portal.forecast import changes, futures, messages, words
 from portal.forecast.futures import simulate_futures
 from portal.jobs.models import Job as JobRow
 from portal.sentences import sentence_of
-from portal.sentences.spans import wait_range
+from portal.sentences.spans import rough_range, wait_range
 from scheduling.policies.elastic_fifo import ElasticFifo
 from scheduling.policies.fifo import Fifo
 from scheduling.simulate import Submission, assumed, simulate
@@ -78,6 +78,76 @@ def test_what_does_not_start_within_the_horizon_is_not_promised() -> None:
 def test_whoever_is_stopped_by_a_limit_of_time_is_not_waited_for_longer() -> None:
     snapshot = world(running("1", 4, 1e9, longest_seconds=660.0), waiting("2", 4))
     assert minutes(snapshot, "2") == (10.0, 10.0)
+
+
+LIMIT = 4 * 3600.0
+
+
+def unknown(id: str, gpus: int, **fields: object) -> Job:
+    """A running job of which no similar one has succeeded."""
+    return replace(running(id, gpus, 0.0, longest_seconds=LIMIT, started_at=NOW, **fields), work=None)  # type: ignore[arg-type]
+
+
+class TestUnknownLengths:
+    """No similar job has succeeded: nothing is known but the time limit."""
+
+    def bounds(self, snapshot: Snapshot, *jobs: str, **options: float) -> dict[str, tuple[float, float]]:
+        found = simulate_futures(Fifo(), snapshot, jobs, **options)  # type: ignore[arg-type]
+        return {job: (low - NOW, high - NOW) for job, (low, high) in found.bounds.items()}
+
+    def test_the_start_lies_between_at_once_and_the_time_limit(self) -> None:
+        found = self.bounds(world(unknown("1", 4), waiting("2", 4)), "2")
+        assert found["2"][0] <= 60 and found["2"][1] == pytest.approx(LIMIT, abs=60)
+
+    def test_a_job_further_back_waits_for_all_limits_before_it(self) -> None:
+        line = [waiting(str(n), 4, ago=100 - n, longest_seconds=3600.0) for n in (2, 3, 4)]
+        found = self.bounds(world(unknown("1", 4), *line), "2", "3", "4")
+        assert [round(high / 3600) for _, high in found.values()] == [4, 5, 6]
+        assert all(low < 300 for low, _ in found.values())
+
+    def test_its_own_length_does_not_delay_a_job(self) -> None:
+        snapshot = world(running("1", 4, 3600.0 * 4**0.9, error=0.1), waiting("2", 4, longest_seconds=LIMIT))
+        assert not self.bounds(snapshot, "2")
+
+    def test_one_small_unknown_job_among_known_ones_does_not_spoil_a_range(self) -> None:
+        # a: [1 2 2 2]   3 waits for the three of job 2, whose length is known
+        snapshot = world(unknown("1", 1), running("2", 3, 3600.0 * 3**0.9, error=0.2), waiting("3", 3))
+        found = simulate_futures(Fifo(), snapshot, ["3"])
+        assert not found.bounds
+        low, high = found.range_of("3")
+        assert low - NOW > 1800 and high - NOW < 7200
+
+    def test_beyond_the_horizon_the_latest_start_stays_open(self) -> None:
+        found = self.bounds(world(unknown("1", 4), waiting("2", 4)), "2", horizon=3600)
+        assert found["2"][0] <= 60 and found["2"][1] == math.inf
+
+    def test_with_known_lengths_nothing_more_is_simulated(self) -> None:
+        clock = Turns()
+        simulate_futures(clock, world(running("1", 4, 7200.0), waiting("2", 4, work=Estimate(60.0))), ["2"], draws=5)
+        known = clock.decisions
+        clock = Turns()
+        simulate_futures(clock, world(unknown("1", 4), waiting("2", 4, work=Estimate(60.0))), ["2"], draws=5)
+        assert clock.decisions > known
+
+    @pytest.mark.parametrize("policy", [Fifo(), ElasticFifo()], ids=["fifo", "elastic_fifo"])
+    def test_whatever_the_lengths_turn_out_to_be_the_start_is_within_the_bounds(self, policy: Policy) -> None:
+        """Rigid jobs under FIFO never start later because another ends sooner; elastic ones nearly never."""
+        held = total = 0
+        for seed in range(15):
+            dice = np.random.default_rng(seed)
+            jobs = [unknown(str(n), 2, base={"a": 2}) for n in range(2)]
+            jobs += [waiting(str(n), int(dice.integers(1, 4)), ago=90 - n, longest_seconds=LIMIT) for n in range(2, 8)]
+            snapshot = world(*jobs)
+            found = simulate_futures(policy, snapshot, [job.id for job in jobs[2:]], draws=5, horizon=48 * 3600)
+            lengths = {job.id: float(dice.uniform(30, LIMIT)) for job in jobs}
+            truths = [Submission(job, assumed(job, longer=lengths[job.id] / 3600)) for job in jobs]
+            for row in simulate(policy, snapshot.nodes, truths, now=NOW).jobs:
+                if row.id in found.bounds:
+                    low, high = found.bounds[row.id]
+                    held += row.first_started_at is not None and low - 60 <= row.first_started_at <= high + 60
+                    total += 1
+        assert total >= 60
+        assert held >= 0.95 * total, (held, total)
 
 
 @dataclass(slots=True)
@@ -201,6 +271,34 @@ def test_only_what_is_clearly_sooner_in_nearly_every_future_counts(
     assert changes.clearly_sooner(changed, as_is) is sooner
 
 
+def test_what_a_change_saves_is_a_difference_in_equal_futures() -> None:
+    as_is, changed = (600.0, 1200.0, 2400.0, 3600.0, 7200.0), (590.0, 0.0, 600.0, 600.0, 1200.0)
+    assert changes._saved_seconds(changed, as_is) == (1200.0, 6000.0)
+    change = changes.ProposedChange("gpus-2", messages.FewerGpus(2, 4), {}, waiting("9", 2))
+    helpful = changes.HelpfulChange(change, 0.0, 1200.0, (1200.0, 6000.0))
+    texts = [sentence_of(helpful.message(lengths_known=known).data()) for known in (True, False)]
+    assert texts == [
+        "With 2 GPUs instead of 4 it probably starts 20 to 100 minutes sooner.",
+        "With 2 GPUs instead of 4 it probably starts sooner.",
+    ]
+    beyond = replace(helpful, sooner=None)
+    assert sentence_of(beyond.message(lengths_known=True).data()).endswith("it probably starts within 20 minutes.")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (10, 20, "1 minute"),
+        (1200, 6000, "20 to 100 minutes"),
+        (3000, 9000, "50 minutes to 2 hours"),
+        (10_800, 10_900, "3 hours"),
+        (10_800, 40_000, "3 to 11 hours"),
+    ],
+)
+def test_lengths_of_time_between_two_are_given_in_words(low: float, high: float, text: str) -> None:
+    assert rough_range(low, high) == text
+
+
 def test_a_shorter_limit_fits_before_a_reservation() -> None:
     # a: [. . . .]   in an hour all four are kept for carol
     row = JobRow(time_limit_seconds=86_400, launcher="command", resumable=True, opportunistic=True)
@@ -209,7 +307,7 @@ def test_a_shorter_limit_fits_before_a_reservation() -> None:
     snapshot = replace(world(job), reservations=(kept,))
     offered = list(changes._shorter_time_limits(row, replace(job, id="8")))
     answer = changes.find_helpful_changes(Fifo(), snapshot, job, offered)
-    assert [sentence_of(each.message.data()) for each in answer.helpful] == [
+    assert [sentence_of(each.message(lengths_known=True).data()) for each in answer.helpful] == [
         "With at most 60 minutes instead of 24 hours it starts now. It is stopped after that time."
     ]
     assert not answer.about_to_start
