@@ -17,11 +17,6 @@ from .names import listed
 MAX_CELLS = 5_000
 MAX_MAGIC_CHARACTERS = 2_000
 """Longer lines are no magics: hostile ones would take long to match."""
-SETTINGS = frozenset(
-    ["matplotlib", "load_ext", "reload_ext", "autoreload", "config", "xmode", "colors", "pdb", "automagic", "precision"]
-    + ["who", "whos", "history", "lsmagic", "magic", "quickref", "pinfo", "logstart", "logstop", "aimport", "pylab"]
-)
-"""Magics that change how Jupyter shows things: a job lacks nothing without them."""
 TIMERS = frozenset(["time", "timeit", "prun", "memit", "mprun", "lprun", "capture", "%time"])
 """Magics that run what follows, and measure or hide something."""
 SHELL_ALIASES = frozenset(["ls", "mkdir", "cp", "mv", "rm", "cat", "rmdir", "ll", "man", "more", "less"])
@@ -197,7 +192,7 @@ class Translation:
         code = self._magic(rest, target) if found["mark"] == "%" else self._shell(rest, capture=bool(target))
         if code is None:
             return self._without(line)
-        return f"{indent}{target} = {code}" if target and not code.startswith(target) else f"{indent}{code}"
+        return f"{indent}{target} = {code}" if target else f"{indent}{code}"
 
     def _without(self, line: str) -> str:
         """Return what remains of a line that no job can run: a comment, and in a block a statement."""
@@ -208,6 +203,8 @@ class Translation:
         name, _, rest = text.partition(" ")
         rest = rest.strip()
         match name:
+            case "env" if rest and not re.search(r"[\s=]", rest):
+                return self._needs("os", f"os.environ.get({rest!r})")
             case "env" | "set_env" if rest:
                 variable, _, value = rest.partition("=") if "=" in rest else rest.partition(" ")
                 return self._needs("os", f"os.environ[{variable.strip()!r}] = {self._interpolated(value.strip())}")
@@ -235,7 +232,7 @@ class Translation:
             shell = (
                 "bash" if name == "script" and not rest else (rest.split() or [name])[0] if name == "script" else name
             )
-            return self._needs("subprocess", f"subprocess.run([{shell!r}, '-c', {body!r}])")
+            return self._needs("subprocess", f"subprocess.run([{shell!r}, '-c', {body!r}], check=True)")
         self.left_out[f"%%{name}"].append(self.number)
         return "\n".join(f"# {line}" for line in (f"%%{head}", *body.split("\n")))
 

@@ -50,6 +50,8 @@ def run(script: Script, folder: Path) -> str:
         (["%%writefile helper.py\ndef f():\n    return 42", "from helper import f\nprint(f())"], "42\n"),
         (["%%writefile a.txt\none", "%%writefile -a a.txt\ntwo", "print(open('a.txt').read())"], "one\ntwo\n\n"),
         (["%%writefile more.py\nimport sys\nx = sys.argv[1:]", "%run more.py a b", "print(x)"], "['a', 'b']\n"),
+        (["s = !echo one", "print(s)"], "['one']\n"),  # the code that a name stands for may begin with it
+        (["%env LR=1", "o = %env LR", "print(o)"], "1\n"),
         (["%%bash\nfor i in 1 2; do echo $i; done"], "1\n2\n"),
         (["if True:\n    %matplotlib inline\nprint('on')"], "on\n"),
         (["if True:\n    %pip install x\nprint('on')"], "on\n"),
@@ -99,6 +101,13 @@ def test_a_script_does_what_the_notebook_does(cells: list[str], printed: str, tm
 )
 def test_the_notes_name_what_only_jupyter_can_do(cells: list[str], notes: list[str]) -> None:
     assert converted(*cells).notes == notes
+
+
+def test_a_shell_cell_that_fails_ends_the_run_and_a_shell_line_does_not(tmp_path: Path) -> None:
+    assert run(converted("!false", "print('on')"), tmp_path) == "on\n"
+    (tmp_path / "try.py").write_text(converted("%%bash\nfalse", "print('on')").text)
+    done = subprocess.run([sys.executable, "try.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and done.stdout == "" and "CalledProcessError" in done.stderr
 
 
 def test_a_notebook_of_the_old_format_is_read(tmp_path: Path) -> None:
