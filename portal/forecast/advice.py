@@ -23,12 +23,14 @@ from portal.jobs.models import Job, JobState
 from portal.jobs.spec import submission_of
 from portal.projects.services import may_submit, role_of
 from portal.refused import Refused
+from portal.scheduler.cycle import in_units_of_lab
 from portal.scheduler.job_history import History
 from portal.scheduler.models import Cycle
 from portal.scheduler.services import current_config
 from portal.sentences import sentence_of
 from portal.user_slots import BusyError, UserSlots
 from scheduling import types
+from scheduling.messages import Message
 from scheduling.types import Policy, Snapshot
 
 CACHE_SECONDS = 60
@@ -134,19 +136,20 @@ def _compute_advice(job: Job, cycle: str) -> JobAdvice:
     answer = find_helpful_changes(policy, seen, view, possible_changes(job, view, seen))
     if answer.helpful:
         known = Forecast.objects.filter(job=job, lengths_known=True).exists()
-        return JobAdvice(tuple(_advice(each, known) for each in answer.helpful), answer.about_to_start)
+        return JobAdvice(tuple(_advice(each, known, seen) for each in answer.helpful), answer.about_to_start)
     why = messages.AboutToStart() if answer.about_to_start else messages.NothingHelps(list(answer.tried))
-    return JobAdvice((), answer.about_to_start, why.data())
+    return JobAdvice((), answer.about_to_start, in_units_of_lab(why, seen).data())
 
 
 def _waiting_job(seen: Snapshot, job: Job) -> types.Job | None:
     return next((each for each in seen.jobs if each.id == str(job.pk) and each.waiting), None)
 
 
-def _advice(found: HelpfulChange, lengths_known: bool) -> Advice:
+def _advice(found: HelpfulChange, lengths_known: bool, seen: Snapshot) -> Advice:
+    message = in_units_of_lab(found.message(lengths_known=lengths_known), seen)
     low, high = (found.low, found.high) if lengths_known or found.starts_now else (None, None)
     return Advice(
-        found.change.key, found.message(lengths_known=lengths_known).data(), found.starts_now, low, high,
+        found.change.key, message.data(), found.starts_now, low, high,
         _changed_fields(found.change), urlencode(_form_fields(found.change)),
     )  # fmt: skip
 
@@ -199,10 +202,10 @@ def make_change(user: User, job: Job, key: str) -> Job:
     if found is None:
         raise Refused("This change is not available for the job. Request the list of changes again.", field="change")
     with transaction.atomic():
-        return _requeue(user, lifecycle.get_locked(job.pk), found)
+        return _requeue(user, lifecycle.get_locked(job.pk), found, in_units_of_lab(found.message, seen))
 
 
-def _requeue(user: User, job: Job, found: ProposedChange) -> Job:
+def _requeue(user: User, job: Job, found: ProposedChange, message: Message) -> Job:
     if job.state != JobState.QUEUED or job.intent != Job.Intent.RUN:
         raise Refused(NO_LONGER_WAITING, "conflict")
     if job.attempts.exists():
@@ -217,5 +220,5 @@ def _requeue(user: User, job: Job, found: ProposedChange) -> Job:
     changed = services.submit(user, job.project, asked, copied_from=job)
     changed.submitted_at = job.submitted_at
     changed.save(update_fields=["submitted_at"])
-    lifecycle.record(changed, messages.Requeued(job.pk, found.message), user)
+    lifecycle.record(changed, messages.Requeued(job.pk, message), user)
     return changed

@@ -84,6 +84,12 @@ class InCpuSlots(Message):
     reason: Message
 
 
+def in_units_of_lab(message: Message, seen: Snapshot) -> Message:
+    """Return the message as this lab reads it: in CPU slots where there are no GPUs."""
+    kinds = {node.kind for node in seen.nodes} - {""}
+    return InCpuSlots(message) if kinds == {CPU_SLOT_MODEL} else message
+
+
 @dataclass
 class CycleResult:
     """What a scheduling cycle did."""
@@ -195,8 +201,7 @@ def _decide_and_apply(epoch: int, now: datetime, began: float, history: History 
         reasons = {int(job): reason for job, reason in plan.reasons.items()}
         for job, why in result.applied.dropped.items():
             reasons.setdefault(job, NotStarted(why))
-    if {node.kind for node in result.seen.nodes} - {""} == {CPU_SLOT_MODEL}:
-        reasons = {job: InCpuSlots(reason) for job, reason in reasons.items()}
+    reasons = {job: in_units_of_lab(reason, result.seen) for job, reason in reasons.items()}
     reasons_changed = _update_reasons(result.seen, reasons)
     result.waiting = len(reasons)
     _record(result, config, epoch, began, reasons_changed)

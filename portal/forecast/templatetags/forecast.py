@@ -9,6 +9,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from portal.cluster.slots import lab_noun
 from portal.forecast import services, words
 from portal.forecast.models import Forecast
 from portal.forecast.services import ForecastText
@@ -26,6 +27,7 @@ def waiting_card(job: Job) -> dict[str, Any]:
         "forecast": services.describe(row),
         "measured": services.reliability_of(row),
         "now": timezone.now(),
+        "unit": lab_noun(),
     }
 
 

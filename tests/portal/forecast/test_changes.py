@@ -12,7 +12,8 @@ from django.test import Client
 from django.utils import timezone
 
 from portal.accounts.models import Limit, User
-from portal.cluster.models import Environment, NodeEnvironment
+from portal.cluster.models import Environment, Gpu, NodeEnvironment
+from portal.cluster.slots import CPU_SLOT_MODEL
 from portal.forecast import advice, changes
 from portal.forecast.messages import AdviceBusy
 from portal.forecast.models import Forecast
@@ -27,6 +28,7 @@ from tests.examples import examples
 from tests.portal.api_client import Script
 from tests.portal.control_world import gpus_of, heartbeat, project_of, queue, ready_node, run_agents, turn
 from tests.portal.jobs_world import make_environment, make_user
+from tests.portal.pages import one_line
 
 pytestmark = pytest.mark.django_db
 POLICIES = [
@@ -76,7 +78,7 @@ class TestWhateverThePolicy:
         job = queue(4, launcher="command")
         turn()
         offer = keys(job)["gpus-2"]
-        assert offer.sentence == "With 2 GPUs instead of 4 it starts now."
+        assert offer.sentence == "With 2 CPU slots instead of 4 it starts now."
         assert offer.starts_now and offer.differs == {"min_gpus": 2, "max_gpus": 2}
         assert gpus_of(do(job, "gpus-2")) == 2
         job.refresh_from_db()
@@ -94,7 +96,7 @@ class TestWhateverThePolicy:
             assert "elastic" not in keys(job)
             return
         offer = keys(job)["elastic"]
-        assert offer.sentence == "As an elastic job with 1 to 4 GPUs it starts now."
+        assert offer.sentence == "As an elastic job with 1 to 4 CPU slots it starts now."
         changed = do(job, "elastic")
         assert (changed.elastic, changed.min_gpus, changed.max_gpus) == (True, 1, 4)
         assert gpus_of(changed) >= 1
@@ -228,6 +230,20 @@ class TestWhichChanges:
         answer = Script(job.submitted_by).get(f"jobs/{job.pk}/forecast/changes/").json()["advice"]
         assert [each["high_seconds"] for each in answer] == [each.high_seconds for each in offer.values()]
 
+    @pytest.mark.parametrize("unit", ["GPU", CPU_SLOT_MODEL])
+    def test_it_is_in_the_units_of_the_lab(self, unit: str) -> None:
+        switch_policy(None, "fifo", {})
+        half_free()
+        if unit == "GPU":
+            Gpu.objects.update(kind=Gpu.Kind.CUDA, model="NVIDIA A40")
+        job = queue(4)
+        assert keys(job)["gpus-2"].sentence == f"With 2 {unit}s instead of 4 it starts now."
+        turn()
+        page = Client()
+        page.force_login(alice())
+        text = one_line(page.get(f"/jobs/{job.pk}/").content.decode())
+        assert f"Try fewer {unit}s, a shorter time limit" in text
+
     def test_a_limit_is_about_the_changed_job_as_well(self) -> None:
         switch_policy(None, "fifo", {})
         half_free(gpus=8, held=2)
@@ -266,7 +282,7 @@ class TestChanging:
         turn()
         assert (gpus_of(changed), gpus_of(behind)) == (2, 0)
         assert (
-            f"the place of job {job.pk} in the queue, with 2 GPUs instead of 4"
+            f"the place of job {job.pk} in the queue, with 2 CPU slots instead of 4"
             in changed.events.get(kind="requeued").sentence
         )
 
@@ -339,7 +355,7 @@ class TestPagesAndApi:
         client = self.browser(alice())
         part = client.get(f"/jobs/{job.pk}/help", headers={"HX-Request": "true"})
         text = part.content.decode()
-        assert "With 2 GPUs instead of 4 it starts now." in text and "<html" not in text
+        assert "With 2 CPU slots instead of 4 it starts now." in text and "<html" not in text
         edition = text.partition("edition=")[2][:16]
         assert client.get(f"/jobs/{job.pk}/help?edition={edition}", headers={"HX-Request": "true"}).status_code == 204
         assert "<html" in client.get(f"/jobs/{job.pk}/help").content.decode()
@@ -363,7 +379,7 @@ class TestPagesAndApi:
         victor = make_user("victor")
         Membership.objects.create(project=job.project, user=victor, role=Membership.Role.VIEWER)
         text = self.browser(victor).get(f"/jobs/{job.pk}/help").content.decode()
-        assert "With 2 GPUs instead of 4 it starts now." in text
+        assert "With 2 CPU slots instead of 4 it starts now." in text
         assert "Change and requeue" not in text and "Duplicate" not in text
 
     def test_duplicate_and_edit_begins_with_the_change(self) -> None:
