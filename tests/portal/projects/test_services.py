@@ -245,7 +245,7 @@ def test_a_notebook_becomes_a_script(project: Project, alice: User) -> None:
     notebook = '{"cells": [' + cells + '], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}'
     version = services.store_code(alice, project, script(notebook, "my first.ipynb"))
     text = store.read_file(version, "my first.py", 10_000).decode()
-    assert "# !pip install x\nprint(1)\n" in text and "subprocess.run(['bash', '-c', 'ls'])" in text
+    assert "# !pip install x\nprint(1)\n" in text and "subprocess.run(['bash', '-c', 'ls'], check=True)" in text
     assert version.guess["entry"] == "my first.py"
 
 
