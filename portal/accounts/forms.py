@@ -127,9 +127,7 @@ class MembersForm(forms.Form):
 
 
 class LimitForm(forms.Form):
-    max_gpus = forms.IntegerField(
-        min_value=0, max_value=100_000, required=False, label="GPUs at once", help_text="Empty: no limit."
-    )
+    max_gpus = forms.IntegerField(min_value=0, max_value=100_000, required=False, help_text="Empty: no limit.")
     max_queued = forms.IntegerField(
         min_value=0,
         max_value=1_000_000,
@@ -139,7 +137,6 @@ class LimitForm(forms.Form):
     )
     soft = forms.BooleanField(
         required=False,
-        label="More GPUs than the limit while no one else needs them",
         help_text="Only for jobs that are elastic or can restart from a checkpoint; they are the first to lose them.",
     )
     weight = forms.FloatField(
@@ -148,13 +145,19 @@ class LimitForm(forms.Form):
         initial=1,
         required=False,
         widget=forms.NumberInput(attrs={"step": "any"}),
-        help_text="For policies with fair sharing: a weight of 2 gets twice the GPUs of a weight of 1.",
+        help_text="For policies with fair sharing: a weight of 2 gets twice as much as a weight of 1.",
     )
     premium = forms.BooleanField(
         required=False,
         label="May submit premium jobs",
         help_text="Premium jobs are the last to wait for other jobs or to be stopped for them.",
     )
+
+    def __init__(self, *args: Any, unit: str = "GPU", **options: Any) -> None:
+        """``unit`` is what the lab has: GPUs, or CPU slots."""
+        super().__init__(*args, **options)
+        self.fields["max_gpus"].label = f"{unit}s at once"
+        self.fields["soft"].label = f"More {unit}s than the limit while no one else needs them"
 
     def clean_weight(self) -> float:
         return self.cleaned_data["weight"] or 1.0

@@ -10,6 +10,7 @@ from portal.accounts.forms import LimitForm
 from portal.accounts.limits import limit_of, set_limit
 from portal.accounts.models import User
 from portal.accounts.permissions import admin_required, signed_in
+from portal.cluster.slots import lab_noun
 from portal.jobs.limits import all_limits_with_usage, usage_together
 
 
@@ -49,11 +50,12 @@ def limit_group(request: HttpRequest, pk: int) -> HttpResponse:
 def _edit_limit(request: HttpRequest, owner: User | Group, name: str, user_ids: list[int]) -> HttpResponse:
     now = limit_of(owner)
     initial = {name: getattr(now, name) for name in LimitForm.base_fields} if now else {}
-    form = LimitForm(request.POST if request.method == "POST" else None, initial=initial)
+    unit = lab_noun()
+    form = LimitForm(request.POST if request.method == "POST" else None, initial=initial, unit=unit)
     if request.method == "POST" and form.is_valid():
         set_limit(signed_in(request), owner, **form.cleaned_data)
         messages.success(
-            request, f"The limit of {name} is saved. It applies from now on; running jobs keep their GPUs."
+            request, f"The limit of {name} is saved. It applies from now on; running jobs keep their {unit}s."
         )
         return redirect("jobs:limits")
     context = {

@@ -3,6 +3,7 @@
 from typing import Any
 
 from portal.cluster.models import Environment
+from portal.cluster.slots import lab_noun
 from portal.jobs.models import Job
 from portal.projects import inspection
 from portal.projects.models import CodeVersion
@@ -31,7 +32,7 @@ def _idle_gpus(code: CodeVersion, launcher: str, entry: str, gpus: int) -> list[
         )
     elif entry.split(" ", 1)[0].rpartition("/")[2].startswith("python"):
         others = "the other would be" if gpus == 2 else f"the other {gpus - 1} would be"
-        text = f"This code uses one GPU, as far as it shows: {others} idle. Ask for 1."
+        text = f"This code uses one {lab_noun()}, as far as it shows: {others} idle. Ask for 1."
     else:
         return []
     return [{"code": "idle-gpus", "path": "", "line": 0, "text": text}]

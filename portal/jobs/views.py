@@ -72,7 +72,6 @@ def home(request: HttpRequest) -> HttpResponse:
         "nodes": nodes,
         "gpus_total": len(gpus),
         "gpus_busy": sum(holder(gpu) is not None for gpu in gpus),
-        "is_cpu": bool(gpus) and all(gpu.kind == "cpu" for gpu in gpus),
         "nodes_online": sum(is_online(node) for node in nodes),
         "waiting": Job.objects.filter(state=JobState.QUEUED).count(),
         "preparing": [place for node in nodes for place in node.environments.all() if place.state != "ready"],

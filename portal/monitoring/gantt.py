@@ -12,6 +12,7 @@ from django.utils.safestring import SafeString, mark_safe
 
 from portal.charts import LETTER_WIDTH, SIZES, TONES, Size, time_ticks
 from portal.cluster.models import Gpu
+from portal.cluster.slots import noun
 from portal.monitoring.visibility import Span
 
 TOP, LEFT, RIGHT = 22, 34, 8  # margins in pixels
@@ -37,14 +38,14 @@ def draw(gpus: Sequence[Gpu], spans: Sequence[Span], since: datetime, until: dat
     by_gpu: dict[int, list[Span]] = {gpu.pk: [] for gpu in gpus}
     for span in spans:
         by_gpu[span.gpu].append(span)
-    pictures = []
+    pictures, word = [], noun({gpu.kind for gpu in gpus})
     for size in SIZES:
         frame = Frame(size, since, until)
         body, height = _lanes(frame, gpus, by_gpu)
         ticks = "".join(_ticks(frame, height))
         pictures.append(
             f'<svg class="chart-picture {size.css}" viewBox="0 0 {size.width} {height}" role="group"'
-            f' aria-label="Who held which GPU">{ticks}{body}</svg>'
+            f' aria-label="Who held which {word}">{ticks}{body}</svg>'
         )
     return mark_safe("".join(pictures))  # noqa: S308  # every text in it went through escape()
 

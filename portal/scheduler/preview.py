@@ -21,6 +21,7 @@ from portal.accounts.models import User
 from portal.refused import Refused
 from portal.scheduler import services
 from portal.scheduler import snapshot as snapshots
+from portal.scheduler.cycle import in_units_of_lab
 from portal.scheduler.failures import violation_sentences
 from portal.scheduler.models import SchedulerConfig
 from portal.scheduler.recording import sha256_of
@@ -101,7 +102,8 @@ def compute(key: str, params: Mapping[str, Any], *, etas: bool = True) -> Previe
         plan, rest = run_with_timeout(DECISION_SECONDS, lambda: _settled_plan(policy, fresh))
     except PolicyFailedError as error:
         return replace(preview, wrong=str(error))
-    preview = replace(preview, changes=changes(seen, _placements(rest), plan.reasons))
+    reasons = {job: in_units_of_lab(reason, seen) for job, reason in plan.reasons.items()}
+    preview = replace(preview, changes=changes(seen, _placements(rest), reasons))
     try:
         present = registry.build(config.policy, config.params)
         plan, rest = run_with_timeout(DECISION_SECONDS, lambda: _settled_plan(present, seen))

@@ -248,7 +248,7 @@ def _row(change: JobChange, job: Job, found: preview.Preview, names: dict[str, s
 
 
 def _placement(where: Placement, names: dict[str, str]) -> str:
-    return ", ".join(f"{gpus} on {names.get(node, node)}" for node, gpus in sorted(where.items())) or "no GPUs"
+    return ", ".join(f"{gpus} on {names.get(node, node)}" for node, gpus in sorted(where.items())) or "none"
 
 
 def _times(now: float, *seconds: float | None) -> list[tuple[datetime | None, bool]]:

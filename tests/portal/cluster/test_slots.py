@@ -1,11 +1,13 @@
 """A CPU slot is never called a GPU, and one is not several."""
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.test import Client
 from django.utils import timezone
 
+from portal.accounts.models import Limit
 from portal.cluster.models import Gpu
 from portal.cluster.slots import counted, in_cpu_slots, lab_noun, noun
 from portal.jobs.models import Allocation
@@ -15,7 +17,7 @@ from portal.jobs.whereabouts import held_by_node, held_now
 from portal.scheduler.availability import Nodes, why_blocked
 from portal.sentences import sentence_of
 from tests.portal import jobs_world as world
-from tests.portal.control_world import queue, ready_node
+from tests.portal.control_world import queue, ready_node, turn
 from tests.portal.jobs_world import make_node
 from tests.portal.pages import compact, one_line
 
@@ -143,3 +145,36 @@ def test_gpus_that_come_back_to_a_job_are_counted_once() -> None:
         Allocation.objects.create(gpu=gpu, attempt=attempt, container=part)
     assert held_by_node(attempt) == [("a", "3 GPUs")]
     assert held_now(attempt) == "2 GPUs"
+
+
+ALLOWED = {
+    "Schedulearn: share the lab's GPUs in the browser",
+    "GPUs",  # the section, in the navigation
+    "GPUs · Schedulearn",
+    "About GPUs",
+}
+TEXT = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>", re.DOTALL)
+LABEL = re.compile(r'(?:aria-label|title|data-label|placeholder)="([^"]*)"')
+
+
+@pytest.mark.django_db
+def test_no_page_about_jobs_and_machines_calls_a_cpu_slot_a_gpu() -> None:
+    ready_node("a", 3)
+    runs, waits = queue(2), queue(3)
+    turn()
+    admin = runs.submitted_by
+    admin.is_staff = True
+    admin.save()
+    Limit.objects.create(user=admin, max_gpus=2)
+    client = Client()
+    client.force_login(admin)
+    paths = ["/", "/jobs/", "/jobs/new", f"/jobs/{runs.pk}/", f"/jobs/{waits.pk}/", f"/jobs/{waits.pk}/help"]
+    paths += ["/gpus/", "/gpus/timeline/", "/nodes/", "/reservations/", "/admin/", "/admin/limits/", "/admin/nodes/"]
+    paths += [f"/admin/limits/users/{admin.pk}/", "/admin/policy/preview/?policy=srjf", "/accounts/profile/"]
+    for path in paths:
+        answer = client.get(path)
+        assert answer.status_code == 200, path
+        html = answer.content.decode()
+        shown = {one_line(text).strip() for text in (*TEXT.sub("\n", html).split("\n\n"), *LABEL.findall(html))}
+        wrong = {text for text in shown if re.search(r"\bGPUs?\b(?!-)", text)} - ALLOWED
+        assert not wrong, (path, wrong)

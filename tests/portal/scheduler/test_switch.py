@@ -113,7 +113,7 @@ def test_the_page_shows_it_with_links_and_in_words(client: Client) -> None:
     services.switch_policy(None, "fifo", {})
     page = one_line(client.get("/admin/policy/preview/?policy=elastic_fifo").content.decode())
     assert f'href="/jobs/{runs.pk}/"' in page and f'href="/jobs/{waits.pk}/"' in page
-    assert "3 on alpha → 1 on alpha" in page and "no GPUs → 2 on alpha" in page
+    assert "3 on alpha → 1 on alpha" in page and "none → 2 on alpha" in page
     assert "No running job is stopped; 1 is resized or moved." in page
     assert 'name="ticket"' in page
 
