@@ -6,85 +6,33 @@ The same program has two sizes:
 * lab: ``DATABASE_URL=postgres://...`` and ``REDIS_URL=redis://...``, with separate processes.
 """
 
-import ipaddress
 import os
 import secrets
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import urlsplit
 
-import dj_database_url
 from csp.constants import NONCE, NONE, SELF
 from django.core.exceptions import ImproperlyConfigured
 
+from portal.environ import (
+    check_redis,
+    database_of,
+    env_address,
+    env_bool,
+    env_choice,
+    env_class,
+    env_int,
+    env_list,
+    env_log_level,
+    env_network,
+    env_origins,
+    env_secret,
+    env_site,
+    env_zone,
+)
+
 BASE_DIR = Path(__file__).resolve().parent.parent
-
-
-def env_bool(name: str, default: bool) -> bool:
-    value = os.environ.get(name, "")
-    known = {"": default, "true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-    if value.lower() not in known:
-        raise ImproperlyConfigured(f"{name} must be true or false, not {value!r}.")
-    return known[value.lower()]
-
-
-def env_int(name: str, default: int, minimum: int, maximum: int) -> int:
-    value = os.environ.get(name, "") or str(default)
-    if not value.isdecimal() or not minimum <= int(value) <= maximum:
-        raise ImproperlyConfigured(f"{name} must be a whole number from {minimum} to {maximum}, not {value!r}.")
-    return int(value)
-
-
-def env_network(name: str, default: str, max_prefix: int) -> ipaddress.IPv4Network:
-    """Return a private IPv4 network with a prefix of at most ``max_prefix`` bits."""
-    value = os.environ.get(name) or default
-    try:
-        network = ipaddress.IPv4Network(value)
-        known = network.is_private and network.prefixlen <= max_prefix
-    except ValueError:
-        known = False
-    if not known:
-        raise ImproperlyConfigured(
-            f"{name} must be a private network like {default}, at least a /{max_prefix}, not {value!r}."
-        )
-    return network
-
-
-def env_choice(name: str, *known: str) -> str:
-    """Return one of ``known``, of which the first is the default."""
-    value = os.environ.get(name, "") or known[0]
-    if value not in known:
-        raise ImproperlyConfigured(f"{name} must be one of {', '.join(known)}, not {value!r}.")
-    return value
-
-
-def env_list(name: str) -> list[str]:
-    return [part.strip() for part in os.environ.get(name, "").split(",") if part.strip()]
-
-
-def env_secret(name: str) -> str:
-    """Return the variable, or the content of the file that NAME_FILE points to."""
-    path = os.environ.get(f"{name}_FILE")
-    if not path:
-        return os.environ.get(name, "")
-    try:
-        return Path(path).read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ImproperlyConfigured(f"{name}_FILE ({path}) cannot be read: {error}.") from error
-
-
-def env_site(name: str, default: str) -> str:
-    """Return a URL with http or https and without a slash at its end, to which paths are appended."""
-    value = (os.environ.get(name) or default).rstrip("/")
-    try:
-        parts = urlsplit(value)
-        known = parts.scheme in ("http", "https") and parts.hostname and not parts.path and not parts.query
-    except ValueError:
-        known = False
-    if not known:
-        raise ImproperlyConfigured(f"{name} must be like https://schedulearn.example.org, not {value!r}.")
-    return value
 
 
 DATA_NAMES = frozenset({"secret_key", "db.sqlite3", "code", "logs", "log", "agent", "outputs"})
@@ -93,8 +41,8 @@ DATA_NAMES = frozenset({"secret_key", "db.sqlite3", "code", "logs", "log", "agen
 
 def make_home(path: Path) -> Path:
     """Return the data folder, closed to other users of the machine: it holds everyone's files and the portal's keys."""
-    path = path.expanduser().resolve()
     try:
+        path = path.expanduser().resolve()
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         info, names = path.stat(), {each.name for each in path.iterdir()}
         if info.st_mode & 0o007 and info.st_uid == os.geteuid() and (not names or names & DATA_NAMES):
@@ -103,6 +51,14 @@ def make_home(path: Path) -> Path:
         raise ImproperlyConfigured(
             f"SCHEDULEARN_HOME ({path}) cannot be created: {error.strerror}. Choose a folder that you may write to."
         ) from error
+    except RuntimeError as error:  # no such user
+        raise ImproperlyConfigured(
+            f"SCHEDULEARN_HOME ({path}) begins with the home of a user who does not exist. Write the whole path."
+        ) from error
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise ImproperlyConfigured(
+            f"SCHEDULEARN_HOME ({path}) cannot be written to. Choose a folder that you may write to."
+        )
     if path.stat().st_mode & 0o007:
         raise ImproperlyConfigured(
             f"SCHEDULEARN_HOME ({path}) can be entered by every user of this machine. Close it (chmod o= {path}), or choose "
@@ -142,12 +98,13 @@ REDIS_URL = env_secret("REDIS_URL")
 LAB = bool(DATABASE_URL)
 """True in the lab size, with PostgreSQL and Redis."""
 
-if LAB and not DATABASE_URL.startswith(("postgres://", "postgresql://")):
-    raise ImproperlyConfigured("DATABASE_URL must start with postgres://. Leave it empty to use SQLite.")
 if bool(REDIS_URL) != LAB:
     raise ImproperlyConfigured(
         "Set DATABASE_URL and REDIS_URL together (the lab size), or neither (one machine with SQLite)."
     )
+
+if LAB:
+    check_redis(REDIS_URL)
 
 DEMO = env_bool("SCHEDULEARN_DEMO", False)
 """True for a demo lab, which every page shows: set by ``manage.py demo`` for the folder it creates."""
@@ -175,7 +132,7 @@ SITE_URL = env_site("SITE_URL", f"http://localhost:{PORT}")
 ALLOWED_HOSTS = env_list("ALLOWED_HOSTS") or ["localhost", "127.0.0.1", "[::1]"]
 if LAB and "*" in ALLOWED_HOSTS:
     raise ImproperlyConfigured("ALLOWED_HOSTS must name the hosts that users enter, not '*'.")
-CSRF_TRUSTED_ORIGINS = env_list("CSRF_TRUSTED_ORIGINS") or ([SITE_URL] if SITE_URL.startswith("https://") else [])
+CSRF_TRUSTED_ORIGINS = env_origins("CSRF_TRUSTED_ORIGINS") or ([SITE_URL] if SITE_URL.startswith("https://") else [])
 BEHIND_PROXY = env_bool("BEHIND_PROXY", False)
 """True behind a reverse proxy that sets X-Forwarded-Proto and X-Forwarded-For."""
 
@@ -260,7 +217,7 @@ TEMPLATES = [
 ]
 
 if LAB:
-    DATABASES = {"default": dj_database_url.parse(DATABASE_URL)}
+    DATABASES = {"default": database_of(DATABASE_URL)}
     DATABASES["default"]["OPTIONS"] = {
         # Persistent connections notice within seconds when the machine of the server is gone.
         "connect_timeout": 10,
@@ -299,7 +256,7 @@ use twelve more connections, live logs one."""
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 LANGUAGE_CODE = "en"
-TIME_ZONE = os.environ.get("TIME_ZONE") or "UTC"
+TIME_ZONE = env_zone("TIME_ZONE", "UTC")
 USE_I18N = True
 USE_TZ = True
 
@@ -308,13 +265,13 @@ STATIC_ROOT = None  # nothing to collect: WhiteNoise serves the folders as they 
 STATICFILES_DIRS = [BASE_DIR / "static"]
 WHITENOISE_USE_FINDERS = True
 
-EMAIL_BACKEND = os.environ.get("EMAIL_BACKEND") or "django.core.mail.backends.console.EmailBackend"
+EMAIL_BACKEND = env_class("EMAIL_BACKEND", "django.core.mail.backends.console.EmailBackend")
 EMAIL_HOST = os.environ.get("EMAIL_HOST", "localhost")
 EMAIL_PORT = env_int("EMAIL_PORT", 25, 1, 65535)
 EMAIL_HOST_USER = os.environ.get("EMAIL_HOST_USER", "")
 EMAIL_HOST_PASSWORD = env_secret("EMAIL_HOST_PASSWORD")
 EMAIL_USE_TLS = env_bool("EMAIL_USE_TLS", False)
-DEFAULT_FROM_EMAIL = os.environ.get("DEFAULT_FROM_EMAIL", "schedulearn@localhost")
+DEFAULT_FROM_EMAIL = env_address("DEFAULT_FROM_EMAIL", "schedulearn@localhost")
 
 CELERY_BROKER_URL = REDIS_URL or "memory://"
 CELERY_TASK_ALWAYS_EAGER = not LAB
@@ -463,7 +420,7 @@ LOGGING = {
     "disable_existing_loggers": False,
     "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
-    "root": {"handlers": ["console"], "level": os.environ.get("LOG_LEVEL", "INFO")},
+    "root": {"handlers": ["console"], "level": env_log_level("LOG_LEVEL", "INFO")},
     "loggers": {
         "django.request": {"level": "ERROR"},
         "axes": {"level": "WARNING"},

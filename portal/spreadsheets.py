@@ -13,6 +13,7 @@ def csv_response(name: str, rows: Iterable[Sequence[Cell]]) -> HttpResponse:
     response = HttpResponse(content_type="text/csv; charset=utf-8")
     response["Content-Disposition"] = f'attachment; filename="{name}.csv"'
     response["Cache-Control"] = "no-store"
+    response.write("\N{BYTE ORDER MARK}")  # without it Excel takes UTF-8 for an old code page
     writer = csv.writer(response)
     writer.writerows([_escape_formula(cell) for cell in row] for row in rows)
     return response

@@ -23,9 +23,19 @@ from portal.refused import Refused
 PAGE_SIZE = 50
 
 
-class Users(AdminOnly, ListView):
-    template_name = "accounts/admin_users.html"
+class PagedList(ListView):
+    """A list that shows its last page for a number beyond it, and the first for no number, as all lists do."""
+
     paginate_by = PAGE_SIZE
+
+    def paginate_queryset(self, queryset: Any, page_size: int) -> Any:
+        paginator = Paginator(queryset, page_size)
+        page = paginator.get_page(self.request.GET.get("page"))
+        return paginator, page, page.object_list, page.has_other_pages()
+
+
+class Users(AdminOnly, PagedList):
+    template_name = "accounts/admin_users.html"
 
     def get_queryset(self) -> QuerySet[User]:
         users = User.objects.order_by("username").prefetch_related("groups")
@@ -77,9 +87,8 @@ def user_reset_link(request: HttpRequest, pk: int) -> HttpResponse:
     return render(request, "accounts/admin_reset_link.html", {"person": user, "link": link})
 
 
-class Groups(AdminOnly, ListView):
+class Groups(AdminOnly, PagedList):
     template_name = "accounts/admin_groups.html"
-    paginate_by = PAGE_SIZE
     queryset = Group.objects.annotate(members=Count("user")).order_by("name")
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
@@ -147,9 +156,8 @@ def revoke_invite(request: HttpRequest, pk: int) -> HttpResponse:
     return redirect("accounts:invites")
 
 
-class Audit(AdminOnly, ListView):
+class Audit(AdminOnly, PagedList):
     template_name = "accounts/admin_audit.html"
-    paginate_by = PAGE_SIZE
 
     def get_queryset(self) -> QuerySet[AuditEntry]:
         rows = AuditEntry.objects.select_related("actor")

@@ -12,17 +12,28 @@ from portal.usage.reports import GROUPINGS, UsageFilter
 
 DEFAULT_DAYS = 30
 MAX_DAYS = 3660
+EARLIEST, LATEST = date(2000, 1, 1), date(2200, 1, 1)
+"""No lab has data outside; days near the limits of the calendar have no midnight in some time zones."""
+
+
+class DayField(forms.DateField):
+    """A day within the years that a report may be about."""
+
+    widget = forms.DateInput(attrs={"type": "date", "min": EARLIEST, "max": LATEST}, format="%Y-%m-%d")
+
+    def clean(self, value: Any) -> Any:
+        """Read the day. Raises ValidationError for one that no report may be about."""
+        day = super().clean(value)
+        if day is not None and not EARLIEST <= day <= LATEST:
+            raise forms.ValidationError(f"Choose a day from {EARLIEST} to {LATEST}.")
+        return day
 
 
 class WindowForm(forms.Form):
     """Whole days, both included. The default is the last thirty days."""
 
-    since = forms.DateField(
-        required=False, label="From", widget=forms.DateInput(attrs={"type": "date"}, format="%Y-%m-%d")
-    )
-    until = forms.DateField(
-        required=False, label="To", widget=forms.DateInput(attrs={"type": "date"}, format="%Y-%m-%d")
-    )
+    since = DayField(required=False, label="From")
+    until = DayField(required=False, label="To")
 
     def __init__(self, data: Any, *, today: date) -> None:
         self.today = today

@@ -252,7 +252,7 @@ def test_curves_of_jobs_that_one_may_not_see_are_not_drawn(job: Job, container: 
 
 def test_all_points_as_csv(job: Job, container: Container, alice: Client) -> None:
     send(container, line("metric", 5, name="=2+2", value=0.75))
-    rows = alice.get(reverse("jobs:metrics", args=[job.pk])).content.decode().splitlines()
+    rows = alice.get(reverse("jobs:metrics", args=[job.pk])).content.decode("utf-8-sig").splitlines()
     assert rows[0] == "attempt,at,step,name,value"
     assert rows[1].startswith("1,20") and rows[1].endswith(",5,'=2+2,0.75")
 

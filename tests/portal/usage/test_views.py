@@ -43,7 +43,7 @@ def browse(client: Client) -> Callable[..., Any]:
 
 
 def table(response: Any) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(response.content.decode())))
+    return list(csv.DictReader(io.StringIO(response.content.decode("utf-8-sig"))))
 
 
 def test_a_member_reads_the_same_line_as_the_admin(lab: month.Month, browse: Callable[..., Any]) -> None:
@@ -90,6 +90,38 @@ def test_months_are_ones_own_but_for_a_project_one_is_in(lab: month.Month, brows
 
     digits = f"project={lab.projects[0].pk}"
     assert 0 < held("bob", "") < held("bob", digits) == held("alice", digits) < held("alice", "")
+
+
+@pytest.mark.parametrize("page", ["/usage/", "/usage/ledger/", "/usage/usage.csv", "/usage/ledger.csv"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "until=0001-01-01",
+        "since=0001-01-01&until=0001-01-02",
+        "since=1999-12-31",
+        "until=9999-12-31",
+        "since=2200-01-02",
+        "since=10000-01-01",
+        "since=2026-02-30",
+        "since=1e3",
+    ],
+)
+def test_a_day_that_no_report_is_about_is_refused_with_a_sentence(
+    browse: Callable[..., Any], page: str, query: str
+) -> None:
+    user = make_user("bob")
+    seen = browse(user, f"{page}?{query}")
+    assert seen.status_code == 400 and (
+        "Choose a day from 2000-01-01" in seen.text or "Enter a valid date" in seen.text
+    )
+    for address in (f"/api/v1/usage/?{query}", f"/api/v1/ledger/?{query}"):
+        refused = browse(user, address)
+        assert refused.status_code == 400 and set(refused.json()["error"]["fields"]) <= {"since", "until"}
+
+
+def test_files_are_read_as_utf_8_by_spreadsheets(lab: month.Month, browse: Callable[..., Any]) -> None:
+    for name in ("usage", "ledger"):
+        assert browse(lab.users["alice"], f"/usage/{name}.csv?{WINDOW}").content.startswith("\ufeff".encode())
 
 
 def test_another_users_project_or_person_cannot_be_requested(lab: month.Month, browse: Callable[..., Any]) -> None:
