@@ -6,7 +6,9 @@
 import difflib
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping
+from functools import cache
 from typing import IO, Any
 
 from django.core.exceptions import PermissionDenied as DjangoPermissionDenied
@@ -16,7 +18,10 @@ from drf_spectacular.utils import OpenApiResponse, inline_serializer
 from rest_framework import exceptions, serializers, status
 from rest_framework.pagination import PageNumberPagination
 from rest_framework.parsers import JSONParser
+from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.settings import api_settings
+from rest_framework.utils.urls import replace_query_param
 
 from portal.refused import Refused
 
@@ -45,6 +50,81 @@ NOT_FOUND = "There is nothing here, or you may not see it."
 class Pages(PageNumberPagination):
     page_size_query_param = "page_size"
     max_page_size = 200
+
+
+class NewestFirst(Pages):
+    """Pages of rows whose ids fall. ``next`` goes on before the last row's id, so that no row comes twice for new ones.
+
+    A client that asks for a ``page`` by its number gets the links of numbered pages.
+    """
+
+    def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any] | None:
+        before = request.query_params.get("before", "")
+        self.numbered = self.page_query_param in request.query_params
+        if self.numbered and not before:
+            return super().paginate_queryset(queryset, request, view)
+        if self.numbered:
+            raise exceptions.ValidationError({"before": ["Send before or page, not both."]})
+        if before and not (before.isascii() and before.isdecimal() and len(before) < 19):
+            raise exceptions.ValidationError({"before": ["Send the id of the last row that you have."]})
+        self.here, size = request.build_absolute_uri(), self.get_page_size(request) or self.max_page_size
+        self.count = queryset.count()
+        rows = list((queryset.filter(pk__lt=int(before)) if before else queryset)[: size + 1])
+        self.last = rows[size - 1] if len(rows) > size else None
+        return rows[:size]
+
+    def get_next_link(self) -> str | None:
+        if self.numbered:
+            return super().get_next_link()
+        return replace_query_param(self.here, "before", self.last.pk) if self.last is not None else None
+
+    def get_paginated_response(self, data: Any) -> Response:
+        if self.numbered:
+            return super().get_paginated_response(data)
+        return Response({"count": self.count, "next": self.get_next_link(), "previous": None, "results": data})
+
+    def get_schema_operation_parameters(self, view: Any) -> list[dict[str, Any]]:
+        before = {
+            "name": "before",
+            "in": "query",
+            "required": False,
+            "description": "Only rows with a smaller id: those after the last one that you have. `next` uses it.",
+            "schema": {"type": "integer"},
+        }
+        return [*super().get_schema_operation_parameters(view), before]
+
+
+class KnownParameters:
+    """A mixin of every view: query parameters that the schema does not have for an operation are refused."""
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)  # type: ignore[misc]  # the view class comes after us
+        if not request.query_params or request.resolver_match is None or request.method == "OPTIONS":
+            return
+        method = "get" if request.method == "HEAD" else str(request.method).lower()
+        known = _known_parameters().get((method, _shape(f"/{request.resolver_match.route}")), frozenset())
+        unknown = set(request.query_params) - known - {str(api_settings.URL_FORMAT_OVERRIDE)}
+        if unknown:
+            raise exceptions.ValidationError({name: [_unknown(name, known, "parameter")] for name in sorted(unknown)})
+
+
+@cache
+def _known_parameters() -> dict[tuple[str, str], frozenset[str]]:
+    """Return the names of the query parameters of each operation, which its schema documents."""
+    from drf_spectacular.generators import SchemaGenerator  # noqa: PLC0415  # imports views, which are parsed by Json
+
+    return {
+        (method, _shape(path)): frozenset(
+            each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"
+        )
+        for path, operations in SchemaGenerator().get_schema(request=None, public=True)["paths"].items()
+        for method, operation in operations.items()
+    }
+
+
+def _shape(path: str) -> str:
+    """Return an address of the URL map or of the schema without the names of its variables."""
+    return re.sub(r"<[^>]*>|\{[^}]*\}", "{}", path)
 
 
 class TooLargeError(exceptions.APIException):
@@ -93,13 +173,14 @@ def _unknown_fields(asked: Any, data: Any, above: str = "") -> Iterator[tuple[st
                 yield from _unknown_fields(field, value, f"{above}{name}.")
             else:
                 names = [known for known, field in asked.fields.items() if not field.read_only]
-                yield f"{above}{name}", [_unknown_field(str(name), names)]
+                yield f"{above}{name}", [_unknown(str(name), names, "field")]
 
 
-def _unknown_field(name: str, names: Sequence[str]) -> str:
+def _unknown(name: str, names: Collection[str], kind: str) -> str:
     nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.8) or difflib.get_close_matches(name, names, 2, 0.5)
-    hint = f"Did you mean {' or '.join(nearest)}?" if nearest else f"There are: {', '.join(sorted(names))}."
-    return f"There is no field of this name. {hint}"
+    known = f"There are: {', '.join(sorted(names))}." if names else "There are none here."
+    hint = f"Did you mean {' or '.join(nearest)}?" if nearest else known
+    return f"There is no {kind} of this name. {hint}"
 
 
 def _refuse_constant(name: str) -> None:

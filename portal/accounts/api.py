@@ -18,7 +18,7 @@ from portal.accounts.limits import limits_for
 from portal.accounts.models import ApiToken
 from portal.accounts.permissions import signed_in
 from portal.accounts.serializers import IssuedTokenSerializer, MeSerializer, NewTokenSerializer, TokenSerializer
-from portal.rest import refusals, validated
+from portal.rest import KnownParameters, refusals, validated
 
 
 class TokenScheme(OpenApiAuthenticationExtension):
@@ -31,7 +31,7 @@ class TokenScheme(OpenApiAuthenticationExtension):
         return {"type": "http", "scheme": "bearer"}
 
 
-class Me(APIView):
+class Me(KnownParameters, APIView):
     @extend_schema(operation_id="me", tags=["me"], responses={200: MeSerializer, **refusals()})
     def get(self, request: Request) -> Response:
         """Return the user that this token belongs to."""
@@ -40,7 +40,7 @@ class Me(APIView):
         return Response(MeSerializer(user).data)
 
 
-class Tokens(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[ApiToken]):
+class Tokens(KnownParameters, mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[ApiToken]):
     """The user's own API tokens."""
 
     queryset = ApiToken.objects.none()

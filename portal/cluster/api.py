@@ -20,10 +20,10 @@ from portal.cluster.serializers import (
     NewReservationSerializer,
     ReservationSerializer,
 )
-from portal.rest import refusals, validated
+from portal.rest import KnownParameters, refusals, validated
 
 
-class Reservations(ViewSet):
+class Reservations(KnownParameters, ViewSet):
     """The reservations that are active or to come. All users may read them; admins create and cancel."""
 
     def get_permissions(self) -> list[Any]:
@@ -52,7 +52,7 @@ class Reservations(ViewSet):
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 
-class Environments(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[Environment]):
+class Environments(KnownParameters, mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[Environment]):
     """Curated sets of packages that jobs run in."""
 
     serializer_class = EnvironmentSerializer

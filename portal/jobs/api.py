@@ -34,7 +34,7 @@ from portal.jobs.word_lists import contains_all_words
 from portal.projects.inspecting import entries
 from portal.projects.models import CodeVersion, Project
 from portal.refused import Refused
-from portal.rest import refusals, validated
+from portal.rest import KnownParameters, NewestFirst, refusals, validated
 
 JobAction = Callable[[User, Job], Job]
 IDEMPOTENCY_KEY_HEADER = OpenApiParameter(
@@ -80,7 +80,8 @@ for _name in WORD_LISTS:
     JobFilter.base_filters[_name] = _word_filter(_name)
 
 
-class Jobs(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[Job]):
+class Jobs(KnownParameters, mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[Job]):
+    pagination_class = NewestFirst
     queryset = Job.objects.none()
     filterset_class = JobFilter
 
@@ -196,7 +197,7 @@ def _environment(key: str | None, guess: dict[str, Any]) -> Environment:
     return found
 
 
-class JobSubresource(GenericViewSet[Any]):
+class JobSubresource(KnownParameters, GenericViewSet[Any]):
     """The base of the endpoints under /jobs/{job}/: the response is 404 for a job that the user may not see."""
 
     @property

@@ -15,7 +15,7 @@ from portal.accounts.limits import set_limit, visible_limits
 from portal.accounts.models import User
 from portal.accounts.permissions import IsAdmin, signed_in
 from portal.jobs.limits import LimitWithUsage, limit_with_usage, with_usage
-from portal.rest import Pages, refusals, validated
+from portal.rest import KnownParameters, Pages, refusals, validated
 
 
 class OwnerLimitSerializer(serializers.Serializer[Any]):
@@ -62,7 +62,7 @@ class OwnerLimitsSerializer(serializers.Serializer[Any]):
     results = OwnerLimitSerializer(many=True)
 
 
-class Limits(ViewSet):
+class Limits(KnownParameters, ViewSet):
     def get_permissions(self) -> list[Any]:
         return [IsAdmin()] if self.request.method == "PUT" else [IsAuthenticated()]
 

@@ -19,7 +19,7 @@ from portal.monitoring import forms, series, visibility
 from portal.monitoring.node_serializers import GpuSerializer
 from portal.monitoring.series import Trace
 from portal.monitoring.visibility import Span
-from portal.rest import Pages, refusals
+from portal.rest import KnownParameters, Pages, refusals
 
 
 class GaugeSerializer(GpuSerializer):
@@ -111,7 +111,7 @@ def _readings(trace: Trace, gpus: "list[Gpu] | tuple[Gpu, ...]") -> dict[str, An
     }
 
 
-class Gauges(ViewSet):
+class Gauges(KnownParameters, ViewSet):
     """All users may see GPUs; the job that holds a GPU is shown to users who may see the job."""
 
     @extend_schema(

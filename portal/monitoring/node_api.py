@@ -17,7 +17,7 @@ from portal.cluster import quarantine, services
 from portal.cluster.models import LIVE_NODE, Gpu, Node
 from portal.jobs.occupancy import gpus_of, nodes_with_gpus, visible_holders
 from portal.monitoring.node_serializers import NodeSerializer
-from portal.rest import refusals
+from portal.rest import KnownParameters, refusals
 
 NodeAction = Callable[[User | None, Node], Node]
 
@@ -26,7 +26,7 @@ class JoinTokenSerializer(serializers.Serializer[Any]):
     token = serializers.CharField(help_text="For one new machine, for an hour. In this response only.")
 
 
-class Nodes(ViewSet):
+class Nodes(KnownParameters, ViewSet):
     """The nodes of the lab. There are few, so the list has no pages."""
 
     READING = ("list", "retrieve")

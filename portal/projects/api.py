@@ -34,7 +34,7 @@ from portal.projects.serializers import (
     UseExampleSerializer,
 )
 from portal.refused import Refused
-from portal.rest import Json, refusals, validated
+from portal.rest import Json, KnownParameters, refusals, validated
 
 
 class RawFile(BaseParser):
@@ -55,7 +55,9 @@ def with_role(projects: QuerySet[Project], request: Request) -> QuerySet[Project
     return projects.annotate(role=Subquery(mine[:1]))
 
 
-class Projects(mixins.ListModelMixin, mixins.RetrieveModelMixin, mixins.CreateModelMixin, GenericViewSet[Project]):
+class Projects(
+    KnownParameters, mixins.ListModelMixin, mixins.RetrieveModelMixin, mixins.CreateModelMixin, GenericViewSet[Project]
+):
     queryset = Project.objects.none()
     serializer_class = ProjectSerializer
     filterset_fields = {"name": ["exact", "icontains"]}
@@ -92,7 +94,7 @@ class Projects(mixins.ListModelMixin, mixins.RetrieveModelMixin, mixins.CreateMo
         return Response(self.get_serializer(project).data)
 
 
-class InProject(GenericViewSet[Any]):
+class InProject(KnownParameters, GenericViewSet[Any]):
     """The base of endpoints below /projects/{project}/. A project that the user may not see answers 404."""
 
     @property
@@ -262,7 +264,7 @@ def _is_raw(request: Request) -> bool:
     return request.content_type.partition(";")[0].strip() == RawFile.media_type
 
 
-class Gallery(ViewSet):
+class Gallery(KnownParameters, ViewSet):
     """The examples of the gallery."""
 
     @extend_schema(operation_id="gallery_list", responses={200: ExampleSerializer(many=True), **refusals()})

@@ -12,7 +12,7 @@ from rest_framework.views import APIView
 
 from portal.accounts.permissions import IsAdmin, signed_in
 from portal.refused import Refused
-from portal.rest import Pages, refusals, validated
+from portal.rest import KnownParameters, NewestFirst, Pages, refusals, validated
 from portal.scheduler import preview, services
 from portal.scheduler.models import Cycle, Recording, SchedulerConfig
 from portal.scheduler.serializers import (
@@ -29,7 +29,7 @@ from portal.scheduler.serializers import (
 from scheduling import registry
 
 
-class Policy(APIView):
+class Policy(KnownParameters, APIView):
     def get_permissions(self) -> list[Any]:
         return [IsAdmin()] if self.request.method == "PUT" else [IsAuthenticated()]
 
@@ -57,7 +57,7 @@ class Policy(APIView):
         return Response(ConfigSerializer(config).data)
 
 
-class PolicyPreview(APIView):
+class PolicyPreview(KnownParameters, APIView):
     permission_classes = [IsAdmin]
 
     @extend_schema(
@@ -81,7 +81,7 @@ class PolicyPreview(APIView):
         return answer
 
 
-class PolicyUndo(APIView):
+class PolicyUndo(KnownParameters, APIView):
     permission_classes = [IsAdmin]
 
     @extend_schema(
@@ -98,18 +98,20 @@ class PolicyUndo(APIView):
 
 
 @extend_schema(tags=["policy"])
-class PolicyHistory(mixins.ListModelMixin, viewsets.GenericViewSet[SchedulerConfig]):
+class PolicyHistory(KnownParameters, mixins.ListModelMixin, viewsets.GenericViewSet[SchedulerConfig]):
     """All configurations, the one in force first."""
 
+    pagination_class = NewestFirst
     permission_classes = [IsAdmin]
     serializer_class = ConfigSerializer
     queryset = SchedulerConfig.objects.select_related("created_by")
 
 
 @extend_schema(tags=["policy"])
-class Cycles(mixins.ListModelMixin, viewsets.GenericViewSet[Cycle]):
+class Cycles(KnownParameters, mixins.ListModelMixin, viewsets.GenericViewSet[Cycle]):
     """Scheduling cycles that changed something or failed, the newest first."""
 
+    pagination_class = NewestFirst
     permission_classes = [IsAdmin]
     serializer_class = CycleSerializer
     queryset = Cycle.objects.select_related("config").annotate(
@@ -117,7 +119,7 @@ class Cycles(mixins.ListModelMixin, viewsets.GenericViewSet[Cycle]):
     )
 
 
-class Policies(APIView):
+class Policies(KnownParameters, APIView):
     @extend_schema(
         operation_id="policies_list", tags=["policy"], responses={200: PolicySerializer(many=True), **refusals()}
     )

@@ -11,7 +11,7 @@ from rest_framework.response import Response
 from rest_framework.viewsets import ViewSet
 
 from portal.accounts.permissions import signed_in
-from portal.rest import Pages, refusals
+from portal.rest import KnownParameters, Pages, refusals
 from portal.usage import reports, rollups
 from portal.usage.export import gpu_seconds
 from portal.usage.forms import UsageForm, WindowForm
@@ -108,7 +108,7 @@ def _require_valid(form: WindowForm) -> None:
         raise serializers.ValidationError({name: [str(one) for one in found] for name, found in form.errors.items()})
 
 
-class UsageReport(ViewSet):
+class UsageReport(KnownParameters, ViewSet):
     """GPU time held, useful and wasted, and waiting times."""
 
     @extend_schema(
@@ -138,7 +138,7 @@ class UsageReport(ViewSet):
         return answer
 
 
-class LedgerReport(ViewSet):
+class LedgerReport(KnownParameters, ViewSet):
     """How much GPU time each was entitled to, used, lent and borrowed."""
 
     @extend_schema(

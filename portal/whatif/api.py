@@ -8,16 +8,17 @@ from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
 from portal.accounts.permissions import IsAdmin, signed_in
-from portal.rest import refusals, validated
+from portal.rest import KnownParameters, NewestFirst, refusals, validated
 from portal.whatif import services
 from portal.whatif.models import Simulation
 from portal.whatif.serializers import NewSimulationSerializer, SimulationDetailSerializer, SimulationSerializer
 
 
 @extend_schema(tags=["policy"])
-class Simulations(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[Simulation]):
+class Simulations(KnownParameters, mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[Simulation]):
     """Simulations of the lab's recent history under other policies, the newest first."""
 
+    pagination_class = NewestFirst
     permission_classes = [IsAdmin]
     queryset = Simulation.objects.select_related("created_by")
     serializer_class = SimulationDetailSerializer

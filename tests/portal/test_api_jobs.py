@@ -153,14 +153,13 @@ class TestList:
         assert response.status_code == 400 and "submitted_after" in response.json()["error"]["fields"]
 
     def test_hidden_fields_are_no_filters(self, world: World) -> None:
-        every = self.ids(Script(world.charlie), "")
         for query in (
             "project__memberships__user=1",
             "submitted_by__password__startswith=p",
             "ordering=env_vars",
             "env_vars__contains=x",
         ):
-            assert self.ids(Script(world.charlie), query) == every
+            assert Script(world.charlie).get(f"jobs/?{query}").status_code == 400
 
     def test_a_long_list_takes_few_queries(self, world: World, django_assert_max_num_queries: Any) -> None:
         row = world.jobs["QUEUED"]

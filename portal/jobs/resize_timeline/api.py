@@ -12,7 +12,7 @@ from rest_framework.viewsets import ViewSet
 from portal.accounts.permissions import signed_in
 from portal.jobs.models import Job
 from portal.jobs.resize_timeline.timeline import Segment, timeline_of
-from portal.rest import refusals
+from portal.rest import KnownParameters, refusals
 
 
 class NodeShareSerializer(serializers.Serializer[Any]):
@@ -55,7 +55,7 @@ class ResizeTimelineSerializer(serializers.Serializer[Any]):
     changes = ResizeSerializer(many=True)
 
 
-class ResizeTimelines(ViewSet):
+class ResizeTimelines(KnownParameters, ViewSet):
     """How the number of GPUs of a job changed."""
 
     @extend_schema(operation_id="job_band", responses={200: ResizeTimelineSerializer, **refusals(404)})
