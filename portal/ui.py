@@ -11,6 +11,7 @@ from django.core.paginator import Page
 from django.forms import BoundField, CheckboxInput
 from django.templatetags.static import static
 from django.utils import timezone
+from django.utils.dateformat import format as date_format
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
@@ -102,6 +103,19 @@ def when(moment: datetime | None, never: str = "never") -> SafeString:
         exact.strftime("%d %b %Y, %H:%M:%S %Z"),
         ago((timezone.now() - moment).total_seconds()),
     )
+
+
+@register.simple_tag
+def exact(moment: datetime | None, never: str = "never", relative: bool = True) -> SafeString:
+    """Show a moment as "4 Dec 2026, 09:00 CET", followed by "in 4 days": where a person plans or proves something."""
+    if moment is None:
+        return format_html('<span class="soft">{}</span>', never)
+    shown = format_html(
+        '<time class="nowrap" datetime="{}" data-exact>{}</time>',
+        moment.isoformat(timespec="seconds"),
+        date_format(timezone.localtime(moment), "j M Y, H:i T"),
+    )
+    return format_html('{} <span class="soft small nowrap">{}</span>', shown, when(moment)) if relative else shown
 
 
 @register.simple_tag

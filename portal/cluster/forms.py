@@ -9,8 +9,7 @@ from django.db.models import Count, Q
 from portal.accounts.models import User
 from portal.cluster.models import LIVE_NODE, Gpu, Node, usable_gpu
 from portal.cluster.slots import counted, lab_noun
-
-LOCAL_TIME_FORMAT = "%Y-%m-%dT%H:%M"
+from portal.zones import MomentField
 
 
 class NodeField(forms.ModelChoiceField):
@@ -19,21 +18,13 @@ class NodeField(forms.ModelChoiceField):
 
 
 class ReservationForm(forms.Form):
-    """A new reservation. Times are in the server's time zone, which the page names."""
+    """A new reservation."""
 
     name = forms.CharField(max_length=80, label="Purpose", help_text="All users see it in the calendar.")
     node = NodeField(Node.objects.none(), empty_label=None)
     gpus = forms.IntegerField(min_value=1, max_value=1000, initial=1)
-    start = forms.DateTimeField(
-        label="From",
-        input_formats=[LOCAL_TIME_FORMAT],
-        widget=forms.DateTimeInput(attrs={"type": "datetime-local"}, format=LOCAL_TIME_FORMAT),
-    )
-    end = forms.DateTimeField(
-        label="Until",
-        input_formats=[LOCAL_TIME_FORMAT],
-        widget=forms.DateTimeInput(attrs={"type": "datetime-local"}, format=LOCAL_TIME_FORMAT),
-    )
+    start = MomentField(label="From")
+    end = MomentField(label="Until")
     users = forms.CharField(required=False, label="People")
     groups = forms.ModelMultipleChoiceField(Group.objects.none(), required=False, label="Groups")
 

@@ -45,7 +45,7 @@ def reservations(request: HttpRequest) -> HttpResponse:
     reserved = list(calendar.active_or_upcoming(now))
     nouns = node_nouns({row.node_id for row in reserved})
     rows = [(row, nouns[row.node_id], user.pk in calendar.owner_ids(row), row.start <= now) for row in reserved]
-    about = {"rows": rows, "form": form, "zone": timezone.get_current_timezone_name(), "noun": lab_noun()}
+    about = {"rows": rows, "form": form, "noun": lab_noun()}
     return render(request, "cluster/reservations.html", about, status=400 if form is not None and form.errors else 200)
 
 

@@ -8,6 +8,7 @@ from django import forms
 
 from portal.jobs.spec import FIELDS, JobField, Kind, label_of
 from portal.jobs.word_lists import COLUMN_LENGTH, words_in
+from portal.zones import MomentField
 
 MAX_ARGUMENTS_TEXT = 20_000
 MAX_VARIABLES_TEXT = 100_000
@@ -73,8 +74,7 @@ def form_field(name: str) -> forms.Field:
         case Kind.CHOICE:
             return forms.ChoiceField(choices=_choices(about), **(common | {"required": not about.empty_choice}))
         case Kind.MOMENT:
-            widget = forms.DateTimeInput(attrs={"type": "datetime-local"}, format="%Y-%m-%dT%H:%M")
-            return forms.DateTimeField(widget=widget, **common)
+            return MomentField(**common)
         case Kind.ARGUMENTS:
             line = forms.TextInput(attrs={**MONOSPACE, "placeholder": "--epochs 3 --lr 0.1"})
             return ArgumentsField(max_length=MAX_ARGUMENTS_TEXT, widget=line, **common)

@@ -185,7 +185,7 @@ class Submission:
     deadline: datetime | None = job_field(
         None,
         kind=Kind.MOMENT,
-        help=f"When you need the result ({settings.TIME_ZONE} time). Some policies consider it; none can promise it.",
+        help="When you need the result. Some policies consider it; none can promise it.",
         api_help="When the result is needed. Only some policies consider it.",
         optional=True,
     )

@@ -29,11 +29,13 @@ SLOW_SECONDS = 0.5
 
 
 def midnight(day: date) -> datetime:
-    return timezone.make_aware(datetime.combine(day, time()))
+    """Return when a day of the lab begins. The reader's zone does not count: the sums of days are stored."""
+    return timezone.make_aware(datetime.combine(day, time()), timezone.get_default_timezone())
 
 
 def today(now: datetime) -> date:
-    return timezone.localdate(now)
+    """Return the day of the lab."""
+    return timezone.localdate(now, timezone.get_default_timezone())
 
 
 def roll_up(now: datetime | None = None, *, rebuild: bool = False) -> int:

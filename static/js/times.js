@@ -1,5 +1,5 @@
 // Writes every <time data-when> in the reader's own clock: relative in the text, absolute in the title. <time data-clock>
-// shows the time of day, with the day where it is another one.
+// shows the time of day, with the day where it is another one; <time data-exact> day, time and zone.
 
 const UNITS = [["year", 31_536_000], ["month", 2_592_000], ["day", 86_400], ["hour", 3_600], ["minute", 60]];
 const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
@@ -7,6 +7,9 @@ const hours = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-d
 const day = new Intl.DateTimeFormat(undefined, { weekday: "short", hour: "2-digit", minute: "2-digit" });
 const later = new Intl.DateTimeFormat(undefined, { weekday: "short", day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
 const WEEK = 6 * 86_400_000; // days of the week are unambiguous so far
+const exact = new Intl.DateTimeFormat(undefined, {
+  year: "numeric", month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", timeZoneName: "short",
+});
 const absolute = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 
 function ago(date, now = Date.now()) {
@@ -32,6 +35,10 @@ export function localise(root = document) {
     if (Number.isNaN(date.getTime())) continue;
     element.title = absolute.format(date);
     element.textContent = ago(date);
+  }
+  for (const element of root.querySelectorAll("time[data-exact]")) {
+    const date = new Date(element.dateTime);
+    if (!Number.isNaN(date.getTime())) element.textContent = exact.format(date);
   }
   for (const element of root.querySelectorAll("time[data-clock]")) {
     const date = new Date(element.dateTime);
