@@ -11,16 +11,19 @@ import django
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.browser.settings")
 django.setup()
 
+from django.contrib.auth.models import Group  # noqa: E402
+from django.db import transaction  # noqa: E402
 from django.utils import timezone  # noqa: E402
 
+from portal.accounts.audit import audit  # noqa: E402
 from portal.accounts.models import User  # noqa: E402
 from portal.cluster import quarantine  # noqa: E402
-from portal.cluster.models import Node  # noqa: E402
+from portal.cluster.models import Node, Reservation  # noqa: E402
 from portal.cluster.quarantine import Fault  # noqa: E402
 from portal.jobs import lifecycle, logs  # noqa: E402
 from portal.jobs.models import Allocation, Attempt, Container, Job  # noqa: E402
 from portal.jobs.resize_timeline.models import RankGroup  # noqa: E402
-from portal.projects.models import Membership  # noqa: E402
+from portal.projects.models import Membership, Project  # noqa: E402
 from tests import month as made_up  # noqa: E402
 from tests import seed  # noqa: E402
 from tests.browser.portal import PASSWORD  # noqa: E402
@@ -77,6 +80,28 @@ def resized_job() -> dict[str, int]:
     Node.objects.filter(pk=second.pk).update(runtime="docker", facts=FACTS, problems=PROBLEMS)
     quarantine.quarantine(second.gpus.all()[3], Fault("XID 79: the GPU has fallen off the bus"))
     return {"resized": job.pk, "node": second.pk}
+
+
+def long_names() -> dict[str, int]:
+    """Things with the longest names that there may be, without a space to break them at."""
+    alice = User.objects.get(username="alice")
+    person = User.objects.create_user("h" * 60, email=f"{'m' * 60}@example.org")
+    project = world.make_project(alice, "W" * 80)
+    Project.objects.filter(pk=project.pk).update(description="d" * 200)
+    Membership.objects.create(project=project, user=person, role=Membership.Role.MEMBER)
+    code = world.make_code(project, (f"{'f' * 90}.py",))
+    job = world.make_job(project, name="M" * 80, entry=f"{'f' * 90}.py", code=code)
+    group = Group.objects.create(name="g" * 80)
+    person.groups.add(group)
+    node, now = Node.objects.filter(approved_at__isnull=False)[0], timezone.now()
+    reservation = Reservation.objects.create(
+        name="R" * 80, node=node, gpus=1, start=now + timedelta(days=4), end=now + timedelta(days=5), created_at=now
+    )
+    reservation.users.add(person)
+    reservation.groups.add(group)
+    with transaction.atomic():
+        audit(alice, "group.made", "t" * 200, after={"name": "g" * 80})
+    return {"long": project.pk, "code": code.pk, "job": job.pk, "group": group.pk, "person": person.pk}
 
 
 def month() -> dict[str, Any]:
@@ -248,6 +273,7 @@ ORDERS = {
     for each in (
         lab_at_work,
         line_of_jobs,
+        long_names,
         resized_job,
         waiting,
         turn,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from django import forms
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client
 from django.utils import timezone
 
@@ -103,11 +103,16 @@ async def test_the_zone_reaches_views_under_asgi() -> None:
 
 def test_programs_get_the_zone_of_the_lab(ada: User) -> None:
     seen: list[str] = []
+
+    def answer(_: HttpRequest) -> HttpResponse:
+        seen.append(timezone.get_current_timezone_name())
+        return HttpResponse()
+
     request = HttpRequest()
     request.COOKIES = {"zone": "Asia/Tokyo"}
     for path in ("/api/v1/jobs/", "/agent/v1/sync", "/jobs/"):
         request.path = path
-        ReaderZone(lambda _: seen.append(timezone.get_current_timezone_name()))(request)  # type: ignore[arg-type]
+        ReaderZone(answer)(request)
     assert seen == ["UTC", "UTC", "Asia/Tokyo"]
 
 
