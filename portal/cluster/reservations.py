@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.contrib.auth.models import Group
 from django.db import transaction
@@ -17,6 +18,8 @@ from portal.wake import wake_scheduler
 
 MAX_LENGTH = timedelta(days=90)
 MAX_AHEAD = timedelta(days=365)
+RESENT_WITHIN = timedelta(minutes=1)
+"""An equal reservation by the same person within this time is a double click, or a request that was sent again."""
 
 
 def active_or_upcoming(now: datetime) -> QuerySet[Reservation]:
@@ -45,7 +48,10 @@ def reserve(
     users: Iterable[User] = (),
     groups: Iterable[Group] = (),
 ) -> Reservation:
-    """Create a reservation. Raises Refused when too few GPUs are left or the times are invalid."""
+    """Create a reservation; an equal request within a minute returns the same one.
+
+    Raises Refused when too few GPUs are left or the times are invalid.
+    """
     users, groups = list(users), list(groups)
     if end <= start:
         raise Refused("It must end after it starts.", field="end")
@@ -59,6 +65,9 @@ def reserve(
         locked = Node.objects.select_for_update(no_key=True).filter(LIVE_NODE, pk=node.pk).first()
         if locked is None:
             raise Refused("That node is no longer part of the lab.", field="node")
+        values = {"name": name, "node": locked, "gpus": gpus, "start": start, "end": end, "created_by": actor}
+        if resent := _just_made(values, users, groups):
+            return resent
         total = locked.gpus.filter(usable_gpu()).count()
         left = total - _max_reserved(locked, start, end)
         if gpus > left:
@@ -66,9 +75,7 @@ def reserve(
             has = offered if left == total else f"{max(left, 0)} of {offered} to reserve in that time"
             others = "" if left == total else "; the others are already reserved"
             raise Refused(f"Node {locked.name} has only {has}{others}.", field="gpus")
-        row = Reservation.objects.create(
-            name=name, node=locked, gpus=gpus, start=start, end=end, created_by=actor, created_at=timezone.now()
-        )
+        row = Reservation.objects.create(**values, created_at=timezone.now())
         row.users.set(users)
         row.groups.set(groups)
         people = [user.username for user in users] + [f"group {group.name}" for group in groups]
@@ -86,6 +93,18 @@ def reserve(
         )
         wake_scheduler()
     return row
+
+
+def _just_made(values: dict[str, Any], users: Iterable[User], groups: Iterable[Group]) -> Reservation | None:
+    """Return the equal reservation that was just made. The node must be locked: both requests may come at once."""
+    recent = Reservation.objects.filter(
+        **values, cancelled_at__isnull=True, created_at__gt=timezone.now() - RESENT_WITHIN
+    )
+    asked = {user.pk for user in users}, {group.pk for group in groups}
+    for row in recent.prefetch_related("users", "groups"):
+        if ({user.pk for user in row.users.all()}, {group.pk for group in row.groups.all()}) == asked:
+            return row
+    return None
 
 
 def cancel(actor: User, reservation: Reservation) -> None:

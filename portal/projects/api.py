@@ -29,6 +29,7 @@ from portal.projects.serializers import (
     NewMemberSerializer,
     ProjectSerializer,
     RoleSerializer,
+    UploadedVersionSerializer,
     UploadSerializer,
     UsedExampleSerializer,
     UseExampleSerializer,
@@ -166,10 +167,17 @@ class Code(mixins.ListModelMixin, mixins.RetrieveModelMixin, InProject):
     @extend_schema(
         parameters=[NAME, NOTE, KEEP_OTHERS, GITIGNORE],
         request={"multipart/form-data": UploadSerializer, "application/octet-stream": OpenApiTypes.BINARY},
-        responses={201: CodeVersionDetailSerializer, **refusals(400, 403, 404, 409, 415)},
+        responses={
+            200: UploadedVersionSerializer,
+            201: UploadedVersionSerializer,
+            **refusals(400, 403, 404, 409, 415),
+        },
     )
     def create(self, request: Request, project_pk: int) -> Response:
-        """Upload a .zip, .tar.gz, .py or .ipynb file (multipart or as the raw body), or the files of a folder."""
+        """Upload a .zip, .tar.gz, .py or .ipynb file (multipart or as the raw body), or the files of a folder.
+
+        If the files equal the newest version, the answer is that version with status 200 and ``is_new`` false.
+        """
         project = self.project
         services.require_member(signed_in(request), project)  # before a large body is read
         uploads, note = self._read_raw_body(request) if _is_raw(request) else self._read_form(request)
@@ -179,7 +187,8 @@ class Code(mixins.ListModelMixin, mixins.RetrieveModelMixin, InProject):
         version = services.store_code(
             signed_in(request), project, uploads, note, keep_others=keep_others, gitignore=gitignore
         )
-        return Response(CodeVersionDetailSerializer(version).data, status.HTTP_201_CREATED)
+        code = status.HTTP_201_CREATED if version.is_new else status.HTTP_200_OK
+        return Response(UploadedVersionSerializer(version).data, code)
 
     def _read_raw_body(self, request: Request) -> tuple[list[Any], str]:
         name = request.query_params.get("name", "").strip()

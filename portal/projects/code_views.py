@@ -64,10 +64,15 @@ def _upload(request: HttpRequest, pk: int) -> HttpResponse:
         if wants_json:
             return JsonResponse(_error(refusal.message), status=status)
         return show_project(request, project, status, upload_error=refusal.message)
-    for note in version.guess.get("notes", []):
-        messages.info(request, note)
+    if version.is_new:
+        for note in version.guess.get("notes", []):
+            messages.info(request, note)
+    else:
+        messages.info(request, f"These files equal version {version.number}, so no new version was made.")
     url = reverse("projects:code", args=[project.pk, version.number])
-    return JsonResponse({"url": url}, status=201) if wants_json else redirect(url)
+    if not wants_json:
+        return redirect(url)
+    return JsonResponse({"url": url, "is_new": version.is_new}, status=201 if version.is_new else 200)
 
 
 def _error(message: str) -> dict[str, Any]:

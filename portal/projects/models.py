@@ -89,6 +89,9 @@ class CodeVersion(models.Model):
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+")
     created_at = models.DateTimeField(default=timezone.now)
 
+    is_new = True
+    """False in the answer to an upload whose content equals this version, which was there before. Not stored."""
+
     objects = CodeVersionQuerySet.as_manager()
 
     class Meta:

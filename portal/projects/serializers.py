@@ -66,6 +66,16 @@ class CodeVersionDetailSerializer(CodeVersionSerializer):
         read_only_fields = fields
 
 
+class UploadedVersionSerializer(CodeVersionDetailSerializer):
+    is_new = serializers.BooleanField(
+        read_only=True, help_text="False if the files equal the newest version, which is returned instead of another."
+    )
+
+    class Meta(CodeVersionDetailSerializer.Meta):
+        fields = (*CodeVersionDetailSerializer.Meta.fields, "is_new")
+        read_only_fields = fields
+
+
 class UploadSerializer(serializers.Serializer[Any]):
     """An upload, for the schema only: the view reads the files from the request."""
 

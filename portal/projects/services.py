@@ -203,8 +203,9 @@ def store_code(
 
     ``uploads`` is ``[(name, open file)]``; the names of a folder's files are relative paths. With ``keep_others``, single
     files are put into the newest version, whose other files are kept; with ``gitignore``, what the ``.gitignore`` of an
-    archive or folder names is left out. The slow part, unpacking in a separate process, precedes the transaction that
-    assigns the number. Only one upload of each user is unpacked at a time. Raises BadArchiveError or Refused.
+    archive or folder names is left out. Content that equals the newest version makes no other: that version is returned,
+    with ``is_new`` false. The slow part, unpacking in a separate process, precedes the transaction that assigns the
+    number. Only one upload of each user is unpacked at a time. Raises BadArchiveError or Refused.
     """
     require_member(user, project)
     try:
@@ -222,6 +223,10 @@ def store_code(
         _lock(project)
         project.refresh_from_db(fields=["archived_at"])
         require_member(user, project)
+        newest = project.code_versions.select_related("created_by").first()
+        if newest is not None and newest.sha256 == stored.sha256:
+            newest.is_new = False
+            return newest
         return _new_version(user, project, stored, guess, upload_name or _upload_name(uploads), note)
 
 

@@ -95,8 +95,8 @@ function start(form) {
     } catch {
       // a page: signed out meanwhile, or a proxy's own refusal
     }
-    if (request.status === 201 && answer?.url) {
-      say("Uploaded");
+    if ([200, 201].includes(request.status) && answer?.url) {
+      say(answer.is_new ? "Uploaded" : "Nothing has changed since the newest version");
       location.assign(answer.url);
     } else if (answer?.error?.message) {
       refuse(answer.error.message);

@@ -42,6 +42,33 @@ def test_it_is_kept_and_audited(ada: User) -> None:
     assert entry.after["node"] == "alpha" and entry.after["for"] == ["ada"]
 
 
+def test_the_same_request_twice_makes_one_reservation(ada: User) -> None:
+    node, start = ready_node("alpha", 4), timezone.now()
+    group = Group.objects.create(name="course")
+
+    def reserve(name: str = "Course", **more: Any) -> Reservation:
+        asked = {"gpus": 1, "start": start, "end": start + HOUR, "users": [ada], "groups": [group]} | more
+        return reservations.reserve(ada, name=name, node=node, **asked)
+
+    first = reserve()
+    assert reserve() == first and AuditEntry.objects.filter(action="reservation.made").count() == 1
+    others = [reserve("Deadline"), reserve(groups=[]), reserve(end=start + 2 * HOUR)]
+    assert len({first, *others}) == 4 == Reservation.objects.count()
+
+
+def test_the_same_request_makes_another_once_the_first_is_cancelled_or_old(ada: User) -> None:
+    node, start = ready_node("alpha", 4), timezone.now()
+
+    def reserve() -> Reservation:
+        return reservations.reserve(ada, name="Course", node=node, gpus=1, start=start, end=start + HOUR, users=[ada])
+
+    first = reserve()
+    reservations.cancel(ada, first)
+    second = reserve()
+    Reservation.objects.filter(pk=second.pk).update(created_at=start - 2 * reservations.RESENT_WITHIN)
+    assert len({first, second, reserve()}) == 3
+
+
 @pytest.mark.parametrize(
     ("more", "field"),
     [

@@ -106,6 +106,7 @@ def test_the_page_and_the_api_pass_it_on(alice: User, project: Project, client: 
     client.post(reverse("projects:upload", args=[project.pk]), {"files": file, "gitignore": "1"})
     assert [entry["path"] for entry in project.code_versions.all()[0].files] == [".gitignore", "a.py"]
     url = f"/api/v1/projects/{project.pk}/code/?name=code.zip"
-    for asked, count in (("&gitignore=true", 2), ("", 3)):
+    for asked, status, count in (("&gitignore=true", 200, 2), ("", 201, 3)):
         answer = client.post(url + asked, corpus.zip_tree(small), content_type="application/octet-stream")
-        assert (answer.status_code, len(answer.json()["files"])) == (201, count)
+        assert (answer.status_code, len(answer.json()["files"])) == (status, count)
+        assert answer.json()["is_new"] is (status == 201), "with the same choice, the files equal those of the page"

@@ -158,7 +158,7 @@ def test_versions_are_numbered_and_named_by_their_content(project: Project, alic
     assert (first.upload_name, first.note, first.created_by) == ("train.py", "first", alice)
 
 
-def test_one_set_of_files_has_one_hash_whatever_it_came_in(project: Project, alice: User) -> None:
+def test_one_set_of_files_has_one_hash_whatever_it_came_in(alice: User) -> None:
     files = {"lib/data.py": b"x = 1\n", "train.py": b"import lib.data\n"}
     zipped, tarred = io.BytesIO(), io.BytesIO()
     with zipfile.ZipFile(zipped, "w") as archive:
@@ -174,7 +174,7 @@ def test_one_set_of_files_has_one_hash_whatever_it_came_in(project: Project, ali
         [("code.tgz", io.BytesIO(tarred.getvalue()))],
         [("my folder/" + name, io.BytesIO(content)) for name, content in files.items()],
     ]
-    versions = [services.store_code(alice, project, upload) for upload in uploads]
+    versions = [services.store_code(alice, services.create_project(alice, "Each"), upload) for upload in uploads]
     assert len({v.sha256 for v in versions}) == 1
     assert [v.upload_name for v in versions] == ["code.zip", "code.tgz", "my folder/"]
     with tarfile.open(store.path_of(versions[0].sha256)) as archive:
@@ -320,3 +320,23 @@ def test_files_made_to_be_slow_are_not_compared(project: Project, alice: User) -
     )
     assert "too long" in found["a.txt"].remark
     assert found["b"].added == 1
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        [("train.py", b"print(1)\n")],
+        [("folder/train.py", b"print(1)\n")],
+        [("folder/train.py", b"print(1)\n"), ("folder/.git/HEAD", b"ref\n")],
+    ],
+)
+def test_files_that_equal_the_newest_version_make_no_other(
+    alice: User, bob: User, project: Project, again: list[tuple[str, bytes]]
+) -> None:
+    first = services.store_code(alice, project, script(), note="first")
+    same = services.store_code(bob, project, [(name, io.BytesIO(data)) for name, data in again], note="again")
+    assert first.is_new and not same.is_new
+    assert (same.pk, same.note, same.created_by) == (first.pk, "first", alice)
+    assert services.store_code(bob, project, script("print(2)\n")).is_new
+    back = services.store_code(bob, project, script())
+    assert back.is_new and back.number == 3, "an older version may be uploaded again"
