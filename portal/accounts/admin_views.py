@@ -38,7 +38,7 @@ class Users(AdminOnly, PagedList):
     template_name = "accounts/admin_users.html"
 
     def get_queryset(self) -> QuerySet[User]:
-        users = User.objects.order_by("username").prefetch_related("groups")
+        users = services.people().order_by("username").prefetch_related("groups")
         if words := self.request.GET.get("q", "").strip():
             users = users.filter(
                 Q(username__icontains=words)
@@ -60,15 +60,19 @@ class Users(AdminOnly, PagedList):
 ROLE_ACTIONS = {
     "make-admin": (services.set_admin, True, "{} is an admin now."),
     "make-member": (services.set_admin, False, "{} is no longer an admin."),
-    "activate": (services.set_active, True, "{} may sign in again."),
-    "deactivate": (services.set_active, False, "{} is signed out everywhere and can no longer sign in."),
+    "activate": (
+        services.set_active,
+        True,
+        "{} may sign in again, with the same password, groups and roles in projects. Revoked API tokens, cancelled jobs, "
+        "ended reservations and projects that were handed over do not come back.",
+    ),
 }
 
 
 @admin_required
 @require_POST
 def change_user(request: HttpRequest, pk: int, act: str) -> HttpResponse:
-    user = get_object_or_404(User, pk=pk)
+    user = get_object_or_404(services.people(), pk=pk)
     do, value, done = ROLE_ACTIONS[act]
     try:
         do(signed_in(request), user, value)
@@ -82,7 +86,7 @@ def change_user(request: HttpRequest, pk: int, act: str) -> HttpResponse:
 @require_POST
 @never_cache
 def user_reset_link(request: HttpRequest, pk: int) -> HttpResponse:
-    user = get_object_or_404(User, pk=pk, is_active=True)
+    user = get_object_or_404(services.active_people(), pk=pk)
     link = services.reset_link(signed_in(request), user, settings.SITE_URL)
     return render(request, "accounts/admin_reset_link.html", {"person": user, "link": link})
 

@@ -124,11 +124,13 @@ def accept_invite(token: str, *, username: str, password: str, email: str = "") 
 # Admins and members
 
 
+def people() -> QuerySet[User]:
+    """Return the accounts that a person can sign in to once active: all but the one that owns the first examples."""
+    return User.objects.exclude(username=EXAMPLES_OWNER, password__startswith=UNUSABLE_PASSWORD_PREFIX)
+
+
 def active_people() -> QuerySet[User]:
-    """Return the active accounts that a person can sign in to: all but the one that owns the first examples."""
-    return User.objects.filter(is_active=True).exclude(
-        username=EXAMPLES_OWNER, password__startswith=UNUSABLE_PASSWORD_PREFIX
-    )
+    return people().filter(is_active=True)
 
 
 def _admins() -> QuerySet[User]:
@@ -149,22 +151,35 @@ def set_admin(actor: User, user: User, admin: bool) -> None:
         audit(actor, "user.role", f"user {row}", {"admin": row.is_staff}, {"admin": admin})
 
 
-def set_active(actor: User, user: User, active: bool) -> None:
-    """End or restore a user's access. Ending it ends all sessions; API tokens are valid again when it is restored."""
+def set_active(actor: User, user: User, active: bool) -> int:
+    """End or restore a user's access. Ending it ends all sessions and revokes all API tokens; return their number."""
     with transaction.atomic():
         row = _locked_unless_last_admin(user, losing=not active)
         if row.is_active == active:
-            return
-        if active:
+            return 0
+        if not active:
+            require_may_deactivate(actor, row)
+        else:
             person_will_be_added.send(sender=User)
         User.objects.filter(pk=row.pk).update(is_active=active, session_salt=new_session_salt())
+        revoked = 0 if active else revoke_tokens(row)
         audit(
             actor,
             "user.activate" if active else "user.deactivate",
             f"user {row}",
             {"active": row.is_active},
-            {"active": active},
+            {"active": active} | ({"revoked_tokens": revoked} if revoked else {}),
         )
+    return revoked
+
+
+def require_may_deactivate(actor: User, user: User) -> None:
+    if not people().filter(pk=user.pk).exists():
+        raise Refused(f"{user} is no person: it owns the examples of the portal and cannot sign in.", "conflict")
+    if user.is_admin and not _admins().exclude(pk=user.pk).exists():
+        raise Refused(f"{user} is the last admin. Make another user an admin first.", "conflict")
+    if user.pk == actor.pk:
+        raise Refused("You cannot deactivate yourself. Ask another admin to do it.", "conflict")
 
 
 def _locked_unless_last_admin(user: User, *, losing: bool) -> User:
@@ -249,3 +264,8 @@ def live_tokens(user: User) -> QuerySet[ApiToken]:
 
 def revoke_token(token: ApiToken) -> None:
     ApiToken.objects.filter(pk=token.pk, revoked_at=None).update(revoked_at=timezone.now())
+
+
+def revoke_tokens(user: User) -> int:
+    """Revoke all valid API tokens of a user; return their number."""
+    return live_tokens(user).update(revoked_at=timezone.now())

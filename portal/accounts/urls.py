@@ -21,7 +21,7 @@ urlpatterns = [
     path("accounts/tokens/<int:pk>/revoke/", views.revoke_token, name="token-revoke"),
     path("admin/users/", admin_views.Users.as_view(), name="users"),
     re_path(
-        r"^admin/users/(?P<pk>[0-9]{1,18})/(?P<act>make-admin|make-member|activate|deactivate)/$",
+        r"^admin/users/(?P<pk>[0-9]{1,18})/(?P<act>make-admin|make-member|activate)/$",
         admin_views.change_user,
         name="user-act",
     ),

@@ -119,6 +119,37 @@ def cancel(actor: User, reservation: Reservation) -> None:
         wake_scheduler()
 
 
+def reservations_of(user: User, now: datetime) -> QuerySet[Reservation]:
+    """Return the active and upcoming reservations that name a user; those of their groups stay with the groups."""
+    return active_or_upcoming(now).filter(
+        pk__in=Reservation.users.through.objects.filter(user=user).values("reservation")
+    )
+
+
+def end_for(actor: User, user: User, reservation: Reservation) -> None:
+    """Take a user out of a reservation; one that was theirs alone ends."""
+    if owner_ids(reservation) <= {user.pk} and not reservation.groups.all():
+        cancel(actor, reservation)
+        return
+    _change_people(actor, reservation, leaves=user, joins=None)
+
+
+def hand_over(actor: User, user: User, reservation: Reservation, to: User) -> None:
+    """Put another user in the place of one in a reservation."""
+    _change_people(actor, reservation, leaves=user, joins=to)
+
+
+def _change_people(actor: User, reservation: Reservation, *, leaves: User, joins: User | None) -> None:
+    with transaction.atomic():
+        row = Reservation.objects.select_for_update(no_key=True).get(pk=reservation.pk)
+        row.users.remove(leaves)
+        if joins is not None:
+            row.users.add(joins)
+        after = {"users": sorted(row.users.values_list("username", flat=True))}
+        audit(actor, "reservation.people", row.name, {"left": leaves.username}, after)
+        wake_scheduler()
+
+
 def _max_reserved(node: Node, start: datetime, end: datetime) -> int:
     """Return the maximum number of GPUs of the node that are reserved at any moment of that time."""
     others = list(

@@ -1,6 +1,6 @@
 from django.urls import URLPattern, URLResolver, path, re_path
 
-from portal.jobs import curve_views, downloads, gallery_views, limit_views, views
+from portal.jobs import curve_views, departure_views, downloads, gallery_views, limit_views, views
 
 app_name = "jobs"
 urlpatterns: list[URLPattern | URLResolver] = [
@@ -22,6 +22,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("jobs/<int:pk>/checkpoints/<path:path>", downloads.checkpoint, name="checkpoint"),
     path("jobs/<int:pk>/view/<path:path>", downloads.view_output, name="view-output"),
     path("jobs/<int:pk>/image/<path:path>", downloads.image, name="image"),
+    path("admin/users/<int:pk>/deactivate/", departure_views.deactivate, name="deactivate-user"),
     path("admin/limits/", limit_views.limits, name="limits"),
     path("admin/limits/users/<int:pk>/", limit_views.limit_user, name="limit-user"),
     path("admin/limits/groups/<int:pk>/", limit_views.limit_group, name="limit-group"),

@@ -9,9 +9,10 @@ from contextlib import ExitStack
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Max
+from django.db.models import Exists, Max, OuterRef, QuerySet
 from django.utils import timezone
 
+from portal.accounts.audit import audit
 from portal.accounts.models import User
 from portal.projects import archive, inspection
 from portal.projects.errors import Refused
@@ -110,7 +111,7 @@ def share(user: User, project: Project, username: str, role: str) -> Membership:
     """Add a person by user name or e-mail address, or change the role of a member."""
     require_owner(user, project)
     role = _parse_role(role)
-    person = _find_person(username)
+    person = find_person(username)
     with transaction.atomic():
         _lock(project)
         membership = Membership.objects.filter(project=project, user=person).first()
@@ -154,10 +155,31 @@ def _set_role(membership: Membership, role: Role) -> Membership:
 
 
 def _check_other_owner_remains(membership: Membership) -> None:
-    """Refuse to lose the last owner. The project must be locked: two owners may leave at the same moment."""
-    others = Membership.objects.filter(project=membership.project_id, role=Role.OWNER).exclude(pk=membership.pk)
+    """Refuse to lose the last active owner. The project must be locked: two owners may leave at the same moment."""
+    owners = Membership.objects.filter(project=membership.project_id, role=Role.OWNER, user__is_active=True)
+    others = owners.exclude(pk=membership.pk)
     if membership.role == Role.OWNER and not others.exists():
         raise Refused("This is the project's last owner. Make another member an owner first.", "conflict")
+
+
+def owned_alone(user: User) -> QuerySet[Project]:
+    """Return the projects of which the user is an owner, and no other active user is."""
+    owners = Membership.objects.filter(role=Role.OWNER)
+    others = owners.filter(project=OuterRef("pk"), user__is_active=True).exclude(user=user)
+    return Project.objects.filter(~Exists(others), pk__in=owners.filter(user=user).values("project"))
+
+
+def hand_over(actor: User, project: Project, user: User, to: User) -> None:
+    """Make another active user the owner of a project; its owner until now stays as a member."""
+    require_owner(actor, project)
+    if not to.is_active:
+        raise Refused(f"{to} is deactivated. Choose an active user.", field="username")
+    with transaction.atomic():
+        _lock(project)
+        Membership.objects.update_or_create(project=project, user=to, defaults={"role": Role.OWNER})
+        Membership.objects.filter(project=project, user=user).update(role=Role.MEMBER)
+        about = {"owner": user.username}, {"owner": to.username}
+        audit(actor, "project.hand_over", f"project {project.pk} {project.name}", *about)
 
 
 def _parse_role(role: str) -> Role:
@@ -166,7 +188,7 @@ def _parse_role(role: str) -> Role:
     return Role(role)
 
 
-def _find_person(name: str) -> User:
+def find_person(name: str) -> User:
     name = name.strip()
     people = User.objects.filter(is_active=True)
     person = people.filter(username=name).first() or (

@@ -16,8 +16,9 @@ from django.shortcuts import redirect, render
 from django.urls import NoReverseMatch, reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from portal.accounts.models import Limit, User
+from portal.accounts.models import Limit
 from portal.accounts.permissions import admin_required, signed_in
+from portal.accounts.services import active_people
 from portal.cluster.models import LIVE_NODE, Node
 from portal.jobs.models import Job, JobState
 from portal.refused import Refused
@@ -55,7 +56,7 @@ def admin(request: HttpRequest) -> HttpResponse:
         "nodes": len(nodes),
         "nodes_waiting": sum(node.approved_at is None for node in nodes),
         "nodes_unfit": sum(bool(node.problems) for node in nodes),
-        "users": User.objects.filter(is_active=True).count(),
+        "users": active_people().count(),
         "groups": Group.objects.count(),
         "limits": Limit.objects.filter(Q(max_gpus__isnull=False) | Q(max_queued__isnull=False)).count(),
         "policy": services.title_of(services.current_config().policy),

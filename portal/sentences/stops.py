@@ -44,6 +44,15 @@ def _restart_words(cost: StopCost) -> str:
     return f"restarts from a checkpoint that is {_about(cost.checkpoint_seconds)} old"
 
 
+def cancel_words(cost: StopCost) -> str:
+    """Return what is lost when a running job is cancelled."""
+    if not cost.resumable:
+        return f"keeps no checkpoints: the {_about(cost.ran_seconds)} that it has run are lost"
+    if cost.checkpoint_seconds is None:
+        return f"has no checkpoint in the portal yet: up to {_about(cost.ran_seconds)} of work are lost"
+    return f"work since its newest checkpoint, which is {_about(cost.checkpoint_seconds)} old, is lost"
+
+
 def hold_question(job: int, cost: StopCost | None) -> str:
     """Return what a person is asked before a running job is put on hold."""
     then = f" {restart_sentence(cost)}" if cost else ""

@@ -156,9 +156,12 @@ TABLE: dict[str, list[Visit]] = {
     "accounts/tokens/<int:pk>/revoke/": [post("/accounts/tokens/{token_row}/revoke/", "302 404 404 404 302 404")],
     # people, for admins
     "admin/users/": [get("/admin/users/", ADMINS)],
-    "admin/users/(?P<pk>[0-9]{1,18})/(?P<act>make-admin|make-member|activate|deactivate)/": [
-        post(f"/admin/users/{{bob}}/{act}/", DONE_BY_ADMINS)
-        for act in ("make-admin", "make-member", "activate", "deactivate")
+    "admin/users/(?P<pk>[0-9]{1,18})/(?P<act>make-admin|make-member|activate)/": [
+        post(f"/admin/users/{{bob}}/{act}/", DONE_BY_ADMINS) for act in ("make-admin", "make-member", "activate")
+    ],
+    "admin/users/<int:pk>/deactivate/": [
+        get("/admin/users/{bob}/deactivate/", ADMINS),
+        post("/admin/users/{bob}/deactivate/", DONE_BY_ADMINS, cancel_waiting="on", reservations="end"),
     ],
     "admin/users/<int:pk>/reset-link/": [post("/admin/users/{bob}/reset-link/", ADMINS)],
     "admin/groups/": [get("/admin/groups/", ADMINS), post("/admin/groups/", DONE_BY_ADMINS, name="new")],
