@@ -8,12 +8,14 @@ from typing import Any
 
 from django import template
 from django.core.paginator import Page
-from django.forms import BoundField, CheckboxInput
+from django.forms import BaseForm, BoundField, CheckboxInput
 from django.templatetags.static import static
 from django.utils import timezone
 from django.utils.dateformat import format as date_format
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
+
+from portal import stale_forms
 
 register = template.Library()
 
@@ -223,6 +225,12 @@ def field(bound: BoundField, optional: bool = True) -> dict[str, Any]:
     ``optional=False`` omits the word "optional", for fields of which at least one must be filled.
     """
     return {"field": bound, "optional": optional, "is_check": isinstance(bound.field.widget, CheckboxInput)}
+
+
+@register.simple_tag
+def shown_values(form: BaseForm) -> SafeString:
+    """Carry the stored values that a form shows, so that ``portal.stale_forms`` notices when they were changed since."""
+    return format_html('<input type="hidden" name="{}" value="{}">', stale_forms.SHOWN, stale_forms.encode_shown(form))
 
 
 @register.inclusion_tag("components/chart.html", name="chart")

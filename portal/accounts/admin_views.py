@@ -6,6 +6,7 @@ from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.models import Group
 from django.core.paginator import Paginator
+from django.db import transaction
 from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
@@ -14,7 +15,9 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 from django.views.generic import ListView
 
+from portal import stale_forms
 from portal.accounts import services
+from portal.accounts.audit import last_actor
 from portal.accounts.forms import GroupForm, InviteForm, MembersForm
 from portal.accounts.models import AuditEntry, Invite, User
 from portal.accounts.permissions import AdminOnly, admin_required, signed_in
@@ -110,18 +113,20 @@ class Groups(AdminOnly, PagedList):
 @admin_required
 def group(request: HttpRequest, pk: int) -> HttpResponse:
     row = get_object_or_404(Group, pk=pk)
-    names = " ".join(row.user_set.order_by("username").values_list("username", flat=True))
-    form = MembersForm(request.POST if request.method == "POST" else None, initial={"names": names})
-    if request.method == "POST" and form.is_valid():
-        try:
-            services.set_members(signed_in(request), row, form.cleaned_data["names"])
-            messages.success(request, f"The members of {row.name} are saved.")
-        except Refused as refusal:
-            messages.error(request, str(refusal))
-        return redirect("accounts:groups")
-    return render(
-        request, "accounts/admin_group.html", {"group": row, "form": form}, status=400 if form.errors else 200
-    )
+    form, stale = MembersForm.of(row), False
+    if request.method == "POST":
+        with transaction.atomic():
+            form = MembersForm.of(get_object_or_404(Group.objects.select_for_update(), pk=pk), request.POST)
+            stale = stale_forms.is_stale(form, lambda: last_actor("group.members", f"group {row.name}"))
+            if form.is_valid():
+                try:
+                    services.set_members(signed_in(request), row, form.cleaned_data["names"])
+                    messages.success(request, f"The members of {row.name} are saved.")
+                except Refused as refusal:
+                    messages.error(request, str(refusal))
+                return redirect("accounts:groups")
+    status = stale_forms.status_of(form, stale)
+    return render(request, "accounts/admin_group.html", {"group": row, "form": form}, status=status)
 
 
 @admin_required

@@ -9,6 +9,12 @@ from django.db import transaction
 from portal.accounts.models import AuditEntry, User
 
 
+def last_actor(action: str, target: str) -> str:
+    """Return the name of the user who carried out an action last, or ""."""
+    entry = AuditEntry.objects.filter(action=action, target=target[:200]).select_related("actor").first()
+    return entry.actor.username if entry is not None and entry.actor is not None else ""
+
+
 def audit(
     actor: User | AnonymousUser | None,
     action: str,

@@ -11,7 +11,7 @@ from django.contrib.auth.models import Group
 from django.core.cache import cache
 from django.utils import timezone
 
-from portal.accounts.models import ApiToken, User
+from portal.accounts.models import ApiToken, Limit, User
 from portal.accounts.services import check_password_rules
 from portal.accounts.tasks import send_reset_mail
 
@@ -51,6 +51,29 @@ class ProfileForm(forms.ModelForm):
         model = User
         fields = ("first_name", "last_name", "email")
         labels = {"first_name": "First name", "last_name": "Last name", "email": "E-mail address"}
+
+    password = forms.CharField(
+        required=False,
+        strip=False,
+        label="Current password",
+        widget=forms.PasswordInput(attrs={"autocomplete": "current-password"}),
+        help_text="Only needed to change the e-mail address, because it can reset your password.",
+    )
+
+    def clean(self) -> dict[str, Any]:
+        """Require the password for another address, so that an unattended session does not give the account away."""
+        cleaned = super().clean() or self.cleaned_data
+        if cleaned.get("email", self.initial["email"]) != self.initial["email"]:
+            if not cleaned.get("password"):
+                self.add_error("password", "Enter your current password to change the e-mail address.")
+            elif not self.instance.check_password(cleaned["password"]):
+                self.add_error("password", "This is not your current password. Your e-mail address is unchanged.")
+        return cleaned
+
+    def save(self, commit: bool = True) -> User:
+        """Store only the fields of the form: others, such as the password, may have been changed in the meantime."""
+        self.instance.save(update_fields=self.Meta.fields)
+        return self.instance
 
 
 class PasswordResetForm(DjangoPasswordResetForm):
@@ -108,18 +131,29 @@ class GroupForm(forms.ModelForm):
         fields = ("name",)
 
 
+class NamesField(forms.CharField):
+    """User names between spaces, commas or line breaks, in any order. The value is a text with the sorted names."""
+
+    def to_python(self, value: Any) -> str:
+        return " ".join(sorted(set((super().to_python(value) or "").replace(",", " ").split())))
+
+
 class MembersForm(forms.Form):
     """User names as text, because a selection list of all users does not scale."""
 
-    names = forms.CharField(
+    names = NamesField(
         required=False,
         label="Members",
         widget=forms.Textarea(attrs={"rows": 6, "spellcheck": "false"}),
         help_text="User names, separated by spaces or line breaks.",
     )
 
+    @classmethod
+    def of(cls, group: Group, data: Any = None) -> "MembersForm":
+        return cls(data, initial={"names": " ".join(group.user_set.values_list("username", flat=True))})
+
     def clean_names(self) -> list[User]:
-        names = set(self.cleaned_data["names"].replace(",", " ").split())
+        names = set(self.cleaned_data["names"].split())
         found = list(User.objects.filter(username__in=names))
         if unknown := names - {user.username for user in found}:
             raise forms.ValidationError(f"There is no user called {', '.join(sorted(unknown))}.")
@@ -127,6 +161,10 @@ class MembersForm(forms.Form):
 
 
 class LimitForm(forms.Form):
+    @classmethod
+    def of(cls, limit: Limit | None, data: Any = None, unit: str = "GPU") -> "LimitForm":
+        return cls(data, initial={name: getattr(limit, name) for name in cls.base_fields} if limit else {}, unit=unit)
+
     max_gpus = forms.IntegerField(min_value=0, max_value=100_000, required=False, help_text="Empty: no limit.")
     max_queued = forms.IntegerField(
         min_value=0,

@@ -48,9 +48,16 @@ def limits_for(user: User, *, lock: bool = False) -> tuple[LimitInForce, ...]:
     return tuple(limit for limit in found if limit.max_gpus is not None or limit.max_queued is not None)
 
 
-def limit_of(owner: User | Group) -> Limit | None:
-    """Return the limit that was set for a user or a group."""
+def limit_of(owner: User | Group, *, lock: bool = False) -> Limit | None:
+    """Return the limit that was set for a user or a group; with ``lock`` no other transaction sets it until this one ends."""
+    if lock:
+        type(owner)._default_manager.select_for_update(no_key=True).get(pk=owner.pk)  # there may be no limit yet
     return Limit.objects.filter(**_key(owner)).first()
+
+
+def audited_name(owner: User | Group) -> str:
+    """Return the target of the audit log's entries about the limit of a user or a group."""
+    return f"user {owner}" if isinstance(owner, User) else f"group {owner.name}"
 
 
 def _key(owner: User | Group) -> dict[str, Any]:
@@ -111,7 +118,7 @@ def set_limit(
     key = _key(owner)
     after = {"max_gpus": max_gpus, "max_queued": max_queued, "weight": weight, "premium": premium, "soft": soft}
     with transaction.atomic():
-        limit = Limit.objects.select_for_update(of=("self",)).filter(**key).first()
+        limit = limit_of(owner, lock=True)
         before = {name: getattr(limit, name) for name in after} if limit else {}
         if after == DEFAULTS:
             after = {}
@@ -121,4 +128,4 @@ def set_limit(
             Limit.objects.update_or_create(**key, defaults=after)
         elif limit:
             limit.delete()
-        audit(actor, "limit.set", f"user {owner}" if isinstance(owner, User) else f"group {owner.name}", before, after)
+        audit(actor, "limit.set", audited_name(owner), before, after)

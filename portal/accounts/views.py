@@ -8,6 +8,7 @@ from django.contrib import messages
 from django.contrib.auth import login, views
 from django.contrib.auth.decorators import login_not_required
 from django.contrib.auth.forms import PasswordChangeForm
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse, reverse_lazy
@@ -17,6 +18,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_POST
 from django.views.generic import UpdateView
 
+from portal import stale_forms
 from portal.accounts import guessing, services
 from portal.accounts.clients import client_ip
 from portal.accounts.forms import JoinForm, PasswordResetForm, ProfileForm, TokenForm
@@ -136,7 +138,17 @@ class Profile(UpdateView):
 
     def get_object(self, queryset: Any = None) -> User:
         # a copy: values that the form rejects must not appear in the page header
-        return User.objects.get(pk=signed_in(self.request).pk)
+        users = User.objects.select_for_update(no_key=True) if self.request.method == "POST" else User.objects
+        return users.get(pk=signed_in(self.request).pk)
+
+    def post(self, request: HttpRequest, *args: Any, **named: Any) -> HttpResponse:
+        with transaction.atomic():
+            self.object = self.get_object()
+            form = self.get_form()
+            stale = stale_forms.is_stale(form)
+            if form.is_valid():
+                return self.form_valid(form)
+            return self.render_to_response(self.get_context_data(form=form), status=stale_forms.status_of(form, stale))
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         user = signed_in(self.request)

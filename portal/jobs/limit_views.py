@@ -3,11 +3,14 @@
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.models import Group
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 
+from portal import stale_forms
+from portal.accounts.audit import last_actor
 from portal.accounts.forms import LimitForm
-from portal.accounts.limits import limit_of, set_limit
+from portal.accounts.limits import audited_name, limit_of, set_limit
 from portal.accounts.models import User
 from portal.accounts.permissions import admin_required, signed_in
 from portal.cluster.slots import lab_noun
@@ -48,21 +51,22 @@ def limit_group(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 def _edit_limit(request: HttpRequest, owner: User | Group, name: str, user_ids: list[int]) -> HttpResponse:
-    now = limit_of(owner)
-    initial = {name: getattr(now, name) for name in LimitForm.base_fields} if now else {}
     unit = lab_noun()
-    form = LimitForm(request.POST if request.method == "POST" else None, initial=initial, unit=unit)
-    if request.method == "POST" and form.is_valid():
-        set_limit(signed_in(request), owner, **form.cleaned_data)
-        messages.success(
-            request, f"The limit of {name} is saved. It applies from now on; running jobs keep their {unit}s."
-        )
-        return redirect("jobs:limits")
+    form, stale = LimitForm.of(limit_of(owner), unit=unit), False
+    if request.method == "POST":
+        with transaction.atomic():
+            form = LimitForm.of(limit_of(owner, lock=True), request.POST, unit)
+            stale = stale_forms.is_stale(form, lambda: last_actor("limit.set", audited_name(owner)))
+            if form.is_valid():
+                set_limit(signed_in(request), owner, **form.cleaned_data)
+                messages.success(
+                    request, f"The limit of {name} is saved. It applies from now on; running jobs keep their {unit}s."
+                )
+                return redirect("jobs:limits")
     context = {
         "form": form,
         "name": name,
         "usage": usage_together(user_ids),
         "members": None if isinstance(owner, User) else len(user_ids),
-        "limit": now,
     }
-    return render(request, "jobs/admin_limit.html", context, status=400 if form.errors else 200)
+    return render(request, "jobs/admin_limit.html", context, status=stale_forms.status_of(form, stale))

@@ -78,9 +78,8 @@ class Projects(
         """Change name or description."""
         project = self.get_object()
         sent = validated(ProjectSerializer(project, data=request.data, partial=True))
-        values = {"name": project.name, "description": project.description} | sent
-        services.edit_project(signed_in(request), project, **values)
-        return Response(self.get_serializer(project).data)
+        services.edit_project(signed_in(request), project, **sent)
+        return Response(self.get_serializer(self.get_object()).data)
 
     @extend_schema(responses={204: None, **refusals(403, 404)})
     def destroy(self, request: Request, pk: int) -> Response:

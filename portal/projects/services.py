@@ -71,10 +71,16 @@ def create_project(user: User, name: str, description: str = "") -> Project:
     return project
 
 
-def edit_project(user: User, project: Project, *, name: str, description: str) -> Project:
+def edit_project(user: User, project: Project, *, name: str | None = None, description: str | None = None) -> Project:
+    """Change what is given. Two simultaneous changes, one of the name and one of the description, are both kept."""
     require_owner(user, project)
-    project.name, project.description = _clean_name(name), _clean_text(description)
-    project.save(update_fields=["name", "description"])
+    if name is not None:
+        project.name = _clean_name(name)
+    if description is not None:
+        project.description = _clean_text(description)
+    given = {"name": name, "description": description}
+    if fields := [field for field, value in given.items() if value is not None]:
+        project.save(update_fields=fields)
     return project
 
 
@@ -113,7 +119,7 @@ def share(user: User, project: Project, username: str, role: str) -> Membership:
     role = _parse_role(role)
     person = find_person(username)
     with transaction.atomic():
-        _lock(project)
+        lock(project)
         membership = Membership.objects.filter(project=project, user=person).first()
         if membership is not None:
             return _set_role(membership, role)
@@ -122,14 +128,21 @@ def share(user: User, project: Project, username: str, role: str) -> Membership:
         return Membership.objects.create(project=project, user=person, role=role)
 
 
-def change_role(user: User, membership: Membership, role: str) -> Membership:
+def change_role(user: User, membership: Membership, role: str, shown: str | None = None) -> Membership:
+    """Change the role of a member. ``shown`` is the role on the page where the user chose: another one is not replaced."""
     require_owner(user, membership.project)
     role = _parse_role(role)
     with transaction.atomic():
-        _lock(membership.project)
-        current = Membership.objects.filter(pk=membership.pk).first()
+        lock(membership.project)
+        current = Membership.objects.select_related("user").filter(pk=membership.pk).first()
         if current is None:
             raise Refused("This person is no longer a member.", "conflict")
+        if shown in Role.values and current.role not in (shown, role):
+            raise Refused(
+                f"Someone has made {current.user.username} {current.get_role_display()} since you opened this page. "
+                "Nothing is saved: choose the role again if you still want to change it.",
+                "conflict",
+            )
         return _set_role(current, role)
 
 
@@ -138,7 +151,7 @@ def unshare(user: User, membership: Membership) -> None:
     if membership.user_id != user.pk:
         require_owner(user, membership.project)
     with transaction.atomic():
-        _lock(membership.project)
+        lock(membership.project)
         current = Membership.objects.filter(pk=membership.pk).first()
         if current is None:
             return
@@ -201,8 +214,9 @@ def find_person(name: str) -> User:
     return person
 
 
-def _lock(project: Project) -> None:
-    Project.objects.select_for_update().get(pk=project.pk)
+def lock(project: Project) -> Project:
+    """Lock a project until the transaction ends, and return it as it is stored now."""
+    return Project.objects.select_for_update().get(pk=project.pk)
 
 
 # Code
@@ -242,7 +256,7 @@ def store_code(
             "limit",
         ) from None
     with transaction.atomic():
-        _lock(project)
+        lock(project)
         project.refresh_from_db(fields=["archived_at"])
         require_member(user, project)
         newest = project.code_versions.select_related("created_by").first()
@@ -296,7 +310,7 @@ def use_example(user: User, example: Example, project: Project | None = None) ->
     with transaction.atomic():
         if project is None:
             project = _examples_project(user)
-        _lock(project)
+        lock(project)
         require_member(user, project)
         same = CodeVersion.objects.filter(project=project, sha256=stored.sha256).first()
         return same or _new_version(user, project, stored, guess, example.title, f"From the gallery: {example.title}")

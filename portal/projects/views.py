@@ -5,12 +5,14 @@ from typing import Any
 from django.conf import settings
 from django.contrib import messages
 from django.core.paginator import Paginator
+from django.db import transaction
 from django.db.models import Count, DateTimeField, F, IntegerField, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Coalesce, Greatest
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
+from portal import stale_forms
 from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
 from portal.projects import examples, services
@@ -127,14 +129,20 @@ def upload_limits() -> dict[str, int]:
 @require_http_methods(["GET", "HEAD", "POST"])
 def edit(request: HttpRequest, pk: int) -> HttpResponse:
     project = owned_project(request, pk)
-    form = ProjectForm.of(project, request.POST if request.method == "POST" else None)
-    if form.is_valid():
-        try:
-            services.edit_project(signed_in(request), project, **form.cleaned_data)
-            return redirect("projects:detail", project.pk)
-        except Refused as refusal:
-            form.refuse(refusal)
-    return render(request, "projects/form.html", {"form": form, "project": project}, status=400 if form.errors else 200)
+    form, stale = ProjectForm.of(project), False
+    if request.method == "POST":
+        with transaction.atomic():
+            project = services.lock(project)
+            form = ProjectForm.of(project, request.POST)
+            stale = stale_forms.is_stale(form)
+            if form.is_valid():
+                try:
+                    services.edit_project(signed_in(request), project, **form.cleaned_data)
+                    return redirect("projects:detail", project.pk)
+                except Refused as refusal:
+                    form.refuse(refusal)
+    status = stale_forms.status_of(form, stale)
+    return render(request, "projects/form.html", {"form": form, "project": project}, status=status)
 
 
 @require_POST
@@ -175,7 +183,8 @@ def change_role(request: HttpRequest, pk: int, member: int) -> HttpResponse:
     project = owned_project(request, pk)
     membership = get_object_or_404(project.memberships.select_related("user", "project"), pk=member)
     try:
-        made = services.change_role(signed_in(request), membership, request.POST.get("role", ""))
+        shown = request.POST.get(stale_forms.SHOWN)
+        made = services.change_role(signed_in(request), membership, request.POST.get("role", ""), shown)
         messages.success(request, f"{membership.user.username} is {made.get_role_display()} now.")
     except Refused as refusal:
         messages.error(request, refusal.message)
