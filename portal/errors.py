@@ -1,11 +1,15 @@
 """Responses to errors outside the views: JSON for programs, a page with a next step for users."""
 
 import sys
+from urllib.parse import urlencode, urlsplit
 
+from django.conf import settings
+from django.contrib import messages
 from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse, JsonResponse
-from django.shortcuts import render
+from django.shortcuts import redirect, render
 from django.template.loader import render_to_string
+from django.urls import is_valid_path, reverse
 from django.views.decorators.csrf import requires_csrf_token
 
 from portal.rest import NOT_FOUND, error_response
@@ -23,7 +27,12 @@ TEXTS = {
 }
 RETRY_AFTER_SECONDS = 5
 """When a program may try again while the database is unavailable."""
-STALE_FORM_ADVICE = "The form had expired or came from another site. Reload the page and send it again."
+STALE_FORM = (
+    "This form had expired",
+    "Nothing was saved, because you have signed in again since you opened it, or it came from another site. Open the form "
+    "again and submit it: this tab restores what you had typed in the longer forms.",
+)
+STALE_SIGN_IN = "This page had expired. Sign in here."
 
 
 def bad_request(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
@@ -40,11 +49,39 @@ def not_found(request: HttpRequest, exception: Exception | None = None) -> HttpR
 
 def method_not_allowed(request: HttpRequest) -> HttpResponse:
     """Answer a visit to the address of a button, which a browser shows again after a sign-in or from its history."""
-    return _error_response(request, 405)
+    return _error_response(request, 405, back=page_above(request.path))
 
 
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
-    return _error_response(request, 403, STALE_FORM_ADVICE)
+    """Lead back to the form, which gets a new token and what was typed.
+
+    A sign-in page that was open in two tabs has expired in the second one once the first was used: it continues.
+    """
+    sign_in = reverse("accounts:sign-in")
+    if request.path == sign_in and settings.CSRF_COOKIE_NAME in request.COOKIES:
+        if not request.user.is_authenticated:
+            messages.warning(request, STALE_SIGN_IN)
+        return redirect(f"{sign_in}?{urlencode({'next': request.POST.get('next', '')})}")
+    return _error_response(request, 403, STALE_FORM, back=page_before(request))
+
+
+def page_before(request: HttpRequest) -> str:
+    """Return the path of the page of this portal from which a request came; the first page if that is not known."""
+    page = urlsplit(request.headers.get("Referer", ""))
+    if page.netloc != request.get_host() or not page.path.startswith("/"):
+        return "/"
+    return page.path + (f"?{page.query}" if page.query else "")
+
+
+def page_above(path: str) -> str:
+    """Return the nearest address above another one that this portal has: above that of a button, the page with it."""
+    parts = path.strip("/").split("/")
+    for length in range(len(parts) - 1, 0, -1):
+        above = "/" + "/".join(parts[:length])
+        for address in (f"{above}/", above):
+            if is_valid_path(address):
+                return address
+    return "/"
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
@@ -64,11 +101,13 @@ def server_error(request: HttpRequest) -> HttpResponse:
 
 
 @requires_csrf_token
-def _error_response(request: HttpRequest, status: int, advice: str = "") -> HttpResponse:
+def _error_response(
+    request: HttpRequest, status: int, texts: tuple[str, str] | None = None, back: str = "/"
+) -> HttpResponse:
     if is_program(request):
         return _json(status)
-    title, text = TEXTS[status]
-    return render(request, "error.html", {"title": title, "advice": advice or text}, status=status)
+    title, advice = texts or TEXTS[status]
+    return render(request, "error.html", {"title": title, "advice": advice, "back": back}, status=status)
 
 
 def is_program(request: HttpRequest) -> bool:

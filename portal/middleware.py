@@ -7,7 +7,6 @@ long poll) occupy a thread for as long as it waits.
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Any
-from urllib.parse import urlsplit
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
 from django.contrib import messages
@@ -23,7 +22,7 @@ from django.http import (
 )
 from whitenoise.middleware import WhiteNoiseMiddleware
 
-from portal.errors import is_program, method_not_allowed
+from portal.errors import is_program, method_not_allowed, page_before
 from portal.rest import error_response
 from portal.streaming import in_threads
 
@@ -88,14 +87,6 @@ class SignInRequired(LoginRequiredMiddleware):
             return response
         messages.warning(request, "You were signed out, so nothing was done. Sign in, then press the button again.")
         return redirect_to_login(page_before(request), self.get_login_url(view_func))
-
-
-def page_before(request: HttpRequest) -> str:
-    """Return the path of the page of this portal from which a request came; the first page if that is not known."""
-    page = urlsplit(request.headers.get("Referer", ""))
-    if page.netloc != request.get_host() or not page.path.startswith("/"):
-        return "/"
-    return page.path + (f"?{page.query}" if page.query else "")
 
 
 class ExplainButtons(Middleware):

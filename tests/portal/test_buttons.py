@@ -1,9 +1,12 @@
 """Whoever presses a button without a session, or visits its address, meets no dead end."""
 
+from typing import Any
+
 import pytest
 from django.test import AsyncClient, Client
 from django.urls import reverse
 
+from portal.accounts.models import User
 from tests.portal.jobs_world import make_job, make_project, make_user
 
 pytestmark = pytest.mark.django_db
@@ -54,6 +57,52 @@ def test_the_address_of_a_button_shows_a_page(client: Client, address: str) -> N
     response = client.get(address)
     assert (response.status_code, response["Allow"]) == (405, "POST")
     assert "address of a button" in response.content.decode()
+
+
+@pytest.mark.parametrize("name", ["cancel", "retry", "hold"])
+def test_the_address_of_a_button_leads_to_its_page(client: Client, address: str, name: str) -> None:
+    client.post("/accounts/sign-in/", {"username": "alice", "password": PASSWORD})
+    page = client.get(address.replace("cancel", name)).content.decode()
+    above = address.removesuffix("cancel").rstrip("/")
+    assert client.get(above, follow=True).status_code == 200
+    assert f'href="{above}' in page and "Back to the page" in page
+
+
+def form_with_old_token(client: Client, address: str, **data: str) -> Any:
+    """Submit a form that was opened before another sign-in gave the browser a new token."""
+    client.cookies["csrftoken"] = "a" * 32
+    return client.post(address, data, headers={"referer": f"http://testserver{address}"})
+
+
+def test_an_expired_form_leads_back_to_itself(address: str) -> None:
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(User.objects.get(username="alice"))
+    refused = form_with_old_token(client, reverse("projects:new"), name="Vision")
+    assert refused.status_code == 403
+    text = refused.content.decode()
+    assert "This form had expired" in text and f'href="{reverse("projects:new")}"' in text
+
+
+@pytest.mark.parametrize(("asked", "page"), [("/jobs/", "/jobs/"), ("https://evil.example/", "/"), ("", "/")])
+def test_the_sign_in_page_of_a_second_tab_continues(address: str, asked: str, page: str) -> None:
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(User.objects.get(username="alice"))
+    response = form_with_old_token(client, "/accounts/sign-in/", username="alice", password=PASSWORD, next=asked)
+    assert response.status_code == 302
+    assert client.get(response["Location"])["Location"] == page
+
+
+def test_an_expired_sign_in_page_is_shown_again(address: str) -> None:
+    client = Client(enforce_csrf_checks=True)
+    response = form_with_old_token(client, "/accounts/sign-in/", username="alice", password="x", next="/jobs/")
+    shown = client.get(response["Location"])
+    assert shown.status_code == 200
+    assert "This page had expired" in shown.content.decode() and 'value="/jobs/"' in shown.content.decode()
+
+
+def test_a_browser_without_cookies_is_not_sent_in_circles(address: str) -> None:
+    response = Client(enforce_csrf_checks=True).post("/accounts/sign-in/", {"username": "alice"})
+    assert response.status_code == 403
 
 
 @pytest.mark.asyncio
