@@ -1,0 +1,131 @@
+"""What is typed in a long form survives the end of the session, an expired token and an error, and no one else sees it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.urls import reverse
+from playwright.sync_api import Browser, Page, expect
+
+from portal.accounts import services as accounts
+from portal.accounts.models import User
+from portal.projects import services
+from portal.projects.models import Project
+from tests.browser.portal import PASSWORD
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+RESTORED = "Restored what you had typed"
+
+
+@pytest.fixture
+def page(browser: Browser, live_server: Any, settings: Any) -> Iterator[Page]:
+    settings.ALLOWED_HOSTS = ["*"]
+    for name in ("alice", "bob"):
+        User.objects.create_user(name, password=PASSWORD)
+    project = services.create_project(User.objects.get(username="alice"), "Vision", "Seeing things.")
+    services.share(project.created_by, project, "bob", "owner")
+    page = browser.new_context(base_url=live_server.url).new_page()
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(f"/accounts/sign-in/?next={address_of_form()}")
+    sign_in(page, "alice")
+    yield page
+    page.context.close()
+    assert complaints == []
+
+
+def address_of_form() -> str:
+    return reverse("projects:edit", args=[Project.objects.get().pk])
+
+
+def sign_in(page: Page, name: str) -> None:
+    page.fill("[name=username]", name)
+    page.fill("[name=password]", PASSWORD)
+    page.get_by_role("button", name="Sign in").click()
+
+
+def save(page: Page) -> None:
+    page.get_by_role("button", name="Save").click()
+
+
+def end_sessions() -> None:
+    for user in User.objects.all():
+        accounts.end_sessions(user)
+
+
+def kept(page: Page) -> str:
+    return str(page.evaluate("JSON.stringify(Object.entries(sessionStorage))"))
+
+
+def test_the_end_of_a_session_in_mid_form_loses_nothing(page: Page) -> None:
+    page.fill("[name=description]", "A long text.\nWith two lines.")
+    end_sessions()
+    save(page)
+    expect(page.get_by_text("nothing was done")).to_be_visible()
+    sign_in(page, "alice")
+    expect(page.get_by_text(RESTORED)).to_be_visible()
+    expect(page.locator("[name=description]")).to_have_value("A long text.\nWith two lines.")
+    save(page)
+    expect(page.get_by_role("heading", name="Vision")).to_be_visible()
+    assert Project.objects.get().description.splitlines() == ["A long text.", "With two lines."]
+    page.goto(address_of_form())
+    expect(page.locator("[name=description]")).to_have_value("A long text.\nWith two lines.")
+    expect(page.get_by_text(RESTORED)).to_have_count(0)
+    assert "draft" not in kept(page)
+
+
+def test_an_expired_token_leads_back_to_the_text(page: Page) -> None:
+    page.fill("[name=name]", "Hearing")
+    page.evaluate("document.querySelector('main [name=csrfmiddlewaretoken]').value = 'a'.repeat(64)")
+    save(page)
+    expect(page.get_by_role("heading", name="This form had expired")).to_be_visible()
+    page.get_by_role("link", name="Back to the page").click()
+    expect(page.locator("[name=name]")).to_have_value("Hearing")
+    page.get_by_role("button", name="Discard").click()
+    expect(page.locator("[name=name]")).to_have_value("Vision")
+    page.reload()
+    expect(page.get_by_text(RESTORED)).to_have_count(0)
+
+
+def test_another_user_of_the_tab_does_not_see_the_draft(page: Page) -> None:
+    page.fill("[name=description]", "Alice's own thoughts")
+    end_sessions()
+    save(page)
+    sign_in(page, "bob")
+    expect(page.locator("[name=description]")).to_have_value("Seeing things.")
+    expect(page.get_by_text(RESTORED)).to_have_count(0)
+
+
+def test_signing_out_forgets_the_drafts(page: Page) -> None:
+    page.fill("[name=description]", "Half a thought")
+    assert "Half a thought" in kept(page)
+    page.locator(".menu summary").filter(has_text="alice").click()
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+    assert "Half a thought" not in kept(page)
+
+
+def test_secrets_are_not_kept(page: Page) -> None:
+    lines = ["LR=0.1", "WANDB_API_KEY=abc123", "export HF_TOKEN = abc123", "train --api-key abc123", "the key idea"]
+    page.fill("[name=description]", "\n".join([*lines, "https://user:abc123@host/"]))
+    assert "LR=0.1" in kept(page) and "the key idea" in kept(page)
+    assert "abc123" not in kept(page)
+    page.goto(reverse("accounts:profile"))
+    page.fill("[name=password]", "abc123")
+    page.fill("[name=first_name]", "Alice")
+    assert "Alice" in kept(page)
+    assert "abc123" not in kept(page) and "csrf" not in kept(page) and "shown_values" not in kept(page)
+
+
+def test_a_refused_form_keeps_its_draft_and_says_nothing(page: Page) -> None:
+    page.evaluate("document.querySelector('[name=description]').removeAttribute('maxlength')")
+    page.fill("[name=description]", "x" * 10_001)
+    save(page)
+    expect(page.get_by_text("Nothing you typed is lost")).to_be_visible()
+    expect(page.get_by_text(RESTORED)).to_have_count(0)
+    end_sessions()
+    page.fill("[name=name]", "Hearing")
+    save(page)
+    sign_in(page, "alice")
+    expect(page.locator("[name=name]")).to_have_value("Hearing")
+    expect(page.locator("[name=description]")).to_have_value("x" * 10_001)
