@@ -98,10 +98,9 @@ def _stored_fields(form: forms.BaseForm) -> dict[str, forms.Field]:
 def _plain(field: forms.Field, value: Any) -> Any:
     """Return a value as JSON can carry it, such that equal values compare equal however they were typed."""
     try:
-        value = field.to_python(value)
+        return field.to_python(value)
     except ValidationError:
-        pass
-    return value.replace("\r\n", "\n") if isinstance(value, str) else value
+        return value
 
 
 def _take_over(form: forms.BaseForm, values: Mapping[str, Any]) -> None:

@@ -14,6 +14,7 @@ from django.utils import timezone
 from portal.accounts.models import ApiToken, Limit, User
 from portal.accounts.services import check_password_rules
 from portal.accounts.tasks import send_reset_mail
+from portal.form_fields import LinesField
 
 RESET_MAIL_INTERVAL_SECONDS = 60
 """Seconds between two reset mails for the same account."""
@@ -131,7 +132,7 @@ class GroupForm(forms.ModelForm):
         fields = ("name",)
 
 
-class NamesField(forms.CharField):
+class NamesField(LinesField):
     """User names between spaces, commas or line breaks, in any order. The value is a text with the sorted names."""
 
     def to_python(self, value: Any) -> str:

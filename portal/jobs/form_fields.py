@@ -6,6 +6,7 @@ from typing import Any
 
 from django import forms
 
+from portal.form_fields import LinesField
 from portal.jobs.spec import FIELDS, JobField, Kind, label_of
 from portal.jobs.word_lists import COLUMN_LENGTH, words_in
 from portal.zones import MomentField
@@ -29,19 +30,33 @@ class ArgumentsField(forms.CharField):
         return shlex.join(value) if isinstance(value, list | tuple) else value
 
 
-class VariablesField(forms.CharField):
+class VariablesField(LinesField):
     """Environment variables, one NAME=value per line. The value is a dictionary."""
 
     def clean(self, value: Any) -> Any:
-        """Read the lines. Raises ValidationError for one without an equals sign."""
+        """Read the lines. Raises ValidationError for those without an equals sign or with a name that was set before.
+
+        Blanks around the equals sign, as in ``NAME = value``, are not part of the value. ``NAME= value`` keeps its blank.
+        """
         found: dict[str, str] = {}
+        lines: dict[str, int] = {}
+        problems: list[str] = []
         for number, line in enumerate(super().clean(value).splitlines(), 1):
             if not line.strip():
                 continue
-            name, sign, text = line.partition("=")
+            typed, sign, text = line.partition("=")
+            name = typed.strip()
             if not sign:
-                raise forms.ValidationError(f"Line {number} has no “=”. Write it as NAME=value.")
-            found[name.strip()] = text
+                problems.append(f"Line {number} has no “=”. Write it as NAME=value.")
+            elif not name:
+                problems.append(f"Line {number} has no name before the “=”. Write it as NAME=value.")
+            elif name in found:
+                problems.append(f"Lines {lines[name]} and {number} both set {name[:100]}. Keep one of them.")
+            else:
+                lines[name] = number
+                found[name] = text.lstrip() if typed != typed.rstrip() else text
+        if problems:
+            raise forms.ValidationError(problems)
         return found
 
     def prepare_value(self, value: Any) -> Any:
@@ -84,7 +99,7 @@ def form_field(name: str) -> forms.Field:
         case Kind.WORDS:
             return WordsField(max_length=COLUMN_LENGTH, **common)
         case Kind.LONG_TEXT:
-            return forms.CharField(max_length=high, widget=forms.Textarea(attrs={"rows": 3}), **common)
+            return LinesField(max_length=high, widget=forms.Textarea(attrs={"rows": 3}), **common)
         case _:
             return forms.CharField(max_length=high, **common)
 

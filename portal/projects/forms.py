@@ -4,6 +4,7 @@ from typing import Any
 
 from django import forms
 
+from portal.form_fields import LinesField
 from portal.projects.models import Membership, Project
 from portal.refused import Refused
 
@@ -16,7 +17,7 @@ class RefusableForm(forms.Form):
 
 class ProjectForm(RefusableForm):
     name = forms.CharField(max_length=80, help_text="For example the paper, the course or the model.")
-    description = forms.CharField(max_length=10_000, required=False, widget=forms.Textarea(attrs={"rows": 3}))
+    description = LinesField(max_length=10_000, required=False, widget=forms.Textarea(attrs={"rows": 3}))
 
     @classmethod
     def of(cls, project: Project, data: Any = None) -> "ProjectForm":
