@@ -74,13 +74,12 @@ def page_before(request: HttpRequest) -> str:
 
 
 def page_above(path: str) -> str:
-    """Return the nearest address above another one that this portal has: above that of a button, the page with it."""
+    """Return the page above the address of a button, which has the button. Pages with others below them end in a slash."""
     parts = path.strip("/").split("/")
     for length in range(len(parts) - 1, 0, -1):
-        above = "/" + "/".join(parts[:length])
-        for address in (f"{above}/", above):
-            if is_valid_path(address):
-                return address
+        above = "/".join(["", *parts[:length], ""])
+        if is_valid_path(above):
+            return above
     return "/"
 
 

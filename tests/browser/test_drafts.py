@@ -117,7 +117,7 @@ def test_secrets_are_not_kept(page: Page) -> None:
     assert "abc123" not in kept(page) and "csrf" not in kept(page) and "shown_values" not in kept(page)
 
 
-def test_a_refused_form_keeps_its_draft_and_says_nothing(page: Page) -> None:
+def test_a_refused_form_keeps_its_draft_without_a_notice(page: Page) -> None:
     page.evaluate("document.querySelector('[name=description]').removeAttribute('maxlength')")
     page.fill("[name=description]", "x" * 10_001)
     save(page)

@@ -34,6 +34,8 @@ IN_PROJECT = "302 404 200 200 200 200"
 OWNERS = "302 404 404 404 200 200"
 ADMINS = "302 404 404 404 404 200"
 DONE = "302 302 302 302 302 302"
+NO_PASSWORD = "302 400 400 400 400 400"
+"""An empty form would take away the e-mail address, which needs the password."""
 DONE_BY_OWNERS = "302 404 404 404 302 302"
 DONE_BY_ADMINS = "302 404 404 404 404 302"
 ON_JOB = "302 404 302- 302- 302 302"
@@ -148,7 +150,7 @@ TABLE: dict[str, list[Visit]] = {
         get("/accounts/invite/{invite}/", ANYBODY),
         get("/accounts/invite/wrong/", "404 404 404 404 404 404"),
     ],
-    "accounts/profile/": [get("/accounts/profile/", MEMBERS), post("/accounts/profile/", DONE)],
+    "accounts/profile/": [get("/accounts/profile/", MEMBERS), post("/accounts/profile/", NO_PASSWORD)],
     "accounts/tokens/": [
         get("/accounts/tokens/", MEMBERS),
         post("/accounts/tokens/", MEMBERS, name="t", scope="read", days="30"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from portal.errors import page_above
 from tests.laws.armour import check_armour
 from tests.laws.people import CANARY, ROLES, SECRET, World
 from tests.laws.route_matrix import TABLE, Visit
@@ -101,6 +102,18 @@ def test_reading_where_one_may_act_changes_nothing(role: str, world: World, know
             client_of(world, role).get(place.format(**known))
             assert rows() == before
     walk.report(at_least=60)
+
+
+def test_the_address_of_each_button_leads_to_a_page(world: World, known: dict[str, Any]) -> None:
+    client, walk = client_of(world, "ada"), Walk()
+    for place in sorted({visit.address for _, visit in VISITS if visit.method == "POST"}):
+        address = place.format(**known)
+        if address.startswith(("/api/", "/agent/", "/gallery/nothing/")) or client.get(address).status_code != 405:
+            continue
+        with walk.case(f"GET {place}"):
+            above = page_above(address)
+            assert client.get(above, follow=True).status_code == 200, above
+    walk.report(at_least=20)
 
 
 OF_THE_MOMENT = r'csrfmiddlewaretoken" value="[^"]*"|nonce[-=]"?[\w+/=-]+|Set-Cookie.*|Expires: .*'
