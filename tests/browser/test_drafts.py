@@ -12,6 +12,7 @@ from portal.accounts.models import User
 from portal.projects import services
 from portal.projects.models import Project
 from tests.browser.portal import PASSWORD
+from tests.portal.jobs_world import make_code, make_environment
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 RESTORED = "Restored what you had typed"
@@ -129,3 +130,47 @@ def test_a_refused_form_keeps_its_draft_without_a_notice(page: Page) -> None:
     sign_in(page, "alice")
     expect(page.locator("[name=name]")).to_have_value("Hearing")
     expect(page.locator("[name=description]")).to_have_value("x" * 10_001)
+
+
+def test_the_job_form_is_restored_with_its_folded_fields(page: Page) -> None:
+    project = Project.objects.get()
+    keys = {make_environment(key).key for key in ("slim", "pytorch")}
+    code = make_code(project)
+    address = f"{reverse('jobs:new')}?code={code.pk}"
+    page.goto(address)
+    suggested = page.input_value("[name=environment]")
+    (other,) = keys - {suggested}
+    expect(page.locator("[name=command]")).to_be_visible()
+    page.locator("[name=launcher][value=horovod]").check()
+    page.fill("[name=min_gpus]", "2")
+    page.select_option("[name=environment]", other)
+    page.locator("details.more summary").click()
+    page.fill("[name=env_vars]", "LR=0.2\nHF_TOKEN=abc123")
+    end_sessions()
+    page.get_by_role("button", name="Submit job").click()
+    sign_in(page, "alice")
+    expect(page.get_by_text("were not kept")).to_be_visible()
+    expect(page.locator("[name=launcher][value=horovod]")).to_be_checked()
+    expect(page.locator("[name=entry]")).to_be_visible()
+    expect(page.locator("[name=min_gpus]")).to_have_value("2")
+    expect(page.locator("[name=environment]")).to_have_value(other)
+    expect(page.locator("[name=env_vars]")).to_be_visible()
+    expect(page.locator("[name=env_vars]")).to_have_value("LR=0.2")
+    page.get_by_role("button", name="Discard").click()
+    expect(page.locator("[name=environment]")).to_have_value(suggested)
+    expect(page.locator("[name=command]")).to_be_visible()
+    expect(page.locator("[name=entry]")).to_be_hidden()
+    assert "LR=0.2" not in kept(page)
+
+
+def test_a_refused_form_at_the_address_of_a_button_is_found_again(page: Page) -> None:
+    page.goto(reverse("projects:detail", args=[Project.objects.get().pk]))
+    page.locator(".share [name=username]").fill("nobody")
+    page.get_by_role("button", name="Add").click()
+    expect(page.get_by_text("There is no user with this name")).to_be_visible()
+    page.locator(".share [name=username]").fill("carol")
+    end_sessions()
+    page.get_by_role("button", name="Add").click()
+    sign_in(page, "alice")
+    page.get_by_role("link", name="Back to the page").click()
+    expect(page.locator(".share [name=username]")).to_have_value("carol")
