@@ -165,7 +165,7 @@ def test_the_job_form_is_restored_with_its_folded_fields(page: Page) -> None:
 
 def test_a_refused_form_at_the_address_of_a_button_is_found_again(page: Page) -> None:
     page.goto(reverse("projects:detail", args=[Project.objects.get().pk]))
-    page.locator(".share [name=username]").fill("nobody")
+    page.locator(".share [name=username]").fill("missing")
     page.get_by_role("button", name="Add").click()
     expect(page.get_by_text("There is no user with this name")).to_be_visible()
     page.locator(".share [name=username]").fill("carol")
