@@ -325,10 +325,8 @@ def specification(job: Job, user: User) -> dict[str, Any]:
 
 def command_for(guess: Mapping[str, Any]) -> str:
     """Return the command line that runs the entry that inspection found; empty when it found none."""
-    entry = str(guess.get("entry") or "")
-    if not entry or (guess.get("launcher") == Job.Launcher.COMMAND and " " in entry):
-        return entry
-    return shlex.join(["python", *entries.python_arguments(entries.entry_of(guess))])
+    entry = entries.entry_of(guess)
+    return shlex.join(["python", *entries.python_arguments(entry)]) if entry else ""
 
 
 # --- act on a job ------------------------------------------------------------------------------------------------
