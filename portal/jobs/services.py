@@ -324,7 +324,9 @@ def specification(job: Job, user: User) -> dict[str, Any]:
 
 
 def command_for(guess: Mapping[str, Any]) -> str:
-    """Return the command line that runs the entry that inspection found; empty when it found none."""
+    """Return the command line that inspection found, or the one that runs its entry; empty when it found none."""
+    if command := str(guess.get("command") or ""):  # versions of earlier releases have none
+        return command
     entry = entries.entry_of(guess)
     return shlex.join(["python", *entries.python_arguments(entry)]) if entry else ""
 

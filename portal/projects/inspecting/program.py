@@ -2,12 +2,14 @@
 
 import json
 import re
+import shlex
 import sys
 import tarfile
 from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import IO, Any
 
+from . import commands
 from .entries import SOURCE_FOLDER, as_module
 from .gpus import uses_one_gpu
 from .rules import LIBRARY, RULES, Code
@@ -15,6 +17,7 @@ from .source import Source, is_standard, read
 
 MAX_FILES = 500
 MAX_FILE_BYTES = 512 * 1024
+MAX_TEXTS = 50
 MAX_WARNINGS = 40
 MAX_WARNINGS_PER_RULE = 5
 MAX_CANDIDATES = 50
@@ -22,25 +25,26 @@ ENTRY_NAME_POINTS = {"train": 40, "main": 30, "run": 20, "run_training": 20, "tr
 NOT_STARTED = re.compile(r"(test_.*|.*_test|conftest|setup|__init__|noxfile|utils?|models?|config|dataset)$")
 
 
-def python_files(tar: IO[bytes]) -> tuple[dict[str, bytes], list[str], str]:
-    """Return the Python files by path, all paths, and the content of requirements.txt."""
+def python_files(tar: IO[bytes]) -> tuple[dict[str, bytes], list[str], dict[str, str]]:
+    """Return the Python files by path, all paths, and the texts of requirements.txt, shell scripts and Makefiles."""
     files: dict[str, bytes] = {}
     paths = []
-    requirements = ""
+    texts: dict[str, str] = {}
     with tarfile.open(fileobj=tar, mode="r|") as archive:  # our own tar; as a stream, its offsets are not used
         for member in archive:
             if not member.isreg():
                 continue
             paths.append(member.name)
             wanted = member.name.endswith(".py") and len(files) < MAX_FILES
-            if (wanted or member.name == "requirements.txt") and member.size <= MAX_FILE_BYTES:
+            is_text = member.name == "requirements.txt" or (commands.is_read(member.name) and len(texts) < MAX_TEXTS)
+            if (wanted or is_text) and member.size <= MAX_FILE_BYTES:
                 file = archive.extractfile(member)
                 content = file.read() if file else b""
                 if wanted:
                     files[member.name] = content
                 else:
-                    requirements = content.decode(errors="replace")
-    return files, paths, requirements
+                    texts[member.name] = content.decode(errors="replace")
+    return files, paths, texts
 
 
 def module_paths(module: str, importer: str) -> Iterable[str]:
@@ -154,30 +158,54 @@ def warnings_of(code: Code) -> list[dict[str, Any]]:
     return found[:MAX_WARNINGS]
 
 
+def nothing_to_run(paths: Iterable[str]) -> dict[str, Any]:
+    """Return the warning about an upload in which nothing that could be started was found."""
+    notebook = next((path for path in paths if path.endswith(".ipynb")), None)
+    if notebook is None:
+        text = (
+            "There is no Python file, shell script or Makefile at the top of the upload. Enter the command line that starts "
+            "your program."
+        )
+    else:
+        text = (
+            "There is no Python file in the upload, so there is nothing to run. Upload the notebook "
+            f"“{notebook[:80]}” on its own; it is then converted to a script."
+        )
+    return {"code": "nothing-to-run", "path": "", "line": 0, "text": text}
+
+
 def inspect(tar: IO[bytes]) -> dict[str, Any]:
-    files, paths, requirements = python_files(tar)
+    files, paths, texts = python_files(tar)
     sources = {path: read(path, content) for path, content in files.items()}
     guess: dict[str, Any] = {
-        "entry": "", "candidates": [], "launcher": "command", "elastic": False, "imports": {},
-        "requirements": required_packages(requirements), "warnings": [],
+        "entry": "", "command": "", "candidates": [], "launcher": "command", "elastic": False, "imports": {},
+        "requirements": required_packages(texts.get("requirements.txt", "")), "warnings": [],
     }  # fmt: skip
+    script = commands.shell_script(texts, sources)
     if not sources:
-        text = "There is no Python file in the upload, so there is nothing to run."
-        if notebooks := [path for path in paths if path.endswith(".ipynb")]:
-            text += f" Upload the notebook “{notebooks[0][:80]}” on its own; it is then converted to a script."
-        return guess | {"warnings": [{"code": "nothing-to-run", "path": "", "line": 0, "text": text}]}
+        command = f"bash {shlex.quote(script)}" if script else commands.make_command(texts)
+        warnings = list(commands.activations(script, texts[script])) if script else []
+        return guess | {"command": command, "warnings": warnings if command else [nothing_to_run(paths)]}
     order = candidates(sources)
+    entry = sources[order[0]]
     running = [sources[path] for path in reachable(order[0], sources)]
     launcher, elastic = launcher_of(running)
+    command, warnings = "", warnings_of(Code(running, launcher, elastic))
+    if launcher == "command" and script:
+        command = f"bash {shlex.quote(script)}"
+        warnings = [*commands.activations(script, texts[script]), *warnings][:MAX_WARNINGS]
+    elif launcher == "command" and not needs_package(entry) and commands.starts_in_its_folder(entry, running, paths):
+        command = commands.in_folder(entry.path)
     return guess | {
         "entry": order[0],
-        "module": as_module(order[0]) if needs_package(sources[order[0]]) else None,
+        "command": command,
+        "module": as_module(order[0]) if needs_package(entry) else None,
         "candidates": order[:MAX_CANDIDATES],
         "launcher": launcher,
         "elastic": elastic,
         "imports": external_modules(running, sources),
         "one_gpu": uses_one_gpu(sources.values()),
-        "warnings": warnings_of(Code(running, launcher, elastic)),
+        "warnings": warnings,
     }
 
 

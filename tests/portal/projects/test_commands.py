@@ -54,3 +54,78 @@ def test_a_shell_runs_the_file_whatever_its_name(name: str, tmp_path: Path) -> N
 
 def test_nothing_is_proposed_where_nothing_can_be_run() -> None:
     assert proposed({"notes.txt": "x"}) == ""
+
+
+STEPS = "#!/bin/bash\nset -e\npython steps/01_read.py > reads.txt\npython3 steps/02_count.py reads.txt\n"
+PARTS = {"steps/01_read.py": "print(1)", "steps/02_count.py": "print(2)"}
+READS = "open('config.ini')\nopen('../../data/rain.csv')\n"
+DEEP = {"chapters/four/fit.py": READS, "chapters/four/config.ini": "", "data/rain.csv": ""}
+
+
+@pytest.mark.parametrize(
+    ("files", "command"),
+    [
+        # shell scripts that run several steps
+        (PARTS | {"run_all.sh": STEPS}, "bash run_all.sh"),
+        (PARTS | {"my steps.sh": STEPS}, "bash 'my steps.sh'"),
+        (PARTS | {"install.sh": "pip install x\n", "go.sh": STEPS}, "bash go.sh"),
+        ({"simulate.sh": "awk 'BEGIN { print 1 }'\n"}, "bash simulate.sh"),
+        # but not those for another scheduler, of one step, further down, or of which none is likelier
+        (PARTS | {"job.sh": f"#SBATCH --gres=gpu:1\n{STEPS}"}, "python steps/01_read.py"),
+        (PARTS | {"job.sh": STEPS.replace("python ", "srun python ")}, "python steps/01_read.py"),
+        (PARTS | {"one.sh": "python steps/01_read.py\n"}, "python steps/01_read.py"),
+        (PARTS | {"old/run_all.sh": STEPS}, "python steps/01_read.py"),
+        (PARTS | {"a.sh": STEPS, "b.sh": STEPS}, "python steps/01_read.py"),
+        # Makefiles
+        ({"Makefile": "CC := gcc\nrun : ising\n\t./ising\n", "ising.c": ""}, "make run"),
+        ({"makefile": "all: a.c\n\tcc a.c\nrun := yes\n", "a.c": ""}, "make"),
+        ({"Makefile": "run:\n\tpython train.py\n", "train.py": ""}, "python train.py"),
+        # files beside a script in a folder
+        (DEEP, "cd chapters/four && python fit.py"),
+        ({"my work/a b.py": "open('in.txt')", "my work/in.txt": ""}, "cd 'my work' && python 'a b.py'"),
+        ({"notebooks/look.py": "import os\nos.listdir('../data')", "data/x.csv": ""}, "cd notebooks && python look.py"),
+        # but not where the code finds them from anywhere, or from the top
+        (DEEP | {"chapters/four/fit.py": f"import os\nos.chdir(os.path.dirname(__file__))\n{READS}"},
+         "python chapters/four/fit.py"),
+        ({"src/train.py": "open('data/x.csv')", "data/x.csv": ""}, "python src/train.py"),
+        ({"src/train.py": "open('x.csv')", "src/x.csv": "", "x.csv": ""}, "python src/train.py"),
+        ({"src/train.py": "open('x.csv')\nopen('y.csv')", "src/x.csv": "", "y.csv": ""}, "python src/train.py"),
+        ({"src/train.py": "log = {'data': 1}", "src/data/x.csv": ""}, "python src/train.py"),
+        ({"src/train.py": "open('../../../etc/passwd')\nopen('/etc/passwd')"}, "python src/train.py"),
+    ],
+)  # fmt: skip
+def test_the_command_starts_the_program_as_its_owner_does(files: dict[str, str], command: str) -> None:
+    assert proposed(files) == command
+
+
+def test_a_launcher_keeps_its_file_beside_a_script_of_steps() -> None:
+    torch = "import torch.distributed as dist\ndist.init_process_group()\n"
+    guess = guess_for({"train.py": torch, "data.py": "", "run.sh": "python data.py\npython train.py\n"})
+    assert (guess["launcher"], guess["entry"], guess["command"]) == ("torchrun", "train.py", "")
+
+
+def test_a_program_without_python_raises_no_alarm() -> None:
+    for files in ({"Makefile": "all:\n\ttrue\n"}, {"run.sh": "true\n"}):
+        assert guess_for(files)["warnings"] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("source venv/bin/activate", True),
+        (". ~/env/bin/activate", True),
+        ("  conda activate bio", True),
+        ("module load cuda/12.1", True),
+        ("# source venv/bin/activate", False),
+        ("source settings.sh", False),
+        ("echo conda activate", False),
+    ],
+)
+def test_a_script_that_activates_packages_is_reported(line: str, found: bool) -> None:
+    warnings = guess_for(PARTS | {"run_all.sh": f"set -e\n{line}\n{STEPS}"})["warnings"]
+    assert [(one["code"], one["path"], one["line"]) for one in warnings] == [("activates", "run_all.sh", 2)] * found
+
+
+def test_a_version_of_an_earlier_release_has_its_entry_proposed() -> None:
+    assert command_for({"entry": "a b.py", "launcher": "command", "candidates": ["a b.py"]}) == "python 'a b.py'"
+    assert command_for({"entry": "pkg/train.py", "module": "pkg.train", "launcher": "command"}) == "python -m pkg.train"
