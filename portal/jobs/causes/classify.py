@@ -5,6 +5,7 @@ was handled earlier, nor the summary of a launcher, nor what other ranks report 
 program wrote counts more than its exit code, which rarely names the reason.
 """
 
+import posixpath
 import re
 import signal
 import sys
@@ -36,6 +37,8 @@ ENVIRONMENT_TEXT = re.compile(r"image|environment", re.IGNORECASE)
 """What agents of earlier releases, which report text, write when an environment is missing."""
 WORKSPACE = re.compile(r"(?:/[^\s'\":/]+)*/workspace/")
 """The folder of the job's code, as the runtimes call it."""
+SUGGESTION = re.compile(r"Did you mean: '([\w.]{1,100})'\?")
+"""How Python names what a misspelled name resembles."""
 OTHER_COMPUTER = re.compile(r"/home/|/Users/|[A-Za-z]:[\\/]|/content/|/kaggle/|~")
 """The beginning of a path that only exists where the code was written."""
 
@@ -179,6 +182,8 @@ def _cause_of_error(ending: Ending, error: Error, facts: Facts) -> Cause:
         detail = found.text
     if found is None:
         named = {"name": error.name[: kinds.MAX_PARAMETER_CHARACTERS]}
+        if suggested := SUGGESTION.search(error.text):
+            named["suggestion"] = suggested[1]
         return Cause("exception", named | ({"place": _line_of(place)} if place else {}), detail)
     return _with_advice(found, facts, place, detail, error)
 
@@ -207,12 +212,20 @@ def _cause_of_last_lines(ending: Ending, facts: Facts) -> Cause | None:
             return Cause(code, {}, _quote(ending.last_lines))
     found = kinds.recognise(text, of_exception=False) if text else None
     if found is not None:
-        return _with_advice(found, facts, "", _quote([found.text]))
+        return _with_advice(found, facts, "", _quote([*_usage(ending.last_lines, found), found.text]))
     if ending.exit_code is None:
         return None
     if named := endings.EXCEPTION_LINE.search(text):
         return Cause("exception", {"name": named["kind"].rpartition(".")[2]}, _quote([named.group(0)]))
     return Cause("exit_code", {"number": ending.exit_code, "quoted": bool(text)}, _quote(ending.last_lines))
+
+
+def _usage(lines: Sequence[str], found: kinds.Found) -> list[str]:
+    """Return the usage that a program wrote before it refused its arguments."""
+    starts = [number for number, line in enumerate(lines) if line.lower().startswith("usage:")]
+    if found.code != "arguments" or not starts:
+        return []
+    return [line for line in lines[starts[-1] :] if line.strip() not in found.text][: MAX_DETAIL_LINES - 1]
 
 
 def _quote(lines: Sequence[str]) -> str:
@@ -237,9 +250,7 @@ def _with_advice(found: kinds.Found, facts: Facts, place: str, detail: str, erro
         case "relative_import":
             parameters |= {"module": _module_of(place.partition(":")[0])} if place else {}
         case "file_not_found" if "file" in parameters:
-            elsewhere = _same_file(parameters["file"], facts.files)
-            parameters |= {"elsewhere": elsewhere} if elsewhere and elsewhere != parameters["file"] else {}
-            parameters |= {"other_computer": True} if OTHER_COMPUTER.match(parameters["file"]) else {}
+            parameters |= _about_file(parameters["file"].replace(r"\\", "\\"), place, facts)
         case "syntax_error":
             notebook = error is not None and bool(error.frames) and error.frames[-1].source.startswith(("!", "%"))
             parameters |= {"place": _line_of(place)} if place else {}
@@ -251,7 +262,21 @@ def _with_advice(found: kinds.Found, facts: Facts, place: str, detail: str, erro
             parameters |= {"interpreter": first_line[2:].strip()} if first_line.startswith("#!") else {}
         case "command_not_found":
             parameters["environments"] = list(facts.offered_by.get(parameters["command"], ()))
+            named = [name for name in facts.files if name.startswith(f"{parameters['command']} ")]
+            parameters |= {"file": min(named)} if named else {}
     return Cause(found.code, parameters, detail)
+
+
+def _about_file(wanted: str, place: str, facts: Facts) -> dict[str, Any]:
+    """Return what the upload shows about a file that was not found by a path."""
+    elsewhere = _same_file(wanted, facts.files)
+    folder = posixpath.dirname(place.partition(":")[0])
+    parameters: dict[str, Any] = {"file": wanted}
+    if elsewhere and elsewhere != wanted:
+        parameters["elsewhere"] = elsewhere
+        parameters |= {"backslashes": True} if wanted.replace("\\", "/") == elsewhere else {}
+        parameters |= {"folder": folder} if folder and posixpath.normpath(f"{folder}/{wanted}") == elsewhere else {}
+    return parameters | ({"other_computer": True} if OTHER_COMPUTER.match(wanted) else {})
 
 
 def _missing_module(module: str, facts: Facts, detail: str) -> Cause:

@@ -283,5 +283,6 @@ def place_of(error: Error) -> str:
     for frame in reversed(error.frames):
         head, found, relative = frame.file.rpartition("/workspace/")
         if found and "site-packages" not in relative and not PurePosixPath(relative).is_absolute():
-            return f"{relative}:{frame.line}: {frame.source}".rstrip(": ")[:MAX_LINE_CHARACTERS]
+            source = f": {frame.source}" if frame.source else ""
+            return f"{relative}:{frame.line}{source}"[:MAX_LINE_CHARACTERS]
     return ""

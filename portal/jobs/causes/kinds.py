@@ -120,6 +120,7 @@ KINDS = (
     ),
     _kind("wrong_encoding", r"UnicodeDecodeError: .*"),
     _kind("recursion", r"RecursionError: .*"),
+    _kind("input_needed", r"EOFError: EOF when reading a line"),
     _kind("unused_parameters", r".*Expected to have finished reduction in the prior iteration.*"),
     _kind("initialised_twice", r".*trying to initialize the default process group twice.*"),
     _kind(
@@ -141,7 +142,8 @@ KINDS = (
     ),
     # --- the command
     _kind(
-        "line_endings", r".*(?:\$'\\r': command not found|/usr/bin/env: .*\\r'?:|bad interpreter.*\^M|python3?\\r).*"
+        "line_endings",
+        r".*(?:\$'\\r': command not found|unexpected token `\$'[^'\n]*\\r''|/usr/bin/env: .*\\r'?:|bad interpreter.*\^M|python3?\\r).*",
     ),
     _kind("line_endings", r".*: error: .*\\r'.*"),
     _kind(
@@ -154,6 +156,10 @@ KINDS = (
         r"Invalid value for |Option '?-.* requires).*",
     ),
     _kind("arguments", r".*FATAL Flags parsing error:.*|.*Unknown command line flag '.*"),
+    _kind(
+        "shell_syntax",
+        r"(?:(?P<script>[^:\n]+\.sh)|[^:\n]+): (?:-c: )?(?:line )?\d+: (?:syntax error|Syntax error:|unexpected EOF while looking).*",
+    ),
     _kind("bad_interpreter", r"(?:.*: )?(?P<file>[^\s:]+): (?P<interpreter>/[^\s:]+): bad interpreter.*"),
     _kind("bad_interpreter", r"(?:.*: )?(?P<file>[^\s:]+): cannot execute: required file not found.*"),
     _kind(
@@ -164,7 +170,7 @@ KINDS = (
     _kind("command_not_found", r"(?:.*: )?(?:line )?\d+: (?P<command>[^\s:]+): No such file or directory$"),
     _kind("interrupted", r"KeyboardInterrupt$"),
 )
-NOT_FROM_SHELLS = {"not_executable", "command_not_found", "bad_interpreter"}
+NOT_FROM_SHELLS = {"not_executable", "command_not_found", "bad_interpreter", "shell_syntax"}
 """Kinds that only a shell reports, never an exception."""
 
 

@@ -1,5 +1,6 @@
 """What Python and shells could not find, read or run."""
 
+import shlex
 from collections.abc import Sequence
 
 from portal.sentences.causes.explanation import Explanation, cause
@@ -8,7 +9,7 @@ OWN_EXCEPTION = "The message is that of the code or of a library: do what it ask
 HINTS = {
     "AssertionError": "The condition of an assert does not hold: check the values in it, and the data they come from.",
     "AttributeError": "The object has no such attribute: it may be of another type than the code expects, or None.",
-    "EOFError": "The input ended too soon: a file is incomplete, or the code asks for input, which a job cannot answer.",
+    "EOFError": "The input ended too soon: a file is incomplete.",
     "IndexError": "An index is not below the size: indexes and labels begin at 0, so the last is the size less 1.",
     "KeyError": "There is no such key: check its spelling and where it should be set, or give a default with .get(key, default).",
     "NameError": "A name is used that was never set: check its spelling, and that it is set before this line.",
@@ -21,6 +22,9 @@ HINTS = {
 """What exceptions of Python itself mean."""
 LAUNCHERS = {"accelerate", "deepspeed", "fabric", "horovodrun", "mpiexec", "mpirun", "torchrun"}
 """Commands in place of which a job has its launcher."""
+
+ACTIVATORS = {"activate", "conda", "mamba", "micromamba", "module", "workon", "pyenv"}
+"""Commands and files that switch to packages which no job has."""
 
 
 @cause
@@ -105,10 +109,27 @@ def syntax_error(
 
 
 @cause
-def file_not_found(file: str = "", entry: str = "", elsewhere: str = "", other_computer: bool = False) -> Explanation:
+def file_not_found(
+    file: str = "",
+    entry: str = "",
+    elsewhere: str = "",
+    other_computer: bool = False,
+    backslashes: bool = False,
+    folder: str = "",
+) -> Explanation:
     if entry:
         return Explanation(f"The file {entry} was not there", "Choose one of the uploaded files as the entry.")
-    if elsewhere:
+    if backslashes:
+        advice = (
+            f"The upload has it as {elsewhere}. Only Windows separates folders by \\: write / in paths, which Windows accepts too, "
+            "or use pathlib."
+        )
+    elif folder:
+        advice = (
+            f"The upload has it as {elsewhere}. A job starts at the top of the upload: use that path, one relative to __file__, "
+            f"or begin a plain command with cd {shlex.quote(folder)} &&, so that the paths start there."
+        )
+    elif elsewhere:
         advice = f"The upload has it as {elsewhere}. A job starts at the top of the upload: use that path, or one relative to __file__."
     elif other_computer:
         advice = (
@@ -127,7 +148,8 @@ def file_not_found(file: str = "", entry: str = "", elsewhere: str = "", other_c
 def arguments() -> Explanation:
     return Explanation(
         "The script did not accept its arguments",
-        "Change the arguments of the job to what the message asks for; --help as the only argument prints all that exist.",
+        "Choose “Duplicate and edit” and add what the message asks for to the command line or the arguments of the job; --help as the "
+        "only argument prints all that exist.",
     )
 
 
@@ -141,8 +163,33 @@ def line_endings() -> Explanation:
 
 
 @cause
-def command_not_found(command: str, environments: Sequence[str] = ()) -> Explanation:
-    if environments:
+def shell_syntax(script: str = "") -> Explanation:
+    what = f"the script {script}" if script else "the command line"
+    return Explanation(
+        f"A shell could not read {what}",
+        "Put names with spaces, brackets or other special characters into quotes, and close each quote, bracket, if and loop.",
+    )
+
+
+@cause
+def input_needed() -> Explanation:
+    return Explanation(
+        "The code asked for input, which a job cannot give",
+        "Use an argument or an environment variable instead of input(), or write the answers into the command line: "
+        "printf 'first\\nsecond\\n' | python and the file.",
+    )
+
+
+@cause
+def command_not_found(command: str, environments: Sequence[str] = (), file: str = "") -> Explanation:
+    if command.rpartition("/")[2] in ACTIVATORS:
+        advice = (
+            "A job has the packages of its environment, and uploads have no virtual environments: remove the line with "
+            f"{command}, and choose an environment that has the packages."
+        )
+    elif file:
+        advice = f"A name with spaces needs quotes: write {shlex.quote(file)}, for a Python file with python before it."
+    elif environments:
         advice = f"Choose the environment {' or '.join(environments)}, which has {command}."
     elif command in LAUNCHERS:
         advice = f"Choose the launcher torchrun or Horovod for the job, with the Python file as the entry, in place of {command}."
@@ -183,11 +230,10 @@ def interrupted() -> Explanation:
 
 
 @cause
-def exception(name: str, place: str = "") -> Explanation:
+def exception(name: str, place: str = "", suggestion: str = "") -> Explanation:
     where = f"Look at {place}" if place else "Look at the line above the message in the log"
-    return Explanation(
-        f"The code raised {name}", f"{HINTS.get(name, OWN_EXCEPTION)} {where}; the log has the calls that led there."
-    )
+    hint = f"Python suggests {suggestion}: check the spelling." if suggestion else HINTS.get(name, OWN_EXCEPTION)
+    return Explanation(f"The code raised {name}", f"{hint} {where}; the log has the calls that led there.")
 
 
 @cause

@@ -1,0 +1,129 @@
+"""What a cause advises, from what programs of different fields wrote, and from the files of their upload."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+
+import pytest
+
+from portal.jobs import causes
+from portal.jobs.causes import Facts
+from portal.jobs.causes.output import Output, read_lines
+from portal.sentences.causes import explain_cause
+
+FAILED = Facts(outcome="failed", exit_reason="exited", exit_code=1)
+
+
+def explained(log: str, files: Sequence[str] = (), exit_code: int = 1) -> dict[str, str]:
+    facts = replace(FAILED, files=files, exit_code=exit_code)
+    cause = causes.classify(facts, [Output(read_lines(log.encode()))])
+    return explain_cause(json.loads(json.dumps(asdict(cause))))
+
+
+def trace(path: str, source: str, error: str) -> str:
+    return f'Traceback (most recent call last):\n  File "/x/workspace/{path}", line 9, in <module>\n    {source}\n{error}\n'
+
+
+def not_found(path: str, script: str = "fit.py") -> str:
+    return trace(script, f"open({path!r})", f"FileNotFoundError: [Errno 2] No such file or directory: {path!r}")
+
+
+@pytest.mark.parametrize(
+    ("path", "script", "files", "title", "words"),
+    [
+        ("data\\Müller.txt", "fit.py", ["data/Müller.txt"], "The file data\\Müller.txt was", "write / in paths"),
+        (".\\data\\a.txt", "fit.py", ["data/a.txt"], "The file .\\data\\a.txt was", "The upload has it as data/a.txt"),
+        ("config.ini", "exp/one/fit.py", ["exp/one/config.ini"], "config.ini", "begin a plain command with cd exp/one &&"),
+        ("../a.csv", "my exp/fit.py", ["a.csv"], "../a.csv", "cd 'my exp' &&"),
+        ("config.ini", "exp/fit.py", ["conf/config.ini"], "config.ini", "at the top of the upload: use that path"),
+        ("config.ini", "fit.py", ["conf/config.ini"], "config.ini", "one relative to __file__."),
+        ("C:\\Users\\a\\x.csv", "fit.py", [], "C:\\Users\\a\\x.csv", "of another computer"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_elsewhere_in_the_upload(
+    path: str, script: str, files: list[str], title: str, words: str
+) -> None:
+    cause = explained(not_found(path, script), [script, *files])
+    assert cause["code"] == "file_not_found" and title in cause["title"] and words in cause["advice"]
+
+
+@pytest.mark.parametrize("path", ["data/Muller.txt", "other/config.ini"])
+def test_a_folder_is_proposed_only_where_it_helps(path: str) -> None:
+    assert " cd " not in explained(not_found(path), ["fit.py", "exp/config.ini"])["advice"]
+
+
+@pytest.mark.parametrize(
+    ("log", "script"),
+    [
+        ("/usr/bin/bash: -c: line 1: syntax error near unexpected token `('\n", "the command line"),
+        ("bash: -c: line 1: unexpected EOF while looking for matching `''\n", "the command line"),
+        ('sh: 1: Syntax error: "(" unexpected\n', "the command line"),
+        ("run_all.sh: line 12: syntax error: unexpected end of file\n", "the script run_all.sh"),
+        (
+            "scripts/go on.sh: line 3: syntax error near unexpected token `fi'\nscripts/go on.sh: line 3: `fi'\n",
+            "go on.sh",
+        ),
+    ],
+)
+def test_what_a_shell_cannot_read(log: str, script: str) -> None:
+    cause = explained(log, exit_code=2)
+    assert cause["code"] == "shell_syntax" and script in cause["title"] and "quotes" in cause["advice"]
+
+
+def test_a_shell_error_from_windows_line_endings_is_named_as_such() -> None:
+    log = "run.sh: line 4: syntax error near unexpected token `$'do\\r''\nrun.sh: line 4: `for i in 1 2; do\r'\n"
+    assert explained(log, exit_code=2)["code"] == "line_endings"
+
+
+@pytest.mark.parametrize(
+    ("log", "files", "words"),
+    [
+        (
+            "run.sh: line 4: venv/bin/activate: No such file or directory\n",
+            [],
+            "remove the line with venv/bin/activate",
+        ),
+        ("run.sh: line 2: conda: command not found\n", [], "environment that has the packages"),
+        ("bash: line 1: module: command not found\n", [], "remove the line with module"),
+        ("bash: line 1: Copy: command not found\n", ["Copy of Lab3.py"], "write 'Copy of Lab3.py'"),
+        ("bash: line 1: fastqc: command not found\n", ["reads.fq"], "ask an admin"),
+        ("bash: line 1: ./go/run: No such file or directory\n", ["go.sh"], "upload the file if it is missing"),
+    ],
+)
+def test_what_a_shell_did_not_find(log: str, files: list[str], words: str) -> None:
+    cause = explained(log, files, exit_code=127)
+    assert cause["code"] == "command_not_found" and words in cause["advice"]
+
+
+def test_code_that_asks_for_input_learns_how_to_get_it() -> None:
+    cause = explained("Name: " + trace("quiz.py", "name = input()", "EOFError: EOF when reading a line"))
+    assert cause["code"] == "input_needed" and "printf" in cause["advice"]
+    other = explained(trace("read.py", "pickle.load(file)", "EOFError: Ran out of input"))
+    assert other["code"] == "exception" and "incomplete" in other["advice"]
+
+
+@pytest.mark.parametrize(
+    ("error", "suggestion"),
+    [
+        ("AttributeError: 'SGD' object has no attribute 'param_group'. Did you mean: 'param_groups'?", "param_groups"),
+        ("NameError: name 'epcohs' is not defined. Did you mean: 'epochs'?", "epochs"),
+    ],
+)
+def test_the_spelling_that_python_suggests_is_in_the_advice(error: str, suggestion: str) -> None:
+    assert f"Python suggests {suggestion}:" in explained(trace("fit.py", "x", error))["advice"]
+
+
+def test_arguments_that_are_missing_are_quoted_with_the_usage() -> None:
+    log = (
+        "starting\nusage: fluxnet [-h] {train,evaluate} ...\n"
+        "fluxnet: error: the following arguments are required: command\n"
+    )
+    cause = explained(log, exit_code=2)
+    assert cause["code"] == "arguments" and cause["detail"].startswith("usage: fluxnet [-h] {train,evaluate} ...\n")
+    assert cause["detail"].count("error:") == 1 and "command line" in cause["advice"]
+
+
+def test_a_quoted_line_keeps_its_colon() -> None:
+    assert explained(trace("fit.py", "with open('a') as f:", "ValueError: x"))["detail"].endswith(
+        "with open('a') as f:"
+    )
