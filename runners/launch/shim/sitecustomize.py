@@ -5,8 +5,8 @@ the worker asks the forwarder on its own loopback, which answers in JSON when ho
 reports how long a change kept it from training. A rank that was started before its group was ready for it asks for its
 place when it begins. A torchrun rank, which ends at a change, records the times of its steps (``restart_costs``). A rank
 with a process group of torch ends only when the threads of that group are idle. Marks show whether ranks join each other
-at all (``joining``). The modules of the upload are importable from its top and from ``src``. A ``sitecustomize`` that is
-hidden by this one runs afterwards.
+at all (``joining``). The modules of the upload are importable from its top and from ``src``, where it has no mere source of
+an installed package. A ``sitecustomize`` that is hidden by this one runs afterwards.
 """
 
 from __future__ import annotations
@@ -339,6 +339,41 @@ class Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
+class CompiledPackages(importlib.abc.MetaPathFinder):
+    """Finds an installed package that has compiled parts in place of its mere source in the upload, which cannot work.
+
+    The examples in the repository of Horovod run with the installed Horovod, as they do everywhere else.
+    """
+
+    def __init__(self, places: list[str]) -> None:
+        self.places = places
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if path is not None:
+            return None
+        uploaded = [os.path.join(place, name) for place in self.places]  # noqa: PTH118
+        uploaded = [each for each in uploaded if os.path.isfile(os.path.join(each, "__init__.py"))]  # noqa: PTH113, PTH118
+        if not uploaded:
+            return None
+        ours = [os.path.realpath(place) for place in self.places]
+        others = [place for place in sys.path if os.path.realpath(place) not in ours]
+        spec = importlib.machinery.PathFinder.find_spec(name, others)
+        installed = spec.submodule_search_locations if spec is not None else None
+        return spec if any(is_source_of(uploaded[0], folder) for folder in installed or ()) else None
+
+
+def is_source_of(uploaded: str, installed: str) -> bool:
+    """Whether a package is another one without its compiled parts, of whatever release; not just one of the same name."""
+    if not has_compiled_parts(installed) or has_compiled_parts(uploaded):
+        return False
+    expected = {name for name in os.listdir(installed) if name != "__pycache__" and not name.endswith(".so")}  # noqa: PTH208
+    return 2 * len(expected.intersection(os.listdir(uploaded))) > len(expected)  # noqa: PTH208
+
+
+def has_compiled_parts(folder: str) -> bool:
+    return any(file.endswith(".so") for _, _, files in os.walk(folder) for file in files)
+
+
 def find_modules_of_upload() -> None:
     """Let scripts in folders of the upload import its modules, from its top and from ``src``.
 
@@ -348,6 +383,7 @@ def find_modules_of_upload() -> None:
     if not workspace:
         return
     places = [workspace, os.path.join(workspace, "src")]  # noqa: PTH118
+    sys.meta_path.insert(0, CompiledPackages(places))
     installed = (number for number, place in enumerate(sys.path) if place.endswith(("site-packages", "dist-packages")))
     first = next(installed, len(sys.path))
     sys.path[first:first] = [place for place in places if place not in sys.path and os.path.isdir(place)]  # noqa: PTH112
