@@ -9,6 +9,9 @@ from portal.cluster.models import Environment, NodeEnvironment
 from portal.jobs.models import Job
 from portal.projects import inspection
 
+FRAMEWORKS = frozenset({"torch", "tensorflow", "keras", "horovod"})
+"""The import names of packages for which there are environments; others come with them."""
+
 
 def offered_environments() -> list[Environment]:
     """Return the environments a job can choose, each with ``ready_on`` and ``known_on``: numbers of nodes."""
@@ -30,11 +33,23 @@ def environment_label(environment: Any) -> str:
 
 
 def best_environment(guess: Mapping[str, Any], environments: Sequence[Environment]) -> Environment | None:
-    """Return the offered environment that lacks the fewest packages of the inspected code, one that is ready if possible."""
+    """Return the offered environment that fits the inspected code best.
+
+    It lacks the fewest frameworks, then the fewest packages of the code, and is ready if possible.
+    """
     return min(environments, key=lambda each: _mismatch(guess, each), default=None)
 
 
-def _mismatch(guess: Mapping[str, Any], environment: Any) -> tuple[int, bool, int]:
+def frameworks_of(guess: Mapping[str, Any], launcher: str) -> frozenset[str]:
+    """Return the frameworks that the inspected code imports, and the one that its launcher needs."""
+    needed = (
+        {"horovod"} if launcher == Job.Launcher.HOROVOD else {"torch"} if launcher == Job.Launcher.TORCHRUN else set()
+    )
+    return FRAMEWORKS.intersection(guess.get("imports", {})) | needed
+
+
+def _mismatch(guess: Mapping[str, Any], environment: Any) -> tuple[int, int, bool, int]:
     missing = len(inspection.missing_modules(dict(guess), environment.packages))
-    missing += guess.get("launcher") == Job.Launcher.HOROVOD and "horovod" not in environment.packages
-    return missing, not environment.ready_on, environment.position
+    frameworks = frameworks_of(guess, str(guess.get("launcher", "")))
+    lacking = len(frameworks.difference(environment.packages))
+    return lacking, missing, not environment.ready_on, environment.position

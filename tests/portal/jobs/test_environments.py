@@ -1,0 +1,43 @@
+"""Which environment is chosen for a code, from what it imports."""
+
+import pytest
+
+from portal.cluster.models import Environment
+from portal.jobs.environments import best_environment
+from runners.environments import images
+
+
+def offered() -> list[Environment]:
+    """The curated environments, each ready on a node."""
+    found = []
+    for entry in images.catalogue():
+        found.append(Environment(key=entry.key, packages=list(entry.packages), position=entry.position))
+        found[-1].ready_on = 1  # type: ignore[attr-defined]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("imports", "launcher", "key"),
+    [
+        (["torch"], "command", "pytorch"),
+        (["torch", "yaml"], "command", "pytorch-horovod"),
+        (["torch"], "horovod", "pytorch-horovod"),
+        (["sklearn"], "command", "pytorch"),
+        (["keras"], "command", "tensorflow-horovod"),
+        (["tensorflow"], "horovod", "tensorflow-horovod"),
+        (["torch", "absl", "requests", "six", "google"], "command", "pytorch"),
+        (["torch", "tensorboard", "h5py"], "command", "pytorch"),
+        (["absl", "requests", "six"], "torchrun", "pytorch"),
+        ([], "command", "pytorch"),
+    ],
+)
+def test_a_framework_counts_more_than_other_packages(imports: list[str], launcher: str, key: str) -> None:
+    guess = {"imports": {name: ["train.py", 1] for name in imports}, "launcher": launcher}
+    best = best_environment(guess, offered())
+    assert best is not None and best.key == key
+
+
+def test_a_code_that_was_not_inspected_gets_an_environment() -> None:
+    best = best_environment({}, offered())
+    assert best is not None and best.key == "pytorch"
+    assert best_environment({}, []) is None
