@@ -41,7 +41,9 @@ class Facts:
     resumable: bool = False
     memory_mib: int = 0
     offered_by: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """The titles of the environments that have a package, by its import name."""
+    """The titles of the environments that have a package and the frameworks of the code, by the package's import name."""
+    without: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The frameworks of the code that an environment with a package lacks, by the package's import name."""
     environment: str = ""
     """The title of the job's environment."""
     files: Sequence[str] = ()

@@ -282,14 +282,29 @@ def _about_file(wanted: str, place: str, facts: Facts) -> dict[str, Any]:
 def _missing_module(module: str, facts: Facts, detail: str) -> Cause:
     top = module.partition(".")[0]
     parameters: dict[str, Any] = {"module": module, "environments": list(facts.offered_by.get(top, ()))}
-    own = [name for name in facts.files if PurePosixPath(name).name == f"{top}.py" or f"/{top}/" in f"/{name}"]
-    if own and not parameters["environments"]:
-        parameters["elsewhere"] = min(own, key=lambda name: (name.count("/"), name))
+    if not parameters["environments"]:
+        parameters |= _uploaded_module(module, facts.files)
+        parameters |= {"beside": list(facts.without[top])} if top in facts.without else {}
     if kinds.package_of(module) != top:
         parameters["package"] = kinds.package_of(module)
     if facts.environment:
         parameters["environment"] = facts.environment
     return Cause("import_error", parameters, detail)
+
+
+def _uploaded_module(module: str, files: Sequence[str]) -> dict[str, str]:
+    """Return the uploaded file of a module, or at least of its package, and the folder from which Python would find it."""
+    parts = module.split(".")
+    for end in range(len(parts), 0, -1):
+        path = "/".join(parts[:end])
+        ends = [f"/{path}.py", f"/{path}/__init__.py"]
+        own = [(name, each) for name in files for each in ends if f"/{name}".endswith(each)]
+        if own:
+            name, found = min(own, key=lambda each: (each[0].count("/"), each[0]))
+            return {"elsewhere": name, "folder": f"/{name}".removesuffix(found).strip("/")}
+    inside = [name for name in files if name.endswith(".py") and f"/{parts[0]}/" in f"/{name}"]
+    name = min(inside, key=lambda name: (name.count("/"), name), default="")
+    return {"elsewhere": name, "folder": f"/{name}".partition(f"/{parts[0]}/")[0].strip("/")} if name else {}
 
 
 def _shadowed(module: str, facts: Facts, place: str, detail: str) -> Cause:

@@ -12,6 +12,7 @@ from portal.jobs import logs, rules, silence, survival
 from portal.jobs.causes.cause import Cause, Facts
 from portal.jobs.causes.classify import classify, end_of
 from portal.jobs.causes.output import Line, Output, read_lines
+from portal.jobs.environments import frameworks_of
 from portal.jobs.models import Attempt, Container, Job, JobState, LogStream, Outcome
 from portal.projects import store
 from portal.projects.models import CodeVersion
@@ -93,10 +94,7 @@ def explain(
         return _hint(containers)
     rule = survival.survival_rule_for(job, attempt)
     container = _container_to_blame(rules.judged_containers(job.elastic, containers, rule))  # as the outcome is judged
-    offered_by: dict[str, list[str]] = {}
-    for environment in Environment.objects.filter(retired=False):
-        for package in environment.packages:
-            offered_by.setdefault(str(package), []).append(environment.title)
+    offered_by, without = _offers(job)
     facts = Facts(
         outcome=attempt.outcome,
         stop_reason=attempt.stop_reason,
@@ -111,11 +109,31 @@ def explain(
         resumable=job.resumable,
         memory_mib=int(container.spec.get("resources", {}).get("memory_mib", 0)) if container else 0,
         offered_by=offered_by,
+        without=without,
         environment=job.environment.title,
         files=[str(entry["path"]) for entry in job.code.files],
         read_first_line=partial(_first_line, job.code),
     )
     return asdict(classify(facts, _outputs(job, attempt, containers, stream_bytes)))
+
+
+def _offers(job: Job) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """Return which environments have a package that the job may lack, and what else of it others with the package lack.
+
+    Only the frameworks that its present environment has are looked at: the code got as far with them.
+    """
+    needed = frameworks_of(job.code.guess, job.launcher).intersection(job.environment.packages)
+    offered_by: dict[str, list[str]] = {}
+    without: dict[str, list[str]] = {}
+    for environment in Environment.objects.filter(retired=False):
+        lacking = sorted(needed.difference(environment.packages))
+        for package in map(str, environment.packages):
+            titles = offered_by.setdefault(package, [])
+            if lacking:
+                without[package] = lacking
+            else:
+                titles.append(environment.title)
+    return offered_by, without
 
 
 def _first_line(code: CodeVersion, path: str) -> str:

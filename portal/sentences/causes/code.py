@@ -34,6 +34,8 @@ def import_error(
     package: str = "",
     environment: str = "",
     elsewhere: str = "",
+    folder: str = "",
+    beside: Sequence[str] = (),
 ) -> Explanation:
     if not module:
         return Explanation(
@@ -43,8 +45,9 @@ def import_error(
     if elsewhere:
         return Explanation(
             f"The module {module} was not found",
-            f"The upload has {elsewhere}. Imports start at the top of the upload, in src and in the folder of the entry: import "
-            "it by its path from there, with dots, or move it.",
+            f"The upload has {elsewhere}. Imports start at the top of the upload, in src and in the folder of the entry: "
+            + (f"give the job the environment variable PYTHONPATH={folder}, " if folder else "")
+            + "import it by its path from there, with dots, or move it.",
         )
     where = f" in the environment {environment}" if environment else ""
     called = (
@@ -56,7 +59,8 @@ def import_error(
         f"The package {module} is missing{where}",
         f"Choose the environment {' or '.join(environments)}, which has it."
         if environments
-        else f"If it is a file of yours, upload it with the code. If not, ask an admin for an environment with {called}: none has it.",
+        else f"If it is a file of yours, upload it with the code. If not, ask an admin for an environment with {called}: none has "
+        f"it{' together with ' if beside else ''}{' and '.join(beside)}.",
     )
 
 

@@ -1,6 +1,7 @@
 """Causes are found in the logs of real failures."""
 
 import json
+import re
 import time
 from dataclasses import asdict, replace
 from typing import Any
@@ -176,6 +177,29 @@ def test_a_missing_package_names_the_environment_that_has_it() -> None:
     facts = Facts(outcome="failed", exit_reason="exited", exit_code=1, offered_by={"sklearn": ["PyTorch with Horovod"]})
     assert "PyTorch with Horovod" in classify(facts, "ModuleNotFoundError: No module named 'sklearn.svm'")["advice"]
     assert "ask an admin" in classify(FAILED, "ModuleNotFoundError: No module named 'nowhere'")["advice"]
+
+
+def test_no_environment_is_named_that_lacks_the_framework_of_the_code() -> None:
+    facts = replace(FAILED, offered_by={"tensorboard": []}, without={"tensorboard": ["torch"]})
+    advice = classify(facts, TRACE + "ModuleNotFoundError: No module named 'tensorboard'")["advice"]
+    assert advice.endswith("with the package tensorboard: none has it together with torch.")
+
+
+@pytest.mark.parametrize(
+    ("module", "files", "advice"),
+    [
+        ("lib.nn", ["lib/requirements.txt", "lib/lib/nn/__init__.py"], "has lib/lib/nn/__init__.py.*PYTHONPATH=lib,"),
+        ("lib.nn", ["code/lib/nn.py", "docs/lib/nn.md"], "has code/lib/nn.py.*PYTHONPATH=code,"),
+        ("lib.more", ["code/v1/lib/__init__.py"], "has code/v1/lib/__init__.py.*PYTHONPATH=code/v1,"),
+        ("lib", ["code/lib/net.py"], "has code/lib/net.py.*PYTHONPATH=code,"),
+        ("lib", ["a/b/lib.py", "z/lib.py"], "has z/lib.py.*PYTHONPATH=z,"),
+        ("lib.nn", ["lib/nn.py"], "has lib/nn.py.*entry: import"),
+        ("lib", ["lib/readme.md", "mylib.py"], "ask an admin"),
+    ],
+)
+def test_an_uploaded_module_is_named_with_the_folder_that_finds_it(module: str, files: list[str], advice: str) -> None:
+    cause = classify(replace(FAILED, files=files), TRACE + f"ModuleNotFoundError: No module named '{module}'")
+    assert re.search(advice, cause["advice"])
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from portal.cluster.models import Gpu
 from portal.jobs import causes, lifecycle, logs
 from portal.jobs.models import Attempt, LogStream
-from tests.portal.jobs_world import exit, make_job, make_node, make_project, make_user, place
+from tests.portal.jobs_world import exit, make_environment, make_job, make_node, make_project, make_user, place
 
 HEAD = (
     b'Traceback (most recent call last):\n  File "/workspace/train.py", line 3, in <module>\n    net.load_state_dict(state)\n'
@@ -46,3 +46,26 @@ def test_only_the_end_of_a_large_log_is_read(monkeypatch: pytest.MonkeyPatch) ->
     assert asked == [causes.QUICK_BYTES]
     part.attempt.refresh_from_db()
     assert part.attempt.explanation["title"] == "It ended with exit code 3"
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("imports", "advice"),
+    [
+        (["torch", "plots"], "none has it together with torch."),
+        (["plots"], "Choose the environment other, which has it."),
+    ],
+)
+def test_another_environment_has_the_frameworks_that_the_code_uses(imports: list[str], advice: str) -> None:
+    node = make_node(gpus=1)
+    job = make_job(make_project(make_user("alice")), launcher="command")
+    make_environment("other", packages=["tensorflow", "plots"])
+    job.environment.packages = ["torch"]
+    job.environment.save()
+    job.code.guess = {"imports": {name: ["train.py", 1] for name in imports}}
+    job.code.save()
+    part = place(job, list(Gpu.objects.filter(node=node))).containers.get()
+    text = HEAD.split(b"RuntimeError")[0] + b"ModuleNotFoundError: No module named 'plots'\n"
+    logs.append(logs.open_stream(part, "0"), 0, text)
+    exit(part, 1)
+    assert Attempt.objects.get(pk=part.attempt_id).explanation["advice"].endswith(advice)
