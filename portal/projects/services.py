@@ -188,7 +188,7 @@ def hand_over(actor: User, project: Project, user: User, to: User) -> None:
     if not to.is_active:
         raise Refused(f"{to} is deactivated. Choose an active user.", field="username")
     with transaction.atomic():
-        _lock(project)
+        lock(project)
         Membership.objects.update_or_create(project=project, user=to, defaults={"role": Role.OWNER})
         Membership.objects.filter(project=project, user=user).update(role=Role.MEMBER)
         about = {"owner": user.username}, {"owner": to.username}
