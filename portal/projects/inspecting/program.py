@@ -5,7 +5,7 @@ import re
 import shlex
 import sys
 import tarfile
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import PurePosixPath
 from typing import IO, Any
 
@@ -22,6 +22,8 @@ MAX_WARNINGS = 40
 MAX_WARNINGS_PER_RULE = 5
 MAX_CANDIDATES = 50
 ENTRY_NAME_POINTS = {"train": 40, "main": 30, "run": 20, "run_training": 20, "trainer": 10, "experiment": 10}
+COMPILED = frozenset({"horovod", "numpy", "scipy", "sklearn", "tensorflow", "torch"})
+"""Packages of the environments of which an upload has at most the source; the installed one is used (runners/launch/shim)."""
 NOT_STARTED = re.compile(r"(test_.*|.*_test|conftest|setup|__init__|noxfile|utils?|models?|config|dataset)$")
 
 
@@ -65,6 +67,8 @@ def reachable(entry: str, sources: dict[str, Source]) -> list[str]:
     found = [entry]
     for path in found:
         for module in sorted(sources[path].all_imports):
+            if module.partition(".")[0] in COMPILED:
+                continue
             dots = "." * (len(module) - len(module.lstrip(".")))
             parts = module[len(dots) :].split(".")
             # importing a.b.c runs a/__init__.py, a/b/__init__.py and a/b/c.py
@@ -75,7 +79,7 @@ def reachable(entry: str, sources: dict[str, Source]) -> list[str]:
     return found
 
 
-def score(source: Source, imported: set[str]) -> int:
+def score(source: Source, imported: set[str], packages: Collection[str]) -> int:
     path = PurePosixPath(source.path)
     points = ENTRY_NAME_POINTS.get(path.stem, 0) - 10 * (len(path.parts) - 1)
     points += 10 if path.stem.startswith(("train", "main", "run")) else 0
@@ -83,6 +87,7 @@ def score(source: Source, imported: set[str]) -> int:
     points += 15 if source.root_imports & {"horovod", "torch", "tensorflow", "keras", "jax", "sklearn"} else 0
     points += 10 if source.root_imports & {"horovod", LIBRARY} else 0
     points -= 45 if source.path in imported else 0
+    points -= 15 if str(path.parent) in packages else 0  # rather part of a library than an example of its use
     points -= 60 if NOT_STARTED.match(path.stem) or {"tests", "test", "docs"} & set(path.parts[:-1]) else 0
     return points
 
@@ -92,7 +97,16 @@ def candidates(sources: dict[str, Source]) -> list[str]:
     for source in sources.values():
         for module in source.all_imports:
             imported.update(path for path in module_paths(module, source.path) if path != source.path)
-    return sorted(sources, key=lambda path: (-score(sources[path], imported), path))
+    packages = {path.removesuffix("/__init__.py") for path in sources if path.endswith("/__init__.py")}
+    return sorted(sources, key=lambda path: (-score(sources[path], imported, packages), path))
+
+
+def starts_ranks(entry: Source) -> bool:
+    """Return whether a program starts its own ranks on one machine, and could not be one of torchrun's."""
+    starts = {"torch.multiprocessing.spawn", "torch.multiprocessing.start_processes"}
+    return not starts.isdisjoint(call.name for call in entry.calls) and all(
+        text != "LOCAL_RANK" for text, _ in entry.strings
+    )
 
 
 PARAMETER_SERVER_MODES = frozenset({"ksync", "adaptive_ksync", "kasync", "adaptive_kasync", "asp"})
@@ -112,6 +126,8 @@ def launcher_of(running: list[Source]) -> tuple[str, bool]:
     torch_distributed = re.compile(
         r"torch\.distributed(\..*)?|torch\.nn\.parallel\.(distributed\.)?DistributedDataParallel"
     )
+    if starts_ranks(running[0]):
+        return "command", False
     if any(torch_distributed.fullmatch(name) for name in modules | dotted):
         return "torchrun", dotted >= {
             "signal.SIGTERM",
@@ -137,7 +153,7 @@ def external_modules(running: list[Source], sources: dict[str, Source]) -> dict[
             ours = any(path in sources for path in module_paths(top, source.path))
             places = (f"{top}/", f"{SOURCE_FOLDER}/{top}/", f"{PurePosixPath(source.path).parent}/{top}/")
             folder = any(path.startswith(places) for path in sources)
-            if not ours and not folder:
+            if top in COMPILED or not (ours or folder):
                 found[top] = [source.path, line]
     return found
 

@@ -234,7 +234,8 @@ def sets_rank_variables(code: Code) -> Found:
     )
     for source in code.sources:
         for name, value, line in source.set_variables:
-            if value and ours.fullmatch(name) and (code.distributed or name == "CUDA_VISIBLE_DEVICES"):
+            hides = name == "CUDA_VISIBLE_DEVICES" and value in ("", "-1")
+            if value and not hides and ours.fullmatch(name) and (code.distributed or name == "CUDA_VISIBLE_DEVICES"):
                 yield source, line, f"{name} is set by Schedulearn for each rank. Remove this line."
 
 

@@ -56,6 +56,15 @@ def test_a_condition_nested_deeper_than_python_recurses_is_read() -> None:
         ({"src/train.py": "import torch", "setup.py": "import setuptools"}, "src/train.py"),
         ({"a.py": "import b", "b.py": "import torch\nif __name__ == '__main__': b()"}, "a.py"),
         ({"tests/test_train.py": "import torch", "experiment.py": ""}, "experiment.py"),
+        (
+            {
+                "lib/nn/run_task.py": "import torch\nif __name__ == '__main__': pass",
+                "lib/nn/__init__.py": "",
+                "examples/nn/digits.py": "import torch\nif __name__ == '__main__': pass",
+            },
+            "examples/nn/digits.py",
+        ),
+        ({"lib/train.py": "import torch", "lib/__init__.py": "", "tools/clean.py": "import torch"}, "lib/train.py"),
         ({"train_horovod.py": HVD, "train_single.py": "import torch"}, "train_horovod.py"),
     ],
 )
@@ -79,6 +88,14 @@ def test_the_file_to_run_is_guessed(files: dict[str, str], entry: str) -> None:
         (DDP + "\nimport signal\ntorch.save(1, 'x'), torch.load('x'), signal.SIGTERM", "torchrun", True),
         ("from torch.distributed import init_process_group\ninit_process_group()", "torchrun", False),
         ("import torch\ntorch.distributed.init_process_group()", "torchrun", False),
+        (DDP + "import torch.multiprocessing as mp\nmp.spawn(main, nprocs=2)", "command", False),
+        (DDP + "from torch.multiprocessing import spawn\nspawn(main)", "command", False),
+        (
+            DDP + "import os, torch.multiprocessing as mp\nif 'LOCAL_RANK' not in os.environ: mp.spawn(main)",
+            "torchrun",
+            False,
+        ),
+        (DDP + "import multiprocessing\nmultiprocessing.get_context('spawn')", "torchrun", False),
         ("# import horovod\nx = 'import horovod'", "command", False),
         (LIBRARY, "horovod", False),
         (LIBRARY + "\n@run.elastic\ndef f(): pass", "horovod", True),
@@ -131,6 +148,18 @@ def test_modules_are_found_where_a_job_finds_them() -> None:
     assert sorted(guess["imports"]) == ["einops", "elsewhere", "pandas"]
 
 
+def test_the_source_of_a_package_that_has_to_be_compiled_is_no_part_of_what_runs() -> None:
+    """The repository of Horovod has it at the top; a job gets the installed one (runners/launch/shim)."""
+    files = {
+        "examples/digits.py": GOOD + "opt = hvd.DistributedOptimizer(opt)\n",
+        "horovod/__init__.py": "",
+        "horovod/torch/__init__.py": "import requests\nrequests.get(address)\n",
+    }
+    guess = look(files)
+    assert (guess["entry"], guess["launcher"], guess["warnings"]) == ("examples/digits.py", "horovod", [])
+    assert sorted(guess["imports"]) == ["horovod", "torch"]
+
+
 @pytest.mark.parametrize(
     ("files", "module"),
     [
@@ -175,7 +204,8 @@ def test_requirements_are_read_as_names() -> None:
         ("no-device", 5, GOOD + "model.to('cuda')\n"),
         ("own-places", 2, "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '0,1'\n"),
         ("own-places", 6, DDP + "import os\nos.environ['MASTER_ADDR'] = 'localhost'\n"),
-        ("spawns-ranks", 6, DDP + "import torch.multiprocessing as mp\nmp.spawn(main, nprocs=4)\n"),
+        ("spawns-ranks", 6, GOOD + "import torch.multiprocessing as mp\nmp.spawn(main, nprocs=4)\n"),
+        ("spawns-ranks", 6, DDP + "import torch.multiprocessing as mp\nmp.spawn(main, os.environ['LOCAL_RANK'])\n"),
         ("data-parallel", 5, DDP + "model = torch.nn.DataParallel(model)\n"),
         ("elastic-no-commit", 1, ELASTIC.replace("state.commit()", "pass")),
         ("elastic-no-checkpoint", 1, ELASTIC.replace("torch.save(model, checkpoint)", "pass")),
@@ -213,6 +243,7 @@ def test_a_mistake_is_caught_on_its_line(code: str, line: int, text: str) -> Non
         "from torchvision import datasets\ndatasets.MNIST('/data', download=False)\n",
         '"""Run with: python /home/me/train.py"""\nurl = "https://home/x"\n',
         "import os\nos.environ['OMP_NUM_THREADS'] = '1'\nos.environ['CUDA_VISIBLE_DEVICES'] = ''\n",
+        GOOD + "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '-1'\n",
         "def f(input):\n    return input.show()\n",
         "class A:\n    def input(self): pass\nA().input()\n",
         "import pickle\npickle.dump(x, file)\n",
