@@ -94,8 +94,8 @@ def gpu_hardware() -> Explanation:
 def no_gpu() -> Explanation:
     return Explanation(
         "The code asked for a CUDA GPU where there is none",
-        "Choose the device by torch.cuda.is_available() (and map_location for torch.load), or an environment made for the lab's "
-        "GPUs.",
+        "The job had CPU slots: choose the device by torch.cuda.is_available(), also as map_location for torch.load. On machines with "
+        "GPUs, the environments with PyTorch have the build for them.",
     )
 
 
@@ -118,8 +118,9 @@ def one_gpu_twice() -> Explanation:
 @cause
 def no_nccl() -> Explanation:
     return Explanation(
-        "The code asked for NCCL, which needs GPUs and a PyTorch made for them",
-        "Use the backend gloo where torch.cuda.is_available() is false, or choose an environment made for the lab's GPUs.",
+        "The code asked for NCCL, which works only with GPUs",
+        "Use the backend gloo where torch.cuda.is_available() is false, as on CPU slots. A script that also runs without torchrun "
+        "needs no process group as a plain command. On machines with GPUs, the environments with PyTorch have NCCL.",
     )
 
 
