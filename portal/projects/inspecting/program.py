@@ -24,6 +24,8 @@ MAX_CANDIDATES = 50
 ENTRY_NAME_POINTS = {"train": 40, "main": 30, "run": 20, "run_training": 20, "trainer": 10, "experiment": 10}
 COMPILED = frozenset({"horovod", "numpy", "scipy", "sklearn", "tensorflow", "torch"})
 """Packages of the environments of which an upload has at most the source; the installed one is used (runners/launch/shim)."""
+EXAMPLES = frozenset({"benchmarks", "demos", "example", "examples", "guides", "tutorial", "tutorials"})
+"""Folders in the repository of a library for programs that use it."""
 NOT_STARTED = re.compile(r"(test_.*|.*_test|conftest|setup|__init__|noxfile|utils?|models?|config|dataset)$")
 
 
@@ -109,6 +111,15 @@ def starts_ranks(entry: Source) -> bool:
     )
 
 
+def without_library(running: list[Source]) -> list[Source]:
+    """Return the files that run, without those of the library whose repository this is, if the entry is one of its examples.
+
+    A library has code for many cases, most of which no example meets; and it is not its user who would correct it.
+    """
+    top = f"{running[0].path.partition('/')[0]}/"
+    return [source for source in running if source.path.startswith(top)] if top.rstrip("/") in EXAMPLES else running
+
+
 PARAMETER_SERVER_MODES = frozenset({"ksync", "adaptive_ksync", "kasync", "adaptive_kasync", "asp"})
 
 
@@ -129,11 +140,9 @@ def launcher_of(running: list[Source]) -> tuple[str, bool]:
     if starts_ranks(running[0]):
         return "command", False
     if any(torch_distributed.fullmatch(name) for name in modules | dotted):
-        return "torchrun", dotted >= {
-            "signal.SIGTERM",
-            "torch.save",
-            "torch.load",
-        }  # it handles a stop and restarts from a checkpoint
+        own = {name for source in without_library(running) for name in source.dotted}
+        # it handles a stop and restarts from a checkpoint
+        return "torchrun", own >= {"signal.SIGTERM", "torch.save", "torch.load"}
     return "command", False
 
 
@@ -165,10 +174,11 @@ def required_packages(requirements: str) -> list[str]:
 
 def warnings_of(code: Code) -> list[dict[str, Any]]:
     found = []
+    judged = {source.path for source in without_library(code.sources)}
     for name, rule in RULES.items():
         seen: set[tuple[str, int]] = set()
         for source, line, text in rule(code):
-            if (source.path, line) not in seen and len(seen) < MAX_WARNINGS_PER_RULE:
+            if source.path in judged and (source.path, line) not in seen and len(seen) < MAX_WARNINGS_PER_RULE:
                 seen.add((source.path, line))
                 found.append({"code": name, "path": source.path, "line": line, "text": text})
     return found[:MAX_WARNINGS]

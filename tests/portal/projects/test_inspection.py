@@ -161,6 +161,22 @@ def test_the_source_of_a_package_that_has_to_be_compiled_is_no_part_of_what_runs
 
 
 @pytest.mark.parametrize(
+    ("entry", "elastic", "found"),
+    [("examples/digits.py", False, {"lost-file"}), ("digits.py", True, {"lost-file", "input"})],
+)
+def test_a_library_is_not_judged_by_its_examples(entry: str, elastic: bool, found: set[str]) -> None:
+    """What it may do in other cases is neither a mistake of the example nor something that the example does."""
+    library = "import signal, torch\nsignal.SIGTERM, torch.save(x, place), torch.load(x)\ninput('Configure: ')\n"
+    files = {
+        entry: DDP + "import lib\ntorch.save(model, 'model.pt')\n",
+        "src/lib/__init__.py": library,
+    }
+    guess = look(files)
+    assert (guess["entry"], guess["launcher"], guess["elastic"]) == (entry, "torchrun", elastic)
+    assert {each["code"] for each in guess["warnings"]} == found
+
+
+@pytest.mark.parametrize(
     ("files", "module"),
     [
         ({"pkg/train.py": "from .core import run", "pkg/core.py": "", "pkg/__init__.py": ""}, "pkg.train"),
