@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -37,6 +38,8 @@ from runners.spec import RunSpec
 POLL_SECONDS = 0.05
 SPAWN_SECONDS = 10
 """Time for bubblewrap to report which process it has started, on a busy machine."""
+MAX_PRIVATE_CHARACTERS = 70
+"""The path of a socket has 107 characters at most; Python adds 32 to TMPDIR where processes exchange tensors or queues."""
 KILL_SECONDS = 10
 """A killed process that is still there after this time hangs in the kernel; nothing more can be done about it."""
 
@@ -93,10 +96,9 @@ class ProcessRuntime:
         python = self.python_of(spec.environment)
         if python is None:
             raise CreateError(EnvironmentMissing(spec.environment))
-        private = self._private_folder(spec.name)
-        private.mkdir(mode=0o700, exist_ok=True)
-        argv = [python, "-m", launch_module(spec)]
         sandbox = self.confinement.sandbox
+        private = self._make_private_folder(spec.name, may_be_long=sandbox is not None)
+        argv = [python, "-m", launch_module(spec)]
         if sandbox is not None:
             try:
                 argv = confinement.command_line(sandbox, self._view(spec, folders, python), argv)
@@ -200,7 +202,9 @@ class ProcessRuntime:
             return
         self._kill_all(name)
         self.children.pop(name, None)
-        shutil.rmtree(self._private_folder(name), ignore_errors=True)
+        shutil.rmtree(self._private_folder(name).resolve(), ignore_errors=True)
+        if self._private_folder(name).is_symlink():
+            self._private_folder(name).unlink()
         self._output_file(name).unlink(missing_ok=True)
         self._record_file(name).unlink(missing_ok=True)
 
@@ -249,6 +253,17 @@ class ProcessRuntime:
     def _private_folder(self, name: str) -> Path:
         """Return the folder for the container's HOME and temporary files."""
         return self.state / f"{name}.tmp"
+
+    def _make_private_folder(self, name: str, may_be_long: bool) -> Path:
+        """Make a container's private folder. If its path is too long for the sockets in it, it becomes a link to a shorter one."""
+        folder = self._private_folder(name)
+        if folder.is_symlink() and not folder.exists():
+            folder.unlink()  # the system has cleared its temporary files
+        if may_be_long or len(str(folder)) <= MAX_PRIVATE_CHARACTERS or folder.exists():
+            folder.mkdir(mode=0o700, exist_ok=True)
+        else:
+            folder.symlink_to(tempfile.mkdtemp(prefix="sl-"))
+        return folder.resolve() if folder.is_symlink() else folder
 
     def _output_file(self, name: str) -> Path:
         return self.state / f"{name}.out"

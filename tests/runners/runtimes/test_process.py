@@ -98,6 +98,37 @@ def test_it_gives_nothing_of_the_agents_environment(
     assert env["CUDA_VISIBLE_DEVICES"] == ""
 
 
+SHARES = """
+from multiprocessing.connection import Listener
+print(len(Listener().address) < 108, flush=True)
+"""
+
+
+def test_processes_of_a_job_may_open_sockets_wherever_the_agent_keeps_its_state(
+    tmp_path: Path, package: None, folders: Folders
+) -> None:
+    """As the workers of a data loader do: the path of a socket is limited, that of the state is not."""
+    deep = ProcessRuntime("installation", "node", tmp_path / ("d" * 90) / "state", lambda key: sys.executable)
+    name = run(deep, folders, SHARES + "import os; print(os.environ['TMPDIR'])\n")
+    wait(lambda: only(deep).state == "exited")
+    first, place = deep.logs(name, 1000).decode().splitlines()
+    assert first == "True"
+    assert Path(place).stat().st_mode & 0o777 == 0o700
+    deep.remove(name)
+    assert not Path(place).exists() and list(deep.state.iterdir()) == []
+
+
+def test_a_temporary_folder_that_the_system_cleared_is_made_again(
+    tmp_path: Path, package: None, folders: Folders
+) -> None:
+    deep = ProcessRuntime("installation", "node", tmp_path / ("d" * 90) / "state", lambda key: sys.executable)
+    (deep.state / f"{make_spec().name}.tmp").symlink_to(tmp_path / "gone")
+    name = run(deep, folders, SHARES)
+    wait(lambda: only(deep).state == "exited")
+    assert deep.logs(name, 1000) == b"True\n"
+    deep.remove(name)
+
+
 def test_the_next_agent_finds_what_runs(runtime: ProcessRuntime, folders: Folders, tmp_path: Path) -> None:
     name = run(runtime, folders, "import time; print('up', flush=True); time.sleep(60)")
     wait(lambda: runtime.logs(name, 10) == b"up\n")
