@@ -5,8 +5,8 @@ from typing import Any
 
 from django import forms
 from django.conf import settings
+from django.contrib.auth.forms import PasswordChangeForm, SetPasswordForm, UsernameField
 from django.contrib.auth.forms import PasswordResetForm as DjangoPasswordResetForm
-from django.contrib.auth.forms import UsernameField
 from django.contrib.auth.models import Group
 from django.core.cache import cache
 from django.utils import timezone
@@ -102,6 +102,20 @@ class PasswordResetForm(DjangoPasswordResetForm):
         send_reset_mail(
             user_name=context["user"].get_username(), to=to_email, token=context["token"], uid=context["uid"]
         )
+
+
+class RevokesTokens(forms.Form):
+    """A new password leaves scripts their access, unless their tokens are revoked, too."""
+
+    revoke_tokens = forms.BooleanField(required=False, label="Also revoke all API tokens")
+
+
+class NewPasswordForm(RevokesTokens, SetPasswordForm):
+    pass
+
+
+class ChangePasswordForm(RevokesTokens, PasswordChangeForm):
+    pass
 
 
 class TokenForm(forms.Form):

@@ -7,7 +7,6 @@ from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth import login, views
 from django.contrib.auth.decorators import login_not_required
-from django.contrib.auth.forms import PasswordChangeForm
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
@@ -21,7 +20,14 @@ from django.views.generic import UpdateView
 from portal import stale_forms
 from portal.accounts import guessing, services
 from portal.accounts.clients import client_ip
-from portal.accounts.forms import JoinForm, PasswordResetForm, ProfileForm, TokenForm
+from portal.accounts.forms import (
+    ChangePasswordForm,
+    JoinForm,
+    NewPasswordForm,
+    PasswordResetForm,
+    ProfileForm,
+    TokenForm,
+)
 from portal.accounts.limits import limits_for
 from portal.accounts.models import ApiToken, User
 from portal.accounts.permissions import signed_in
@@ -64,17 +70,21 @@ class ChangePassword(views.PasswordChangeView):
     """Changes the password. This session stays; all others end, because their hash includes the password."""
 
     template_name = "accounts/password_change.html"
-    form_class = PasswordChangeForm
+    form_class = ChangePasswordForm
     success_url = reverse_lazy("accounts:profile")
 
     def form_valid(self, form: Any) -> HttpResponse:
         messages.success(self.request, "Your password is changed. You are signed out everywhere else.")
-        _mention_tokens(self.request, signed_in(self.request))
+        _revoke_or_mention_tokens(self.request, signed_in(self.request), revoke=form.cleaned_data["revoke_tokens"])
         return super().form_valid(form)
 
 
-def _mention_tokens(request: HttpRequest, user: User) -> None:
-    """Remind a user of their API tokens: a new password ends sessions, but scripts keep their access."""
+def _revoke_or_mention_tokens(request: HttpRequest, user: User, *, revoke: bool) -> None:
+    """Revoke API tokens, or remind a user of them: a new password ends sessions, but scripts keep their access."""
+    if revoke:
+        if revoked := services.revoke_tokens(user):
+            messages.success(request, f"{counted(revoked, 'API token,API tokens')} revoked.")
+        return
     if tokens := services.live_tokens(user).count():
         text = f"You have {counted(tokens, 'valid API token')}. Revoke those that others may know, under Your account."
         messages.warning(request, text)
@@ -97,12 +107,14 @@ class ResetPasswordSent(views.PasswordResetDoneView):
 @method_decorator(login_not_required, name="dispatch")
 class ResetPasswordConfirm(views.PasswordResetConfirmView):
     template_name = "accounts/password_reset_confirm.html"
+    form_class = NewPasswordForm
     success_url = reverse_lazy("accounts:sign-in")
 
     def form_valid(self, form: Any) -> HttpResponse:
         messages.success(self.request, "Your new password is set. Sign in with it.")
         lift_lockout(username=form.user.get_username())
-        _mention_tokens(self.request, form.user)
+        guessing.forget_failures(client_ip(self.request))
+        _revoke_or_mention_tokens(self.request, form.user, revoke=form.cleaned_data["revoke_tokens"])
         return super().form_valid(form)
 
 

@@ -11,7 +11,7 @@ from django.core.cache import cache
 from django.test import Client
 from django.urls import reverse
 
-from portal.accounts import services, tasks
+from portal.accounts import guessing, services, tasks
 from portal.accounts.limits import limits_for, may_use_premium, set_limit
 from portal.accounts.models import ApiToken, AuditEntry, Invite, User
 from tests.laws.people import PASSWORD, make_people
@@ -178,6 +178,26 @@ class TestReset:
         assert sign_in(browser(), "bob", PASSWORD).status_code == 429, (
             "only the lockout of the one who has a new password"
         )
+
+    def test_a_reset_revokes_tokens_on_request_and_unblocks_the_address(self, people: dict[str, User]) -> None:
+        services.create_token(people["alice"], "sweep")
+        services.create_token(people["bob"], "other")
+        link = services.reset_link(people["ada"], people["alice"], "")
+        for _ in range(guessing.MAX_FAILURES):
+            guessing.record_failure("127.0.0.1")
+        assert sign_in(browser(), "alice", PASSWORD).status_code == 429
+        client = browser()
+        sent = {"new_password1": NEW, "new_password2": NEW, "revoke_tokens": "on"}
+        done = client.post(client.get(link)["Location"], sent, follow=True)
+        assert "1 API token revoked." in done.content.decode()
+        assert not services.live_tokens(people["alice"]) and services.live_tokens(people["bob"])
+        assert sign_in(browser(), "alice", NEW).status_code == 302
+
+    def test_a_changed_password_revokes_tokens_on_request(self, people: dict[str, User]) -> None:
+        services.create_token(people["alice"], "sweep")
+        data = {"old_password": PASSWORD, "new_password1": NEW, "new_password2": NEW, "revoke_tokens": "on"}
+        browser(people["alice"]).post(reverse("accounts:password-change"), data)
+        assert not services.live_tokens(people["alice"])
 
     def test_a_mail_that_the_previous_release_queued_is_sent(self) -> None:
         queued = current_app.tasks["portal.accounts.tasks.mail"]
