@@ -186,7 +186,7 @@ def test_neither_the_last_admin_nor_oneself_nor_the_owner_of_the_examples(ada: U
     assert "3 users" in client.get(reverse("scheduler:admin")).content.decode()
 
 
-def test_activation_says_what_does_not_come_back(ada: User, bob: User) -> None:
+def test_activation_states_what_does_not_come_back(ada: User, bob: User) -> None:
     token = ApiToken.issue(bob, "laptop")[0]
     departures.deactivate(ada, bob, Choices())
     client = Client()
