@@ -360,8 +360,9 @@ def reads_input(code: Code) -> Found:
 
 
 def opens_window(code: Code) -> Found:
+    shown = {"cv2.imshow"} if any(code.calls("savefig")) else {"cv2.imshow", "matplotlib.pyplot.show"}
     for source, call in code.calls("show", "imshow"):
-        if call.name in ("matplotlib.pyplot.show", "cv2.imshow"):
+        if call.name in shown:
             yield source, call.line, "A job has no screen. Save the figure under SCHEDULEARN_OUTPUTS instead."
 
 

@@ -263,6 +263,8 @@ def test_a_mistake_is_caught_on_its_line(code: str, line: int, text: str) -> Non
         "def f(input):\n    return input.show()\n",
         "class A:\n    def input(self): pass\nA().input()\n",
         "import pickle\npickle.dump(x, file)\n",
+        "import matplotlib.pyplot as plt\nplt.savefig('/outputs/a.png')\nplt.show()\n",
+        "import matplotlib.pyplot as plt\nfig, ax = plt.subplots()\nfig.savefig(name)\nplt.show()\n",
     ],
 )
 def test_code_that_is_right_raises_no_alarm(text: str) -> None:
