@@ -159,6 +159,8 @@ def external_modules(running: list[Source], sources: dict[str, Source]) -> dict[
             top = module.split(".")[0]
             if module.startswith(".") or is_standard(module) or top in found or top == LIBRARY:
                 continue
+            if module in source.optional:  # the file goes on without it, as a converted notebook does without IPython
+                continue
             ours = any(path in sources for path in module_paths(top, source.path))
             places = (f"{top}/", f"{SOURCE_FOLDER}/{top}/", f"{PurePosixPath(source.path).parent}/{top}/")
             folder = any(path.startswith(places) for path in sources)

@@ -23,6 +23,9 @@ SHELL_ALIASES = frozenset(["ls", "mkdir", "cp", "mv", "rm", "cat", "rmdir", "ll"
 SHELLS = frozenset(["bash", "sh", "script"])
 INSTALLERS = frozenset(["pip", "pip3", "conda", "mamba", "uv"])
 MAGIC = re.compile(r"(?P<indent>\s*)(?:(?P<target>[^=!%'\"#]+?)\s*=\s*)?(?P<mark>!!?|%)\s?(?P<rest>.*)$", re.DOTALL)
+COLAB_IMPORT = re.compile(r"^\s*(?:from|import)\s+google\.colab\b", re.MULTILINE)
+COLAB_FOLDER = re.compile(r"[\"']?/(?:content|kaggle)(?:/|$|[\"'])")
+"""The folders of Colab and Kaggle, which no job has: their notebooks begin in them."""
 HELP = re.compile(r"\s*(\?{1,2}[\w.]+|[\w.]+\?{1,2})\s*$")
 
 DISPLAY = """\
@@ -43,6 +46,30 @@ except ImportError:  # this environment has no Jupyter: what it would show is pr
 
     sys.modules["IPython"] = types.ModuleType("IPython")
     sys.modules["IPython.display"] = sys.modules["IPython"].display = _Shown("IPython.display")
+"""
+COLAB = """\
+try:
+    import google.colab
+except ImportError:  # this is not Colab: what the notebook asks of it does nothing
+    import os, sys, types
+
+    class _Colab(types.ModuleType):
+        def __getattr__(self, name):
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return _Colab(f"{self.__name__}.{name}")
+
+        def __call__(self, *values, **_options):
+            return os.environ.get(values[0]) if self.__name__ == "google.colab.userdata.get" else {}
+
+    try:
+        import google
+    except ImportError:
+        google = sys.modules["google"] = types.ModuleType("google")
+        google.__path__ = []
+    for _name in ("drive", "files", "userdata", "output", "patches", "data_table", "widgets"):
+        sys.modules[f"google.colab.{_name}"] = _Colab(f"google.colab.{_name}")
+    google.colab = sys.modules["google.colab"] = _Colab("google.colab")
 """
 LOOP = """\
 _loop = asyncio.new_event_loop()
@@ -105,6 +132,8 @@ class Translation:
     """Magics that no job has, with the numbers of their cells."""
     installed: dict[str, int] = field(default_factory=dict)
     """Packages that a cell would install, with its number."""
+    left_folders: list[int] = field(default_factory=list)
+    """Cells that would go to a folder of Colab or Kaggle."""
     asynchronous: list[int] = field(default_factory=list)
     """Cells with ``async for`` or ``async with`` outside a function."""
     number: int = 0
@@ -123,6 +152,15 @@ class Translation:
         if self.left_out:
             places = (f"{magic} ({_cells(numbers)})" for magic, numbers in self.left_out.items())
             found.append(f"Left out, since only Jupyter has it: {', '.join(places)}.")
+        if colab := [number for number, text in enumerate(sources, 1) if COLAB_IMPORT.search(text)]:
+            found.append(
+                f"Only Colab has google.colab, which {_cells(colab)} import{'s' * (len(colab) == 1)}: what the notebook asks of it "
+                "does nothing. Upload the files that it reads with it."
+            )
+        if self.left_folders:
+            found.append(
+                f"Left out, since jobs have no such folder: %cd ({_cells(self.left_folders)}). A job starts at the top of the upload."
+            )
         for package, number in self.installed.items():
             module = re.escape(package.replace("-", "_"))
             using = [
@@ -148,6 +186,8 @@ class Translation:
         names = {name for source in sources for name in _names(source)}
         imports = "".join(f"import {module}\n" for module in sorted(self.modules))
         parts = [imports, LOOP if "asyncio" in self.modules else ""]
+        if any(COLAB_IMPORT.search(source) for source in sources):
+            parts.append(COLAB)
         if "IPython" in names:
             parts.append(IPYTHON)
         if "display" in names and not any(re.search(r"import .*\bdisplay\b|def display\b", each) for each in sources):
@@ -208,6 +248,9 @@ class Translation:
             case "env" | "set_env" if rest:
                 variable, _, value = rest.partition("=") if "=" in rest else rest.partition(" ")
                 return self._needs("os", f"os.environ[{variable.strip()!r}] = {self._interpolated(value.strip())}")
+            case "cd" if COLAB_FOLDER.match(rest):
+                self.left_folders.append(self.number)
+                return None
             case "cd" if rest and not rest.startswith("-"):
                 return self._needs("os", f"os.chdir({self._interpolated(rest.strip(chr(34) + chr(39)))})")
             case "pwd":

@@ -75,9 +75,10 @@ def read_notebook(file: IO[bytes], name: str) -> tuple[list[Entry], list[str]]:
         ) from error
     stem = PurePosixPath(name).stem
     contents = {path: text.encode() for path, text in {**script.files, f"{stem}.py": script.text}.items()}
-    return [
-        Entry(path, False, len(content), partial(_whole, content)) for path, content in contents.items()
-    ], script.notes
+    return [Entry(path, False, len(content), partial(_whole, content)) for path, content in contents.items()], [
+        f"The notebook {printable(name)} became the script {printable(f'{stem}.py')}.",
+        *script.notes,
+    ]
 
 
 def _whole(content: bytes) -> list[bytes]:

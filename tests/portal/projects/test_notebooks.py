@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from portal.projects.inspecting.program import external_modules
+from portal.projects.inspecting.source import read
 from portal.projects.unpacking.common import BadUploadError
 from portal.projects.unpacking.notebooks import Script, to_script
 from portal.projects.unpacking.program import unpack
@@ -64,6 +66,12 @@ def run(script: Script, folder: Path) -> str:
         (["print('a') # !x %y", "x = 5 % 3\nprint(x)"], "a\n2\n"),
         (["print?\nlen??\n?print\nprint('on')"], "on\n"),
         (["x = {'a': '!b'}\nprint(x)"], "{'a': '!b'}\n"),
+        (["from google.colab import drive\ndrive.mount('/content/drive')", "print('on')"], "on\n"),
+        (["from google.colab import files\nfor name in files.upload():\n    print(name)\nfiles.download('x')"], ""),
+        (["import os\nos.environ['KEY'] = 'k'\nfrom google.colab import userdata\nprint(userdata.get('KEY'))"], "k\n"),
+        (["import google.colab\nfrom google.colab.patches import cv2_imshow\ncv2_imshow(1)\nprint('on')"], "on\n"),
+        (["%cd /content/drive/MyDrive/lab", '%cd "/content"', "import os\nprint(os.path.exists('try.py'))"], "True\n"),
+        (["if True:\n    %cd /kaggle/working\nprint('on')"], "on\n"),
     ],
 )
 def test_a_script_does_what_the_notebook_does(cells: list[str], printed: str, tmp_path: Path) -> None:
@@ -139,6 +147,40 @@ def test_a_notebook_in_a_folder_also_becomes_a_script_beside_its_helpers() -> No
     assert taken[0]["try.py"].startswith(b"# %%\nfrom helper import f\n")
     assert "The notebook “lab/try.ipynb” also became the script “lab/try.py”." in taken[1]
     assert "Left out, since only Jupyter has it: %load_ext (cell 2)." in taken[1]
+
+
+def test_a_notebook_by_itself_has_a_note_about_its_script() -> None:
+    out = io.BytesIO()
+    answer = unpack(io.BytesIO(corpus.notebook("print(1)")), out, "Copy of Lab3.ipynb")
+    assert [file["path"] for file in answer["files"]] == ["Copy of Lab3.py"]
+    assert answer["notes"] == ["The notebook “Copy of Lab3.ipynb” became the script “Copy of Lab3.py”."]
+
+
+def test_what_only_colab_has_is_neither_imported_nor_missed() -> None:
+    script = converted(
+        "from google.colab import drive\nfrom IPython.display import display", "%cd /content/drive", "import torch"
+    )
+    assert script.notes == [
+        "Only Colab has google.colab, which cell 1 imports: what the notebook asks of it does nothing. Upload the files that it "
+        "reads with it.",
+        "Left out, since jobs have no such folder: %cd (cell 2). A job starts at the top of the upload.",
+    ]
+    source = read("try.py", script.text.encode())
+    assert list(external_modules([source], {"try.py": source})) == ["torch"]
+
+
+def test_other_packages_of_google_stay_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "google" / "cloud").mkdir(parents=True)
+    (tmp_path / "google" / "cloud" / "store.py").write_text("x = 5\n")
+    script = converted("from google.colab import auth", "from google.cloud import store\nprint(store.x)")
+    assert run(script, tmp_path) == "5\n"
+    assert "google.colab" not in converted("from google.cloud import store").text
+
+
+def test_a_package_of_google_that_is_missing_is_reported_by_its_name(tmp_path: Path) -> None:
+    cell = "try:\n    import google.nowhere\nexcept ModuleNotFoundError as error:\n    print(error)"
+    printed = run(converted("from google.colab import auth", cell), tmp_path)
+    assert printed == "No module named 'google.nowhere'\n"
 
 
 def test_a_script_of_the_same_name_is_kept() -> None:
