@@ -39,6 +39,8 @@ WORKSPACE = re.compile(r"(?:/[^\s'\":/]+)*/workspace/")
 """The folder of the job's code, as the runtimes call it."""
 SUGGESTION = re.compile(r"Did you mean: '([\w.]{1,100})'\?")
 """How Python names what a misspelled name resembles."""
+WRITES = re.compile(r"\.(?:save\w*|to_[a-z]+|dump|write\w*|imwrite)\(|open\([^)]*,\s*(?:mode\s*=\s*)?['\"][wax]")
+"""A line that writes a file, whose folder must exist."""
 OTHER_COMPUTER = re.compile(r"/home/|/Users/|[A-Za-z]:[\\/]|/content/|/kaggle/|~")
 """The beginning of a path that only exists where the code was written."""
 
@@ -249,6 +251,10 @@ def _with_advice(found: kinds.Found, facts: Facts, place: str, detail: str, erro
             return _shadowed(parameters["module"], facts, place, detail)
         case "relative_import":
             parameters |= {"module": _module_of(place.partition(":")[0])} if place else {}
+        case "file_not_found" if "/" in parameters.get("file", "") and WRITES.search(place):
+            return Cause("folder_missing", {"folder": posixpath.dirname(parameters["file"])}, detail)
+        case "folder_missing" if "of" in parameters:
+            parameters = {"folder": parameters["of"]}
         case "file_not_found" if "file" in parameters:
             parameters |= _about_file(parameters["file"].replace(r"\\", "\\"), place, facts)
         case "syntax_error":

@@ -149,6 +149,15 @@ def file_not_found(
 
 
 @cause
+def folder_missing(folder: str) -> Explanation:
+    return Explanation(
+        f"The folder {folder} was not there",
+        f"The code writes into it: create it first, with os.makedirs({folder!r}, exist_ok=True). An upload may lack "
+        "folders that are empty.",
+    )
+
+
+@cause
 def arguments() -> Explanation:
     return Explanation(
         "The script did not accept its arguments",
@@ -198,7 +207,10 @@ def command_not_found(command: str, environments: Sequence[str] = (), file: str 
     elif command in LAUNCHERS:
         advice = f"Choose the launcher torchrun or Horovod for the job, with the Python file as the entry, in place of {command}."
     elif "/" in command:
-        advice = "Check its path, which starts at the top of the upload, and upload the file if it is missing."
+        advice = (
+            "Check its path, which starts at the top of the upload, and upload the file if it is missing. If the script writes "
+            "it, create its folder first, with mkdir -p."
+        )
     else:
         advice = (
             "Start Python programs with python and their file. If it comes with a package, ask an admin for an environment with "

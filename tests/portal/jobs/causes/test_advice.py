@@ -47,6 +47,30 @@ def test_a_file_that_is_elsewhere_in_the_upload(
     assert cause["code"] == "file_not_found" and title in cause["title"] and words in cause["advice"]
 
 
+@pytest.mark.parametrize(
+    ("source", "error", "folder"),
+    [
+        ("plt.savefig('figures/rt.png')", "FileNotFoundError: [Errno 2] No such file or directory: 'figures/rt.png'", "figures"),
+        ("with open('a/b/log.txt', 'w') as f:", "FileNotFoundError: [Errno 2] No such file or directory: 'a/b/log.txt'", "a/b"),
+        ("open(name, mode=\"ab\")", "FileNotFoundError: [Errno 2] No such file or directory: 'out/x'", "out"),
+        ("np.savetxt(path, x)", "FileNotFoundError: [Errno 2] No such file or directory: '../res/x.csv'", "../res"),
+        ("torch.save(m, 'ck/m.pt')", "RuntimeError: Parent directory ck does not exist.", "ck"),
+        ("df.to_csv('tables/x.csv')", "OSError: Cannot save file into a non-existent directory: 'tables'", "tables"),
+    ],
+)  # fmt: skip
+def test_a_folder_that_the_code_writes_into_must_exist(source: str, error: str, folder: str) -> None:
+    cause = explained(trace("fit.py", source, error), ["fit.py"])
+    assert cause["code"] == "folder_missing" and f"The folder {folder} was" in cause["title"]
+    assert "os.makedirs" in cause["advice"]
+
+
+@pytest.mark.parametrize("source", ["open('data/x.csv')", "pd.read_csv('data/x.csv')", "open('data/x.csv', 'rb')"])
+def test_a_file_that_the_code_reads_is_the_one_that_is_missing(source: str) -> None:
+    error = "FileNotFoundError: [Errno 2] No such file or directory: 'data/x.csv'"
+    cause = explained(trace("fit.py", source, error), ["fit.py"])
+    assert cause["code"] == "file_not_found" and "data/x.csv" in cause["title"]
+
+
 @pytest.mark.parametrize("path", ["data/Muller.txt", "other/config.ini"])
 def test_a_folder_is_proposed_only_where_it_helps(path: str) -> None:
     assert " cd " not in explained(not_found(path), ["fit.py", "exp/config.ini"])["advice"]
