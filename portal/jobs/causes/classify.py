@@ -41,6 +41,8 @@ SUGGESTION = re.compile(r"Did you mean: '([\w.]{1,100})'\?")
 """How Python names what a misspelled name resembles."""
 WRITES = re.compile(r"\.(?:save\w*|to_[a-z]+|dump|write\w*|imwrite)\(|open\([^)]*,\s*(?:mode\s*=\s*)?['\"][wax]")
 """A line that writes a file, whose folder must exist."""
+TERMINAL_COMMAND = re.compile(r"\b(?:stty|tput) ")
+"""A line of code that asks a program about the terminal, and fails on what comes back without one."""
 OTHER_COMPUTER = re.compile(r"/home/|/Users/|[A-Za-z]:[\\/]|/content/|/kaggle/|~")
 """The beginning of a path that only exists where the code was written."""
 
@@ -182,6 +184,8 @@ def _cause_of_error(ending: Ending, error: Error, facts: Facts) -> Cause:
             detail = _quote([*error.before.text.split("\n")[:2], *error.text.split("\n")[:2], place])
     if found is not None and found.code == "ranks_diverged":
         detail = found.text
+    if found is None and TERMINAL_COMMAND.search(place):
+        return Cause("no_terminal", {}, detail)
     if found is None:
         named = {"name": error.name[: kinds.MAX_PARAMETER_CHARACTERS]}
         if suggested := SUGGESTION.search(error.text):

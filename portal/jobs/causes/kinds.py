@@ -122,6 +122,10 @@ KINDS = (
         "not_a_pickle",
         r".*(?:UnpicklingError: invalid load key|PytorchStreamReader failed|pickle data was truncated|not a zip archive).*",
     ),
+    _kind(
+        "no_terminal",
+        r".*(?:Inappropriate ioctl for device|termios\.error|curses\.error: setupterm).*",
+    ),
     _kind("wrong_encoding", r"UnicodeDecodeError: .*"),
     _kind("recursion", r"RecursionError: .*"),
     _kind("input_needed", r"EOFError: EOF when reading a line"),

@@ -158,6 +158,15 @@ def folder_missing(folder: str) -> Explanation:
 
 
 @cause
+def no_terminal() -> Explanation:
+    return Explanation(
+        "The code needs a terminal, and a job has none",
+        "Take the width from shutil.get_terminal_size(), which has a default, and answers from arguments instead of input(). As a plain "
+        'command, script -qec "python train.py" /dev/null gives the program a terminal, where the environment has script.',
+    )
+
+
+@cause
 def arguments() -> Explanation:
     return Explanation(
         "The script did not accept its arguments",

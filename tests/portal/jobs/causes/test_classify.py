@@ -203,6 +203,20 @@ def test_an_uploaded_module_is_named_with_the_folder_that_finds_it(module: str, 
 
 
 @pytest.mark.parametrize(
+    "tail",
+    [
+        TRACE.replace("main()", "rows = os.popen('stty size').read().split()[0]")
+        + "IndexError: list index out of range",
+        TRACE + "OSError: [Errno 25] Inappropriate ioctl for device",
+        TRACE + "termios.error: (25, 'Inappropriate ioctl for device')",
+    ],
+)
+def test_a_program_that_needs_a_terminal_fails_for_want_of_one(tail: str) -> None:
+    cause = classify(FAILED, tail)
+    assert cause["code"] == "no_terminal" and "get_terminal_size" in cause["advice"]
+
+
+@pytest.mark.parametrize(
     ("facts", "code", "words"),
     [
         (Facts(outcome="failed", exit_reason="oom", exit_code=137, memory_mib=4096), "out_of_memory", "4096 MiB"),
