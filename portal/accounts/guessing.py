@@ -58,11 +58,6 @@ def record_failure(address: str) -> None:
         cache.set(_key(address), 1, WINDOW_SECONDS)
 
 
-def forget_failures(address: str) -> None:
-    """Let that address sign in again: its user has proved who they are."""
-    cache.delete(_key(address))
-
-
 def is_blocked(address: str) -> bool:
     return int(cache.get(_key(address), 0)) >= MAX_FAILURES
 

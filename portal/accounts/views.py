@@ -113,7 +113,6 @@ class ResetPasswordConfirm(views.PasswordResetConfirmView):
     def form_valid(self, form: Any) -> HttpResponse:
         messages.success(self.request, "Your new password is set. Sign in with it.")
         lift_lockout(username=form.user.get_username())
-        guessing.forget_failures(client_ip(self.request))
         _revoke_or_mention_tokens(self.request, form.user, revoke=form.cleaned_data["revoke_tokens"])
         return super().form_valid(form)
 
