@@ -320,6 +320,7 @@ AXES_COOLOFF_TIME = 0.25
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_RESET_ON_SUCCESS = True
 AXES_LOCKOUT_TEMPLATE = "accounts/locked_out.html"
+AXES_USERNAME_CALLABLE = "portal.accounts.clients.counted_name"
 AXES_CLIENT_IP_CALLABLE = "portal.accounts.clients.client_ip"
 AXES_VERBOSE = False
 

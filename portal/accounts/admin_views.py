@@ -7,7 +7,7 @@ from django.contrib import messages
 from django.contrib.auth.models import Group
 from django.core.paginator import Paginator
 from django.db import transaction
-from django.db.models import Count, Q, QuerySet
+from django.db.models import Count, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
@@ -22,6 +22,7 @@ from portal.accounts.forms import GroupForm, InviteForm, MembersForm
 from portal.accounts.models import AuditEntry, Invite, User
 from portal.accounts.permissions import AdminOnly, admin_required, signed_in
 from portal.refused import Refused
+from portal.search import any_contains
 
 PAGE_SIZE = 50
 
@@ -43,12 +44,7 @@ class Users(AdminOnly, PagedList):
     def get_queryset(self) -> QuerySet[User]:
         users = services.people().order_by("username").prefetch_related("groups")
         if words := self.request.GET.get("q", "").strip():
-            users = users.filter(
-                Q(username__icontains=words)
-                | Q(email__icontains=words)
-                | Q(first_name__icontains=words)
-                | Q(last_name__icontains=words)
-            )
+            users = users.filter(any_contains(words, "username", "email", "first_name", "last_name"))
         shown = self.request.GET.get("show", "")
         return users.filter(
             **{"active": {"is_active": True}, "off": {"is_active": False}, "admins": {"is_staff": True}}.get(shown, {})
@@ -104,8 +100,11 @@ class Groups(AdminOnly, PagedList):
     def post(self, request: HttpRequest) -> HttpResponse:
         form = GroupForm(request.POST)
         if form.is_valid():
-            group = services.create_group(signed_in(request), form.cleaned_data["name"])
-            return redirect("accounts:group", group.pk)
+            try:
+                group = services.create_group(signed_in(request), form.cleaned_data["name"])
+                return redirect("accounts:group", group.pk)
+            except Refused as refusal:
+                form.add_error("name", refusal.message)
         self.object_list = self.get_queryset()
         return self.render_to_response(self.get_context_data(form=form), status=400)
 
@@ -170,10 +169,12 @@ class Audit(AdminOnly, PagedList):
 
     def get_queryset(self) -> QuerySet[AuditEntry]:
         rows = AuditEntry.objects.select_related("actor")
-        for name, lookup in (("action", "action"), ("actor", "actor__username"), ("target", "target__icontains")):
-            if value := self.request.GET.get(name, "").strip():
-                rows = rows.filter(**{lookup: value})
-        return rows
+        asked = {name: self.request.GET.get(name, "").strip() for name in ("action", "actor", "target")}
+        if asked["action"]:
+            rows = rows.filter(action=asked["action"])
+        if asked["actor"]:
+            rows = rows.filter(actor__in=User.objects.matching(asked["actor"]))
+        return rows.filter(any_contains(asked["target"], "target")) if asked["target"] else rows
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         actions = AuditEntry.objects.order_by("action").values_list("action", flat=True).distinct()

@@ -12,9 +12,12 @@ from django.core.cache import cache
 from django.utils import timezone
 
 from portal.accounts.models import ApiToken, Limit, User
+from portal.accounts.people import groups_called, is_name_taken, people_called
 from portal.accounts.services import check_password_rules
 from portal.accounts.tasks import send_reset_mail
 from portal.form_fields import LinesField
+from portal.names import name_problem
+from portal.refused import Refused
 
 RESET_MAIL_INTERVAL_SECONDS = 60
 """Seconds between two reset mails for the same account."""
@@ -38,6 +41,14 @@ class JoinForm(forms.ModelForm):
             "username": "Letters, digits and @ . + - _",
             "email": "For notifications and to reset your password.",
         }
+
+    def clean_username(self) -> str:
+        name = str(self.cleaned_data["username"])
+        if problem := name_problem(name):
+            raise forms.ValidationError(problem)
+        if is_name_taken(name):
+            raise forms.ValidationError("This name is taken.")
+        return name
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data
@@ -145,6 +156,14 @@ class GroupForm(forms.ModelForm):
         model = Group
         fields = ("name",)
 
+    def clean_name(self) -> str:
+        name = " ".join(self.cleaned_data["name"].split())
+        if problem := name_problem(name):
+            raise forms.ValidationError(problem)
+        if groups_called(name):
+            raise forms.ValidationError("There is a group with this name.")
+        return name
+
 
 class NamesField(LinesField):
     """User names between spaces, commas or line breaks, in any order. The value is a text with the sorted names."""
@@ -168,11 +187,10 @@ class MembersForm(forms.Form):
         return cls(data, initial={"names": " ".join(group.user_set.values_list("username", flat=True))})
 
     def clean_names(self) -> list[User]:
-        names = set(self.cleaned_data["names"].split())
-        found = list(User.objects.filter(username__in=names))
-        if unknown := names - {user.username for user in found}:
-            raise forms.ValidationError(f"There is no user called {', '.join(sorted(unknown))}.")
-        return found
+        try:
+            return people_called(self.cleaned_data["names"].split(), User.objects.all())
+        except Refused as refusal:
+            raise forms.ValidationError(refusal.message) from None
 
 
 class LimitForm(forms.Form):

@@ -2,14 +2,18 @@
 
 import hashlib
 import secrets
-from typing import Self
+from typing import Any, Self
 
-from django.contrib.auth.models import AbstractUser, Group
+from django.contrib.auth.models import AbstractUser, Group, UserManager
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Lower
+from django.db.models.signals import post_save
+from django.dispatch import receiver
 from django.utils import timezone
 from django.utils.crypto import salted_hmac
+
+from portal.names import name_key, search_key
 
 
 def digest(token: str) -> str:
@@ -21,12 +25,61 @@ def new_session_salt() -> str:
     return secrets.token_hex(8)
 
 
+def same_key(*keys: str) -> Q:
+    """Return the condition that the key of a row's name is one of these.
+
+    Names of earlier releases may have the same key. The upgrade left it to the first row, and put a blank and the number of
+    the row after that of the others.
+    """
+    condition = Q(name_key__in=keys)
+    for key in keys:
+        condition |= Q(name_key__startswith=f"{key} ")
+    return condition
+
+
+class NameKeyField(models.TextField):
+    """The key of a row's ``username``. It is unique: names that differ by case or by the way to write a letter are one."""
+
+    def pre_save(self, model_instance: models.Model, add: bool) -> Any:
+        key = name_key(getattr(model_instance, "username"))  # noqa: B009  # of whichever model has the field
+        now = getattr(model_instance, self.attname)
+        if not now or (now != key and not now.startswith(f"{key} ")):
+            setattr(model_instance, self.attname, key)
+        return getattr(model_instance, self.attname)
+
+
+class PeopleQuerySet(models.QuerySet["User"]):
+    def called(self, name: str) -> list["User"]:
+        """Return the users whom a name means: the one of exactly this name, otherwise all of the same in another case."""
+        rows = list(self.filter(same_key(name_key(name.strip()))).order_by("pk"))
+        return [user for user in rows if user.username == name.strip()] or rows
+
+    def matching(self, typed: str) -> list["User"]:
+        """Return the users whom a user name or an e-mail address means: one, none, or several when it is ambiguous."""
+        found = self.called(typed)
+        if "@" in typed:
+            found += [user for user in self.filter(email__folded=search_key(typed.strip())) if user not in found]
+        return found
+
+
+class People(UserManager.from_queryset(PeopleQuerySet)):  # type: ignore[misc]
+    def get_by_natural_key(self, username: str | None) -> "User":
+        """Return the user who signs in with this: a user name in any case, or an e-mail address. Exactly one may match."""
+        found = self.called(username or "") or self.matching(username or "")
+        if len(found) != 1:
+            raise self.model.DoesNotExist
+        return found[0]
+
+
 class User(AbstractUser):
     """A member of the lab; ``is_staff`` marks an admin."""
 
+    name_key = NameKeyField(unique=True, editable=False)
     email = models.EmailField("e-mail address", blank=True)
     session_salt = models.CharField(max_length=16, default=new_session_salt, editable=False)
     """Part of each session's hash: changing it signs the user out everywhere."""
+
+    objects = People()
 
     class Meta:
         constraints = [
@@ -51,6 +104,24 @@ class User(AbstractUser):
     def _get_session_auth_hash(self, secret: str | None = None) -> str:
         proof = f"{self.password}:{self.session_salt}"
         return salted_hmac("portal.accounts.session", proof, secret=secret, algorithm="sha256").hexdigest()
+
+
+class GroupName(models.Model):
+    """The key of a group's name, unique: two admins cannot create Vision and vision at the same moment."""
+
+    group = models.OneToOneField(Group, primary_key=True, on_delete=models.CASCADE, related_name="+")
+    name_key = models.TextField(unique=True)
+
+
+@receiver(post_save, sender=Group)
+def save_group_name(instance: Group, raw: bool = False, **_: object) -> None:
+    """Keep the key of a group's name with the group, whoever creates it."""
+    if raw:
+        return
+    key = name_key(instance.name)
+    now = GroupName.objects.filter(group=instance).values_list("name_key", flat=True).first()
+    if now is None or (now != key and not now.startswith(f"{key} ")):
+        GroupName.objects.update_or_create(group=instance, defaults={"name_key": key})
 
 
 class Invite(models.Model):

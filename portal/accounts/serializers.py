@@ -2,10 +2,42 @@
 
 from typing import Any
 
+from django.contrib.auth.models import Group
 from rest_framework import serializers
 
 from portal.accounts.limits import LimitInForce
 from portal.accounts.models import ApiToken, User
+from portal.accounts.people import find_person, groups_called
+from portal.refused import Refused
+
+
+class PersonField(serializers.RelatedField[User, str, str]):
+    """A user by user name, in any case, or by e-mail address."""
+
+    def to_internal_value(self, data: str) -> User:
+        try:
+            return find_person(str(data), self.get_queryset())
+        except Refused as refusal:
+            raise serializers.ValidationError(refusal.message) from None
+
+    def to_representation(self, value: User) -> str:
+        return value.username
+
+
+class GroupField(serializers.RelatedField[Group, str, str]):
+    """A group by its name, in any case."""
+
+    def to_internal_value(self, data: str) -> Group:
+        found = groups_called(str(data), self.get_queryset())
+        if len(found) != 1:
+            names = ", ".join(sorted(group.name for group in found))
+            raise serializers.ValidationError(
+                f"“{data}” may mean several groups: {names}." if found else f"There is no group called “{data}”."
+            )
+        return found[0]
+
+    def to_representation(self, value: Group) -> str:
+        return value.name
 
 
 class LimitSerializer(serializers.Serializer[LimitInForce]):

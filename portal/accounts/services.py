@@ -219,9 +219,13 @@ def check_password_rules(password: str, user: User) -> list[str]:
 
 
 def create_group(actor: User, name: str) -> Group:
-    with transaction.atomic():
-        group = Group.objects.create(name=name)
-        audit(actor, "group.create", f"group {name}")
+    """Create a group, whose name must have been validated."""
+    try:
+        with transaction.atomic():
+            group = Group.objects.create(name=name)
+            audit(actor, "group.create", f"group {name}")
+    except IntegrityError as error:  # another admin created it after the form was validated
+        raise Refused("There is a group with this name.", "conflict", field="name") from error
     return group
 
 

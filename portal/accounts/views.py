@@ -19,7 +19,7 @@ from django.views.generic import UpdateView
 
 from portal import stale_forms
 from portal.accounts import guessing, services
-from portal.accounts.clients import client_ip
+from portal.accounts.clients import MAX_COUNTED_CHARACTERS, client_ip
 from portal.accounts.forms import (
     ChangePasswordForm,
     JoinForm,
@@ -112,7 +112,7 @@ class ResetPasswordConfirm(views.PasswordResetConfirmView):
 
     def form_valid(self, form: Any) -> HttpResponse:
         messages.success(self.request, "Your new password is set. Sign in with it.")
-        lift_lockout(username=form.user.get_username())
+        lift_lockout(username=form.user.name_key[:MAX_COUNTED_CHARACTERS])
         _revoke_or_mention_tokens(self.request, form.user, revoke=form.cleaned_data["revoke_tokens"])
         return super().form_valid(form)
 

@@ -7,8 +7,10 @@ from django.contrib.auth.models import Group
 from django.db.models import Count, Q
 
 from portal.accounts.models import User
+from portal.accounts.people import people_called
 from portal.cluster.models import LIVE_NODE, Gpu, Node, usable_gpu
 from portal.cluster.slots import counted, lab_noun
+from portal.refused import Refused
 from portal.zones import MomentField
 
 
@@ -46,7 +48,7 @@ class ReservationForm(forms.Form):
 
     def clean_users(self) -> list[User]:
         names = set(self.cleaned_data["users"].replace(",", " ").split())
-        found = list(User.objects.filter(username__in=names, is_active=True))
-        if unknown := names - {user.username for user in found}:
-            raise forms.ValidationError(f"There is no user called {', '.join(sorted(unknown))}.")
-        return found
+        try:
+            return people_called(names, User.objects.filter(is_active=True))
+        except Refused as refusal:
+            raise forms.ValidationError(refusal.message) from None

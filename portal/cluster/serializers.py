@@ -6,6 +6,7 @@ from django.contrib.auth.models import Group
 from rest_framework import serializers
 
 from portal.accounts.models import User
+from portal.accounts.serializers import GroupField, PersonField
 from portal.cluster import reservations
 from portal.cluster.models import LIVE_NODE, Environment, Node, Reservation
 
@@ -54,7 +55,5 @@ class NewReservationSerializer(serializers.Serializer[Any]):
     gpus = serializers.IntegerField(min_value=1, max_value=1000)
     start = serializers.DateTimeField()
     end = serializers.DateTimeField()
-    users = serializers.SlugRelatedField(
-        slug_field="username", many=True, required=False, queryset=User.objects.filter(is_active=True)
-    )
-    groups = serializers.SlugRelatedField(slug_field="name", many=True, required=False, queryset=Group.objects.all())
+    users = PersonField(many=True, required=False, queryset=User.objects.filter(is_active=True))
+    groups = GroupField(many=True, required=False, queryset=Group.objects.all())

@@ -35,6 +35,7 @@ from portal.projects.inspecting import entries
 from portal.projects.models import CodeVersion, Project
 from portal.refused import Refused
 from portal.rest import KnownParameters, NewestFirst, refusals, validated
+from portal.search import any_contains
 
 JobAction = Callable[[User, Job], Job]
 IDEMPOTENCY_KEY_HEADER = OpenApiParameter(
@@ -54,8 +55,8 @@ class JobFilter(django_filters.FilterSet):
     project = django_filters.NumberFilter(field_name="project_id", max_value=2**62, min_value=1)
     launcher = django_filters.ChoiceFilter(choices=Job.Launcher.choices)
     environment = django_filters.CharFilter(field_name="environment__key")
-    submitted_by = django_filters.CharFilter(field_name="submitted_by__username")
-    q = django_filters.CharFilter(field_name="name", lookup_expr="icontains", label="Part of its name")
+    submitted_by = django_filters.CharFilter(method="of_person", label="User name")
+    q = django_filters.CharFilter(method="named", label="Part of its name")
     submitted_after = django_filters.IsoDateTimeFilter(
         field_name="submitted_at",
         lookup_expr="gte",
@@ -65,6 +66,12 @@ class JobFilter(django_filters.FilterSet):
     class Meta:
         model = Job
         fields: list[str] = []
+
+    def of_person(self, rows: QuerySet[Job], _: str, name: str) -> QuerySet[Job]:
+        return rows.filter(submitted_by__in=User.objects.called(name))
+
+    def named(self, rows: QuerySet[Job], _: str, words: str) -> QuerySet[Job]:
+        return rows.filter(any_contains(words, "name"))
 
 
 def _word_filter(name: str) -> django_filters.CharFilter:

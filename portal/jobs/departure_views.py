@@ -10,11 +10,11 @@ from django.utils import timezone
 from django.views.decorators.http import require_http_methods
 
 from portal.accounts.models import User
+from portal.accounts.people import find_person
 from portal.accounts.permissions import admin_required, signed_in
 from portal.accounts.services import active_people, require_may_deactivate
 from portal.jobs import departures
 from portal.projects.models import Project
-from portal.projects.services import find_person
 from portal.refused import Refused
 from portal.ui import counted
 
@@ -36,7 +36,7 @@ class PersonField(forms.CharField):
         if not name:
             return None
         try:
-            return find_person(name)
+            return find_person(name, User.objects.filter(is_active=True))
         except Refused:
             raise forms.ValidationError(f"There is no active user called “{name}”.") from None
 

@@ -12,6 +12,7 @@ from portal.accounts.audit import last_actor
 from portal.accounts.forms import LimitForm
 from portal.accounts.limits import audited_name, limit_of, set_limit
 from portal.accounts.models import User
+from portal.accounts.people import groups_called
 from portal.accounts.permissions import admin_required, signed_in
 from portal.cluster.slots import lab_noun
 from portal.jobs.limits import all_limits_with_usage, usage_together
@@ -21,10 +22,13 @@ from portal.jobs.limits import all_limits_with_usage, usage_together
 def limits(request: HttpRequest) -> HttpResponse:
     """Show all limits with their usage; ``?who=`` leads to the form of a user or a group."""
     if who := request.GET.get("who", "").strip():
-        if found := Group.objects.filter(name=who).first():
-            return redirect("jobs:limit-group", found.pk)
-        if person := User.objects.filter(username=who).first():
-            return redirect("jobs:limit-user", person.pk)
+        people, groups = User.objects.matching(who), groups_called(who)
+        if len(people) + len(groups) > 1:
+            return render(request, "jobs/which_limit.html", {"who": who, "people": people, "groups": groups})
+        if people:
+            return redirect("jobs:limit-user", people[0].pk)
+        if groups:
+            return redirect("jobs:limit-group", groups[0].pk)
         messages.error(request, f"There is no user or group called “{who}”.")
         return redirect("jobs:limits")
     return render(

@@ -3,7 +3,6 @@
 from typing import Any
 
 from django.contrib.auth.models import Group
-from django.shortcuts import get_object_or_404
 from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.permissions import IsAuthenticated
@@ -13,6 +12,7 @@ from rest_framework.viewsets import ViewSet
 
 from portal.accounts.limits import set_limit, visible_limits
 from portal.accounts.models import User
+from portal.accounts.people import groups_called, only_one
 from portal.accounts.permissions import IsAdmin, signed_in
 from portal.jobs.limits import LimitWithUsage, limit_with_usage, with_usage
 from portal.rest import KnownParameters, Pages, refusals, validated
@@ -108,11 +108,11 @@ class Limits(KnownParameters, ViewSet):
     def _user(self, username: str) -> User:
         user = signed_in(self.request)
         rows = User.objects.all() if user.is_admin else User.objects.filter(pk=user.pk)
-        return get_object_or_404(rows, username=username)
+        return only_one(rows.called(username))
 
     def _group(self, name: str) -> Group:
         user = signed_in(self.request)
-        return get_object_or_404(Group.objects.all() if user.is_admin else user.groups.all(), name=name)
+        return only_one(groups_called(name, Group.objects.all() if user.is_admin else user.groups.all()))
 
     def _set(self, owner: User | Group) -> Response:
         asked = validated(NewLimitSerializer(data=self.request.data))

@@ -36,6 +36,7 @@ from portal.jobs.word_lists import contains_all_words
 from portal.projects.models import CodeVersion, Membership, Project
 from portal.projects.services import may_submit, role_of
 from portal.refused import Refused
+from portal.search import any_contains
 from portal.sentences.stops import hold_question
 
 PAGE_SIZE = 25
@@ -128,7 +129,7 @@ def _filter_jobs(jobs: QuerySet[Job], user: User, asked: dict[str, str]) -> Quer
     for name in WORD_LISTS:
         jobs = jobs.filter(contains_all_words(name, asked[name]))
     if words := asked["q"].replace("\0", ""):
-        by_text = Q(name__icontains=words) | Q(entry__icontains=words) | Q(submitted_by__username__icontains=words)
+        by_text = any_contains(words, "name", "entry", "submitted_by__username")
         jobs = (
             jobs.filter(by_text | Q(pk=int(words.lstrip("#")))) if _is_id(words.lstrip("#")) else jobs.filter(by_text)
         )

@@ -12,6 +12,7 @@ from portal.jobs.models import Allocation, Attempt, Job
 from portal.jobs.occupancy import visible_job_ids
 from portal.monitoring import series
 from portal.monitoring.series import Trace
+from portal.search import any_contains
 
 STATES = {"busy": "busy", "mine": "held by my jobs", "free": "free", "unfit": "unfit"}
 MAX_SPANS = 600
@@ -62,7 +63,7 @@ def filter_gpus(
 ) -> QuerySet[Gpu]:
     held = Allocation.objects.filter(gpu=OuterRef("pk"), released_at=None)
     if words := words.replace("\0", "").strip():
-        rows = rows.filter(Q(node__name__icontains=words) | Q(model__icontains=words))
+        rows = rows.filter(any_contains(words, "node__name", "model"))
     if node is not None:
         rows = rows.filter(node=node)
     if state == "busy":

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import django_filters
 from django.db.models import CharField, OuterRef, QuerySet, Subquery, Value
 from django.http import Http404, HttpResponseBase
 from django.shortcuts import get_object_or_404
@@ -15,6 +16,8 @@ from rest_framework.response import Response
 from rest_framework.serializers import BaseSerializer
 from rest_framework.viewsets import GenericViewSet, ViewSet
 
+from portal.accounts.models import User
+from portal.accounts.people import only_one
 from portal.accounts.permissions import signed_in
 from portal.downloads import download
 from portal.projects import comparison, examples, services, store
@@ -36,6 +39,7 @@ from portal.projects.serializers import (
 )
 from portal.refused import Refused
 from portal.rest import Json, KnownParameters, refusals, validated
+from portal.search import any_contains
 
 
 class RawFile(BaseParser):
@@ -56,12 +60,24 @@ def with_role(projects: QuerySet[Project], request: Request) -> QuerySet[Project
     return projects.annotate(role=Subquery(mine[:1]))
 
 
+class ProjectFilter(django_filters.FilterSet):
+    name = django_filters.CharFilter()
+    name__icontains = django_filters.CharFilter(method="named", label="Part of its name, in any case")
+
+    class Meta:
+        model = Project
+        fields: list[str] = []
+
+    def named(self, rows: QuerySet[Project], _: str, words: str) -> QuerySet[Project]:
+        return rows.filter(any_contains(words, "name"))
+
+
 class Projects(
     KnownParameters, mixins.ListModelMixin, mixins.RetrieveModelMixin, mixins.CreateModelMixin, GenericViewSet[Project]
 ):
     queryset = Project.objects.none()
     serializer_class = ProjectSerializer
-    filterset_fields = {"name": ["exact", "icontains"]}
+    filterset_class = ProjectFilter
 
     def get_queryset(self) -> QuerySet[Project]:
         rows = with_role(Project.objects.visible_to(signed_in(self.request)), self.request)
@@ -112,7 +128,8 @@ class Members(mixins.ListModelMixin, InProject):
         return self.project.memberships.select_related("user").order_by("user__username")
 
     def _membership(self, username: str) -> Membership:
-        return get_object_or_404(self.get_queryset().select_related("project"), user__username=username)
+        user = only_one(User.objects.filter(memberships__project=self.project).called(username))
+        return get_object_or_404(self.get_queryset().select_related("project"), user=user)
 
     @extend_schema(request=NewMemberSerializer, responses={201: MemberSerializer, **refusals(400, 403, 404, 409)})
     def create(self, request: Request, project_pk: int) -> Response:

@@ -14,6 +14,8 @@ from django.utils import timezone
 
 from portal.accounts.audit import audit
 from portal.accounts.models import User
+from portal.accounts.people import find_person
+from portal.names import name_problem
 from portal.projects import archive, inspection
 from portal.projects.errors import Refused
 from portal.projects.examples import Example
@@ -101,6 +103,8 @@ def _clean_name(name: str) -> str:
     name = " ".join(name.split())
     if not name or len(name) > 80 or "\0" in name:
         raise Refused("Give the project a name of at most 80 characters.", field="name")
+    if problem := name_problem(name):
+        raise Refused(problem, field="name")
     return name
 
 
@@ -117,7 +121,7 @@ def share(user: User, project: Project, username: str, role: str) -> Membership:
     """Add a person by user name or e-mail address, or change the role of a member."""
     require_owner(user, project)
     role = _parse_role(role)
-    person = find_person(username)
+    person = find_person(username, User.objects.filter(is_active=True))
     with transaction.atomic():
         lock(project)
         membership = Membership.objects.filter(project=project, user=person).first()
@@ -199,19 +203,6 @@ def _parse_role(role: str) -> Role:
     if role not in Role.values:
         raise Refused(f"A role is one of {', '.join(Role.values)}.", field="role")
     return Role(role)
-
-
-def find_person(name: str) -> User:
-    name = name.strip()
-    people = User.objects.filter(is_active=True)
-    person = people.filter(username=name).first() or (
-        people.filter(email__iexact=name).first() if "@" in name else None
-    )
-    if person is None:
-        raise Refused(
-            "There is no user with this name or e-mail address. Ask an admin to invite them.", field="username"
-        )
-    return person
 
 
 def lock(project: Project) -> Project:

@@ -6,7 +6,7 @@ from django.conf import settings
 from django.contrib import messages
 from django.core.paginator import Paginator
 from django.db import transaction
-from django.db.models import Count, DateTimeField, F, IntegerField, OuterRef, Q, QuerySet, Subquery
+from django.db.models import Count, DateTimeField, F, IntegerField, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce, Greatest
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
@@ -19,6 +19,7 @@ from portal.projects import examples, services
 from portal.projects.forms import ProjectForm, ShareForm
 from portal.projects.models import CodeVersion, Membership, Project
 from portal.refused import Refused
+from portal.search import any_contains
 
 PAGE_SIZE = 25
 VERSIONS_PER_PAGE = 10
@@ -67,8 +68,7 @@ def project_list(request: HttpRequest) -> HttpResponse:
     if asked["show"] == "mine":
         projects = projects.filter(memberships__user=user, memberships__role=Membership.Role.OWNER)
     if asked["q"]:
-        by_owner = Q(created_by__username__icontains=asked["q"])
-        projects = projects.filter(Q(name__icontains=asked["q"]) | Q(description__icontains=asked["q"]) | by_owner)
+        projects = projects.filter(any_contains(asked["q"], "name", "description", "created_by__username"))
     page = Paginator(with_list_columns(projects, user), PAGE_SIZE).get_page(request.GET.get("page"))
     return render(request, "projects/list.html", {"page": page, "asked": asked, "is_filtered": any(asked.values())})
 

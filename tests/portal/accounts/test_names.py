@@ -1,0 +1,120 @@
+"""Names in another case or way to write the same letters, and characters that no name has."""
+
+import unicodedata
+
+import pytest
+from django.contrib.auth.models import Group
+from django.db import IntegrityError, transaction
+from django.test import Client
+
+from portal.accounts import services
+from portal.accounts.forms import GroupForm, JoinForm, MembersForm
+from portal.accounts.models import GroupName, User
+from portal.names import has_invisible_characters, name_key
+from portal.refused import Refused
+from portal.search import any_contains
+from tests.portal.upgrades import upgrade_from
+
+pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
+PASSWORD = "sunflower-cabinet"
+
+
+@pytest.fixture
+def jose() -> User:
+    return User.objects.create_user("José", "Jose.P@example.org", PASSWORD, is_staff=True)
+
+
+def nfd(text: str) -> str:
+    return unicodedata.normalize("NFD", text)
+
+
+@pytest.mark.parametrize("typed", ["José", "JOSÉ", "josé", nfd("JosÉ"), "jose.p@EXAMPLE.org"])
+def test_signing_in_works_with_any_way_to_type_the_name(client: Client, jose: User, typed: str) -> None:
+    client.post("/accounts/sign-in/", {"username": typed, "password": PASSWORD})
+    assert client.session.get("_auth_user_id") == str(jose.pk)
+
+
+@pytest.mark.parametrize("typed", ["JOSÉ", nfd("josé"), "jose.p@example.org"])
+def test_a_taken_name_cannot_join_again(jose: User, typed: str) -> None:
+    form = JoinForm({"username": typed, "email": "other@example.org", "password": PASSWORD})
+    assert form.errors["username"] == ["This name is taken."]
+    if "@" not in typed:
+        with pytest.raises(IntegrityError), transaction.atomic():
+            User.objects.create_user(typed, "other@example.org", PASSWORD)
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+def test_names_that_are_paths_cannot_join(name: str) -> None:
+    assert "cannot be names" in JoinForm({"username": name, "password": PASSWORD}).errors["username"][0]
+
+
+@pytest.mark.parametrize(
+    "name", ["vi\u200bsion", "vi\u202esion", "\ufeffvision", "vision\u2066", "vi\u00adsion", "\u3164"]
+)
+def test_invisible_characters_are_refused(name: str) -> None:
+    assert has_invisible_characters(name)
+    assert GroupForm({"name": name}).errors["name"]
+
+
+@pytest.mark.parametrize("name", ["李雷", "محمد", "Ωmega", "🚀 rockets", "Ünal-Straße"])
+def test_names_of_all_scripts_are_accepted(name: str) -> None:
+    assert not has_invisible_characters(name)
+    assert GroupForm({"name": name}).is_valid()
+
+
+def test_two_groups_differ_by_more_than_case(jose: User) -> None:
+    services.create_group(jose, "Équipe")
+    assert GroupForm({"name": "ÉQUIPE"}).errors["name"] == ["There is a group with this name."]
+    with pytest.raises(Refused, match="There is a group with this name"):
+        services.create_group(jose, nfd("équipe"))
+
+
+def test_members_are_named_in_any_case_and_ambiguous_ones_refused(jose: User) -> None:
+    form = MembersForm({"names": f"JOSÉ {nfd('josé')}"})
+    assert form.is_valid() and form.cleaned_data["names"] == [jose]
+    User.objects.bulk_create([User(username="joSÉ", name_key=f"{name_key('josé')} 99")])
+    assert "several users" in MembersForm({"names": "JOSÉ"}).errors["names"][0]
+    assert MembersForm({"names": "José"}).is_valid()
+
+
+def test_a_group_called_like_a_user_does_not_hide_that_user(client: Client, jose: User) -> None:
+    group = services.create_group(jose, "josé")
+    client.force_login(jose)
+    page = client.get("/admin/limits/", {"who": "JOSÉ"}).content.decode()
+    assert f"/admin/limits/users/{jose.pk}/" in page and f"/admin/limits/groups/{group.pk}/" in page
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("José", "OSÉ"),
+        ("ÖZGÜR", nfd("özg")),
+        ("Straße", "STRASSE"),
+        ("Οδος", "ΟΔΟΣ"),
+        ("ﬁne", "FINE"),
+        ("Жук", "жУ"),
+        ("a%b", "A%"),
+    ],
+)
+def test_search_ignores_case_in_all_scripts(name: str, words: str) -> None:
+    Group.objects.create(name=name)
+    Group.objects.create(name="another")
+    assert [group.name for group in Group.objects.filter(any_contains(words, "name"))] == [name]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_upgrade_keeps_users_and_groups_whose_names_differ_by_case() -> None:
+    names = ("José", nfd("josé"))
+    Group.objects.bulk_create(Group(name=name) for name in names)
+    for number, name in enumerate(names):
+        User.objects.create_user(f"user{number}")
+        User.objects.filter(username=f"user{number}").update(username=name)
+    upgrade_from("accounts", "0005_soft_limits")
+    first, second = User.objects.order_by("pk")
+    assert (first.name_key, second.name_key) == ("josé", f"josé {second.pk}")
+    assert GroupName.objects.order_by("group").first().name_key == "josé" and GroupName.objects.count() == 2
+    assert User.objects.called("José") == [first]
+    assert len(User.objects.called("JOSÉ")) == 2
+    second.save()
+    second.refresh_from_db()
+    assert second.name_key == f"josé {second.pk}"
