@@ -40,6 +40,8 @@ from portal.search import any_contains
 from portal.sentences.stops import hold_question
 
 PAGE_SIZE = 25
+MAX_MENU_PROJECTS = 500
+"""The most projects in the menu of the list. The search finds jobs of all by the project's name."""
 MAX_OUTPUTS = 200
 MAX_EVENTS = 200
 STATE_FILTERS = (("active", "active"), *((state.value.lower(), state.label) for state in JobState))
@@ -104,12 +106,14 @@ def job_list(request: HttpRequest) -> HttpResponse:
     asked = {name: request.GET.get(name, "").strip() for name in ("state", "mine", "project", "q", *WORD_LISTS)}
     jobs = _filter_jobs(Job.objects.visible_to(user), user, asked)
     page = Paginator(with_list_columns(jobs), PAGE_SIZE).get_page(request.GET.get("page"))
+    projects = Project.objects.visible_to(user).order_by("name")
     about = {
         "page": page,
         "asked": asked,
         "is_filtered": any(asked.values()),
         "states": STATE_FILTERS,
-        "projects": Project.objects.visible_to(user).order_by("name").only("name")[:500],
+        "projects": projects.only("name")[:MAX_MENU_PROJECTS],
+        "projects_left_out": max(0, projects.count() - MAX_MENU_PROJECTS),
         "word_lists": [(name, label_of(name), asked[name]) for name in WORD_LISTS],
         "unfinished": [state.value for state in UNFINISHED_STATES],
         "can_cancel": any(job.state in UNFINISHED_STATES for job in page.object_list),
@@ -129,7 +133,7 @@ def _filter_jobs(jobs: QuerySet[Job], user: User, asked: dict[str, str]) -> Quer
     for name in WORD_LISTS:
         jobs = jobs.filter(contains_all_words(name, asked[name]))
     if words := asked["q"].replace("\0", ""):
-        by_text = any_contains(words, "name", "entry", "submitted_by__username")
+        by_text = any_contains(words, "name", "entry", "submitted_by__username", "project__name")
         jobs = (
             jobs.filter(by_text | Q(pk=int(words.lstrip("#")))) if _is_id(words.lstrip("#")) else jobs.filter(by_text)
         )
@@ -221,10 +225,13 @@ def _choose_code(request: HttpRequest, user: User) -> HttpResponse:
     if not user.is_admin:
         may = (Membership.Role.MEMBER, Membership.Role.OWNER)
         projects = projects.filter(memberships__user=user, memberships__role__in=may)
-    shown = list(projects.order_by("-newest")[:100])
-    versions = CodeVersion.objects.light().in_bulk([project.newest for project in shown if project.newest])
-    choices = [(project, versions.get(project.newest)) for project in shown]
-    return render(request, "jobs/choose_code.html", {"choices": choices})
+    words = request.GET.get("q", "").strip()
+    if words:
+        projects = projects.filter(any_contains(words, "name"))
+    page = Paginator(projects.order_by("-newest", "-pk"), PAGE_SIZE).get_page(request.GET.get("page"))
+    versions = CodeVersion.objects.light().in_bulk([project.newest for project in page if project.newest])
+    choices = [(project, versions.get(project.newest)) for project in page]
+    return render(request, "jobs/choose_code.html", {"choices": choices, "page": page, "words": words})
 
 
 @require_safe
