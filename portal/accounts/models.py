@@ -2,7 +2,7 @@
 
 import hashlib
 import secrets
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from django.contrib.auth.models import AbstractUser, Group, UserManager
 from django.db import models
@@ -51,7 +51,7 @@ class NameKeyField(models.TextField):
 class PeopleQuerySet(models.QuerySet["User"]):
     def called(self, name: str) -> list["User"]:
         """Return the users whom a name means: the one of exactly this name, otherwise all of the same in another case."""
-        rows = list(self.filter(same_key(name_key(name.strip()))).order_by("pk"))
+        rows: list[User] = list(self.filter(same_key(name_key(name.strip()))).order_by("pk"))
         return [user for user in rows if user.username == name.strip()] or rows
 
     def matching(self, typed: str) -> list["User"]:
@@ -79,7 +79,7 @@ class User(AbstractUser):
     session_salt = models.CharField(max_length=16, default=new_session_salt, editable=False)
     """Part of each session's hash: changing it signs the user out everywhere."""
 
-    objects = People()
+    objects: ClassVar[People] = People()
 
     class Meta:
         constraints = [

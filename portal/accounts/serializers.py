@@ -11,20 +11,20 @@ from portal.accounts.people import find_person, groups_called
 from portal.refused import Refused
 
 
-class PersonField(serializers.RelatedField[User, str, str]):
+class PersonField(serializers.RelatedField[User, Any, str]):
     """A user by user name, in any case, or by e-mail address."""
 
     def to_internal_value(self, data: str) -> User:
         try:
-            return find_person(str(data), self.get_queryset())
+            return find_person(str(data), User.objects.filter(pk__in=self.get_queryset()))
         except Refused as refusal:
             raise serializers.ValidationError(refusal.message) from None
 
-    def to_representation(self, value: User) -> str:
-        return value.username
+    def to_representation(self, value: Any) -> str:
+        return str(value.username)
 
 
-class GroupField(serializers.RelatedField[Group, str, str]):
+class GroupField(serializers.RelatedField[Group, Any, str]):
     """A group by its name, in any case."""
 
     def to_internal_value(self, data: str) -> Group:
@@ -36,8 +36,8 @@ class GroupField(serializers.RelatedField[Group, str, str]):
             )
         return found[0]
 
-    def to_representation(self, value: Group) -> str:
-        return value.name
+    def to_representation(self, value: Any) -> str:
+        return str(value.name)
 
 
 class LimitSerializer(serializers.Serializer[LimitInForce]):

@@ -32,7 +32,7 @@ def test_any_project_can_be_chosen_for_a_new_job(client: Client) -> None:
     assert "No matching project" in client.get("/jobs/new", {"q": "of bob"}).content.decode()
 
 
-def test_the_menu_of_the_list_says_what_it_leaves_out(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_menu_of_the_list_states_what_it_leaves_out(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(views, "MAX_MENU_PROJECTS", 50)
     make_projects(client, 60)
     assert "and 10 more: search for" in client.get("/jobs/").content.decode()
