@@ -37,8 +37,8 @@ class PersonField(forms.CharField):
             return None
         try:
             return find_person(name, User.objects.filter(is_active=True))
-        except Refused:
-            raise forms.ValidationError(f"There is no active user called “{name}”.") from None
+        except Refused as refusal:
+            raise forms.ValidationError(refusal.message) from None
 
 
 class DepartureForm(forms.Form):

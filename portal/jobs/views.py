@@ -229,8 +229,9 @@ def _choose_code(request: HttpRequest, user: User) -> HttpResponse:
     if words:
         projects = projects.filter(any_contains(words, "name"))
     page = Paginator(projects.order_by("-newest", "-pk"), PAGE_SIZE).get_page(request.GET.get("page"))
-    versions = CodeVersion.objects.light().in_bulk([project.newest for project in page if project.newest])
-    choices = [(project, versions.get(project.newest)) for project in page]
+    newest = {project.pk: project.newest for project in page}  # type: ignore[attr-defined]  # annotated above
+    versions = CodeVersion.objects.light().in_bulk([pk for pk in newest.values() if pk])
+    choices = [(project, versions.get(newest[project.pk])) for project in page]
     return render(request, "jobs/choose_code.html", {"choices": choices, "page": page, "words": words})
 
 
