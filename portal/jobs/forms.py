@@ -11,7 +11,7 @@ from portal.cluster.models import Environment
 from portal.jobs import services
 from portal.jobs.environments import best_environment, environment_label, offered_environments
 from portal.jobs.form_fields import form_field
-from portal.jobs.models import Job
+from portal.jobs.models import MAX_ENTRY_LENGTH, Job
 from portal.jobs.names import typed_name
 from portal.jobs.spec import FIELDS, FormPlace, Submission, field_value, label_of
 from portal.projects.inspecting import entries
@@ -42,7 +42,7 @@ class JobForm(forms.Form):
     command = forms.CharField(
         label="Command line",
         required=False,
-        max_length=255,
+        max_length=MAX_ENTRY_LENGTH,
         widget=forms.TextInput(attrs={"class": "mono", "placeholder": "python train.py --epochs 3"}),
         help_text="What to type in the folder of your code. A shell reads it: pipes, && and variables work.",
     )

@@ -36,6 +36,10 @@ class JobQuerySet(models.QuerySet["Job"]):
         return self.filter(project__in=Project.objects.filter(memberships__user_id=user.pk).values("pk"))
 
 
+MAX_ENTRY_LENGTH = 4000
+"""Of a plain command this is the whole line, with all arguments."""
+
+
 class Job(models.Model):
     """What a user submitted. The specification never changes; users set ``intent``, and ``state`` is computed."""
 
@@ -82,7 +86,7 @@ class Job(models.Model):
     launcher = models.CharField(max_length=10, choices=Launcher.choices)
     elastic = models.BooleanField(default=False)
     """The number of its GPUs may change while it runs: Horovod with ``hvd.elastic``, torchrun with snapshots."""
-    entry = models.CharField(max_length=255)
+    entry = models.CharField(max_length=MAX_ENTRY_LENGTH)
     """The Python file that each rank runs, or ``-m`` and a module; for a plain command, the whole line for a shell."""
     arguments = models.JSONField(default=list)
     env_vars = models.JSONField(default=dict)

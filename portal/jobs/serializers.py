@@ -6,7 +6,18 @@ from rest_framework import serializers
 
 from portal.jobs import silence
 from portal.jobs.logs import label_of
-from portal.jobs.models import Attempt, Container, Job, JobEvent, JobState, LogStream, Outcome, Output, StopReason
+from portal.jobs.models import (
+    MAX_ENTRY_LENGTH,
+    Attempt,
+    Container,
+    Job,
+    JobEvent,
+    JobState,
+    LogStream,
+    Outcome,
+    Output,
+    StopReason,
+)
 from portal.jobs.spec import FIELDS, MAX_ARGUMENT_LENGTH, MAX_ENV_VALUE_LENGTH, Kind
 from portal.jobs.word_lists import MAX_WORD_LENGTH, WordsField
 from portal.sentences import sentence_of
@@ -110,7 +121,7 @@ class SubmitSerializer(serializers.Serializer[Any]):
     )
     launcher = serializers.ChoiceField(Job.Launcher.choices, required=False)
     entry = serializers.CharField(
-        max_length=255,
+        max_length=MAX_ENTRY_LENGTH,
         required=False,
         help_text="Python file, or a module as -m package.train; of a plain command the whole line, which a shell reads.",
     )

@@ -24,7 +24,15 @@ from portal.cluster.models import Gpu
 from portal.cluster.slots import counted, lab_noun
 from portal.jobs import events, lifecycle, rules
 from portal.jobs.events import Event
-from portal.jobs.models import FINISHED_STATES, WAITING_STATES, Attempt, IdempotencyKey, Job, StopReason
+from portal.jobs.models import (
+    FINISHED_STATES,
+    MAX_ENTRY_LENGTH,
+    WAITING_STATES,
+    Attempt,
+    IdempotencyKey,
+    Job,
+    StopReason,
+)
 from portal.jobs.names import default_name
 from portal.jobs.permissions import env_vars_for, require_may_act
 from portal.jobs.spec import (
@@ -218,8 +226,8 @@ def _check_texts(asked: Submission) -> None:
 
 def _check_entry(asked: Submission) -> None:
     entry = asked.entry
-    if not entry.strip() or len(entry) > 255 or is_unstorable(entry) or "\n" in entry:
-        raise Refused("Enter what to run, in one line of at most 255 characters.", field="entry")
+    if not entry.strip() or len(entry) > MAX_ENTRY_LENGTH or is_unstorable(entry) or "\n" in entry:
+        raise Refused(f"Enter what to run, in one line of at most {MAX_ENTRY_LENGTH:,} characters.", field="entry")
     if asked.launcher == Job.Launcher.COMMAND:
         try:
             words = shlex.split(entry)

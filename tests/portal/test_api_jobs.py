@@ -44,6 +44,12 @@ class TestSubmit:
             assert job[name] == value
         assert (job["state"], job["submitted_by"], job["environment"]) == ("QUEUED", "bob", world.environment.key)
 
+    def test_a_plain_command_may_have_many_options(self, world: World) -> None:
+        line = "python train.py " + " ".join(f"--option-{number}=0.00{number}" for number in range(150))
+        response = Script(world.bob).send("post", "jobs/", asked(world, entry=line))
+        assert response.status_code == 201, response.content
+        assert response.json()["entry"] == Job.objects.get(pk=response.json()["id"]).entry == line
+
     def test_limits_of_progress_may_be_left_out_or_null(self, world: World) -> None:
         names = ("restarts_without_progress", "silent_rank_minutes")
         for fields in ({}, dict.fromkeys(names)):
@@ -89,6 +95,7 @@ class TestSubmit:
             ({"environment": "nothing"}, "environment"),
             ({"launcher": "magic"}, "launcher"),
             ({"launcher": "horovod", "entry": "nothing.py"}, "entry"),
+            ({"entry": "python train.py " + "x" * 4000}, "entry"),
             ({"min_gpus": 3, "max_gpus": 2}, "max_gpus"),
             ({"env_vars": {"LD_PRELOAD": "x"}}, "env_vars"),
             ({"env_vars": {"A": "x\0"}}, "env_vars.A"),

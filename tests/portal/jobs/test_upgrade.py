@@ -76,3 +76,15 @@ def test_commands_of_the_release_before_keep_their_words(former: str, line: str)
     script.refresh_from_db()
     assert (job.entry, script.entry) == (line, former)
     assert shlex.split(job.entry) == shlex.split(former)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.both_databases
+def test_a_command_may_be_longer_than_in_the_release_before() -> None:
+    job = make_job(make_project(make_user("alice")), launcher="command", entry="python train.py")
+    upgrade_from("jobs", "0022_shell_commands")
+    job.refresh_from_db()
+    assert job.entry == "python train.py"
+    job.entry += " --lr 0.1" * 400
+    job.save()
+    assert Job.objects.get(pk=job.pk).entry == job.entry
