@@ -229,9 +229,9 @@ def _choose_code(request: HttpRequest, user: User) -> HttpResponse:
     if words:
         projects = projects.filter(any_contains(words, "name"))
     page = Paginator(projects.order_by("-newest", "-pk"), PAGE_SIZE).get_page(request.GET.get("page"))
-    newest = {project.pk: project.newest for project in page}  # type: ignore[attr-defined]  # annotated above
-    versions = CodeVersion.objects.light().in_bulk([pk for pk in newest.values() if pk])
-    choices = [(project, versions.get(newest[project.pk])) for project in page]
+    last = {project.pk: project.newest for project in page}  # type: ignore[attr-defined]  # annotated above
+    versions = CodeVersion.objects.light().in_bulk([pk for pk in last.values() if pk])
+    choices = [(project, versions.get(last[project.pk])) for project in page]
     return render(request, "jobs/choose_code.html", {"choices": choices, "page": page, "words": words})
 
 
