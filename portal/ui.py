@@ -117,7 +117,11 @@ def exact(moment: datetime | None, never: str = "never", relative: bool = True) 
         moment.isoformat(timespec="seconds"),
         date_format(timezone.localtime(moment), "j M Y, H:i T"),
     )
-    return format_html('{} <span class="soft small nowrap">{}</span>', shown, when(moment)) if relative else shown
+    return (
+        format_html('<span>{} <span class="soft small nowrap">{}</span></span>', shown, when(moment))
+        if relative
+        else shown
+    )
 
 
 @register.simple_tag

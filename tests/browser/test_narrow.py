@@ -76,6 +76,16 @@ def test_no_page_is_wider_than_the_phone(phone: Page, portal: Portal, named: dic
     assert phone.evaluate("document.documentElement.scrollWidth") <= WIDTH, phone.evaluate(WIDER)
 
 
+@pytest.mark.parametrize("path", ["/reservations/", "/admin/audit/", "/jobs/"])
+def test_rows_keep_labels_whole_and_times_inside(phone: Page, portal: Portal, named: dict[str, int], path: str) -> None:
+    phone.goto(portal.url + path)
+    assert phone.locator("table.cards [data-label]").count() > 0
+    times = phone.locator("table.cards time")
+    assert times.evaluate_all("(all) => all.filter((one) => one.getBoundingClientRect().right > innerWidth - 16)") == []
+    flexible = """(cells) => cells.filter((one) => getComputedStyle(one, "::before").flexShrink !== "0").length"""
+    assert phone.locator("table.cards [data-label]").evaluate_all(flexible) == 0
+
+
 def test_times_are_read_in_the_zone_of_the_browser(phone: Page, portal: Portal) -> None:
     phone.goto(f"{portal.url}/reservations/")
     expect(phone.get_by_text("Time zone: America/Phoenix.").first).to_be_visible()
