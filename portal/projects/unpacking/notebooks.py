@@ -47,6 +47,13 @@ except ImportError:  # this environment has no Jupyter: what it would show is pr
     sys.modules["IPython"] = types.ModuleType("IPython")
     sys.modules["IPython.display"] = sys.modules["IPython"].display = _Shown("IPython.display")
 """
+SHOW = """\
+def _show(value):
+    if value is not None:
+        print(repr(value))
+"""
+SHOWN_OTHERWISE = (b"print(", b"display(", b"subprocess.run(")
+"""Beginnings of lines that write what they have to; the last is what a shell line became."""
 COLAB = """\
 try:
     import google.colab
@@ -60,7 +67,9 @@ except ImportError:  # this is not Colab: what the notebook asks of it does noth
             return _Colab(f"{self.__name__}.{name}")
 
         def __call__(self, *values, **_options):
-            return os.environ.get(values[0]) if self.__name__ == "google.colab.userdata.get" else {}
+            if self.__name__ == "google.colab.userdata.get":
+                return os.environ.get(values[0])
+            return {} if self.__name__ == "google.colab.files.upload" else None
 
     try:
         import google
@@ -134,6 +143,8 @@ class Translation:
     """Packages that a cell would install, with its number."""
     left_folders: list[int] = field(default_factory=list)
     """Cells that would go to a folder of Colab or Kaggle."""
+    shows: bool = False
+    """A cell ends with an expression, whose value Jupyter shows."""
     asynchronous: list[int] = field(default_factory=list)
     """Cells with ``async for`` or ``async with`` outside a function."""
     number: int = 0
@@ -142,9 +153,8 @@ class Translation:
         """Return a cell as Python."""
         self.number = number
         head, _, body = source.lstrip("\n").partition("\n")
-        if head.startswith("%%"):
-            return self._await_outside_functions(self._cell_magic(head[2:].strip(), body))
-        return self._await_outside_functions("\n".join(self._lines(source)))
+        code = self._cell_magic(head[2:].strip(), body) if head.startswith("%%") else "\n".join(self._lines(source))
+        return self._show_last_value(self._await_outside_functions(code))
 
     def notes(self, sources: list[str]) -> list[str]:
         """Return the notes about everything that was left out."""
@@ -192,6 +202,8 @@ class Translation:
             parts.append(IPYTHON)
         if "display" in names and not any(re.search(r"import .*\bdisplay\b|def display\b", each) for each in sources):
             parts.append(DISPLAY)
+        if self.shows:
+            parts.append(SHOW)
         code = "\n".join(filter(None, parts))
         return f"# What Jupyter gives to a notebook\n{code}".rstrip("\n") if code else ""
 
@@ -371,6 +383,28 @@ class Translation:
         for begin, end, text in sorted(edits, reverse=True):
             content = content[:begin] + text + content[end:]
         return content.decode()
+
+    # Values
+
+    def _show_last_value(self, source: str) -> str:
+        """Print the value of the expression that ends a cell, as Jupyter shows it; not of one that a semicolon follows."""
+        try:
+            last = ast.parse(source).body[-1]
+        except (SyntaxError, ValueError, RecursionError, MemoryError, IndexError):
+            return source
+        if not isinstance(last, ast.Expr) or last.end_lineno is None or "\r" in source:
+            return source
+        content = source.encode()
+        starts = [0]
+        for line in content.split(b"\n"):
+            starts.append(starts[-1] + len(line) + 1)
+        begin = starts[last.lineno - 1] + last.col_offset
+        end = starts[last.end_lineno - 1] + (last.end_col_offset or 0)
+        if content[begin:].startswith(SHOWN_OTHERWISE) or content[end:].lstrip().startswith(b";"):
+            return source
+        self.shows = True
+        opening, closing = (b"_show((", b"))") if isinstance(last.value, ast.Tuple) else (b"_show(", b")")
+        return (content[:begin] + opening + content[begin:end] + closing + content[end:]).decode()
 
 
 @dataclass

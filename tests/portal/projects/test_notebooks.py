@@ -66,6 +66,12 @@ def run(script: Script, folder: Path) -> str:
         (["print('a') # !x %y", "x = 5 % 3\nprint(x)"], "a\n2\n"),
         (["print?\nlen??\n?print\nprint('on')"], "on\n"),
         (["x = {'a': '!b'}\nprint(x)"], "{'a': '!b'}\n"),
+        (["x = 3\nx + 1", "x"], "4\n3\n"),
+        (["'text'", "[1,\n 2]  # both\n", "None", "x = 1", "5;", "(6)"], "'text'\n[1, 2]\n6\n"),
+        (["s = 'ä'; s", "s, 1", "(2, 3)", "(y := 4)", "[i for i in 'a']"], "'ä'\n('ä', 1)\n(2, 3)\n4\n['a']\n"),
+        (["if True:\n    7", "print(8)", "display(9)", "!echo a"], "8\n9\na\n"),
+        (["%%time\n1 + 1", "len?", "# nothing"], "2\n"),
+        (["async def f():\n    return 4", "await f()"], "4\n"),
         (["from google.colab import drive\ndrive.mount('/content/drive')", "print('on')"], "on\n"),
         (["from google.colab import files\nfor name in files.upload():\n    print(name)\nfiles.download('x')"], ""),
         (["import os\nos.environ['KEY'] = 'k'\nfrom google.colab import userdata\nprint(userdata.get('KEY'))"], "k\n"),
@@ -181,6 +187,12 @@ def test_a_package_of_google_that_is_missing_is_reported_by_its_name(tmp_path: P
     cell = "try:\n    import google.nowhere\nexcept ModuleNotFoundError as error:\n    print(error)"
     printed = run(converted("from google.colab import auth", cell), tmp_path)
     assert printed == "No module named 'google.nowhere'\n"
+
+
+@pytest.mark.parametrize("cell", ["x = 1\r\nx\r", "-" * 5_000 + "1", "(" * 5_000, "a" + ".b" * 5_000])
+def test_a_cell_whose_value_cannot_be_found_stays_as_it_is(cell: str) -> None:
+    assert "x = 1" not in cell or "_show" not in converted(cell).text
+    assert cell[:100].split("\r")[0] in converted(cell).text
 
 
 def test_a_script_of_the_same_name_is_kept() -> None:
