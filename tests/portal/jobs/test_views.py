@@ -268,7 +268,7 @@ class TestSubmit:
         assert "Nothing is saved." in page and "“pandas” is not in this environment" in page
 
     def test_an_environment_that_has_the_imports_is_chosen(self, lab: Lab) -> None:
-        world.make_environment("pandas", ("torch", "pandas"))
+        world.make_environment("pandas", ("torch", "horovod", "pandas"))
         assert (
             browser(lab.alice).get(f"/jobs/new?code={lab.code.pk}").context["form"]["environment"].value() == "pandas"
         )
