@@ -249,7 +249,7 @@ def line_of_jobs() -> dict[str, Any]:
         Score.objects.bulk_create(
             Score(
                 job=job, made="first", made_at=first, low=first, high=last, placed_at=placed_at - timedelta(days=day),
-                held=number % 9 != 8,
+                held=number % 9 != 8, lengths_known=False,
             )
             for day in range(3)
         )  # fmt: skip

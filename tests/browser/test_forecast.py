@@ -61,12 +61,13 @@ def test_without_scripts_the_help_is_a_page_of_its_own(portal: Portal, lab: dict
 def test_a_member_reads_takes_the_change_and_the_job_starts(portal: Portal, lab: dict[str, Any], page: Page) -> None:
     page.goto(f"{portal.url}/jobs/?state=queued")
     expect(page.get_by_role("row", name="detector")).to_contain_text(
-        "It needs 2 GPUs at once and only 1 is free. Starts"
+        "It needs 2 GPUs at once and only 1 is free. When others end, at the latest in "
     )
     page.get_by_role("link", name="detector").click()
     card = page.get_by_role("region", name="Waiting")
     expect(card).to_contain_text("It needs 2 GPUs at once and only 1 is free.")
-    expect(card).to_contain_text("In the last 30 days, ")
+    expect(card).to_contain_text("no similar job has succeeded here. At the latest by ")
+    expect(card).to_contain_text("such jobs started in time.")
     end = card.locator("time").last
     meant = end.get_attribute("datetime") or ""
     expect(end).to_have_text(re.compile(f"{(int(meant[11:13]) + 9) % 24:02}:{meant[14:16]}$"))  # once its script ran

@@ -47,7 +47,13 @@ def test_the_same_request_twice_makes_one_reservation(ada: User) -> None:
     group = Group.objects.create(name="course")
 
     def reserve(name: str = "Course", **more: Any) -> Reservation:
-        asked: dict[str, Any] = {"gpus": 1, "start": start, "end": start + HOUR, "users": [ada], "groups": [group]} | more
+        asked: dict[str, Any] = {
+            "gpus": 1,
+            "start": start,
+            "end": start + HOUR,
+            "users": [ada],
+            "groups": [group],
+        } | more
         return reservations.reserve(ada, name=name, node=node, **asked)
 
     first = reserve()
