@@ -3,6 +3,7 @@
 from typing import Any
 
 from django.contrib.auth.models import Group
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from portal.accounts.limits import LimitInForce
@@ -11,6 +12,7 @@ from portal.accounts.people import find_person, groups_called
 from portal.refused import Refused
 
 
+@extend_schema_field(str)
 class PersonField(serializers.RelatedField[User, Any, str]):
     """A user by user name, in any case, or by e-mail address."""
 
@@ -24,6 +26,7 @@ class PersonField(serializers.RelatedField[User, Any, str]):
         return str(value.username)
 
 
+@extend_schema_field(str)
 class GroupField(serializers.RelatedField[Group, Any, str]):
     """A group by its name, in any case."""
 
