@@ -105,6 +105,8 @@ def show_project(
     role = services.role_of(user, project)
     versions = project.code_versions.light().select_related("created_by")
     page = Paginator(versions, VERSIONS_PER_PAGE).get_page(request.GET.get("page"))
+    memberships = list(project.memberships.select_related("user"))
+    owners = [each for each in memberships if each.role == Membership.Role.OWNER and each.user.is_active]
     about = {
         "project": project,
         "role": role,
@@ -112,7 +114,8 @@ def show_project(
         "may_manage": services.may_manage(role),
         "page": page,
         "newest": page.object_list[0] if page.number == 1 and page.object_list else versions.first(),
-        "memberships": project.memberships.select_related("user"),
+        "memberships": memberships,
+        "owners": owners,
         "roles": Membership.Role.choices,
         "share_form": share_form or ShareForm(auto_id="share_%s"),
         "upload_error": upload_error,

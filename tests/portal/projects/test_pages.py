@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,26 @@ def test_a_refusal_is_shown_beside_its_input(project: Project, people: dict[str,
     own = project.memberships.get(user=people["alice"])
     page = alice.post(reverse("projects:remove-member", args=[project.pk, own.pk]), follow=True)
     assert "last owner" in page.content.decode()
+
+
+def test_leaving_is_offered_to_all_but_the_only_owner(project: Project, people: dict[str, User]) -> None:
+    def buttons(name: str) -> list[str]:
+        return re.findall(
+            r'aria-label="(Leave the project|Remove [^"]+)"',
+            as_(people[name]).get(reverse("projects:detail", args=[project.pk])).content.decode(),
+        )
+
+    assert buttons("alice") == ["Remove bob", "Remove victor"] and buttons("bob") == ["Leave the project"]
+    services.share(people["alice"], project, "bob", Role.OWNER)
+    assert buttons("alice") == ["Leave the project", "Remove bob", "Remove victor"]
+
+
+def test_a_project_without_an_active_owner_names_the_next_step(project: Project, people: dict[str, User]) -> None:
+    address = reverse("projects:detail", args=[project.pk])
+    assert "No active user owns this project" not in as_(people["bob"]).get(address).content.decode()
+    User.objects.filter(username="alice").update(is_active=False)
+    assert "Ask an admin to make a member an owner." in as_(people["bob"]).get(address).content.decode()
+    assert "Make a member an owner." in as_(people["ada"]).get(address).content.decode()
 
 
 def test_the_list_finds_by_words_and_by_role(people: dict[str, User]) -> None:
