@@ -16,7 +16,15 @@ from typing import Any
 
 from portal.jobs.causes import endings, kinds
 from portal.jobs.causes.cause import Cause, Facts
-from portal.jobs.causes.endings import Ending, choose, explained, place_of, read_ending, read_exits
+from portal.jobs.causes.endings import (
+    Ending,
+    choose,
+    error_before_silence,
+    explained,
+    place_of,
+    read_ending,
+    read_exits,
+)
 from portal.jobs.causes.output import Output
 from portal.jobs.causes.tracebacks import Error
 from portal.jobs.models import Outcome, StopReason
@@ -50,7 +58,7 @@ OTHER_COMPUTER = re.compile(r"/home/|/Users/|[A-Za-z]:[\\/]|/content/|/kaggle/|~
 def classify(facts: Facts, outputs: Sequence[Output] = ()) -> Cause:
     """Return the cause of an attempt that did not succeed."""
     cause = (
-        _cause_from_outcome(facts)
+        _cause_from_outcome(facts, outputs)
         or _cause_from_reason(facts)
         or _cause_from_stopped_process(facts, outputs)
         or _cause_from_output(facts, outputs)
@@ -59,7 +67,7 @@ def classify(facts: Facts, outputs: Sequence[Output] = ()) -> Cause:
     return replace(cause, ended_early=facts.some_ended_early)
 
 
-def _cause_from_outcome(facts: Facts) -> Cause | None:
+def _cause_from_outcome(facts: Facts, outputs: Sequence[Output]) -> Cause | None:
     match facts.outcome:
         case Outcome.CANCELLED:
             return Cause("cancelled")
@@ -69,7 +77,12 @@ def _cause_from_outcome(facts: Facts) -> Cause | None:
             drained = facts.stop_reason == StopReason.DRAINED
             return Cause("preempted", {"drained": drained, "resumable": facts.resumable})
         case Outcome.TIMED_OUT:
-            return Cause("time_limit", {"seconds": facts.time_limit_seconds, "was_silent": facts.was_silent})
+            limit = {"seconds": facts.time_limit_seconds, "was_silent": facts.was_silent}
+            error = error_before_silence(outputs)
+            if error is None:
+                return Cause("time_limit", limit)
+            raised = {"raised": error.name[: kinds.MAX_PARAMETER_CHARACTERS]}
+            return Cause("time_limit", limit | raised, _quote_error(error))
         case Outcome.LOST:
             fenced = facts.exit_reason == "fenced"
             return Cause("node_lost", {"node": facts.node, "fenced": fenced, "final": facts.final}, facts.detail)
@@ -170,9 +183,14 @@ def _cause_of(ending: Ending, facts: Facts) -> Cause | None:
     return _cause_of_crash(ending) or _cause_of_last_lines(ending, facts)
 
 
+def _quote_error(error: Error) -> str:
+    """Return an exception with the line of the user's code that raised it."""
+    return _quote([*error.text.split("\n")[: MAX_DETAIL_LINES - 1], place_of(error)])
+
+
 def _cause_of_error(ending: Ending, error: Error, facts: Facts) -> Cause:
     place = place_of(error)
-    detail = _quote([*error.text.split("\n")[: MAX_DETAIL_LINES - 1], place])
+    detail = _quote_error(error)
     if ending.waited:
         return Cause("waited_for_rank", {}, detail)
     if ending.lost_peer:
@@ -257,8 +275,6 @@ def _with_advice(found: kinds.Found, facts: Facts, place: str, detail: str, erro
             parameters |= {"module": _module_of(place.partition(":")[0])} if place else {}
         case "file_not_found" if "/" in parameters.get("file", "") and WRITES.search(place):
             return Cause("folder_missing", {"folder": posixpath.dirname(parameters["file"])}, detail)
-        case "folder_missing" if "of" in parameters:
-            parameters = {"folder": parameters["of"]}
         case "file_not_found" if "file" in parameters:
             parameters |= _about_file(parameters["file"].replace(r"\\", "\\"), place, facts)
         case "syntax_error":

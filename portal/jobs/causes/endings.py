@@ -45,6 +45,8 @@ SOCKET_ERRORS = {
 }
 LAUNCHER_SUMMARY = "ChildFailedError"
 """The exception with which torchrun ends its report."""
+STOPPED_BY = {"KeyboardInterrupt", "SystemExit"}
+"""The exceptions of a program that is stopped."""
 LAUNCHER_ERRORS = {"ChildFailedError", "SignalException", "CalledProcessError"}
 """Exceptions that only report how another program ended."""
 RANK_EXIT = re.compile(r"Rank (\d{1,6}) ended with exit code (-?\d{1,4})$")
@@ -266,6 +268,20 @@ def choose(everything: Sequence[Ending], first: int | None) -> Ending | None:
     if others:
         return min(others, key=lambda each: (not each.waited, each.ms))
     return next((each for each in endings if each.exit_code), endings[0] if len(endings) == 1 else None)
+
+
+def error_before_silence(outputs: Sequence[Output]) -> Error | None:
+    """Return the earliest exception after which its rank wrote nothing, in a process or thread for which others may wait.
+
+    Exceptions that follow from the end of another rank, or from being stopped, are none.
+    """
+    found = []
+    for output in (output for output in outputs if not output.is_setup):
+        errors = [error for error in find_errors(output.lines) if error.fate != Fate.IGNORED]
+        last = _error_at_the_end(errors, output.lines)
+        if last is not None and last.name not in STOPPED_BY and not _follows(last):
+            found.append(last)
+    return min(found, key=lambda error: error.ms, default=None)
 
 
 def explained(error: Error) -> Error:

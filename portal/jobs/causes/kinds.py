@@ -110,10 +110,8 @@ KINDS = (
         r".*(?:unable|Unable) to (?:synchronously )?open file \(unable to open file: name = '(?P<file>[^']+)', errno = 2.*",
     ),
     _kind("file_not_found", r"(?:.*: )?cd: (?P<file>[^:\n]+): No such file or directory$"),
-    _kind(
-        "folder_missing",
-        r".*(?:Parent directory (?P<folder>\S+) does not exist|non-existent directory: '(?P<of>[^'\n]+)').*",
-    ),
+    _kind("folder_missing", r".*Parent directory (?P<folder>\S+) does not exist.*"),
+    _kind("folder_missing", r".*non-existent directory: '(?P<folder>[^'\n]+)'.*"),
     _kind("not_writable", r"(?:PermissionError|OSError): .*(?:Permission denied|Read-only file system).*"),
     _kind("address_in_use", r".*(?:EADDRINUSE|[Aa]ddress already in use).*"),
     _kind("checkpoint_differs", r".*Error\(s\) in loading state_dict.*"),

@@ -32,15 +32,18 @@ def preempted(drained: bool, resumable: bool) -> Explanation:
 
 
 @cause
-def time_limit(seconds: int, was_silent: bool) -> Explanation:
+def time_limit(seconds: int, was_silent: bool, raised: str = "") -> Explanation:
     longer = "Submit it again with a longer time limit; it can restart from what it wrote to /checkpoints only if the code does so."
     may_have_hung = (
         "It ran without output for a long time (see its history), so it may have hung: look at the end of its log first. If it "
         "was still computing, submit it again with a longer time limit."
     )
+    failed_before = (
+        f"Nothing was written after {raised}, so what it ended may be what others waited for. Fix that first."
+    )
     return Explanation(
         f"It reached its time limit of {duration(seconds)}",
-        may_have_hung if was_silent else longer,
+        failed_before if raised else may_have_hung if was_silent else longer,
     )
 
 

@@ -259,6 +259,35 @@ def test_the_rows_give_the_cause_away(facts: Facts, code: str, words: str) -> No
     assert cause["code"] == code and words in cause["title"]
 
 
+WORKER = """\
+epoch 1
+Process SpawnProcess-1:
+Traceback (most recent call last):
+  File "/x/workspace/data.py", line 4, in load
+    return rows[9]
+IndexError: list index out of range
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "raised"),
+    [
+        (WORKER, "IndexError"),
+        (WORKER + "epoch 2\n", ""),
+        ("epoch 1\n", ""),
+        (TRACE + "KeyboardInterrupt\n", ""),
+        (TRACE + "torch.distributed.DistBackendError: Connection closed by peer [127.0.0.1]:5\n", ""),
+    ],
+)
+def test_a_job_that_hung_after_an_exception_names_it_beside_its_time_limit(log: str, raised: str) -> None:
+    cause = classify(Facts(outcome="timed_out", time_limit_seconds=5400), log)
+    assert cause["code"] == "time_limit" and cause["title"] == "It reached its time limit of 1 h 30 min"
+    if raised:
+        assert f"Nothing was written after {raised}," in cause["advice"] and "data.py:4" in cause["detail"]
+    else:
+        assert "longer time limit" in cause["advice"] and not cause["detail"]
+
+
 def test_a_job_that_was_silent_before_its_time_limit_may_have_hung() -> None:
     computed, hung = (
         Facts(outcome="timed_out", time_limit_seconds=5400, was_silent=silent) for silent in (False, True)
