@@ -50,7 +50,7 @@ def cancel_words(cost: StopCost) -> str:
         return f"keeps no checkpoints: the {_about(cost.ran_seconds)} that it has run are lost"
     if cost.checkpoint_seconds is None:
         return f"has no checkpoint in the portal yet: up to {_about(cost.ran_seconds)} of work are lost"
-    return f"work since its newest checkpoint, which is {_about(cost.checkpoint_seconds)} old, is lost"
+    return f"loses the work since its newest checkpoint, which is {_about(cost.checkpoint_seconds)} old"
 
 
 def hold_question(job: int, cost: StopCost | None) -> str:

@@ -47,6 +47,7 @@ def page(browser: Browser, live_server: Any, settings: Any, tmp_path: Path) -> I
     )
     page.goto(f"{live_server.url}/projects/{Project.objects.get().pk}/")
     yield page
+    page.wait_for_load_state("networkidle")  # as in test_drafts.py
     page.context.close()
     # a refused upload is an answer of 400, which the console reports as well
     assert [text for text in complaints if "400 (Bad Request)" not in text] == []
@@ -92,7 +93,12 @@ def test_a_refusal_is_shown_in_place_and_the_next_upload_works(page: Page) -> No
 @pytest.mark.thorough
 def test_what_is_stopped_after_it_arrived_may_have_been_stored(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     stopped, take = threading.Event(), archive.store_upload
-    monkeypatch.setattr(archive, "store_upload", lambda uploads: take(uploads) if stopped.wait(20) else None)
+
+    def take_late(*uploads: Any, **options: Any) -> Any:
+        assert stopped.wait(20)
+        return take(*uploads, **options)
+
+    monkeypatch.setattr(archive, "store_upload", take_late)
     drop(page, "train.py", b"print(1)\n")
     expect(page.locator("[data-what]")).to_contain_text("Looking at what is in it")
     page.get_by_role("button", name="Stop").click()

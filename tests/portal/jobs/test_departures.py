@@ -75,10 +75,10 @@ def test_the_page_has_all_that_is_theirs_and_what_stopping_costs(ada: User, bob:
     client = Client()
     client.force_login(ada)
     text = client.get(page_of(bob)).content.decode()
-    for shown in (f"waits ({waiting.pk})", f"runs ({running.pk})", "are lost", "laptop", "students", "Course"):
+    for shown in (f"waits #{waiting.pk}", f"runs #{running.pk}", "are lost", "laptop", "students", "Course"):
         assert shown in text, shown
     assert "New owner of alone" in text and "New owner of shared" not in text and ">shared</a> (owner)" in text
-    assert f"foreign ({other.pk})" not in text
+    assert f"foreign #{other.pk}" not in text
 
 
 def test_by_default_waiting_jobs_are_cancelled_and_running_ones_run_on(ada: User, bob: User) -> None:
