@@ -8,6 +8,22 @@ const LEFT_OUT_FOLDERS = new Set([
 const LEFT_OUT_FILES = new Set([".DS_Store", "Thumbs.db", "desktop.ini", "Icon\r"]);
 const ENVIRONMENT_MARKS = new Set(["pyvenv.cfg"]);
 
+// As in portal/projects/unpacking/program.py, which looks into the content as well.
+const ENDINGS = [
+  ".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tbz", ".tar.xz", ".txz", ".py", ".sh", ".ipynb",
+];
+const ARCHIVE_BEGINNINGS = [[0x50, 0x4b, 3, 4], [0x50, 0x4b, 5, 6], [0x1f, 0x8b], [0x42, 0x5a, 0x68], [0xfd, 0x37, 0x7a, 0x58, 0x5a, 0]];
+
+/** A sentence on why a single file cannot be a code version; empty for others, and for an archive of any name. */
+export async function refuseType(kept) {
+  const [{ path, file }] = kept;
+  if (kept.length > 1 || path.includes("/") || ENDINGS.some((ending) => path.toLowerCase().endsWith(ending))) return "";
+  const head = new Uint8Array(await file.slice(0, 262).arrayBuffer());
+  const isTar = String.fromCharCode(...head.slice(257)) === "ustar";
+  if (isTar || ARCHIVE_BEGINNINGS.some((bytes) => bytes.every((byte, place) => head[place] === byte))) return "";
+  return `${path} is none of .zip, .tar, .tar.gz, .tar.bz2, .tar.xz, .py, .ipynb and .sh. Pack the folder as .zip and send that.`;
+}
+
 function isLeftOut(path) {
   const parts = path.split("/");
   return parts.some((part) => LEFT_OUT_FOLDERS.has(part)) || LEFT_OUT_FILES.has(parts.at(-1));

@@ -1,6 +1,6 @@
 // Uploads by drag and drop or by a dialog, folders included, with progress. Without scripts the form sends files itself.
 
-import { gather, judge } from "./gather.js";
+import { gather, judge, refuseType } from "./gather.js";
 
 const form = document.querySelector("form[data-upload]");
 if (form) start(form);
@@ -40,18 +40,20 @@ function start(form) {
     drop.classList.remove("over");
     if (sending) return;
     try {
-      offer(await gather(event.dataTransfer, limits.files));
+      await offer(await gather(event.dataTransfer, limits.files));
     } catch (error) {
       refuse(`It could not be read: ${error.message}. Pack it as .zip and drop that.`);
     }
   });
 
-  function offer(found) {
+  async function offer(found) {
     if (sending) return;
     const { kept, refusal } = judge(found, limits);
     files.value = folder.value = "";
-    if (refusal) refuse(refusal);
-    else send(kept);
+    const becomesFile = form.querySelector("[name=keep_others]")?.checked;  // of the newest version
+    const reason = refusal || (becomesFile ? "" : await refuseType(kept));
+    if (reason) refuse(reason);
+    else if (!sending) send(kept);
   }
 
   function send(kept) {

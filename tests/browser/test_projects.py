@@ -122,6 +122,17 @@ def test_what_is_too_large_is_not_even_sent(page: Page) -> None:
     assert "POST" not in requests
 
 
+@pytest.mark.thorough
+def test_a_file_of_no_known_type_is_not_even_sent(page: Page) -> None:
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.method))
+    drop(page, "weights.bin", bytes(1000))
+    expect(page.locator("[data-error]")).to_contain_text("weights.bin is none of .zip, ")
+    assert "POST" not in requests
+    drop(page, "code.backup", corpus.zip_tree({"train.py": b"print(1)\n"}))  # an archive, whatever its name
+    expect(page.get_by_role("heading", name="Version 1", exact=True)).to_be_visible()
+
+
 def test_html_that_users_upload_never_runs(page: Page, live_server: Any) -> None:
     evil = b"<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
     drop(
