@@ -9,6 +9,9 @@ from django.db.models import CharField, Q, TextField, Transform
 
 from portal.names import search_key
 
+MAX_CHARACTERS = 1000
+"""What is compared of the words of a search. SQLite refuses patterns of more than 50,000 bytes, also after folding."""
+
 
 class Folded(Transform):
     """``name__folded``: the text as ``search_key`` has it."""
@@ -39,5 +42,5 @@ def register() -> None:
 
 def any_contains(words: str, *fields: str) -> Q:
     """Return the condition that one of the fields contains these words, in any case."""
-    wanted = search_key(words.replace("\0", ""))
+    wanted = search_key(words[:MAX_CHARACTERS].replace("\0", ""))
     return reduce(or_, (Q(**{f"{field}__folded__contains": wanted}) for field in fields))

@@ -13,7 +13,7 @@ from django.dispatch import receiver
 from django.utils import timezone
 from django.utils.crypto import salted_hmac
 
-from portal.names import name_key, search_key
+from portal.names import SPARE, is_key_of, may_be_name, name_key, search_key
 
 
 def digest(token: str) -> str:
@@ -26,15 +26,11 @@ def new_session_salt() -> str:
 
 
 def same_key(*keys: str) -> Q:
-    """Return the condition that the key of a row's name is one of these.
+    """Return the condition that the key of a row's name is one of these, or a spare one: the caller compares their names.
 
-    Names of earlier releases may have the same key. The upgrade left it to the first row, and put a blank and the number of
-    the row after that of the others.
+    Names of earlier releases may have the same key. The upgrade left it to the first row, and gave the others spare keys.
     """
-    condition = Q(name_key__in=keys)
-    for key in keys:
-        condition |= Q(name_key__startswith=f"{key} ")
-    return condition
+    return Q(name_key__in=keys) | Q(name_key__startswith=SPARE)
 
 
 class NameKeyField(models.TextField):
@@ -43,7 +39,7 @@ class NameKeyField(models.TextField):
     def pre_save(self, model_instance: models.Model, add: bool) -> Any:
         key = name_key(getattr(model_instance, "username"))  # noqa: B009  # of whichever model has the field
         now = getattr(model_instance, self.attname)
-        if not now or (now != key and not now.startswith(f"{key} ")):
+        if not now or not is_key_of(now, key):
             setattr(model_instance, self.attname, key)
         return getattr(model_instance, self.attname)
 
@@ -51,13 +47,17 @@ class NameKeyField(models.TextField):
 class PeopleQuerySet(models.QuerySet["User"]):
     def called(self, name: str) -> list["User"]:
         """Return the users whom a name means: the one of exactly this name, otherwise all of the same in another case."""
-        rows: list[User] = list(self.filter(same_key(name_key(name.strip()))).order_by("pk"))
+        if not may_be_name(name):
+            return []
+        key = name_key(name.strip())
+        found: list[User] = list(self.filter(same_key(key)).order_by("pk"))
+        rows = [user for user in found if name_key(user.username) == key]
         return [user for user in rows if user.username == name.strip()] or rows
 
     def matching(self, typed: str) -> list["User"]:
         """Return the users whom a user name or an e-mail address means: one, none, or several when it is ambiguous."""
         found = self.called(typed)
-        if "@" in typed:
+        if "@" in typed and may_be_name(typed):
             found += [user for user in self.filter(email__folded=search_key(typed.strip())) if user not in found]
         return found
 
@@ -120,7 +120,7 @@ def save_group_name(instance: Group, raw: bool = False, **_: object) -> None:
         return
     key = name_key(instance.name)
     now = GroupName.objects.filter(group=instance).values_list("name_key", flat=True).first()
-    if now is None or (now != key and not now.startswith(f"{key} ")):
+    if now is None or not is_key_of(now, key):
         GroupName.objects.update_or_create(group=instance, defaults={"name_key": key})
 
 

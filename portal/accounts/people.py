@@ -8,7 +8,7 @@ from django.db.models import Q, QuerySet
 from django.http import Http404
 
 from portal.accounts.models import GroupName, PeopleQuerySet, User, same_key
-from portal.names import name_key
+from portal.names import may_be_name, name_key
 from portal.refused import Refused
 
 Row = TypeVar("Row", User, Group)
@@ -28,7 +28,7 @@ def people_called(names: Iterable[str], among: PeopleQuerySet) -> list[User]:
     """Return the users of a list of user names, in one query. Raises Refused for a name without one, or with several."""
     wanted = {name: name_key(name) for name in names}
     by_key: dict[str, list[User]] = {}
-    for user in among.filter(same_key(*wanted.values())):
+    for user in among.filter(same_key(*(wanted[name] for name in wanted if may_be_name(name)))):
         by_key.setdefault(name_key(user.username), []).append(user)
     people, unknown = {}, []
     for name, key in wanted.items():
@@ -66,6 +66,10 @@ def is_name_taken(name: str) -> bool:
 
 def groups_called(name: str, among: QuerySet[Group] | None = None) -> list[Group]:
     """Return the groups that a name means: the one of exactly this name, otherwise all of the same in another case."""
-    keys = GroupName.objects.filter(same_key(name_key(name.strip()))).values("group")
-    rows = list((Group.objects.all() if among is None else among).filter(Q(pk__in=keys) | Q(name=name)).order_by("pk"))
+    if not may_be_name(name):
+        return []
+    key = name_key(name.strip())
+    keys = GroupName.objects.filter(same_key(key)).values("group")
+    found = (Group.objects.all() if among is None else among).filter(Q(pk__in=keys) | Q(name=name)).order_by("pk")
+    rows = [group for group in found if name_key(group.name) == key]
     return [group for group in rows if group.name == name.strip()] or rows

@@ -49,8 +49,9 @@ from portal.jobs.spec import (
     submission_of,
 )
 from portal.jobs.survival import survival_rule_for
-from portal.jobs.variables import check_variables, is_unstorable
+from portal.jobs.variables import check_variables
 from portal.jobs.word_lists import MAX_WORD_LENGTH, invalid_word, normalise
+from portal.names import is_unstorable
 from portal.projects.inspecting import entries
 from portal.projects.models import Project
 from portal.projects.services import require_member

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from portal.jobs.spec import MAX_ENV_VALUE_LENGTH, MAX_ENV_VARS
+from portal.names import is_unstorable
 from portal.refused import Refused
 
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
@@ -79,8 +80,3 @@ def check_variables(env_vars: Mapping[str, str]) -> None:
 def reason_reserved(name: str) -> str | None:
     """Return why jobs may not set a variable, as the end of a sentence about it; None if they may."""
     return next((names.reason for names in RESERVED if names.pattern.fullmatch(name)), None)
-
-
-def is_unstorable(text: str) -> bool:
-    """Return whether a text has a NUL, which PostgreSQL cannot store, or half a surrogate pair."""
-    return "\0" in text or any("\ud800" <= character <= "\udfff" for character in text)

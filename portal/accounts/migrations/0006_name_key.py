@@ -8,18 +8,18 @@ from django.db import migrations, models
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 
 import portal.accounts.models
-from portal.names import name_key
+from portal.names import name_key, spare_key
 
 AT_ONCE = 1000
 
 
 def keys_of(names: Any) -> dict[int, str]:
-    """Return the key of each row. The first of several rows with the same has it; the others get their number after it."""
+    """Return the key of each row. The first of several rows with the same has it; the others get spare ones."""
     keys: dict[int, str] = {}
     used: set[str] = set()
     for pk, name in names:
         key = name_key(name)
-        keys[pk] = f"{key} {pk}" if key in used else key
+        keys[pk] = spare_key(key, pk) if key in used else key
         used.add(keys[pk])
     return keys
 

@@ -10,7 +10,8 @@ from django.test import Client
 from portal.accounts import services
 from portal.accounts.forms import GroupForm, JoinForm, MembersForm
 from portal.accounts.models import GroupName, User
-from portal.names import has_invisible_characters, name_key
+from portal.accounts.people import groups_called, people_called
+from portal.names import has_invisible_characters, name_key, spare_key
 from portal.refused import Refused
 from portal.search import any_contains
 from tests.portal.upgrades import upgrade_from
@@ -69,10 +70,39 @@ def test_two_groups_differ_by_more_than_case(jose: User) -> None:
         services.create_group(jose, nfd("équipe"))
 
 
+def test_a_group_may_be_called_like_the_beginning_of_another(jose: User) -> None:
+    lab = services.create_group(jose, "Vision lab")
+    assert GroupForm({"name": "vision"}).is_valid() and groups_called("VISION") == []
+    vision = services.create_group(jose, "Vision")
+    assert groups_called("VISION") == [vision] and groups_called("vision LAB") == [lab]
+
+
+def test_a_group_has_more_than_a_thousand_members() -> None:
+    names = [f"user{number}" for number in range(1200)]
+    User.objects.bulk_create(User(username=name, name_key=name, email=f"{name}@example.org") for name in names)
+    form = MembersForm({"names": " ".join(names).upper()})
+    assert form.is_valid() and len(form.cleaned_data["names"]) == len(names)
+
+
+@pytest.mark.parametrize("typed", ["x" * 60_000, "\ufdfa" * 5_000, "a\0b", "\ud800", "x@" + "y" * 60_000])
+def test_what_no_one_can_be_called_means_no_one(jose: User, typed: str) -> None:
+    assert User.objects.matching(typed) == [] == groups_called(typed)
+    with pytest.raises(User.DoesNotExist):
+        User.objects.get_by_natural_key(typed)
+    with pytest.raises(Refused, match="There is no user called"):
+        people_called([typed, "José"], User.objects.all())
+
+
+@pytest.mark.parametrize("words", ["x" * 60_000, "\ufdfa" * 5_000])
+def test_long_words_find_nothing(words: str) -> None:
+    Group.objects.create(name="another")
+    assert not Group.objects.filter(any_contains(words, "name"))
+
+
 def test_members_are_named_in_any_case_and_ambiguous_ones_refused(jose: User) -> None:
     form = MembersForm({"names": f"JOSÉ {nfd('josé')}"})
     assert form.is_valid() and form.cleaned_data["names"] == [jose]
-    User.objects.bulk_create([User(username="joSÉ", name_key=f"{name_key('josé')} 99")])
+    User.objects.bulk_create([User(username="joSÉ", name_key=spare_key(name_key("josé"), 99))])
     assert "several users" in MembersForm({"names": "JOSÉ"}).errors["names"][0]
     assert MembersForm({"names": "José"}).is_valid()
 
@@ -111,11 +141,21 @@ def test_an_upgrade_keeps_users_and_groups_whose_names_differ_by_case() -> None:
         User.objects.filter(username=f"user{number}").update(username=name)
     upgrade_from("accounts", "0005_soft_limits")
     first, second = User.objects.order_by("pk")
-    assert (first.name_key, second.name_key) == ("josé", f"josé {second.pk}")
+    assert (first.name_key, second.name_key) == ("josé", spare_key("josé", second.pk))
     assert GroupName.objects.count() == 2
     assert GroupName.objects.order_by("group")[0].name_key == "josé"
     assert User.objects.called("José") == [first]
     assert len(User.objects.called("JOSÉ")) == 2
+    assert groups_called("josé 2") == []
     second.save()
     second.refresh_from_db()
-    assert second.name_key == f"josé {second.pk}"
+    assert second.name_key == spare_key("josé", second.pk)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_upgrade_keeps_groups_whose_names_end_in_numbers() -> None:
+    Group.objects.bulk_create(Group(pk=pk, name=name) for pk, name in ((1, "vision"), (2, "vision 3"), (3, "Vision")))
+    upgrade_from("accounts", "0005_soft_limits")
+    assert [group.pk for group in groups_called("VISION")] == [1, 3]
+    assert [group.pk for group in groups_called("Vision")] == [3]
+    assert [group.pk for group in groups_called("VISION 3")] == [2]
