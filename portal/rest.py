@@ -9,6 +9,7 @@ import logging
 import re
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache
+from itertools import islice
 from typing import IO, Any
 
 from django.core.exceptions import PermissionDenied as DjangoPermissionDenied
@@ -28,6 +29,8 @@ from portal.refused import Refused
 log = logging.getLogger(__name__)
 
 MAX_JSON_BYTES = 1024 * 1024
+MAX_UNKNOWN_FIELDS = 20
+"""Fields that do not exist and are named in one refusal, with what resembles them."""
 STATUS_OF = {"invalid": 400, "forbidden": 403, "limit": 429, "conflict": 409}
 CODES = {
     400: "invalid",
@@ -146,6 +149,10 @@ class Json(JSONParser):
             data = json.loads(content.decode("utf-8"), parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as error:
             raise exceptions.ParseError("The body is not valid JSON in UTF-8.") from error
+        try:
+            json.dumps(data, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise exceptions.ParseError("The body has a \\u escape with half of a surrogate pair.") from error
         if not isinstance(data, dict):
             raise exceptions.ParseError("The body must be a JSON object: {...}.")
         return data
@@ -156,7 +163,7 @@ def validated(asked: serializers.Serializer[Any]) -> dict[str, Any]:
 
     Fields that are only read may be sent: clients send back what they were given.
     """
-    unknown = dict(_unknown_fields(asked, asked.initial_data))
+    unknown = dict(islice(_unknown_fields(asked, asked.initial_data), MAX_UNKNOWN_FIELDS))
     if not asked.is_valid() or unknown:
         raise exceptions.ValidationError({**asked.errors, **unknown})
     return dict(asked.validated_data)

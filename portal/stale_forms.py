@@ -71,7 +71,8 @@ def quote(value: object) -> str:
 def _read_shown(form: forms.BaseForm) -> dict[str, Any]:
     try:
         shown = json.loads(form.data.get(SHOWN, "")) if form.is_bound else {}
-    except ValueError:
+        json.dumps(shown, ensure_ascii=False).encode()  # half a surrogate pair, which no page can quote
+    except (ValueError, RecursionError):
         return {}
     return shown if isinstance(shown, dict) else {}
 

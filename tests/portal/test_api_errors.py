@@ -56,11 +56,18 @@ def test_a_nul_in_the_address(address: str) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [b"{", b"[]", b"7", b"\xff", b'{"name": NaN}', b'{"a":' * 5000, b'{"name": ' + b"9" * 5000 + b"}", b'"\\ud800"'],
+    [b"{", b"[]", b"7", b"\xff", b'{"name": NaN}', b'{"a":' * 5000, b'{"name": ' + b"9" * 5000 + b"}", b'"\\ud800"']
+    + [b'{"name": "\\ud800"}', b'{"\\udfff": 1}', b'{"name": ["\\ud800"]}'],
 )
 def test_bodies_that_are_no_json_object(world: World, body: bytes) -> None:
     response = Script(world.alice).post("projects/", body, content_type="application/json")
     assert (response.status_code, code_of(response)) == (400, "invalid")
+
+
+def test_few_of_many_unknown_fields_are_named(world: World) -> None:
+    body = {f"nmae{number}": 1 for number in range(50_000)}
+    response = Script(world.alice).send("post", "projects/", body)
+    assert response.status_code == 400 and len(response.content) < 10_000
 
 
 def test_a_body_too_large_is_not_read_to_its_end(world: World) -> None:

@@ -48,6 +48,24 @@ def text_of(response: Any) -> str:
     return unescape(response.content.decode())
 
 
+@pytest.mark.parametrize(
+    "shown",
+    [
+        "[" * 100_000,
+        r'{"name": "\ud800"}',
+        r'{"\ud800": 1}',
+        '{"name": [1]}',
+        '{"name": {}}',
+        '{"name": null}',
+        "[]",
+        "\0",
+    ],
+)
+def test_hidden_inputs_that_no_page_has_are_harmless(people: dict[str, User], project: Project, shown: str) -> None:
+    client, address = signed_in(people["alice"]), reverse("projects:edit", args=[project.pk])
+    assert client.post(address, {"name": "My vision", "description": "mine", SHOWN: shown}).status_code in (302, 409)
+
+
 def test_a_change_in_the_meantime_is_named_and_then_replaced(people: dict[str, User], project: Project) -> None:
     client, address = signed_in(people["alice"]), reverse("projects:edit", args=[project.pk])
     shown = open_form(client, address)
