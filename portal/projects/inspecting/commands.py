@@ -17,6 +17,8 @@ LIKELY_SCRIPTS = ("run_all", "run", "main", "pipeline", "all", "train", "start")
 FOR_ANOTHER_SCHEDULER = re.compile(
     r"^#(?:SBATCH|PBS|BSUB|\$)|\b(?:srun|sbatch|qsub|mpirun|torchrun|horovodrun)\b", re.M
 )
+PYTHON_NAME = re.compile(r"(?<![\w.-])[\w.-]{1,255}\.py\b")
+"""The name of a Python file; a match begins only where a name does, so that data in a script takes no time."""
 RUN_TARGET = re.compile(r"^run\s*:(?!=)", re.M)
 ACTIVATION = re.compile(
     r"\s*(?P<line>(?:source|\.)\s+\S*\bactivate\b.*|(?:conda|mamba|micromamba)\s+activate\b.*|module\s+load\b.*)"
@@ -37,7 +39,7 @@ def shell_script(texts: Mapping[str, str], python_files: Collection[str]) -> str
         for path, text in sorted(texts.items())
         if path.endswith(".sh")
         and not FOR_ANOTHER_SCHEDULER.search(text)
-        and (not names or len(names & set(re.findall(r"[\w.-]+\.py\b", text))) > 1)
+        and (not names or len(names & set(PYTHON_NAME.findall(text))) > 1)
     ]
     likely = [f"{stem}.sh" for stem in LIKELY_SCRIPTS if f"{stem}.sh" in found]
     return likely[0] if likely else found[0] if len(found) == 1 else None

@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 import tarfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -129,3 +130,10 @@ def test_a_script_that_activates_packages_is_reported(line: str, found: bool) ->
 def test_a_version_of_an_earlier_release_has_its_entry_proposed() -> None:
     assert command_for({"entry": "a b.py", "launcher": "command", "candidates": ["a b.py"]}) == "python 'a b.py'"
     assert command_for({"entry": "pkg/train.py", "module": "pkg.train", "launcher": "command"}) == "python -m pkg.train"
+
+
+@pytest.mark.parametrize("data", ["0123456789abcdef" * 30_000, "." * 500_000, "a-b." * 120_000, "x" * 500_000])
+def test_data_in_a_script_takes_no_time(data: str) -> None:
+    began = time.process_time()
+    assert proposed({"run.sh": f"python a.py\n: {data}\npython b.py", "a.py": "", "b.py": ""}) == "bash run.sh"
+    assert time.process_time() - began < 5
