@@ -49,6 +49,8 @@ SUGGESTION = re.compile(r"Did you mean: '([\w.]{1,100})'\?")
 """How Python names what a misspelled name resembles."""
 WRITES = re.compile(r"\.(?:save\w*|to_[a-z]+|dump|write\w*|imwrite)\(|open\([^)]*,\s*(?:mode\s*=\s*)?['\"][wax]")
 """A line that writes a file, whose folder must exist."""
+READS = re.compile(r"\b\w*(?:read|load)\w*\(|\bopen\([^,()]*\)")
+"""A line that reads a file, which must exist, whatever it does with the content."""
 TERMINAL_COMMAND = re.compile(r"\b(?:stty|tput) ")
 """A line of code that asks a program about the terminal, and fails on what comes back without one."""
 OTHER_COMPUTER = re.compile(r"/home/|/Users/|[A-Za-z]:[\\/]|/content/|/kaggle/|~")
@@ -273,8 +275,10 @@ def _with_advice(found: kinds.Found, facts: Facts, place: str, detail: str, erro
             return _shadowed(parameters["module"], facts, place, detail)
         case "relative_import":
             parameters |= {"module": _module_of(place.partition(":")[0])} if place else {}
-        case "file_not_found" if "/" in parameters.get("file", "") and WRITES.search(place):
-            return Cause("folder_missing", {"folder": posixpath.dirname(parameters["file"])}, detail)
+        case "file_not_found" if "/" in parameters.get("file", "") and WRITES.search(place) and not READS.search(place):
+            return _folder_missing(posixpath.dirname(parameters["file"]), detail)
+        case "folder_missing":
+            return _folder_missing(parameters["folder"], detail)
         case "file_not_found" if "file" in parameters:
             parameters |= _about_file(parameters["file"].replace(r"\\", "\\"), place, facts)
         case "syntax_error":
@@ -291,6 +295,10 @@ def _with_advice(found: kinds.Found, facts: Facts, place: str, detail: str, erro
             named = [name for name in facts.files if name.startswith(f"{parameters['command']} ")]
             parameters |= {"file": min(named)} if named else {}
     return Cause(found.code, parameters, detail)
+
+
+def _folder_missing(folder: str, detail: str) -> Cause:
+    return Cause("folder_missing", {"folder": folder, "other_computer": bool(OTHER_COMPUTER.match(folder))}, detail)
 
 
 def _about_file(wanted: str, place: str, facts: Facts) -> dict[str, Any]:

@@ -122,7 +122,8 @@ KINDS = (
     ),
     _kind(
         "no_terminal",
-        r".*(?:Inappropriate ioctl for device|termios\.error|curses\.error: setupterm).*",
+        # as the last words: shells warn of it and go on; Perl says it where a file cannot be opened
+        r"(?!.* at \S+ line \d+\.).*(?:Inappropriate ioctl for device|termios\.error|curses\.error: setupterm).*\s*\Z",
     ),
     _kind("wrong_encoding", r"UnicodeDecodeError: .*"),
     _kind("recursion", r"RecursionError: .*"),
@@ -164,7 +165,8 @@ KINDS = (
     _kind("arguments", r".*FATAL Flags parsing error:.*|.*Unknown command line flag '.*"),
     _kind(
         "shell_syntax",
-        r"(?:(?P<script>[^:\n]+\.sh)|[^:\n]+): (?:-c: )?(?:line )?\d+: (?:syntax error|Syntax error:|unexpected EOF while looking).*",
+        r"^(?:(?:\S*/)?(?:ba|da|z)?sh|(?P<script>[^:\n]+)): (?:-c: )?"
+        r"(?:line \d+: (?:syntax error(?::| near| in )|unexpected EOF while looking)|\d+: Syntax error:).*",
     ),
     _kind("bad_interpreter", r"(?:.*: )?(?P<file>[^\s:]+): (?P<interpreter>/[^\s:]+): bad interpreter.*"),
     _kind("bad_interpreter", r"(?:.*: )?(?P<file>[^\s:]+): cannot execute: required file not found.*"),

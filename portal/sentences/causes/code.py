@@ -149,12 +149,18 @@ def file_not_found(
 
 
 @cause
-def folder_missing(folder: str) -> Explanation:
-    return Explanation(
-        f"The folder {folder} was not there",
-        f"The code writes into it: create it first, with os.makedirs({folder!r}, exist_ok=True). An upload may lack "
-        "folders that are empty.",
-    )
+def folder_missing(folder: str, other_computer: bool = False) -> Explanation:
+    if other_computer:
+        advice = (
+            "The code writes into it, and that path is of another computer. Write into the folder that the environment variable "
+            "SCHEDULEARN_OUTPUTS names: its files are kept."
+        )
+    else:
+        advice = (
+            f"The code writes into it: create it first, with os.makedirs({folder!r}, exist_ok=True). An upload may lack "
+            "folders that are empty."
+        )
+    return Explanation(f"The folder {folder} was not there", advice)
 
 
 @cause

@@ -64,11 +64,39 @@ def test_a_folder_that_the_code_writes_into_must_exist(source: str, error: str, 
     assert "os.makedirs" in cause["advice"]
 
 
-@pytest.mark.parametrize("source", ["open('data/x.csv')", "pd.read_csv('data/x.csv')", "open('data/x.csv', 'rb')"])
+@pytest.mark.parametrize("source", ["open('data/x.csv')", "pd.read_csv('data/x.csv')", "open('data/x.csv', 'rb')",
+    "pd.read_csv('data/x.csv').to_numpy()", "f.write(open('data/x.csv').read())", "torch.load('data/x.csv').to_dict()",
+])  # fmt: skip
 def test_a_file_that_the_code_reads_is_the_one_that_is_missing(source: str) -> None:
     error = "FileNotFoundError: [Errno 2] No such file or directory: 'data/x.csv'"
     cause = explained(trace("fit.py", source, error), ["fit.py"])
     assert cause["code"] == "file_not_found" and "data/x.csv" in cause["title"]
+
+
+@pytest.mark.parametrize("folder", ["/home/joe/out", "/content/drive", "~/runs", "C:/Users/joe"])
+def test_a_folder_of_another_computer_is_not_to_be_created(folder: str) -> None:
+    for log in (
+        trace("fit.py", "torch.save(m, path)", f"RuntimeError: Parent directory {folder} does not exist."),
+        trace("fit.py", "open(p, 'w')", f"FileNotFoundError: [Errno 2] No such file or directory: '{folder}/a'"),
+    ):
+        cause = explained(log, ["fit.py"])
+        assert cause["code"] == "folder_missing" and "SCHEDULEARN_OUTPUTS" in cause["advice"]
+        assert "makedirs" not in cause["advice"]
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "stty: 'standard input': Inappropriate ioctl for device\nLoading\nError: the data set is empty\n",
+        "bash: cannot set terminal process group (-1): Inappropriate ioctl for device\nbash: no job control in this shell\n",
+        "Cannot open data/x.csv: Inappropriate ioctl for device at run.pl line 3.\n",
+        "model.cfg: 3: syntax error, expected '='\n",
+        "grammar.y: 12: syntax error in the input\n",
+        "tables.conf: line 3: syntax error\n",
+    ],
+)
+def test_what_programs_write_of_something_else_is_no_cause(log: str) -> None:
+    assert explained(log)["code"] == "exit_code"
 
 
 @pytest.mark.parametrize("path", ["data/Muller.txt", "other/config.ini"])
@@ -83,6 +111,9 @@ def test_a_folder_is_proposed_only_where_it_helps(path: str) -> None:
         ("bash: -c: line 1: unexpected EOF while looking for matching `''\n", "the command line"),
         ('sh: 1: Syntax error: "(" unexpected\n', "the command line"),
         ("run_all.sh: line 12: syntax error: unexpected end of file\n", "the script run_all.sh"),
+        ("./run: line 2: syntax error: unexpected end of file\n", "the script ./run"),
+        ('bin/all.sh: 9: Syntax error: end of file unexpected (expecting "fi")\n', "the script bin/all.sh"),
+        ("/bin/dash: 1: Syntax error: Unterminated quoted string\n", "the command line"),
         (
             "scripts/go on.sh: line 3: syntax error near unexpected token `fi'\nscripts/go on.sh: line 3: `fi'\n",
             "go on.sh",
