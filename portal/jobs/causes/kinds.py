@@ -122,7 +122,7 @@ KINDS = (
     ),
     _kind(
         "no_terminal",
-        # as the last words: shells warn of it and go on; Perl says it where a file cannot be opened
+        # as the last words: shells warn of it and go on; Perl reports it where a file cannot be opened
         r"(?!.* at \S+ line \d+\.).*(?:Inappropriate ioctl for device|termios\.error|curses\.error: setupterm).*\s*\Z",
     ),
     _kind("wrong_encoding", r"UnicodeDecodeError: .*"),

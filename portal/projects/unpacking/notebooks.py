@@ -7,11 +7,12 @@ import ast
 import re
 import shlex
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from .common import BadUploadError, printable
+from .jupyter import COLAB, DISPLAY, IPYTHON, LOOP, SHOW
 from .names import listed
 
 MAX_CELLS = 5_000
@@ -24,66 +25,13 @@ SHELLS = frozenset(["bash", "sh", "script"])
 INSTALLERS = frozenset(["pip", "pip3", "conda", "mamba", "uv"])
 MAGIC = re.compile(r"(?P<indent>\s*)(?:(?P<target>[^=!%'\"#]+?)\s*=\s*)?(?P<mark>!!?|%)\s?(?P<rest>.*)$", re.DOTALL)
 COLAB_IMPORT = re.compile(r"^\s*(?:from|import)\s+google\.colab\b", re.MULTILINE)
+COLAB_QUESTION = re.compile(r"['\"]google\.colab['\"]|\btry\s*:\s*(?:#[^\n]*\n\s*)?(?:from|import)\s+google\.colab\b")
+"""Code that asks whether it runs on Colab, as a notebook does that also runs elsewhere."""
 COLAB_FOLDER = re.compile(r"[\"']?/(?:content|kaggle)(?:/|$|[\"'])")
 """The folders of Colab and Kaggle, which no job has: their notebooks begin in them."""
 HELP = re.compile(r"\s*(\?{1,2}[\w.]+|[\w.]+\?{1,2})\s*$")
-
-DISPLAY = """\
-def display(*values, **_options):
-    print(*values, sep="\\n")
-"""
-IPYTHON = """\
-try:
-    import IPython.display
-except ImportError:  # this environment has no Jupyter: what it would show is printed
-    import sys, types
-
-    class _Shown(types.ModuleType):
-        def __getattr__(self, name):
-            if name.startswith("__"):
-                raise AttributeError(name)
-            return lambda *values, **_options: print(*values) if name == "display" else None
-
-    sys.modules["IPython"] = types.ModuleType("IPython")
-    sys.modules["IPython.display"] = sys.modules["IPython"].display = _Shown("IPython.display")
-"""
-SHOW = """\
-def _show(value):
-    if value is not None:
-        print(repr(value))
-"""
 SHOWN_OTHERWISE = (b"print(", b"display(", b"subprocess.run(")
 """Beginnings of lines that write what they have to; the last is what a shell line became."""
-COLAB = """\
-try:
-    import google.colab
-except ImportError:  # this is not Colab: what the notebook asks of it does nothing
-    import os, sys, types
-
-    class _Colab(types.ModuleType):
-        def __getattr__(self, name):
-            if name.startswith("__"):
-                raise AttributeError(name)
-            return _Colab(f"{self.__name__}.{name}")
-
-        def __call__(self, *values, **_options):
-            if self.__name__ == "google.colab.userdata.get":
-                return os.environ.get(values[0])
-            return {} if self.__name__ == "google.colab.files.upload" else None
-
-    try:
-        import google
-    except ImportError:
-        google = sys.modules["google"] = types.ModuleType("google")
-        google.__path__ = []
-    for _name in ("drive", "files", "userdata", "output", "patches", "data_table", "widgets"):
-        sys.modules[f"google.colab.{_name}"] = _Colab(f"google.colab.{_name}")
-    google.colab = sys.modules["google.colab"] = _Colab("google.colab")
-"""
-LOOP = """\
-_loop = asyncio.new_event_loop()
-asyncio.set_event_loop(_loop)
-"""
 
 
 @dataclass
@@ -143,6 +91,8 @@ class Translation:
     """Packages that a cell would install, with its number."""
     left_folders: list[int] = field(default_factory=list)
     """Cells that would go to a folder of Colab or Kaggle."""
+    future: set[str] = field(default_factory=set)
+    """What cells import from ``__future__``: in a script that comes before all else."""
     shows: bool = False
     """A cell ends with an expression, whose value Jupyter shows."""
     asynchronous: list[int] = field(default_factory=list)
@@ -154,7 +104,7 @@ class Translation:
         self.number = number
         head, _, body = source.lstrip("\n").partition("\n")
         code = self._cell_magic(head[2:].strip(), body) if head.startswith("%%") else "\n".join(self._lines(source))
-        return self._show_last_value(self._await_outside_functions(code))
+        return self._show_last_value(self._take_future(self._await_outside_functions(code)))
 
     def notes(self, sources: list[str]) -> list[str]:
         """Return the notes about everything that was left out."""
@@ -162,7 +112,7 @@ class Translation:
         if self.left_out:
             places = (f"{magic} ({_cells(numbers)})" for magic, numbers in self.left_out.items())
             found.append(f"Left out, since only Jupyter has it: {', '.join(places)}.")
-        if colab := [number for number, text in enumerate(sources, 1) if COLAB_IMPORT.search(text)]:
+        if colab := _colab_cells(sources):
             found.append(
                 f"Only Colab has google.colab, which {_cells(colab)} import{'s' * (len(colab) == 1)}: what the notebook asks of it "
                 "does nothing. Upload the files that it reads with it."
@@ -195,8 +145,9 @@ class Translation:
         """Return the code that goes before all cells; empty if they need none."""
         names = {name for source in sources for name in _names(source)}
         imports = "".join(f"import {module}\n" for module in sorted(self.modules))
-        parts = [imports, LOOP if "asyncio" in self.modules else ""]
-        if any(COLAB_IMPORT.search(source) for source in sources):
+        future = f"from __future__ import {', '.join(sorted(self.future))}\n" if self.future else ""
+        parts = [future, imports, LOOP if "asyncio" in self.modules else ""]
+        if _colab_cells(sources):
             parts.append(COLAB)
         if "IPython" in names:
             parts.append(IPYTHON)
@@ -386,25 +337,30 @@ class Translation:
 
     # Values
 
+    def _take_future(self, source: str) -> str:
+        """Move what a cell imports from ``__future__`` to the beginning of the script."""
+        tree = _parsed(source) if "__future__" in source and "\r" not in source else None
+        found = [each for each in (tree.body if tree else ()) if isinstance(each, ast.ImportFrom)]
+        for each in reversed([each for each in found if each.module == "__future__"]):
+            self.future |= {alias.name for alias in each.names if not alias.asname}
+            source = _replaced(source, each, lambda _: b"pass")
+        return source
+
     def _show_last_value(self, source: str) -> str:
         """Print the value of the expression that ends a cell, as Jupyter shows it; not of one that a semicolon follows."""
-        try:
-            last = ast.parse(source).body[-1]
-        except (SyntaxError, ValueError, RecursionError, MemoryError, IndexError):
-            return source
-        if not isinstance(last, ast.Expr) or last.end_lineno is None or "\r" in source:
+        tree = _parsed(source)
+        last = tree.body[-1] if tree is not None and tree.body else None
+        if not isinstance(last, ast.Expr) or "\r" in source:
             return source
         content = source.encode()
-        starts = [0]
-        for line in content.split(b"\n"):
-            starts.append(starts[-1] + len(line) + 1)
-        begin = starts[last.lineno - 1] + last.col_offset
-        end = starts[last.end_lineno - 1] + (last.end_col_offset or 0)
+        begin, end = _span(content, last)
         if content[begin:].startswith(SHOWN_OTHERWISE) or content[end:].lstrip().startswith(b";"):
             return source
         self.shows = True
-        opening, closing = (b"_show((", b"))") if isinstance(last.value, ast.Tuple) else (b"_show(", b")")
-        return (content[:begin] + opening + content[begin:end] + closing + content[end:]).decode()
+        is_tuple = isinstance(last.value, ast.Tuple)
+        return _replaced(
+            source, last, lambda value: b"_show_value((%s))" % value if is_tuple else b"_show_value(%s)" % value
+        )
 
 
 @dataclass
@@ -457,11 +413,41 @@ def _outside_functions(tree: ast.AST) -> Iterator[ast.AST]:
             stack.extend(ast.iter_child_nodes(node))
 
 
+def _parsed(source: str) -> ast.Module | None:
+    """Return the syntax tree of a cell; None for one that Python cannot read."""
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _span(content: bytes, node: ast.stmt) -> tuple[int, int]:
+    """Return where a statement begins and ends in the bytes of its cell."""
+    starts = [0]
+    for line in content.split(b"\n"):
+        starts.append(starts[-1] + len(line) + 1)
+    last = node.lineno if node.end_lineno is None else node.end_lineno
+    return starts[node.lineno - 1] + node.col_offset, starts[last - 1] + (node.end_col_offset or 0)
+
+
+def _replaced(source: str, node: ast.stmt, change: Callable[[bytes], bytes]) -> str:
+    """Return a cell with another text in place of a statement."""
+    content = source.encode()
+    begin, end = _span(content, node)
+    return (content[:begin] + change(content[begin:end]) + content[end:]).decode()
+
+
+def _colab_cells(sources: list[str]) -> list[int]:
+    """Return the numbers of the cells that need Colab's package; none of a notebook that asks whether it is there."""
+    if any(COLAB_QUESTION.search(source) for source in sources):
+        return []
+    return [number for number, source in enumerate(sources, 1) if COLAB_IMPORT.search(source)]
+
+
 def _names(source: str) -> set[str]:
     """Return the names and the imported packages of a cell; none of one that Python cannot read."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = _parsed(source)
+    if tree is None:
         return set()
     found = set()
     for node in ast.walk(tree):

@@ -74,7 +74,9 @@ def read_notebook(file: IO[bytes], name: str) -> tuple[list[Entry], list[str]]:
             f"{printable(name)} is not a valid notebook. Open it in Jupyter, save it and send it again."
         ) from error
     stem = PurePosixPath(name).stem
-    contents = {path: text.encode() for path, text in {**script.files, f"{stem}.py": script.text}.items()}
+    contents = {
+        path: text.encode(errors="replace") for path, text in {**script.files, f"{stem}.py": script.text}.items()
+    }
     return [Entry(path, False, len(content), partial(_whole, content)) for path, content in contents.items()], [
         f"The notebook {printable(name)} became the script {printable(f'{stem}.py')}.",
         *script.notes,

@@ -4,6 +4,7 @@ import io
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,18 @@ def run(script: Script, folder: Path) -> str:
         (["import google.colab\nfrom google.colab.patches import cv2_imshow\ncv2_imshow(1)\nprint('on')"], "on\n"),
         (["%cd /content/drive/MyDrive/lab", '%cd "/content"', "import os\nprint(os.path.exists('try.py'))"], "True\n"),
         (["if True:\n    %cd /kaggle/working\nprint('on')"], "on\n"),
+        (["from __future__ import print_function, division", "1 / 2"], "0.5\n"),
+        (["'Notes'", "x = 1\nfrom __future__ import annotations; y: Later = 2\ny"], "'Notes'\n2\n"),
+        (["def _show(x):\n    return -x", "_show(1)"], "-1\n"),
+        (["'a' * 30_000"], f"'{'a' * 19_999}… (30,002 characters)\n"),
+        (["try:\n  import google.colab\n  on = 1\nexcept ImportError:\n  on = 0", "on"], "0\n"),
+        (["try: from google.colab import drive\nexcept: drive = None", "drive is None"], "True\n"),
+        (
+            [
+                "import sys\nif 'google.colab' in sys.modules:\n    from google.colab import drive\nelse:\n    print('here')"
+            ],
+            "here\n",
+        ),
     ],
 )
 def test_a_script_does_what_the_notebook_does(cells: list[str], printed: str, tmp_path: Path) -> None:
@@ -193,6 +206,14 @@ def test_a_package_of_google_that_is_missing_is_reported_by_its_name(tmp_path: P
 def test_a_cell_whose_value_cannot_be_found_stays_as_it_is(cell: str) -> None:
     assert "x = 1" not in cell or "_show" not in converted(cell).text
     assert cell[:100].split("\r")[0] in converted(cell).text
+
+
+@pytest.mark.parametrize("source", ["\ud800 = 1", "x = '\ud800'", "try :" + " " * 100_000 + "x", "from " * 100_000])
+def test_a_cell_of_any_text_becomes_a_script(source: str) -> None:
+    began = time.process_time()
+    answer = unpack(io.BytesIO(corpus.notebook(source)), io.BytesIO(), "try.ipynb")
+    assert [file["path"] for file in answer["files"]] == ["try.py"]
+    assert time.process_time() - began < 5
 
 
 def test_a_script_of_the_same_name_is_kept() -> None:
