@@ -7,234 +7,448 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
-        ('cluster', '0001_initial'),
-        ('projects', '0001_initial'),
+        ("cluster", "0001_initial"),
+        ("projects", "0001_initial"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='Attempt',
+            name="Attempt",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('number', models.PositiveIntegerField()),
-                ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
-                ('started_at', models.DateTimeField(blank=True, null=True)),
-                ('ended_at', models.DateTimeField(blank=True, null=True)),
-                ('wanted', models.CharField(choices=[('run', 'run'), ('stop', 'stop')], default='run', max_length=4)),
-                ('stop_reason', models.CharField(blank=True, choices=[('preempted', 'the scheduler takes the GPUs back'), ('cancelled', 'cancelled'), ('timed_out', 'time limit reached'), ('drained', 'its node is being drained'), ('peer_lost', 'another part of it was lost'), ('done', 'its work is done')], max_length=12)),
-                ('outcome', models.CharField(blank=True, choices=[('succeeded', 'succeeded'), ('failed', 'failed'), ('preempted', 'preempted'), ('cancelled', 'cancelled'), ('timed_out', 'timed out'), ('lost', 'lost'), ('error', 'error')], max_length=10)),
-                ('cause', models.JSONField(default=dict)),
-                ('secret', models.CharField(max_length=64)),
-                ('policy', models.CharField(blank=True, max_length=40)),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("number", models.PositiveIntegerField()),
+                ("created_at", models.DateTimeField(default=django.utils.timezone.now)),
+                ("started_at", models.DateTimeField(blank=True, null=True)),
+                ("ended_at", models.DateTimeField(blank=True, null=True)),
+                ("wanted", models.CharField(choices=[("run", "run"), ("stop", "stop")], default="run", max_length=4)),
+                (
+                    "stop_reason",
+                    models.CharField(
+                        blank=True,
+                        choices=[
+                            ("preempted", "the scheduler takes the GPUs back"),
+                            ("cancelled", "cancelled"),
+                            ("timed_out", "time limit reached"),
+                            ("drained", "its node is being drained"),
+                            ("peer_lost", "another part of it was lost"),
+                            ("done", "its work is done"),
+                        ],
+                        max_length=12,
+                    ),
+                ),
+                (
+                    "outcome",
+                    models.CharField(
+                        blank=True,
+                        choices=[
+                            ("succeeded", "succeeded"),
+                            ("failed", "failed"),
+                            ("preempted", "preempted"),
+                            ("cancelled", "cancelled"),
+                            ("timed_out", "timed out"),
+                            ("lost", "lost"),
+                            ("error", "error"),
+                        ],
+                        max_length=10,
+                    ),
+                ),
+                ("cause", models.JSONField(default=dict)),
+                ("secret", models.CharField(max_length=64)),
+                ("policy", models.CharField(blank=True, max_length=40)),
             ],
             options={
-                'ordering': ['job', 'number'],
+                "ordering": ["job", "number"],
             },
         ),
         migrations.CreateModel(
-            name='Container',
+            name="Container",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('index', models.PositiveSmallIntegerField()),
-                ('role', models.CharField(choices=[('driver', 'driver'), ('host', 'host')], max_length=6)),
-                ('name', models.CharField(max_length=80, unique=True)),
-                ('spec', models.JSONField()),
-                ('assigned_at', models.DateTimeField(default=django.utils.timezone.now)),
-                ('wanted', models.CharField(choices=[('run', 'run'), ('stop', 'stop')], default='run', max_length=4)),
-                ('stop_reason', models.CharField(blank=True, choices=[('preempted', 'the scheduler takes the GPUs back'), ('cancelled', 'cancelled'), ('timed_out', 'time limit reached'), ('drained', 'its node is being drained'), ('peer_lost', 'another part of it was lost'), ('done', 'its work is done')], max_length=12)),
-                ('stop_requested_at', models.DateTimeField(blank=True, null=True)),
-                ('state', models.CharField(choices=[('ASSIGNED', 'assigned'), ('PREPARING', 'preparing'), ('RUNNING', 'running'), ('STOPPING', 'stopping'), ('EXITED', 'exited')], default='ASSIGNED', max_length=9)),
-                ('state_since', models.DateTimeField(default=django.utils.timezone.now)),
-                ('running_at', models.DateTimeField(blank=True, null=True)),
-                ('exited_at', models.DateTimeField(blank=True, null=True)),
-                ('exit_code', models.IntegerField(blank=True, null=True)),
-                ('exit_reason', models.CharField(blank=True, max_length=20)),
-                ('detail', models.TextField(blank=True)),
-                ('collected_at', models.DateTimeField(blank=True, null=True)),
-                ('attempt', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='containers', to='jobs.attempt')),
-                ('node', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='containers', to='cluster.node')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("index", models.PositiveSmallIntegerField()),
+                ("role", models.CharField(choices=[("driver", "driver"), ("host", "host")], max_length=6)),
+                ("name", models.CharField(max_length=80, unique=True)),
+                ("spec", models.JSONField()),
+                ("assigned_at", models.DateTimeField(default=django.utils.timezone.now)),
+                ("wanted", models.CharField(choices=[("run", "run"), ("stop", "stop")], default="run", max_length=4)),
+                (
+                    "stop_reason",
+                    models.CharField(
+                        blank=True,
+                        choices=[
+                            ("preempted", "the scheduler takes the GPUs back"),
+                            ("cancelled", "cancelled"),
+                            ("timed_out", "time limit reached"),
+                            ("drained", "its node is being drained"),
+                            ("peer_lost", "another part of it was lost"),
+                            ("done", "its work is done"),
+                        ],
+                        max_length=12,
+                    ),
+                ),
+                ("stop_requested_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("ASSIGNED", "assigned"),
+                            ("PREPARING", "preparing"),
+                            ("RUNNING", "running"),
+                            ("STOPPING", "stopping"),
+                            ("EXITED", "exited"),
+                        ],
+                        default="ASSIGNED",
+                        max_length=9,
+                    ),
+                ),
+                ("state_since", models.DateTimeField(default=django.utils.timezone.now)),
+                ("running_at", models.DateTimeField(blank=True, null=True)),
+                ("exited_at", models.DateTimeField(blank=True, null=True)),
+                ("exit_code", models.IntegerField(blank=True, null=True)),
+                ("exit_reason", models.CharField(blank=True, max_length=20)),
+                ("detail", models.TextField(blank=True)),
+                ("collected_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "attempt",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="containers", to="jobs.attempt"
+                    ),
+                ),
+                (
+                    "node",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="containers", to="cluster.node"
+                    ),
+                ),
             ],
             options={
-                'ordering': ['attempt', 'index'],
+                "ordering": ["attempt", "index"],
             },
         ),
         migrations.CreateModel(
-            name='Allocation',
+            name="Allocation",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('allocated_at', models.DateTimeField(default=django.utils.timezone.now)),
-                ('requested_back_at', models.DateTimeField(blank=True, null=True)),
-                ('released_at', models.DateTimeField(blank=True, null=True)),
-                ('gpu', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='allocations', to='cluster.gpu')),
-                ('attempt', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='allocations', to='jobs.attempt')),
-                ('container', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='allocations', to='jobs.container')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("allocated_at", models.DateTimeField(default=django.utils.timezone.now)),
+                ("requested_back_at", models.DateTimeField(blank=True, null=True)),
+                ("released_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "gpu",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="allocations", to="cluster.gpu"
+                    ),
+                ),
+                (
+                    "attempt",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="allocations", to="jobs.attempt"
+                    ),
+                ),
+                (
+                    "container",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="allocations", to="jobs.container"
+                    ),
+                ),
             ],
             options={
-                'ordering': ['id'],
+                "ordering": ["id"],
             },
         ),
         migrations.CreateModel(
-            name='Job',
+            name="Job",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('submitted_at', models.DateTimeField(default=django.utils.timezone.now)),
-                ('name', models.CharField(max_length=80)),
-                ('description', models.TextField(blank=True)),
-                ('launcher', models.CharField(choices=[('horovod', 'Horovod'), ('torchrun', 'torchrun'), ('command', 'plain command')], max_length=10)),
-                ('elastic', models.BooleanField(default=False)),
-                ('entry', models.CharField(max_length=255)),
-                ('arguments', models.JSONField(default=list)),
-                ('env_vars', models.JSONField(default=dict)),
-                ('min_gpus', models.PositiveSmallIntegerField(default=1)),
-                ('max_gpus', models.PositiveSmallIntegerField(default=1)),
-                ('time_limit_seconds', models.PositiveIntegerField()),
-                ('retries', models.PositiveSmallIntegerField(default=0)),
-                ('priority', models.SmallIntegerField(default=0)),
-                ('intent', models.CharField(choices=[('run', 'run'), ('hold', 'hold'), ('cancel', 'cancel')], default='run', max_length=6)),
-                ('state', models.CharField(choices=[('QUEUED', 'queued'), ('RUNNING', 'running'), ('HELD', 'held'), ('SUCCEEDED', 'succeeded'), ('FAILED', 'failed'), ('CANCELLED', 'cancelled')], default='QUEUED', max_length=10)),
-                ('started_at', models.DateTimeField(blank=True, null=True)),
-                ('finished_at', models.DateTimeField(blank=True, null=True)),
-                ('waiting_reason', models.TextField(blank=True)),
-                ('queue_position', models.PositiveIntegerField(blank=True, null=True)),
-                ('code', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='jobs', to='projects.codeversion')),
-                ('copied_from', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='copies', to='jobs.job')),
-                ('environment', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='jobs', to='cluster.environment')),
-                ('project', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='jobs', to='projects.project')),
-                ('submitted_by', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='jobs', to=settings.AUTH_USER_MODEL)),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("submitted_at", models.DateTimeField(default=django.utils.timezone.now)),
+                ("name", models.CharField(max_length=80)),
+                ("description", models.TextField(blank=True)),
+                (
+                    "launcher",
+                    models.CharField(
+                        choices=[("horovod", "Horovod"), ("torchrun", "torchrun"), ("command", "plain command")],
+                        max_length=10,
+                    ),
+                ),
+                ("elastic", models.BooleanField(default=False)),
+                ("entry", models.CharField(max_length=255)),
+                ("arguments", models.JSONField(default=list)),
+                ("env_vars", models.JSONField(default=dict)),
+                ("min_gpus", models.PositiveSmallIntegerField(default=1)),
+                ("max_gpus", models.PositiveSmallIntegerField(default=1)),
+                ("time_limit_seconds", models.PositiveIntegerField()),
+                ("retries", models.PositiveSmallIntegerField(default=0)),
+                ("priority", models.SmallIntegerField(default=0)),
+                (
+                    "intent",
+                    models.CharField(
+                        choices=[("run", "run"), ("hold", "hold"), ("cancel", "cancel")], default="run", max_length=6
+                    ),
+                ),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("QUEUED", "queued"),
+                            ("RUNNING", "running"),
+                            ("HELD", "held"),
+                            ("SUCCEEDED", "succeeded"),
+                            ("FAILED", "failed"),
+                            ("CANCELLED", "cancelled"),
+                        ],
+                        default="QUEUED",
+                        max_length=10,
+                    ),
+                ),
+                ("started_at", models.DateTimeField(blank=True, null=True)),
+                ("finished_at", models.DateTimeField(blank=True, null=True)),
+                ("waiting_reason", models.TextField(blank=True)),
+                ("queue_position", models.PositiveIntegerField(blank=True, null=True)),
+                (
+                    "code",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="jobs", to="projects.codeversion"
+                    ),
+                ),
+                (
+                    "copied_from",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="copies",
+                        to="jobs.job",
+                    ),
+                ),
+                (
+                    "environment",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="jobs", to="cluster.environment"
+                    ),
+                ),
+                (
+                    "project",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="jobs", to="projects.project"
+                    ),
+                ),
+                (
+                    "submitted_by",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="jobs", to=settings.AUTH_USER_MODEL
+                    ),
+                ),
             ],
             options={
-                'ordering': ['-id'],
+                "ordering": ["-id"],
             },
         ),
         migrations.CreateModel(
-            name='IdempotencyKey',
+            name="IdempotencyKey",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('key', models.CharField(max_length=100)),
-                ('body_sha256', models.CharField(max_length=64)),
-                ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
-                ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('job', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='jobs.job')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("key", models.CharField(max_length=100)),
+                ("body_sha256", models.CharField(max_length=64)),
+                ("created_at", models.DateTimeField(default=django.utils.timezone.now)),
+                (
+                    "user",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="+", to=settings.AUTH_USER_MODEL
+                    ),
+                ),
+                (
+                    "job",
+                    models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name="+", to="jobs.job"),
+                ),
             ],
         ),
         migrations.AddField(
-            model_name='attempt',
-            name='job',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='attempts', to='jobs.job'),
+            model_name="attempt",
+            name="job",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.CASCADE, related_name="attempts", to="jobs.job"
+            ),
         ),
         migrations.CreateModel(
-            name='JobEvent',
+            name="JobEvent",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('seq', models.PositiveIntegerField()),
-                ('at', models.DateTimeField(default=django.utils.timezone.now)),
-                ('kind', models.CharField(max_length=30)),
-                ('text', models.CharField(max_length=300)),
-                ('data', models.JSONField(default=dict)),
-                ('actor', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
-                ('job', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='events', to='jobs.job')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("seq", models.PositiveIntegerField()),
+                ("at", models.DateTimeField(default=django.utils.timezone.now)),
+                ("kind", models.CharField(max_length=30)),
+                ("text", models.CharField(max_length=300)),
+                ("data", models.JSONField(default=dict)),
+                (
+                    "actor",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "job",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="events", to="jobs.job"
+                    ),
+                ),
             ],
             options={
-                'ordering': ['job', 'seq'],
+                "ordering": ["job", "seq"],
             },
         ),
         migrations.CreateModel(
-            name='LogStream',
+            name="LogStream",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=20)),
-                ('label', models.CharField(blank=True, max_length=40)),
-                ('size', models.PositiveBigIntegerField(default=0)),
-                ('marks', models.PositiveIntegerField(default=0)),
-                ('closed', models.BooleanField(default=False)),
-                ('container', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='streams', to='jobs.container')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("name", models.CharField(max_length=20)),
+                ("label", models.CharField(blank=True, max_length=40)),
+                ("size", models.PositiveBigIntegerField(default=0)),
+                ("marks", models.PositiveIntegerField(default=0)),
+                ("closed", models.BooleanField(default=False)),
+                (
+                    "container",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="streams", to="jobs.container"
+                    ),
+                ),
             ],
             options={
-                'ordering': ['container', 'name'],
+                "ordering": ["container", "name"],
             },
         ),
         migrations.CreateModel(
-            name='Output',
+            name="Output",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('path', models.CharField(max_length=500)),
-                ('size', models.PositiveBigIntegerField()),
-                ('sha256', models.CharField(max_length=64)),
-                ('stored_at', models.DateTimeField(default=django.utils.timezone.now)),
-                ('attempt', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='outputs', to='jobs.attempt')),
-                ('job', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='outputs', to='jobs.job')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("path", models.CharField(max_length=500)),
+                ("size", models.PositiveBigIntegerField()),
+                ("sha256", models.CharField(max_length=64)),
+                ("stored_at", models.DateTimeField(default=django.utils.timezone.now)),
+                (
+                    "attempt",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="outputs", to="jobs.attempt"
+                    ),
+                ),
+                (
+                    "job",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="outputs", to="jobs.job"
+                    ),
+                ),
             ],
             options={
-                'ordering': ['path'],
+                "ordering": ["path"],
             },
         ),
         migrations.AddConstraint(
-            model_name='container',
-            constraint=models.UniqueConstraint(fields=('attempt', 'index'), name='container_index_once'),
+            model_name="container",
+            constraint=models.UniqueConstraint(fields=("attempt", "index"), name="container_index_once"),
         ),
         migrations.AddConstraint(
-            model_name='container',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('exited_at__isnull', False), ('state', 'EXITED')), models.Q(models.Q(('state', 'EXITED'), _negated=True), ('exited_at__isnull', True)), _connector='OR'), name='container_exited_at_when_exited'),
+            model_name="container",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("exited_at__isnull", False), ("state", "EXITED")),
+                    models.Q(models.Q(("state", "EXITED"), _negated=True), ("exited_at__isnull", True)),
+                    _connector="OR",
+                ),
+                name="container_exited_at_when_exited",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='allocation',
-            constraint=models.UniqueConstraint(condition=models.Q(('released_at__isnull', True)), fields=('gpu',), name='gpu_in_one_live_allocation', violation_error_message='This GPU is already held by another attempt.'),
+            model_name="allocation",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("released_at__isnull", True)),
+                fields=("gpu",),
+                name="gpu_in_one_live_allocation",
+                violation_error_message="This GPU is already held by another attempt.",
+            ),
         ),
         migrations.AddIndex(
-            model_name='job',
-            index=models.Index(fields=['state', '-id'], name='job_state'),
+            model_name="job",
+            index=models.Index(fields=["state", "-id"], name="job_state"),
         ),
         migrations.AddIndex(
-            model_name='job',
-            index=models.Index(fields=['project', '-id'], name='job_project'),
+            model_name="job",
+            index=models.Index(fields=["project", "-id"], name="job_project"),
         ),
         migrations.AddIndex(
-            model_name='job',
-            index=models.Index(fields=['submitted_by', '-id'], name='job_submitter'),
+            model_name="job",
+            index=models.Index(fields=["submitted_by", "-id"], name="job_submitter"),
         ),
         migrations.AddConstraint(
-            model_name='job',
-            constraint=models.CheckConstraint(condition=models.Q(('max_gpus__gte', models.F('min_gpus')), ('min_gpus__gte', 1)), name='job_gpus_from_min_to_max'),
+            model_name="job",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("max_gpus__gte", models.F("min_gpus")), ("min_gpus__gte", 1)),
+                name="job_gpus_from_min_to_max",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='job',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('finished_at__isnull', False), ('state__in', ('SUCCEEDED', 'FAILED', 'CANCELLED'))), models.Q(models.Q(('state__in', ('SUCCEEDED', 'FAILED', 'CANCELLED')), _negated=True), ('finished_at__isnull', True)), _connector='OR'), name='job_finished_at_when_finished'),
+            model_name="job",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("finished_at__isnull", False), ("state__in", ("SUCCEEDED", "FAILED", "CANCELLED"))),
+                    models.Q(
+                        models.Q(("state__in", ("SUCCEEDED", "FAILED", "CANCELLED")), _negated=True),
+                        ("finished_at__isnull", True),
+                    ),
+                    _connector="OR",
+                ),
+                name="job_finished_at_when_finished",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='idempotencykey',
-            constraint=models.UniqueConstraint(fields=('user', 'key'), name='idempotency_key_once'),
+            model_name="idempotencykey",
+            constraint=models.UniqueConstraint(fields=("user", "key"), name="idempotency_key_once"),
         ),
         migrations.AddConstraint(
-            model_name='attempt',
-            constraint=models.UniqueConstraint(fields=('job', 'number'), name='attempt_number_once'),
+            model_name="attempt",
+            constraint=models.UniqueConstraint(fields=("job", "number"), name="attempt_number_once"),
         ),
         migrations.AddConstraint(
-            model_name='attempt',
-            constraint=models.UniqueConstraint(condition=models.Q(('ended_at__isnull', True)), fields=('job',), name='one_live_attempt_per_job'),
+            model_name="attempt",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("ended_at__isnull", True)), fields=("job",), name="one_live_attempt_per_job"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='attempt',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('ended_at__isnull', True), ('outcome', '')), models.Q(('ended_at__isnull', False), models.Q(('outcome', ''), _negated=True)), _connector='OR'), name='attempt_outcome_when_ended'),
+            model_name="attempt",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("ended_at__isnull", True), ("outcome", "")),
+                    models.Q(("ended_at__isnull", False), models.Q(("outcome", ""), _negated=True)),
+                    _connector="OR",
+                ),
+                name="attempt_outcome_when_ended",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='attempt',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('stop_reason', ''), ('wanted', 'run')), models.Q(('wanted', 'stop'), models.Q(('stop_reason', ''), _negated=True)), _connector='OR'), name='attempt_stop_has_reason'),
+            model_name="attempt",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("stop_reason", ""), ("wanted", "run")),
+                    models.Q(("wanted", "stop"), models.Q(("stop_reason", ""), _negated=True)),
+                    _connector="OR",
+                ),
+                name="attempt_stop_has_reason",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='jobevent',
-            constraint=models.UniqueConstraint(fields=('job', 'seq'), name='job_event_seq_once'),
+            model_name="jobevent",
+            constraint=models.UniqueConstraint(fields=("job", "seq"), name="job_event_seq_once"),
         ),
         migrations.AddConstraint(
-            model_name='logstream',
-            constraint=models.UniqueConstraint(fields=('container', 'name'), name='log_stream_once'),
+            model_name="logstream",
+            constraint=models.UniqueConstraint(fields=("container", "name"), name="log_stream_once"),
         ),
         migrations.AddConstraint(
-            model_name='output',
-            constraint=models.UniqueConstraint(fields=('job', 'path'), name='output_path_once_per_job'),
+            model_name="output",
+            constraint=models.UniqueConstraint(fields=("job", "path"), name="output_path_once_per_job"),
         ),
     ]

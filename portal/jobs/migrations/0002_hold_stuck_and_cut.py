@@ -4,30 +4,68 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('jobs', '0001_initial'),
+        ("jobs", "0001_initial"),
     ]
 
     operations = [
         migrations.AddField(
-            model_name='logstream',
-            name='cut',
+            model_name="logstream",
+            name="cut",
             field=models.BooleanField(default=False),
         ),
         migrations.AlterField(
-            model_name='attempt',
-            name='outcome',
-            field=models.CharField(blank=True, choices=[('succeeded', 'succeeded'), ('failed', 'failed'), ('preempted', 'preempted'), ('cancelled', 'cancelled'), ('timed_out', 'timed out'), ('lost', 'lost'), ('error', 'error'), ('held', 'put on hold')], max_length=10),
+            model_name="attempt",
+            name="outcome",
+            field=models.CharField(
+                blank=True,
+                choices=[
+                    ("succeeded", "succeeded"),
+                    ("failed", "failed"),
+                    ("preempted", "preempted"),
+                    ("cancelled", "cancelled"),
+                    ("timed_out", "timed out"),
+                    ("lost", "lost"),
+                    ("error", "error"),
+                    ("held", "put on hold"),
+                ],
+                max_length=10,
+            ),
         ),
         migrations.AlterField(
-            model_name='attempt',
-            name='stop_reason',
-            field=models.CharField(blank=True, choices=[('preempted', 'the scheduler takes the GPUs back'), ('cancelled', 'cancelled'), ('timed_out', 'time limit reached'), ('drained', 'its node is being drained'), ('peer_lost', 'another part of it was lost'), ('done', 'its work is done'), ('held', 'put on hold'), ('stuck', 'it did not get on in time')], max_length=12),
+            model_name="attempt",
+            name="stop_reason",
+            field=models.CharField(
+                blank=True,
+                choices=[
+                    ("preempted", "the scheduler takes the GPUs back"),
+                    ("cancelled", "cancelled"),
+                    ("timed_out", "time limit reached"),
+                    ("drained", "its node is being drained"),
+                    ("peer_lost", "another part of it was lost"),
+                    ("done", "its work is done"),
+                    ("held", "put on hold"),
+                    ("stuck", "it did not get on in time"),
+                ],
+                max_length=12,
+            ),
         ),
         migrations.AlterField(
-            model_name='container',
-            name='stop_reason',
-            field=models.CharField(blank=True, choices=[('preempted', 'the scheduler takes the GPUs back'), ('cancelled', 'cancelled'), ('timed_out', 'time limit reached'), ('drained', 'its node is being drained'), ('peer_lost', 'another part of it was lost'), ('done', 'its work is done'), ('held', 'put on hold'), ('stuck', 'it did not get on in time')], max_length=12),
+            model_name="container",
+            name="stop_reason",
+            field=models.CharField(
+                blank=True,
+                choices=[
+                    ("preempted", "the scheduler takes the GPUs back"),
+                    ("cancelled", "cancelled"),
+                    ("timed_out", "time limit reached"),
+                    ("drained", "its node is being drained"),
+                    ("peer_lost", "another part of it was lost"),
+                    ("done", "its work is done"),
+                    ("held", "put on hold"),
+                    ("stuck", "it did not get on in time"),
+                ],
+                max_length=12,
+            ),
         ),
     ]

@@ -6,66 +6,71 @@ import django.db.models.deletion
 from django.conf import settings
 from django.db import migrations, models
 
-guards = importlib.import_module('portal.jobs.migrations.0003_guards')
+guards = importlib.import_module("portal.jobs.migrations.0003_guards")
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('auth', '0012_alter_user_first_name_max_length'),
-        ('cluster', '0002_cordon_and_join_once'),
-        ('jobs', '0003_guards'),
-        ('projects', '0001_initial'),
+        ("auth", "0012_alter_user_first_name_max_length"),
+        ("cluster", "0002_cordon_and_join_once"),
+        ("jobs", "0003_guards"),
+        ("projects", "0001_initial"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
     operations = [
         migrations.AddField(
-            model_name='attempt',
-            name='counted_seconds',
+            model_name="attempt",
+            name="counted_seconds",
             field=models.PositiveIntegerField(default=0),
         ),
         migrations.AddField(
-            model_name='job',
-            name='deadline',
+            model_name="job",
+            name="deadline",
             field=models.DateTimeField(blank=True, null=True),
         ),
         migrations.AddField(
-            model_name='job',
-            name='group',
-            field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to='auth.group'),
+            model_name="job",
+            name="group",
+            field=models.ForeignKey(
+                blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name="+", to="auth.group"
+            ),
         ),
         migrations.AddField(
-            model_name='job',
-            name='opportunistic',
+            model_name="job",
+            name="opportunistic",
             field=models.BooleanField(default=False),
         ),
         migrations.AddField(
-            model_name='job',
-            name='resumable',
+            model_name="job",
+            name="resumable",
             field=models.BooleanField(default=False),
         ),
         migrations.AddField(
-            model_name='job',
-            name='tier',
-            field=models.CharField(choices=[('premium', 'premium'), ('standard', 'standard'), ('basic', 'basic')], default='standard', max_length=8),
+            model_name="job",
+            name="tier",
+            field=models.CharField(
+                choices=[("premium", "premium"), ("standard", "standard"), ("basic", "basic")],
+                default="standard",
+                max_length=8,
+            ),
         ),
         migrations.AddField(
-            model_name='logstream',
-            name='first_at',
+            model_name="logstream",
+            name="first_at",
             field=models.DateTimeField(blank=True, null=True),
         ),
         migrations.AddIndex(
-            model_name='allocation',
-            index=models.Index(fields=['released_at'], name='allocation_released'),
+            model_name="allocation",
+            index=models.Index(fields=["released_at"], name="allocation_released"),
         ),
         migrations.AddIndex(
-            model_name='job',
-            index=models.Index(fields=['finished_at'], name='job_finished'),
+            model_name="job",
+            index=models.Index(fields=["finished_at"], name="job_finished"),
         ),
         migrations.AddIndex(
-            model_name='logstream',
-            index=models.Index(fields=['first_at'], name='log_stream_first'),
+            model_name="logstream",
+            index=models.Index(fields=["first_at"], name="log_stream_first"),
         ),
         # SQLite has rebuilt the tables and lost their triggers.
         migrations.RunPython(guards.guard, guards.unguard),

@@ -4,24 +4,25 @@ import importlib
 
 from django.db import migrations, models
 
-guards = importlib.import_module('portal.jobs.migrations.0003_guards')
+guards = importlib.import_module("portal.jobs.migrations.0003_guards")
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('jobs', '0004_goals_and_history'),
+        ("jobs", "0004_goals_and_history"),
     ]
 
     operations = [
         migrations.AddField(
-            model_name='attempt',
-            name='ring',
+            model_name="attempt",
+            name="ring",
             field=models.PositiveIntegerField(blank=True, null=True),
         ),
         migrations.AddConstraint(
-            model_name='attempt',
-            constraint=models.UniqueConstraint(condition=models.Q(('ended_at__isnull', True)), fields=('ring',), name='one_live_attempt_per_ring'),
+            model_name="attempt",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("ended_at__isnull", True)), fields=("ring",), name="one_live_attempt_per_ring"
+            ),
         ),
         # SQLite has rebuilt the table and lost its triggers.
         migrations.RunPython(guards.guard, guards.unguard),

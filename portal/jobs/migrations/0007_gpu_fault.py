@@ -4,20 +4,47 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('jobs', '0006_checkpoint_set'),
+        ("jobs", "0006_checkpoint_set"),
     ]
 
     operations = [
         migrations.AlterField(
-            model_name='attempt',
-            name='stop_reason',
-            field=models.CharField(blank=True, choices=[('preempted', 'the scheduler takes the GPUs back'), ('cancelled', 'cancelled'), ('timed_out', 'time limit reached'), ('drained', 'its node is being drained'), ('peer_lost', 'another part of it was lost'), ('done', 'its work is done'), ('held', 'put on hold'), ('stuck', 'it did not get on in time'), ('gpu_fault', 'a GPU of it has failed')], max_length=12),
+            model_name="attempt",
+            name="stop_reason",
+            field=models.CharField(
+                blank=True,
+                choices=[
+                    ("preempted", "the scheduler takes the GPUs back"),
+                    ("cancelled", "cancelled"),
+                    ("timed_out", "time limit reached"),
+                    ("drained", "its node is being drained"),
+                    ("peer_lost", "another part of it was lost"),
+                    ("done", "its work is done"),
+                    ("held", "put on hold"),
+                    ("stuck", "it did not get on in time"),
+                    ("gpu_fault", "a GPU of it has failed"),
+                ],
+                max_length=12,
+            ),
         ),
         migrations.AlterField(
-            model_name='container',
-            name='stop_reason',
-            field=models.CharField(blank=True, choices=[('preempted', 'the scheduler takes the GPUs back'), ('cancelled', 'cancelled'), ('timed_out', 'time limit reached'), ('drained', 'its node is being drained'), ('peer_lost', 'another part of it was lost'), ('done', 'its work is done'), ('held', 'put on hold'), ('stuck', 'it did not get on in time'), ('gpu_fault', 'a GPU of it has failed')], max_length=12),
+            model_name="container",
+            name="stop_reason",
+            field=models.CharField(
+                blank=True,
+                choices=[
+                    ("preempted", "the scheduler takes the GPUs back"),
+                    ("cancelled", "cancelled"),
+                    ("timed_out", "time limit reached"),
+                    ("drained", "its node is being drained"),
+                    ("peer_lost", "another part of it was lost"),
+                    ("done", "its work is done"),
+                    ("held", "put on hold"),
+                    ("stuck", "it did not get on in time"),
+                    ("gpu_fault", "a GPU of it has failed"),
+                ],
+                max_length=12,
+            ),
         ),
     ]

@@ -5,42 +5,51 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('jobs', '0008_room_for_updates'),
+        ("jobs", "0008_room_for_updates"),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='Progress',
+            name="Progress",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('at', models.DateTimeField()),
-                ('step', models.PositiveBigIntegerField()),
-                ('epoch', models.PositiveIntegerField()),
-                ('done', models.FloatField(null=True)),
-                ('batch', models.PositiveBigIntegerField()),
-                ('ranks', models.PositiveIntegerField()),
-                ('step_seconds', models.FloatField(null=True)),
-                ('loss', models.FloatField(null=True)),
-                ('per_rank', models.JSONField(default=dict)),
-                ('points', models.PositiveIntegerField(default=0)),
-                ('attempt', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name='progress', to='jobs.attempt')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("at", models.DateTimeField()),
+                ("step", models.PositiveBigIntegerField()),
+                ("epoch", models.PositiveIntegerField()),
+                ("done", models.FloatField(null=True)),
+                ("batch", models.PositiveBigIntegerField()),
+                ("ranks", models.PositiveIntegerField()),
+                ("step_seconds", models.FloatField(null=True)),
+                ("loss", models.FloatField(null=True)),
+                ("per_rank", models.JSONField(default=dict)),
+                ("points", models.PositiveIntegerField(default=0)),
+                (
+                    "attempt",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="progress", to="jobs.attempt"
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='MetricPoint',
+            name="MetricPoint",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=100)),
-                ('step', models.PositiveBigIntegerField()),
-                ('at', models.DateTimeField()),
-                ('value', models.FloatField()),
-                ('attempt', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='points', to='jobs.attempt')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("name", models.CharField(max_length=100)),
+                ("step", models.PositiveBigIntegerField()),
+                ("at", models.DateTimeField()),
+                ("value", models.FloatField()),
+                (
+                    "attempt",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="points", to="jobs.attempt"
+                    ),
+                ),
             ],
             options={
-                'ordering': ['pk'],
-                'indexes': [models.Index(fields=['attempt', 'name', 'step'], name='metric_point_of_a_curve')],
+                "ordering": ["pk"],
+                "indexes": [models.Index(fields=["attempt", "name", "step"], name="metric_point_of_a_curve")],
             },
         ),
     ]

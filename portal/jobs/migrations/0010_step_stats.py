@@ -5,33 +5,39 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('jobs', '0009_metrics'),
+        ("jobs", "0009_metrics"),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='StepStat',
+            name="StepStat",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('kind', models.CharField(max_length=200)),
-                ('nodes', models.PositiveIntegerField()),
-                ('gpus', models.PositiveIntegerField()),
-                ('batch', models.PositiveBigIntegerField()),
-                ('reports', models.PositiveIntegerField(default=0)),
-                ('seconds', models.FloatField(default=0)),
-                ('waiting_seconds', models.FloatField(null=True)),
-                ('asked_batch', models.PositiveBigIntegerField(default=0)),
-                ('most_batch', models.PositiveBigIntegerField(default=0)),
-                ('noise_sqr', models.FloatField(null=True)),
-                ('noise_var', models.FloatField(null=True)),
-                ('at', models.DateTimeField()),
-                ('attempt', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='step_stats', to='jobs.attempt')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("kind", models.CharField(max_length=200)),
+                ("nodes", models.PositiveIntegerField()),
+                ("gpus", models.PositiveIntegerField()),
+                ("batch", models.PositiveBigIntegerField()),
+                ("reports", models.PositiveIntegerField(default=0)),
+                ("seconds", models.FloatField(default=0)),
+                ("waiting_seconds", models.FloatField(null=True)),
+                ("asked_batch", models.PositiveBigIntegerField(default=0)),
+                ("most_batch", models.PositiveBigIntegerField(default=0)),
+                ("noise_sqr", models.FloatField(null=True)),
+                ("noise_var", models.FloatField(null=True)),
+                ("at", models.DateTimeField()),
+                (
+                    "attempt",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="step_stats", to="jobs.attempt"
+                    ),
+                ),
             ],
             options={
-                'indexes': [models.Index(fields=['at'], name='step_stat_at')],
-                'constraints': [models.UniqueConstraint(fields=('attempt', 'kind', 'nodes', 'gpus', 'batch'), name='step_stat_once')],
+                "indexes": [models.Index(fields=["at"], name="step_stat_at")],
+                "constraints": [
+                    models.UniqueConstraint(fields=("attempt", "kind", "nodes", "gpus", "batch"), name="step_stat_once")
+                ],
             },
         ),
     ]

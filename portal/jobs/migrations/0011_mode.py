@@ -4,20 +4,31 @@ import importlib
 
 from django.db import migrations, models
 
-guards = importlib.import_module('portal.jobs.migrations.0003_guards')
+guards = importlib.import_module("portal.jobs.migrations.0003_guards")
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('jobs', '0010_step_stats'),
+        ("jobs", "0010_step_stats"),
     ]
 
     operations = [
         migrations.AddField(
-            model_name='job',
-            name='mode',
-            field=models.CharField(blank=True, choices=[('bsp', 'all together'), ('bsp_balanced', 'all together, faster ranks with more samples'), ('ksync', 'from the first gradients, k-sync'), ('adaptive_ksync', 'from the first gradients, as many as pay: adaptive k-sync'), ('kasync', 'from any gradients, k-async'), ('adaptive_kasync', 'from any gradients, adaptive k-async'), ('asp', 'each rank for itself, asynchronous')], max_length=16),
+            model_name="job",
+            name="mode",
+            field=models.CharField(
+                blank=True,
+                choices=[
+                    ("bsp", "all together"),
+                    ("bsp_balanced", "all together, faster ranks with more samples"),
+                    ("ksync", "from the first gradients, k-sync"),
+                    ("adaptive_ksync", "from the first gradients, as many as pay: adaptive k-sync"),
+                    ("kasync", "from any gradients, k-async"),
+                    ("adaptive_kasync", "from any gradients, adaptive k-async"),
+                    ("asp", "each rank for itself, asynchronous"),
+                ],
+                max_length=16,
+            ),
         ),
         # SQLite has rebuilt the table and lost its triggers.
         migrations.RunPython(guards.guard, guards.unguard),

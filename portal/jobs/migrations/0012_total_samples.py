@@ -4,15 +4,14 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('jobs', '0011_mode'),
+        ("jobs", "0011_mode"),
     ]
 
     operations = [
         migrations.AddField(
-            model_name='progress',
-            name='total',
+            model_name="progress",
+            name="total",
             field=models.PositiveBigIntegerField(null=True),
         ),
     ]

@@ -25,9 +25,7 @@ def uid_of(number: int, submitted_at: datetime) -> uuid.UUID:
 def give(apps: StateApps, editor: BaseDatabaseSchemaEditor) -> None:
     model, last = apps.get_model("jobs", "Job"), 0
     column, connection = model._meta.get_field("uid"), editor.connection
-    while rows := list(
-        model.objects.filter(pk__gt=last).order_by("pk").values_list("pk", "submitted_at")[:AT_ONCE]
-    ):
+    while rows := list(model.objects.filter(pk__gt=last).order_by("pk").values_list("pk", "submitted_at")[:AT_ONCE]):
         with connection.cursor() as cursor:
             cursor.executemany(
                 "UPDATE jobs_job SET uid = %s WHERE id = %s",

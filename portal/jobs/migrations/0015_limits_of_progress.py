@@ -22,7 +22,9 @@ class Migration(migrations.Migration):
     dependencies = [("jobs", "0014_job_uid_required")]
 
     operations = [
-        migrations.AddField("job", "restarts_without_progress", models.PositiveSmallIntegerField(blank=True, null=True)),
+        migrations.AddField(
+            "job", "restarts_without_progress", models.PositiveSmallIntegerField(blank=True, null=True)
+        ),
         migrations.AddField("job", "silent_rank_minutes", models.PositiveSmallIntegerField(blank=True, null=True)),
         migrations.AddField("logstream", "last_at", models.DateTimeField(blank=True, null=True)),
         migrations.AddField("logstream", "longest_gap_seconds", models.FloatField(null=True)),

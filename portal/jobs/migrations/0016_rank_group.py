@@ -13,7 +13,12 @@ class Migration(migrations.Migration):
                 migrations.CreateModel(
                     name="RankGroup",
                     fields=[
-                        ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                        (
+                            "id",
+                            models.BigAutoField(
+                                auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                            ),
+                        ),
                         ("number", models.PositiveIntegerField()),
                         ("at", models.DateTimeField()),
                         ("hosts", models.JSONField(default=list)),

@@ -11,7 +11,7 @@ from django.core.cache import cache
 from django.test import Client
 from django.urls import reverse
 
-from portal.accounts import services, tasks
+from portal.accounts import forms, services, tasks
 from portal.accounts.limits import limits_for, may_use_premium, set_limit
 from portal.accounts.models import ApiToken, AuditEntry, Invite, User
 from tests.laws.people import PASSWORD, make_people
@@ -277,6 +277,7 @@ class TestInvites:
         path = reverse("accounts:invite", args=[token])
         # the form looked before alice had joined
         monkeypatch.setattr(User, "validate_constraints", lambda self, exclude: None)
+        monkeypatch.setattr(forms, "is_name_taken", lambda name: False)
         page = self.join(path, "Alice")
         assert page.status_code == 200 and "just been taken" in page.content.decode()
         assert self.join(path).status_code == 302
