@@ -17,7 +17,6 @@ from django.views.generic import ListView
 
 from portal import stale_forms
 from portal.accounts import services
-from portal.accounts.audit import last_actor
 from portal.accounts.forms import GroupForm, InviteForm, MembersForm
 from portal.accounts.models import AuditEntry, Invite, User
 from portal.accounts.permissions import AdminOnly, admin_required, signed_in
@@ -116,7 +115,7 @@ def group(request: HttpRequest, pk: int) -> HttpResponse:
     if request.method == "POST":
         with transaction.atomic():
             form = MembersForm.of(get_object_or_404(Group.objects.select_for_update(), pk=pk), request.POST)
-            stale = stale_forms.is_stale(form, lambda: last_actor("group.members", f"group {row.name}"))
+            stale = stale_forms.is_stale(form, lambda: services.last_to_set_members(row))
             if form.is_valid():
                 try:
                     services.set_members(signed_in(request), row, form.cleaned_data["names"])

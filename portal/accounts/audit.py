@@ -9,10 +9,12 @@ from django.db import transaction
 from portal.accounts.models import AuditEntry, User
 
 
-def last_actor(action: str, target: str) -> str:
-    """Return the name of the user who carried out an action last, or ""."""
+def last_actor(action: str, target: str, after: Mapping[str, Any]) -> str:
+    """Return the name of the user whose action led to the present values, or "" if something else changed them."""
     entry = AuditEntry.objects.filter(action=action, target=target[:200]).select_related("actor").first()
-    return entry.actor.username if entry is not None and entry.actor is not None else ""
+    if entry is None or entry.actor is None or entry.after != after:
+        return ""
+    return entry.actor.username
 
 
 def audit(

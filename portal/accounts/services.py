@@ -17,7 +17,7 @@ from django.utils import timezone
 from django.utils.encoding import force_bytes
 from django.utils.http import urlsafe_base64_encode
 
-from portal.accounts.audit import audit
+from portal.accounts.audit import audit, last_actor
 from portal.accounts.models import ApiToken, Invite, User, digest, new_session_salt
 from portal.refused import Refused
 
@@ -152,7 +152,7 @@ def set_admin(actor: User, user: User, admin: bool) -> None:
 
 
 def set_active(actor: User, user: User, active: bool) -> int:
-    """End or restore a user's access. Ending it ends all sessions and revokes all API tokens; return their number."""
+    """End or restore a user's access. Both end all sessions and revoke all API tokens; return their number."""
     with transaction.atomic():
         row = _locked_unless_last_admin(user, losing=not active)
         if row.is_active == active:
@@ -162,7 +162,7 @@ def set_active(actor: User, user: User, active: bool) -> int:
         else:
             person_will_be_added.send(sender=User)
         User.objects.filter(pk=row.pk).update(is_active=active, session_salt=new_session_salt())
-        revoked = 0 if active else revoke_tokens(row)
+        revoked = revoke_tokens(row)  # also those that an earlier release left to a user whom it deactivated
         audit(
             actor,
             "user.activate" if active else "user.deactivate",
@@ -245,6 +245,12 @@ def set_members(actor: User, group: Group, users: Iterable[User]) -> None:
         after = sorted(group.user_set.values_list("username", flat=True))
         if before != after:
             audit(actor, "group.members", f"group {group.name}", {"members": before}, {"members": after})
+
+
+def last_to_set_members(group: Group) -> str:
+    """Return the name of the admin who chose the present members, or "" if they came or went otherwise, as by invitation."""
+    members = sorted(group.user_set.values_list("username", flat=True))
+    return last_actor("group.members", f"group {group.name}", {"members": members})
 
 
 # Tokens

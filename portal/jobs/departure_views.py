@@ -36,7 +36,7 @@ class PersonField(forms.CharField):
         if not name:
             return None
         try:
-            return find_person(name, User.objects.filter(is_active=True))
+            return find_person(name, User.objects.filter(pk__in=active_people()))
         except Refused as refusal:
             raise forms.ValidationError(refusal.message) from None
 

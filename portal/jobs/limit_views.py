@@ -60,7 +60,7 @@ def _edit_limit(request: HttpRequest, owner: User | Group, name: str, user_ids: 
     if request.method == "POST":
         with transaction.atomic():
             form = LimitForm.of(limit_of(owner, lock=True), request.POST, unit)
-            stale = stale_forms.is_stale(form, lambda: last_actor("limit.set", audited_name(owner)))
+            stale = stale_forms.is_stale(form, lambda: last_actor("limit.set", audited_name(owner), form.initial))
             if form.is_valid():
                 set_limit(signed_in(request), owner, **form.cleaned_data)
                 messages.success(

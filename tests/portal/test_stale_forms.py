@@ -144,6 +144,17 @@ def test_members_of_a_group_and_who_changed_them(people: dict[str, User]) -> Non
     assert set(group.user_set.all()) == {people["alice"], people["bob"]}
 
 
+def test_no_one_is_named_for_a_change_of_another_kind(people: dict[str, User]) -> None:
+    """A member who joined by an invitation was not put in by the admin who chose the members before."""
+    group = Group.objects.create(name="students")
+    set_members(people["ada"], group, [people["bob"]])
+    client, address = signed_in(people["ada"]), reverse("accounts:group", args=[group.pk])
+    shown = open_form(client, address)
+    people["victor"].groups.add(group)
+    refused = client.post(address, {"names": "alice"} | shown)
+    assert refused.status_code == 409 and "Someone has changed this" in text_of(refused)
+
+
 @pytest.mark.parametrize(
     "owner", [lambda people: people["bob"], lambda people: Group.objects.get_or_create(name="students")[0]]
 )

@@ -148,9 +148,10 @@ def test_a_reservation_ends_only_if_it_was_theirs_alone(ada: User, bob: User, ev
     assert [list(row.users.all()) for row in (both, grouped)] == [[eve], []]
 
 
-@pytest.mark.parametrize("name", ["unknown", "bob", "inactive"])
+@pytest.mark.parametrize("name", ["unknown", "bob", "inactive", EXAMPLES_OWNER])
 def test_a_new_owner_who_cannot_be_one_changes_nothing(ada: User, bob: User, name: str) -> None:
     world.make_user("inactive", is_active=False)
+    User.objects.create_user(EXAMPLES_OWNER)
     project = world.make_project(bob)
     job = world.make_job(project)
     answer = press(ada, bob, **{"cancel_waiting": "on", f"owner_{project.pk}": name})
@@ -195,6 +196,23 @@ def test_activation_states_what_does_not_come_back(ada: User, bob: User) -> None
     assert "do not come back" in page.content.decode()
     token.refresh_from_db()
     assert User.objects.get(pk=bob.pk).is_active and token.revoked_at
+
+
+def test_tokens_of_a_user_whom_an_earlier_release_deactivated_do_not_come_back(ada: User, bob: User) -> None:
+    token = ApiToken.issue(bob, "laptop")[0]
+    User.objects.filter(pk=bob.pk).update(is_active=False)
+    assert set_active(ada, bob, True) == 1
+    token.refresh_from_db()
+    assert token.revoked_at
+
+
+def test_times_of_reservations_have_their_zone(ada: User, bob: User) -> None:
+    node, start = ready_node("node", 1), timezone.now() + HOUR
+    reservations.reserve(ada, name="r", node=node, gpus=1, start=start, end=start + HOUR, users=[bob])
+    client = Client()
+    client.force_login(ada)
+    client.cookies["zone"] = "Asia/Tokyo"
+    assert "JST</time>" in client.get(page_of(bob)).content.decode()
 
 
 def test_an_inactive_owner_does_not_count_and_the_project_can_be_handed_over_later(
