@@ -68,7 +68,9 @@ def _upload(request: HttpRequest, pk: int) -> HttpResponse:
         for note in version.guess.get("notes", []):
             messages.info(request, note)
     else:
-        messages.info(request, f"These files equal version {version.number}, so no new version was made.")
+        lost = " ".join(request.POST.get("note", "").split()) not in ("", version.note)
+        kept = " Its note stays: yours is not stored." if lost else ""
+        messages.info(request, f"These files equal version {version.number}, so no new version was made.{kept}")
     url = reverse("projects:code", args=[project.pk, version.number])
     if not wants_json:
         return redirect(url)

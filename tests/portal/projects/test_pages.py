@@ -272,6 +272,15 @@ def test_a_plain_form_uploads_too_and_shows_the_refusal_in_place(project: Projec
     assert "was removed" in client.get(answer["Location"]).content.decode()
 
 
+def test_an_equal_upload_tells_that_its_note_is_not_stored(project: Project, people: dict[str, User]) -> None:
+    client, address = as_(people["bob"]), reverse("projects:upload", args=[project.pk])
+    for note, lost in (("first  try", False), ("first try", False), ("", False), ("another", True)):
+        file = SimpleUploadedFile("train.py", b"print(7)")
+        page = client.post(address, {"files": file, "note": note}, follow=True).content.decode()
+        assert ("yours is not stored" in page) is lost, note
+    assert [version.note for version in project.code_versions.all()] == ["first try"]
+
+
 def test_an_upload_needs_the_forms_token(project: Project, people: dict[str, User]) -> None:
     client = as_(people["bob"], enforce_csrf_checks=True)
     assert send(client, project, ("a.py", b"1")).status_code == 403
