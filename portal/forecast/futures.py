@@ -6,8 +6,8 @@ ones. All else is the simulator's: the same policy, the same checks, the same ru
 submitted later are not included.
 
 For a job of which no similar one has run, no distribution is known either. Two further futures take the extremes: all such
-jobs end at once, or only at their time limits. Where the start of a job depends on that, these two bound it, and the draws
-are not used.
+jobs end at once, or only at their time limits. Where the start of a job depends on that, these two bound it, wider where the
+draws of the other lengths go beyond.
 """
 
 import math
@@ -56,12 +56,15 @@ class Futures:
     """The earliest and the latest start of the jobs whose start depends on unknown lengths."""
 
     def range_of(self, job: JobId) -> tuple[float, float]:
-        """Return the range within which the job starts in 80 % of the futures, or else its bounds."""
-        if job in self.bounds:
-            return self.bounds[job]
+        """Return the range within which the job starts in 80 % of the futures, or within its bounds.
+
+        The bounds are those of typical lengths of the other jobs, which the draws vary: the range has both.
+        """
         starts = self.starts[job]
         last = len(starts) - 1
-        return starts[math.floor(LOW * last)], starts[math.ceil(HIGH * last)]
+        low, high = starts[math.floor(LOW * last)], starts[math.ceil(HIGH * last)]
+        least, most = self.bounds.get(job, (low, high))
+        return min(low, least), max(high, most)
 
 
 def simulate_futures(

@@ -117,6 +117,14 @@ class TestUnknownLengths:
         low, high = found.range_of("3")
         assert low - NOW > 1800 and high - NOW < 7200
 
+    def test_a_known_job_that_takes_longer_than_usual_is_expected_too(self) -> None:
+        # a: [1 1 1 1] [2 2 2 2] [3 3 3 3]   job 2 may take several times its usual two hours
+        known = waiting("2", 4, ago=80, work=Estimate(7200 * 4**0.9, error=3.0), longest_seconds=1e6)
+        found = simulate_futures(Fifo(), world(unknown("1", 4), known, waiting("3", 4)), ["3"])
+        low, high = found.range_of("3")
+        assert found.bounds["3"][1] - NOW < LIMIT + 3 * 3600 and low <= found.bounds["3"][0]
+        assert sum(at <= high for at in found.starts["3"]) >= 0.9 * found.draws
+
     def test_beyond_the_horizon_the_latest_start_stays_open(self) -> None:
         found = self.bounds(world(unknown("1", 4), waiting("2", 4)), "2", horizon=3600)
         assert found["2"][0] <= 60 and found["2"][1] == math.inf
