@@ -1,6 +1,9 @@
 // Keeps what is typed in the longer forms (form[data-draft]) until it is stored, and restores it when the form is opened
 // again: after a session that ended, an expired token or an error. The drafts are those of one tab and one user, and go
 // with the tab, a successful submit or signing out. Hidden fields, files, passwords and what looks like one are not kept.
+//
+// The one hidden field that is kept has the stored values that the form showed when it was typed into (portal/stale_forms.py):
+// when others have changed them since, the server says so once the restored form is submitted.
 
 const user = document.body.dataset.user;
 const prefix = `draft:${user}:`;
@@ -46,7 +49,10 @@ const keyOf = (form) => {
   return prefix + pathname + search;
 };
 
-/** A draft: the values of the fields that were changed, and whether some text was omitted. */
+/** The hidden input with the stored values that a form shows, if it edits any. */
+const shownOf = (form) => form.querySelector("input[type=hidden][name=shown_values]");
+
+/** A draft: the values of the fields that were changed, the stored values then shown, and whether some text was omitted. */
 const read = (key) => JSON.parse(sessionStorage.getItem(key) ?? '{"values": {}, "omitted": false}');
 
 function save(form) {
@@ -62,12 +68,18 @@ function save(form) {
     if (kept === "" && value !== "") delete values[name];
     else values[name] = kept;
   }
-  if (Object.keys(values).length || omitted) sessionStorage.setItem(key, JSON.stringify({ values, omitted }));
+  const shown = shownOf(form)?.value;
+  if (Object.keys(values).length || omitted) sessionStorage.setItem(key, JSON.stringify({ values, omitted, shown }));
 }
 
-function restore(form) {
+/** Restores the draft of a form. `sent` is the draft to whose submit this page is the answer: its stored values are the newest. */
+function restore(form, sent) {
   const key = keyOf(form);
-  const { values, omitted } = read(key);
+  const draft = read(key);
+  const { values, omitted } = draft;
+  const input = shownOf(form);
+  const fresh = input?.value;
+  if (key === sent && sessionStorage.getItem(key)) sessionStorage.setItem(key, JSON.stringify({ ...draft, shown: fresh }));
   const restored = [];
   for (const field of fields(form)) {
     const value = values[nameOf(field)];
@@ -81,7 +93,8 @@ function restore(form) {
     if (folded) folded.open = true;
   }
   if (!restored.length) return;
-  showNotice(form, key, omitted);
+  if (input && draft.shown && key !== sent) input.value = draft.shown;
+  showNotice(form, key, omitted, fresh);
   addEventListener("load", () => announce(restored), { once: true });
 }
 
@@ -90,7 +103,7 @@ function announce(changed) {
   for (const field of changed) field.dispatchEvent(new Event("change", { bubbles: true }));
 }
 
-function showNotice(form, key, omitted) {
+function showNotice(form, key, omitted, fresh) {
   const notice = document.createElement("div");
   notice.className = "notice";
   notice.setAttribute("role", "status");
@@ -106,6 +119,7 @@ function showNotice(form, key, omitted) {
     const changed = fields(form).filter(isChanged);
     sessionStorage.removeItem(key);
     form.reset();
+    if (shownOf(form)) shownOf(form).value = fresh;
     announce(changed);
     notice.remove();
   });
@@ -113,13 +127,16 @@ function showNotice(form, key, omitted) {
   form.prepend(notice);
 }
 
-/** Forgets the draft that was sent, if this page shows that it was stored. */
+/** Forgets the draft that was sent, if this page shows that it was stored; returns it if this page refuses it. */
 function settle() {
   const sent = sessionStorage.getItem(SENT);
   sessionStorage.removeItem(SENT);
   const [visit] = performance.getEntriesByType("navigation");
   const refused = visit?.responseStatus ? visit.responseStatus >= 400 : document.querySelector(".notice.error, [data-error-page]") !== null;
-  if (sent?.startsWith(prefix) && visit?.type === "navigate" && !refused) sessionStorage.removeItem(sent);
+  if (!sent?.startsWith(prefix) || visit?.type !== "navigate") return null;
+  if (refused) return sent;
+  sessionStorage.removeItem(sent);
+  return null;
 }
 
 function forgetAll() {
@@ -127,9 +144,9 @@ function forgetAll() {
 }
 
 function start() {
-  settle();
+  const sent = settle();
   if (!user) return;
-  for (const form of document.querySelectorAll("form[data-draft]")) restore(form);
+  for (const form of document.querySelectorAll("form[data-draft]")) restore(form, sent);
   for (const type of ["input", "change"]) {
     document.addEventListener(type, (event) => {
       if (event.target.form?.matches("form[data-draft]")) save(event.target.form);

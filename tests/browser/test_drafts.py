@@ -1,5 +1,6 @@
 """What is typed in a long form survives the end of the session, an expired token and an error, and no one else sees it."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -177,3 +178,34 @@ def test_a_refused_form_at_the_address_of_a_button_is_found_again(page: Page) ->
     sign_in(page, "alice")
     page.get_by_role("link", name="Back to the page").click()
     expect(page.locator(".share [name=username]")).to_have_value("carol")
+
+
+def test_a_restored_draft_does_not_overwrite_what_was_changed_since(page: Page) -> None:
+    page.fill("[name=description]", "My text")
+    page.goto("/")
+    project = Project.objects.get()
+    services.edit_project(User.objects.get(username="bob"), project, description="Text of Bob")
+    page.goto(address_of_form())
+    expect(page.get_by_text(RESTORED)).to_be_visible()
+    save(page)
+    expect(page.get_by_text("Someone has changed this since you opened it")).to_be_visible()
+    expect(page.locator("[name=description]")).to_have_value("My text")
+    save(page)
+    expect(page).to_have_url(re.compile(rf"/projects/{project.pk}/$"))
+    project.refresh_from_db()
+    assert project.description == "My text"
+
+
+def test_a_discarded_draft_leaves_the_newest_values_to_edit(page: Page) -> None:
+    page.fill("[name=description]", "My text")
+    page.goto("/")
+    project = Project.objects.get()
+    services.edit_project(User.objects.get(username="bob"), project, description="Text of Bob")
+    page.goto(address_of_form())
+    page.get_by_role("button", name="Discard").click()
+    expect(page.locator("[name=description]")).to_have_value("Text of Bob")
+    page.fill("[name=description]", "Text of both")
+    save(page)
+    expect(page).to_have_url(re.compile(rf"/projects/{project.pk}/$"))
+    project.refresh_from_db()
+    assert project.description == "Text of both"
