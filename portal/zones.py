@@ -14,6 +14,8 @@ from zoneinfo import ZoneInfo, available_timezones
 from django import forms
 from django.http import HttpRequest, HttpResponseBase
 from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 
 from portal.errors import is_program
 from portal.middleware import Middleware
@@ -52,13 +54,48 @@ def _known_zones() -> frozenset[str]:
     return frozenset(available_timezones())
 
 
+class TypedTime(str):
+    """What was typed as a time, with the zone that the form named."""
+
+    __slots__ = ("zone",)
+    zone: str
+
+
+class MomentInput(forms.DateTimeInput):
+    """Carries the zone that the form names: the browser may have sent another one since, or none before."""
+
+    def __init__(self) -> None:
+        super().__init__(attrs={"type": "datetime-local"}, format=LOCAL_TIME_FORMAT)
+
+    def value_from_datadict(self, data: Any, files: Any, name: str) -> Any:
+        """Return what was typed, with its zone; a script that sends none means that of its cookie."""
+        value, zone = super().value_from_datadict(data, files, name), data.get(f"{name}_zone")
+        if not isinstance(value, str) or zone not in _known_zones():
+            return value
+        typed = TypedTime(value)
+        typed.zone = zone
+        return typed
+
+    def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
+        hidden = format_html('<input type="hidden" name="{}_zone" value="{}">', name, zone_named_with(value))
+        return super().render(name, value, attrs, renderer) + hidden
+
+
+def zone_named_with(value: object) -> str:
+    return value.zone if isinstance(value, TypedTime) else str(timezone.get_current_timezone())
+
+
 class MomentField(forms.DateTimeField):
     """A time by the reader's clock. The form names the zone beside it."""
 
-    widget = forms.DateTimeInput(attrs={"type": "datetime-local"}, format=LOCAL_TIME_FORMAT)
+    widget = MomentInput
 
     def to_python(self, value: Any) -> datetime | None:
         """Read a time. Raises ValidationError for one that the clocks skip or show twice, and for one far away."""
+        with timezone.override(ZoneInfo(value.zone)) if isinstance(value, TypedTime) else nullcontext():
+            return self._to_python(value)
+
+    def _to_python(self, value: Any) -> datetime | None:
         try:
             moment = super().to_python(value)
         except forms.ValidationError as error:
@@ -73,7 +110,7 @@ class MomentField(forms.DateTimeField):
 
     def get_bound_field(self, form: forms.BaseForm, field_name: str) -> forms.BoundField:
         bound = super().get_bound_field(form, field_name)
-        bound.help_text = f"{self.help_text} Time zone: {timezone.get_current_timezone_name()}.".strip()
+        bound.help_text = f"{self.help_text} Time zone: {zone_named_with(bound.data)}.".strip()
         return bound
 
 

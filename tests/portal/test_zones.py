@@ -192,3 +192,25 @@ def test_exact_times_have_day_hour_and_zone_as_text() -> None:
     assert ">4 Dec 2026, 09:00 CET</time>" in text and 'datetime="2026-12-04T08:00:00+00:00"' in text
     assert "data-when" in text and "data-when" not in ui.exact(moment, relative=False)
     assert "never" in ui.exact(None)
+
+
+def test_a_time_is_read_in_the_zone_that_its_form_named(ada: User, node: Node) -> None:
+    """Not in one that the browser sent since: its first page after an upgrade names the zone of the lab."""
+    client = client_in("", ada)
+    page = client.get(ADDRESS).content.decode()
+    assert 'name="start_zone" value="UTC"' in page
+    client.cookies["zone"] = "Asia/Tokyo"
+    sent = {
+        "name": "course",
+        "node": str(node.pk),
+        "gpus": "1",
+        "start": in_days(3, "09:00"),
+        "end": in_days(4, "09:00"),
+        "users": "ada",
+    }
+    refused = client.post(ADDRESS, sent | {"gpus": "99", "start_zone": "UTC", "end_zone": "UTC"}).content.decode()
+    assert 'name="start_zone" value="UTC"' in refused and "Time zone: UTC." in refused
+    assert "Time zone: Asia/Tokyo." not in refused
+    client.post(ADDRESS, sent | {"start_zone": "UTC", "end_zone": "Mars/Olympus"})
+    row = Reservation.objects.get()
+    assert (row.start.astimezone(UTC).hour, row.end.astimezone(UTC).hour) == (9, 0), "an unknown zone is not used"
