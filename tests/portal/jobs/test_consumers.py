@@ -174,7 +174,9 @@ async def test_the_history_comes_first_and_then_each_line_as_it_is_stored(lab: L
     viewer = Viewer(lab.job, await cookie_of(lab, lab.bob))
     assert await viewer.open()
     await viewer.until("idle")
-    async with asyncio.timeout(60):  # each look of the viewer renews it: Redis forgets it at once if the clock is set forward
+    async with asyncio.timeout(
+        60
+    ):  # each look of the viewer renews it: Redis forgets it at once if the clock is set forward
         while not log_watchers.is_watched(lab.job.pk):
             await asyncio.sleep(0.1)
     assert not log_watchers.is_watched(lab.job.pk + 1)

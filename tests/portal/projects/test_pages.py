@@ -272,7 +272,7 @@ def test_a_plain_form_uploads_too_and_shows_the_refusal_in_place(project: Projec
     assert "was removed" in client.get(answer["Location"]).content.decode()
 
 
-def test_an_equal_upload_tells_that_its_note_is_not_stored(project: Project, people: dict[str, User]) -> None:
+def test_an_equal_upload_shows_that_its_note_is_not_stored(project: Project, people: dict[str, User]) -> None:
     client, address = as_(people["bob"]), reverse("projects:upload", args=[project.pk])
     for note, lost in (("first  try", False), ("first try", False), ("", False), ("another", True)):
         file = SimpleUploadedFile("train.py", b"print(7)")
