@@ -5,7 +5,7 @@ from typing import Any
 
 from django import forms
 from django.conf import settings
-from django.contrib.auth.forms import PasswordChangeForm, SetPasswordForm, UsernameField
+from django.contrib.auth.forms import AuthenticationForm, PasswordChangeForm, SetPasswordForm, UsernameField
 from django.contrib.auth.forms import PasswordResetForm as DjangoPasswordResetForm
 from django.contrib.auth.models import Group
 from django.core.cache import cache
@@ -19,8 +19,27 @@ from portal.form_fields import LinesField
 from portal.names import name_problem
 from portal.refused import Refused
 
+MAX_ADDRESS_CHARACTERS = 254
 RESET_MAIL_INTERVAL_SECONDS = 60
 """Seconds between two reset mails for the same account."""
+
+
+class SignInForm(AuthenticationForm):
+    """A user name in any case, or an e-mail address, with the password."""
+
+    username = UsernameField(
+        label="User name or e-mail address",
+        widget=forms.TextInput(attrs={"autofocus": True, "autocomplete": "username"}),
+    )
+    error_messages = {
+        **AuthenticationForm.error_messages,
+        "invalid_login": "This name or address and this password do not match. Passwords distinguish capital letters.",
+    }
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        # Django takes that of user names, and addresses may be longer
+        self.fields["username"].widget.attrs["maxlength"] = MAX_ADDRESS_CHARACTERS
 
 
 class JoinForm(forms.ModelForm):

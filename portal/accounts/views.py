@@ -26,6 +26,7 @@ from portal.accounts.forms import (
     NewPasswordForm,
     PasswordResetForm,
     ProfileForm,
+    SignInForm,
     TokenForm,
 )
 from portal.accounts.limits import limits_for
@@ -39,6 +40,7 @@ BACKEND = "django.contrib.auth.backends.ModelBackend"
 
 class SignIn(views.LoginView):
     template_name = "accounts/sign_in.html"
+    form_class = SignInForm
     redirect_authenticated_user = True
 
     def post(self, request: HttpRequest, *args: Any, **named: Any) -> HttpResponse:

@@ -35,6 +35,13 @@ def test_signing_in_works_with_any_way_to_type_the_name(client: Client, jose: Us
     assert client.session.get("_auth_user_id") == str(jose.pk)
 
 
+def test_the_sign_in_page_asks_for_either_and_takes_a_long_address(client: Client, jose: User) -> None:
+    page = client.get("/accounts/sign-in/").content.decode()
+    assert "User name or e-mail address" in page and 'maxlength="254"' in page
+    answer = client.post("/accounts/sign-in/", {"username": "josé", "password": "wrong"})
+    assert "this password do not match" in answer.content.decode()
+
+
 @pytest.mark.parametrize("typed", ["JOSÉ", nfd("josé"), "jose.p@example.org"])
 def test_a_taken_name_cannot_join_again(jose: User, typed: str) -> None:
     form = JoinForm({"username": typed, "email": "other@example.org", "password": PASSWORD})
