@@ -13,6 +13,11 @@ from typing import Any
 from .source import Source
 
 MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
+NOT_STARTED = re.compile(
+    r"(?:build|clean|deploy|docker|download|fetch|format|get|install|kill|lint|push|setup|stop|submit|sync|tests?|upload)(?![a-z])"
+)
+"""Beginnings of the names of scripts that do something else than run the program."""
+COMMENT = re.compile(r"^[^\S\n]*#.*", re.M)
 LIKELY_SCRIPTS = ("run_all", "run", "main", "pipeline", "all", "train", "start")
 FOR_ANOTHER_SCHEDULER = re.compile(
     r"^#(?:SBATCH|PBS|BSUB|\$)|\b(?:srun|sbatch|qsub|mpirun|torchrun|horovodrun)\b", re.M
@@ -31,15 +36,22 @@ def is_read(path: str) -> bool:
     return "/" not in path and (path.endswith(".sh") or path in MAKEFILES)
 
 
-def shell_script(texts: Mapping[str, str], python_files: Collection[str]) -> str | None:
-    """Return the script that runs the parts of a program, one after the other: two Python files, or all without Python."""
+def shell_script(texts: Mapping[str, str], python_files: Collection[str], entry: str = "") -> str | None:
+    """Return the script that runs the parts of a program, one after the other: its entry and others, or all without Python."""
     names = {PurePosixPath(path).name for path in python_files}
+
+    def runs_the_program(path: str, text: str) -> bool:
+        named = names & set(PYTHON_NAME.findall(COMMENT.sub("", text)))
+        is_likely = PurePosixPath(path).stem in LIKELY_SCRIPTS or PurePosixPath(entry).name in named
+        return not names or (len(named) > 1 and is_likely)
+
     found = [
         path
         for path, text in sorted(texts.items())
         if path.endswith(".sh")
+        and not NOT_STARTED.match(path)
         and not FOR_ANOTHER_SCHEDULER.search(text)
-        and (not names or len(names & set(PYTHON_NAME.findall(text))) > 1)
+        and runs_the_program(path, text)
     ]
     likely = [f"{stem}.sh" for stem in LIKELY_SCRIPTS if f"{stem}.sh" in found]
     return likely[0] if likely else found[0] if len(found) == 1 else None
@@ -70,6 +82,11 @@ def starts_in_its_folder(entry: Source, running: Sequence[Source], paths: Collec
 
 def _may_be_path(text: str) -> bool:
     return 0 < len(text) <= MAX_PATH_CHARACTERS and not text.startswith("/") and ("." in text or "/" in text)
+
+
+def of_script(path: str) -> str:
+    """Return the command that runs a shell script, whatever its name."""
+    return f"bash {shlex.quote(f'./{path}' if path.startswith('-') else path)}"
 
 
 def in_folder(path: str) -> str:

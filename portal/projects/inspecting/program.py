@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 import sys
 import tarfile
 from collections.abc import Collection, Iterable
@@ -209,9 +208,9 @@ def inspect(tar: IO[bytes]) -> dict[str, Any]:
         "entry": "", "command": "", "candidates": [], "launcher": "command", "elastic": False, "imports": {},
         "requirements": required_packages(texts.get("requirements.txt", "")), "warnings": [],
     }  # fmt: skip
-    script = commands.shell_script(texts, sources)
     if not sources:
-        command = f"bash {shlex.quote(script)}" if script else commands.make_command(texts)
+        script = commands.shell_script(texts, ())
+        command = commands.of_script(script) if script else commands.make_command(texts)
         warnings = list(commands.activations(script, texts[script])) if script else []
         return guess | {"command": command, "warnings": warnings if command else [nothing_to_run(paths)]}
     order = candidates(sources)
@@ -219,8 +218,9 @@ def inspect(tar: IO[bytes]) -> dict[str, Any]:
     running = [sources[path] for path in reachable(order[0], sources)]
     launcher, elastic = launcher_of(running)
     command, warnings = "", warnings_of(Code(running, launcher, elastic))
+    script = commands.shell_script(texts, sources, entry.path)
     if launcher == "command" and script:
-        command = f"bash {shlex.quote(script)}"
+        command = commands.of_script(script)
         warnings = [*commands.activations(script, texts[script]), *warnings][:MAX_WARNINGS]
     elif launcher == "command" and not needs_package(entry) and commands.starts_in_its_folder(entry, running, paths):
         command = commands.in_folder(entry.path)

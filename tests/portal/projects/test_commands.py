@@ -77,6 +77,15 @@ DEEP = {"chapters/four/fit.py": READS, "chapters/four/config.ini": "", "data/rai
         (PARTS | {"one.sh": "python steps/01_read.py\n"}, "python steps/01_read.py"),
         (PARTS | {"old/run_all.sh": STEPS}, "python steps/01_read.py"),
         (PARTS | {"a.sh": STEPS, "b.sh": STEPS}, "python steps/01_read.py"),
+        # nor those that prepare something, or clean up
+        (PARTS | {"download_data.sh": STEPS}, "python steps/01_read.py"),
+        (PARTS | {"test.sh": STEPS}, "python steps/01_read.py"),
+        (PARTS | {"prepare.sh": STEPS, "train.py": "import torch\nif __name__ == '__main__':\n    1"}, "python train.py"),
+        (PARTS | {"run_all.sh": STEPS, "main.py": "import torch\nif __name__ == '__main__':\n    1"}, "bash run_all.sh"),
+        (PARTS | {"run.sh": "# python steps/01_read.py\n  # python steps/02_count.py\n"}, "python steps/01_read.py"),
+        ({"clean.sh": "rm -rf out\n"}, ""),
+        ({"tester.sh": "./tester\n"}, "bash tester.sh"),
+        ({"-x.sh": "true\n"}, "bash ./-x.sh"),
         # Makefiles
         ({"Makefile": "CC := gcc\nrun : ising\n\t./ising\n", "ising.c": ""}, "make run"),
         ({"makefile": "all: a.c\n\tcc a.c\nrun := yes\n", "a.c": ""}, "make"),
@@ -132,7 +141,7 @@ def test_a_version_of_an_earlier_release_has_its_entry_proposed() -> None:
     assert command_for({"entry": "pkg/train.py", "module": "pkg.train", "launcher": "command"}) == "python -m pkg.train"
 
 
-@pytest.mark.parametrize("data", ["0123456789abcdef" * 30_000, "." * 500_000, "a-b." * 120_000, "x" * 500_000])
+@pytest.mark.parametrize("data", ["0123456789abcdef" * 30_000, "." * 500_000, "a-b." * 120_000, "x" * 500_000, "\n" * 500_000, " " * 500_000])
 def test_data_in_a_script_takes_no_time(data: str) -> None:
     began = time.process_time()
     assert proposed({"run.sh": f"python a.py\n: {data}\npython b.py", "a.py": "", "b.py": ""}) == "bash run.sh"
