@@ -93,9 +93,9 @@ def gpu_hardware() -> Explanation:
 @cause
 def no_gpu() -> Explanation:
     return Explanation(
-        "The code asked for a CUDA GPU where there is none",
-        "The job had CPU slots: choose the device by torch.cuda.is_available(), also as map_location for torch.load. On machines with "
-        "GPUs, the environments with PyTorch have the build for them.",
+        "The code asked for a CUDA GPU and found none",
+        "On CPU slots there is none: choose the device by torch.cuda.is_available(), also as map_location for torch.load. If the job had "
+        "a GPU, report the message and the node to an admin: the driver may be too old for the environment.",
     )
 
 

@@ -99,6 +99,14 @@ def test_what_programs_write_of_something_else_is_no_cause(log: str) -> None:
     assert explained(log)["code"] == "exit_code"
 
 
+@pytest.mark.parametrize(
+    "error", ["CUDA driver version is insufficient for CUDA runtime version", "No CUDA GPUs are available"]
+)
+def test_a_gpu_that_cannot_be_used_is_not_called_a_cpu_slot(error: str) -> None:
+    cause = explained(trace("fit.py", "x.cuda()", f"RuntimeError: {error}"))
+    assert cause["code"] == "no_gpu" and "If the job had a GPU" in cause["advice"]
+
+
 @pytest.mark.parametrize("path", ["data/Muller.txt", "other/config.ini"])
 def test_a_folder_is_proposed_only_where_it_helps(path: str) -> None:
     assert " cd " not in explained(not_found(path), ["fit.py", "exp/config.ini"])["advice"]
