@@ -10,6 +10,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
 from django.template.loader import render_to_string
 from django.urls import is_valid_path, reverse
+from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.csrf import requires_csrf_token
 
 from portal.rest import NOT_FOUND, error_response
@@ -68,9 +69,10 @@ def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
 def page_before(request: HttpRequest) -> str:
     """Return the path of the page of this portal from which a request came; the first page if that is not known."""
     page = urlsplit(request.headers.get("Referer", ""))
-    if page.netloc != request.get_host() or not page.path.startswith("/"):
-        return "/"
-    return page.path + (f"?{page.query}" if page.query else "")
+    path = page.path + (f"?{page.query}" if page.query else "")
+    # a path such as //example.org leads elsewhere
+    is_here = page.netloc == request.get_host() and url_has_allowed_host_and_scheme(path, allowed_hosts=None)
+    return path if is_here and path.startswith("/") else "/"
 
 
 def page_above(path: str) -> str:

@@ -117,3 +117,12 @@ def test_programs_get_json(client: Client, address: str) -> None:
     client.post("/accounts/sign-in/", {"username": "alice", "password": PASSWORD})
     response = client.delete("/api/v1/jobs/")
     assert response.status_code == 405 and response.json()["error"]["code"] == "method_not_allowed"
+
+
+@pytest.mark.parametrize("path", ["//evil.example/", "/\\evil.example/", "///evil.example"])
+def test_an_expired_form_leads_to_no_other_site(path: str) -> None:
+    alice = make_user("alice")
+    browser = Client(enforce_csrf_checks=True)
+    browser.force_login(alice)
+    page = browser.post("/projects/new", {"name": "x"}, headers={"referer": f"http://testserver{path}"})
+    assert page.status_code == 403 and "evil" not in page.content.decode()
