@@ -151,7 +151,7 @@ class Translation:
             parts.append(COLAB)
         if "IPython" in names:
             parts.append(IPYTHON)
-        if "display" in names and not any(re.search(r"import .*\bdisplay\b|def display\b", each) for each in sources):
+        if "display" in names:  # also where a cell imports or defines it: an earlier one may use it
             parts.append(DISPLAY)
         if self.shows:
             parts.append(SHOW)

@@ -60,6 +60,8 @@ def run(script: Script, folder: Path) -> str:
         (["if True:\n    %pip install x\nprint('on')"], "on\n"),
         (["display({'a': 1})"], "{'a': 1}\n"),
         (["from IPython.display import display, HTML, clear_output\nclear_output()\ndisplay(1)"], "1\n"),
+        (["display('early')", "from IPython.display import Image, display", "display('late')"], "early\nlate\n"),
+        (["display(1)", "def display(value):\n    print('own', value)", "display(2)"], "1\nown 2\n"),
         (["import IPython\nprint('on')"], "on\n"),
         (["import asyncio\nasync def f(x):\n    return x", "x = await f(1)\nprint(x, await f(await f(2)))"], "1 2\n"),
         (['text = """\n%time is\n!money\n"""\nprint(text)'], "\n%time is\n!money\n\n"),
