@@ -350,6 +350,7 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "SCHEMA_PATH_PREFIX": "/api/v1",
+    "COMPONENT_SPLIT_REQUEST": True,  # so that generated clients neither ask for read-only fields nor send files as text
     "POSTPROCESSING_HOOKS": ["drf_spectacular.hooks.postprocess_schema_enums", "portal.rest.document_refusals"],
     "ENUM_NAME_OVERRIDES": {
         "JobState": "portal.jobs.models.JobState",

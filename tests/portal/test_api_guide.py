@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from drf_spectacular.generators import SchemaGenerator
 
 from portal.jobs.models import Job
 from tests.laws.people import LOG, World, make_world
@@ -59,3 +60,17 @@ def test_every_address_of_the_guide_is_in_the_schema() -> None:
     assert len(addresses) > 12
     for address in addresses:
         assert any(pattern.fullmatch(address) for pattern in known), address
+
+
+def test_generated_clients_can_send_what_the_schema_asks_for() -> None:
+    schema = SchemaGenerator().get_schema(request=None, public=True)
+    components = schema["components"]["schemas"]
+
+    for address, methods in schema["paths"].items():
+        for method in {"post", "put", "patch"} & set(methods):
+            for content in methods[method].get("requestBody", {}).get("content", {}).values():
+                name = content["schema"].get("$ref", "").removeprefix("#/components/schemas/")
+                fields = components[name].get("properties", {}) if name else {}
+                read_only = [field for field, kind in fields.items() if kind.get("readOnly")]
+                assert not read_only, f"{method} {address} asks for {read_only}"
+    assert components["UploadRequest"]["properties"]["file"]["items"]["format"] == "binary"
