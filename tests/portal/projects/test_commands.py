@@ -141,7 +141,9 @@ def test_a_version_of_an_earlier_release_has_its_entry_proposed() -> None:
     assert command_for({"entry": "pkg/train.py", "module": "pkg.train", "launcher": "command"}) == "python -m pkg.train"
 
 
-@pytest.mark.parametrize("data", ["0123456789abcdef" * 30_000, "." * 500_000, "a-b." * 120_000, "x" * 500_000, "\n" * 500_000, " " * 500_000])
+@pytest.mark.parametrize(
+    "data", ["0123456789abcdef" * 30_000, "." * 500_000, "a-b." * 120_000, "x" * 500_000, "\n" * 500_000, " " * 500_000]
+)
 def test_data_in_a_script_takes_no_time(data: str) -> None:
     began = time.process_time()
     assert proposed({"run.sh": f"python a.py\n: {data}\npython b.py", "a.py": "", "b.py": ""}) == "bash run.sh"
