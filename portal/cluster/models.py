@@ -192,7 +192,7 @@ class Reservation(models.Model):
     """GPUs of a node that are reserved for users and groups for some time. Never changed, only ended early."""
 
     name = models.CharField(max_length=80)
-    """The purpose, visible to all users in the calendar: ``Deep learning course``."""
+    """The purpose, visible to all users: ``Deep learning course``."""
     node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="reservations")
     gpus = models.PositiveSmallIntegerField()
     start = models.DateTimeField()
