@@ -72,8 +72,17 @@ function save(form) {
   if (Object.keys(values).length || omitted) sessionStorage.setItem(key, JSON.stringify({ values, omitted, shown }));
 }
 
-/** Restores the draft of a form. `sent` is the draft to whose submit this page is the answer: its stored values are the newest. */
-function restore(form, sent) {
+/** The field in which the user typed before this script ran. */
+function typedBefore() {
+  const field = document.activeElement;
+  return field?.form?.matches("form[data-draft]") && fields(field.form).includes(field) && isChanged(field) ? field : null;
+}
+
+/**
+ * Restores the draft of a form, but for the field `typed`, which is newer. `sent` is the draft to whose submit this page is the
+ * answer: its stored values are the newest.
+ */
+function restore(form, sent, typed) {
   const key = keyOf(form);
   const draft = read(key);
   const { values, omitted } = draft;
@@ -83,7 +92,7 @@ function restore(form, sent) {
   const restored = [];
   for (const field of fields(form)) {
     const value = values[nameOf(field)];
-    if (value === undefined || value === valueOf(field)) continue;
+    if (value === undefined || value === valueOf(field) || field === typed) continue;
     if (omitted && !isToggle(field) && value === withoutSecrets(valueOf(field))) continue; // this page still has all of it
     if (isToggle(field)) field.checked = value;
     else field.value = value;
@@ -146,7 +155,9 @@ function forgetAll() {
 function start() {
   const sent = settle();
   if (!user) return;
-  for (const form of document.querySelectorAll("form[data-draft]")) restore(form, sent);
+  const typed = typedBefore();
+  for (const form of document.querySelectorAll("form[data-draft]")) restore(form, sent, typed);
+  if (typed) save(typed.form);
   for (const type of ["input", "change"]) {
     document.addEventListener(type, (event) => {
       if (event.target.form?.matches("form[data-draft]")) save(event.target.form);

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from django.urls import reverse
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from portal.accounts import services as accounts
 from portal.accounts.models import User
@@ -46,7 +46,8 @@ def address_of_form() -> str:
 def sign_in(page: Page, name: str) -> None:
     page.fill("[name=username]", name)
     page.fill("[name=password]", PASSWORD)
-    page.get_by_role("button", name="Sign in").click()
+    with page.expect_navigation():  # and its scripts
+        page.get_by_role("button", name="Sign in").click()
 
 
 def save(page: Page) -> None:
@@ -209,3 +210,19 @@ def test_a_discarded_draft_leaves_the_newest_values_to_edit(page: Page) -> None:
     expect(page).to_have_url(re.compile(rf"/projects/{project.pk}/$"))
     project.refresh_from_db()
     assert project.description == "Text of both"
+
+
+def test_what_is_typed_before_the_script_runs_is_kept(page: Page) -> None:
+    page.fill("[name=description]", "An older draft")
+
+    def type_first(route: Route) -> None:
+        page.fill("[name=description]", "Typed at once")
+        route.continue_()
+
+    page.route("**/drafts*.js", type_first)
+    page.goto(address_of_form())
+    expect(page.locator("[name=description]")).to_have_value("Typed at once")
+    page.unroute("**/drafts*.js")
+    page.goto(address_of_form())
+    expect(page.get_by_text(RESTORED)).to_be_visible()
+    expect(page.locator("[name=description]")).to_have_value("Typed at once")
