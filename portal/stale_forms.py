@@ -40,9 +40,9 @@ def is_stale(form: forms.BaseForm, who: Callable[[], str] = str) -> bool:
     _take_over(form, {name: stored[name] for name in changed if typed[name] == shown[name]})
     by = who()
     changes = "; ".join(
-        f"{form[name].label} from {quote(shown[name])} to {quote(stored[name])}"
+        f"{form[name].label} from {_quote(shown[name])} to {_quote(stored[name])}"
         if not isinstance(stored[name], str) or max(len(stored[name]), len(str(shown[name]))) <= MAX_QUOTED_LENGTH
-        else f"{form[name].label}, now {quote(stored[name])}"
+        else f"{form[name].label}, now {_quote(stored[name])}"
         for name in changed
     )
     form.add_error(
@@ -58,7 +58,7 @@ def status_of(form: forms.BaseForm, stale: bool) -> int:
     return 409 if stale else 400 if form.errors else 200
 
 
-def quote(value: object) -> str:
+def _quote(value: object) -> str:
     """Return a stored value as a sentence shows it."""
     if isinstance(value, bool):
         return "yes" if value else "no"

@@ -28,6 +28,11 @@ def counted_name(request: HttpRequest, credentials: Mapping[str, Any] | None) ->
     """Return the name by which wrong passwords are counted: one for all ways to type the name or address of an account."""
     typed = str((credentials or {}).get("username") or request.POST.get("username", ""))
     try:
-        return User.objects.get_by_natural_key(typed).name_key[:MAX_COUNTED_CHARACTERS]
+        return counted_name_of(User.objects.get_by_natural_key(typed))
     except User.DoesNotExist:
         return name_key(typed)[:MAX_COUNTED_CHARACTERS]
+
+
+def counted_name_of(user: User) -> str:
+    """Return the name by which wrong passwords for this account are counted."""
+    return user.name_key[:MAX_COUNTED_CHARACTERS]

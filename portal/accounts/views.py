@@ -19,7 +19,7 @@ from django.views.generic import UpdateView
 
 from portal import stale_forms
 from portal.accounts import guessing, services
-from portal.accounts.clients import MAX_COUNTED_CHARACTERS, client_ip
+from portal.accounts.clients import client_ip, counted_name_of
 from portal.accounts.forms import (
     ChangePasswordForm,
     JoinForm,
@@ -114,7 +114,7 @@ class ResetPasswordConfirm(views.PasswordResetConfirmView):
 
     def form_valid(self, form: Any) -> HttpResponse:
         messages.success(self.request, "Your new password is set. Sign in with it.")
-        lift_lockout(username=form.user.name_key[:MAX_COUNTED_CHARACTERS])
+        lift_lockout(username=counted_name_of(form.user))
         _revoke_or_mention_tokens(self.request, form.user, revoke=form.cleaned_data["revoke_tokens"])
         return super().form_valid(form)
 

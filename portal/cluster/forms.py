@@ -6,6 +6,7 @@ from django import forms
 from django.contrib.auth.models import Group
 from django.db.models import Count, Q
 
+from portal.accounts.forms import NamesField
 from portal.accounts.models import User
 from portal.accounts.people import people_called
 from portal.cluster.models import LIVE_NODE, Gpu, Node, usable_gpu
@@ -27,7 +28,7 @@ class ReservationForm(forms.Form):
     gpus = forms.IntegerField(min_value=1, max_value=1000, initial=1)
     start = MomentField(label="From")
     end = MomentField(label="Until")
-    users = forms.CharField(required=False, label="People")
+    users = NamesField(required=False, label="People", widget=forms.TextInput)
     groups = forms.ModelMultipleChoiceField(Group.objects.none(), required=False, label="Groups")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -47,8 +48,7 @@ class ReservationForm(forms.Form):
         fields["groups"].queryset = Group.objects.order_by("name")
 
     def clean_users(self) -> list[User]:
-        names = set(self.cleaned_data["users"].replace(",", " ").split())
         try:
-            return people_called(names, User.objects.filter(is_active=True))
+            return people_called(self.cleaned_data["users"].split(), User.objects.filter(is_active=True))
         except Refused as refusal:
             raise forms.ValidationError(refusal.message) from None

@@ -280,7 +280,14 @@ def _simulate(
 
     def starts(world: Snapshot, id: str, horizon: float) -> tuple[tuple[float, ...], float]:
         futures = simulate_futures(
-            policy, world, [id], draws=DRAWS, min_draws=DRAWS, horizon=horizon, seconds=FUTURE_SECONDS
+            policy,
+            world,
+            [id],
+            draws=DRAWS,
+            min_draws=DRAWS,
+            horizon=horizon,
+            seconds=FUTURE_SECONDS,
+            with_bounds=False,
         )
         return tuple(at - snapshot.now for at in futures.starts[id]), futures.until - snapshot.now
 

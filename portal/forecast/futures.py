@@ -76,11 +76,13 @@ def simulate_futures(
     min_draws: int = MIN_DRAWS,
     horizon: float = HORIZON_SECONDS,
     seconds: float = SECONDS,
+    with_bounds: bool = True,
 ) -> Futures:
     """Simulate the futures of waiting jobs, as many and as far as there is time for.
 
     If time is short they become coarser the further ahead they are, else fewer, else shorter. Equal snapshots give equal
-    futures as long as time suffices. Raises ``InvalidPlanError`` when the policy makes a plan that breaks a rule.
+    futures as long as time suffices. Without ``with_bounds``, the extremes of unknown lengths are not simulated. Raises
+    ``InvalidPlanError`` when the policy makes a plan that breaks a rule.
     """
     began = time.perf_counter()
     until = snapshot.now + horizon
@@ -88,7 +90,7 @@ def simulate_futures(
     seen: list[Mapping[JobId, float]] = []
     lengths = {job.id: _length_factors(job, draws) for job in snapshot.jobs}
     unknown = {job.id for job in snapshot.jobs if job.work is None}
-    extremes = (AT_ONCE, AT_THE_LIMIT) if unknown else ()
+    extremes = (AT_ONCE, AT_THE_LIMIT) if unknown and with_bounds else ()
     for draw in _balanced_order(draws):
         spent = time.perf_counter() - began
         if len(seen) >= min_draws and spent + (1 + len(extremes)) * spent / len(seen) > seconds:

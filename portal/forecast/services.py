@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import ClassVar
 
 from django.conf import settings
 from django.db import transaction
@@ -22,7 +23,7 @@ from portal.scheduler.job_history import History
 from portal.scheduler.models import PolicyState
 from portal.scheduler.services import current_config
 from portal.sentences import sentence_of
-from portal.sentences.spans import rough_duration, wait_range
+from portal.sentences.spans import nearest_duration, rough_duration, wait_range
 from scheduling import registry
 from scheduling.messages import Message
 from scheduling.simulate import InvalidPlanError
@@ -244,7 +245,7 @@ class ForecastText:
     span: str = ""
     """``in 20 to 100 minutes``, when there is a range that is not over."""
     stale: bool = False
-    lead: str = WHEN_OTHERS_END
+    lead: ClassVar[str] = WHEN_OTHERS_END
     """What precedes the latest time, where lengths are not known."""
 
 
@@ -275,7 +276,7 @@ def describe(row: Forecast | None, now: datetime | None = None) -> ForecastText:
     within = wait_range(low, high)
     until = words.clock(row.high, now, zone=True)
     if not row.lengths_known:
-        latest = rough_duration(high)
+        latest = nearest_duration(high)
         text = f"{WHEN_OTHERS_END} At the latest by {until} (in {latest}), when they reach their time limits."
         short = f"when others end, at the latest in {words.abbreviate_units(latest)}"
         return ForecastText(row, text, short, f"in {latest}", stale)

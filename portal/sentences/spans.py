@@ -25,6 +25,11 @@ def rough_duration(seconds: float) -> str:
     return _count(minutes, "minute") if minutes < MAX_MINUTES else _count(minutes // 60, "hour")
 
 
+def nearest_duration(seconds: float) -> str:
+    """Describe a length of time to the nearest minute or hour, where a time of day stands beside it."""
+    return rough_range(seconds, seconds)
+
+
 def rough_range(low: float, high: float) -> str:
     """Describe a length of time that lies between two, in seconds: ``20 to 100 minutes``, ``3 hours``."""
     first, last = max(1, round(low / 60)), max(1, round(high / 60))

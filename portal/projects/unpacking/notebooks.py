@@ -312,25 +312,19 @@ class Translation:
 
     def _await_outside_functions(self, source: str) -> str:
         """Let what a cell awaits run to its end: a script has no event loop that runs already."""
-        try:
-            tree = ast.parse(source)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
+        tree = _parsed(source)
+        if tree is None:
             return source
-        lines = source.encode().split(b"\n")
-        starts = [0]
-        for line in lines:
-            starts.append(starts[-1] + len(line) + 1)
+        content = source.encode()
         edits: list[tuple[int, int, bytes]] = []
         for node in _outside_functions(tree):
             if isinstance(node, ast.AsyncFor | ast.AsyncWith):
                 self.asynchronous.append(self.number)
-            if isinstance(node, ast.Await) and node.end_lineno and node.end_col_offset is not None:
-                begin = starts[node.lineno - 1] + node.col_offset
-                value = starts[node.value.lineno - 1] + node.value.col_offset
-                end = starts[node.end_lineno - 1] + node.end_col_offset
+            if isinstance(node, ast.Await):
+                begin, end = _span(content, node)
+                value, _ = _span(content, node.value)
                 edits += [(begin, value, b"_loop.run_until_complete("), (end, end, b")")]
                 self.modules.add("asyncio")
-        content = source.encode()
         for begin, end, text in sorted(edits, reverse=True):
             content = content[:begin] + text + content[end:]
         return content.decode()
@@ -421,8 +415,8 @@ def _parsed(source: str) -> ast.Module | None:
         return None
 
 
-def _span(content: bytes, node: ast.stmt) -> tuple[int, int]:
-    """Return where a statement begins and ends in the bytes of its cell."""
+def _span(content: bytes, node: ast.stmt | ast.expr) -> tuple[int, int]:
+    """Return where a statement or an expression begins and ends in the bytes of its cell."""
     starts = [0]
     for line in content.split(b"\n"):
         starts.append(starts[-1] + len(line) + 1)

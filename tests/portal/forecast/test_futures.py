@@ -11,7 +11,7 @@ from portal.forecast import changes, futures, messages, words
 from portal.forecast.futures import simulate_futures
 from portal.jobs.models import Job as JobRow
 from portal.sentences import sentence_of
-from portal.sentences.spans import rough_range, wait_range
+from portal.sentences.spans import nearest_duration, rough_range, wait_range
 from scheduling.policies.elastic_fifo import ElasticFifo
 from scheduling.policies.fifo import Fifo
 from scheduling.simulate import Submission, assumed, simulate
@@ -305,6 +305,19 @@ def test_what_a_change_saves_is_a_difference_in_equal_futures() -> None:
 )
 def test_lengths_of_time_between_two_are_given_in_words(low: float, high: float, text: str) -> None:
     assert rough_range(low, high) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(20, "1 minute"), (3600, "60 minutes"), (9000 + 60, "3 hours"), (3.9 * 3600, "4 hours")]
+)
+def test_a_length_beside_a_time_of_day_is_the_nearest(seconds: float, text: str) -> None:
+    assert nearest_duration(seconds) == text
+
+
+def test_advice_does_not_simulate_bounds_that_it_does_not_use() -> None:
+    snapshot = world(unknown("1", 4), waiting("2", 4, work=Estimate(60.0)))
+    found = simulate_futures(Fifo(), snapshot, ["2"], draws=5, with_bounds=False)
+    assert not found.bounds and found.starts["2"] == simulate_futures(Fifo(), snapshot, ["2"], draws=5).starts["2"]
 
 
 def test_a_shorter_limit_fits_before_a_reservation() -> None:
