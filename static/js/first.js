@@ -1,5 +1,6 @@
 // Runs before the first paint: the chosen theme, the mark that scripts work here, the time zone in which the portal reads
-// what is typed into forms (portal/zones.py), and what may be used before the modules have come: where scripts work a choice has no button beside it, and would be lost.
+// what is typed into forms (portal/zones.py), and what may be used before the modules have come: where scripts work a
+// choice has no button beside it, and would be lost.
 (() => {
   const root = document.documentElement;
   root.classList.remove("no-js");
