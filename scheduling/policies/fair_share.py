@@ -15,7 +15,7 @@ from scheduling.toolkit import backfill, estimates, reasons
 from scheduling.toolkit.capacity import Capacity, in_queue_order
 from scheduling.toolkit.growth import max_size, next_size
 from scheduling.toolkit.plan_builder import build_plan
-from scheduling.toolkit.sharing import Pool, skip_unprofitable_resizes
+from scheduling.toolkit.sharing import Pool, plan_until_placed, skip_unprofitable_resizes
 from scheduling.types import Job, JobId, Knows, Plan, Snapshot
 
 DAY_SECONDS = 86400.0
@@ -119,8 +119,7 @@ class FairShare:
 
     def _arrange(self, snapshot: Snapshot, hold: backfill.BackfillReservation | None) -> backfill.Arrangement:
         """Decide; and again without the jobs that found no place, if any, so that others may use those GPUs."""
-        arrangement, excluded = self._arrange_once(snapshot, hold, frozenset())
-        return self._arrange_once(snapshot, hold, excluded)[0] if excluded else arrangement
+        return plan_until_placed(lambda excluded: self._arrange_once(snapshot, hold, excluded))
 
     def _arrange_once(
         self, snapshot: Snapshot, hold: backfill.BackfillReservation | None, excluded: AbstractSet[JobId]

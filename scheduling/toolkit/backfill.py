@@ -216,11 +216,13 @@ def _plan_with_loans(
     first, saved = reservation.job, _overlap(reservation.here, {node.id: node.free for node in snapshot.nodes})
     lent = _running_borrowers(snapshot, reservation.remains, without=True)
     starts = reservation.at <= snapshot.now and dict(saved) == dict(reservation.where)
-    rest = arrange(_snapshot_for_others(snapshot, reservation, saved), reservation)
+    others = _snapshot_for_others(snapshot, reservation, saved)
+    rest = arrange(others, reservation)
     target, why, batches = dict(rest.plan.target), dict(rest.plan.reasons), dict(rest.plan.batches)
     lent &= target.keys()
     if reservation.at > snapshot.now and (able := _possible_borrowers(snapshot, rest.line, reservation, size)):
-        loans = arrange(_snapshot_for_borrowers(snapshot, able, saved, target), None).plan
+        idle = Counter(saved) + _idle_gpus(others, target)
+        loans = arrange(_snapshot_for_borrowers(snapshot, able, idle, target), None).plan
         target.update(loans.target)
         batches.update(loans.batches)
         lent |= {job.id for job in able if job.preemptible and job.id in loans.target}
@@ -284,15 +286,24 @@ def _possible_borrowers(
     ]
 
 
+def _idle_gpus(snapshot: Snapshot, target: Mapping[JobId, Placement]) -> Counter[NodeId]:
+    """Return the free GPUs that no job gets: a job on several nodes may need some of them besides the saved ones."""
+    idle = Counter({node.id: node.free for node in snapshot.nodes})
+    for job in snapshot.jobs:
+        for node, gpus in target.get(job.id, {}).items():
+            idle[node] -= max(0, gpus - job.now_on.get(node, 0))
+    return +idle
+
+
 def _snapshot_for_borrowers(
-    snapshot: Snapshot, able: Sequence[Job], saved: Placement, target: Mapping[JobId, Placement]
+    snapshot: Snapshot, able: Sequence[Job], idle: Mapping[NodeId, int], target: Mapping[JobId, Placement]
 ) -> Snapshot:
-    """Return the snapshot for the jobs that may borrow: it has only the saved GPUs."""
+    """Return the snapshot for the jobs that may borrow: it has only the saved GPUs, and those that no job gets."""
     theirs = {job.id for job in able}
     held = {
         job.id: max(job.gpus, sum(target.get(job.id, {}).values())) for job in snapshot.jobs if job.id not in theirs
     }
-    nodes = tuple(_node_with_free(node, saved.get(node.id, 0)) for node in snapshot.nodes)
+    nodes = tuple(_node_with_free(node, idle.get(node.id, 0)) for node in snapshot.nodes)
     limits = tuple(
         replace(limit, jobs=limit.jobs & theirs, elsewhere=limit.elsewhere + _gpus_under_limit(limit, held))
         for limit in snapshot.limits

@@ -5,7 +5,7 @@ They decide here how many GPUs each job should have; ``plan_builder`` decides on
 
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from scheduling.messages import Message
 from scheduling.renamed import renamed
@@ -14,13 +14,14 @@ from scheduling.toolkit.capacity import Capacity
 from scheduling.toolkit.growth import growth_pays_off
 from scheduling.toolkit.growth import max_size as max_size
 from scheduling.toolkit.growth import next_size as next_size
-from scheduling.types import Job, JobId, Plan, Snapshot
+from scheduling.types import Job, JobId, Snapshot
 
 if not TYPE_CHECKING:
     __getattr__ = renamed(
         __name__, {"fitted": "plan_until_placed", "most": "max_size", "settle": "skip_unprofitable_resizes"}
     )
 
+Decision = TypeVar("Decision")
 TRIES = 4
 """How often to decide again without the jobs that found no place; each time costs as much as the first decision."""
 
@@ -96,20 +97,20 @@ class Pool:
             self._room[index] -= gpus
 
 
-def plan_until_placed(decide: Callable[[AbstractSet[JobId]], tuple[Plan, set[JobId]]]) -> Plan:
-    """Return a plan in which no GPUs stay idle for jobs that find no place.
+def plan_until_placed(decide: Callable[[AbstractSet[JobId]], tuple[Decision, set[JobId]]]) -> Decision:
+    """Return a decision, such as a plan, in which no GPUs stay idle for jobs that find no place.
 
-    ``decide`` gets the jobs to exclude, and returns a plan and the jobs that should have GPUs but found no place. These
-    are excluded from the next try, so that other jobs may use the GPUs.
+    ``decide`` gets the jobs to exclude, and returns a decision and the jobs that should have GPUs but found no place.
+    These are excluded from the next try, so that other jobs may use the GPUs.
     """
-    plan, more = decide(frozenset())
+    decision, more = decide(frozenset())
     excluded: AbstractSet[JobId] = frozenset()
     for _ in range(TRIES):
         if more <= excluded:
             break
         excluded |= more
-        plan, more = decide(excluded)
-    return plan
+        decision, more = decide(excluded)
+    return decision
 
 
 def skip_unprofitable_resizes(snapshot: Snapshot, wanted: Mapping[JobId, int], within: float) -> dict[JobId, int]:
