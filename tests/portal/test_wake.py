@@ -113,11 +113,18 @@ async def test_a_notification_of_another_process_is_received() -> None:
 
 
 def test_a_viewer_of_another_process_makes_a_job_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other process may take longer to end than a look lasts, on a busy machine."""
+    """The other process may take longer to end than a look lasts, on a busy machine.
+
+    Redis forgets by the wall clock: a virtual machine whose clock is set forward meanwhile loses the hint once.
+    """
     monkeypatch.setattr(log_watchers, "WATCHED_SECONDS", 600.0)
     assert not log_watchers.is_watched(90_001)
-    in_another_process("log_watchers.WATCHED_SECONDS = 600.0; log_watchers.watch(90_001)")
-    assert log_watchers.is_watched(90_001)
+
+    def watched_by_another_process() -> bool:
+        in_another_process("log_watchers.WATCHED_SECONDS = 600.0; log_watchers.watch(90_001)")
+        return log_watchers.is_watched(90_001)
+
+    assert any(watched_by_another_process() for _ in range(3))
 
 
 def test_files_of_unused_channels_are_deleted() -> None:
