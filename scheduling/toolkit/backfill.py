@@ -287,7 +287,7 @@ def _possible_borrowers(
 
 
 def _idle_gpus(snapshot: Snapshot, target: Mapping[JobId, Placement]) -> Counter[NodeId]:
-    """Return the free GPUs that no job gets: a job on several nodes may need some of them besides the saved ones."""
+    """Return the free GPUs that no job gets: a job on several nodes may need some of them in addition to saved ones."""
     idle = Counter({node.id: node.free for node in snapshot.nodes})
     for job in snapshot.jobs:
         for node, gpus in target.get(job.id, {}).items():

@@ -161,7 +161,7 @@ def test_elastic_jobs_make_room_when_that_completes_it() -> None:
 
 
 def test_a_job_on_several_nodes_borrows_saved_gpus_beside_others() -> None:
-    """Neither the saved GPU nor the one that nobody else wants is enough for it."""
+    """Neither the saved GPU nor the one that no other job wants is enough for it."""
     world = draw({"a": 4, "b": 1}, busy(work=Estimate(3600.0)), large(), small(preemptible=True))
     pair = waiting("pair", 2, owner="sam", submitted_at=NOW - 5, preemptible=True, spread=True)
     lab = replace(world, jobs=(*[job for job in world.jobs if job.id != "small"], pair))
