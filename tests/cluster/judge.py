@@ -29,6 +29,8 @@ PIPE_BYTES = 65_536
 """The capacity of a pipe: so much of what a killed process wrote may never have been read."""
 MARKER = b"[schedulearn] "
 """Begins a remark of ours within a log."""
+SHELL_REMARK = b"Terminated\n"
+"""What the shell of a plain command writes about a program that was ended by SIGTERM."""
 FINAL = ("SUCCEEDED", "FAILED", "CANCELLED")
 
 
@@ -173,6 +175,8 @@ def judged_rings(asked: Iterable[RingAsked], ranks: Iterable[Run], finals: Mappi
 def of_log(run: Run, log: bytes, lost: bool, unread: int = PIPE_BYTES) -> list[str]:
     """``lost``: its machine lost power, and with it what was not yet read from the pipe. ``unread``: bytes that may be
     missing at the end of what a killed process wrote."""
+    if run.code is None:
+        log = log.removesuffix(SHELL_REMARK)
     reported = lines(run.job, run.number, 0, run.wrote)
     ahead = lines(run.job, run.number, run.wrote, run.wrote + 1 + max(0, len(log) - len(reported)) // 20)
     where = f"log of job {run.job}, attempt {run.number}"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.judge import Asked, RingAsked, Rules, Run, judged, judged_rings
+from tests.cluster.judge import SHELL_REMARK, Asked, RingAsked, Rules, Run, judged, judged_rings
 from tests.cluster.witness_job import lines
 from tests.stalls import StallWatch, Try
 
@@ -87,6 +87,16 @@ def test_a_log_of_a_killed_run_may_lack_its_end_and_nothing_else() -> None:
     assert "lacks" in complaints(what, killed, logs={(1, 1): log(4999)}, whole_logs=True, **allowed)
     assert complaints(what, killed, logs={(1, 1): log(5000)}, whole_logs=True, **allowed) == ""
     assert "is not what was written" in complaints(what, killed, logs={(1, 1): log(4000)[7:]}, **allowed)
+
+
+def test_the_shell_of_a_killed_run_may_have_the_last_word() -> None:
+    killed = run(code=None, wrote=5000)
+    allowed: dict[str, Any] = {"calm": False, "final": "CANCELLED"}
+    what = asked(cancelled_at=19.0)
+    assert complaints(what, killed, logs={(1, 1): log(5000) + SHELL_REMARK}, whole_logs=True, **allowed) == ""
+    assert "lacks" in complaints(what, killed, logs={(1, 1): log(4999) + SHELL_REMARK}, whole_logs=True, **allowed)
+    assert "another from" in complaints(what, killed, logs={(1, 1): SHELL_REMARK + log(5000)}, **allowed)
+    assert "has 911 bytes" in complaints(asked(), run(), logs={(1, 1): log(30) + SHELL_REMARK})
 
 
 CUT = b"[schedulearn] From here on output is dropped by the full disk\n[schedulearn] 9 bytes dropped by the full disk\n"
