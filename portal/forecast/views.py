@@ -13,8 +13,8 @@ from django.views.decorators.vary import vary_on_headers
 from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
 from portal.forecast import advice
+from portal.jobs.job_views import VOLATILE_HTML
 from portal.jobs.models import Job
-from portal.jobs.views import VOLATILE_HTML
 from portal.projects.services import may_submit, role_of
 from portal.refused import Refused
 

@@ -1,6 +1,6 @@
 from django.urls import URLPattern, URLResolver, path, re_path
 
-from portal.jobs import curve_views, departure_views, downloads, gallery_views, limit_views, views
+from portal.jobs import curve_views, departure_views, downloads, gallery_views, job_views, limit_views, views
 
 app_name = "jobs"
 urlpatterns: list[URLPattern | URLResolver] = [
@@ -10,11 +10,12 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("jobs/new/warnings", views.new_warnings, name="new-warnings"),
     path("jobs/cancel", views.cancel_many, name="cancel-many"),
     path("jobs/compare", curve_views.compare, name="compare"),
-    path("jobs/<int:pk>/", views.detail, name="detail"),
+    path("jobs/<int:pk>/", job_views.overview, name="detail"),
+    re_path(r"^jobs/(?P<pk>[0-9]{1,18})/(?P<key>log|files|gpus|details)/$", job_views.other_tab, name="tab"),
     path("jobs/<int:pk>/training", curve_views.training, name="training"),
     path("jobs/<int:pk>/metrics.csv", curve_views.metrics_csv, name="metrics"),
-    path("jobs/<int:pk>/live", views.detail_live, name="live"),
-    re_path(r"^jobs/(?P<pk>[0-9]{1,18})/(?P<what>cancel|hold|release|retry)$", views.act, name="act"),
+    path("jobs/<int:pk>/live", job_views.live, name="live"),
+    re_path(r"^jobs/(?P<pk>[0-9]{1,18})/(?P<what>cancel|hold|release|retry)$", job_views.act, name="act"),
     path("jobs/<int:pk>/log.txt", downloads.log, name="log"),
     path("jobs/<int:pk>/streams/<int:stream_pk>.log", downloads.raw_stream, name="stream"),
     path("jobs/<int:pk>/outputs.zip", downloads.all_outputs, name="outputs"),

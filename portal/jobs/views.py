@@ -1,20 +1,15 @@
 """The pages about jobs. ``Job.objects.visible_to`` decides who sees them; the actions are in ``services``."""
 
-import hashlib
-import json
 import re
-import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from django.contrib import messages
 from django.core.paginator import Paginator
-from django.db.models import Count, OuterRef, Prefetch, Q, QuerySet, Subquery, Sum
+from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect, render
-from django.template.loader import render_to_string
-from django.utils import timezone
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
@@ -23,21 +18,17 @@ from portal.accounts.permissions import signed_in
 from portal.cluster.alarms import current_alarms
 from portal.cluster.models import Environment
 from portal.cluster.services import is_online
-from portal.jobs import checkpoints, permissions, services, silence
-from portal.jobs.curve_views import training_context
+from portal.jobs import permissions, services
 from portal.jobs.forms import JobForm
-from portal.jobs.models import FINISHED_STATES, UNFINISHED_STATES, Allocation, Attempt, Container, Job, JobState
+from portal.jobs.models import FINISHED_STATES, UNFINISHED_STATES, Allocation, Job, JobState
 from portal.jobs.occupancy import gpus_of, holder, nodes_with_gpus
 from portal.jobs.spec import WORD_LISTS, label_of
-from portal.jobs.stop_costs import stop_costs
 from portal.jobs.submit_warnings import warnings_for
-from portal.jobs.whereabouts import held_by_node, held_now
 from portal.jobs.word_lists import contains_all_words
 from portal.projects.models import CodeVersion, Membership, Project
 from portal.projects.services import may_submit, role_of
 from portal.refused import Refused
 from portal.search import any_contains
-from portal.sentences.stops import hold_question
 
 PAGE_SIZE = 25
 MAX_MENU_PROJECTS = 500
@@ -251,122 +242,6 @@ def _asked_gpus(asked: Mapping[str, Any]) -> tuple[str, str, int]:
     numbers = [str(asked.get(name) or "") for name in ("min_gpus", "max_gpus")]
     gpus = max((int(text) for text in numbers if text.isdecimal() and len(text) < 5), default=1)
     return str(asked.get("launcher") or ""), str(asked.get("command") or ""), gpus
-
-
-# --- one job -----------------------------------------------------------------------------------------------------
-
-
-def _job_with_details(request: HttpRequest, pk: int) -> Job:
-    parts = (
-        Container.objects.select_related("node")
-        .defer("spec")
-        .prefetch_related(Prefetch("allocations", Allocation.objects.select_related("gpu")))
-    )
-    rows = Job.objects.visible_to(signed_in(request)).select_related(
-        "project", "code__project", "environment", "submitted_by", "copied_from", "group"
-    )
-    return get_object_or_404(
-        rows.prefetch_related(Prefetch("attempts", Attempt.objects.prefetch_related(Prefetch("containers", parts)))),
-        pk=pk,
-    )
-
-
-def _detail_context(request: HttpRequest, job: Job) -> dict[str, Any]:
-    user = signed_in(request)
-    attempts = list(job.attempts.all())
-    last = attempts[-1] if attempts else None
-    live = last if last and last.ended_at is None else None
-    outputs = job.outputs.select_related("attempt").order_by("path")
-    totals = job.outputs.aggregate(count=Count("pk"), size=Sum("size"))
-    checkpoint_set = checkpoints.newest_set(job.pk)
-    finished = job.state in FINISHED_STATES
-    uncollected = [part for attempt in attempts for part in attempt.containers.all() if not part.collected_at]
-    quiet = silence.job_silence(job) if live else None
-    return {
-        "job": job,
-        "attempts": attempts[::-1],
-        "where_attempts_ran": [(attempt, held_by_node(attempt)) for attempt in reversed(attempts)],
-        "last": last,
-        "live": live,
-        "silence": quiet,
-        "clues": silence.clues(quiet) if quiet else None,
-        "live_containers": [each for each in live.containers.all() if each.state != "EXITED"] if live else [],
-        "held": held_now(live) if live else "",
-        "cause": last.explanation
-        if last and last.cause and job.state not in (JobState.SUCCEEDED, JobState.CANCELLED)
-        else None,
-        "hint": last.explanation if last and job.state == JobState.SUCCEEDED else None,
-        "events": list(job.events.select_related("actor").order_by("-seq")[:MAX_EVENTS]),
-        "outputs": list(outputs[:MAX_OUTPUTS]),
-        "outputs_count": totals["count"],
-        "outputs_size": totals["size"] or 0,
-        "checkpoint_set": checkpoint_set,
-        "checkpoints": checkpoints.files_of(checkpoint_set)[:MAX_OUTPUTS] if checkpoint_set else [],
-        "finished": finished,
-        "cancelling": job.intent == Job.Intent.CANCEL and not finished,
-        "holding": job.intent == Job.Intent.HOLD and job.state == JobState.RUNNING,
-        "may_act": permissions.may_act_on(user, job),
-        "hold_question": hold_question(job.pk, stop_costs([job.pk], timezone.now()).get(job.pk))
-        if job.state == JobState.RUNNING
-        else "",
-        "may_submit": may_submit(role_of(user, job.project)),
-        "polls": not finished or bool(uncollected),
-        "collecting": finished and any(_will_be_collected(part) for part in uncollected),
-    }
-
-
-def _will_be_collected(part: Container) -> bool:
-    """Return whether the node of a container is still expected to send what is left there."""
-    return part.exit_reason != "lost" and part.node.removed_at is None
-
-
-@require_safe
-def detail(request: HttpRequest, pk: int) -> HttpResponse:
-    job = _job_with_details(request, pk)
-    spec = json.dumps(services.specification(job, signed_in(request)), indent=2, ensure_ascii=False)
-    context = {
-        **_detail_context(request, job),
-        "spec": spec,
-        "edition": "",
-        "training": training_context(job),
-        "silent_after": silence.limit_of(job.silent_rank_minutes).total_seconds(),
-    }
-    return render(request, "jobs/detail.html", context)
-
-
-@require_safe
-def detail_live(request: HttpRequest, pk: int) -> HttpResponse:
-    """Show the parts of the page that change; nothing if they are still those of ``edition``."""
-    job = _job_with_details(request, pk)
-    placeholder = f"edition-{secrets.token_hex(8)}"  # a text that no user's text can contain
-    html = render_to_string(
-        "jobs/_live.html", {**_detail_context(request, job), "edition": placeholder, "oob": True}, request
-    )
-    edition = hashlib.sha256(VOLATILE_HTML.sub("", html.replace(placeholder, "")).encode()).hexdigest()[:16]
-    if request.GET.get("edition") == edition:
-        return HttpResponse(status=204)
-    return HttpResponse(html.replace(placeholder, edition))
-
-
-ACTIONS: dict[str, tuple[Callable[[User, Job], Job], str]] = {
-    "cancel": (services.cancel, "Job {job.pk} is cancelled."),
-    "hold": (services.hold, "Job {job.pk} is on hold. Release it to let it run."),
-    "release": (services.release, "Job {job.pk} waits for GPUs again."),
-    "retry": (services.retry, "Job {job.pk} was submitted as a copy."),
-}
-
-
-@require_POST
-def act(request: HttpRequest, pk: int, what: str) -> HttpResponse:
-    user = signed_in(request)
-    job = get_object_or_404(Job.objects.visible_to(user).select_related("project", "code", "environment"), pk=pk)
-    do, message = ACTIONS[what]
-    try:
-        job = do(user, job)
-        messages.success(request, message.format(job=job))
-    except Refused as refusal:
-        messages.error(request, refusal.message)
-    return redirect("jobs:detail", job.pk)
 
 
 def _return_url(request: HttpRequest, default: str) -> str:

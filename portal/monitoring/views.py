@@ -1,13 +1,12 @@
 """Pages about GPUs: their state now, their readings over time, and who held them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from django.core.paginator import Paginator
 from django.db.models import Avg, Count, Exists, Max, OuterRef
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, render
 from django.utils import timezone
 from django.views.decorators.http import require_safe
@@ -16,7 +15,7 @@ from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
 from portal.cluster.models import LIVE_NODE, Gpu, Node
 from portal.cluster.slots import lab_noun, noun
-from portal.jobs.models import FINISHED_STATES, Allocation, Attempt, Job
+from portal.jobs.models import FINISHED_STATES, Allocation, Job
 from portal.jobs.occupancy import holder, visible_holders, with_holders
 from portal.jobs.resize_timeline.svg import draw
 from portal.jobs.resize_timeline.timeline import timeline_of
@@ -130,31 +129,46 @@ def _window_links(request: HttpRequest, asked: forms.GpuQuery) -> dict[str, Any]
 
 @require_safe
 def job_readings(request: HttpRequest, pk: int) -> HttpResponse:
-    """Show the readings of the GPUs of a job: the part of its page that is refreshed while it runs."""
+    """Show what is known of the GPUs of a job, or one part of it: what is refreshed on its page while it runs."""
     job = get_object_or_404(Job.objects.visible_to(signed_in(request)), pk=pk)
-    return render(request, "monitoring/_job.html", job_gpu_context(job))
+    part = JOB_PARTS.get(request.GET.get("part", ""))
+    if part is None:
+        raise Http404
+    template, context_of = part
+    return render(request, template, context_of(job))
 
 
 def job_gpu_context(job: Job) -> dict[str, Any]:
     """Return the resize timeline of all attempts, and the readings of the last one that held a GPU."""
-    now = timezone.now()
     last = job.attempts.filter(allocations__isnull=False).order_by("-number").first()
-    found = visibility.attempt_readings(last, now) if last else None
+    found = visibility.attempt_readings(last, timezone.now()) if last else None
     drawn = pictures.metric_charts(found.trace, found.gpus) if found else []
+    return {"attempt": last, "charts": drawn, **job_resize_context(job), **job_idle_context(job)}
+
+
+def job_resize_context(job: Job) -> dict[str, Any]:
+    """Return the resize timeline of all attempts."""
     timeline = timeline_of(job)
+    is_drawn = job.elastic and timeline.segments or timeline.changes
     return {
         "job": job,
-        "attempt": last,
-        "charts": drawn,
         "timeline": timeline,
-        "timeline_svg": draw(timeline, now) if job.elastic and timeline.segments or timeline.changes else "",
+        "timeline_svg": draw(timeline, timezone.now()) if is_drawn else "",
         "polls": job.state not in FINISHED_STATES,
-        **(_idleness(job, last, now) if last and last.ended_at is None else {}),
     }
 
 
-def _idleness(job: Job, attempt: Attempt, now: datetime) -> dict[str, Any]:
+def job_idle_context(job: Job) -> dict[str, Any]:
     """Return the idle time by the same rule as the check of the lab, so that page and history agree."""
-    rule = idle.idle_rule()
-    since = idle.idle_attempts(rule, now, job.pk).get(attempt.pk) if rule else None
-    return {"idle_since": since, "rule": rule}
+    live = job.attempts.filter(allocations__isnull=False, ended_at__isnull=True).order_by("-number").first()
+    rule = idle.idle_rule() if live else None
+    since = idle.idle_attempts(rule, timezone.now(), job.pk).get(live.pk) if live and rule else None
+    return {"job": job, "idle_since": since, "rule": rule, "polls": job.state not in FINISHED_STATES}
+
+
+JOB_PARTS: dict[str, tuple[str, Callable[[Job], dict[str, Any]]]] = {
+    "": ("monitoring/_job.html", job_gpu_context),
+    "resizes": ("monitoring/_resizes.html", job_resize_context),
+    "idle": ("monitoring/_idle.html", job_idle_context),
+}
+"""The template and context of each part of a job's page that is about its GPUs."""

@@ -3,10 +3,14 @@
 // Scrolling is proportional: at the fraction p of the way, the line number p * n stands at the height p of the window.
 // Lines of one height scroll as always; wrapped ones of unknown height need no measuring, and at both ends it is exact.
 
+import { levelOf } from "./levels.js";
 import { pieces } from "./search.js";
 
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
 const full = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+
+/** The part of an address that names a line: by its place in its rank's output, which never changes. */
+export const anchorOf = (line) => `#line-${line.stream.id}-${line.at}`;
 
 export class List {
   constructor(scroller, { onFollow }) {
@@ -110,10 +114,11 @@ export class List {
     let next = this.body.firstChild;
     for (let i = first; i < last; i++) {
       const line = this.lines[i];
-      const key = `${line.edition}|${this.query}|${line === this.current}`;
+      const section = this.#section(line, this.lines[i - 1]);
+      const key = `${line.edition}|${this.query}|${line === this.current}|${section}`;
       let row = this.rows.get(line);
       if (!row || row.key !== key) {
-        const element = this.#render(line);
+        const element = this.#render(line, section);
         if (row) {
           if (row.element === next) next = next.nextSibling;
           row.element.remove();
@@ -128,9 +133,16 @@ export class List {
     this.rows = wanted;
   }
 
-  #render(line) {
+  /** The title of what begins with this line: a later attempt. */
+  #section(line, before) {
+    return before && before.stream.attempt !== line.stream.attempt ? `Attempt ${line.stream.attempt}` : "";
+  }
+
+  #render(line, section) {
     const element = document.createElement("div");
-    element.className = line === this.current ? "log-line current" : "log-line";
+    const level = line.spans ? "" : levelOf(line.text);
+    element.className = `log-line${line === this.current ? " current" : ""}${level ? ` ${level}` : ""}`;
+    if (section) element.dataset.section = section;
     const time = document.createElement("time");
     if (line.time) {
       const date = new Date(line.time);
@@ -151,7 +163,13 @@ export class List {
       }
       text.append(piece);
     }
-    element.append(time, label, text);
+    const link = document.createElement("a");
+    link.className = "log-link";
+    link.href = anchorOf(line);
+    link.tabIndex = -1; // the keyboard's way is the key l
+    link.title = "Link to this line";
+    link.append(time);
+    element.append(link, label, text);
     return element;
   }
 }

@@ -3,14 +3,15 @@
 // The server sends pieces of bytes with their offsets and waits for acknowledgements; after a break the same cursors
 // go on where they were, so nothing is missing and nothing comes twice.
 
-import { List } from "./list.js";
+import { levelOf } from "./levels.js";
+import { List, anchorOf } from "./list.js";
 import { Lines } from "./merge.js";
 import { Search } from "./search.js";
 import { Stream } from "./stream.js";
 
 const FIRST_PAUSE = 500;
 const LONGEST_PAUSE = 15_000;
-const HISTORY_LIMIT = 48 * 1024 * 1024; // of one stream; of longer ones the end is shown, the whole can be downloaded
+const HISTORY_LIMIT = 48 * 1024 * 1024; // of one stream; of longer ones the end is shown, the whole can be downloaded. data-history is less
 const CURSORS_AT_ONCE = 100; // the server takes small messages only
 const REFUSED = { 4403: "You may not see this log any more.", 4404: "This job is not there any more.", 4401: "You are signed out. Sign in and reload the page." };
 const header = new TextDecoder();
@@ -18,6 +19,7 @@ const header = new TextDecoder();
 class LogView {
   constructor(element) {
     this.element = element;
+    this.history = Number(element.dataset.history ?? HISTORY_LIMIT);
     this.streams = new Map();
     this.lines = new Lines();
     this.search = new Search();
@@ -26,8 +28,10 @@ class LogView {
     this.ended = false;
     const find = (name) => element.querySelector(`[data-log="${name}"]`);
     this.ui = Object.fromEntries(
-      ["scroller", "status", "empty", "filter", "query", "count", "previous", "next", "follow", "wrap", "times", "end", "lines", "cut"].map((name) => [name, find(name)]),
+      ["scroller", "status", "empty", "filter", "query", "count", "previous", "next", "follow", "wrap", "times", "end", "lines", "cut", "errors"].map((name) => [name, find(name)]),
     );
+    const [, stream, at] = /^#line-(\d+)-(\d+)$/.exec(location.hash) ?? [];
+    this.linked = stream === undefined ? null : { stream: Number(stream), at: Number(at), line: null };
     this.list = new List(this.ui.scroller, { onFollow: (follow) => this.#showFollow(follow) });
     this.list.lines = this.lines.shown;
     this.#listen();
@@ -60,6 +64,7 @@ class LogView {
     if (message.type === "streams") this.#know(message.streams);
     if (message.type === "job") document.dispatchEvent(new CustomEvent("job-changed", { detail: message }));
     if (message.type === "idle") {
+      this.#showLinked();
       this.#showEmpty(message.finished);
       if (message.finished) {
         this.#status("Job ended", "done");
@@ -82,7 +87,7 @@ class LogView {
     for (const { id, label, attempt, size } of streams) {
       let stream = this.streams.get(id);
       if (!stream) {
-        const start = Math.max(0, size - HISTORY_LIMIT);
+        const start = this.#startOf(id, size);
         stream = Object.assign(new Stream(id, label, start), { attempt, tone: this.streams.size % 6 });
         this.streams.set(id, stream);
         this.ui.cut.hidden &&= start === 0;
@@ -115,13 +120,56 @@ class LogView {
     this.#add(begun);
   }
 
+  /** Where a stream begins here: near its end, but not after a line to which the address links (one byte earlier: a
+      stream that begins in the middle leaves out its first line). */
+  #startOf(id, size) {
+    const start = Math.max(0, size - this.history);
+    const { stream, at } = this.linked ?? {};
+    return stream === id && at < start && size - at <= 4 * HISTORY_LIMIT ? Math.max(0, at - 1) : start;
+  }
+
+  #showLinked() {
+    if (!this.linked) return;
+    const index = this.linked.line ? this.lines.shown.indexOf(this.linked.line) : -1;
+    this.linked = null;
+    if (index >= 0) this.#show(index);
+  }
+
+  #show(index) {
+    this.list.current = this.lines.shown[index];
+    this.list.show(index);
+    this.#changed();
+  }
+
+  /** Shows the next line (step 1) or the one before (step -1) that is an error. */
+  #findError(step) {
+    const lines = this.lines.shown;
+    const from = lines.indexOf(this.list.current);
+    const near = from >= 0 ? from : step > 0 ? -1 : lines.length;
+    for (let i = near + step; i >= 0 && i < lines.length; i += step) {
+      if (levelOf(lines[i].text) === "error") return this.#show(i);
+    }
+    return undefined;
+  }
+
+  /** Puts the address of the line that is marked, or of the one in the middle, into the address bar. */
+  #link() {
+    const line = this.list.current ?? this.lines.shown[this.list.middle];
+    if (!line) return;
+    history.replaceState(history.state, "", anchorOf(line));
+    this.list.current = line;
+    this.#changed();
+  }
+
   #add(begun) {
+    if (this.linked) this.linked.line ??= begun.find((line) => line.at === this.linked.at && line.stream.id === this.linked.stream) ?? null;
     const before = this.lines.dropped;
     const whole = this.lines.add(begun);
     if (this.lines.dropped > before) {
       this.list.shift(this.lines.dropped - before);
       this.ui.cut.hidden = false;
     }
+    if (this.ui.errors.hidden) this.ui.errors.hidden = !begun.some((line) => levelOf(line.text) === "error");
     this.list.lines = this.lines.shown;
     if (whole) this.search.extend(this.lines.shown);
     else this.search.restart(this.lines.shown);
@@ -147,7 +195,7 @@ class LogView {
   }
 
   #showEmpty(finished) {
-    this.ui.empty.textContent = finished ? "This job wrote nothing." : "Nothing written yet. Lines appear here as they come.";
+    this.ui.empty.textContent = finished ? "This job printed nothing." : "Nothing written yet. Lines appear here as they come.";
     this.#changed();
   }
 
@@ -183,10 +231,7 @@ class LogView {
 
   #find(step) {
     const hit = this.search.go(step, this.list.follow ? this.lines.shown.length : this.list.middle, this.lines.shown);
-    if (hit < 0) return;
-    this.list.current = this.search.line;
-    this.list.show(hit);
-    this.#changed();
+    if (hit >= 0) this.#show(hit);
   }
 
   #listen() {
@@ -212,6 +257,16 @@ class LogView {
         ui.scroller.focus();
       }
     });
+    ui.scroller.addEventListener("click", (event) => {
+      const link = event.target.closest(".log-link");
+      if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+      event.preventDefault();
+      this.list.current = this.lines.shown.find((line) => anchorOf(line) === link.hash) ?? null;
+      history.replaceState(history.state, "", link.hash);
+      this.list.setFollow(false);
+      this.#changed();
+    });
+    ui.errors.addEventListener("click", () => this.#findError(1));
     ui.previous.addEventListener("click", () => this.#find(-1));
     ui.next.addEventListener("click", () => this.#find(1));
     ui.filter.addEventListener("change", () => this.#filter(ui.filter.value));
@@ -224,7 +279,7 @@ class LogView {
       });
     }
     ui.scroller.addEventListener("keydown", (event) => {
-      const act = { "/": () => ui.query.focus(), End: () => this.list.setFollow(true), n: () => this.#find(1), N: () => this.#find(-1), w: () => ui.wrap.click(), t: () => ui.times.click(), f: () => ui.follow.click() }[event.key];
+      const act = { "/": () => ui.query.focus(), End: () => this.list.setFollow(true), n: () => this.#find(1), N: () => this.#find(-1), w: () => ui.wrap.click(), t: () => ui.times.click(), f: () => ui.follow.click(), e: () => this.#findError(1), E: () => this.#findError(-1), l: () => this.#link() }[event.key];
       if (!act || event.ctrlKey || event.metaKey || event.altKey) return;
       event.preventDefault();
       act();

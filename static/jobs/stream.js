@@ -100,7 +100,7 @@ export class Stream {
   #show(begun, text, spans) {
     if (this.skipping) return;
     if (!this.open) {
-      this.open = { stream: this, time: this.#time(), text, spans, edition: 0 };
+      this.open = { stream: this, at: this.lineStart, time: this.#time(), text, spans, edition: 0 };
       begun.push(this.open);
     } else if (text !== this.open.text || spans || this.open.spans) {
       this.open.text = text;

@@ -40,5 +40,7 @@ def test_every_token_in_use_is_defined() -> None:
 def test_every_token_is_used() -> None:
     tokens = TOKENS.read_text()
     everything = tokens + "".join(text for _, text in stylesheets())
-    unused = {token for token in re.findall(r"^\s*(--[\w-]+):", tokens, re.MULTILINE) if f"var({token})" not in everything}
+    unused = {
+        token for token in re.findall(r"^\s*(--[\w-]+):", tokens, re.MULTILINE) if f"var({token})" not in everything
+    }
     assert unused - {f"--data-{number}" for number in range(1, 9)} == set()

@@ -51,7 +51,7 @@ def numbered(first: int, last: int) -> str:
 
 
 def open_log(page: Page, portal: Portal, job: dict[str, int]) -> None:
-    page.goto(f"{portal.url}/jobs/{job['job']}/")
+    page.goto(f"{portal.url}/jobs/{job['job']}/log/")
     expect(page.locator("[data-log=status]")).to_have_text("Live")
 
 
@@ -244,3 +244,36 @@ def test_downloads_are_what_was_written(page: Page, portal: Portal, job: dict[st
     saved.save_as(tmp_path / "log")
     assert saved.suggested_filename == f"job-{job['job']}.log"
     assert (tmp_path / "log").read_text() == "red\n" + numbered(0, 2000)
+
+
+def test_a_line_has_a_link_that_finds_it_again(page: Page, portal: Portal, job: dict[str, int]) -> None:
+    portal.ask("write", container=job["container"], name="0", text=numbered(0, 3000))
+    open_log(page, portal, job)
+    page.get_by_role("region", name="Log", exact=True).evaluate("(s) => (s.scrollTop = s.scrollHeight / 2)")
+    page.wait_for_timeout(100)
+    line = page.locator(".log-line").nth(8)
+    text = line.locator(".log-text").inner_text()
+    line.locator(".log-link").click()
+    expect(page.locator(".log-line.current .log-text")).to_have_text(text)
+    address = page.url
+    assert re.search(r"#line-\d+-\d+$", address)
+    page.goto("about:blank")
+    page.goto(address)
+    expect(page.locator(".log-line.current .log-text")).to_have_text(text)
+    expect(page.locator(".log-line.current")).to_be_in_viewport()
+    expect(page.locator("[data-log=follow]")).to_have_attribute("aria-pressed", "false")
+
+
+def test_errors_and_warnings_are_coloured_and_found_by_a_key(page: Page, portal: Portal, job: dict[str, int]) -> None:
+    text = numbered(0, 400) + "WARNING: slow disk\n" + numbered(400, 800) + "ValueError: shapes differ\n"
+    portal.ask("write", container=job["container"], name="0", text=text + numbered(800, 1200))
+    open_log(page, portal, job)
+    expect(page.locator("[data-log=lines]")).to_have_text("1,202 lines")
+    page.locator("[data-log=scroller]").focus()
+    page.keyboard.press("e")
+    found = page.locator(".log-line.current")
+    expect(found).to_have_class(re.compile(r"\berror\b"))
+    expect(found.locator(".log-text")).to_have_text("ValueError: shapes differ")
+    expect(page.get_by_role("button", name="Next error")).to_be_visible()
+    page.keyboard.press("l")
+    assert "#line-" in page.url

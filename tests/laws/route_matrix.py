@@ -231,7 +231,17 @@ TABLE: dict[str, list[Visit]] = {
         get("/jobs/{failed}/", IN_PROJECT),
         get("/jobs/{job}/", IN_PROJECT),
     ],
-    "jobs/<int:pk>/live": [get("/jobs/{running}/live", IN_PROJECT), get("/jobs/{failed}/live", IN_PROJECT)],
+    "jobs/(?P<pk>[0-9]{1,18})/(?P<key>log|files|gpus|details)/": [
+        get("/jobs/{running}/log/", IN_PROJECT),
+        get("/jobs/{running}/files/", IN_PROJECT),
+        get("/jobs/{failed}/gpus/", IN_PROJECT),
+        get("/jobs/{failed}/details/", IN_PROJECT),
+    ],
+    "jobs/<int:pk>/live": [
+        get("/jobs/{running}/live", IN_PROJECT),
+        get("/jobs/{failed}/live?tab=files", IN_PROJECT),
+        get("/jobs/{failed}/live?tab=other", "302 404 404 404 404 404"),
+    ],
     "jobs/(?P<pk>[0-9]{1,18})/(?P<what>cancel|hold|release|retry)": [
         post("/jobs/{job}/cancel", ON_JOB),
         post("/jobs/{job}/hold", ON_JOB),
@@ -296,7 +306,12 @@ TABLE: dict[str, list[Visit]] = {
     "gpus/": [get("/gpus/", MEMBERS), get("/gpus/?state=mine&q=gpu&node={node}", MEMBERS)],
     "gpus/nodes/<int:pk>/": [get("/gpus/nodes/{node}/", MEMBERS), get("/gpus/nodes/{node}/?window=week", MEMBERS)],
     "gpus/timeline/": [get("/gpus/timeline/", MEMBERS), get("/gpus/timeline/?window=nothing&node=x", MEMBERS)],
-    "jobs/<int:pk>/gpus": [get("/jobs/{running}/gpus", IN_PROJECT), get("/jobs/{job}/gpus", IN_PROJECT)],
+    "jobs/<int:pk>/gpus": [
+        get("/jobs/{running}/gpus", IN_PROJECT),
+        get("/jobs/{job}/gpus?part=resizes", IN_PROJECT),
+        get("/jobs/{running}/gpus?part=idle", IN_PROJECT),
+        get("/jobs/{running}/gpus?part=other", "302 404 404 404 404 404"),
+    ],
     # usage
     "usage/": [get("/usage/", MEMBERS), get("/usage/?by=project&project={project}", "302 400 200 200 200 200")],
     "usage/usage.csv": [

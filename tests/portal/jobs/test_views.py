@@ -440,11 +440,11 @@ class TestSubmit:
         client.post(path, data)
         job = Job.objects.get()
         assert (job.restarts_without_progress, job.silent_rank_minutes) == (None, None)
-        page = compact(client.get(f"/jobs/{job.pk}/").content.decode())
+        page = compact(client.get(f"/jobs/{job.pk}/details/").content.decode())
         assert "<dd>after 1 h 30 min without output</dd>" in page
         assert ("<dd>fails after 4 in a row without a commit</dd>" in page) == job.elastic
         own = lab.job(elastic=True, restarts_without_progress=1, silent_rank_minutes=0)
-        page = compact(client.get(f"/jobs/{own.pk}/").content.decode())
+        page = compact(client.get(f"/jobs/{own.pk}/details/").content.decode())
         assert "<dt>Notice of silence</dt><dd>off</dd>" in page and "<dd>fails after 1 in a row" in page
         by_variable = lab.job(elastic=True, env_vars={"SCHEDULEARN_RING_RETRIES": "12"})
         assert "<dd>fails after 12 in a row" in compact(client.get(f"/jobs/{by_variable.pk}/").content.decode())
@@ -513,7 +513,7 @@ class TestOneJob:
     def test_it_shows_what_the_scheduler_may_do_with_it(self, lab: Lab) -> None:
         group = Group.objects.create(name="vision")
         job = lab.job(resumable=True, tier="basic", group=group, deadline=datetime(2999, 1, 2, 3, 4, tzinfo=UTC))
-        response = browser(lab.alice).get(f"/jobs/{job.pk}/")
+        response = browser(lab.alice).get(f"/jobs/{job.pk}/details/")
         page = " ".join(response.content.decode().split())
         assert "restarts from /checkpoints" in page and "basic; counts for the group vision" in page
         spec = json.loads(response.context["spec"])
@@ -521,7 +521,7 @@ class TestOneJob:
 
     def test_the_specification_is_exact(self, lab: Lab) -> None:
         job = lab.job(arguments=["</script>", "ü"], env_vars={"A": "1"})
-        spec = json.loads(browser(lab.alice).get(f"/jobs/{job.pk}/").context["spec"])
+        spec = json.loads(browser(lab.alice).get(f"/jobs/{job.pk}/details/").context["spec"])
         assert spec["arguments"] == ["</script>", "ü"] and spec["env_vars"] == {"A": "1"}
         assert spec["code_sha256"] == lab.code.sha256 and spec["environment"] == "pytorch"
 
@@ -538,7 +538,7 @@ class TestOneJob:
         job, attempt = lab.ended()
 
         def page() -> str:
-            return browser(lab.alice).get(f"/jobs/{job.pk}/").content.decode()
+            return browser(lab.alice).get(f"/jobs/{job.pk}/files/").content.decode()
 
         assert "No files have arrived yet." in page() and "This job left no files." not in page()
         outputs.store(attempt, "1.txt", [b"x"])

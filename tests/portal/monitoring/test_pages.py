@@ -183,7 +183,7 @@ class TestOverTime:
     def test_a_jobs_page_shows_its_gpus(self, people: dict[str, User], node: Node) -> None:
         sampled(node, 49)
         job = running(people["alice"], list(node.gpus.all()))
-        page = seen(people["alice"], f"/jobs/{job.pk}/")
+        page = seen(people["alice"], f"/jobs/{job.pk}/gpus/")
         assert "GPUs over time" in page and f'hx-get="/jobs/{job.pk}/gpus"' in page
         assert "GPUs over time" in seen(people["alice"], f"/jobs/{job.pk}/gpus")
         assert browser(people["charlie"]).get(f"/jobs/{job.pk}/gpus").status_code == 404

@@ -1,0 +1,225 @@
+"""The pages of one job: a page for each tab below one head. The actions are in ``services``."""
+
+import hashlib
+import json
+import re
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib import messages
+from django.db.models import Count, Prefetch, Sum
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.template.loader import render_to_string
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.http import require_POST, require_safe
+
+from portal.accounts.models import User
+from portal.accounts.permissions import signed_in
+from portal.jobs import checkpoints, permissions, services, silence
+from portal.jobs.curve_views import training_context
+from portal.jobs.models import FINISHED_STATES, Allocation, Attempt, Container, Job, JobState
+from portal.jobs.progress import progress_of
+from portal.jobs.states import Outcome
+from portal.jobs.stop_costs import stop_costs
+from portal.jobs.whereabouts import held_by_node, held_now
+from portal.projects.services import may_submit, role_of
+from portal.refused import Refused
+from portal.sentences.stops import hold_question
+
+MAX_OUTPUTS = 200
+MAX_EVENTS = 200
+RECENT_EVENTS = 8
+REPEATED_OUTCOMES = {Outcome.FAILED, Outcome.TIMED_OUT}
+"""Outcomes that the same code and settings would have again."""
+VOLATILE_HTML = re.compile(r'<time.*?</time>|name="csrfmiddlewaretoken" value="[^"]*"', re.DOTALL)
+"""The texts that differ each time a page is rendered although nothing has changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tab:
+    """A page of a job. ``part`` is the template of what changes on it besides the head, if anything."""
+
+    key: str
+    title: str
+    icon: str
+    part: str = ""
+
+
+TABS = (
+    Tab("", "Overview", "chart", "jobs/_activity.html"),
+    Tab("log", "Log", "list"),
+    Tab("files", "Files", "folder", "jobs/_files.html"),
+    Tab("gpus", "GPUs", "chip"),
+    Tab("details", "Details", "info", "jobs/_attempts.html"),
+)
+
+
+def _tab(key: str) -> Tab:
+    return next(tab for tab in TABS if tab.key == key)
+
+
+def _job_with_details(request: HttpRequest, pk: int) -> Job:
+    parts = (
+        Container.objects.select_related("node")
+        .defer("spec")
+        .prefetch_related(Prefetch("allocations", Allocation.objects.select_related("gpu")))
+    )
+    rows = Job.objects.visible_to(signed_in(request)).select_related(
+        "project", "code__project", "environment", "submitted_by", "copied_from", "group"
+    )
+    return get_object_or_404(
+        rows.prefetch_related(Prefetch("attempts", Attempt.objects.prefetch_related(Prefetch("containers", parts)))),
+        pk=pk,
+    )
+
+
+def _context(request: HttpRequest, job: Job, tab: Tab) -> dict[str, Any]:
+    """Return what the head shows, and the changing part of the tab."""
+    user = signed_in(request)
+    attempts = list(job.attempts.all())
+    last = attempts[-1] if attempts else None
+    live = last if last and last.ended_at is None else None
+    finished = job.state in FINISHED_STATES
+    uncollected = [part for attempt in attempts for part in attempt.containers.all() if not part.collected_at]
+    quiet = silence.job_silence(job) if live else None
+    context = {
+        "job": job,
+        "tab": tab,
+        "tabs": [(each, _address(job, each)) for each in TABS],
+        "attempts": attempts[::-1],
+        "last": last,
+        "live": live,
+        "silence": quiet,
+        "clues": silence.clues(quiet) if quiet else None,
+        "live_containers": [each for each in live.containers.all() if each.state != "EXITED"] if live else [],
+        "held": held_now(live) if live else "",
+        "progress": progress_of(job, live) if live else None,
+        "cause": last.explanation
+        if last and last.cause and job.state not in (JobState.SUCCEEDED, JobState.CANCELLED)
+        else None,
+        "hint": last.explanation if last and job.state == JobState.SUCCEEDED else None,
+        "finished": finished,
+        "repeats": job.state == JobState.FAILED and last is not None and last.outcome in REPEATED_OUTCOMES,
+        "cancelling": job.intent == Job.Intent.CANCEL and not finished,
+        "holding": job.intent == Job.Intent.HOLD and job.state == JobState.RUNNING,
+        "may_act": permissions.may_act_on(user, job),
+        "hold_question": hold_question(job.pk, stop_costs([job.pk], timezone.now()).get(job.pk))
+        if job.state == JobState.RUNNING
+        else "",
+        "may_submit": may_submit(role_of(user, job.project)),
+        "polls": not finished or bool(uncollected),
+        "collecting": finished and any(_will_be_collected(part) for part in uncollected),
+        "files_count": job.outputs.count(),
+    }
+    return context | PARTS[tab.key](job, context)
+
+
+def _will_be_collected(part: Container) -> bool:
+    """Return whether the node of a container is still expected to send what is left there."""
+    return part.exit_reason != "lost" and part.node.removed_at is None
+
+
+def _address(job: Job, tab: Tab) -> str:
+    return reverse("jobs:tab", args=[job.pk, tab.key]) if tab.key else reverse("jobs:detail", args=[job.pk])
+
+
+def _activity(job: Job, context: dict[str, Any]) -> dict[str, Any]:
+    events = list(job.events.select_related("actor").order_by("-seq")[: RECENT_EVENTS + 1])
+    return {"events": events[:RECENT_EVENTS], "has_more_events": len(events) > RECENT_EVENTS}
+
+
+def _files(job: Job, context: dict[str, Any]) -> dict[str, Any]:
+    outputs = job.outputs.select_related("attempt").order_by("path")
+    totals = job.outputs.aggregate(count=Count("pk"), size=Sum("size"))
+    checkpoint_set = checkpoints.newest_set(job.pk)
+    return {
+        "outputs": list(outputs[:MAX_OUTPUTS]),
+        "outputs_count": totals["count"],
+        "outputs_size": totals["size"] or 0,
+        "checkpoint_set": checkpoint_set,
+        "checkpoints": checkpoints.files_of(checkpoint_set)[:MAX_OUTPUTS] if checkpoint_set else [],
+    }
+
+
+def _attempts(job: Job, context: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "where_attempts_ran": [(attempt, held_by_node(attempt)) for attempt in context["attempts"]],
+        "events": list(job.events.select_related("actor").order_by("-seq")[:MAX_EVENTS]),
+    }
+
+
+def _nothing_more(job: Job, context: dict[str, Any]) -> dict[str, Any]:
+    return {}
+
+
+PARTS: dict[str, Callable[[Job, dict[str, Any]], dict[str, Any]]] = {
+    "": _activity,
+    "log": _nothing_more,
+    "files": _files,
+    "gpus": _nothing_more,
+    "details": _attempts,
+}
+"""The context of the changing part of each tab."""
+
+
+def _page(request: HttpRequest, pk: int, tab: Tab) -> HttpResponse:
+    job = _job_with_details(request, pk)
+    context = {**_context(request, job, tab), "edition": ""}
+    if tab.key == "":
+        context["training"] = training_context(job)
+    if tab.key == "details":
+        context["spec"] = json.dumps(services.specification(job, signed_in(request)), indent=2, ensure_ascii=False)
+        context["silent_after"] = silence.limit_of(job.silent_rank_minutes).total_seconds()
+    return render(request, f"jobs/job_{tab.key or 'overview'}.html", context)
+
+
+@require_safe
+def overview(request: HttpRequest, pk: int) -> HttpResponse:
+    return _page(request, pk, _tab(""))
+
+
+@require_safe
+def other_tab(request: HttpRequest, pk: int, key: str) -> HttpResponse:
+    return _page(request, pk, _tab(key))
+
+
+@require_safe
+def live(request: HttpRequest, pk: int) -> HttpResponse:
+    """Show the parts of a tab that change; nothing if they are still those of ``edition``."""
+    key = request.GET.get("tab", "")
+    if key not in PARTS:
+        raise Http404
+    job = _job_with_details(request, pk)
+    placeholder = f"edition-{secrets.token_hex(8)}"  # a text that no user's text can contain
+    html = render_to_string(
+        "jobs/_live.html", {**_context(request, job, _tab(key)), "edition": placeholder, "oob": True}, request
+    )
+    edition = hashlib.sha256(VOLATILE_HTML.sub("", html.replace(placeholder, "")).encode()).hexdigest()[:16]
+    if request.GET.get("edition") == edition:
+        return HttpResponse(status=204)
+    return HttpResponse(html.replace(placeholder, edition))
+
+
+ACTIONS: dict[str, tuple[Callable[[User, Job], Job], str]] = {
+    "cancel": (services.cancel, "Job {job.pk} is cancelled."),
+    "hold": (services.hold, "Job {job.pk} is on hold. Release it to let it run."),
+    "release": (services.release, "Job {job.pk} waits for GPUs again."),
+    "retry": (services.retry, "Job {job.pk} was submitted as a copy."),
+}
+
+
+@require_POST
+def act(request: HttpRequest, pk: int, what: str) -> HttpResponse:
+    user = signed_in(request)
+    job = get_object_or_404(Job.objects.visible_to(user).select_related("project", "code", "environment"), pk=pk)
+    do, message = ACTIONS[what]
+    try:
+        job = do(user, job)
+        messages.success(request, message.format(job=job))
+    except Refused as refusal:
+        messages.error(request, refusal.message)
+    return redirect("jobs:detail", job.pk)
