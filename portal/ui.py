@@ -93,6 +93,14 @@ def badge(state: str, text: str = "", css: str = "") -> SafeString:
     )
 
 
+@register.inclusion_tag("components/term.html")
+def term(key: str) -> dict[str, Any]:
+    """Explain a term behind a question mark: ``4 ranks {% term "rank" %}``. Once on a page, where it first stands."""
+    from portal.sentences.glossary import TERMS  # noqa: PLC0415  # the package uses the filters below
+
+    return {"key": key, "term": TERMS[key]}
+
+
 @register.simple_tag
 def when(moment: datetime | None, never: str = "never") -> SafeString:
     """Show a moment as "5 minutes ago", with the exact time as title; times.js converts both to the user's time zone."""
@@ -223,12 +231,14 @@ def gpu_hours(amount: float | None) -> str:
 
 
 @register.inclusion_tag("components/field.html")
-def field(bound: BoundField, optional: bool = True) -> dict[str, Any]:
+def field(bound: BoundField, optional: bool = True, term: str = "") -> dict[str, Any]:
     """Draw a form field with its label, help and errors, linked for screen readers.
 
-    ``optional=False`` omits the word "optional", for fields of which at least one must be filled.
+    ``optional=False`` omits the word "optional", for fields of which at least one must be filled. ``term`` is the key of
+    the glossary's term that the label needs.
     """
-    return {"field": bound, "optional": optional, "is_check": isinstance(bound.field.widget, CheckboxInput)}
+    is_check = isinstance(bound.field.widget, CheckboxInput)
+    return {"field": bound, "optional": optional, "is_check": is_check, "explained": term}
 
 
 @register.simple_tag

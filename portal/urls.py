@@ -17,6 +17,7 @@ urlpatterns = [
     path("", include("portal.scheduler.urls")),
     path("", include("portal.forecast.urls")),
     path("", include("portal.whatif.urls")),
+    path("", include("portal.interface.urls")),
 ]
 
 handler400 = "portal.errors.bad_request"

@@ -2,6 +2,10 @@
 // Each is an addition: without scripts the same links and forms still work.
 
 import { localise } from "./times.js";
+import { toast } from "./toasts.js";
+
+// Loaded by the pages that have such a menu only.
+if (document.querySelector("select[multiple], select[data-searchable]")) import("./combobox.js");
 
 const root = document.documentElement;
 
@@ -52,9 +56,11 @@ document.querySelector("#confirm form").addEventListener("submit", (event) => {
 });
 
 document.addEventListener("click", (event) => {
-  const target = event.target.closest("[data-theme-toggle], [data-copy], [data-check-all]");
+  const target = event.target.closest("[data-theme-toggle], [data-copy], [data-check-all], [data-toast], [data-opens]");
   if (target?.matches("[data-theme-toggle]")) toggleTheme();
   if (target?.matches("[data-copy]")) copy(target);
+  if (target?.matches("[data-toast]")) toast(target.dataset.toast);
+  if (target?.matches("[data-opens]")) document.getElementById(target.dataset.opens).showModal();
   for (const menu of document.querySelectorAll("details.menu[open]")) {
     if (!menu.contains(event.target)) menu.open = false;
   }
@@ -113,6 +119,7 @@ document.addEventListener("htmx:beforeSwap", (event) => {
   }
 });
 document.addEventListener("htmx:afterSwap", () => localise());
+document.addEventListener("htmx:sendError", () => toast("No contact with the portal. Trying again…"));
 
 // What is replaced takes the keyboard's focus with it: give it to the same thing in what came.
 const likeness = (element) =>

@@ -15,6 +15,8 @@ PAGES = {
     "jobs": "/jobs/",
     "no jobs": "/jobs/?q=nothing-of-this-name",
     "choose code": "/jobs/new",
+    "glossary": "/glossary/",
+    "components": "/admin/components/",
     "new job": "/jobs/new?code=1",
     "done": "/jobs/{done}/",
     "failed": "/jobs/{failed}/",

@@ -216,6 +216,9 @@ TABLE: dict[str, list[Visit]] = {
         post("/gallery/failing/run", DONE),
         post("/gallery/nothing/run", "302 404 404 404 404 404"),
     ],
+    # the pages themselves
+    "glossary/": [get("/glossary/", MEMBERS)],
+    "admin/components/": [get("/admin/components/", ADMINS)],
     # jobs
     "jobs/": [get("/jobs/", MEMBERS), get("/jobs/?project={project}", MEMBERS)],
     "jobs/new": [

@@ -3,11 +3,30 @@
 from typing import Any
 
 from django import template
+from django.forms import BoundField
 
 from portal.jobs.models import Job
 from portal.jobs.spec import WORD_LISTS
 
 register = template.Library()
+
+FIELD_TERMS = {
+    "launcher": "launcher",
+    "elastic": "elastic",
+    "tier": "tier",
+    "opportunistic": "preemptible",
+    "resumable": "checkpoint",
+    "deadline": "deadline",
+    "priority": "priority",
+    "mode": "k-sync",
+}
+"""The terms of the glossary that labels of the form need."""
+
+
+@register.filter
+def job_term(bound: BoundField) -> str:
+    """Return the key of the term that the label of a field needs, or nothing."""
+    return FIELD_TERMS.get(bound.name, "")
 
 
 @register.inclusion_tag("jobs/_labels.html")

@@ -1,0 +1,9 @@
+from django.urls import path
+
+from portal.interface import views
+
+app_name = "interface"
+urlpatterns = [
+    path("glossary/", views.glossary, name="glossary"),
+    path("admin/components/", views.components, name="components"),
+]

@@ -1,0 +1,76 @@
+"""The terms that pages explain: ``{% term "rank" %}`` shows one, and the glossary page has them all.
+
+``docs/glossary.md`` has the same terms with their meanings for developers (tests/architecture/test_glossary.py).
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    title: str
+    text: str
+
+
+TERMS: dict[str, Term] = {
+    "job": Term(
+        "Job", "One run of your code with the GPUs and the time limit you asked for. It may need several attempts."
+    ),
+    "attempt": Term(
+        "Attempt", "One execution of a job. A job that was preempted, or whose node was lost, gets another attempt."
+    ),
+    "rank": Term(
+        "Rank",
+        "One worker process of a job that trains with several: rank 3 of 4 is the fourth. Each usually has one GPU and its "
+        "own log.",
+    ),
+    "epoch": Term("Epoch", "One pass through the training data."),
+    "launcher": Term(
+        "Launcher",
+        "What starts your code. A plain command starts it once. torchrun and Horovod start one worker process per GPU and "
+        "connect them; your code must be written for that.",
+    ),
+    "elastic": Term(
+        "Elastic",
+        "Runs on any number of GPUs between a minimum and a maximum. The number may change while it runs, without losing "
+        "what it has learnt.",
+    ),
+    "node": Term("Node", "A machine of the lab that runs jobs."),
+    "cpu-slot": Term(
+        "CPU slot", "A share of the processors of a node without GPUs. Jobs use slots there as they use GPUs elsewhere."
+    ),
+    "environment": Term("Environment", "The Python version and the packages that a job runs with."),
+    "checkpoint": Term(
+        "Checkpoint",
+        "Files in /checkpoints from which your code can continue after a stop. What it computed since the last checkpoint "
+        "is lost when it is stopped.",
+    ),
+    "outputs": Term("Outputs", "Files that your code writes to /outputs. They are kept, and you can download them."),
+    "time-limit": Term("Time limit", "The longest a job may run. Then it is stopped, finished or not."),
+    "deadline": Term("Deadline", "When you need the result. Some scheduling policies start such jobs sooner."),
+    "priority": Term("Priority", "The order among your own jobs. It does not move you ahead of others."),
+    "tier": Term(
+        "Tier",
+        "Premium, standard or basic. Jobs of a higher tier start before those of a lower one; an admin decides who may use it.",
+    ),
+    "preemptible": Term(
+        "Preemptible",
+        "Uses GPUs only while others do not need them, and is stopped when they do. It starts sooner in return.",
+    ),
+    "hold": Term(
+        "On hold", "A job on hold does not start, or is stopped, until it is released. It keeps its place in the queue."
+    ),
+    "policy": Term(
+        "Scheduling policy", "The rule that decides which job gets which GPUs. An admin can change it while jobs run."
+    ),
+    "reservation": Term("Reservation", "GPUs that a user or a group has for itself for some time."),
+    "cordoned": Term("Cordoned", "A node that accepts no new jobs. What runs there runs on."),
+    "draining": Term("Draining", "A node that accepts no new jobs and whose jobs are stopped and continue elsewhere."),
+    "k-sync": Term(
+        "Adaptive k-sync",
+        "Updates the model after the first k of n worker processes have sent their gradients. k grows or shrinks so that "
+        "slow workers do not hold up the others.",
+    ),
+    "gpu-hour": Term("GPU-hour", "One GPU held for one hour, or two for half an hour."),
+    "percentile": Term("95th percentile", "95 % of the values are below it."),
+}
