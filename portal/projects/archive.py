@@ -9,7 +9,8 @@ from typing import IO, Any
 
 from django.conf import settings
 
-from portal.projects import sandbox, store
+from portal import sandbox
+from portal.projects import store
 from portal.projects.errors import BadArchiveError
 from portal.projects.models import CodeVersion
 
@@ -64,7 +65,7 @@ def store_upload(
             if base is not None:
                 fds.append(stack.enter_context(store.path_of(base.sha256).open("rb")).fileno())
             try:
-                answer = sandbox.run("unpacking.program", [str(fd) for fd in fds], packed, fds)
+                answer = sandbox.run("projects.unpacking.program", [str(fd) for fd in fds], packed, fds)
             except sandbox.NoAnswerError as error:
                 raise BadArchiveError(
                     "It could not be unpacked within the limits of time and memory. Leave data out and pack it again."

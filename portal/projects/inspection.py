@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-from portal.projects import sandbox, store
+from portal import sandbox
+from portal.projects import store
 
 UNREADABLE = {
     "code": "unreadable",
@@ -17,7 +18,7 @@ def inspect(sha256: str) -> dict[str, Any]:
     """Return the guess that is stored with a code version (``CodeVersion.guess``). It never refuses an upload."""
     with store.path_of(sha256).open("rb") as tar:
         try:
-            guess: dict[str, Any] = sandbox.run("inspecting.program", [], tar)
+            guess: dict[str, Any] = sandbox.run("projects.inspecting.program", [], tar)
         except sandbox.NoAnswerError:
             return {
                 "entry": "",

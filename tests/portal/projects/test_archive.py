@@ -4,6 +4,7 @@ import io
 import os
 import resource
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from portal.projects import archive, sandbox, store
+from portal import sandbox
+from portal.projects import archive, store
 from portal.projects.errors import BadArchiveError
 from portal.projects.unpacking.common import BadUploadError
 from portal.projects.unpacking.names import clean_path, collision_key
@@ -112,7 +114,8 @@ BOMBS = [case for case in HOSTILE if "bomb" in case.id or "million" in case.id]
 )
 def test_a_bomb_is_recognised_within_little_memory(case: corpus.Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """By what it is, not by running into the limit: an eighth of the memory is enough for that."""
-    monkeypatch.setattr(sandbox, "MEMORY_BYTES", sandbox.MEMORY_BYTES // 8)
+    limits = sandbox.UPLOADS
+    monkeypatch.setattr(sandbox, "UPLOADS", replace(limits, memory_bytes=limits.memory_bytes // 8))
     with pytest.raises(BadArchiveError) as refused:
         archive.store_upload([(case.name, io.BytesIO(case.make()))])
     assert "memory" not in refused.value.message
@@ -144,16 +147,18 @@ def test_a_folder_from_the_browser_arrives_to_the_byte() -> None:
 def test_a_program_that_never_ends_is_stopped_and_leaves_nothing(
     own_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sandbox, "WALL_SECONDS", 0.01)
+    monkeypatch.setattr(sandbox, "UPLOADS", replace(sandbox.UPLOADS, seconds=0.01))
     before = everything(own_home)
     with pytest.raises(BadArchiveError, match="limits"):
         archive.store_upload([("a.py", io.BytesIO(b"x"))])
     assert everything(own_home) == before
 
 
-@pytest.mark.parametrize("limit", ["MEMORY_BYTES", "FILE_BYTES"])
-def test_a_program_that_meets_a_limit_is_refused(own_home: Path, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
-    monkeypatch.setattr(sandbox, limit, {"MEMORY_BYTES": 16 * 1024 * 1024, "FILE_BYTES": 100_000}[limit])
+@pytest.mark.parametrize("limit", [{"memory_bytes": 16 * 1024 * 1024}, {"file_bytes": 100_000}])
+def test_a_program_that_meets_a_limit_is_refused(
+    own_home: Path, monkeypatch: pytest.MonkeyPatch, limit: dict[str, int]
+) -> None:
+    monkeypatch.setattr(sandbox, "UPLOADS", replace(sandbox.UPLOADS, **limit))
     before = everything(own_home)
     with pytest.raises(BadArchiveError):
         archive.store_upload([("a.zip", io.BytesIO(corpus.zip_tree({"a.bin": os.urandom(2 * corpus.MIB)})))])
@@ -163,7 +168,7 @@ def test_a_program_that_meets_a_limit_is_refused(own_home: Path, monkeypatch: py
 def test_nothing_of_the_portal_reaches_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_KEY", "canary")
     monkeypatch.setattr(sandbox, "_START", "import json, os; print(json.dumps(dict(os.environ)))")
-    seen = sandbox.run("unpacking.program", [], -3)
+    seen = sandbox.run("projects.unpacking.program", [], -3)
     assert "canary" not in seen.values() and set(seen) <= {"TMPDIR", "LANG", "LC_CTYPE"}
 
 

@@ -2,14 +2,16 @@
 
 import io
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from django.test import Client
 from django.urls import reverse
 
+from portal import sandbox
 from portal.accounts.models import User
-from portal.projects import sandbox, services
+from portal.projects import services
 from portal.projects.errors import BadArchiveError
 from portal.projects.models import Project
 from tests import corpus
@@ -92,7 +94,7 @@ def test_one_that_is_none_is_refused(alice: User, project: Project, content: byt
 def test_patterns_that_take_for_ever_end_with_the_limits(
     alice: User, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sandbox, "WALL_SECONDS", 3)
+    monkeypatch.setattr(sandbox, "UPLOADS", replace(sandbox.UPLOADS, seconds=3))
     with pytest.raises(BadArchiveError, match="within the limits of time"):
         store(alice, project, {".gitignore": b"a*" * 60 + b"b\n", "a" * 200: b"1", "train.py": b"2"})
 
