@@ -212,7 +212,7 @@ TEMPLATES = [
                 "django.contrib.messages.context_processors.messages",
                 "portal.context.site",
             ],
-            "builtins": ["portal.ui"],
+            "builtins": ["portal.ui", "portal.previews.tags"],
         },
     },
 ]

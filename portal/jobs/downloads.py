@@ -1,12 +1,12 @@
-"""Downloads of a job: its log, outputs and checkpoints. All of it was written by users' code."""
+"""Downloads of a job: its log, outputs and checkpoints. All of it was written by users' code; output_views.py shows it."""
 
 import io
 import zipfile
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
-from django.shortcuts import get_object_or_404, render
+from django.http import Http404, HttpRequest, HttpResponseBase
+from django.shortcuts import get_object_or_404
 from django.views.decorators.http import require_safe
 
 from portal.accounts.permissions import signed_in
@@ -14,16 +14,6 @@ from portal.downloads import download
 from portal.jobs import checkpoints, logs, outputs
 from portal.jobs.models import Job, LogStream, Output
 from portal.streaming import join_small_pieces
-
-VIEW_BYTES = 256 * 1024
-"""The maximum size of a text on a page; the download has the rest."""
-IMAGES = {
-    b"\x89PNG\r\n\x1a\n": "image/png",
-    b"\xff\xd8\xff": "image/jpeg",
-    b"GIF87a": "image/gif",
-    b"GIF89a": "image/gif",
-}
-"""Types of images that cannot contain scripts, by their first bytes. SVG can, so it is not among them."""
 
 
 def visible_job(request: HttpRequest, pk: int) -> Job:
@@ -72,7 +62,7 @@ def raw_stream(request: HttpRequest, pk: int, stream_pk: int) -> HttpResponseBas
 # --- outputs -----------------------------------------------------------------------------------------------------
 
 
-def _output(request: HttpRequest, pk: int, path: str) -> Output:
+def visible_output(request: HttpRequest, pk: int, path: str) -> Output:
     return get_object_or_404(
         Output.objects.select_related("job__project", "attempt"), job=visible_job(request, pk), path=path
     )
@@ -87,35 +77,8 @@ def _open_or_404(output: Output) -> BinaryIO:
 
 @require_safe
 def output(request: HttpRequest, pk: int, path: str) -> HttpResponseBase:
-    row = _output(request, pk, path)
+    row = visible_output(request, pk, path)
     return download(request, path, outputs.pieces(_open_or_404(row)), row.size)
-
-
-@require_safe
-def image(request: HttpRequest, pk: int, path: str) -> HttpResponseBase:
-    """Send an image for <img> on the page that shows it; only types without scripts."""
-    row = _output(request, pk, path)
-    file = _open_or_404(row)
-    kind = image_kind(file.read(16))
-    if kind is None:
-        file.close()
-        raise Http404("This is no image that can be shown.")
-    file.seek(0)
-    response = download(request, path, outputs.pieces(file), row.size, kind)
-    del response["Content-Disposition"]
-    return response
-
-
-@require_safe
-def view_output(request: HttpRequest, pk: int, path: str) -> HttpResponse:
-    """Show a text or an image on a page; other files can only be downloaded."""
-    row = _output(request, pk, path)
-    with _open_or_404(row) as file:
-        head = file.read(VIEW_BYTES)
-    kind = image_kind(head)
-    text = None if kind else decode_text(head)
-    about = {"job": row.job, "output": row, "is_image": bool(kind), "text": text, "is_cut": row.size > VIEW_BYTES}
-    return render(request, "jobs/output.html", about)
 
 
 def checkpoint_file(request: HttpRequest, job: Job, path: str) -> HttpResponseBase:
@@ -130,25 +93,6 @@ def checkpoint_file(request: HttpRequest, job: Job, path: str) -> HttpResponseBa
 @require_safe
 def checkpoint(request: HttpRequest, pk: int, path: str) -> HttpResponseBase:
     return checkpoint_file(request, visible_job(request, pk), path)
-
-
-def image_kind(head: bytes) -> str | None:
-    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
-        return "image/webp"
-    return next((kind for magic, kind in IMAGES.items() if head.startswith(magic)), None)
-
-
-def decode_text(head: bytes) -> str | None:
-    """Return the text; None for a binary file. The last character may be incomplete."""
-    if b"\0" in head:
-        return None
-    for cut in range(4):
-        try:
-            return head[: len(head) - cut].decode()
-        except UnicodeDecodeError as error:
-            if error.start < len(head) - 4:
-                return None
-    return None
 
 
 @require_safe

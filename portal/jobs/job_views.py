@@ -15,10 +15,12 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.safestring import SafeString
 from django.views.decorators.http import require_POST, require_safe
 
 from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
+from portal.highlight import highlight_block
 from portal.jobs import checkpoints, permissions, services, silence
 from portal.jobs.curve_views import training_context
 from portal.jobs.models import FINISHED_STATES, Allocation, Attempt, Container, Job, JobState
@@ -172,7 +174,8 @@ def _page(request: HttpRequest, pk: int, tab: Tab) -> HttpResponse:
     if tab.key == "":
         context["training"] = training_context(job)
     if tab.key == "details":
-        context["spec"] = json.dumps(services.specification(job, signed_in(request)), indent=2, ensure_ascii=False)
+        spec = json.dumps(services.specification(job, signed_in(request)), indent=2, ensure_ascii=False)
+        context["spec"] = SafeString(highlight_block(spec, language="json"))
         context["silent_after"] = silence.limit_of(job.silent_rank_minutes).total_seconds()
     return render(request, f"jobs/job_{tab.key or 'overview'}.html", context)
 

@@ -1,6 +1,15 @@
 from django.urls import URLPattern, URLResolver, path, re_path
 
-from portal.jobs import curve_views, departure_views, downloads, gallery_views, job_views, limit_views, views
+from portal.jobs import (
+    curve_views,
+    departure_views,
+    downloads,
+    gallery_views,
+    job_views,
+    limit_views,
+    output_views,
+    views,
+)
 
 app_name = "jobs"
 urlpatterns: list[URLPattern | URLResolver] = [
@@ -21,8 +30,10 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("jobs/<int:pk>/outputs.zip", downloads.all_outputs, name="outputs"),
     path("jobs/<int:pk>/outputs/<path:path>", downloads.output, name="output"),
     path("jobs/<int:pk>/checkpoints/<path:path>", downloads.checkpoint, name="checkpoint"),
-    path("jobs/<int:pk>/view/<path:path>", downloads.view_output, name="view-output"),
-    path("jobs/<int:pk>/image/<path:path>", downloads.image, name="image"),
+    path("jobs/<int:pk>/view/<path:path>", output_views.view_output, name="view-output"),
+    path("jobs/<int:pk>/image/<path:path>", output_views.image, name="image"),
+    path("jobs/<int:pk>/media/<path:path>", output_views.media, name="media"),
+    path("jobs/<int:pk>/framed/<path:path>", output_views.framed, name="framed"),
     path("admin/users/<int:pk>/deactivate/", departure_views.deactivate, name="deactivate-user"),
     path("admin/limits/", limit_views.limits, name="limits"),
     path("admin/limits/users/<int:pk>/", limit_views.limit_user, name="limit-user"),

@@ -1,10 +1,10 @@
 """The pages of code versions: upload, files, changes, download."""
 
-import io
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from django.conf import settings
@@ -17,15 +17,15 @@ from django.views.decorators.http import require_POST, require_safe
 
 from portal.accounts.permissions import signed_in
 from portal.downloads import download
+from portal.previews import responses
+from portal.previews.files import StoredFile
+from portal.previews.preview import Links, preview, with_query
 from portal.projects import archive, comparison, services, store
 from portal.projects.models import CodeVersion, Project
 from portal.projects.views import show_project, visible_project
 from portal.refused import Refused
 from portal.rest import STATUS_OF
 
-MAX_VIEW_BYTES = 512 * 1024
-MAX_VIEW_LINES = 10_000
-MAX_LINE_CHARACTERS = 2_000
 MAX_ENTRIES_SHOWN = 1_000
 FORM_BYTES = 16 * 1024 * 1024
 """Allowance for the rest of an upload form: names, boundaries, the note."""
@@ -131,7 +131,10 @@ def folder_entries(files: list[dict[str, Any]], folder: str) -> list[FolderEntry
 
 @require_safe
 def version(request: HttpRequest, pk: int, number: int) -> HttpResponse:
-    """Show the folder or file in ``?path=``; by default the top folder and the file that would be run."""
+    """Show the folder or file in ``?path=``; by default the top folder and the file that would be run.
+
+    ``?show=`` is one of the views that a kind of file has.
+    """
     found = visible_version(request, pk, number)
     path = request.GET.get("path", "")
     paths = {entry["path"] for entry in found.files}
@@ -155,35 +158,37 @@ def version(request: HttpRequest, pk: int, number: int) -> HttpResponse:
         "path": shown,
         "before": _previous_version(found),
         "after": CodeVersion.objects.filter(project=pk, number__gt=number).only("number").order_by("number").first(),
-        **(_file_context(found, shown) if shown else {}),
+        **(_file_context(request, found, shown) if shown else {}),
     }
     return render(request, "projects/code.html", about)
 
 
-def _file_context(version: CodeVersion, path: str) -> dict[str, Any]:
-    """Return what the viewer shows of a file: its lines, or why there are none."""
+def _file_context(request: HttpRequest, version: CodeVersion, path: str) -> dict[str, Any]:
+    """Return what the viewer shows of a file."""
+    file = _file(version, path)
+    here = [version.project_id, version.number]
+    links = Links(
+        page=with_query(reverse("projects:code", args=here), path=path),
+        download=with_query(reverse("projects:file", args=here), path=path),
+        image=with_query(reverse("projects:image", args=here), path=path),
+        media=with_query(reverse("projects:media", args=here), path=path),
+        framed=with_query(reverse("projects:framed", args=here), path=path),
+    )
     try:
-        size = store.entry_of(version, path)["size"]
-        text = comparison.as_text(store.read_file(version, path, MAX_VIEW_BYTES))
+        shown = preview(file, links, request.GET.get("show", ""))
+    except FileNotFoundError as error:
+        raise Http404 from error
+    warnings = [warning for warning in version.guess.get("warnings", []) if warning.get("path") == path]
+    return {"preview": shown, "file_size": file.size, "marked": {warning["line"] for warning in warnings}}
+
+
+def _file(version: CodeVersion, path: str) -> StoredFile:
+    try:
+        entry = store.entry_of(version, path)
     except store.MissingError as error:
         raise Http404 from error
-    if text is None and size > MAX_VIEW_BYTES:
-        # the text may be cut within a character
-        text = comparison.as_text(store.read_file(version, path, MAX_VIEW_BYTES).rstrip(bytes(range(0x80, 0x100))))
-    lines = [] if text is None else _lines(text)
-    warnings = [warning for warning in version.guess.get("warnings", []) if warning.get("path") == path]
-    return {
-        "file_size": size,
-        "is_binary": text is None,
-        "is_cut": text is not None and (size > MAX_VIEW_BYTES or len(lines) > MAX_VIEW_LINES),
-        "lines": [line[:MAX_LINE_CHARACTERS] for line in lines[:MAX_VIEW_LINES]],
-        "marked": {warning["line"] for warning in warnings},
-    }
-
-
-def _lines(text: str) -> list[str]:
-    """Split a text into lines as Python numbers them, so that warnings match: a form feed, for example, ends no line."""
-    return [line.removesuffix("\n") for line in io.StringIO(text, newline=None)]
+    tar = partial(store.open_tar_file, version.sha256)
+    return StoredFile(path, entry["size"], entry["sha256"], tar, entry["offset"])
 
 
 def _previous_version(version: CodeVersion) -> CodeVersion | None:
@@ -243,3 +248,31 @@ def download_file(request: HttpRequest, pk: int, number: int) -> HttpResponseBas
         return download(request, path, store.open_file(found, path), size)
     except store.MissingError as error:
         raise Http404 from error
+
+
+# Parts of a file for the page that shows it
+
+
+def _part(
+    request: HttpRequest, pk: int, number: int, respond: Callable[[StoredFile], HttpResponseBase]
+) -> HttpResponseBase:
+    file = _file(visible_version(request, pk, number), request.GET.get("path", ""))
+    try:
+        return respond(file)
+    except FileNotFoundError as error:
+        raise Http404 from error
+
+
+@require_safe
+def image(request: HttpRequest, pk: int, number: int) -> HttpResponseBase:
+    return _part(request, pk, number, partial(responses.image_response, request))
+
+
+@require_safe
+def media(request: HttpRequest, pk: int, number: int) -> HttpResponseBase:
+    return _part(request, pk, number, partial(responses.media_response, request))
+
+
+@require_safe
+def framed(request: HttpRequest, pk: int, number: int) -> HttpResponseBase:
+    return _part(request, pk, number, responses.framed_response)

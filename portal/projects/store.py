@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 from django.conf import settings
 
@@ -81,6 +81,11 @@ def open_tar(version: CodeVersion) -> Iterator[bytes]:
     """Return the tar with all files, in pieces."""
     tar = _open(version)
     return _pieces(tar, 0, os.fstat(tar.fileno()).st_size)
+
+
+def open_tar_file(sha256: str) -> BinaryIO:
+    """Open the tar with this hash, in which files begin at their offsets. Raises FileNotFoundError."""
+    return path_of(sha256).open("rb")
 
 
 def _open(version: CodeVersion) -> IO[bytes]:

@@ -209,6 +209,13 @@ TABLE: dict[str, list[Visit]] = {
     "projects/<int:pk>/code/<int:number>/changes": [get("/projects/{project}/code/1/changes", IN_PROJECT)],
     "projects/<int:pk>/code/<int:number>/download": [get("/projects/{project}/code/1/download", IN_PROJECT)],
     "projects/<int:pk>/code/<int:number>/file": [get("/projects/{project}/code/1/file?path=train.py", IN_PROJECT)],
+    **{
+        f"projects/<int:pk>/code/<int:number>/{part}": [
+            get(f"/projects/{{project}}/code/1/{part}?path={path}", IN_PROJECT),
+            get(f"/projects/{{project}}/code/1/{part}?path=train.py", "302 404 404 404 404 404"),
+        ]
+        for part, path in (("image", "plot.png"), ("media", "sample.wav"), ("framed", "report.html"))
+    },
     "gallery/": [get("/gallery/", MEMBERS)],
     "gallery/<slug:key>/": [get("/gallery/failing/", MEMBERS), get("/gallery/nothing/", "302 404 404 404 404 404")],
     "gallery/<slug:key>/copy": [post("/gallery/failing/copy", DONE)],
@@ -262,7 +269,18 @@ TABLE: dict[str, list[Visit]] = {
     "jobs/<int:pk>/outputs/<path:path>": [get("/jobs/{running}/outputs/results/metrics.txt", IN_PROJECT)],
     "jobs/<int:pk>/checkpoints/<path:path>": [get("/jobs/{running}/checkpoints/last/step.pt", IN_PROJECT)],
     "jobs/<int:pk>/view/<path:path>": [get("/jobs/{running}/view/results/metrics.txt", IN_PROJECT)],
-    "jobs/<int:pk>/image/<path:path>": [get("/jobs/{running}/image/results/metrics.txt", "302 404 404 404 404 404")],
+    "jobs/<int:pk>/image/<path:path>": [
+        get("/jobs/{running}/image/results/plot.png?size=small", IN_PROJECT),
+        get("/jobs/{running}/image/results/metrics.txt", "302 404 404 404 404 404"),
+    ],
+    "jobs/<int:pk>/media/<path:path>": [
+        get("/jobs/{running}/media/results/sample.wav", IN_PROJECT),
+        get("/jobs/{running}/media/results/metrics.txt", "302 404 404 404 404 404"),
+    ],
+    "jobs/<int:pk>/framed/<path:path>": [
+        get("/jobs/{running}/framed/results/report.html", IN_PROJECT),
+        get("/jobs/{running}/framed/results/metrics.txt", "302 404 404 404 404 404"),
+    ],
     # machines
     "nodes/": [get("/nodes/", MEMBERS)],
     "reservations/": [
