@@ -39,7 +39,7 @@ def render_markdown(text: str, *, top_level: int = 1) -> str:
     return nh3.clean(
         _parser.render(text[:MAX_CHARACTERS], env),
         tags=set(TAGS),
-        attributes={"a": {"href", "title"}, "ol": {"start"}},
+        attributes={"a": {"href", "title"}, "ol": {"start"}, "pre": {"tabindex"}},
         allowed_classes={tag: set(names) for tag, names in CLASSES.items()},
         attribute_filter=_keep_attribute,
         url_schemes=set(SCHEMES),
@@ -68,7 +68,7 @@ def _cell(self: RendererHTML, tokens: Sequence[Token], index: int, options: Any,
 def _fence(self: RendererHTML, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
     token = tokens[index]
     language = (token.info.split() or [""])[0].strip("{}.").lower()
-    return f"<pre><code>{highlight_block(token.content.rstrip(chr(10)), language=language)}</code></pre>\n"
+    return f'<pre tabindex="0"><code>{highlight_block(token.content.rstrip(chr(10)), language=language)}</code></pre>\n'
 
 
 def _picture(self: RendererHTML, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
@@ -85,6 +85,7 @@ def _make_parser() -> MarkdownIt:
         "td_open": _cell,
         "th_open": _cell,
         "fence": _fence,
+        "code_block": _fence,
         "image": _picture,
     }.items():
         parser.add_render_rule(rule, render)

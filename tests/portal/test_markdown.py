@@ -55,7 +55,7 @@ def check(html: str) -> None:
     for _, tag, attributes in TAG.findall(html):
         assert tag in TAGS
         assert re.fullmatch(
-            r'(?: (?:class="[a-z0-9 -]+"|rel="noopener nofollow"|start="\d+"|title="[^"]*"|href="(?:https?:|mailto:)[^"]*"))*',
+            r'(?: (?:class="[a-z0-9 -]+"|rel="noopener nofollow"|start="\d+"|tabindex="0"|title="[^"]*"|href="(?:https?:|mailto:)[^"]*"))*',
             attributes,
         ), attributes
     assert "<" not in TAG.sub("", html)
