@@ -31,33 +31,48 @@ The unit "seconds" is shown as durations ("2 h 5 min"). The tone of a series fol
 unless it is given; ``idle`` is grey, ``good`` green, ``bad`` red. A chart is drawn in three widths, and a container
 query shows the one that fits, so that text stays legible at 400 px. Colour is never the only distinction: lines have
 different dashes, bars a gap, and every chart a table. Draw at most a few hundred points; more take longer to load than
-to read.
+to read. Where the page also loads ``js/curves.js`` and uPlot, charts of lines become interactive.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
 from hashlib import sha256
-from math import ceil, floor, isfinite, log10
-from typing import NamedTuple
+from math import ceil
+from typing import Any, NamedTuple
 
-from django.utils import timezone
 from django.utils.html import escape
 from django.utils.safestring import SafeString, mark_safe
 
-from portal.ui import duration
-
-X = datetime | date | float | int
-Value = float | int | None
-
-TONES = ("teal", "amber", "violet", "blue", "red", "green")
-NAMED_TONES = {"idle": "grey", "good": "green", "bad": "red"}
-SECONDS = "seconds"
-DAY = 86_400.0
-TIME_STEPS = tuple(
-    60.0 * minutes for minutes in (1, 5, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 4320, 7200, 10080, 20160)
+from portal.chart_axes import (
+    LETTER_WIDTH,
+    SECONDS,
+    Scale,
+    Value,
+    X,
+    cell_text,
+    format_number,
+    format_value,
+    label_middle,
+    text_width,
+    time_ticks,
+    unit_word,
+    value_range,
+    x_kind,
+    x_name_of,
+    x_number,
+    x_text,
+    x_ticks,
 )
-DURATION_STEPS = (1, 5, 15, 30, *TIME_STEPS)
+
+__all__ = [
+    "LETTER_WIDTH", "SECONDS", "SIZES", "TONES", "Chart", "Series", "Size", "bars", "format_number", "format_value", "lines",
+    "sparkline", "time_ticks",
+]  # fmt: skip
+
+TONES = tuple(f"data-{number}" for number in range(1, 9))
+"""Colours that stay apart for the colour-blind, in both themes (static/css/charts.css)."""
+NAMED_TONES = {"idle": "grey", "good": "green", "bad": "red"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +100,8 @@ class Chart:
     is_lines: bool = False
     mark: str = ""
     """The name of the short lines over bars."""
+    plot: Mapping[str, Any] | None = None
+    """The same lines for static/js/curves.js; None for bars."""
 
 
 class Size(NamedTuple):
@@ -96,7 +113,7 @@ class Size(NamedTuple):
 
 
 SIZES = (Size("wide", 1000, 300, 12), Size("middle", 600, 270, 7), Size("narrow", 340, 240, 4))
-TOP, BOTTOM, RIGHT, LETTER_WIDTH, LINE_HEIGHT = 24, 28, 12, 6.9, 16
+TOP, BOTTOM, RIGHT, LINE_HEIGHT = 24, 28, 12, 16
 
 
 def lines(
@@ -114,22 +131,21 @@ def lines(
 ) -> Chart:
     """Draw values over time, or over any number."""
     _check_lengths(xs, series)
-    where = [_x_number(x) for x in xs]
-    at_marks = [(_x_number(x), text) for x, text in marks]
+    where = [x_number(x) for x in xs]
+    at_marks = [(x_number(x), text) for x, text in marks]
     ends = [*where, *(x for x, _ in at_marks)] or [0.0]
     first, last = min(ends), max(ends)
-    texts = [_x_text(x) for x in xs]
+    texts = [x_text(x) for x in xs]
 
     def draw(size: Size) -> Iterator[str]:
-        frame = _Frame(size, axis_range or _value_range(value for one in series for value in one.values), unit)
+        frame = _Frame(size, axis_range or value_range(value for one in series for value in one.values), unit)
         right = size.width - RIGHT
 
         def x_of(x: float) -> float:
             return frame.left + (right - frame.left) * ((x - first) / (last - first) if last > first else 0.5)
 
         yield from frame.grid()
-        for x, text in _x_ticks(xs, first, last, size.ticks):
-            yield _text(x_of(x), size.height - 8, text, "middle")
+        yield from _labels(((x_of(x), text) for x, text in x_ticks(xs, first, last, size.ticks)), size)
         for x, text in at_marks:
             yield f'<path class="mark" d="M{x_of(x):.1f} {TOP}V{frame.bottom}"/>'
             end = "end" if x_of(x) > size.width / 2 else "start"
@@ -159,7 +175,20 @@ def lines(
                 dots.append(_dot(*end_point, css, one.name))
             yield from dots
 
-    return _chart(title, desc, draw, x_name or _x_name(xs), texts, series, unit, is_lines=True)
+    plot = {
+        "kind": x_kind(xs),
+        "x": where,
+        "unit": unit,
+        "series": [
+            {"name": one.name, "tone": _tone(index, one), "values": one.values} for index, one in enumerate(series)
+        ],
+        "marks": [{"x": x, "text": text} for x, text in at_marks],
+        "range": axis_range,
+        "step": step,
+        "bridge": bridge_gaps,
+    }
+    drawn = _chart(title, desc, draw, x_name or x_name_of(xs), texts, series, unit, is_lines=True)
+    return replace(drawn, plot=plot)
 
 
 def bars(
@@ -177,10 +206,10 @@ def bars(
     """Draw amounts of some things, or by day. Bars with a ``mark`` are horizontal."""
     marks = [mark] if mark else []
     _check_lengths(labels, [*series, *marks])
-    texts = [_x_text(label) if isinstance(label, date) else label for label in labels]
+    texts = [x_text(label) if isinstance(label, date) else label for label in labels]
     sums = [sum(one.values[i] or 0 for one in series) for i in range(len(labels))]
     columns = [sums] if stacked else [one.values for one in series]
-    value_range = _value_range(value for column in [*columns, *(one.values for one in marks)] for value in column)
+    ends = value_range(value for column in [*columns, *(one.values for one in marks)] for value in column)
     longest = max((len(text) for text in texts), default=1) * LETTER_WIDTH + 10
     days = bool(labels) and isinstance(labels[0], date)
     horizontal = horizontal or bool(marks) or (not days and longest * len(labels) > SIZES[-1].width - 70)
@@ -196,15 +225,14 @@ def bars(
                 reached += value or 0.0
 
     def draw_vertical(size: Size) -> Iterator[str]:
-        frame = _Frame(size, value_range, unit)
+        frame = _Frame(size, ends, unit)
         yield from frame.grid()
         room = (size.width - RIGHT - frame.left) / max(1, len(labels))
         each = ceil(longest / room)
         wide = min(56.0, room * (0.78 if room > 8 else 1.0)) / (1 if stacked else max(1, len(series)))
-        for place, text in enumerate(texts):
-            middle = frame.left + room * (place + 0.5)
-            if place % each == 0:
-                yield _text(middle, size.height - 8, text, "middle")
+        middles = [frame.left + room * (place + 0.5) for place in range(len(texts))]
+        yield from _labels(zip(middles[::each], texts[::each], strict=True), size)
+        for place, (middle, text) in enumerate(zip(middles, texts, strict=True)):
             for index, one, low, high in bar_parts(place):
                 left = middle - wide * (0.5 if stacked else len(series) / 2 - index)
                 top, height = frame.y_of(max(low, high)), abs(frame.y_of(low) - frame.y_of(high))
@@ -212,7 +240,7 @@ def bars(
                 yield _rect(left, top, wide, height, _series_css(index, one), tooltip)
 
     def draw_horizontal(size: Size) -> Iterator[str]:
-        scale = _Scale(*value_range, unit, size.ticks - 1)
+        scale = Scale(*ends, unit, size.ticks - 1)
         thick = 14 if stacked or len(series) == 1 else 9
         block = LINE_HEIGHT + 4 + thick * (1 if stacked else len(series)) + 8
         left, width, bottom = 4.0, size.width - 4 - 40, TOP + block * len(labels)
@@ -222,8 +250,8 @@ def bars(
 
         for tick, text in scale.ticks:
             yield f'<path class="grid" d="M{x_of(tick):.1f} {TOP - 6}V{bottom:.0f}"/>'
-            yield _text(x_of(tick), bottom + LINE_HEIGHT, text, "start" if x_of(tick) < 30 else "middle")
-        yield _text(size.width - 4, 12, _unit_word(unit), "end")
+            yield _text(label_middle(x_of(tick), text, size.width), bottom + LINE_HEIGHT, text, "middle")
+        yield _text(size.width - 4, 12, unit_word(unit), "end")
         for place, text in enumerate(texts):
             top = TOP + block * place
             yield _text(left, top + 11, text, "start", "name")
@@ -246,10 +274,11 @@ def bars(
     return _chart(title, desc, draw, x_name or ("Day" if days else ""), texts, series, unit, height, marks=marks)
 
 
-def sparkline(values: Sequence[Value], text: str) -> SafeString:
+def sparkline(values: Sequence[Value], text: str, from_zero: bool = True) -> SafeString:
     """Draw a line as high as a letter. ``text`` describes it for screen readers."""
     known = [value for value in values if value is not None]
-    low, high = min([*known, 0.0]), max([*known, 0.0])
+    ends = [*known, 0.0] if from_zero or not known else known
+    low, high = min(ends), max(ends)
     path, pen = [], "M"
     for place, value in enumerate(values):
         if value is None:
@@ -259,53 +288,19 @@ def sparkline(values: Sequence[Value], text: str) -> SafeString:
         y = 22 - 20 * ((value - low) / (high - low) if high > low else 0.5)
         path.append(f"{pen}{x:.1f} {y:.1f}")
         pen = "L"
-    inner = f'<path class="line tone-teal" d="{"".join(path)}"/>'
+    inner = f'<path class="line tone-data-1" d="{"".join(path)}"/>'
     return _inline_svg("sparkline", inner, text)
-
-
-def format_value(value: Value, unit: str = "") -> str:
-    """Return a value with its unit, for tooltips and sentences."""
-    if value is None:
-        return "nothing"
-    if unit == SECONDS:
-        return _duration(value)
-    return f"{format_number(value)} {unit}".rstrip()
-
-
-def format_number(value: float) -> str:
-    """Return about three significant digits, with thousands separators."""
-    if value == 0 or not isfinite(value):
-        return "0" if value == 0 else "–"
-    digits = max(0, min(6, 2 - floor(log10(abs(value)))))
-    text = f"{value:,.{digits}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 # --- the drawing -------------------------------------------------------------------------------------------------
 
 
-class _Scale:
-    """Maps values to 0..1, with ticks at round numbers."""
-
-    def __init__(self, minimum: float, maximum: float, unit: str, ticks: int) -> None:
-        step = _round_step(max(maximum - minimum, 1e-9), ticks, DURATION_STEPS if unit == SECONDS else ())
-        first = floor(minimum / step)
-        self.low, self.high = first * step, max(ceil(maximum / step), first + 1) * step
-        values = [self.low + step * number for number in range(round((self.high - self.low) / step) + 1)]
-        self.ticks = [
-            (value, _duration(value) if unit == SECONDS else format_number(round(value, 9))) for value in values
-        ]
-
-    def fraction(self, value: float) -> float:
-        return (value - self.low) / (self.high - self.low)
-
-
 class _Frame:
     """The y axis with its grid lines, and the area for the rest of the chart."""
 
-    def __init__(self, size: Size, value_range: tuple[float, float], unit: str) -> None:
+    def __init__(self, size: Size, ends: tuple[float, float], unit: str) -> None:
         self.size, self.unit = size, unit
-        self.scale = _Scale(*value_range, unit, 5)
+        self.scale = Scale(*ends, unit, 5)
         self.bottom = size.height - BOTTOM
         self.left = 10 + LETTER_WIDTH * max(len(text) for _, text in self.scale.ticks)
 
@@ -317,7 +312,7 @@ class _Frame:
             css = "axis" if value == 0 else "grid"
             yield f'<path class="{css}" d="M{self.left:.1f} {self.y_of(value):.1f}H{self.size.width - RIGHT}"/>'
             yield _text(self.left - 6, self.y_of(value) + 4, text, "end")
-        yield _text(2, 12, _unit_word(self.unit), "start")
+        yield _text(2, 12, unit_word(self.unit), "start")
 
 
 def _chart(
@@ -336,7 +331,7 @@ def _chart(
     listed = [*series, *marks]
     columns = [f"{one.name} ({word})" if word else one.name for one in listed]
     rows = tuple(
-        (text, *(_cell_text(one.values[place], unit) for one in listed)) for place, text in enumerate(texts)
+        (text, *(cell_text(one.values[place], unit) for one in listed)) for place, text in enumerate(texts)
     )  # fmt: skip
     pictures = []
     for size in SIZES:
@@ -366,13 +361,26 @@ def _inline_svg(css: str, inner: str, text: str) -> SafeString:
     )
 
 
+def _tone(index: int, one: Series) -> str:
+    return NAMED_TONES.get(one.tone, one.tone) or TONES[index % len(TONES)]
+
+
 def _series_css(index: int, one: Series) -> str:
-    tone = NAMED_TONES.get(one.tone, one.tone) or TONES[index % len(TONES)]
-    return f"tone-{tone} dash-{index % 4}"
+    return f"tone-{_tone(index, one)} dash-{index % 4}"
 
 
 def _text(x: float, y: float, text: str, anchor: str, css: str = "") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" class="{css}">{escape(text)}</text>'
+
+
+def _labels(places: Iterable[tuple[float, str]], size: Size) -> Iterator[str]:
+    """Write the labels of the x axis; one that would touch the label before it is left out."""
+    free = 0.0
+    for x, text in places:
+        middle, half = label_middle(x, text, size.width), text_width(text) / 2
+        if middle - half >= free:
+            yield _text(middle, size.height - 8, text, "middle")
+            free = middle + half + LETTER_WIDTH
 
 
 def _rect(x: float, y: float, width: float, height: float, css: str, tooltip: str) -> str:
@@ -384,90 +392,3 @@ def _rect(x: float, y: float, width: float, height: float, css: str, tooltip: st
 
 def _dot(x: float, y: float, css: str, tooltip: str) -> str:
     return f'<circle class="dot {css}" cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{escape(tooltip)}</title></circle>'
-
-
-# --- numbers, times and words --------------------------------------------------------------------------------------
-
-
-def _value_range(values: "Iterator[Value] | Sequence[Value]") -> tuple[float, float]:
-    known = [float(value) for value in values if value is not None]
-    low, high = min([0.0, *known]), max([0.0, *known])
-    return low, high if high > low else 1.0
-
-
-def _round_step(span: float, ticks: int, steps: Sequence[float] = ()) -> float:
-    """Return the smallest round step that divides ``span`` into at most ``ticks`` parts."""
-    rough = span / ticks
-    for step in steps:
-        if step >= rough:
-            return float(step)
-    if steps:
-        return ceil(rough / DAY) * DAY
-    power = 10.0 ** floor(log10(rough))
-    return next(power * nice for nice in (1, 2, 2.5, 5, 10) if power * nice >= rough * (1 - 1e-9))
-
-
-def _x_number(x: X) -> float:
-    if isinstance(x, datetime):
-        return x.timestamp()
-    if isinstance(x, date):
-        return float(x.toordinal())
-    return float(x)
-
-
-def _x_text(x: X) -> str:
-    if isinstance(x, datetime):
-        return _local(x).strftime("%d %b %Y, %H:%M")
-    if isinstance(x, date):
-        return x.strftime("%d %b")
-    return format_number(x)
-
-
-def _x_name(xs: Sequence[X]) -> str:
-    if xs and isinstance(xs[0], datetime):
-        return f"Time ({_local(xs[0]).tzname()})"
-    return "Day" if xs and isinstance(xs[0], date) else ""
-
-
-def _x_ticks(xs: Sequence[X], first: float, last: float, ticks: int) -> Iterator[tuple[float, str]]:
-    if not xs:
-        return
-    if isinstance(xs[0], datetime):
-        yield from time_ticks(xs[0], first, last, ticks)
-        return
-    days = isinstance(xs[0], date)
-    step = max(_round_step(max(last - first, 1e-9), ticks), 1.0 if days else 0.0)
-    step = ceil(step) if days else step
-    for number in range(ceil(first / step), floor(last / step + 1e-9) + 1):
-        value = number * step
-        yield value, _x_text(date.fromordinal(round(value))) if days else format_number(round(value, 9))
-
-
-def time_ticks(start: datetime, first: float, last: float, ticks: int) -> Iterator[tuple[float, str]]:
-    """Yield ticks at round local times (minutes, hours, midnights) between two timestamps in seconds."""
-    step = _round_step(max(last - first, 60.0), ticks, TIME_STEPS)
-    midnight = _local(start).replace(hour=0, minute=0, second=0, microsecond=0)
-    number = 0
-    while (moment := midnight + timedelta(seconds=step * number)).timestamp() <= last:
-        if moment.timestamp() >= first:
-            at_midnight = moment.hour == moment.minute == 0
-            yield moment.timestamp(), moment.strftime("%d %b" if step >= DAY or at_midnight else "%H:%M")
-        number += 1
-
-
-def _local(moment: datetime) -> datetime:
-    return timezone.localtime(moment) if timezone.is_aware(moment) else moment
-
-
-def _cell_text(value: Value, unit: str) -> str:
-    if value is None:
-        return "–"
-    return _duration(value) if unit == SECONDS else format_number(value)
-
-
-def _duration(seconds: float) -> str:
-    return ("−" if seconds < 0 else "") + duration(abs(seconds))
-
-
-def _unit_word(unit: str) -> str:
-    return "" if unit == SECONDS else unit

@@ -1,14 +1,18 @@
 """Charts: whole without a script, true to their numbers, readable by all."""
 
+import re
 import xml.etree.ElementTree as ET
 from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
 
 import pytest
+from django.conf import settings
 from django.template import engines
 from hypothesis import given
 from hypothesis import strategies as st
 
 from portal import charts
+from portal.chart_axes import text_width
 from portal.charts import Series
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -82,7 +86,7 @@ def test_each_picture_has_a_name_a_description_and_a_table_beside_it() -> None:
         ]
     html = engines["django"].from_string("{% chart chart %}").render({"chart": chart})
     assert '<th scope="col" class="num">alice (GPUs)</th>' in html and "01 Nov 2026, 00:00" in html
-    assert "style=" not in html and "<script" not in html
+    assert "style=" not in html and html.count("<script") == html.count('<script type="application/json"') == 1
 
 
 def test_names_from_people_cannot_become_markup() -> None:
@@ -129,3 +133,86 @@ def test_any_values_make_a_picture_whose_marks_stay_inside(
                 assert x >= -0.2 and x + w <= width + 0.2 and y >= -0.2 and y + h <= height + 0.2
             for dot in of_class(picture, "dot"):
                 assert 0 <= float(dot.get("cx", "0")) <= width and 0 <= float(dot.get("cy", "0")) <= height
+
+
+def spans(picture: ET.Element) -> list[tuple[float, float, str]]:
+    """Return where each text of the bottom row begins and ends."""
+    bottom = max((float(text.get("y", "0")) for text in picture.iter(f"{SVG}text")), default=0.0)
+    found = []
+    for text in picture.iter(f"{SVG}text"):
+        if float(text.get("y", "0")) == bottom and text.text:
+            x, width = float(text.get("x", "0")), text_width(text.text)
+            left = {"start": x, "middle": x - width / 2, "end": x - width}[text.get("text-anchor", "start")]
+            found.append((left, left + width, text.text))
+    return found
+
+
+def test_the_label_of_a_tick_at_the_right_edge_is_whole() -> None:
+    start = datetime(2026, 11, 27, 12, 16, tzinfo=UTC)
+    times = [start + timedelta(minutes=6 * n) for n in range(118)]
+    assert times[-1].strftime("%H:%M") == "23:58"
+    chart = charts.lines(
+        "Utilisation", [*times, start.replace(hour=0, minute=0) + timedelta(days=1)], [Series("a", [1] * 119)]
+    )
+    for picture in pictures(chart):
+        width = float(picture.get("viewBox", "").split()[2])
+        _, right, text = max(spans(picture))
+        assert text == "28 Nov" and right <= width
+
+
+@given(st.integers(0, 5_000_000), st.integers(1, 5_000_000), st.integers(1, 60))
+def test_labels_of_times_are_whole_and_apart(minute: int, seconds: int, count: int) -> None:
+    start = datetime(2020, 1, 1, tzinfo=UTC) + timedelta(minutes=minute)
+    times = [start + timedelta(seconds=seconds * n / count) for n in range(count + 1)]
+    days = [start.date() + timedelta(days=n) for n in range(count)]
+    for chart in (
+        charts.lines("x", times, [Series("a", [1.0] * len(times))]),
+        charts.bars("x", days, [Series("a", [1.0] * len(days))]),
+    ):
+        for picture in pictures(chart):
+            found, width = sorted(spans(picture)), float(picture.get("viewBox", "").split()[2])
+            assert all(left >= 0 and right <= width for left, right, _ in found)
+            assert all(right <= left for (_, right, _), (left, _, _) in pairwise(found))
+
+
+def test_lines_come_with_the_same_values_for_scripts() -> None:
+    start = datetime(2026, 11, 1, tzinfo=UTC)
+    chart = charts.lines(
+        "Use",
+        [start, start + timedelta(minutes=1)],
+        [Series("a", [1, None])],
+        "%",
+        marks=[(start, "2 → 4")],
+        axis_range=(0, 100),
+    )
+    assert chart.plot is not None
+    assert (chart.plot["kind"], chart.plot["x"]) == ("time", [start.timestamp(), start.timestamp() + 60])
+    assert chart.plot["series"] == [{"name": "a", "tone": "data-1", "values": [1, None]}]
+    assert chart.plot["marks"] == [{"x": start.timestamp(), "text": "2 → 4"}]
+    assert charts.bars("Use", ["x"], [Series("a", [1])]).plot is None
+
+
+def test_what_people_typed_cannot_leave_the_data_for_scripts() -> None:
+    chart = charts.lines("x", [1, 2], [Series("</script><script>alert(1)</script>", [1, 2]), Series("b", [1, 2])])
+    html = engines["django"].from_string("{% chart chart %}").render({"chart": chart})
+    assert html.count("<script") == html.count("</script>") == 1
+
+
+def contrast(one: str, other: str) -> float:
+    def luminance(colour: str) -> float:
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_lines_stand_out_from_the_surface_in_both_themes() -> None:
+    css = "".join(path.read_text() for path in sorted((settings.BASE_DIR / "static/css").glob("*.css")))
+    pair = r": light-dark\((#[0-9a-f]{6}), (#[0-9a-f]{6})\)"
+    (surface,) = re.findall("--surface" + pair, css)
+    colours = re.findall(r"--data-\d" + pair, css)
+    assert len(colours) == 8
+    for colour in colours:
+        assert all(contrast(one, ground) >= 3 for one, ground in zip(colour, surface, strict=True)), colour
