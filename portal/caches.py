@@ -4,6 +4,7 @@ import logging
 from typing import Any
 
 import redis
+from django.core.cache.backends.base import DEFAULT_TIMEOUT
 from django.core.cache.backends.redis import RedisCache
 
 log = logging.getLogger(__name__)
@@ -31,3 +32,17 @@ class ForgivingRedisCache(RedisCache):
         except redis.RedisError as error:
             log.warning("requests are not counted: %s", error)
             return True
+
+    def get_many(self, keys: Any, version: int | None = None) -> dict[Any, Any]:
+        try:
+            return super().get_many(keys, version)
+        except redis.RedisError as error:
+            log.warning("nothing is read from the cache: %s", error)
+            return {}
+
+    def set_many(self, data: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None) -> list[Any]:
+        try:
+            return super().set_many(data, timeout, version)
+        except redis.RedisError as error:
+            log.warning("nothing is kept in the cache: %s", error)
+            return list(data)

@@ -31,9 +31,12 @@ def format_value(value: Value, unit: str = "") -> str:
 
 
 def format_number(value: float) -> str:
-    """Return about three significant digits, with thousands separators."""
+    """Return about three significant digits, with thousands separators; powers of ten for what is very small or large."""
     if value == 0 or not isfinite(value):
         return "0" if value == 0 else "–"
+    if not 1e-5 <= abs(value) < 1e15:
+        mantissa, _, exponent = f"{value:.2e}".partition("e")
+        return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
     digits = max(0, min(6, 2 - floor(log10(abs(value)))))
     text = f"{value:,.{digits}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text

@@ -3,6 +3,7 @@
 They give the same fact the same look and wording on all pages; docs/design.md shows each.
 """
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -251,6 +252,18 @@ def shown_values(form: BaseForm) -> SafeString:
 def draw_chart(chart: Any) -> dict[str, Any]:
     """Draw a figure with legend, picture and the numbers as a table; the page must link css/charts.css."""
     return {"chart": chart}
+
+
+@register.simple_tag
+def sparkline(values: Sequence[float | None] | None, name: str = "Main curve") -> SafeString:
+    """Draw the values of a curve in a cell of a list; nothing if there are fewer than two."""
+    from portal import charts  # noqa: PLC0415  # it uses the filters above
+
+    known = [value for value in values or () if value is not None]
+    if len(known) < 2:
+        return SafeString()
+    text = f"{name}: from {charts.format_value(known[0])} to {charts.format_value(known[-1])}"
+    return charts.sparkline(known, text, from_zero=False)
 
 
 @register.inclusion_tag("components/pager.html", takes_context=True)

@@ -22,7 +22,7 @@ from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
 from portal.highlight import highlight_block
 from portal.jobs import checkpoints, permissions, services, silence
-from portal.jobs.curve_views import training_context
+from portal.jobs.curve_views import curves_context, training_context
 from portal.jobs.models import FINISHED_STATES, Allocation, Attempt, Container, Job, JobState
 from portal.jobs.progress import progress_of
 from portal.jobs.states import Outcome
@@ -173,6 +173,7 @@ def _page(request: HttpRequest, pk: int, tab: Tab) -> HttpResponse:
     context = {**_context(request, job, tab), "edition": ""}
     if tab.key == "":
         context["training"] = training_context(job)
+        context["curves"] = curves_context(job)
     if tab.key == "details":
         spec = json.dumps(services.specification(job, signed_in(request)), indent=2, ensure_ascii=False)
         context["spec"] = SafeString(highlight_block(spec, language="json"))

@@ -19,6 +19,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("jobs/new/warnings", views.new_warnings, name="new-warnings"),
     path("jobs/cancel", views.cancel_many, name="cancel-many"),
     path("jobs/compare", curve_views.compare, name="compare"),
+    path("jobs/curves.json", curve_views.curve_data, name="curves"),
     path("jobs/<int:pk>/", job_views.overview, name="detail"),
     re_path(r"^jobs/(?P<pk>[0-9]{1,18})/(?P<key>log|files|gpus|details)/$", job_views.other_tab, name="tab"),
     path("jobs/<int:pk>/training", curve_views.training, name="training"),

@@ -23,6 +23,8 @@ from portal.cluster.quarantine import Fault  # noqa: E402
 from portal.jobs import lifecycle, logs  # noqa: E402
 from portal.jobs.models import Allocation, Attempt, Container, Job  # noqa: E402
 from portal.jobs.resize_timeline.models import RankGroup  # noqa: E402
+from portal.monitoring import sampling  # noqa: E402
+from portal.monitoring.sampling import Reading  # noqa: E402
 from portal.projects.models import Membership, Project  # noqa: E402
 from tests import month as made_up  # noqa: E402
 from tests import seed  # noqa: E402
@@ -164,6 +166,30 @@ def running_job() -> dict[str, int]:
     return {"job": job.pk, "container": part.pk}
 
 
+def curves_lab() -> dict[str, int]:
+    """Two runs of a sweep, on a GPU each, for forty minutes; the first was resized, and both wait for ``write``."""
+    project = world.make_project(User.objects.get(username="alice"), "Curves")
+    node, began = world.make_node("gpu-hotel", gpus=2), timezone.now() - timedelta(minutes=40)
+    made = {"node": node.pk}
+    for number, (rate, gpu) in enumerate(zip(("0.1", "0.3"), node.gpus.all(), strict=True), 1):
+        arguments = ["--lr", rate, "--seed", "7"]
+        job = world.make_job(project, name="sweep", arguments=arguments, elastic=True, max_gpus=2)
+        attempt = world.place(job, [gpu], driver=True)
+        for part in attempt.containers.all():
+            lifecycle.advance(part, "RUNNING")
+        for rows in (Job.objects.filter(pk=job.pk), Attempt.objects.filter(pk=attempt.pk)):
+            rows.update(started_at=began)
+        Allocation.objects.filter(attempt=attempt).update(allocated_at=began)
+        made |= {f"job{number}": job.pk, f"container{number}": attempt.containers.get(role="driver").pk}
+    driver = Container.objects.get(pk=made["container1"])
+    for number, (hosts, minute) in enumerate(((["h0"] * 2, 0), (["h0"], 20)), 1):
+        RankGroup.objects.create(driver=driver, number=number, at=began + timedelta(minutes=minute), hosts=hosts)
+    for slot in range(160):
+        readings = [Reading(gpu.pk, 40 + (slot * 7 + gpu.index * 13) % 50, 20_480, 61) for gpu in node.gpus.all()]
+        sampling.store_sample(node, began + slot * sampling.SLOT, readings)
+    return made
+
+
 def write(container: int, name: str, text: str, first_ms: int = 0, step_ms: int = 0) -> int:
     """Append text. With ``step_ms``, each line gets a mark that many milliseconds after the previous one."""
     data = text.encode()
@@ -285,6 +311,7 @@ ORDERS = {
         demo_lab,
         simulate,
         running_job,
+        curves_lab,
         write,
         finish,
         shut_out,

@@ -89,5 +89,7 @@ def test_the_tutorial_works_as_written(product: Product, page: Page) -> None:
     page.reload()
     training = page.get_by_role("region", name="Training")
     expect(training.get_by_role("progressbar", name="Done")).to_have_attribute("value", re.compile(r"^100(\.0)?$"))
-    expect(training.get_by_role("heading", name="train/loss")).to_be_visible()
+    curves = page.get_by_role("region", name="Curves")
+    expect(curves.get_by_role("heading", name="train/loss")).to_be_visible()
+    expect(curves.locator("canvas").first).to_be_visible()
     expect(training.get_by_role("heading", name="A step, rank by rank")).to_be_visible()

@@ -198,6 +198,16 @@ def test_what_people_typed_cannot_leave_the_data_for_scripts() -> None:
     assert html.count("<script") == html.count("</script>") == 1
 
 
+def test_a_sparkline_has_its_ends_as_text_and_nothing_without_values() -> None:
+    tag = engines["django"].from_string("{% sparkline values name %}")
+    html = tag.render({"values": [2.0, None, 0.5], "name": "<b>"})
+    assert "&lt;b&gt;: from 2 to 0.5" in html and html.count("<svg") == 1
+    heights = [float(pair.split()[1]) for pair in re.split("[ML]", re.findall(r' d="([^"]+)"', html)[0])[1:]]
+    assert heights == [2.0, 22.0], "the whole height, also far from zero"
+    for nothing in ([], [1.0], [None, None], None):
+        assert tag.render({"values": nothing, "name": "x"}) == ""
+
+
 def contrast(one: str, other: str) -> float:
     def luminance(colour: str) -> float:
         parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
