@@ -17,6 +17,7 @@ from portal.jobs.curve_points import JobCurves
 from portal.jobs.models import FINISHED_STATES, Job, JobState, MetricPoint, Progress
 from portal.jobs.resize_timeline.timeline import timeline_of
 from portal.spreadsheets import Cell, csv_response
+from portal.ui import counted
 
 MAX_JOBS = 6
 """The maximum number of lines in one chart: more cannot be distinguished."""
@@ -146,9 +147,10 @@ def _curve_of(curves_of_job: JobCurves) -> Mapping[str, Any]:
 
 def _resize_marks(job: Job) -> list[Mapping[str, Any]]:
     """Return when the job changed its number of GPUs, for lines across its curves."""
+    timeline = timeline_of(job)
     return [
-        {"time": change.at.timestamp(), "text": f"{change.before} → {change.after}"}
-        for _, change in timeline_of(job).latest
+        {"time": change.at.timestamp(), "text": f"{change.before} → {counted(change.after, timeline.noun)}"}
+        for _, change in timeline.latest
         if change.before != change.after
     ]
 

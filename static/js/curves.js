@@ -167,7 +167,7 @@ class Section {
       const xs = { step: line.steps, time: line.times, relative: line.times.map((time) => time - start) };
       return [{ name: job.label, tone: `data-${(index % 8) + 1}`, dash: index, values: line.values, breaks: line.breaks, xs }];
     });
-    return { title: name, unit: "", range: null, step: false, bridge: false, axes: Object.keys(AXES), series, marks };
+    return { title: name, unit: "", range: null, step: false, bridge: false, axes: Object.keys(AXES), series, marks, isNamed: this.jobs.size > 1 };
   }
 
   /** A figure for a metric that came after the page. */

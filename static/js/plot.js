@@ -10,7 +10,6 @@ const SVG = "http://www.w3.org/2000/svg";
 const AXES = { step: "Step", time: "Time", relative: "Time since start", number: "" };
 const SECONDS = [1, 5, 15, 30, 60, 300, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800, 2592000];
 const NEAR = 40; // pixels from the cursor to a point whose value is shown
-const LABEL_WIDTH = 44; // pixels that the label of a mark takes
 
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
 const seconds = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
@@ -227,7 +226,7 @@ export class Plot {
       cursor: {
         y: false,
         drag: { x: true, y: false, setScale: true },
-        hover: { prox: NEAR },
+        hover: { prox: (plot, index) => this.reach(plot, index) },
         points: { size: 7, stroke: (_, index) => this.colourOf(index), fill: () => colour("plot-surface"), width: 2 },
         sync: { key: `curves-${this.axis}`, scales: ["x", null], setSeries: false },
       },
@@ -251,8 +250,19 @@ export class Plot {
     return [{ ...line, alpha: 0.25, width: 1, dash: [], points: { show: false } }, line];
   }
 
+  seriesOf(index) {
+    return this.model.series[Math.floor((index - 1) / this.perSeries)];
+  }
+
   colourOf(index) {
-    return colour(`tone-${this.model.series[Math.floor((index - 1) / this.perSeries)].tone}`);
+    return colour(`tone-${this.seriesOf(index).tone}`);
+  }
+
+  /** How many pixels a point may be from the cursor to be shown: as many as points are apart, and not few. */
+  reach(plot, index) {
+    const xs = this.seriesOf(index).xs[this.axis];
+    const apart = (plot.valToPos(xs[xs.length - 1], "x") - plot.valToPos(xs[0], "x")) / (xs.length - 1 || 1);
+    return Math.max(NEAR, Math.abs(apart));
   }
 
   xAxis(isTime) {
@@ -294,8 +304,7 @@ export class Plot {
     const [from, to] = plot.series[0].idxs ?? [0, this.data[0].length - 1];
     const shown = [];
     for (let index = 1; index < this.data.length; index += 1) {
-      const one = this.model.series[Math.floor((index - 1) / this.perSeries)];
-      if (!this.hidden.has(one.name)) for (let place = from; place <= to; place += 1) shown.push(this.data[index][place]);
+      if (!this.hidden.has(this.seriesOf(index).name)) for (let place = from; place <= to; place += 1) shown.push(this.data[index][place]);
     }
     const found = ranges(shown);
     this.hasOutliers = found.hasOutliers && !this.isLog;
@@ -323,7 +332,7 @@ export class Plot {
 
   showLegend() {
     const { series } = this.model;
-    this.legend.hidden = series.length < 2;
+    this.legend.hidden = !this.hasLegend;
     if (this.legend.childElementCount !== series.length || this.keys.some((key, index) => key.name !== series[index].name)) {
       this.keys = series.map((one, index) => this.legendKey(one, index));
       this.legend.replaceChildren(...this.keys.map((key) => key.item));
@@ -346,12 +355,24 @@ export class Plot {
     return { name: one.name, item, value };
   }
 
+  get hasLegend() {
+    return this.model.series.length > 1 || Boolean(this.model.isNamed);
+  }
+
+  /** The place in the data under the cursor; null while there is none. That of another chart may be beyond this one's data. */
+  get place() {
+    const { idx, left } = this.plot.cursor;
+    const width = this.plot.bbox.width / uPlot.pxRatio;
+    return isPlace(idx) && left >= 0 && left <= width ? idx : null;
+  }
+
   /** The values at the cursor as text, of each series; the last ones while there is no cursor. */
   values() {
-    const { idx, idxs } = this.plot.cursor;
-    return this.model.series.map((one, index) => {
+    const { idxs } = this.plot.cursor;
+    const isOver = isPlace(this.place);
+    return this.model.series.map((_, index) => {
       const place = (index + 1) * this.perSeries;
-      return this.valueText(isPlace(idx) ? this.data[place][idxs[place]] : lastOf(this.data[place]));
+      return this.valueText(isOver ? this.data[place][idxs[place]] : lastOf(this.data[place]));
     });
   }
 
@@ -362,9 +383,9 @@ export class Plot {
   }
 
   positionText() {
-    const { idx } = this.plot.cursor;
+    const { place } = this;
     const xs = this.data[0];
-    return isPlace(idx) ? this.positionAt(xs[idx]) : xs.length ? `Last, ${this.positionAt(xs[xs.length - 1])}` : "";
+    return isPlace(place) ? this.positionAt(xs[place]) : xs.length ? `Last, ${this.positionAt(xs[xs.length - 1])}` : "";
   }
 
   positionAt(x) {
@@ -376,9 +397,8 @@ export class Plot {
   showValues() {
     if (!this.plot) return;
     const values = this.values();
-    const isSingle = this.model.series.length === 1;
-    this.readout.textContent = isSingle ? `${this.positionText()}: ${values[0]}` : this.positionText();
-    if (!isSingle) this.keys?.forEach((key, index) => (key.value.textContent = values[index]));
+    this.readout.textContent = this.hasLegend ? this.positionText() : `${this.positionText()}: ${values[0]}`;
+    if (this.hasLegend) this.keys?.forEach((key, index) => (key.value.textContent = values[index]));
   }
 
   drawMarks(plot) {
@@ -400,10 +420,11 @@ export class Plot {
       ctx.lineTo(place, bbox.top + bbox.height);
       ctx.stroke();
       if (place < free) continue;
-      const isLeft = place + LABEL_WIDTH * ratio > bbox.left + bbox.width;
+      const width = ctx.measureText(mark.text).width + 8 * ratio;
+      const isLeft = place + width > bbox.left + bbox.width;
       ctx.textAlign = isLeft ? "right" : "left";
       ctx.fillText(mark.text, place + (isLeft ? -4 : 4) * ratio, bbox.top + 12 * ratio);
-      free = place + LABEL_WIDTH * ratio;
+      free = place + width;
     }
     ctx.restore();
   }

@@ -332,6 +332,13 @@ def test_charts_of_gpus_have_times_of_the_reader_and_names_of_their_lines(
     assert barriers(page) == []
 
 
+def test_a_printed_page_has_the_pictures(page: Page, portal: Portal, made: dict[str, int]) -> None:
+    open_job(page, portal, made["job1"])
+    page.emulate_media(media="print")
+    expect(figure(page, "Utilisation").locator(".chart-picture:visible")).to_have_count(1)
+    expect(figure(page, "Utilisation").locator("canvas")).to_be_hidden()
+
+
 def test_without_scripts_the_pictures_are_there(browser: Browser, portal: Portal, made: dict[str, int]) -> None:
     page = sign_in(browser, portal, java_script_enabled=False, viewport={"width": 1280, "height": 900})
     page.goto(f"{portal.url}/jobs/{made['job1']}/")

@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from portal.accounts.models import User
-from portal.jobs import comparison, curve_points, curve_views
+from portal.jobs import comparison, curve_points, curve_views, lifecycle
 from portal.jobs.envelope import Stretch, envelope
 from portal.jobs.models import Attempt, Job, MetricPoint, Progress
+from portal.jobs.resize_timeline.models import RankGroup
 from portal.jobs.sparklines import VALUES, sparklines_of
 from portal.projects.models import Membership
 from tests.portal import jobs_world as world
@@ -182,6 +183,21 @@ def test_points_of_others_are_not_there(attempt: Attempt) -> None:
     stranger.force_login(world.make_user("charlie"))
     answer = data(stranger, attempt.job, after=[f"{attempt.job_id}:0"])
     assert answer["jobs"] == [] and answer["curves"] == [] and answer["marks"] == []
+
+
+def test_a_resized_job_has_marks(user: User, client_of_alice: Client) -> None:
+    node = world.make_node(gpus=2)
+    job = world.make_job(world.make_project(user), elastic=True, max_gpus=2)
+    attempt = world.place(job, [node.gpus.all()[0]], driver=True)
+    for part in attempt.containers.all():
+        lifecycle.advance(part, "RUNNING")
+    driver = attempt.containers.get(role="driver")
+    for number, hosts in enumerate((["h0"], ["h0", "h0"]), 1):
+        RankGroup.objects.create(driver=driver, number=number, at=START + timedelta(minutes=number), hosts=hosts)
+    store(attempt, [1.0])
+    (mark,) = data(client_of_alice, job)["marks"]
+    assert mark == {"time": (START + timedelta(minutes=2)).timestamp(), "text": "1 → 2 CPU slots"}
+    assert data(client_of_alice, job, make_attempt(job.project).job)["marks"] == []
 
 
 def test_a_finished_job_is_not_asked_for_again(attempt: Attempt, client_of_alice: Client) -> None:
