@@ -166,17 +166,17 @@ def test_a_spike_does_not_flatten_the_rest_unless_asked_for(page: Page, portal: 
     assert highest(page) >= 5_000
 
 
+OF_LOSS = """async () => {
+    const address = document.querySelector("script[src*='js/curves']").src.replace(/curves[^/]*$/, "plot.js");
+    const { plots } = await import(address);
+    const loss = [...plots].find((plot) => plot.model.title === "loss");
+    return RESULT;
+}"""
+
+
 def highest(page: Page) -> float:
     """Return the upper end of the value axis of the loss."""
-    return float(
-        page.evaluate(
-            """async () => {
-                const address = document.querySelector("script[src*='js/curves']").src.replace(/curves[^/]*$/, "plot.js");
-                const { plots } = await import(address);
-                return [...plots].find((plot) => plot.model.title === "loss").plot.scales.y.max;
-            }"""
-        )
-    )
+    return float(page.evaluate(OF_LOSS.replace("RESULT", "loss.plot.scales.y.max")))
 
 
 def test_other_axes_and_smoothing(page: Page, portal: Portal, made: dict[str, int]) -> None:
@@ -259,6 +259,21 @@ def test_new_points_come_into_the_plot_and_leave_the_zoom(page: Page, portal: Po
     expect(plot.locator("tbody tr").nth(65)).to_contain_text("10.0")  # what a restart repeated replaces what was lost
 
 
+@pytest.mark.thorough
+def test_a_page_that_stays_open_does_not_grow(page: Page, portal: Portal, made: dict[str, int]) -> None:
+    lab = portal.ask("running_job")
+    portal.ask("write", container=lab["container"], name="metrics", text=reports(range(2_600), since=90_000))
+    open_job(page, portal, lab["job"])
+    assert points(page) <= 2_000
+    portal.ask("write", container=lab["container"], name="metrics", text=reports(range(2_600, 5_200), since=90_000))
+    expect(figure(page, "loss").locator(".plot-readout")).to_contain_text("Last, step 5,199")
+    assert 1_000 < points(page) <= 2_000
+
+
+def points(page: Page) -> int:
+    return int(page.evaluate(OF_LOSS.replace("RESULT", "loss.data[0].length")))
+
+
 def test_a_part_of_the_page_that_is_replaced_keeps_zoom_and_leaves_no_plot(
     page: Page, portal: Portal, made: dict[str, int]
 ) -> None:
@@ -317,6 +332,7 @@ def test_two_hundred_charts_come_and_go_without_a_trace(page: Page, portal: Port
     until(are_gone)
 
 
+@pytest.mark.thorough
 def test_charts_of_gpus_have_times_of_the_reader_and_names_of_their_lines(
     page: Page, portal: Portal, made: dict[str, int]
 ) -> None:
@@ -332,6 +348,7 @@ def test_charts_of_gpus_have_times_of_the_reader_and_names_of_their_lines(
     assert barriers(page) == []
 
 
+@pytest.mark.thorough
 def test_a_printed_page_has_the_pictures(page: Page, portal: Portal, made: dict[str, int]) -> None:
     open_job(page, portal, made["job1"])
     page.emulate_media(media="print")
