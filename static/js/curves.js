@@ -163,7 +163,7 @@ class Section {
     const series = [...this.jobs.values()].flatMap((job, index) => {
       const line = job.lines.get(name);
       if (!line?.values.length) return [];
-      const start = Date.parse(job.start) / 1000 || line.times[0];
+      const start = startOf(job);
       const xs = { step: line.steps, time: line.times, relative: line.times.map((time) => time - start) };
       return [{ name: job.label, tone: `data-${(index % 8) + 1}`, dash: index, values: line.values, breaks: line.breaks, xs }];
     });
@@ -190,6 +190,12 @@ class Section {
     this.figures.set(name, held);
     return held;
   }
+}
+
+/** When a job started, in seconds; its first point if that is earlier: the clocks of two machines differ. */
+function startOf(job) {
+  const started = Date.parse(job.start) / 1000;
+  return Math.min(...(Number.isNaN(started) ? [] : [started]), ...[...job.lines.values()].map((line) => line.times[0]));
 }
 
 function labelled(text, control, ...more) {

@@ -227,7 +227,12 @@ export class Plot {
         y: false,
         drag: { x: true, y: false, setScale: true },
         hover: { prox: (plot, index) => this.reach(plot, index) },
-        points: { size: 7, stroke: (_, index) => this.colourOf(index), fill: () => colour("plot-surface"), width: 2 },
+        points: {
+          size: (_, index) => (this.isRaw(index) ? 0 : 7),
+          width: (_, index) => (this.isRaw(index) ? 0 : 2),
+          stroke: (_, index) => this.colourOf(index),
+          fill: () => colour("plot-surface"),
+        },
         sync: { key: `curves-${this.axis}`, scales: ["x", null], setSeries: false },
       },
       hooks: {
@@ -252,6 +257,11 @@ export class Plot {
 
   seriesOf(index) {
     return this.model.series[Math.floor((index - 1) / this.perSeries)];
+  }
+
+  /** Whether it is the faint line behind a smoothed one. */
+  isRaw(index) {
+    return this.weight > 0 && index % 2 === 1;
   }
 
   colourOf(index) {
