@@ -43,7 +43,7 @@ VOLATILE_HTML = re.compile(r'<time.*?</time>|name="csrfmiddlewaretoken" value="[
 
 @dataclass(frozen=True, slots=True)
 class Tab:
-    """A page of a job. ``part`` is the template of what changes on it besides the head, if anything."""
+    """A page of a job. ``part`` is the template of what changes on it below the head, if anything."""
 
     key: str
     title: str

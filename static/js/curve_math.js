@@ -100,3 +100,14 @@ export function duration(seconds) {
   if (first < 0) return "0 s";
   return parts.slice(first, first + 2).filter(([count]) => count > 0).map(([count, unit]) => `${count} ${unit}`).join(" ");
 }
+
+const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
+const seconds = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const day = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
+
+/** The label of a tick of an axis of times, in the reader's zone: the day where it begins, else the time of day. */
+export function timeLabel(tick, step) {
+  const moment = new Date(tick * 1000);
+  if (step >= 86_400 || moment.getHours() + moment.getMinutes() + moment.getSeconds() === 0) return day.format(moment);
+  return (step < 60 ? seconds : clock).format(moment);
+}

@@ -1,7 +1,7 @@
 // One interactive chart: uPlot in a figure of portal/charts.py, with a legend that toggles, zoom, a log scale and the keyboard.
 // uPlot comes as a script of its own (static/vendor/), loaded before this module.
 
-import { at, duration, needsLog, number, ranges, smooth, table, tickLabels } from "./curve_math.js";
+import { at, duration, needsLog, number, ranges, smooth, table, tickLabels, timeLabel } from "./curve_math.js";
 
 const HEIGHT = 260; // pixels
 const DASHES = [[], [7, 4], [2, 4], [10, 4, 2, 4]]; // as in charts.css
@@ -11,9 +11,6 @@ const AXES = { step: "Step", time: "Time", relative: "Time since start", number:
 const SECONDS = [1, 5, 15, 30, 60, 300, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800, 2592000];
 const NEAR = 40; // pixels from the cursor to a point whose value is shown
 
-const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
-const seconds = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
-const day = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
 const exact = new Intl.DateTimeFormat(undefined, {
   day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit",
 });
@@ -492,11 +489,4 @@ const isPlace = (index) => index !== null && index !== undefined;
 function lastOf(values) {
   for (let place = values.length - 1; place >= 0; place -= 1) if (values[place] !== null && values[place] !== undefined) return values[place];
   return null;
-}
-
-function timeLabel(tick, step) {
-  const moment = new Date(tick * 1000);
-  const isMidnight = moment.getHours() === 0 && moment.getMinutes() === 0 && moment.getSeconds() === 0;
-  if (step >= 86_400 || isMidnight) return day.format(moment);
-  return (step < 60 ? seconds : clock).format(moment);
 }

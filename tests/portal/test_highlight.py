@@ -92,7 +92,7 @@ def contrast(one: str, other: str) -> float:
 def test_every_colour_can_be_read_on_every_ground(theme: int) -> None:
     grounds = {name: value for path in STYLES.glob("*.css") for name, value in colours(path).items() if name in GROUNDS}
     assert set(grounds) == set(GROUNDS)
-    inks = {name: value for name, value in colours(STYLES / "highlight.css").items() if name.startswith("hl-")}
+    inks = {name: value for name, value in colours(STYLES / "tokens.css").items() if name.startswith("hl-")}
     assert len(inks) == 8
     faint = {
         (ink, ground): round(contrast(inks[ink][theme], grounds[ground][theme]), 2)

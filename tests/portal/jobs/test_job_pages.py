@@ -1,5 +1,6 @@
 """The tabs of a job's page: what each shows, what is refreshed, and how far the job is."""
 
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +16,7 @@ from portal.jobs.progress import progress_of, progress_of_many
 from portal.jobs.rules import ERRORS_IN_A_ROW
 from portal.projects.models import Project
 from tests.portal import jobs_world as world
+from tests.portal.files import without_colours
 from tests.portal.pages import compact
 
 pytestmark = pytest.mark.django_db
@@ -103,6 +105,14 @@ class TestTabs:
         details = client.get(f"/jobs/{job.pk}/details/").content.decode()
         assert "The whole history" in overview and "The whole history" not in details
         assert details.count("on hold") == 6 > overview.count("on hold")
+
+    def test_the_specification_is_exact(self, owner: User, project: Project) -> None:
+        code = world.make_code(project)
+        job = world.make_job(project, code=code, arguments=["</script>", "ü"], env_vars={"A": "1"})
+        response = client_of(owner).get(f"/jobs/{job.pk}/details/")
+        spec = json.loads(without_colours(response.context["spec"]))
+        assert spec["arguments"] == ["</script>", "ü"] and spec["env_vars"] == {"A": "1"}
+        assert spec["code_sha256"] == code.sha256 and spec["environment"] == job.environment.key
 
 
 class TestProgress:

@@ -117,7 +117,7 @@ def test_odd_names_work_everywhere(lab: Lab, name: str) -> None:
     lab.store("zzz.png", tiny_png())
     client = Client()
     client.force_login(lab.alice)
-    page = client.get(f"/jobs/{lab.job.pk}/")
+    page = client.get(f"/jobs/{lab.job.pk}/files/")
     addresses = [
         unescape(address) for address in page.content.decode().split('"') if f"/jobs/{lab.job.pk}/view/" in address
     ]
@@ -287,6 +287,6 @@ def test_the_list_of_files_has_small_images_and_names_as_they_are(lab: Lab) -> N
     lab.store("photo\u202egnp.exe", b"MZ")
     client = Client()
     client.force_login(lab.viewer)
-    page = client.get(f"/jobs/{lab.job.pk}/").content.decode()
+    page = client.get(f"/jobs/{lab.job.pk}/files/").content.decode()
     assert f'src="/jobs/{lab.job.pk}/image/plot.png?size=small"' in page and 'loading="lazy"' in page
     assert "photo\\u202egnp.exe" in page and "\u202e" not in page
