@@ -25,6 +25,7 @@ from portal.jobs.word_lists import WordsField
 from portal.message_field import MessageField
 from portal.projects.inspecting.entries import python_arguments
 from portal.projects.models import CodeVersion, Project
+from portal.search import SearchTextField
 from portal.sentences import explain_cause, sentence_of
 
 
@@ -109,6 +110,7 @@ class Job(models.Model):
     """Time without output after which its owner gets a notice, 0 for none; null: the lab's setting."""
     group = models.ForeignKey(Group, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
     """Whose share it uses; fixed when it is submitted (``services.accounted_group``)."""
+    search_text = SearchTextField()
 
     # set by users
     intent = models.CharField(max_length=6, choices=Intent.choices, default=Intent.RUN)
@@ -155,6 +157,11 @@ class Job(models.Model):
         if self.launcher == self.Launcher.COMMAND:
             return f"{self.entry} {shlex.join(self.arguments)}".strip()
         return shlex.join(["python", *python_arguments(self.entry), *self.arguments])
+
+    @property
+    def searched_text(self) -> str:
+        """What a search of jobs looks into: never the variables, which may be secrets."""
+        return "\n".join((self.name, self.entry, " ".join(self.arguments), self.description))
 
     @property
     def restart_limit(self) -> int:
