@@ -17,6 +17,7 @@ from rest_framework.viewsets import ViewSetMixin
 from portal.accounts.api import Me, Tokens
 from portal.cluster.api import Environments, Reservations
 from portal.forecast.api import Forecasts
+from portal.forecast.queue_api import Queue
 from portal.jobs.api import Attempts, Events, Jobs
 from portal.jobs.limits_api import Limits
 from portal.jobs.log_api import Checkpoints, Log, Outputs, Streams
@@ -103,6 +104,7 @@ v1 = [
     route(f"{JOB}outputs/<path:path>", Outputs, pages=False, get="file"),
     route(f"{JOB}readings/", Gauges, get="job_readings"),
     route(f"{JOB}band/", ResizeTimelines, get="retrieve"),
+    route("queue/", Queue, get="whole"),
     route("environments/", Environments, get="list"),
     route("environments/<slug:key>/", Environments, get="retrieve"),
     route("nodes/", Nodes, get="list"),

@@ -17,8 +17,9 @@ from django.views.generic import ListView
 
 from portal import stale_forms
 from portal.accounts import services
-from portal.accounts.forms import GroupForm, InviteForm, MembersForm
-from portal.accounts.models import AuditEntry, Invite, User
+from portal.accounts.audit import last_actor
+from portal.accounts.forms import GroupForm, InviteForm, LabSettingsForm, MembersForm
+from portal.accounts.models import AuditEntry, Invite, LabSettings, User
 from portal.accounts.permissions import AdminOnly, admin_required, signed_in
 from portal.refused import Refused
 from portal.search import any_contains
@@ -179,3 +180,18 @@ class Audit(AdminOnly, PagedList):
         actions = AuditEntry.objects.order_by("action").values_list("action", flat=True).distinct()
         chosen = {name: self.request.GET.get(name, "") for name in ("action", "actor", "target")}
         return super().get_context_data(actions=actions, chosen=chosen, **context)
+
+
+@admin_required
+def lab_settings(request: HttpRequest) -> HttpResponse:
+    form, stale = LabSettingsForm.of(LabSettings.current()), False
+    if request.method == "POST":
+        with transaction.atomic():
+            LabSettings.objects.select_for_update().get_or_create(pk=LabSettings.ONLY)
+            form = LabSettingsForm.of(LabSettings.current(), request.POST)
+            stale = stale_forms.is_stale(form, lambda: last_actor("lab.settings_changed", "the lab", form.initial))
+            if form.is_valid():
+                services.set_lab_settings(signed_in(request), **form.cleaned_data)
+                messages.success(request, "The settings of the lab are saved.")
+                return redirect("accounts:lab-settings")
+    return render(request, "accounts/lab_settings.html", {"form": form}, status=stale_forms.status_of(form, stale))

@@ -11,7 +11,7 @@ from django.contrib.auth.models import Group
 from django.core.cache import cache
 from django.utils import timezone
 
-from portal.accounts.models import ApiToken, Limit, User
+from portal.accounts.models import ApiToken, LabSettings, Limit, User
 from portal.accounts.people import groups_called, is_name_taken, people_called
 from portal.accounts.services import check_password_rules
 from portal.accounts.tasks import send_reset_mail
@@ -251,3 +251,16 @@ class LimitForm(forms.Form):
 
     def clean_weight(self) -> float:
         return self.cleaned_data["weight"] or 1.0
+
+
+class LabSettingsForm(forms.Form):
+    @classmethod
+    def of(cls, row: LabSettings, data: Any = None) -> "LabSettingsForm":
+        return cls(data, initial={name: getattr(row, name) for name in cls.base_fields})
+
+    queue_for_members = forms.BooleanField(
+        required=False,
+        label="Members see the queue of the whole lab",
+        help_text="Who waits, why, and who holds which GPU. Titles of jobs are shown only to those who may see the "
+        "project. Otherwise only admins see the queue.",
+    )

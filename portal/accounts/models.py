@@ -213,3 +213,47 @@ class AuditEntry(models.Model):
 
     class Meta:
         ordering = ["-id"]
+
+
+class ListColumns(models.Model):
+    """The columns that a user chose for a list; without a row, those that the list shows by itself."""
+
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="list_columns")
+    list = models.CharField(max_length=20)
+    """The key of a ``portal.lists.Listing``."""
+    columns = models.JSONField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["user", "list"], name="columns_of_a_list_once")]
+
+
+class SavedView(models.Model):
+    """A name for filters, order and columns of a list, for one user."""
+
+    MAX_NAME_LENGTH = 40
+    MAX_QUERY_LENGTH = 2000
+
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="saved_views")
+    list = models.CharField(max_length=20)
+    name = models.CharField(max_length=MAX_NAME_LENGTH)
+    query = models.CharField(max_length=MAX_QUERY_LENGTH, blank=True)
+    """The query string of the list's page."""
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["user", "list", "name"], name="saved_view_name_once")]
+
+
+class LabSettings(models.Model):
+    """What admins set for the whole lab: at most one row; without it, the defaults."""
+
+    ONLY = 1
+
+    queue_for_members = models.BooleanField(default=True)
+    """Members see who waits and who holds which GPU, also of projects of others; otherwise admins alone do."""
+
+    class Meta:
+        constraints = [models.CheckConstraint(condition=Q(pk=1), name="one_row_of_lab_settings")]
+
+    @classmethod
+    def current(cls) -> Self:
+        return cls.objects.filter(pk=cls.ONLY).first() or cls(pk=cls.ONLY)

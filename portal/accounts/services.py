@@ -18,7 +18,7 @@ from django.utils.encoding import force_bytes
 from django.utils.http import urlsafe_base64_encode
 
 from portal.accounts.audit import audit, last_actor
-from portal.accounts.models import ApiToken, Invite, User, digest, new_session_salt
+from portal.accounts.models import ApiToken, Invite, LabSettings, User, digest, new_session_salt
 from portal.refused import Refused
 
 INVITE_LIFETIME = timedelta(days=7)
@@ -279,3 +279,19 @@ def revoke_token(token: ApiToken) -> None:
 def revoke_tokens(user: User) -> int:
     """Revoke all valid API tokens of a user; return their number."""
     return live_tokens(user).update(revoked_at=timezone.now())
+
+
+# The lab
+
+
+def set_lab_settings(actor: User, *, queue_for_members: bool) -> None:
+    """Store the settings of the lab."""
+    with transaction.atomic():
+        row, _ = LabSettings.objects.select_for_update().get_or_create(pk=LabSettings.ONLY)
+        before = {"queue_for_members": row.queue_for_members}
+        after = {"queue_for_members": queue_for_members}
+        if before == after:
+            return
+        row.queue_for_members = queue_for_members
+        row.save(update_fields=["queue_for_members"])
+        audit(actor, "lab.settings_changed", "the lab", before, after)

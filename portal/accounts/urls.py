@@ -1,6 +1,6 @@
 from django.urls import path, re_path
 
-from portal.accounts import admin_views, views
+from portal.accounts import admin_views, list_views, views
 
 app_name = "accounts"
 urlpatterns = [
@@ -19,6 +19,9 @@ urlpatterns = [
     path("accounts/profile/", views.Profile.as_view(), name="profile"),
     path("accounts/tokens/", views.tokens, name="tokens"),
     path("accounts/tokens/<int:pk>/revoke/", views.revoke_token, name="token-revoke"),
+    path("lists/<slug:key>/columns", list_views.choose_columns, name="list-columns"),
+    path("lists/<slug:key>/views", list_views.save_view, name="save-view"),
+    path("lists/views/<int:pk>", list_views.change_view, name="change-view"),
     path("admin/users/", admin_views.Users.as_view(), name="users"),
     re_path(
         r"^admin/users/(?P<pk>[0-9]{1,18})/(?P<act>make-admin|make-member|activate)/$",
@@ -31,5 +34,6 @@ urlpatterns = [
     path("admin/groups/<int:pk>/delete/", admin_views.delete_group, name="group-delete"),
     path("admin/invites/", admin_views.invites, name="invites"),
     path("admin/invites/<int:pk>/revoke/", admin_views.revoke_invite, name="invite-revoke"),
+    path("admin/lab/", admin_views.lab_settings, name="lab-settings"),
     path("admin/audit/", admin_views.Audit.as_view(), name="audit"),
 ]

@@ -249,12 +249,17 @@ class ForecastText:
     """What precedes the latest time, where lengths are not known."""
 
 
+def is_stale(row: Forecast, now: datetime | None = None) -> bool:
+    """Return whether a forecast is too old to be shown."""
+    return (now or timezone.now()) - row.made_at > STALE_AFTER
+
+
 def describe(row: Forecast | None, now: datetime | None = None) -> ForecastText:
     """Put a forecast into words."""
     now = now or timezone.now()
     if row is None:
         return ForecastText(None, "The first forecast comes within a minute.")
-    stale = now - row.made_at > STALE_AFTER
+    stale = is_stale(row, now)
     if row.note:
         return ForecastText(row, sentence_of(row.note), stale=stale)
     if row.low is None:

@@ -21,6 +21,7 @@ from portal.accounts.permissions import signed_in
 from portal.cluster.models import Environment
 from portal.jobs import permissions, services
 from portal.jobs.environments import best_environment, offered_environments
+from portal.jobs.job_list import JOBS
 from portal.jobs.models import Allocation, Attempt, Container, Job, JobEvent, JobState
 from portal.jobs.serializers import (
     AttemptSerializer,
@@ -63,9 +64,18 @@ class JobFilter(django_filters.FilterSet):
         validators=[MinValueValidator(EARLIEST), MaxValueValidator(LATEST)],
     )
 
+    sort = django_filters.ChoiceFilter(
+        method="sorted_by",
+        choices=[(f"{minus}{name}", name) for name in JOBS.sort_names for minus in ("", "-")],
+        label="The column of the list of jobs to sort by; with a minus, the largest or newest first. Pages are numbered then.",
+    )
+
     class Meta:
         model = Job
         fields: list[str] = []
+
+    def sorted_by(self, rows: QuerySet[Job], _: str, sort: str) -> QuerySet[Job]:
+        return rows.order_by(*JOBS.ordering(sort))
 
     def of_person(self, rows: QuerySet[Job], _: str, name: str) -> QuerySet[Job]:
         return rows.filter(submitted_by__in=User.objects.called(name))
@@ -95,7 +105,7 @@ class Jobs(KnownParameters, mixins.ListModelMixin, mixins.RetrieveModelMixin, Ge
     def get_queryset(self) -> QuerySet[Job]:
         rows = Job.objects.visible_to(signed_in(self.request))
         return rows.select_related("project", "code", "environment", "submitted_by", "group").defer(
-            "code__files", "code__guess"
+            "code__files", "code__guess", "search_text"
         )
 
     def get_serializer_class(self) -> type[BaseSerializer[Job]]:

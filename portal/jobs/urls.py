@@ -7,17 +7,21 @@ from portal.jobs import (
     gallery_views,
     job_views,
     limit_views,
+    list_views,
     output_views,
+    queue_views,
     views,
 )
 
 app_name = "jobs"
 urlpatterns: list[URLPattern | URLResolver] = [
-    path("jobs/", views.job_list, name="list"),
+    path("jobs/", list_views.job_list, name="list"),
     path("jobs/new", views.new, name="new"),
     path("gallery/<slug:key>/run", gallery_views.run, name="run-example"),
     path("jobs/new/warnings", views.new_warnings, name="new-warnings"),
-    path("jobs/cancel", views.cancel_many, name="cancel-many"),
+    path("jobs/queue", queue_views.queue, name="queue"),
+    path("jobs/selected", list_views.act_on_selected, name="selected"),
+    path("projects/<int:pk>/jobs", list_views.project_jobs, name="of-project"),
     path("jobs/compare", curve_views.compare, name="compare"),
     path("jobs/curves.json", curve_views.curve_data, name="curves"),
     path("jobs/<int:pk>/", job_views.overview, name="detail"),

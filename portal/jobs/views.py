@@ -1,17 +1,13 @@
 """The pages about jobs. ``Job.objects.visible_to`` decides who sees them; the actions are in ``services``."""
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
-from django.contrib import messages
 from django.core.paginator import Paginator
-from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
-from django.db.models.functions import Coalesce
+from django.db.models import OuterRef, QuerySet, Subquery
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect, render
-from django.utils.http import url_has_allowed_host_and_scheme
-from django.views.decorators.http import require_http_methods, require_POST, require_safe
+from django.views.decorators.http import require_http_methods, require_safe
 
 from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
@@ -20,32 +16,16 @@ from portal.cluster.models import Environment
 from portal.cluster.services import is_online
 from portal.jobs import permissions, services
 from portal.jobs.forms import JobForm
-from portal.jobs.models import FINISHED_STATES, UNFINISHED_STATES, Allocation, Job, JobState
+from portal.jobs.job_list import is_id, with_list_columns
+from portal.jobs.models import FINISHED_STATES, UNFINISHED_STATES, Job, JobState
 from portal.jobs.occupancy import gpus_of, holder, nodes_with_gpus
-from portal.jobs.spec import WORD_LISTS, label_of
 from portal.jobs.submit_warnings import warnings_for
-from portal.jobs.word_lists import contains_all_words
 from portal.projects.models import CodeVersion, Membership, Project
 from portal.projects.services import may_submit, role_of
 from portal.refused import Refused
 from portal.search import any_contains
 
 PAGE_SIZE = 25
-MAX_MENU_PROJECTS = 500
-"""The most projects in the menu of the list. The search finds jobs of all by the project's name."""
-MAX_OUTPUTS = 200
-MAX_EVENTS = 200
-STATE_FILTERS = (("active", "active"), *((state.value.lower(), state.label) for state in JobState))
-VOLATILE_HTML = re.compile(r'<time.*?</time>|name="csrfmiddlewaretoken" value="[^"]*"', re.DOTALL)
-"""The texts that differ each time a page is rendered although nothing has changed."""
-
-
-def with_list_columns(jobs: QuerySet[Job]) -> QuerySet[Job]:
-    """Add what a row of a list shows, in one query."""
-    held = Allocation.objects.filter(attempt__job=OuterRef("pk"), released_at__isnull=True).order_by()
-    count = held.values("attempt__job").annotate(n=Count("pk")).values("n")
-    rows = jobs.select_related("project", "submitted_by").defer("description", "arguments", "env_vars")
-    return rows.annotate(held_gpus=Coalesce(Subquery(count), 0))
 
 
 # --- home --------------------------------------------------------------------------------------------------------
@@ -86,73 +66,6 @@ def _first_steps(user: User) -> dict[str, Any] | None:
         "code": CodeVersion.objects.light().filter(project__in=projects).order_by("-created_at").first(),
         "job": Job.objects.filter(submitted_by=user).exists(),
     }
-
-
-# --- list --------------------------------------------------------------------------------------------------------
-
-
-@require_safe
-def job_list(request: HttpRequest) -> HttpResponse:
-    user = signed_in(request)
-    asked = {name: request.GET.get(name, "").strip() for name in ("state", "mine", "project", "q", *WORD_LISTS)}
-    jobs = _filter_jobs(Job.objects.visible_to(user), user, asked)
-    page = Paginator(with_list_columns(jobs), PAGE_SIZE).get_page(request.GET.get("page"))
-    projects = Project.objects.visible_to(user).order_by("name")
-    about = {
-        "page": page,
-        "asked": asked,
-        "is_filtered": any(asked.values()),
-        "states": STATE_FILTERS,
-        "projects": projects.only("name")[:MAX_MENU_PROJECTS],
-        "projects_left_out": max(0, projects.count() - MAX_MENU_PROJECTS),
-        "word_lists": [(name, label_of(name), asked[name]) for name in WORD_LISTS],
-        "unfinished": [state.value for state in UNFINISHED_STATES],
-        "can_cancel": any(job.state in UNFINISHED_STATES for job in page.object_list),
-    }
-    return render(request, "jobs/list.html", about)
-
-
-def _filter_jobs(jobs: QuerySet[Job], user: User, asked: dict[str, str]) -> QuerySet[Job]:
-    if asked["state"] == "active":
-        jobs = jobs.filter(state__in=UNFINISHED_STATES)
-    elif asked["state"].upper() in JobState.values:
-        jobs = jobs.filter(state=asked["state"].upper())
-    if asked["mine"]:
-        jobs = jobs.filter(submitted_by=user)
-    if _is_id(asked["project"]):
-        jobs = jobs.filter(project=int(asked["project"]))
-    for name in WORD_LISTS:
-        jobs = jobs.filter(contains_all_words(name, asked[name]))
-    if words := asked["q"].replace("\0", ""):
-        by_text = any_contains(words, "name", "entry", "submitted_by__username", "project__name")
-        jobs = (
-            jobs.filter(by_text | Q(pk=int(words.lstrip("#")))) if _is_id(words.lstrip("#")) else jobs.filter(by_text)
-        )
-    return jobs
-
-
-def _is_id(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= 18
-
-
-@require_POST
-def cancel_many(request: HttpRequest) -> HttpResponse:
-    user = signed_in(request)
-    ids = [int(text) for text in request.POST.getlist("job")[:200] if _is_id(text)]
-    cancelled, refused = 0, []
-    for job in Job.objects.visible_to(user).filter(pk__in=ids).select_related("project"):
-        try:
-            services.cancel(user, job)
-            cancelled += 1
-        except Refused as refusal:
-            refused.append(f"Job {job.pk}: {refusal.message}")
-    if cancelled:
-        messages.success(request, f"{cancelled} job{'s' * (cancelled != 1)} cancelled.")
-    for text in refused[:5]:
-        messages.warning(request, text)
-    if not ids:
-        messages.info(request, "Select the jobs to cancel first.")
-    return redirect(_return_url(request, "jobs:list"))
 
 
 # --- submit ------------------------------------------------------------------------------------------------------
@@ -204,7 +117,7 @@ def _requested_row(request: HttpRequest, name: str, rows: QuerySet[Any]) -> Any:
     text = request.GET.get(name, "")
     if not text:
         return None
-    if not _is_id(text):
+    if not is_id(text):
         raise Http404
     return get_object_or_404(rows, pk=int(text))
 
@@ -242,9 +155,3 @@ def _asked_gpus(asked: Mapping[str, Any]) -> tuple[str, str, int]:
     numbers = [str(asked.get(name) or "") for name in ("min_gpus", "max_gpus")]
     gpus = max((int(text) for text in numbers if text.isdecimal() and len(text) < 5), default=1)
     return str(asked.get("launcher") or ""), str(asked.get("command") or ""), gpus
-
-
-def _return_url(request: HttpRequest, default: str) -> str:
-    """Return the page of the form, if it is one of this portal."""
-    target = request.POST.get("next", "")
-    return target if url_has_allowed_host_and_scheme(target, None) and target.startswith("/") else default

@@ -15,6 +15,7 @@ from portal.cluster.node_state import state_of
 from portal.cluster.slots import lab_noun, noun
 from portal.jobs.models import Job
 from portal.jobs.occupancy import gpus_of, holder, nodes_with_gpus, visible_holders
+from portal.jobs.queue import may_see_queue
 from portal.jobs.stop_costs import stop_costs
 from portal.sentences.stops import drain_question
 
@@ -85,13 +86,15 @@ def machines_for(user: User) -> list[Machine]:
 
 @require_safe
 def nodes(request: HttpRequest) -> HttpResponse:
-    machines = [machine for machine in machines_for(signed_in(request)) if machine.node.approved_at]
+    user = signed_in(request)
+    machines = [machine for machine in machines_for(user) if machine.node.approved_at]
     about = {
         "machines": machines,
         "total": sum(len(machine.slots) for machine in machines),
         "unit": lab_noun(),
         "busy": sum(machine.busy for machine in machines),
         "preparing": [each for machine in machines for each in machine.environments if each.state != "ready"],
+        "shows_people": may_see_queue(user),
         "environments": Environment.objects.filter(retired=False),
     }
     return render(request, "monitoring/nodes.html", about)

@@ -17,6 +17,7 @@ from portal.cluster.models import LIVE_NODE, Gpu, Node
 from portal.cluster.slots import lab_noun, noun
 from portal.jobs.models import FINISHED_STATES, Allocation, Job
 from portal.jobs.occupancy import holder, visible_holders, with_holders
+from portal.jobs.queue import may_see_queue
 from portal.jobs.resize_timeline.svg import draw
 from portal.jobs.resize_timeline.timeline import timeline_of
 from portal.monitoring import forms, gantt, idle, pictures, series, visibility
@@ -50,6 +51,7 @@ def gpus(request: HttpRequest) -> HttpResponse:
         "asked": asked,
         "states": visibility.STATES.items(),
         "total": _lab_totals(),
+        "shows_people": may_see_queue(user),
         "query": request.GET.urlencode(),
     }
     return render(request, "monitoring/gpus.html", about)

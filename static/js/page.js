@@ -38,12 +38,13 @@ async function copy(button) {
 
 let asked = null; // what the question is about: a form, and the button that sends it
 
-/** Asks in a dialog before a form with data-confirm is sent. */
+/** Asks in a dialog before a form with data-confirm is sent, or one by a button with it. */
 function ask(form, submitter) {
   asked = { form, submitter };
   const dialog = document.getElementById("confirm");
-  dialog.querySelector("[data-question]").textContent = form.dataset.confirm;
-  dialog.querySelector("[value=yes]").textContent = form.dataset.confirmYes ?? "Yes, do it";
+  const { confirm, confirmYes } = submitter?.dataset.confirm ? submitter.dataset : form.dataset;
+  dialog.querySelector("[data-question]").textContent = confirm;
+  dialog.querySelector("[value=yes]").textContent = confirmYes ?? "Yes, do it";
   dialog.showModal();
 }
 
@@ -76,7 +77,7 @@ document.addEventListener("keydown", (event) => {
 
 document.addEventListener("submit", (event) => {
   const form = event.target;
-  if (form.dataset.confirm && form.dataset.confirmed !== "yes") {
+  if ((form.dataset.confirm || event.submitter?.dataset.confirm) && form.dataset.confirmed !== "yes") {
     event.preventDefault();
     ask(form, event.submitter);
     return;

@@ -18,7 +18,7 @@ from django.utils.encoding import force_bytes
 from django.utils.http import urlsafe_base64_encode
 
 from portal.accounts import services as accounts
-from portal.accounts.models import ApiToken
+from portal.accounts.models import ApiToken, SavedView
 from portal.cluster import agent_package
 from portal.cluster import services as cluster
 from portal.cluster.models import Reservation
@@ -78,6 +78,7 @@ def names(world: World) -> dict[str, Any]:
     _, invite = accounts.create_invite(world.ada)
     return {
         "project": world.project.pk,
+        "view": SavedView.objects.create(user=world.alice, list="jobs", name="Hers", query="state=failed").pk,
         "job": world.jobs["QUEUED"].pk,
         "held": world.jobs["HELD"].pk,
         "running": world.running.pk,
@@ -235,7 +236,25 @@ TABLE: dict[str, list[Visit]] = {
         post("/jobs/new?code={code}", "302 404 400 302 302 302", **NEW_JOB),
     ],
     "jobs/new/warnings": [get("/jobs/new/warnings?code={code}&environment={environment}", IN_PROJECT)],
-    "jobs/cancel": [post("/jobs/cancel", "302 302- 302- 302- 302 302", job=["{job}"])],
+    "jobs/selected": [
+        post("/jobs/selected", "302 302- 302- 302- 302 302", do="cancel", job=["{job}"]),
+        post("/jobs/selected", "302 302- 302- 302- 302- 302-", do="compare", job=["{job}"]),
+        post("/jobs/selected", "302 302- 302- 302- 302- 302-", do="nonsense", job=["{job}"]),
+    ],
+    "jobs/queue": [get("/jobs/queue", MEMBERS)],
+    "projects/<int:pk>/jobs": [get("/projects/{project}/jobs", IN_PROJECT)],
+    "lists/<slug:key>/columns": [
+        post("/lists/jobs/columns", DONE, column=["state"]),
+        post("/lists/nothing/columns", "302 404 404 404 404 404", column=["state"]),
+    ],
+    "lists/<slug:key>/views": [
+        post("/lists/jobs/views", DONE, name="Mine", query="state=failed"),
+        post("/lists/nothing/views", "302 404 404 404 404 404", name="Mine"),
+    ],
+    "lists/views/<int:pk>": [
+        post("/lists/views/{view}", "302 404 404 404 302 404", do="rename", name="Ours"),
+    ],
+    "admin/lab/": [get("/admin/lab/", ADMINS), post("/admin/lab/", DONE_BY_ADMINS)],
     "jobs/<int:pk>/": [
         get("/jobs/{running}/", IN_PROJECT),
         get("/jobs/{failed}/", IN_PROJECT),
@@ -449,6 +468,7 @@ TABLE: dict[str, list[Visit]] = {
         get("/api/v1/jobs/{running}/readings/", API_IN_PROJECT),
         get("/api/v1/jobs/{job}/readings/", "401 404 404 404 404 404"),
     ],
+    "api/v1/queue/": [get("/api/v1/queue/", API_MEMBERS)],
     "api/v1/gpus/": [get("/api/v1/gpus/", API_MEMBERS)],
     "api/v1/gpus/<int:pk>/readings/": [get("/api/v1/gpus/{gpu}/readings/?window=6h", API_MEMBERS)],
     "api/v1/timeline/": [get("/api/v1/timeline/", API_MEMBERS)],

@@ -49,7 +49,7 @@ def test_no_form_or_address_leads_to_another_site(world: World) -> None:
         for address in (
             "/accounts/sign-in/",
             "/accounts/sign-out/",
-            "/jobs/cancel",
+            "/jobs/selected",
             "/accounts/profile/",
             "/accounts/tokens/",
         ):

@@ -10,7 +10,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from portal.accounts.models import AuditEntry, User, digest
+from portal.accounts.models import AuditEntry, LabSettings, User, digest
 from portal.cluster import services
 from portal.cluster.models import JoinToken, Node
 from portal.cluster.node_state import state_of
@@ -47,8 +47,11 @@ class TestForEveryone:
         assert f"/jobs/{job.pk}/" in page(people["alice"], "/nodes/")
         assert f"/jobs/{job.pk}/" in page(people["admin"], "/nodes/")
         seen = page(people["charlie"], "/nodes/")
-        assert "another project" in seen and "secret-name" not in seen and f"/jobs/{job.pk}/" not in seen
-        assert "alice" not in seen
+        assert "private project of alice" in " ".join(seen.split())
+        assert "secret-name" not in seen and f"/jobs/{job.pk}/" not in seen
+        LabSettings.objects.create(pk=1, queue_for_members=False)
+        seen = page(people["charlie"], "/nodes/")
+        assert "private project<" in seen and "alice" not in seen
 
     def test_machines_that_wait_for_approval_are_the_admins_business(self, people: dict[str, User]) -> None:
         world.make_node("alpha")

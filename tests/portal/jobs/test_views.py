@@ -153,7 +153,7 @@ class TestWhoSeesWhat:
         job = lab.job()
         client = Client(enforce_csrf_checks=True)
         client.force_login(lab.alice)
-        for path in (f"/jobs/{job.pk}/cancel", "/jobs/cancel", f"/jobs/new?code={lab.code.pk}"):
+        for path in (f"/jobs/{job.pk}/cancel", "/jobs/selected", f"/jobs/new?code={lab.code.pk}"):
             assert client.post(path).status_code == 403
 
 
@@ -223,15 +223,15 @@ class TestList:
         jobs = [lab.job() for _ in range(3)]
         services.cancel(lab.alice, jobs[2])
         foreign = world.make_job(world.make_project(lab.charlie))
-        data = {"job": [str(job.pk) for job in (*jobs, foreign)], "next": "/jobs/?state=queued"}
-        response = browser(lab.alice).post("/jobs/cancel", data, follow=True)
+        data = {"do": "cancel", "job": [str(job.pk) for job in (*jobs, foreign)], "next": "/jobs/?state=queued"}
+        response = browser(lab.alice).post("/jobs/selected", data, follow=True)
         page = response.content.decode()
         assert response.redirect_chain == [("/jobs/?state=queued", 302)]
-        assert "2 jobs cancelled." in page and "already ended" in page
+        assert "2 jobs were cancelled." in page and "already ended" in page
         foreign.refresh_from_db()
         assert foreign.intent == "run"
-        assert browser(lab.alice).post("/jobs/cancel", {"next": "https://evil.example/"})["Location"] == "/jobs/"
-        assert browser(lab.alice).post("/jobs/cancel", {"next": "//evil.example/"})["Location"] == "/jobs/"
+        assert browser(lab.alice).post("/jobs/selected", {"next": "https://evil.example/"})["Location"] == "/jobs/"
+        assert browser(lab.alice).post("/jobs/selected", {"next": "//evil.example/"})["Location"] == "/jobs/"
 
     @pytest.mark.parametrize("path", ["/", "/jobs/", "/jobs/new", "/nodes/"])
     def test_more_jobs_cost_no_more_queries(self, lab: Lab, path: str) -> None:

@@ -9,7 +9,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from portal.accounts.models import User
+from portal.accounts.models import LabSettings, User
 from portal.cluster import services as cluster
 from portal.cluster.models import Gpu, Node
 from portal.jobs import lifecycle
@@ -83,7 +83,11 @@ class TestNow:
     def test_a_strangers_job_has_no_name(self, people: dict[str, User], node: Node) -> None:
         job = running(people["alice"], [node.gpus.get(index=0)])
         page = seen(people["charlie"], "/gpus/")
-        assert "another project" in page and "digits run" not in page and f"/jobs/{job.pk}/" not in page
+        assert "private project of alice" in " ".join(page.split())
+        assert "digits run" not in page and f"/jobs/{job.pk}/" not in page
+        LabSettings.objects.create(pk=1, queue_for_members=False)
+        page = seen(people["charlie"], "/gpus/")
+        assert "private project<" in page and "alice" not in page
         assert "digits run" in seen(people["ada"], "/gpus/")
 
     @pytest.mark.parametrize(
