@@ -4,8 +4,22 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
+from typing import Any
 
-from django.db.models import Case, Count, F, IntegerField, OuterRef, Q, QuerySet, Subquery, Value, When
+from django.db.models import (
+    Case,
+    Count,
+    F,
+    FloatField,
+    Func,
+    IntegerField,
+    OuterRef,
+    Q,
+    QuerySet,
+    Subquery,
+    Value,
+    When,
+)
 from django.db.models.functions import Coalesce, Lower, Now
 from django.http import QueryDict
 from django.utils import timezone
@@ -38,6 +52,18 @@ def _rank(field: str, values: Iterable[str]) -> Case:
     return Case(*cases, default=Value(len(cases)), output_field=IntegerField())
 
 
+class Seconds(Func):
+    """A moment as a number. Differences of moments are computed by Python on SQLite, row by row."""
+
+    output_field = FloatField()
+
+    def as_sqlite(self, compiler: Any, connection: Any, **extra: Any) -> tuple[str, Any]:
+        return self.as_sql(compiler, connection, template="julianday(%(expressions)s) * 86400", **extra)
+
+    def as_postgresql(self, compiler: Any, connection: Any, **extra: Any) -> tuple[str, Any]:
+        return self.as_sql(compiler, connection, template="EXTRACT(EPOCH FROM %(expressions)s)::float8", **extra)
+
+
 JOBS = declare(
     Listing(
         "jobs",
@@ -49,13 +75,20 @@ JOBS = declare(
             Column("person", "By", (Lower("submitted_by__username"),)),
             Column("gpus", "GPUs", ("max_gpus", "min_gpus"), numeric=True, falls=True),
             Column("submitted", "Submitted", ("submitted_at",), falls=True),
-            Column("wait", "Waited", (F("started_at") - F("submitted_at"),), falls=True, nulls=True, shown=False),
+            Column(
+                "wait",
+                "Waited",
+                (Seconds("started_at") - Seconds("submitted_at"),),
+                falls=True,
+                nulls=True,
+                shown=False,
+            ),
             Column("started", "Started", ("started_at",), falls=True, nulls=True, shown=False),
             Column("finished", "Finished", ("finished_at",), falls=True, nulls=True, shown=False),
             Column(
                 "time",
                 "Time",
-                (Coalesce("finished_at", Now()) - F("started_at"),),
+                (Seconds(Coalesce("finished_at", Now())) - Seconds("started_at"),),
                 numeric=True,
                 falls=True,
                 nulls=True,

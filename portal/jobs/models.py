@@ -134,6 +134,7 @@ class Job(models.Model):
             models.Index(fields=["project", "-id"], name="job_project"),
             models.Index(fields=["submitted_by", "-id"], name="job_submitter"),
             models.Index(fields=["finished_at"], name="job_finished"),
+            models.Index(fields=["submitted_at", "id"], name="job_submitted"),
         ]
         constraints = [
             models.CheckConstraint(

@@ -6,7 +6,7 @@
 4. a line written -> a browser's socket, against a bare tail of the same file;
 5. one scheduling cycle at 1,000 jobs (its floor is nothing);
 6. one decision of every policy at three sizes of labs, and how that grows;
-7. the agent API with 500 nodes;
+7. the agent API with 500 nodes, and the list of 100,000 jobs;
 8. one fit of the speed model, and an idle supervisor.
 
 Each can run alone: ``python -m tests.bench.start``, and so on. Exits with 1 when one misses a target.
@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 
 from tests.programs import call
 
-PARTS = ("start", "training", "resize", "line", "cycle", "decisions", "nodes", "small")
+PARTS = ("start", "training", "resize", "line", "cycle", "decisions", "nodes", "lists", "small")
 """Each runs in a separate process: one sets up Django, another must not be disturbed."""
 
 
