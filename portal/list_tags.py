@@ -40,7 +40,7 @@ def list_sort(table: Table) -> dict[str, Any]:
     """Draw the choice of the order as a select, for phones, where a table has no header; it is part of the filters' form."""
     columns = [column for column in table.all_columns if column.order]
     options = [
-        (f"{'-' * falls}{column.key}", f"{column.title}, {'falling' if falls else 'rising'}")
+        (f"{'-' * falls}{column.key}", f"{column.title}, {'descending' if falls else 'ascending'}")
         for column in columns
         for falls in (column.falls, not column.falls)
     ]

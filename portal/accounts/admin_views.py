@@ -8,9 +8,11 @@ from django.contrib.auth.models import Group
 from django.core.paginator import Paginator
 from django.db import transaction
 from django.db.models import Count, QuerySet
+from django.db.models.functions import Lower
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
+from django.utils.functional import cached_property
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 from django.views.generic import ListView
@@ -21,6 +23,7 @@ from portal.accounts.audit import last_actor
 from portal.accounts.forms import GroupForm, InviteForm, LabSettingsForm, MembersForm
 from portal.accounts.models import AuditEntry, Invite, LabSettings, User
 from portal.accounts.permissions import AdminOnly, admin_required, signed_in
+from portal.lists import Column, Listing, Table, declare, read_table
 from portal.refused import Refused
 from portal.search import any_contains
 
@@ -38,11 +41,61 @@ class PagedList(ListView):
         return paginator, page, page.object_list, page.has_other_pages()
 
 
-class Users(AdminOnly, PagedList):
+class SortedList(PagedList):
+    """A list that the reader sorts by its headers."""
+
+    listing: Listing
+
+    @cached_property
+    def table(self) -> Table:
+        return read_table(self.request, self.listing, signed_in(self.request))
+
+    def get_context_data(self, **context: Any) -> dict[str, Any]:
+        return super().get_context_data(table=self.table, **context)
+
+
+USERS = declare(
+    Listing(
+        "users",
+        (
+            Column("name", "Name", (Lower("username"),), fixed=True),
+            Column("role", "Role", ("is_staff",), falls=True),
+            Column("groups", "Groups"),
+            Column("seen", "Last signed in", ("last_login",), falls=True, nulls=True),
+            Column("joined", "Joined", ("date_joined",), falls=True, shown=False),
+            Column("access", "Access", ("is_active",), falls=True),
+        ),
+        "name",
+    )
+)
+GROUPS = Listing(
+    "groups",
+    (
+        Column("name", "Name", (Lower("name"),), fixed=True),
+        Column("members", "Members", ("members",), falls=True, fixed=True),
+    ),
+    "name",
+)
+AUDIT = Listing(
+    "audit",
+    (
+        Column("when", "When", ("pk",), falls=True, fixed=True),
+        Column("who", "Who", (Lower("actor__username"),), nulls=True, fixed=True),
+        Column("action", "Action", ("action",), fixed=True),
+        Column("target", "On", (Lower("target"),), fixed=True),
+        Column("before", "Before", fixed=True),
+        Column("after", "After", fixed=True),
+    ),
+    "-when",
+)
+
+
+class Users(AdminOnly, SortedList):
     template_name = "accounts/admin_users.html"
+    listing = USERS
 
     def get_queryset(self) -> QuerySet[User]:
-        users = services.people().order_by("username").prefetch_related("groups")
+        users = services.people().order_by(*self.table.ordering).prefetch_related("groups")
         if words := self.request.GET.get("q", "").strip():
             users = users.filter(any_contains(words, "username", "email", "first_name", "last_name"))
         shown = self.request.GET.get("show", "")
@@ -90,9 +143,12 @@ def user_reset_link(request: HttpRequest, pk: int) -> HttpResponse:
     return render(request, "accounts/admin_reset_link.html", {"person": user, "link": link})
 
 
-class Groups(AdminOnly, PagedList):
+class Groups(AdminOnly, SortedList):
     template_name = "accounts/admin_groups.html"
-    queryset = Group.objects.annotate(members=Count("user")).order_by("name")
+    listing = GROUPS
+
+    def get_queryset(self) -> QuerySet[Group]:
+        return Group.objects.annotate(members=Count("user")).order_by(*self.table.ordering)
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         return super().get_context_data(**{"form": GroupForm(), **context})
@@ -164,11 +220,12 @@ def revoke_invite(request: HttpRequest, pk: int) -> HttpResponse:
     return redirect("accounts:invites")
 
 
-class Audit(AdminOnly, PagedList):
+class Audit(AdminOnly, SortedList):
     template_name = "accounts/admin_audit.html"
+    listing = AUDIT
 
     def get_queryset(self) -> QuerySet[AuditEntry]:
-        rows = AuditEntry.objects.select_related("actor")
+        rows = AuditEntry.objects.select_related("actor").order_by(*self.table.ordering)
         asked = {name: self.request.GET.get(name, "").strip() for name in ("action", "actor", "target")}
         if asked["action"]:
             rows = rows.filter(action=asked["action"])

@@ -7,7 +7,7 @@ from django.contrib import messages
 from django.core.paginator import Paginator
 from django.db import transaction
 from django.db.models import Count, DateTimeField, F, IntegerField, OuterRef, QuerySet, Subquery
-from django.db.models.functions import Coalesce, Greatest
+from django.db.models.functions import Coalesce, Greatest, Lower
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
@@ -15,6 +15,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from portal import stale_forms
 from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
+from portal.lists import Column, Listing, declare, quote, read_table, saved_views
 from portal.projects import examples, services
 from portal.projects.forms import ProjectForm, ShareForm
 from portal.projects.models import CodeVersion, Membership, Project
@@ -22,7 +23,26 @@ from portal.refused import Refused
 from portal.search import any_contains
 
 PAGE_SIZE = 25
+PROJECTS = declare(
+    Listing(
+        "projects",
+        (
+            Column("name", "Project", (Lower("name"),), fixed=True),
+            Column("role", "Your role", ("my_role",), nulls=True),
+            Column("versions", "Code versions", ("versions",), numeric=True, falls=True),
+            Column("members", "People", ("members",), numeric=True, falls=True),
+            Column("code", "Newest code", ("code_at",), falls=True, nulls=True),
+            Column("owner", "Created by", (Lower("created_by__username"),), shown=False),
+            Column("created", "Created", ("created_at",), falls=True, shown=False),
+            Column("active", "Last active", ("active_at",), falls=True, shown=False),
+        ),
+        "-active",
+        ("q", "show"),
+    )
+)
 VERSIONS_PER_PAGE = 10
+SHOWN = ("", "mine", "archived")
+"""The choices of which projects are listed."""
 
 
 def visible_project(request: HttpRequest, pk: int) -> Project:
@@ -42,7 +62,7 @@ def owned_project(request: HttpRequest, pk: int) -> Project:
 
 
 def with_list_columns(projects: QuerySet[Project], user: User) -> QuerySet[Project]:
-    """Annotate projects with the columns of the list, in one query; those with the newest code come first."""
+    """Annotate projects with the columns of the list, in one query."""
 
     def count(rows: QuerySet[Any]) -> Coalesce:
         each = rows.filter(project=OuterRef("pk")).order_by().values("project").annotate(n=Count("pk")).values("n")
@@ -50,14 +70,13 @@ def with_list_columns(projects: QuerySet[Project], user: User) -> QuerySet[Proje
 
     newest = CodeVersion.objects.filter(project=OuterRef("pk")).order_by("-number").values("created_at")[:1]
     mine = Membership.objects.filter(project=OuterRef("pk"), user=user).values("role")[:1]
-    rows = projects.select_related("created_by").annotate(
+    return projects.select_related("created_by").annotate(
         versions=count(CodeVersion.objects.all()),
         members=count(Membership.objects.all()),
         my_role=Subquery(mine),
         code_at=Subquery(newest, output_field=DateTimeField()),
         active_at=Greatest(F("created_at"), Coalesce("code_at", "created_at")),
     )
-    return rows.order_by("-active_at", "-id")
 
 
 @require_safe
@@ -69,8 +88,20 @@ def project_list(request: HttpRequest) -> HttpResponse:
         projects = projects.filter(memberships__user=user, memberships__role=Membership.Role.OWNER)
     if asked["q"]:
         projects = projects.filter(any_contains(asked["q"], "name", "description", "created_by__username"))
-    page = Paginator(with_list_columns(projects, user), PAGE_SIZE).get_page(request.GET.get("page"))
-    return render(request, "projects/list.html", {"page": page, "asked": asked, "is_filtered": any(asked.values())})
+    problems = (
+        [] if asked["show"] in SHOWN else [f"There is no choice “{quote(asked['show'])}”: all projects are shown."]
+    )
+    table = read_table(request, PROJECTS, user, problems)
+    rows = with_list_columns(projects, user).order_by(*table.ordering)
+    about = {
+        "page": Paginator(rows, PAGE_SIZE).get_page(request.GET.get("page")),
+        "table": table,
+        "views": saved_views(user, PROJECTS),
+        "asked": asked,
+        "asked_columns": request.GET.get("columns", ""),
+        "is_filtered": any(asked.values()),
+    }
+    return render(request, "projects/list.html", about)
 
 
 # One project

@@ -1,0 +1,147 @@
+"""Projects, users, groups and the audit log: sorted by their headers, with declared names only."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from portal.accounts import services
+from portal.accounts.admin_views import AUDIT, GROUPS, USERS
+from portal.accounts.models import User
+from portal.lists import Column, Listing
+from portal.projects.models import Membership, Project
+from portal.projects.views import PROJECTS
+from tests.portal import jobs_world as world
+from tests.portal.pages import compact
+
+pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
+LISTS = {"/projects/": PROJECTS, "/admin/users/": USERS, "/admin/groups/": GROUPS, "/admin/audit/": AUDIT}
+
+
+@pytest.fixture
+def ada() -> User:
+    ada, bob, cleo = (world.make_user(name, is_staff=name == "Ada") for name in ("Ada", "bob", "Cleo"))
+    now = timezone.now()
+    User.objects.filter(pk=bob.pk).update(last_login=now - timedelta(days=2), date_joined=now - timedelta(days=9))
+    User.objects.filter(pk=cleo.pk).update(last_login=now - timedelta(days=1), date_joined=now - timedelta(days=5))
+    for name, members in (("small", ()), ("Big", (bob, cleo))):
+        group = services.create_group(ada, name)
+        services.set_members(ada, group, members)
+    for name, versions, people in (("zeta", 2, ()), ("Eta", 0, (bob,)), ("alpha", 1, (bob, cleo))):
+        project = world.make_project(ada, name)
+        for _ in range(versions):
+            world.make_code(project)
+        for person in people:
+            Membership.objects.create(project=project, user=person, role="member")
+    return ada
+
+
+def client_of(user: User) -> Client:
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def shown(client: Client, address: str) -> list[str]:
+    context: Any = client.get(address).context
+    return [str(row) for row in context.get("page_obj") or context["page"]]
+
+
+def names(client: Client, query: str) -> list[str]:
+    return [project.name for project in client.get(f"/projects/?{query}").context["page"]]
+
+
+def test_projects_are_sorted(ada: User) -> None:
+    client = client_of(ada)
+    assert names(client, "sort=name") == ["alpha", "Eta", "zeta"]
+    assert names(client, "sort=-versions") == ["zeta", "alpha", "Eta"]
+    assert names(client, "sort=-members") == ["alpha", "Eta", "zeta"]
+    assert names(client, "sort=-code")[-1] == names(client, "sort=code")[-1] == "Eta", "without code: last"
+    assert names(client, "") == ["alpha", "Eta", "zeta"], "the last to be made or to get code comes first"
+
+
+def test_users_and_groups_are_sorted(ada: User) -> None:
+    client = client_of(ada)
+    assert shown(client, "/admin/users/") == ["Ada", "bob", "Cleo"]
+    assert shown(client, "/admin/users/?sort=-name") == ["Cleo", "bob", "Ada"]
+    assert shown(client, "/admin/users/?sort=-seen") == ["Ada", "Cleo", "bob"]
+    assert shown(client, "/admin/users/?sort=joined")[:2] == ["bob", "Cleo"]
+    assert shown(client, "/admin/users/?sort=-role")[0] == "Ada"
+    assert shown(client, "/admin/groups/") == ["Big", "small"]
+    assert shown(client, "/admin/groups/?sort=members") == ["small", "Big"]
+
+
+def test_the_audit_log_is_sorted(ada: User) -> None:
+    client = client_of(ada)
+    rows = [entry.pk for entry in client.get("/admin/audit/").context["page_obj"]]
+    assert rows == sorted(rows, reverse=True)
+    assert [entry.pk for entry in client.get("/admin/audit/?sort=when").context["page_obj"]] == rows[::-1]
+    actions = [entry.action for entry in client.get("/admin/audit/?sort=action").context["page_obj"]]
+    assert actions == sorted(actions)
+
+
+@pytest.mark.parametrize("address", LISTS)
+def test_each_name_sorts_and_others_are_named(ada: User, address: str) -> None:
+    client, listing = client_of(ada), LISTS[address]
+    for name in listing.sort_names:
+        for minus in ("", "-"):
+            response = client.get(f"{address}?sort={minus}{name}")
+            assert response.status_code == 200 and not response.context["table"].problems, name
+            direction = "descending" if minus else "ascending"
+            if listing.column(name) in response.context["table"].columns:
+                assert f'aria-sort="{direction}"' in compact(response.content.decode()), name
+    for hostile in ("password", "--name", "<script>", "user__password", "?", "pk"):
+        response = client.get(address, {"sort": hostile})
+        assert response.status_code == 200
+        assert "This list cannot be sorted by" in response.content.decode()
+        assert "<script>&" not in response.content.decode()
+
+
+@pytest.mark.parametrize("address", ["/projects/", "/admin/users/"])
+def test_columns_are_chosen_and_any_number_of_rows_costs_the_same(ada: User, address: str) -> None:
+    client, listing = client_of(ada), LISTS[address]
+    every = [column.key for column in listing.columns]
+    client.post(f"/lists/{listing.key}/columns", {"column": every})
+
+    def cost() -> int:
+        with CaptureQueriesContext(connection) as queries:
+            page = compact(client.get(address).content.decode())
+        assert all(f">{column.title}" in page for column in listing.columns)
+        return len(queries)
+
+    cost()
+    few = cost()
+    for number in range(7):
+        Project.objects.create(name=f"p{number}", created_by=world.make_user(f"person {number}"))
+    assert cost() == few
+
+
+def test_views_of_projects_are_saved(ada: User) -> None:
+    client = client_of(ada)
+    query = client.get("/projects/?q=eta&sort=name").context["table"].view_query
+    client.post("/lists/projects/views", {"name": "Etas", "query": query})
+    assert 'aria-current="page">Etas</a>' in compact(client.get(f"/projects/?{query}").content.decode())
+
+
+def test_an_unknown_choice_of_projects_is_named(ada: User) -> None:
+    response = client_of(ada).get("/projects/?show=everything")
+    assert "There is no choice “everything”" in response.content.decode()
+
+
+def test_a_list_keeps_one_order_of_equal_rows() -> None:
+    listing = Listing("x", (Column("a", "A", ("name",)), Column("b", "B", ("date",), nulls=True)), "a")
+    assert [str(part) for part in listing.ordering("a")][-1] == "pk"
+    assert [str(part) for part in listing.ordering("-a")][-1] == "-pk"
+    falling: Any = listing.ordering("-b")[0]
+    assert falling.nulls_last and falling.descending
+    assert not listing.is_sort("a-") and not listing.is_sort("") and listing.is_sort("-b")
+
+
+def test_groups_need_an_admin(ada: User) -> None:
+    assert client_of(world.make_user("dan")).get("/admin/groups/?sort=members").status_code == 404
+    assert Group.objects.count() == 2
