@@ -212,7 +212,7 @@ TEMPLATES = [
                 "django.contrib.messages.context_processors.messages",
                 "portal.context.site",
             ],
-            "builtins": ["portal.ui", "portal.list_tags", "portal.previews.tags"],
+            "builtins": ["portal.ui", "portal.hues", "portal.list_tags", "portal.previews.tags"],
         },
     },
 ]
