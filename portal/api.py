@@ -24,6 +24,7 @@ from portal.jobs.log_api import Checkpoints, Log, Outputs, Streams
 from portal.jobs.metric_api import Metrics, TrainingProgress
 from portal.jobs.resize_timeline.api import ResizeTimelines
 from portal.monitoring.api import Gauges
+from portal.monitoring.board_api import Occupancy
 from portal.monitoring.node_api import Nodes
 from portal.projects.api import Code, Gallery, Members, Projects
 from portal.scheduler.api import Cycles, Policies, Policy, PolicyHistory, PolicyPreview, PolicyUndo
@@ -121,6 +122,7 @@ v1 = [
     route("nodes/<int:pk>/gpus/<int:index>/release/", Nodes, post="release_gpu"),
     route("gpus/", Gauges, get="list"),
     route("gpus/<int:pk>/readings/", Gauges, get="readings"),
+    route("occupancy/", Occupancy, get="now"),
     route("timeline/", Gauges, get="timeline"),
     route("reservations/", Reservations, get="list", post="create"),
     route("reservations/<int:pk>/", Reservations, delete="destroy"),

@@ -471,6 +471,7 @@ TABLE: dict[str, list[Visit]] = {
     "api/v1/queue/": [get("/api/v1/queue/", API_MEMBERS)],
     "api/v1/gpus/": [get("/api/v1/gpus/", API_MEMBERS)],
     "api/v1/gpus/<int:pk>/readings/": [get("/api/v1/gpus/{gpu}/readings/?window=6h", API_MEMBERS)],
+    "api/v1/occupancy/": [get("/api/v1/occupancy/", API_MEMBERS)],
     "api/v1/timeline/": [get("/api/v1/timeline/", API_MEMBERS)],
     "api/v1/environments/": [get("/api/v1/environments/", API_MEMBERS)],
     "api/v1/environments/<slug:key>/": [get("/api/v1/environments/{environment}/", API_MEMBERS)],
