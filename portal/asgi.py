@@ -23,7 +23,7 @@ http = get_asgi_application()
 # models can be imported only now
 from portal import callers  # noqa: E402
 from portal.agents.asgi import AgentFastPath  # noqa: E402
-from portal.jobs.routing import websocket_urlpatterns  # noqa: E402
+from portal.routing import websocket_urlpatterns  # noqa: E402
 from portal.serving import NODES_PATH  # noqa: E402
 
 USER_PREFIX = "user "

@@ -46,3 +46,10 @@ class ForgivingRedisCache(RedisCache):
         except redis.RedisError as error:
             log.warning("nothing is kept in the cache: %s", error)
             return list(data)
+
+    def incr(self, key: Any, delta: int = 1, version: int | None = None) -> int:
+        try:
+            return int(super().incr(key, delta, version))
+        except redis.RedisError as error:
+            log.warning("requests are not counted: %s", error)
+            return 0

@@ -9,6 +9,7 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.functional import SimpleLazyObject
 
+from portal.accounts.permissions import is_admin
 from portal.cluster import unconfined
 from portal.cluster.models import LIVE_NODE, Node
 from portal.cluster.slots import lab_noun
@@ -23,6 +24,8 @@ MAIN_NAVIGATION = (
     ("usage:usage", "Usage", "chart", "/usage/"),
 )
 ADMIN_NAVIGATION = ("scheduler:admin", "Admin", "gear", "/admin/")
+BANNER_DISMISSED = "process_banner_dismissed"
+"""The key of the session of an admin who has dismissed the banner about plain processes."""
 PERSONAL_NAVIGATION = (
     ("accounts:profile", "Your account", "user", ""),
     ("accounts:tokens", "API tokens", "key", ""),
@@ -48,10 +51,16 @@ def site(request: HttpRequest) -> dict[str, Any]:
         "sign_out_url": reverse("accounts:sign-out"),
         "demo_lab": settings.DEMO,
         "process_runtime": SimpleLazyObject(_has_process_node),
+        "process_banner": SimpleLazyObject(lambda: _needs_process_banner(request)),
         "slot_noun": SimpleLazyObject(lab_noun),
         "lab_is_shared": SimpleLazyObject(unconfined.is_lab_shared),
         "process_refused": SimpleLazyObject(lambda: unconfined.is_refused(Node.Runtime.PROCESS)),
     }
+
+
+def _needs_process_banner(request: HttpRequest) -> bool:
+    """Return whether an admin should read that jobs run as plain processes, and has not dismissed that in this session."""
+    return is_admin(request.user) and not request.session.get(BANNER_DISMISSED) and _has_process_node()
 
 
 def _has_process_node() -> bool:

@@ -159,6 +159,7 @@ INSTALLED_APPS = [
     "portal.scheduler",
     "portal.forecast",
     "portal.whatif",
+    "portal.home",
     "portal.ops",
 ]
 

@@ -2,7 +2,7 @@
 
 from django.urls import include, path
 
-from portal.jobs.views import home
+from portal.home.views import home
 
 urlpatterns = [
     path("", home, name="home"),
@@ -18,6 +18,7 @@ urlpatterns = [
     path("", include("portal.forecast.urls")),
     path("", include("portal.whatif.urls")),
     path("", include("portal.interface.urls")),
+    path("", include("portal.home.urls")),
 ]
 
 handler400 = "portal.errors.bad_request"

@@ -18,6 +18,8 @@ from django.conf import settings
 from django.db import transaction
 
 SCHEDULER = "scheduler"
+LAB = "lab"
+"""Notified when jobs start, end or change their GPUs, for pages that show the lab."""
 POLL_SECONDS = 0.05
 FOLDER = "bells"
 """The small size's files, one for each channel. The name is from an earlier release."""
@@ -36,8 +38,18 @@ def wake_job_viewers(job_id: int) -> None:
     transaction.on_commit(lambda: notify(job_channel(job_id)), robust=True)
 
 
+def wake_lab_viewers(user_id: int) -> None:
+    """Make open pages that show the lab or this user's jobs refresh; without this they do so within half a minute."""
+    transaction.on_commit(lambda: notify(LAB), robust=True)
+    transaction.on_commit(lambda: notify(user_channel(user_id)), robust=True)
+
+
 def job_channel(job_id: int) -> str:
     return f"job-{job_id}"
+
+
+def user_channel(user_id: int) -> str:
+    return f"user-{user_id}"
 
 
 def node_channel(node_id: int) -> str:

@@ -22,7 +22,6 @@ from typing import Any, ClassVar, NamedTuple
 
 from channels.auth import get_user
 from channels.db import database_sync_to_async
-from channels.exceptions import StopConsumer
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.conf import settings
 from django.db.models import Count
@@ -53,6 +52,13 @@ LAST_OUTPUT_WAIT = timedelta(minutes=2)
 SIGNED_OUT, FORBIDDEN, TOO_SLOW, TOO_MANY, TOO_BIG, INVALID_MESSAGE = 4401, 4403, 4408, 4429, 4413, 4400
 BROKEN = 4500
 """Applications may only use 1000 and codes from 3000."""
+
+
+async def user_of_session(scope: Any) -> User | None:
+    """Return the user to whom the session of a socket belongs now; None once they are signed out or deactivated."""
+    store = import_module(settings.SESSION_ENGINE).SessionStore
+    user = await get_user({"session": store(scope["session"].session_key)})
+    return user if isinstance(user, User) and user.is_active else None
 
 
 class _CloseSocketError(Exception):
@@ -234,9 +240,8 @@ class LogConsumer(AsyncWebsocketConsumer):
 
     async def _code_of_refusal(self) -> int | None:
         """Return the code for a session that may not see the job now; None if it may."""
-        store = import_module(settings.SESSION_ENGINE).SessionStore
-        user = await get_user({"session": store(self.scope["session"].session_key)})
-        if not isinstance(user, User) or not user.is_active:
+        user = await user_of_session(self.scope)
+        if user is None:
             return SIGNED_OUT
         visible = await database_sync_to_async(Job.objects.visible_to(user).filter(pk=self.job_id).exists)()
         return None if visible else FORBIDDEN
@@ -254,11 +259,3 @@ class _JobRow(NamedTuple):
     finished_at: datetime | None
     edition: int
     """The number of lines in the history of the job."""
-
-
-class RefusingConsumer(AsyncWebsocketConsumer):
-    """Refuses sockets to any other address in the handshake."""
-
-    async def connect(self) -> None:
-        await self.close()
-        raise StopConsumer

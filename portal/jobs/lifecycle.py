@@ -50,7 +50,7 @@ from portal.jobs.rules import (
     seconds_counted,
 )
 from portal.jobs.survival import LOST_REASONS, ContainerFacts, survival_rule_for
-from portal.wake import wake_job_viewers, wake_node, wake_scheduler
+from portal.wake import wake_job_viewers, wake_lab_viewers, wake_node, wake_scheduler
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +84,7 @@ def record(job: Job, event: Event, actor: User | None = None) -> JobEvent:
         last = JobEvent.objects.filter(job=job).aggregate(last=Max("seq"))["last"] or 0
         row = JobEvent.objects.create(job=job, seq=last + 1, kind=event.kind, actor=actor, data=event.data())
         wake_job_viewers(job.pk)
+        wake_lab_viewers(job.submitted_by_id)
         return row
 
 

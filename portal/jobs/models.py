@@ -135,6 +135,7 @@ class Job(models.Model):
             models.Index(fields=["submitted_by", "-id"], name="job_submitter"),
             models.Index(fields=["finished_at"], name="job_finished"),
             models.Index(fields=["submitted_at", "id"], name="job_submitted"),
+            models.Index(fields=["submitted_by", "-finished_at"], name="job_submitter_finished"),
         ]
         constraints = [
             models.CheckConstraint(

@@ -119,9 +119,9 @@ def limit_of(own_minutes: int | None) -> timedelta:
     return timedelta(minutes=settings.SILENT_RANK_MINUTES if own_minutes is None else own_minutes)
 
 
-def silences(now: datetime, job: int | None = None) -> dict[int, Silence]:
-    """Return the silences of all running attempts, or of one job's, by attempt: at most four queries for any number."""
-    hosts = _candidates(now, job)
+def silences(now: datetime, job: int | None = None, *, submitted_by: int | None = None) -> dict[int, Silence]:
+    """Return the silences of all running attempts, of one job's or of a user's, by attempt: at most four queries."""
+    hosts = _candidates(now, job, submitted_by)
     latest, printed = _latest_output(hosts)
     found, others = {}, {}
     for attempt, parts in hosts.items():
@@ -143,7 +143,7 @@ def job_silence(job: Job) -> Silence | None:
     return next(iter(silences(timezone.now(), job.pk).values()), None)
 
 
-def _candidates(now: datetime, job: int | None) -> dict[int, list[_Host]]:
+def _candidates(now: datetime, job: int | None, submitted_by: int | None) -> dict[int, list[_Host]]:
     """Return the attempts whose ranks have been alive for longer than the limit, and whose nodes are online."""
     rows = Container.objects.filter(
         role=Container.Role.HOST,
@@ -153,6 +153,8 @@ def _candidates(now: datetime, job: int | None) -> dict[int, list[_Host]]:
     ).exclude(state=ContainerState.EXITED)
     if job is not None:
         rows = rows.filter(attempt__job=job)
+    if submitted_by is not None:
+        rows = rows.filter(attempt__job__submitted_by=submitted_by, attempt__job__finished_at=None)
     hosts: dict[int, list[_Host]] = {}
     for row in rows.order_by("attempt", "index").values_list(
         "attempt", "attempt__job", "attempt__job__elastic", "attempt__job__silent_rank_minutes", "attempt__started_at",

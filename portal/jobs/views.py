@@ -11,14 +11,11 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
-from portal.cluster.alarms import current_alarms
 from portal.cluster.models import Environment
-from portal.cluster.services import is_online
 from portal.jobs import permissions, services
 from portal.jobs.forms import JobForm
-from portal.jobs.job_list import is_id, with_list_columns
-from portal.jobs.models import FINISHED_STATES, UNFINISHED_STATES, Job, JobState
-from portal.jobs.occupancy import gpus_of, holder, nodes_with_gpus
+from portal.jobs.job_list import is_id
+from portal.jobs.models import Job
 from portal.jobs.submit_warnings import warnings_for
 from portal.projects.models import CodeVersion, Membership, Project
 from portal.projects.services import may_submit, role_of
@@ -26,46 +23,6 @@ from portal.refused import Refused
 from portal.search import any_contains
 
 PAGE_SIZE = 25
-
-
-# --- home --------------------------------------------------------------------------------------------------------
-
-
-@require_safe
-def home(request: HttpRequest) -> HttpResponse:
-    user = signed_in(request)
-    mine = Job.objects.visible_to(user).filter(submitted_by=user)
-    active = list(with_list_columns(mine.filter(state__in=UNFINISHED_STATES))[:10])
-    recent = list(with_list_columns(mine.filter(state__in=FINISHED_STATES)).order_by("-finished_at")[:6])
-    nodes = [node for node in nodes_with_gpus() if node.approved_at]  # only admins see the others
-    gpus = gpus_of(nodes)
-    about = {
-        "alarms": current_alarms() if user.is_admin else [],
-        "active": active,
-        "recent": recent,
-        "nodes": nodes,
-        "gpus_total": len(gpus),
-        "gpus_busy": sum(holder(gpu) is not None for gpu in gpus),
-        "nodes_online": sum(is_online(node) for node in nodes),
-        "waiting": Job.objects.filter(state=JobState.QUEUED).count(),
-        "preparing": [place for node in nodes for place in node.environments.all() if place.state != "ready"],
-        "steps": _first_steps(user)
-        if not recent or not any(job.state == JobState.SUCCEEDED for job in recent)
-        else None,
-    }
-    return render(request, "jobs/home.html", about)
-
-
-def _first_steps(user: User) -> dict[str, Any] | None:
-    """Return which first steps a new user has done; None once one of their jobs has succeeded."""
-    if Job.objects.filter(submitted_by=user, state=JobState.SUCCEEDED).exists():
-        return None
-    projects = Project.objects.filter(memberships__user=user, archived_at__isnull=True)
-    return {
-        "project": projects.first(),
-        "code": CodeVersion.objects.light().filter(project__in=projects).order_by("-created_at").first(),
-        "job": Job.objects.filter(submitted_by=user).exists(),
-    }
 
 
 # --- submit ------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ def check_armour(response: Any) -> None:
             assert not set(sources) & {"'unsafe-inline'", "'unsafe-eval'", "*", "http:", "https:"}
     assert response["X-Content-Type-Options"] == "nosniff"
     assert response["X-Frame-Options"] == ("SAMEORIGIN" if framed and "sandbox" in policy else "DENY")
-    assert response["Referrer-Policy"] == "same-origin"
+    assert response["Referrer-Policy"] in ("same-origin", "no-referrer")
     assert response["Cross-Origin-Opener-Policy"] == "same-origin"
     assert "Access-Control-Allow-Origin" not in response
     if not framed and not response.streaming and "text/html" in response.get("Content-Type", ""):

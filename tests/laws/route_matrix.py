@@ -22,6 +22,7 @@ from portal.accounts.models import ApiToken, SavedView
 from portal.cluster import agent_package
 from portal.cluster import services as cluster
 from portal.cluster.models import Reservation
+from portal.home import wall as walls
 from portal.jobs.models import LogStream
 from portal.projects.models import Membership
 from portal.whatif import services as whatif
@@ -76,6 +77,7 @@ def post(address: str, expect: str, **data: Any) -> Visit:
 def names(world: World) -> dict[str, Any]:
     """Return the names used in addresses and forms of the table; all are Alice's or the lab's unless named otherwise."""
     _, invite = accounts.create_invite(world.ada)
+    wall_link, wall_secret = walls.create_link(world.ada, "Corridor", names_people=True)
     return {
         "project": world.project.pk,
         "view": SavedView.objects.create(user=world.alice, list="jobs", name="Hers", query="state=failed").pk,
@@ -101,6 +103,8 @@ def names(world: World) -> dict[str, Any]:
         "container": world.running.attempts.get().containers.get().name,
         "sha256": world.code.sha256,
         "reservation": reserve(world).pk,
+        "wall": wall_secret,
+        "wall_row": wall_link.pk,
         "simulation": whatif.queue_simulation(world.ada, 7, [("srjf", {})]).pk,
     }
 
@@ -129,6 +133,20 @@ NEW_JOB = {
 
 TABLE: dict[str, list[Visit]] = {
     "": [get("/", MEMBERS)],
+    "home/seen": [post("/home/seen", DONE, until="2026-01-01T00:00:00Z"), post("/home/seen", DONE, until="then")],
+    "home/<slug:name>": [
+        *(get(f"/home/{name}", MEMBERS) for name in ("cluster", "queue", "runs", "attention")),
+        get("/home/nothing", "302 404 404 404 404 404"),
+    ],
+    "banner/dismiss": [post("/banner/dismiss", DONE_BY_ADMINS)],
+    "wall/<str:secret>/": [get("/wall/{wall}/", ANYBODY), get("/wall/wrong/", "404 404 404 404 404 404")],
+    "wall/<str:secret>/now": [get("/wall/{wall}/now", ANYBODY), get("/wall/wrong/now", "404 404 404 404 404 404")],
+    "admin/walls/": [
+        get("/admin/walls/", ADMINS),
+        post("/admin/walls/", ADMINS, name="Corridor"),
+        post("/admin/walls/", "302 404 404 404 404 400"),
+    ],
+    "admin/walls/<int:pk>/revoke": [post("/admin/walls/{wall_row}/revoke", DONE_BY_ADMINS)],
     # accounts
     "accounts/sign-in/": [get("/accounts/sign-in/", "200 302 302 302 302 302")],
     "accounts/sign-out/": [post("/accounts/sign-out/", DONE)],
@@ -548,11 +566,13 @@ TABLE: dict[str, list[Visit]] = {
 
 SOCKETS: dict[str, str] = {
     r"^ws/jobs/(?P<job_id>[0-9]{1,18})/log/$": "no no yes yes yes yes",
+    r"^ws/page/$": "no yes yes yes yes yes",
     "": "no no no no no no",
 }
 """The roles that are admitted, by the pattern of a websocket route."""
 
 SOCKET_ADDRESSES: dict[str, Callable[[World], str]] = {
     r"^ws/jobs/(?P<job_id>[0-9]{1,18})/log/$": lambda world: f"/ws/jobs/{world.running.pk}/log/",
+    r"^ws/page/$": lambda world: "/ws/page/?topics=lab,mine",
     "": lambda world: "/ws/anything/",
 }

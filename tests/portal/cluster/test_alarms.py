@@ -123,9 +123,9 @@ def test_only_admins_see_it_on_their_home_page(ada: User) -> None:
     client = Client()
     client.force_login(ada)
     page = client.get("/").content.decode()
-    assert "1 thing in the lab needs an admin" in page and "Node gpu-1 has not reported since" in page
+    assert "Needs your attention" in page and "Node gpu-1 has not reported since" in page
     client.force_login(world.make_user("bob"))
-    assert "needs an admin" not in client.get("/").content.decode()
+    assert "has not reported since" not in client.get("/").content.decode()
 
 
 def test_a_gpu_that_the_previous_release_took_out_of_use_keeps_its_reason(ada: User) -> None:

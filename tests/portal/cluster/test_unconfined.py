@@ -129,7 +129,9 @@ def test_a_lab_that_has_both_keeps_what_runs_and_starts_nothing_more() -> None:
     waiting.refresh_from_db()
     assert (running.state, waiting.state) == ("RUNNING", "QUEUED")
     assert "laptop runs jobs as plain processes" in waiting.why_waiting
-    assert "No new job starts on nodes that run jobs as plain processes" in banner(running.submitted_by)
+    assert "No new job starts on nodes that run jobs as plain processes" in banner(
+        world.make_user("eve", is_staff=True)
+    )
     [machine] = machines_for(waiting.submitted_by)
     assert (machine.state_text, machine.accepts_jobs) == ("not accepting jobs", False)
 
@@ -157,3 +159,34 @@ def test_a_lab_may_say_that_everybody_may_see_everything(ada: User, settings: An
 def test_one_person_is_reminded_that_processes_are_for_one(ada: User) -> None:
     process_node()
     assert "Jobs run as plain processes, without containers: for a single person only." in banner(ada)
+
+
+def test_the_banner_is_for_admins_and_stays_away_once_dismissed(ada: User) -> None:
+    node = process_node()
+    client = Client()
+    client.force_login(ada)
+    assert 'class="banner"' in client.get("/jobs/").content.decode()
+    answer = client.post("/banner/dismiss", HTTP_REFERER="http://testserver/jobs/?mine=1")
+    assert answer.headers["Location"] == "/jobs/?mine=1"
+    assert 'class="banner"' not in client.get("/jobs/").content.decode()
+    page = one_line(client.get(f"/admin/nodes/{node.pk}/").content.decode())
+    assert "Jobs run as plain processes, without containers: for a single person only." in page
+    again = Client()
+    again.force_login(ada)
+    assert 'class="banner"' in again.get("/jobs/").content.decode(), "another session reads it once more"
+
+
+def test_members_read_it_where_they_submit(ada: User, settings: Any) -> None:
+    process_node()
+    code = world.make_code(world.make_project(ada))
+    about = "several people share this lab: each can see and change everything"
+    settings.UNSAFE_PROCESSES = True
+    client = Client()
+    client.force_login(ada)
+    assert about not in one_line(client.get(f"/jobs/new?code={code.pk}").content.decode()), "she is alone"
+    bob = world.make_user("bob")
+    own = world.make_code(world.make_project(bob))
+    client.force_login(bob)
+    assert 'class="banner"' not in client.get("/").content.decode()
+    assert about in one_line(client.get(f"/jobs/new?code={own.pk}").content.decode())
+    assert client.post("/banner/dismiss").status_code == 404

@@ -157,32 +157,6 @@ class TestWhoSeesWhat:
             assert client.post(path).status_code == 403
 
 
-class TestHome:
-    def test_a_new_user_sees_the_first_steps(self, lab: Lab) -> None:
-        page = browser(lab.charlie).get("/").content.decode()
-        assert "First steps" in page and "Nothing is running" in page
-
-    def test_it_shows_my_jobs_the_cluster_and_what_is_being_prepared(self, lab: Lab) -> None:
-        lab.node.environments.create(
-            environment=lab.environment, state="preparing", progress_percent=40, detail="building"
-        )
-        lab.running(name="busy one")
-        lab.job(name="waiting one", waiting_reason="It needs 4 GPUs; 1 is free.")
-        page = browser(lab.alice).get("/").content.decode()
-        for text in ("busy one", "waiting one", "It needs 4 GPUs; 1 is free.", "40 %", "1<small> of 2</small>"):
-            assert text in page
-
-    def test_a_machine_that_waits_for_approval_is_not_shown(self, lab: Lab) -> None:
-        new = world.make_node("newcomer", approved_at=None)
-        new.environments.create(environment=lab.environment, state="failed", detail="no compiler on newcomer")
-        page = browser(lab.charlie).get("/").content.decode()
-        assert "newcomer" not in page and "1<small> of 1</small>" in page
-
-    def test_steps_disappear_with_the_first_success(self, lab: Lab) -> None:
-        lab.ended()
-        assert "First steps" not in browser(lab.alice).get("/").content.decode()
-
-
 class TestList:
     def names(self, client: Client, query: str) -> list[str]:
         return [job.name for job in client.get(f"/jobs/?{query}").context["page"]]
