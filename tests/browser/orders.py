@@ -219,6 +219,32 @@ def finish(container: int, code: int = 0) -> str:
     return str(Job.objects.get(attempts__containers=part).state)
 
 
+def large_lab(nodes: int, gpus: int) -> dict[str, str]:
+    """Many nodes with running jobs of many people; a member of the lab, and the secret of a screen on the wall."""
+    from portal.home import wall
+    from tests.portal.home.large_lab import fill
+
+    people = fill(nodes, gpus, finished=50, waiting=20)
+    User.objects.filter(username__in=people).update(password=User.objects.get(username="alice").password)
+    return {"secret": wall.create_link(people["ada"], "Corridor, 2nd floor", names_people=True)[1]}
+
+
+def revoke_walls() -> int:
+    from portal.home import wall
+    from portal.home.models import WallLink
+
+    for link in WallLink.objects.all():
+        wall.revoke_link(User.objects.get(username="alice"), link)
+    return WallLink.objects.count()
+
+
+def hold(job: int) -> str:
+    """Alice puts a job on hold elsewhere."""
+    from portal.jobs import services
+
+    return str(services.hold(User.objects.get(username="alice"), Job.objects.get(pk=job)).state)
+
+
 def shut_out(job: int, user: str) -> int:
     return Membership.objects.filter(project__jobs=job, user__username=user).delete()[0]
 
@@ -298,8 +324,11 @@ ORDERS = {
     each.__name__: each
     for each in (
         lab_at_work,
+        hold,
+        large_lab,
         line_of_jobs,
         long_names,
+        revoke_walls,
         resized_job,
         waiting,
         turn,

@@ -26,7 +26,7 @@ def fill(nodes: int, gpus: int, finished: int, waiting: int) -> dict[str, User]:
     world.make_environment()
     machines = Node.objects.bulk_create(
         Node(
-            name=f"node-{number:03}", runtime="docker", token_digest=f"{number:064}", approved_at=now, last_seen_at=now,
+            name=f"node-{number:03}", runtime="docker", token_digest=f"{10**6 + number:064}", approved_at=now, last_seen_at=now,
             ready=True, cordoned=number % 10 == 9,
         )
         for number in range(nodes)

@@ -91,7 +91,7 @@ class TestScreen:
         page = screen(link_of(ada)[1])
         assert "Deep learning course" in page and "2 CPU slots of alpha" in page and "carla" not in page
 
-    def test_it_tells_browsers_to_keep_its_address_secret(self, ada: User) -> None:
+    def test_browsers_keep_its_address_secret(self, ada: User) -> None:
         answer = Client().get(f"/wall/{link_of(ada)[1]}/")
         assert answer.headers["Referrer-Policy"] == "no-referrer"
         assert answer.headers["X-Robots-Tag"] == "noindex, nofollow"
