@@ -25,6 +25,13 @@ class Waiting:
     """``starts in 20 to 40 min``; empty while there is no forecast."""
     mine: bool
 
+    @property
+    def reason(self) -> str:
+        """Return the first part of why it waits: the job's page has all of it."""
+        why = self.job.why_waiting if self.job is not None else ""
+        first, cut, _ = why.partition(";")
+        return f"{first}." if cut else why
+
 
 @dataclass(frozen=True, slots=True)
 class Queue:

@@ -34,7 +34,7 @@ from portal.refused import Refused
 
 RESERVATIONS_SHOWN = 4
 RETRY_AFTER_SECONDS = 60
-DENSE_FROM, DENSER_FROM, NO_STRIPS_FROM = 10, 21, 520
+LARGE_FROM, DENSE_FROM, DENSER_FROM, NO_STRIPS_FROM = 5, 10, 21, 520
 """From so many machines on, each is drawn smaller, and from so many GPUs on without strips, so that all fit on a screen."""
 SCREEN_FILES = ("home/wall.js", "home/wall.css", "monitoring/board.css", "css/hues.css", "css/base.css")
 
@@ -101,7 +101,7 @@ def _wall_context(request: HttpRequest, link: WallLink, secret: str, now: dateti
 def _density(machines: int, gpus: int) -> str:
     """Return the classes of the screen."""
     if machines < DENSE_FROM:
-        return "large"
+        return "huge" if machines < LARGE_FROM else "large"
     size = "denser" if machines >= DENSER_FROM else "dense"
     return f"{size} densest" if gpus >= NO_STRIPS_FROM else size
 

@@ -170,7 +170,7 @@ class TestQueue:
             until=now + timedelta(days=1), draws=9,
         )  # fmt: skip
         page = home(lab.bob)
-        assert "wren" in page and "It needs 4 GPUs; 1 is free." in page and "Starts in 20 to 41 min" in page
+        assert "wren" in page and "It needs 4 GPUs." in page and "Starts in 20 to 41 min" in page
         page = home(lab.charlie)
         assert "A job of another project" in page and "Starts in 20 to 41 min" in page
         assert "wren" not in page and "It needs 4" not in page and "alice" not in page
