@@ -36,15 +36,18 @@ def _heading(table: Table, column: Column) -> Heading:
 
 
 @register.inclusion_tag("components/list_sort.html")
-def list_sort(table: Table) -> dict[str, Any]:
-    """Draw the choice of the order as a select, for phones, where a table has no header; it is part of the filters' form."""
+def list_sort(table: Table, always: bool = False) -> dict[str, Any]:
+    """Draw the choice of the order as a select, part of the form of the filters: for phones, where a table has no header.
+
+    ``always`` is for lists that are no tables.
+    """
     columns = [column for column in table.all_columns if column.order]
     options = [
         (f"{'-' * falls}{column.key}", f"{column.title}, {'descending' if falls else 'ascending'}")
         for column in columns
         for falls in (column.falls, not column.falls)
     ]
-    return {"table": table, "options": options}
+    return {"table": table, "options": options, "always": always}
 
 
 @register.inclusion_tag("components/list_columns.html", takes_context=True)

@@ -172,7 +172,7 @@ def read_table(
     problems: Iterable[str] = (),
     titles: Mapping[str, str] | None = None,
 ) -> Table:
-    """Return what the query string and the stored choice of columns ask for. One query, unless columns are named."""
+    """Return what the query string and the stored choice of columns ask for. One query, if there is a choice."""
     found = list(problems)
     sort = request.GET.get(SORT, "").strip() or listing.default_sort
     if not listing.is_sort(sort):
@@ -190,6 +190,8 @@ def _shown_columns(request: HttpRequest, listing: Listing, user: User, problems:
         if unknown := [name for name in names if name not in known]:
             problems.append(f"This list has no column “{quote(unknown[0])}”.")
         chosen = known.intersection(names)
+    elif all(column.fixed for column in listing.columns):
+        chosen = known
     else:
         stored = ListColumns.objects.filter(user=user, list=listing.key).values_list("columns", flat=True).first()
         chosen = known.intersection(stored if stored is not None else listing.default_columns)

@@ -8,6 +8,7 @@ from django.contrib import messages
 from django.contrib.auth import login, views
 from django.contrib.auth.decorators import login_not_required
 from django.db import transaction
+from django.db.models.functions import Lower
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse, reverse_lazy
@@ -32,6 +33,7 @@ from portal.accounts.forms import (
 from portal.accounts.limits import limits_for
 from portal.accounts.models import ApiToken, User
 from portal.accounts.permissions import signed_in
+from portal.lists import Column, Listing, read_table
 from portal.refused import Refused
 from portal.ui import counted
 
@@ -189,6 +191,19 @@ def sign_out_everywhere(request: HttpRequest) -> HttpResponse:
     return redirect("accounts:profile")
 
 
+TOKENS = Listing(
+    "tokens",
+    (
+        Column("name", "Name", (Lower("name"),), fixed=True),
+        Column("access", "Access", ("scope",), fixed=True),
+        Column("created", "Created", ("created_at",), falls=True, fixed=True),
+        Column("valid", "Valid until", ("expires_at",), nulls=True, fixed=True),
+        Column("used", "Last used", ("last_used_at",), falls=True, nulls=True, fixed=True),
+    ),
+    "-created",
+)
+
+
 @never_cache
 def tokens(request: HttpRequest) -> HttpResponse:
     """List and create tokens. A new token is in this one response only, neither in the session nor in the database."""
@@ -201,7 +216,9 @@ def tokens(request: HttpRequest) -> HttpResponse:
             form = TokenForm()
         except Refused as refusal:
             form.add_error(None, str(refusal))
-    return render(request, "accounts/tokens.html", {"form": form, "new": new, "tokens": user.api_tokens.all()})
+    table = read_table(request, TOKENS, user)
+    about = {"form": form, "new": new, "table": table, "tokens": user.api_tokens.order_by(*table.ordering)}
+    return render(request, "accounts/tokens.html", about)
 
 
 @require_POST

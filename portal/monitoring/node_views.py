@@ -1,6 +1,8 @@
 """Pages about nodes, with the jobs on their GPUs."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
@@ -17,6 +19,8 @@ from portal.jobs.models import Job
 from portal.jobs.occupancy import gpus_of, holder, nodes_with_gpus, visible_holders
 from portal.jobs.queue import may_see_queue
 from portal.jobs.stop_costs import stop_costs
+from portal.lists import Column, Listing, Table, quote, read_table
+from portal.names import search_key
 from portal.sentences.stops import drain_question
 
 
@@ -84,12 +88,57 @@ def machines_for(user: User) -> list[Machine]:
     return machines
 
 
+NODES = Listing(
+    "nodes",
+    (
+        Column("name", "Name", ("name",), fixed=True),
+        Column("free", "Free", ("free",), falls=True, fixed=True),
+        Column("busy", "Busy", ("busy",), falls=True, fixed=True),
+        Column("state", "State", ("state",), fixed=True),
+        Column("seen", "Last seen", ("last_seen_at",), falls=True, fixed=True),
+    ),
+    "name",
+    ("q", "show"),
+)
+NODE_VALUES: dict[str, Callable[[Machine], Any]] = {
+    "name": lambda machine: search_key(machine.node.name),
+    "free": lambda machine: machine.free if machine.accepts_jobs else 0,
+    "busy": lambda machine: machine.busy,
+    "state": lambda machine: machine.state_text or machine.state,
+    "seen": lambda machine: machine.node.last_seen_at.timestamp() if machine.node.last_seen_at else 0,
+}
+"""What nodes are sorted by; they are few, and all are in memory with the jobs on their GPUs."""
+SHOWN: dict[str, tuple[str, Callable[[Machine], bool]]] = {
+    "free": ("with a free GPU", lambda machine: machine.accepts_jobs and machine.free > 0),
+    "busy": ("busy", lambda machine: machine.busy > 0),
+    "closed": ("not accepting jobs", lambda machine: not machine.accepts_jobs),
+}
+
+
+def _chosen(machines: list[Machine], table: Table, words: str, show: str) -> list[Machine]:
+    """Return the machines that match, in the order of the table."""
+    _, fits = SHOWN.get(show, ("", lambda machine: True))
+    wanted = search_key(words)
+    found = [machine for machine in machines if fits(machine) and wanted in search_key(machine.node.name)]
+    found.sort(key=NODE_VALUES["name"])
+    return sorted(found, key=NODE_VALUES[table.sorted_by], reverse=table.falls)
+
+
 @require_safe
 def nodes(request: HttpRequest) -> HttpResponse:
     user = signed_in(request)
     machines = [machine for machine in machines_for(user) if machine.node.approved_at]
+    show, words = request.GET.get("show", ""), request.GET.get("q", "").strip()
+    problems = [f"There is no choice “{quote(show)}”: all nodes are shown."] if show and show not in SHOWN else []
+    table = read_table(request, NODES, user, problems)
     about = {
-        "machines": machines,
+        "machines": _chosen(machines, table, words, show),
+        "has_machines": bool(machines),
+        "node_count": len(machines),
+        "table": table,
+        "words": words,
+        "show": show,
+        "choices": [(key, text) for key, (text, _) in SHOWN.items()],
         "total": sum(len(machine.slots) for machine in machines),
         "unit": lab_noun(),
         "busy": sum(machine.busy for machine in machines),

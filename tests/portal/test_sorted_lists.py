@@ -145,3 +145,40 @@ def test_a_list_keeps_one_order_of_equal_rows() -> None:
 def test_groups_need_an_admin(ada: User) -> None:
     assert client_of(world.make_user("dan")).get("/admin/groups/?sort=members").status_code == 404
     assert Group.objects.count() == 2
+
+
+class TestNodes:
+    def names(self, client: Client, query: str) -> list[str]:
+        return [machine.node.name for machine in client.get(f"/nodes/?{query}").context["machines"]]
+
+    def test_they_are_sorted_and_filtered(self, ada: User) -> None:
+        client = client_of(ada)
+        alpha, beta = world.make_node("beta", gpus=4), world.make_node("Alpha", gpus=3)
+        world.make_node("gamma", gpus=8, ready=False, cordoned=True)
+        world.place(world.make_job(Project.objects.first() or world.make_project(ada)), list(alpha.gpus.all())[:3])
+        assert self.names(client, "") == ["Alpha", "beta", "gamma"]
+        assert self.names(client, "sort=-name") == ["gamma", "beta", "Alpha"]
+        assert self.names(client, "sort=-free") == ["Alpha", "beta", "gamma"], "one that takes no jobs has none free"
+        assert self.names(client, "sort=-busy")[0] == "beta"
+        assert self.names(client, "show=closed") == ["gamma"]
+        assert self.names(client, "show=busy") == ["beta"]
+        assert self.names(client, "q=ALP") == ["Alpha"]
+        assert "No matching node" in client.get("/nodes/?q=nothing").content.decode()
+        for name in ("state", "-state", "seen", "-seen"):
+            assert len(self.names(client, f"sort={name}")) == 3
+        assert beta.name in client.get("/nodes/?q=alpha").content.decode()
+
+    def test_what_means_nothing_is_named(self, ada: User) -> None:
+        world.make_node("alpha")
+        page = client_of(ada).get("/nodes/?sort=password&show=<b>").content.decode()
+        assert "This list cannot be sorted by “password”" in page and "There is no choice “&lt;b&gt;”" in page
+
+
+def test_tokens_are_sorted(ada: User) -> None:
+    client = client_of(ada)
+    for name in ("b", "A", "c"):
+        services.create_token(ada, name, scope="read", expires_at=None)
+    shown_names = [token.name for token in client.get("/accounts/tokens/?sort=name").context["tokens"]]
+    assert shown_names == ["A", "b", "c"]
+    assert [token.name for token in client.get("/accounts/tokens/").context["tokens"]] == ["c", "A", "b"]
+    assert "cannot be sorted by “token_digest”" in client.get("/accounts/tokens/?sort=token_digest").content.decode()
