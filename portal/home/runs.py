@@ -12,8 +12,8 @@ from django.db.models import QuerySet
 
 from portal.accounts.models import User
 from portal.jobs.curves import remaining_seconds
+from portal.jobs.job_list import with_list_columns
 from portal.jobs.models import UNFINISHED_STATES, Attempt, Job, JobState, Progress
-from portal.jobs.views import with_list_columns
 from portal.monitoring.board import in_minutes
 
 MAX_ACTIVE = 10

@@ -22,8 +22,8 @@ from portal.errors import page_before
 from portal.home.attention import attention_of, mark_seen
 from portal.home.queue import queue_for
 from portal.home.runs import live_attempts, runs_of
+from portal.jobs.job_views import VOLATILE_HTML
 from portal.jobs.models import Job, JobState
-from portal.jobs.views import VOLATILE_HTML
 from portal.monitoring.board import ColourBy, Viewer, board_for
 from portal.monitoring.board_page import board_context
 from portal.projects.models import CodeVersion, Project

@@ -13,9 +13,9 @@ from portal.hues import HUES, code_of, hue_of
 from portal.projects.models import Project
 
 ROOT = Path(__file__).resolve().parents[2]
-STYLES = (ROOT / "static/css/hues.css").read_text()
-SURFACES = {0: ("#ffffff", "#f6f5f1", "#eeece5"), 1: ("#1b1f23", "#131619", "#0d1012")}
-"""The grounds on which marks stand, light and dark: ``--surface``, ``--paper`` and ``--sunken`` of base.css."""
+STYLES = (ROOT / "static/css/tokens.css").read_text()
+SURFACES = {0: ("#ffffff", "#f8f7f5", "#efeeea"), 1: ("#191d20", "#121517", "#0c0f11")}
+"""The grounds on which marks stand, light and dark: ``--surface``, ``--paper`` and ``--sunken``."""
 DEFICIENCIES = {
     "none": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
     "protanopia": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),

@@ -95,7 +95,7 @@ def test_a_view_is_renamed_and_deleted(alice: User) -> None:
         ("x", "&".join("z=" for _ in range(600)), "no filter “z”"),
     ],
 )
-def test_what_cannot_be_saved_is_said(alice: User, name: str, query: str, problem: str) -> None:
+def test_what_cannot_be_saved_is_explained(alice: User, name: str, query: str, problem: str) -> None:
     assert problem in save(client_of(alice), name, query)
     assert not SavedView.objects.exists()
 
@@ -109,7 +109,7 @@ def test_the_number_of_views_is_limited(alice: User) -> None:
     assert "was replaced" in save(client, "v3")
 
 
-def test_a_view_whose_filter_means_nothing_any_more_says_so(alice: User) -> None:
+def test_a_view_whose_filter_means_nothing_any_more_warns(alice: User) -> None:
     SavedView.objects.create(user=alice, list="jobs", name="Old", query="state=gone&project=77&sort=colour&columns=x")
     client = client_of(alice)
     page = client.get(f"/jobs/?{SavedView.objects.get().query}")

@@ -171,11 +171,11 @@ class TestFilters:
             ("to=9999-12-31", "“9999-12-31” is not a day"),
             ("from=2026-02-03&to=2026-02-01", "The first day is after the last one"),
             ("project=x", "“x” is not the number of a project"),
-            ("person=nobody-here", "No user is called “nobody-here”"),
+            ("person=no-such-user", "No user is called “no-such-user”"),
             ("columns=name,password", "This list has no column “password”"),
         ],
     )
-    def test_what_means_nothing_is_said(self, lab: Lab, query: str, problem: str) -> None:
+    def test_what_means_nothing_is_explained(self, lab: Lab, query: str, problem: str) -> None:
         assert problem in problems(client_of(lab.alice), query)[0]
 
     def test_a_project_that_one_may_not_see_is_as_one_that_does_not_exist(self, lab: Lab) -> None:
@@ -256,7 +256,7 @@ class TestSelected:
         numbers = [getattr(job, "pk", job) for job in jobs]
         return client.post("/jobs/selected", {"do": do, "job": numbers, "next": "/jobs/?q=a", **more}, follow=True)
 
-    def test_each_action_says_what_it_did_and_what_not(self, lab: Lab) -> None:
+    def test_each_action_reports_what_it_did_and_what_not(self, lab: Lab) -> None:
         client = client_of(lab.alice)
         foreign = world.make_job(lab.other)
         page = self.post(client, "hold", [*lab.jobs[:3], foreign, 99_999]).content.decode()
@@ -291,7 +291,7 @@ class TestSelected:
             ("cancel", 201, "At most 200 jobs at once; 201 were selected. Nothing was done."),
         ],
     )
-    def test_what_cannot_be_done_is_said(self, lab: Lab, do: str, count: int, text: str) -> None:
+    def test_what_cannot_be_done_is_explained(self, lab: Lab, do: str, count: int, text: str) -> None:
         page = self.post(client_of(lab.alice), do, list(range(1, count + 1))).content.decode()
         assert text in page
         assert set(Job.objects.values_list("intent", flat=True)) == {"run"}

@@ -5,7 +5,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from portal.jobs import views
+from portal.jobs import list_views
 from portal.projects.models import Membership, Project
 from tests.portal import jobs_world as world
 
@@ -33,7 +33,7 @@ def test_any_project_can_be_chosen_for_a_new_job(client: Client) -> None:
 
 
 def test_the_menu_of_the_list_states_what_it_leaves_out(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(views, "MAX_MENU_PROJECTS", 50)
+    monkeypatch.setattr(list_views, "MAX_MENU_PROJECTS", 50)
     make_projects(client, 60)
     assert "and 10 more: search for" in client.get("/jobs/").content.decode()
     last = Project.objects.get(name="Étude 059 of alice")

@@ -77,7 +77,7 @@ def test_after_a_change_of_the_batch_what_is_left_is_counted_in_samples(containe
 def test_the_remaining_time_is_limited(job: Job, container: Container, alice: Client, facts: dict[str, Any]) -> None:
     send(container, step(1 << 40, **facts))
     assert alice.get(f"/api/v1/jobs/{job.pk}/progress/").json()["remaining_seconds"] == 10 * 365 * 86_400
-    assert "about 3650 d left" in one_line(alice.get(reverse("jobs:training", args=[job.pk])).content.decode())
+    assert "about 3650 d left" in one_line(alice.get(reverse("jobs:detail", args=[job.pk])).content.decode())
 
 
 def test_whatever_the_job_logs_is_a_curve_of_its_own(container: Container) -> None:
@@ -236,10 +236,9 @@ def test_the_page_shows_how_far_it_is_its_curves_and_its_ranks(job: Job, contain
     send(container, step(10), step(20, done=0.5), line("metric", 20, name="accuracy <b>", value=0.5))
     send(container, line("ranks", 20, first=0, samples=[32, 32], computing=[0.1, 0.4], waiting=[0.3, 0.0]))
     page = alice.get(reverse("jobs:training", args=[job.pk])).content.decode()
-    for words in ("50.0 % done", "left at this pace", "A step, rank by rank"):
-        assert words in page
+    assert "A step, rank by rank" in page
     page = alice.get(reverse("jobs:detail", args=[job.pk])).content.decode()
-    for words in ("50.0 % done", "train/loss", "accuracy &lt;b&gt;"):
+    for words in ("50 % done", "train/loss", "accuracy &lt;b&gt;"):
         assert words in page
 
 

@@ -156,7 +156,7 @@ def test_a_program_that_never_ends_is_stopped_and_leaves_nothing(
 
 @pytest.mark.parametrize("limit", [{"memory_bytes": 16 * 1024 * 1024}, {"file_bytes": 100_000}])
 def test_a_program_that_meets_a_limit_is_refused(
-    own_home: Path, monkeypatch: pytest.MonkeyPatch, limit: dict[str, int]
+    own_home: Path, monkeypatch: pytest.MonkeyPatch, limit: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(sandbox, "UPLOADS", replace(sandbox.UPLOADS, **limit))
     before = everything(own_home)
