@@ -101,7 +101,7 @@ def _wall_context(request: HttpRequest, link: WallLink, secret: str, now: dateti
 def _density(machines: int, gpus: int) -> str:
     """Return the classes of the screen."""
     if machines < DENSE_FROM:
-        return "huge" if machines < LARGE_FROM else "large"
+        return "huge" if machines < LARGE_FROM and gpus <= 8 * machines else "large"
     size = "denser" if machines >= DENSER_FROM else "dense"
     return f"{size} densest" if gpus >= NO_STRIPS_FROM else size
 
