@@ -30,10 +30,10 @@ MAX_MENU_PROJECTS = 500
 """The most projects in the menu of the list. The search finds jobs of all by the project's name."""
 MAX_MENU_PEOPLE = 200
 MAX_COUNTED = 10_000
-"""Hits of a search that are counted; a page mentions that there are more."""
+"""Hits of a search that are counted; the page notes that there are more."""
 MAX_SELECTED = 200
 MAX_REFUSALS = 5
-"""Jobs for which a page gives the reason why nothing was done."""
+"""Jobs of which the page gives the reason why nothing was done."""
 PROJECT_JOBS = 10
 
 
@@ -119,7 +119,7 @@ ACTIONS = {
 
 @require_POST
 def act_on_selected(request: HttpRequest) -> HttpResponse:
-    """Do with the selected jobs what the button stands for, and report what could not be done with which of them and why."""
+    """Do with the selected jobs what the button names, and report what could not be done with which of them and why."""
     user, what = signed_in(request), request.POST.get("do", "")
     numbers = list(dict.fromkeys(int(text) for text in request.POST.getlist("job") if is_id(text)))
     back = return_url(request, reverse("jobs:list"))

@@ -109,7 +109,7 @@ def test_the_number_of_views_is_limited(alice: User) -> None:
     assert "was replaced" in save(client, "v3")
 
 
-def test_a_view_whose_filter_means_nothing_any_more_warns(alice: User) -> None:
+def test_a_view_whose_filter_means_nothing_any_more_is_reported(alice: User) -> None:
     SavedView.objects.create(user=alice, list="jobs", name="Old", query="state=gone&project=77&sort=colour&columns=x")
     client = client_of(alice)
     page = client.get(f"/jobs/?{SavedView.objects.get().query}")

@@ -120,7 +120,7 @@ class TestOrder:
         assert names(client, f"sort={sort}") == names(client, "")
         assert f"cannot be sorted by “{sort}”" in problems(client, f"sort={sort}")[0]
 
-    def test_headers_are_links_that_keep_the_filter_and_tell_the_order(self, lab: Lab) -> None:
+    def test_headers_are_links_that_keep_the_filter_and_mark_the_order(self, lab: Lab) -> None:
         page = compact(client_of(lab.alice).get("/jobs/?q=a&sort=-gpus&page=1").content.decode())
         assert 'aria-sort="descending"><a class="sort" href="?q=a&amp;sort=gpus">GPUs' in page
         assert 'href="?q=a&amp;sort=name"' in page, "text rises first"
@@ -175,7 +175,7 @@ class TestFilters:
             ("columns=name,password", "This list has no column “password”"),
         ],
     )
-    def test_what_means_nothing_is_explained(self, lab: Lab, query: str, problem: str) -> None:
+    def test_what_means_nothing_is_named(self, lab: Lab, query: str, problem: str) -> None:
         assert problem in problems(client_of(lab.alice), query)[0]
 
     def test_a_project_that_one_may_not_see_is_as_one_that_does_not_exist(self, lab: Lab) -> None:

@@ -108,7 +108,7 @@ def test_what_has_ended_or_is_held_is_not_in_it(lab: Lab) -> None:
     assert [row.job.pk for row in lab_queue(lab.admin)] == [lab.running.pk]
 
 
-def test_a_long_queue_states_what_it_leaves_out(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_queue_names_what_it_leaves_out(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue.lab_queue, "__defaults__", (5,))
     for _ in range(10):
         world.make_job(lab.project)
