@@ -19,8 +19,7 @@ MAIN_NAVIGATION = (
     ("projects:list", "Projects", "folder", "/projects/"),
     ("jobs:list", "Jobs", "jobs", "/jobs/"),
     ("projects:gallery", "Gallery", "star", "/gallery/"),
-    ("monitoring:nodes", "Nodes", "node", ("/nodes/", "/reservations/")),
-    ("monitoring:gpus", "GPUs", "chip", "/gpus/"),
+    ("monitoring:nodes", "Cluster", "node", ("/nodes/", "/gpus/", "/reservations/")),
     ("usage:usage", "Usage", "chart", "/usage/"),
 )
 ADMIN_NAVIGATION = ("scheduler:admin", "Admin", "gear", "/admin/")

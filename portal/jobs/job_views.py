@@ -20,6 +20,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
+from portal.cluster.slots import lab_noun
 from portal.highlight import highlight_block
 from portal.jobs import checkpoints, permissions, services, silence
 from portal.jobs.curve_views import curves_context, training_context
@@ -91,7 +92,8 @@ def _context(request: HttpRequest, job: Job, tab: Tab) -> dict[str, Any]:
     context = {
         "job": job,
         "tab": tab,
-        "tabs": [(each, _address(job, each)) for each in TABS],
+        "tab_title": _title(tab),
+        "tabs": [(each, _title(each), _address(job, each)) for each in TABS],
         "attempts": attempts[::-1],
         "last": last,
         "live": live,
@@ -123,6 +125,10 @@ def _context(request: HttpRequest, job: Job, tab: Tab) -> dict[str, Any]:
 def _will_be_collected(part: Container) -> bool:
     """Return whether the node of a container is still expected to send what is left there."""
     return part.exit_reason != "lost" and part.node.removed_at is None
+
+
+def _title(tab: Tab) -> str:
+    return f"{lab_noun()}s" if tab.key == "gpus" else tab.title
 
 
 def _address(job: Job, tab: Tab) -> str:
