@@ -4,11 +4,9 @@
 by that time, whatever number of jobs they have.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-
-from django.db.models import QuerySet
 
 from portal.accounts.models import User
 from portal.jobs.curves import remaining_seconds
@@ -18,6 +16,8 @@ from portal.monitoring.board import in_minutes
 
 MAX_ACTIVE = 10
 MAX_RECENT = 5
+
+DrawSparklines = Callable[[Sequence[Job]], Mapping[int, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +102,11 @@ class Runs:
         return sum(run.job.state == JobState.RUNNING for run in self.active)
 
 
-def runs_of(user: User, live: Mapping[int, LiveAttempt], sparklines: Mapping[int, str] | None = None) -> Runs:
-    """Return the runs of a user. ``sparklines`` are drawn curves by job. Two queries."""
-    drawn = sparklines or {}
-
-    def rows(jobs: QuerySet[Job]) -> list[Run]:
-        return [Run(job, live.get(job.pk), drawn.get(job.pk, "")) for job in jobs]
-
+def runs_of(user: User, live: Mapping[int, LiveAttempt], sparklines: DrawSparklines | None = None) -> Runs:
+    """Return the runs of a user. ``sparklines`` draws the curves of some jobs, by job. Two queries."""
     mine = with_list_columns(Job.objects.visible_to(user).filter(submitted_by=user))
     active = mine.filter(finished_at=None, state__in=UNFINISHED_STATES)[:MAX_ACTIVE]
     recent = mine.filter(finished_at__isnull=False).order_by("-finished_at")  # those of FINISHED_STATES, by an index
-    return Runs(rows(active), rows(recent[:MAX_RECENT]))
+    shown = [list(active), list(recent[:MAX_RECENT])]
+    drawn = sparklines([job for jobs in shown for job in jobs]) if sparklines is not None else {}
+    return Runs(*([Run(job, live.get(job.pk), drawn.get(job.pk, "")) for job in jobs] for jobs in shown))

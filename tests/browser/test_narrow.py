@@ -40,6 +40,7 @@ PAGES = (
     "/admin/audit/",
     "/admin/nodes/",
     "/admin/policy/",
+    "/admin/walls/",
     "/admin/simulations/",
 )
 WIDER = """

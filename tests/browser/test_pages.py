@@ -44,6 +44,7 @@ PAGES = {
     "GPUs of a node": "/gpus/nodes/{node}/?window=day",
     "timeline": "/gpus/timeline/",
     "policy": "/admin/policy/",
+    "wall screens": "/admin/walls/",
     "usage": "/usage/",
     "usage by month": "/usage/?by=month",
     "ledger": "/usage/ledger/",

@@ -191,12 +191,12 @@ class TestRuns:
         Progress.objects.create(
             attempt=trains.attempts.get(), at=now, step=300, epoch=1, batch=8, ranks=1, done=0.25, step_seconds=1.0
         )
-        shown = runs_of(lab.alice, live_attempts(lab.alice, now), {silent.pk: "<svg>loss</svg>"})
+        shown = runs_of(lab.alice, live_attempts(lab.alice, now), lambda jobs: {silent.pk: f"<svg>{len(jobs)}</svg>"})
         by_name = {run.job.name: run for run in shown.active}
         assert by_name["trains"].trained_percent == 25.0 and by_name["trains"].time_left == "15 min"
         assert by_name["counts down"].trained_percent is None
         assert by_name["counts down"].limit_percent == 25.0 and by_name["counts down"].time_left == "50 min"
-        assert by_name["counts down"].sparkline == "<svg>loss</svg>" and by_name["trains"].sparkline == ""
+        assert by_name["counts down"].sparkline == "<svg>2</svg>" and by_name["trains"].sparkline == ""
         page = compact(browser(lab.alice).get("/home/runs").content.decode())
         assert "25 % trained" in page and "25 % of its time limit" in page and "15 min left" in page
 
