@@ -15,6 +15,7 @@ from portal.accounts.models import User
 from portal.jobs import lifecycle, outputs
 from portal.jobs.models import Attempt, Job
 from portal.previews import preview
+from portal.projects import services
 from portal.projects.models import Membership
 from tests.portal import jobs_world as world
 from tests.portal.files import picture, tiny_png
@@ -290,3 +291,28 @@ def test_the_list_of_files_has_small_images_and_names_as_they_are(lab: Lab) -> N
     page = client.get(f"/jobs/{lab.job.pk}/files/").content.decode()
     assert f'src="/jobs/{lab.job.pk}/image/plot.png?size=small"' in page and 'loading="lazy"' in page
     assert "photo\\u202egnp.exe" in page and "\u202e" not in page
+
+
+def test_files_of_code_are_shown_in_the_same_way(lab: Lab) -> None:
+    files = {"a/plot.png": picture("PNG", 7, 3), "a/page.html": EVIL.encode(), "a/b.wav": WAV, "train.py": b"x = 1\n"}
+    version = services.store_code(
+        lab.alice, lab.project, [(f"p/{name}", io.BytesIO(data)) for name, data in files.items()], ""
+    )
+    client = Client()
+    client.force_login(lab.viewer)
+    at = f"/projects/{lab.project.pk}/code/{version.number}/"
+    page = client.get(f"{at}?path=a/plot.png").content.decode()
+    assert f'src="{at}image?path=a%2Fplot.png"' in page and "7 × 3 pixels" in page
+    with Image.open(io.BytesIO(client.get(f"{at}image?path=a/plot.png").content)) as image:
+        assert image.size == (7, 3)
+    assert body(client.get(f"{at}framed?path=a/page.html")) == EVIL.encode()
+    assert body(client.get(f"{at}media?path=a/b.wav", headers={"Range": "bytes=8-11"})) == b"WAVE"
+    assert "sandbox loading" in compact(client.get(f"{at}?path=a/page.html&show=rendered").content.decode())
+    for path in (
+        "?path=a/page.html&show=x",
+        "image?path=nothing.png",
+        "image",
+        "framed?path=train.py",
+        "media?path=../b.wav",
+    ):
+        assert client.get(at + path).status_code == 404, path
