@@ -32,7 +32,6 @@ from portal.jobs.models import (
 )
 from portal.projects import archive
 from portal.projects.models import CodeVersion, Membership, Project
-from tests.portal.files import tiny_png
 
 CANARY = "kanarienvogel"
 SECRET = "geheimvogel"
@@ -43,12 +42,6 @@ SOURCE = f'print("{CANARY} in the code")\n'.encode()
 OTHER_SOURCE = b'print("of no interest")\n'
 LOG = f"{CANARY} in the log\n".encode()
 RESULT = f"{CANARY} in the outputs\n".encode()
-SHOWN = {
-    "plot.png": tiny_png(),
-    "sample.wav": b"RIFF\x2c\0\0\0WAVEfmt " + CANARY.encode() + bytes(20),
-    "report.html": f"<p>{CANARY} in the report</p>".encode(),
-}
-"""Files that pages show as what they are, among the outputs and beside the code."""
 METRICS = f"""{{"kind":"step","at":1700000000,"step":1,"epoch":0,"done":0.5,"batch":8,"ranks":1,"seconds":1,"loss":2}}
 {{"kind":"metric","at":1700000000,"step":1,"name":"{CANARY} curve","value":1}}
 """.encode()
@@ -152,9 +145,7 @@ def make_world() -> World:
 @cache
 def unpacked(source: bytes, home: Path) -> archive.StoredUpload:
     """The store in ``home`` keeps code by its hash, across the tests of a run. Some tests have a home of their own."""
-    return archive.store_upload(
-        [(name, io.BytesIO(content)) for name, content in {"train.py": source, **SHOWN}.items()]
-    )
+    return archive.store_upload([("train.py", io.BytesIO(source))])
 
 
 def make_project(owner: User, name: str, source: bytes) -> tuple[Project, CodeVersion]:
@@ -237,8 +228,7 @@ def make_job(world: World, project: Project, code: CodeVersion, owner: User, sta
             for name in ("setup", "0"):
                 logs.append(logs.open_stream(container, name), 0, LOG, [(0, 1_700_000_000_000)], final=finished)
             logs.append(logs.open_stream(container, "metrics"), 0, METRICS, final=finished)
-            for name, content in {"metrics.txt": RESULT, **SHOWN}.items():
-                outputs.store(attempt, f"results/{name}", [content])
+            outputs.store(attempt, "results/metrics.txt", [RESULT])
             piece = hashlib.sha256(RESULT).hexdigest()
             checkpoints.store_piece(job, piece, [RESULT])
             checkpoints.keep(attempt, {"last/step.pt": [len(RESULT), 1, [piece]]}, {})

@@ -6,6 +6,7 @@ One ``Visit`` per route and method (and more where it matters). ``expect`` has o
 and all answers to anonymous visitors, mean that anyway.
 """
 
+import io
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -23,10 +24,13 @@ from portal.cluster import agent_package
 from portal.cluster import services as cluster
 from portal.cluster.models import Reservation
 from portal.home import wall as walls
+from portal.jobs import outputs
 from portal.jobs.models import LogStream
+from portal.projects import services as projects
 from portal.projects.models import Membership
 from portal.whatif import services as whatif
-from tests.laws.people import ROLES, World
+from tests.laws.people import CANARY, ROLES, World
+from tests.portal.files import tiny_png
 
 # Pages
 ANYBODY = "200 200 200 200 200 200"
@@ -105,8 +109,17 @@ def names(world: World) -> dict[str, Any]:
         "reservation": reserve(world).pk,
         "wall": wall_secret,
         "wall_row": wall_link.pk,
+        "shown": show_files(world),
         "simulation": whatif.queue_simulation(world.ada, 7, [("srjf", {})]).pk,
     }
+
+
+def show_files(world: World) -> int:
+    """Store files that pages show as what they are, as outputs and as a version of the code; return its number."""
+    for name, content in SHOWN.items():
+        outputs.store(world.running.attempts.get(), f"results/{name}", [content])
+    files = [(f"p/{name}", io.BytesIO(content)) for name, content in SHOWN.items()]
+    return projects.store_code(world.alice, world.project, files, "").number
 
 
 def reserve(world: World) -> Reservation:
@@ -116,6 +129,12 @@ def reserve(world: World) -> Reservation:
         name="Course", node=world.node, gpus=1, start=start, end=start + timedelta(hours=1)
     )
 
+
+SHOWN = {
+    "plot.png": tiny_png(),
+    "sample.wav": b"RIFF\x2c\0\0\0WAVEfmt " + CANARY.encode() + bytes(20),
+    "report.html": f"<p>{CANARY} in the report</p>".encode(),
+}
 
 NEW_JOB = {
     "launcher": "command",
@@ -230,7 +249,7 @@ TABLE: dict[str, list[Visit]] = {
     "projects/<int:pk>/code/<int:number>/file": [get("/projects/{project}/code/1/file?path=train.py", IN_PROJECT)],
     **{
         f"projects/<int:pk>/code/<int:number>/{part}": [
-            get(f"/projects/{{project}}/code/1/{part}?path={path}", IN_PROJECT),
+            get(f"/projects/{{project}}/code/{{shown}}/{part}?path={path}", IN_PROJECT),
             get(f"/projects/{{project}}/code/1/{part}?path=train.py", "302 404 404 404 404 404"),
         ]
         for part, path in (("image", "plot.png"), ("media", "sample.wav"), ("framed", "report.html"))
