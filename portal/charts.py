@@ -146,10 +146,7 @@ def lines(
 
         yield from frame.grid()
         yield from _labels(((x_of(x), text) for x, text in x_ticks(xs, first, last, size.ticks)), size)
-        for x, text in at_marks:
-            yield f'<path class="mark" d="M{x_of(x):.1f} {TOP}V{frame.bottom}"/>'
-            end = "end" if x_of(x) > size.width / 2 else "start"
-            yield _text(x_of(x) + (-4 if end == "end" else 4), TOP + 10, text, end)
+        yield from _marks([(x_of(x), text) for x, text in at_marks], size, frame.bottom)
         for index, one in enumerate(series):
             css = _series_css(index, one)
             path, dots, pen, end_point = [], [], False, None
@@ -381,6 +378,17 @@ def _labels(places: Iterable[tuple[float, str]], size: Size) -> Iterator[str]:
         if middle - half >= free:
             yield _text(middle, size.height - 8, text, "middle")
             free = middle + half + LETTER_WIDTH
+
+
+def _marks(places: Iterable[tuple[float, str]], size: Size, bottom: int) -> Iterator[str]:
+    """Draw vertical lines with their labels; a label that would touch the one before it is left out."""
+    free = 0.0
+    for x, text in sorted(places):
+        yield f'<path class="mark" d="M{x:.1f} {TOP}V{bottom}"/>'
+        middle = label_middle(x + 4 + text_width(text) / 2, text, size.width)
+        if middle - text_width(text) / 2 >= free:
+            yield _text(middle, TOP + 10, text, "middle")
+            free = middle + text_width(text) / 2 + LETTER_WIDTH
 
 
 def _rect(x: float, y: float, width: float, height: float, css: str, tooltip: str) -> str:

@@ -17,7 +17,6 @@ from portal.jobs.curve_points import JobCurves
 from portal.jobs.models import FINISHED_STATES, Job, JobState, MetricPoint, Progress
 from portal.jobs.resize_timeline.timeline import timeline_of
 from portal.spreadsheets import Cell, csv_response
-from portal.ui import counted
 
 MAX_JOBS = 6
 """The maximum number of lines in one chart: more cannot be distinguished."""
@@ -119,12 +118,13 @@ def curve_data(request: HttpRequest) -> HttpResponse:
         per_curve = curve_points.points_per_curve(len(names) * len(jobs))
         found = [curve_points.job_curves(job.pk, names, per_curve) for job in jobs]
     labels = comparison.labels(jobs, comparison.differences(user, jobs) if is_complete else ())
+    marks = timeline_of(jobs[0]).marks if len(jobs) == 1 and jobs[0].elastic else ()
     answer = {
         "complete": is_complete,
         "live": any(job.state not in FINISHED_STATES for job in jobs),
         "jobs": [{"job": job.pk, "label": labels[job.pk], "start": job.started_at} for job in jobs],
         "curves": [_curve_of(each) for each in found if each],
-        "marks": _resize_marks(jobs[0]) if len(jobs) == 1 and jobs[0].elastic else [],
+        "marks": [{"time": at.timestamp(), "text": text} for at, text in marks],
     }
     return _json(answer)
 
@@ -143,16 +143,6 @@ def _curve_of(curves_of_job: JobCurves) -> Mapping[str, Any]:
             for name, line in curves_of_job.lines.items()
         },
     }
-
-
-def _resize_marks(job: Job) -> list[Mapping[str, Any]]:
-    """Return when the job changed its number of GPUs, for lines across its curves."""
-    timeline = timeline_of(job)
-    return [
-        {"time": change.at.timestamp(), "text": f"{change.before} → {counted(change.after, timeline.noun)}"}
-        for _, change in timeline.latest
-        if change.before != change.after
-    ]
 
 
 def _json(answer: Mapping[str, Any], status: int = 200) -> HttpResponse:

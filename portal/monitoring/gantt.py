@@ -16,6 +16,8 @@ from portal.cluster.slots import noun
 from portal.monitoring.visibility import Span
 
 TOP, LEFT, RIGHT = 22, 34, 8  # margins in pixels
+JOB_TONES = tuple(tone for tone in TONES if tone != "data-7")
+"""All but the one that is almost grey, as are the jobs that one may not see."""
 NODE_NAME_HEIGHT, LANE_HEIGHT, BAR_HEIGHT = 20, 20, 15
 """Heights in pixels: of the name of a node, of a lane, and of a bar in it."""
 MIN_WIDTH = 1.5
@@ -80,7 +82,7 @@ def _bar(frame: Frame, span: Span, gpu: Gpu, top: int) -> str:
     left, right = frame.x_at(span.since), frame.x_at(span.until or frame.until)
     width = max(MIN_WIDTH, right - left)
     title = escape(f"{gpu.node.name} {gpu.label}: {label_of(span)}, {times_of(span)}")
-    css = f"tone-{TONES[span.job.pk % len(TONES)]}" if span.job else "tone-grey"
+    css = f"tone-{JOB_TONES[span.job.pk % len(JOB_TONES)]}" if span.job else "tone-grey"
     rect = (
         f'<rect class="span {css}{" mine" if span.mine else ""}" x="{left:.1f}" y="{top}" width="{width:.1f}"'
         f' height="{BAR_HEIGHT}" rx="2"><title>{title}</title></rect>'

@@ -1,12 +1,15 @@
 """Charts of the readings of GPUs."""
 
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 
 from portal import charts
 from portal.charts import Chart, Series
 from portal.cluster.models import Gpu
 from portal.monitoring.rollups import mean
 from portal.monitoring.series import Trace
+
+Mark = tuple[datetime, str]
 
 MAX_LINES = 8
 """The maximum number of lines in a chart; for more GPUs, the mean, the lowest and the highest value are drawn."""
@@ -17,16 +20,19 @@ CHARTED_METRICS: tuple[tuple[str, str, str, float], ...] = (
 )
 
 
-def metric_charts(trace: Trace, gpus: Sequence[Gpu]) -> list[Chart]:
-    """Return a chart for each metric that any of the GPUs reports; none for CPU slots."""
+def metric_charts(trace: Trace, gpus: Sequence[Gpu], marks: Sequence[Mark] = ()) -> list[Chart]:
+    """Return a chart for each metric that any of the GPUs reports; none for CPU slots. ``marks`` are vertical lines."""
+    within = [(at, text) for at, text in marks if trace.times and trace.times[0] <= at <= trace.times[-1]]
     return [
-        _chart(trace, gpus, metric, title, unit, scale)
+        _chart(trace, gpus, metric, title, unit, scale, within)
         for metric, title, unit, scale in CHARTED_METRICS
         if trace.has_values(metric)
     ]
 
 
-def _chart(trace: Trace, gpus: Sequence[Gpu], metric: str, title: str, unit: str, scale: float) -> Chart:
+def _chart(
+    trace: Trace, gpus: Sequence[Gpu], metric: str, title: str, unit: str, scale: float, marks: Sequence[Mark]
+) -> Chart:
     rows = {
         gpu.pk: [None if value is None else round(value / scale, 2) for value in trace.values[gpu.pk][metric]]
         for gpu in gpus
@@ -43,7 +49,7 @@ def _chart(trace: Trace, gpus: Sequence[Gpu], metric: str, title: str, unit: str
         ]
     ends = (0.0, 100.0) if unit == "%" else None
     desc = _desc(rows.values(), title, unit)
-    return charts.lines(title, trace.times, lines, unit, desc=desc, axis_range=ends)
+    return charts.lines(title, trace.times, lines, unit, desc=desc, axis_range=ends, marks=marks)
 
 
 def gpu_name(gpu: Gpu, with_node: bool) -> str:

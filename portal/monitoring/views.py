@@ -144,7 +144,8 @@ def job_gpu_context(job: Job) -> dict[str, Any]:
     """Return the resize timeline of all attempts, and the readings of the last one that held a GPU."""
     last = job.attempts.filter(allocations__isnull=False).order_by("-number").first()
     found = visibility.attempt_readings(last, timezone.now()) if last else None
-    drawn = pictures.metric_charts(found.trace, found.gpus) if found else []
+    marks = timeline_of(job).marks if job.elastic else ()
+    drawn = pictures.metric_charts(found.trace, found.gpus, marks) if found else []
     return {"attempt": last, "charts": drawn, **job_resize_context(job), **job_idle_context(job)}
 
 

@@ -192,6 +192,18 @@ def test_lines_come_with_the_same_values_for_scripts() -> None:
     assert charts.bars("Use", ["x"], [Series("a", [1])]).plot is None
 
 
+def test_labels_of_marks_are_whole_and_do_not_touch() -> None:
+    marks = [(x, f"{x} → {x + 1} GPUs") for x in (0, 1, 2, 50, 99, 100)]
+    for picture in pictures(charts.lines("x", range(101), [Series("a", [1.0] * 101)], marks=marks)):
+        width = float(picture.get("viewBox", "").split()[2])
+        texts = [each for each in picture.iter(f"{SVG}text") if "→" in (each.text or "")]
+        halves = [text_width(each.text or "") / 2 for each in texts]
+        middles = [float(each.get("x", "0")) for each in texts]
+        assert len(of_class(picture, "mark")) == 6 and 2 <= len(texts) < 6
+        assert middles[0] >= halves[0] and middles[-1] + halves[-1] <= width
+        assert all(right - left >= 2 * min(halves) for left, right in pairwise(middles))
+
+
 def test_what_people_typed_cannot_leave_the_data_for_scripts() -> None:
     chart = charts.lines("x", [1, 2], [Series("</script><script>alert(1)</script>", [1, 2]), Series("b", [1, 2])])
     html = engines["django"].from_string("{% chart chart %}").render({"chart": chart})

@@ -107,6 +107,12 @@ class ResizeTimeline:
         """The last changes with their numbers, for a table."""
         return tuple(enumerate(self.changes, start=1))[-MAX_ROWS:]
 
+    @property
+    def marks(self) -> tuple[tuple[datetime, str], ...]:
+        """When the number of GPUs changed, and how, for lines across charts."""
+        changes = [change for _, change in self.latest if change.before != change.after]
+        return tuple((change.at, f"{change.before} → {counted(change.after, self.noun)}") for change in changes)
+
 
 def timeline_of(job: Job) -> ResizeTimeline:
     """Return the timeline of a job, in four queries."""

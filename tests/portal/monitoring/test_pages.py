@@ -14,9 +14,11 @@ from portal.cluster import services as cluster
 from portal.cluster.models import Gpu, Node
 from portal.jobs import lifecycle
 from portal.jobs.models import Allocation, Job
+from portal.jobs.resize_timeline.models import RankGroup
 from portal.monitoring import gantt, rollups, sampling, series, visibility
 from portal.monitoring.models import Hour
 from portal.monitoring.sampling import Reading
+from portal.monitoring.views import job_gpu_context
 from tests.portal import jobs_world as world
 
 pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
@@ -199,6 +201,21 @@ class TestOverTime:
             sampling.store_sample(large, timezone.now() - quarter * sampling.SLOT, readings)
         page = seen(people["alice"], f"/gpus/nodes/{large.pk}/")
         assert "lowest" in page and "highest" in page and "Utilisation: 40 % on average" in page
+
+    def test_charts_of_an_elastic_job_mark_its_resizes(self, people: dict[str, User], node: Node) -> None:
+        sampled(node, 40)
+        job = world.make_job(world.make_project(people["alice"]), elastic=True, max_gpus=2)
+        attempt = world.place(job, list(node.gpus.all()), driver=True)
+        for part in attempt.containers.all():
+            world.run(part)
+        now = timezone.now()
+        Allocation.objects.filter(attempt=attempt).update(allocated_at=now - timedelta(minutes=45))
+        driver = attempt.containers.get(role="driver")
+        for number, (hosts, minutes) in enumerate(((["h0"], 45), (["h0", "h0"], 20)), 1):
+            RankGroup.objects.create(driver=driver, number=number, at=now - timedelta(minutes=minutes), hosts=hosts)
+        charts = job_gpu_context(job)["charts"]
+        assert [mark["text"] for mark in charts[0].plot["marks"]] == ["1 → 2 CPU slots"]
+        assert "1 → 2 CPU slots</text>" in seen(people["alice"], f"/jobs/{job.pk}/gpus")
 
 
 class TestTimeline:
