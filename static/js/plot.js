@@ -1,11 +1,12 @@
 // One interactive chart: uPlot in a figure of portal/charts.py, with a legend that toggles, zoom, a log scale and the keyboard.
 // uPlot comes as a script of its own (static/vendor/), loaded before this module.
 
+import { colour, onChange } from "./colours.js";
 import { at, duration, needsLog, number, ranges, smooth, table, tickLabels, timeLabel } from "./curve_math.js";
 
 const HEIGHT = 260; // pixels
 const DASHES = [[], [7, 4], [2, 4], [10, 4, 2, 4]]; // as in charts.css
-const FONT = "12px system-ui, sans-serif";
+const FONT = "12px Inter, system-ui, sans-serif";
 const SVG = "http://www.w3.org/2000/svg";
 const AXES = { step: "Step", time: "Time", relative: "Time since start", number: "" };
 const SECONDS = [1, 5, 15, 30, 60, 300, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800, 2592000];
@@ -18,34 +19,7 @@ const zone = new Intl.DateTimeFormat("en", { timeZoneName: "short" }).formatToPa
 
 export const plots = new Set();
 
-// --- colours: CSS decides, canvases are told
-
-const known = new Map();
-let probes = null;
-
-function colour(css) {
-  if (!known.has(css)) {
-    if (!probes?.isConnected) {
-      probes = document.createElement("div");
-      probes.hidden = true;
-      document.body.append(probes);
-    }
-    const probe = document.createElement("span");
-    probe.className = `plot-probe ${css}`;
-    probes.append(probe);
-    known.set(css, getComputedStyle(probe).color);
-    probe.remove();
-  }
-  return known.get(css);
-}
-
-function repaint() {
-  known.clear();
-  for (const plot of plots) plot.repaint();
-}
-
-new MutationObserver(repaint).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
-for (const query of ["(prefers-color-scheme: dark)", "(forced-colors: active)"]) matchMedia(query).addEventListener("change", repaint);
+onChange(() => plots.forEach((plot) => plot.repaint()));
 
 // --- small parts of the page
 
