@@ -58,6 +58,11 @@ def open_job(page: Page, portal: Portal, job: int) -> None:
     expect(figure(page, "loss").locator(".plot canvas")).to_be_visible()
 
 
+def open_gpus(page: Page, portal: Portal, job: int) -> None:
+    page.goto(f"{portal.url}/jobs/{job}/gpus/")
+    expect(figure(page, "Utilisation").locator(".plot canvas")).to_be_visible()
+
+
 def open_comparison(page: Page, portal: Portal, made: dict[str, int]) -> None:
     page.goto(f"{portal.url}/jobs/compare?job={made['job1']}&job={made['job2']}")
     expect(figure(page, "loss").locator(".plot canvas")).to_be_visible()
@@ -277,7 +282,7 @@ def points(page: Page) -> int:
 def test_a_part_of_the_page_that_is_replaced_keeps_zoom_and_leaves_no_plot(
     page: Page, portal: Portal, made: dict[str, int]
 ) -> None:
-    open_job(page, portal, made["job1"])
+    open_gpus(page, portal, made["job1"])
     drag(page, "Utilisation", 0.3, 0.6)
     expect(figure(page, "Utilisation").get_by_role("button", name="Reset zoom")).to_be_visible()
     figure(page, "Utilisation").locator(".plot").focus()
@@ -350,7 +355,7 @@ def test_charts_of_gpus_have_times_of_the_reader_and_names_of_their_lines(
 
 @pytest.mark.thorough
 def test_a_printed_page_has_the_pictures(page: Page, portal: Portal, made: dict[str, int]) -> None:
-    open_job(page, portal, made["job1"])
+    open_gpus(page, portal, made["job1"])
     page.emulate_media(media="print")
     expect(figure(page, "Utilisation").locator(".chart-picture:visible")).to_have_count(1)
     expect(figure(page, "Utilisation").locator("canvas")).to_be_hidden()

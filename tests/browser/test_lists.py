@@ -91,7 +91,7 @@ def test_selected_jobs_are_compared(page: Page, portal: Portal) -> None:
     for number in (portal.made["done"], portal.made["running"]):
         page.get_by_label(f"Select job {number}", exact=True).check()
     page.get_by_role("button", name="Compare").click()
-    expect(page.get_by_role("heading", name="Curves side by side")).to_be_visible()
+    expect(page.get_by_role("heading", name="Compare jobs")).to_be_visible()
     assert page.url.endswith(f"/jobs/compare?job={portal.made['running']}&job={portal.made['done']}")
 
 

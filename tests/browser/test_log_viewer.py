@@ -159,7 +159,9 @@ def test_hostile_output_makes_nothing_but_text(page: Page, portal: Portal, job: 
     tags = page.evaluate(
         "[...new Set([...document.querySelector('.log-body').querySelectorAll('*')].map((e) => e.tagName))].sort()"
     )
-    assert set(tags) <= {"DIV", "SPAN", "TIME", "MARK"}
+    assert set(tags) <= {"DIV", "SPAN", "TIME", "MARK", "A"}
+    links = page.locator(".log-body a").evaluate_all("(all) => all.map((a) => a.getAttribute('href'))")
+    assert all(re.fullmatch(r"#line-\d+-\d+", link) for link in links)
     assert page.evaluate("window.hacked") is None and "hacked" not in page.title() and title
     assert shown(page)[0] == payloads[0] and shown(page)[2] == "click"
     assert not re.search("[\u202a-\u202e\u2066-\u2069]", "".join(shown(page)))

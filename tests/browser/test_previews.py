@@ -122,7 +122,7 @@ def visitor(browser: Browser, live_server: Any, settings: Any, tmp_path: Path) -
 def test_nothing_of_a_hostile_file_runs(visitor: Visitor) -> None:
     """On its page, in each of its views, in the list of the job, and where its parts are opened by themselves."""
     page = visitor.page
-    page.goto(f"{visitor.url}/jobs/{visitor.job.pk}/")
+    page.goto(f"{visitor.url}/jobs/{visitor.job.pk}/files/")
     visitor.judge()
     for path in FILES:
         visitor.open("view-output", path)
@@ -163,7 +163,7 @@ def test_images_recordings_and_notebooks_are_shown(visitor: Visitor) -> None:
     assert page.locator("audio").evaluate(seconds) == 1
     visitor.open("view-output", "evil.ipynb")
     assert page.locator(".notebook img").evaluate("image => image.decode().then(() => image.naturalWidth)") == 40
-    page.goto(f"{visitor.url}/jobs/{visitor.job.pk}/")
+    page.goto(f"{visitor.url}/jobs/{visitor.job.pk}/files/")
     image = page.locator(".thumbnail img")
     image.scroll_into_view_if_needed()
     assert image.evaluate("image => image.decode().then(() => image.naturalWidth)") == 60

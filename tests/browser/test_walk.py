@@ -105,7 +105,7 @@ def test_from_the_set_up_link_to_downloaded_outputs(product: Product, page: Page
     expect(accuracy.first).to_be_visible()
     assert float(accuracy.first.inner_text().split()[-1]) >= 0.95
 
-    page.reload()
+    page.get_by_role("link", name=re.compile("^Files")).click()
     with page.expect_download() as download:
         page.get_by_role("link", name="Download metrics.csv").click()
     lines = download.value.path().read_text().splitlines()
