@@ -4,20 +4,19 @@
 by that time, whatever number of jobs they have.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from portal.accounts.models import User
 from portal.jobs.curves import remaining_seconds
 from portal.jobs.job_list import with_list_columns
 from portal.jobs.models import UNFINISHED_STATES, Attempt, Job, JobState, Progress
+from portal.jobs.sparklines import Sparkline, sparklines_of
 from portal.monitoring.board import in_minutes
 
 MAX_ACTIVE = 10
 MAX_RECENT = 5
-
-DrawSparklines = Callable[[Sequence[Job]], Mapping[int, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +56,8 @@ class Run:
 
     job: Job
     live: LiveAttempt | None = None
-    sparkline: str = ""
-    """The curve of its loss, drawn; empty without one."""
+    curve: Sparkline = field(default_factory=list)
+    """The values of its main curve, such as its loss; empty without one."""
 
     @property
     def trained_percent(self) -> float | None:
@@ -102,11 +101,11 @@ class Runs:
         return sum(run.job.state == JobState.RUNNING for run in self.active)
 
 
-def runs_of(user: User, live: Mapping[int, LiveAttempt], sparklines: DrawSparklines | None = None) -> Runs:
-    """Return the runs of a user. ``sparklines`` draws the curves of some jobs, by job. Two queries."""
+def runs_of(user: User, live: Mapping[int, LiveAttempt]) -> Runs:
+    """Return the runs of a user. Two queries, and those of their curves."""
     mine = with_list_columns(Job.objects.visible_to(user).filter(submitted_by=user))
     active = mine.filter(finished_at=None, state__in=UNFINISHED_STATES)[:MAX_ACTIVE]
     recent = mine.filter(finished_at__isnull=False).order_by("-finished_at")  # those of FINISHED_STATES, by an index
     shown = [list(active), list(recent[:MAX_RECENT])]
-    drawn = sparklines([job for jobs in shown for job in jobs]) if sparklines is not None else {}
-    return Runs(*([Run(job, live.get(job.pk), drawn.get(job.pk, "")) for job in jobs] for jobs in shown))
+    curves = sparklines_of(job for jobs in shown for job in jobs)
+    return Runs(*([Run(job, live.get(job.pk), curves.get(job.pk, [])) for job in jobs] for jobs in shown))

@@ -16,7 +16,7 @@ from portal.forecast.models import Forecast
 from portal.home.runs import live_attempts, runs_of
 from portal.hues import mark_of_person
 from portal.jobs import lifecycle
-from portal.jobs.models import Attempt, Job, Progress
+from portal.jobs.models import Attempt, Job, MetricPoint, Progress
 from portal.projects.models import Membership, Project
 from tests.portal import jobs_world as world
 from tests.portal.home import large_lab
@@ -184,6 +184,18 @@ class TestQueue:
 
 
 class TestRuns:
+    def test_the_curve_of_a_run_is_beside_it(self, lab: Lab) -> None:
+        trains, silent = lab.running(name="trains"), lab.running(name="silent")
+        attempt = trains.attempts.get()
+        Progress.objects.create(
+            attempt=attempt, at=timezone.now(), step=3, epoch=0, batch=8, ranks=1, done=0.5, points=3
+        )
+        for step, value in enumerate((2.5, 1.5, 0.5)):
+            MetricPoint.objects.create(attempt=attempt, name="train/loss", step=step, value=value, at=timezone.now())
+        page = compact(browser(lab.alice).get("/home/runs").content.decode())
+        assert page.count('class="chart-small') == 1 and "from 2.5 to 0.5" in page
+        assert silent.name in page
+
     def test_progress_is_that_of_the_training_or_of_the_time_limit(self, lab: Lab) -> None:
         now = timezone.now()
         trains, silent = lab.running(name="trains"), lab.running(name="counts down", time_limit_seconds=4000)
@@ -191,12 +203,11 @@ class TestRuns:
         Progress.objects.create(
             attempt=trains.attempts.get(), at=now, step=300, epoch=1, batch=8, ranks=1, done=0.25, step_seconds=1.0
         )
-        shown = runs_of(lab.alice, live_attempts(lab.alice, now), lambda jobs: {silent.pk: f"<svg>{len(jobs)}</svg>"})
+        shown = runs_of(lab.alice, live_attempts(lab.alice, now))
         by_name = {run.job.name: run for run in shown.active}
         assert by_name["trains"].trained_percent == 25.0 and by_name["trains"].time_left == "15 min"
         assert by_name["counts down"].trained_percent is None
         assert by_name["counts down"].limit_percent == 25.0 and by_name["counts down"].time_left == "50 min"
-        assert by_name["counts down"].sparkline == "<svg>2</svg>" and by_name["trains"].sparkline == ""
         page = compact(browser(lab.alice).get("/home/runs").content.decode())
         assert "25 % trained" in page and "25 % of its time limit" in page and "15 min left" in page
 
