@@ -10,6 +10,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from portal.accounts.permissions import admin_required
+from portal.form_fields import LinesField
 from portal.sentences.glossary import TERMS
 from portal.ui import BADGES
 
@@ -29,7 +30,7 @@ class SampleForm(forms.Form):
         choices=[(str(number), f"Group {number}") for number in range(1, 30)], required=False
     )
     day = forms.DateField(required=False, widget=forms.DateInput(attrs={"type": "date"}))
-    note = forms.CharField(required=False, widget=forms.Textarea)
+    note = LinesField(required=False)
     agrees = forms.BooleanField(required=False, label="Restart from the last checkpoint")
 
 

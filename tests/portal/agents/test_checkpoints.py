@@ -321,9 +321,9 @@ def test_members_see_and_download_them(lab: Lab, client: Client) -> None:
     large = os.urandom(PIECE + 5)
     client.force_login(lab.job.submitted_by)
     page = f"/jobs/{lab.job.pk}/"
-    assert "Checkpoints" not in client.get(page).content.decode()
+    assert "Checkpoints" not in client.get(f"{page}files/").content.decode()
     keep(lab.one, lab.part, {"deep/model <1>.pt": large})
-    shown = client.get(page).content.decode()
+    shown = client.get(f"{page}files/").content.decode()
     assert "deep/model &lt;1&gt;.pt" in shown and "After a stop, the job restarts from here" in shown
     answer = client.get(f"{page}checkpoints/deep/model <1>.pt")
     assert b"".join(answer.streaming_content) == large  # type: ignore[attr-defined]
