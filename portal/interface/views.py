@@ -9,8 +9,10 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from portal.accounts.permissions import admin_required
+from portal.accounts.permissions import admin_required, signed_in
 from portal.form_fields import LinesField
+from portal.interface.search import find
+from portal.search import MAX_CHARACTERS
 from portal.sentences.glossary import TERMS
 from portal.ui import BADGES
 
@@ -19,6 +21,14 @@ from portal.ui import BADGES
 def glossary(request: HttpRequest) -> HttpResponse:
     terms = sorted(TERMS.items(), key=lambda item: item[1].title.casefold())
     return render(request, "interface/glossary.html", {"terms": terms})
+
+
+@require_safe
+def search(request: HttpRequest) -> HttpResponse:
+    """Show what matches ``q``: as a page, or only the results, for the dialog that Ctrl-K opens."""
+    words = request.GET.get("q", "").replace("\0", "").strip()[:MAX_CHARACTERS]
+    template = "interface/_results.html" if "part" in request.GET else "interface/search.html"
+    return render(request, template, {"words": words, "found": find(signed_in(request), words)})
 
 
 class SampleForm(forms.Form):

@@ -67,6 +67,20 @@ document.addEventListener("click", (event) => {
   }
 });
 
+// Ctrl-K (or the link) opens the search over the page; with Ctrl or a middle click the link opens its page as links do.
+const palette = document.querySelector("[data-palette]");
+const openPalette = () => import("./palette.js").then(({ open }) => open(palette.href));
+palette?.addEventListener("click", (event) => {
+  if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  openPalette();
+});
+document.addEventListener("keydown", (event) => {
+  if (!palette || event.key.toLowerCase() !== "k" || !(event.ctrlKey || event.metaKey) || event.altKey || event.shiftKey) return;
+  event.preventDefault();
+  openPalette();
+});
+
 document.addEventListener("keydown", (event) => {
   if (event.key !== "Escape") return;
   for (const menu of document.querySelectorAll("details.menu[open]")) {

@@ -86,3 +86,34 @@ def test_without_scripts_the_menu_is_the_browsers(browser: Browser, portal: Port
     page.goto(f"{portal.url}/admin/components/")
     expect(page.locator("select[name=groups]")).to_be_visible()
     page.context.close()
+
+
+def test_ctrl_k_finds_a_job_by_keyboard_alone(page: Page, portal: Portal) -> None:
+    page.keyboard.press("Control+k")
+    search = page.get_by_role("dialog", name="Search").get_by_role("searchbox")
+    expect(search).to_be_focused()
+    expect(page.get_by_role("link", name="New project")).to_be_visible()
+    page.keyboard.type("sweep lr")
+    found = page.get_by_role("dialog").get_by_role("link", name="sweep lr=0.01")
+    expect(found).to_be_visible()
+    page.keyboard.press("ArrowDown")
+    expect(found).to_be_focused()
+    page.keyboard.press("ArrowUp")
+    expect(search).to_be_focused()
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"{portal.url}/jobs/{portal.made['running']}/")
+
+
+def test_the_search_closes_with_escape_and_is_a_page_without_scripts(
+    page: Page, browser: Browser, portal: Portal
+) -> None:
+    page.get_by_role("link", name="Search").click()
+    expect(page.get_by_role("dialog", name="Search")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog", name="Search")).to_be_hidden()
+    plain = sign_in(browser, portal, java_script_enabled=False)
+    plain.get_by_role("link", name="Search").click()
+    plain.get_by_role("searchbox").fill("sweep lr")
+    plain.keyboard.press("Enter")
+    expect(plain.get_by_role("link", name="sweep lr=0.01")).to_be_visible()
+    plain.context.close()

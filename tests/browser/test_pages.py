@@ -19,6 +19,7 @@ PAGES = {
     "lab settings": "/admin/lab/",
     "choose code": "/jobs/new",
     "glossary": "/glossary/",
+    "search": "/search/?q=e",
     "components": "/admin/components/",
     "new job": "/jobs/new?code=1",
     "done": "/jobs/{done}/",

@@ -262,6 +262,7 @@ TABLE: dict[str, list[Visit]] = {
         post("/gallery/nothing/run", "302 404 404 404 404 404"),
     ],
     # the pages themselves
+    "search/": [get("/search/", MEMBERS), get("/search/?q=digits&part=1", MEMBERS)],
     "glossary/": [get("/glossary/", MEMBERS)],
     "admin/components/": [get("/admin/components/", ADMINS)],
     # jobs
