@@ -19,10 +19,13 @@ TEXTS = {
     400: ("This request is not valid", "Go back and try again. If you followed a link, it is broken."),
     403: ("This was refused", "You may view this, but not do that. Ask an owner of the project, or an admin."),
     404: (
-        "There is nothing here",
-        "Or you may not see it. Check the address, or ask an owner of the project to share it.",
+        "Page not found",
+        "It does not exist, or you are not allowed to see it. Check the address, or ask an owner of the project to share it.",
     ),
-    405: ("This is no page", "It is the address of a button. Go to the page that has the button, and press it there."),
+    405: (
+        "This is not a page",
+        "It is the address of a button. Go to the page that has the button, and press it there.",
+    ),
     500: ("Something went wrong here", "It has been logged. Try again in a moment."),
     503: ("The database is not available at the moment", "Try again in a moment."),
 }

@@ -47,7 +47,7 @@ CODES = {
     500: "server_error",
     503: "unavailable",
 }
-NOT_FOUND = "There is nothing here, or you may not see it."
+NOT_FOUND = "Not found: it does not exist, or you are not allowed to see it."
 
 
 class Pages(PageNumberPagination):

@@ -57,13 +57,13 @@ class Job(models.Model):
     class Mode(models.TextChoices):
         """How the ranks of a job that uses ``schedulearn_train`` make updates (docs/training.md)."""
 
-        BSP = "bsp", "all together"
-        BSP_BALANCED = "bsp_balanced", "all together, faster ranks with more samples"
-        KSYNC = "ksync", "from the first gradients, k-sync"
-        ADAPTIVE_KSYNC = "adaptive_ksync", "from the first gradients, as many as pay: adaptive k-sync"
-        KASYNC = "kasync", "from any gradients, k-async"
-        ADAPTIVE_KASYNC = "adaptive_kasync", "from any gradients, adaptive k-async"
-        ASP = "asp", "each rank for itself, asynchronous"
+        BSP = "bsp", "wait for all ranks"
+        BSP_BALANCED = "bsp_balanced", "wait for all ranks, faster ones get more samples"
+        KSYNC = "ksync", "use the first k gradients of each step (k-sync)"
+        ADAPTIVE_KSYNC = "adaptive_ksync", "use the first k gradients, with k chosen while it trains (adaptive k-sync)"
+        KASYNC = "kasync", "use any k gradients, also late ones (k-async)"
+        ADAPTIVE_KASYNC = "adaptive_kasync", "use any k gradients, with k chosen while it trains (adaptive k-async)"
+        ASP = "asp", "update after each gradient (asynchronous)"
 
     class Intent(models.TextChoices):
         RUN = "run", "run"
