@@ -167,7 +167,8 @@ class NotificationHub:
 
     async def _receive_from_redis(self) -> None:
         prefix_length = len(_topic(""))
-        while True:
+        receiver = self._receiver
+        while not receiver.cancelling():  # redis-py loses a cancellation that comes together with its own timeout
             try:
                 async with (
                     aioredis.from_url(settings.REDIS_URL, socket_timeout=30, socket_connect_timeout=2) as client,
@@ -176,7 +177,7 @@ class NotificationHub:
                     await pubsub.psubscribe(_topic("*"))
                     self._set_events(self._waiting)  # notifications before this moment may be lost
                     self.connected.set()
-                    while True:
+                    while not receiver.cancelling():
                         if message := await pubsub.get_message(timeout=10):
                             self._set_events([message["channel"].decode()[prefix_length:]])
             except (redis.RedisError, OSError):

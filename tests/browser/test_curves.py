@@ -302,6 +302,7 @@ def test_a_part_of_the_page_that_is_replaced_keeps_zoom_and_leaves_no_plot(
     assert page.evaluate(count, address) == before
 
 
+@pytest.mark.thorough
 def test_two_hundred_charts_come_and_go_without_a_trace(page: Page, portal: Portal, made: dict[str, int]) -> None:
     open_job(page, portal, made["job1"])
     alive = page.evaluate(

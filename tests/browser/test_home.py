@@ -73,6 +73,7 @@ class TestLive:
         page.wait_for_url("**/accounts/sign-in/**")
         page.context.close()
 
+    @pytest.mark.thorough
     def test_a_page_that_stays_open_keeps_its_memory(self, home: Page, portal: Portal, secret: str) -> None:
         """Each part is replaced 40 times by itself, as in a day of a busy lab."""
         session = home.context.new_cdp_session(home)
@@ -97,6 +98,7 @@ class TestLive:
 
 
 class TestPage:
+    @pytest.mark.thorough
     @pytest.mark.parametrize("width", [400, 1280, 1920])
     def test_fifty_nodes_fit_without_barriers(self, browser: Browser, portal: Portal, secret: str, width: int) -> None:
         page = sign_in(browser, portal, viewport={"width": width, "height": 900}, color_scheme="dark")
@@ -132,6 +134,7 @@ class TestPage:
 
 
 class TestWall:
+    @pytest.mark.thorough
     @pytest.mark.parametrize("size", [(1920, 1080), (3840, 2160), (1080, 1920)])
     def test_a_lab_of_fifty_nodes_fits_the_screen(
         self, browser: Browser, portal: Portal, secret: str, size: tuple[int, int]
@@ -144,6 +147,7 @@ class TestWall:
         assert barriers(page) == []
         page.context.close()
 
+    @pytest.mark.thorough
     def test_it_shows_changes_and_survives_a_restart_of_the_portal(
         self, browser: Browser, portal: Portal, secret: str
     ) -> None:

@@ -193,6 +193,7 @@ def test_a_file_leads_to_the_next_one(visitor: Visitor) -> None:
 @pytest.mark.parametrize(
     "look", [{"color_scheme": "light"}, {"color_scheme": "dark", "viewport": {"width": 400, "height": 800}}]
 )
+@pytest.mark.thorough
 def test_previews_are_accessible(browser: Browser, visitor: Visitor, look: dict[str, Any]) -> None:
     cookies = visitor.page.context.cookies()
     page = browser.new_context(**look).new_page()
