@@ -94,6 +94,12 @@ def badge(state: str, text: str = "", css: str = "") -> SafeString:
     )
 
 
+@register.inclusion_tag("components/copyable.html")
+def copyable(id: str, text: str) -> dict[str, str]:
+    """Show a text, such as a link or a command, with a button that copies it; ``id`` is its only one on the page."""
+    return {"id": id, "text": text}
+
+
 @register.inclusion_tag("components/term.html")
 def term(key: str) -> dict[str, Any]:
     """Explain a term behind a question mark: ``4 ranks {% term "rank" %}``. Once on a page, where it first stands."""

@@ -1,19 +1,16 @@
 """Advice for a waiting job, on the job's page or on its own page, and making a change."""
 
-import hashlib
-
 from django.contrib import messages
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
-from django.template.loader import render_to_string
 from django.views.decorators.http import require_POST, require_safe
 from django.views.decorators.vary import vary_on_headers
 
 from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
+from portal.editions import render_if_changed
 from portal.forecast import advice
-from portal.jobs.job_views import VOLATILE_HTML
 from portal.jobs.models import Job
 from portal.projects.services import may_submit, role_of
 from portal.refused import Refused
@@ -38,11 +35,7 @@ def what_helps(request: HttpRequest, pk: int) -> HttpResponse:
     }
     if "HX-Request" not in request.headers:
         return render(request, "forecast/help.html", about)
-    html = render_to_string("forecast/_help.html", about, request)
-    edition = hashlib.sha256(VOLATILE_HTML.sub("", html).encode()).hexdigest()[:16]
-    if request.GET.get("edition") == edition:
-        return HttpResponse(status=204)
-    return render(request, "forecast/_help.html", {**about, "edition": edition})
+    return render_if_changed(request, "forecast/_help.html", about)
 
 
 @require_POST

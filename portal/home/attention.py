@@ -116,14 +116,14 @@ def _silent(user: User, live: Mapping[int, LiveAttempt], now: datetime) -> Itera
 
 def _near_limit(live: Mapping[int, LiveAttempt]) -> Iterator[Item]:
     for pk, each in live.items():
-        job, left, needed = each.attempt.job, each.limit_left, each.training_left
-        if left is None or job.intent != Job.Intent.RUN:
+        job, progress = each.attempt.job, each.progress
+        if progress is None or job.intent != Job.Intent.RUN:
             continue
+        left, needed = progress.limit_left, progress.work_left
         near = left < max(NEAR_LIMIT, timedelta(seconds=NEAR_LIMIT_PART * job.time_limit_seconds))
-        too_short = needed is not None and needed > left
-        if not near and not too_short:
+        if not near and not progress.exceeds_limit:
             continue
-        if too_short and needed is not None:
+        if needed is not None and progress.exceeds_limit:
             detail = f"At this speed its training needs {_in_words(needed)} more, and {_in_words(left)} is left."
             text = f"{_name(job)} will reach its time limit before it is done"
         else:

@@ -8,21 +8,16 @@ import asyncio
 import json
 import logging
 import time
-from collections import Counter
-from contextlib import ExitStack
-from typing import Any, ClassVar
 from urllib.parse import parse_qs
 
-from channels.generic.websocket import AsyncWebsocketConsumer
-
 from portal.accounts.models import User
-from portal.jobs.consumers import (
+from portal.sockets import (
     BROKEN,
     INVALID_MESSAGE,
     MAX_MESSAGE_CHARACTERS,
     SIGNED_OUT,
     TOO_BIG,
-    TOO_MANY,
+    CountedConsumer,
     user_of_session,
 )
 from portal.wake import LAB, SCHEDULER, NotificationHub, user_channel
@@ -48,20 +43,7 @@ TOPICS = ("lab", "mine")
 """What a page may watch: the machines and the queue, and the jobs of its reader."""
 
 
-class PageConsumer(AsyncWebsocketConsumer):
-    open_sockets: ClassVar[Counter[int]] = Counter()
-    """The number of open pages of each user in this process."""
-    counted_for: int | None = None
-    pump: asyncio.Task[None] | None = None
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Run the consumer and release its place at the end: ``disconnect`` is not called after an error."""
-        self.subscription = ExitStack()
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._release()
-
+class PageConsumer(CountedConsumer):
     async def connect(self) -> None:
         topics = parse_qs(self.scope["query_string"].decode("latin-1")).get("topics", [""])[-1].split(",")
         user = await user_of_session(self.scope)
@@ -74,32 +56,12 @@ class PageConsumer(AsyncWebsocketConsumer):
             for topic in topics
         }
         self.signed_out = self.subscription.enter_context(hub.subscribe(user_channel(user.pk)))
-        await self.accept()
-        if self.open_sockets[user.pk] >= MAX_SOCKETS:
-            await self.close(TOO_MANY)
-            return
-        self.open_sockets[user.pk] += 1
-        self.counted_for = user.pk
-        self.pump = asyncio.create_task(self._run())
+        await self.accept_counted(user, MAX_SOCKETS, self._run())
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         """Refuse every message: pages send none."""
         too_big = len(text_data or bytes_data or "") > MAX_MESSAGE_CHARACTERS
         await self.close(TOO_BIG if too_big else INVALID_MESSAGE)
-
-    async def disconnect(self, code: int) -> None:
-        self._release()
-
-    def _release(self) -> None:
-        self.subscription.close()
-        if self.counted_for is not None:
-            self.open_sockets[self.counted_for] -= 1
-            if not self.open_sockets[self.counted_for]:
-                del self.open_sockets[self.counted_for]
-            self.counted_for = None
-        if self.pump is not None:
-            self.pump.cancel()
-            self.pump = None
 
     async def _run(self) -> None:
         try:

@@ -1,15 +1,12 @@
 """The next jobs of the lab, with the times at which they probably start."""
 
 from dataclasses import dataclass
-from datetime import datetime
-
-from django.db.models import F
 
 from portal.accounts.models import User
 from portal.forecast.services import forecasts_of
 from portal.hues import Mark, mark_of_person, mark_of_project
-from portal.jobs.models import Job, JobState
-from portal.jobs.occupancy import visible_job_ids
+from portal.jobs.models import Job
+from portal.jobs.queue import next_in_queue, waiting_jobs
 
 SHOWN = 8
 
@@ -43,22 +40,18 @@ class Queue:
         return self.count - len(self.rows)
 
 
-def queue_for(user: User, now: datetime) -> Queue:
+def queue_for(user: User) -> Queue:
     """Return the first jobs in the order of the queue. Four queries."""
-    waiting = Job.objects.filter(state=JobState.QUEUED, intent=Job.Intent.RUN)
-    rows = waiting.select_related("project", "submitted_by").defer("description", "arguments", "env_vars")
-    first = list(rows.order_by(F("queue_position").asc(nulls_last=True), "pk")[:SHOWN])
-    starts = forecasts_of(first)
-    known = visible_job_ids(user, [job.pk for job in first]) if first else set()
+    rows = next_in_queue(user, SHOWN)
+    starts = forecasts_of([row.job for row in rows])
     found = []
-    for job in first:
-        forecast = starts.get(job.pk)
+    for row in rows:
+        forecast, job = starts.get(row.job.pk), row.job
         short = forecast.short if forecast and not forecast.stale else ""
-        if job.pk not in known:
+        if not row.visible:
             found.append(Waiting(None, None, None, short, mine=False))
             continue
         by = job.submitted_by
         person = mark_of_person(by.pk, by.username, by.first_name, by.last_name)
-        project = mark_of_project(job.project_id, job.project.name)
-        found.append(Waiting(job, person, project, short, by.pk == user.pk))
-    return Queue(found, waiting.count())
+        found.append(Waiting(job, person, mark_of_project(job.project_id, job.project.name), short, row.mine))
+    return Queue(found, waiting_jobs().count())

@@ -1,7 +1,5 @@
 """The home page, and its parts, each of which is refreshed on its own."""
 
-import hashlib
-import secrets
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -9,7 +7,6 @@ from typing import Any
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
-from django.template.loader import render_to_string
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 from django.views.decorators.http import require_POST, require_safe
@@ -18,11 +15,11 @@ from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
 from portal.cluster.models import NodeEnvironment
 from portal.context import BANNER_DISMISSED
+from portal.editions import render_if_changed
 from portal.errors import page_before
 from portal.home.attention import attention_of, mark_seen
 from portal.home.queue import queue_for
 from portal.home.runs import live_attempts, runs_of
-from portal.jobs.job_views import VOLATILE_HTML
 from portal.jobs.models import Job, JobState
 from portal.monitoring.board import ColourBy, Viewer, board_for
 from portal.monitoring.board_page import board_context
@@ -39,7 +36,7 @@ def home(request: HttpRequest) -> HttpResponse:
     runs = runs_of(user, live)
     about = {
         **_cluster(request, user, now),
-        "queue": queue_for(user, now),
+        "queue": queue_for(user),
         "runs": runs,
         "attention": attention_of(user, live, now),
         "steps": None if any(run.job.state == JobState.SUCCEEDED for run in runs.recent) else _first_steps(user),
@@ -86,7 +83,7 @@ def _cluster(request: HttpRequest, user: User, now: datetime) -> dict[str, Any]:
 
 
 def _queue(request: HttpRequest, user: User, now: datetime) -> dict[str, Any]:
-    return {"queue": queue_for(user, now)}
+    return {"queue": queue_for(user)}
 
 
 def _runs(request: HttpRequest, user: User, now: datetime) -> dict[str, Any]:
@@ -111,13 +108,7 @@ def part(request: HttpRequest, name: str) -> HttpResponse:
     if name not in PARTS:
         raise Http404
     user, now = signed_in(request), timezone.now()
-    placeholder = f"edition-{secrets.token_hex(8)}"  # a text that no user's text can contain
-    about = {**PARTS[name](request, user, now), "edition": placeholder, "now": now}
-    html = render_to_string(f"home/_{name}.html", about, request)
-    edition = hashlib.sha256(VOLATILE_HTML.sub("", html.replace(placeholder, "")).encode()).hexdigest()[:16]
-    if request.GET.get("edition") == edition:
-        return HttpResponse(status=204)
-    return HttpResponse(html.replace(placeholder, edition))
+    return render_if_changed(request, f"home/_{name}.html", {**PARTS[name](request, user, now), "now": now})
 
 
 def colours_of(request: HttpRequest) -> ColourBy:

@@ -11,7 +11,6 @@ from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_not_required
 from django.contrib.staticfiles import finders
-from django.db.models import F
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
@@ -26,7 +25,7 @@ from portal.cluster.slots import node_nouns
 from portal.forecast.services import forecasts_of
 from portal.home import wall as walls
 from portal.home.models import WallLink
-from portal.jobs.models import Job, JobState
+from portal.jobs.queue import in_queue_order, waiting_jobs
 from portal.monitoring.board import Viewer, board_for
 from portal.monitoring.board_page import board_context
 from portal.names import has_invisible_characters
@@ -36,7 +35,17 @@ RESERVATIONS_SHOWN = 4
 RETRY_AFTER_SECONDS = 60
 LARGE_FROM, DENSE_FROM, DENSER_FROM, NO_STRIPS_FROM = 5, 10, 21, 520
 """From so many machines on, each is drawn smaller, and from so many GPUs on without strips, so that all fit on a screen."""
-SCREEN_FILES = ("home/wall.js", "home/wall.css", "monitoring/board.css", "css/hues.css", "css/base.css")
+SCREEN_FILES = (
+    "css/tokens.css",
+    "css/fonts.css",
+    "css/base.css",
+    "css/components.css",
+    "css/hues.css",
+    "monitoring/board.css",
+    "home/wall.css",
+    "home/wall.js",
+)
+"""What the page loads, in this order."""
 
 
 @login_not_required
@@ -78,8 +87,8 @@ def _private(response: HttpResponse) -> HttpResponse:
 
 def _wall_context(request: HttpRequest, link: WallLink, secret: str, now: datetime) -> dict[str, Any]:
     board = board_for(Viewer(None, link.names_people), now)
-    waiting = Job.objects.filter(state=JobState.QUEUED, intent=Job.Intent.RUN)
-    first = list(waiting.only("state").order_by(F("queue_position").asc(nulls_last=True), "pk")[:1])
+    waiting = waiting_jobs()
+    first = list(in_queue_order(waiting.only("state"))[:1])
     forecast = next(iter(forecasts_of(first).values()), None)
     reserved = list(reservations.active_or_upcoming(now).prefetch_related(None)[:RESERVATIONS_SHOWN])
     nouns = node_nouns({row.node_id for row in reserved})
@@ -94,6 +103,7 @@ def _wall_context(request: HttpRequest, link: WallLink, secret: str, now: dateti
         "density": _density(len(board.machines), board.total),
         "theme": "light" if request.GET.get("theme") == "light" else "dark",
         "address": reverse("home:wall-now", args=[secret]),
+        "files": SCREEN_FILES,
         "version": _version(),
     }
 

@@ -14,25 +14,29 @@ import asyncio
 import json
 import logging
 import time
-from collections import Counter
-from contextlib import ExitStack
 from datetime import datetime, timedelta
-from importlib import import_module
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
-from channels.auth import get_user
 from channels.db import database_sync_to_async
-from channels.generic.websocket import AsyncWebsocketConsumer
-from django.conf import settings
 from django.db.models import Count
 from django.utils import timezone
 
-from portal.accounts.models import User
 from portal.jobs import log_watchers
 from portal.jobs.feed import Feed
 from portal.jobs.log_rate_limit import Allowance
 from portal.jobs.models import FINISHED_STATES, Job, LogStream
 from portal.serving import TOO_FAST_CLOSE_CODE
+from portal.sockets import (
+    BROKEN,
+    FORBIDDEN,
+    INVALID_MESSAGE,
+    MAX_MESSAGE_CHARACTERS,
+    SIGNED_OUT,
+    TOO_BIG,
+    TOO_SLOW,
+    CountedConsumer,
+    user_of_session,
+)
 from portal.wake import NotificationHub, job_channel
 
 logger = logging.getLogger(__name__)
@@ -43,22 +47,10 @@ ACCESS_CHECK_SECONDS = 30
 POLL_SECONDS = 2
 COALESCE_SECONDS = 0.03
 """Notifications within this time are handled together."""
-MAX_MESSAGE_CHARACTERS = 4096
 MAX_SOCKETS = 20
 """The maximum number of sockets of a user in this process."""
 LAST_OUTPUT_WAIT = timedelta(minutes=2)
 """How long the last bytes of a finished job are waited for: a lost node never closes its streams."""
-
-SIGNED_OUT, FORBIDDEN, TOO_SLOW, TOO_MANY, TOO_BIG, INVALID_MESSAGE = 4401, 4403, 4408, 4429, 4413, 4400
-BROKEN = 4500
-"""Applications may only use 1000 and codes from 3000."""
-
-
-async def user_of_session(scope: Any) -> User | None:
-    """Return the user to whom the session of a socket belongs now; None once they are signed out or deactivated."""
-    store = import_module(settings.SESSION_ENGINE).SessionStore
-    user = await get_user({"session": store(scope["session"].session_key)})
-    return user if isinstance(user, User) and user.is_active else None
 
 
 class _CloseSocketError(Exception):
@@ -67,22 +59,10 @@ class _CloseSocketError(Exception):
         self.code = code
 
 
-class LogConsumer(AsyncWebsocketConsumer):
-    open_sockets: ClassVar[Counter[int]] = Counter()
-    """The number of open sockets of each user in this process."""
-    counted_for: int | None = None
-    pump: asyncio.Task[None] | None = None
+class LogConsumer(CountedConsumer):
     reported_idle = False
     closing = False
     """The socket is being closed; messages that still arrive are ignored."""
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Run the consumer and release its place at the end: ``disconnect`` is not called after an error."""
-        self.subscription = ExitStack()
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._release()
 
     async def connect(self) -> None:
         self.job_id = int(self.scope["url_route"]["kwargs"]["job_id"])
@@ -98,26 +78,7 @@ class LogConsumer(AsyncWebsocketConsumer):
         if await self._code_of_refusal() is not None:
             await self.close()  # before accepting: the response to the handshake is 403
             return
-        user_id = self.scope["user"].pk
-        await self.accept()
-        if self.open_sockets[user_id] >= MAX_SOCKETS:
-            await self.close(TOO_MANY)
-            return
-        self.open_sockets[user_id] += 1
-        self.counted_for = user_id
-        self.pump = asyncio.create_task(self._run())
-
-    async def disconnect(self, code: int) -> None:
-        self._release()
-
-    def _release(self) -> None:
-        self.subscription.close()
-        if self.counted_for is not None:
-            self.open_sockets[self.counted_for] -= 1
-            self.counted_for = None
-        if self.pump is not None:
-            self.pump.cancel()
-            self.pump = None
+        await self.accept_counted(self.scope["user"], MAX_SOCKETS, self._run())
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         if self.closing:

@@ -14,6 +14,7 @@ from django.views.decorators.http import require_safe
 from portal.accounts.permissions import signed_in
 from portal.jobs import comparison, curve_points, curves
 from portal.jobs.curve_points import JobCurves
+from portal.jobs.job_list import is_id
 from portal.jobs.models import FINISHED_STATES, Job, JobState, MetricPoint, Progress
 from portal.jobs.resize_timeline.timeline import timeline_of
 from portal.spreadsheets import Cell, csv_response
@@ -39,8 +40,6 @@ def training_context(job: Job) -> dict[str, Any]:
         **common,
         "has_facts": progress.ranks > 0 or progress.loss is not None or progress.done is not None,
         "live": live,
-        "percent": None if progress.done is None else round(100 * progress.done, 1),
-        "remaining_seconds": curves.remaining_seconds(progress) if live else None,
         "ranks": ranks,
         "rank_chart": curves.rank_chart(ranks),
     }
@@ -53,7 +52,6 @@ def curves_context(job: Job) -> dict[str, Any]:
         "charts": curves.metric_charts(all_curves, "none", {job.pk: f"#{job.pk}"}),
         "data_url": _data_url([job]),
         "job": job,
-        "polls": job.state not in FINISHED_STATES,
         "smoothings": SMOOTHING_WORDS.items(),
     }
 
@@ -71,7 +69,7 @@ def training(request: HttpRequest, pk: int) -> HttpResponse:
 
 def _compared_jobs(request: HttpRequest) -> tuple[list[Job], bool]:
     """Return the jobs of the query that the user may see, and whether there are more than can be distinguished."""
-    asked = {int(each) for each in request.GET.getlist("job") if each.isascii() and each.isdecimal() and len(each) < 19}
+    asked = {int(each) for each in request.GET.getlist("job") if is_id(each)}
     related = ("project", "code", "environment")
     rows = Job.objects.visible_to(signed_in(request)).filter(pk__in=asked).select_related(*related).order_by("pk")
     return list(rows[:MAX_JOBS]), len(asked) > MAX_JOBS

@@ -1,9 +1,6 @@
 """The pages of one job: a page for each tab below one head. The actions are in ``services``."""
 
-import hashlib
 import json
-import re
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +9,6 @@ from django.contrib import messages
 from django.db.models import Count, Prefetch, Sum
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
-from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.safestring import SafeString
@@ -21,6 +17,7 @@ from django.views.decorators.http import require_POST, require_safe
 from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
 from portal.cluster.slots import lab_noun
+from portal.editions import render_if_changed
 from portal.highlight import highlight_block
 from portal.jobs import checkpoints, permissions, services, silence
 from portal.jobs.curve_views import curves_context, training_context
@@ -38,31 +35,6 @@ MAX_EVENTS = 200
 RECENT_EVENTS = 8
 REPEATED_OUTCOMES = {Outcome.FAILED, Outcome.TIMED_OUT}
 """Outcomes that the same code and settings would have again."""
-VOLATILE_HTML = re.compile(r'<time.*?</time>|name="csrfmiddlewaretoken" value="[^"]*"', re.DOTALL)
-"""The texts that differ each time a page is rendered although nothing has changed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tab:
-    """A page of a job. ``part`` is the template of what changes on it below the head, if anything."""
-
-    key: str
-    title: str
-    icon: str
-    part: str = ""
-
-
-TABS = (
-    Tab("", "Overview", "chart", "jobs/_activity.html"),
-    Tab("log", "Log", "list"),
-    Tab("files", "Files", "folder", "jobs/_files.html"),
-    Tab("gpus", "GPUs", "chip"),
-    Tab("details", "Details", "info", "jobs/_attempts.html"),
-)
-
-
-def _tab(key: str) -> Tab:
-    return next(tab for tab in TABS if tab.key == key)
 
 
 def _job_with_details(request: HttpRequest, pk: int) -> Job:
@@ -80,7 +52,7 @@ def _job_with_details(request: HttpRequest, pk: int) -> Job:
     )
 
 
-def _context(request: HttpRequest, job: Job, tab: Tab) -> dict[str, Any]:
+def _context(request: HttpRequest, job: Job, tab: "Tab") -> dict[str, Any]:
     """Return what the head shows, and the changing part of the tab."""
     user = signed_in(request)
     attempts = list(job.attempts.all())
@@ -93,15 +65,14 @@ def _context(request: HttpRequest, job: Job, tab: Tab) -> dict[str, Any]:
         "job": job,
         "tab": tab,
         "tab_title": _title(tab),
-        "tabs": [(each, _title(each), _address(job, each)) for each in TABS],
+        "tabs": [(each, _title(each), _address(job, each)) for each in TABS.values()],
         "attempts": attempts[::-1],
         "last": last,
-        "live": live,
         "silence": quiet,
         "clues": silence.clues(quiet) if quiet else None,
         "live_containers": [each for each in live.containers.all() if each.state != "EXITED"] if live else [],
         "held": held_now(live) if live else "",
-        "progress": progress_of(job, live) if live else None,
+        "progress": progress_of(live) if live else None,
         "cause": last.explanation
         if last and last.cause and job.state not in (JobState.SUCCEEDED, JobState.CANCELLED)
         else None,
@@ -119,7 +90,7 @@ def _context(request: HttpRequest, job: Job, tab: Tab) -> dict[str, Any]:
         "collecting": finished and any(_will_be_collected(part) for part in uncollected),
         "files_count": job.outputs.count(),
     }
-    return context | PARTS[tab.key](job, context)
+    return context | tab.context(job, context)
 
 
 def _will_be_collected(part: Container) -> bool:
@@ -127,11 +98,11 @@ def _will_be_collected(part: Container) -> bool:
     return part.exit_reason != "lost" and part.node.removed_at is None
 
 
-def _title(tab: Tab) -> str:
+def _title(tab: "Tab") -> str:
     return f"{lab_noun()}s" if tab.key == "gpus" else tab.title
 
 
-def _address(job: Job, tab: Tab) -> str:
+def _address(job: Job, tab: "Tab") -> str:
     return reverse("jobs:tab", args=[job.pk, tab.key]) if tab.key else reverse("jobs:detail", args=[job.pk])
 
 
@@ -160,18 +131,27 @@ def _attempts(job: Job, context: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _nothing_more(job: Job, context: dict[str, Any]) -> dict[str, Any]:
-    return {}
+@dataclass(frozen=True, slots=True)
+class Tab:
+    """A page of a job."""
+
+    key: str
+    title: str
+    part: str = ""
+    """The template of what changes on it below the head, if anything; ``context`` gives it what that needs."""
+    context: Callable[[Job, dict[str, Any]], dict[str, Any]] = lambda job, head: {}
 
 
-PARTS: dict[str, Callable[[Job, dict[str, Any]], dict[str, Any]]] = {
-    "": _activity,
-    "log": _nothing_more,
-    "files": _files,
-    "gpus": _nothing_more,
-    "details": _attempts,
+TABS = {
+    tab.key: tab
+    for tab in (
+        Tab("", "Overview", "jobs/_activity.html", _activity),
+        Tab("log", "Log"),
+        Tab("files", "Files", "jobs/_files.html", _files),
+        Tab("gpus", "GPUs"),
+        Tab("details", "Details", "jobs/_attempts.html", _attempts),
+    )
 }
-"""The context of the changing part of each tab."""
 
 
 def _page(request: HttpRequest, pk: int, tab: Tab) -> HttpResponse:
@@ -189,29 +169,22 @@ def _page(request: HttpRequest, pk: int, tab: Tab) -> HttpResponse:
 
 @require_safe
 def overview(request: HttpRequest, pk: int) -> HttpResponse:
-    return _page(request, pk, _tab(""))
+    return _page(request, pk, TABS[""])
 
 
 @require_safe
 def other_tab(request: HttpRequest, pk: int, key: str) -> HttpResponse:
-    return _page(request, pk, _tab(key))
+    return _page(request, pk, TABS[key])
 
 
 @require_safe
 def live(request: HttpRequest, pk: int) -> HttpResponse:
     """Show the parts of a tab that change; nothing if they are still those of ``edition``."""
-    key = request.GET.get("tab", "")
-    if key not in PARTS:
+    tab = TABS.get(request.GET.get("tab", ""))
+    if tab is None:
         raise Http404
     job = _job_with_details(request, pk)
-    placeholder = f"edition-{secrets.token_hex(8)}"  # a text that no user's text can contain
-    html = render_to_string(
-        "jobs/_live.html", {**_context(request, job, _tab(key)), "edition": placeholder, "oob": True}, request
-    )
-    edition = hashlib.sha256(VOLATILE_HTML.sub("", html.replace(placeholder, "")).encode()).hexdigest()[:16]
-    if request.GET.get("edition") == edition:
-        return HttpResponse(status=204)
-    return HttpResponse(html.replace(placeholder, edition))
+    return render_if_changed(request, "jobs/_live.html", {**_context(request, job, tab), "oob": True})
 
 
 ACTIONS: dict[str, tuple[Callable[[User, Job], Job], str]] = {

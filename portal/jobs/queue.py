@@ -90,8 +90,18 @@ def lab_queue(reader: User, limit: int = MAX_ROWS) -> list[QueueRow]:
 
     Two queries. The caller has asked ``may_see_queue``.
     """
-    jobs = list(with_list_columns(_in_order(Job.objects.all()))[:limit])
-    return _as_seen_by(reader, jobs)
+    unfinished = Job.objects.filter(state__in=(JobState.RUNNING, JobState.QUEUED))
+    return _as_seen_by(reader, list(with_list_columns(in_queue_order(unfinished))[:limit]))
+
+
+def next_in_queue(reader: User, limit: int) -> list[QueueRow]:
+    """Return the first jobs that wait for GPUs, in two queries."""
+    return _as_seen_by(reader, list(with_list_columns(in_queue_order(waiting_jobs()))[:limit]))
+
+
+def waiting_jobs() -> QuerySet[Job]:
+    """Return the jobs that wait for GPUs."""
+    return Job.objects.filter(state=JobState.QUEUED, intent=Job.Intent.RUN)
 
 
 def whole_queue(reader: User) -> LabQueue:
@@ -104,9 +114,10 @@ def whole_queue(reader: User) -> LabQueue:
     )
 
 
-def _in_order(jobs: QuerySet[Job]) -> QuerySet[Job]:
+def in_queue_order(jobs: QuerySet[Job]) -> QuerySet[Job]:
+    """Order jobs as the scheduler considers them; those that run come first."""
     tiers = [When(tier=tier, then=Value(place)) for place, tier in enumerate(TIER_ORDER)]
-    return jobs.filter(state__in=(JobState.RUNNING, JobState.QUEUED)).order_by(
+    return jobs.order_by(
         Case(When(state=JobState.RUNNING, then=Value(0)), default=Value(1), output_field=IntegerField()),
         Case(When(state=JobState.RUNNING, then=F("started_at"))),
         F("queue_position").asc(nulls_last=True),  # a new job has no place before the next cycle

@@ -18,7 +18,7 @@ from portal.cluster import services as cluster
 from portal.home import consumers
 from portal.home.consumers import PageConsumer
 from portal.jobs import services
-from portal.jobs.consumers import INVALID_MESSAGE, SIGNED_OUT, TOO_BIG, TOO_MANY
+from portal.sockets import INVALID_MESSAGE, SIGNED_OUT, TOO_BIG, TOO_MANY
 from tests.portal import jobs_world as world
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.both_databases]

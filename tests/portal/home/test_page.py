@@ -205,9 +205,10 @@ class TestRuns:
         )
         shown = runs_of(lab.alice, live_attempts(lab.alice, now))
         by_name = {run.job.name: run for run in shown.active}
-        assert by_name["trains"].trained_percent == 25.0 and by_name["trains"].time_left == "15 min"
-        assert by_name["counts down"].trained_percent is None
-        assert by_name["counts down"].limit_percent == 25.0 and by_name["counts down"].time_left == "50 min"
+        of_work, of_limit = by_name["trains"].progress, by_name["counts down"].progress
+        assert of_work and not of_work.by_limit and of_work.percent == 25.0 and by_name["trains"].time_left == "15 min"
+        assert of_limit and of_limit.by_limit
+        assert of_limit.percent == 25.0 and by_name["counts down"].time_left == "50 min"
         page = compact(browser(lab.alice).get("/home/runs").content.decode())
         assert "25 % trained" in page and "25 % of its time limit" in page and "15 min left" in page
 

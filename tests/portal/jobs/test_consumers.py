@@ -14,6 +14,7 @@ from django.conf import settings
 from django.core.cache import cache
 from django.test import Client
 
+from portal import sockets
 from portal.accounts.models import User
 from portal.asgi import application
 from portal.jobs import consumers, log_watchers, logs
@@ -323,7 +324,7 @@ async def test_a_user_has_a_limited_number_of_sockets(lab: Lab, monkeypatch: pyt
     viewers = [Viewer(lab.job, cookie) for _ in range(3)]
     for viewer in viewers:
         await viewer.open()
-    assert await viewers[2].until_closed() == consumers.TOO_MANY
+    assert await viewers[2].until_closed() == sockets.TOO_MANY
     bob = Viewer(lab.job, await cookie_of(lab, lab.bob))
     assert await bob.open()
     await bob.until("idle")
@@ -415,12 +416,10 @@ def test_answers_to_what_was_sent_are_no_flood() -> None:
 
 def test_each_code_can_be_sent_by_an_application() -> None:
     codes = [
-        value for name, value in vars(consumers).items() if name.isupper() and isinstance(value, int) and value > 1000
+        value for name, value in vars(sockets).items() if name.isupper() and isinstance(value, int) and value > 1000
     ]
-    assert {consumers.TOO_BIG, consumers.INVALID_MESSAGE, consumers.BROKEN} <= {*codes}
-    assert all(
-        4000 <= code < 5000 for code in codes if code not in (consumers.MAX_MESSAGE_CHARACTERS, consumers.WINDOW_BYTES)
-    )
+    assert {sockets.TOO_BIG, sockets.INVALID_MESSAGE, sockets.BROKEN} <= {*codes}
+    assert all(4000 <= code < 5000 for code in codes if code != sockets.MAX_MESSAGE_CHARACTERS)
 
 
 async def test_it_reports_changes_of_the_job_and_the_end(lab: Lab) -> None:

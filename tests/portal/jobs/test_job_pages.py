@@ -44,8 +44,7 @@ def start(project: Project, node: Node, **fields: Any) -> tuple[Job, Attempt]:
     for part in attempt.containers.all():
         lifecycle.advance(part, "RUNNING")
     job.refresh_from_db()
-    attempt.refresh_from_db()
-    return job, attempt
+    return job, Attempt.objects.select_related("job").get(pk=attempt.pk)
 
 
 def report(attempt: Attempt, done: float | None, step_seconds: float = 2.0) -> None:
@@ -119,7 +118,7 @@ class TestProgress:
     def test_reported_work_is_shown_with_the_time_left(self, owner: User, project: Project, node: Node) -> None:
         job, attempt = start(project, node, time_limit_seconds=3600)
         report(attempt, 0.25)
-        found = progress_of(job, attempt)
+        found = progress_of(attempt)
         assert found and (found.percent, found.by_limit, found.exceeds_limit) == (25, False, False)
         assert found.seconds_left == pytest.approx(150)
         page = compact(client_of(owner).get(f"/jobs/{job.pk}/log/").content.decode())
@@ -139,27 +138,27 @@ class TestProgress:
         attempt.refresh_from_db()
         if reports:
             report(attempt, None)
-        found = progress_of(job, attempt)
+        found = progress_of(attempt)
         assert found and found.by_limit and not found.exceeds_limit
         assert found.percent == pytest.approx(25, abs=1) and found.seconds_left == pytest.approx(750, abs=10)
 
     def test_earlier_attempts_used_a_part_of_the_limit(self, project: Project, node: Node) -> None:
         job, attempt = start(project, node, time_limit_seconds=1000)
         attempt.counted_seconds = 500
-        found = progress_of(job, attempt)
+        found = progress_of(attempt)
         assert found and found.percent == pytest.approx(50, abs=1)
 
     def test_past_its_limit_a_job_has_used_all_of_it(self, project: Project, node: Node) -> None:
         job, attempt = start(project, node, time_limit_seconds=60)
         attempt.started_at = timezone.now() - timedelta(seconds=90)
-        found = progress_of(job, attempt)
+        found = progress_of(attempt)
         assert found and (found.percent, found.seconds_left) == (100, 0)
 
     def test_many_jobs_cost_one_query(self, project: Project, node: Node, django_assert_num_queries: Any) -> None:
         running = [start(project, node) for _ in range(1)] + [start(project, world.make_node(gpus=1)) for _ in range(3)]
         report(running[1][1], 0.5)
         with django_assert_num_queries(1):
-            found = progress_of_many(running)
+            found = progress_of_many([attempt for _, attempt in running], timezone.now())
         assert [found[job.pk].by_limit for job, _ in running] == [True, False, True, True]
 
 
