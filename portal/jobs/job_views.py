@@ -190,7 +190,7 @@ def live(request: HttpRequest, pk: int) -> HttpResponse:
 ACTIONS: dict[str, tuple[Callable[[User, Job], Job], str]] = {
     "cancel": (services.cancel, "Job {job.pk} is cancelled."),
     "hold": (services.hold, "Job {job.pk} is on hold. Release it to let it run."),
-    "release": (services.release, "Job {job.pk} waits for GPUs again."),
+    "release": (services.release, "Job {job.pk} is queued again."),
     "retry": (services.retry, "Job {job.pk} was submitted as a copy."),
 }
 

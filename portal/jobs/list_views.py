@@ -112,7 +112,7 @@ class Action:
 ACTIONS = {
     "cancel": Action(services.cancel, "were cancelled", "was cancelled"),
     "hold": Action(services.hold, "are on hold", "is on hold"),
-    "release": Action(services.release, "wait for GPUs again", "waits for GPUs again"),
+    "release": Action(services.release, "are queued again", "is queued again"),
     "retry": Action(services.retry, "were submitted again, as copies", "was submitted again, as a copy"),
 }
 

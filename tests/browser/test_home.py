@@ -54,7 +54,7 @@ class TestLive:
         portal.ask("hold", job=waiting)
         release = home.get_by_role("button", name=re.compile(f"Release: .*#{waiting} is on hold"))
         release.click()
-        expect(home.get_by_text("waits for GPUs again")).to_be_visible()
+        expect(home.get_by_text("is queued again")).to_be_visible()
 
     def test_it_connects_again_after_a_restart_of_the_portal(self, home: Page, portal: Portal) -> None:
         portal.kill()

@@ -127,7 +127,7 @@ def test_without_scripts_several_are_held_and_released(browser: Browser, portal:
     page = sign_in(browser, portal, java_script_enabled=False)
     page.goto(f"{portal.url}/jobs/?state=queued")
     waiting = portal.made["waiting"]
-    for button, text in (("Hold", "1 job is on hold."), ("Release", "1 job waits for GPUs again.")):
+    for button, text in (("Hold", "1 job is on hold."), ("Release", "1 job is queued again.")):
         page.goto(f"{portal.url}/jobs/?state=queued&state=held&q=%23{waiting}")
         page.get_by_label(f"Select job {waiting}", exact=True).check()
         page.get_by_role("button", name=button, exact=True).click()

@@ -262,7 +262,7 @@ class TestSelected:
         page = self.post(client, "hold", [*lab.jobs[:3], foreign, 99_999]).content.decode()
         assert "3 jobs are on hold." in page and "2 of the selected jobs do not exist" in page
         page = self.post(client, "release", [lab.jobs[0], lab.jobs[3]]).content.decode()
-        assert "1 job waits for GPUs again." in page and f"Job {lab.jobs[3].pk}: This job is not on hold." in page
+        assert "1 job is queued again." in page and f"Job {lab.jobs[3].pk}: This job is not on hold." in page
         assert "1 job was cancelled." in self.post(client, "cancel", [lab.jobs[3]]).content.decode()
         page = self.post(client, "retry", lab.jobs).content.decode()
         assert "1 job was submitted again, as a copy." in page and page.count("has not finished yet") == 3

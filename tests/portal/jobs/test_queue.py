@@ -113,7 +113,7 @@ def test_a_long_queue_names_what_it_leaves_out(lab: Lab, monkeypatch: pytest.Mon
     for _ in range(10):
         world.make_job(lab.project)
     page = client_of(lab.alice).get("/jobs/queue").content.decode()
-    assert "The first 5 are shown; 7 more wait." in page
+    assert "The first 5 are shown; 7 more run or wait." in page
 
 
 def test_more_jobs_cost_no_more_queries(lab: Lab) -> None:
