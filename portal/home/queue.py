@@ -6,17 +6,19 @@ from portal.accounts.models import User
 from portal.forecast.services import forecasts_of
 from portal.hues import Mark, mark_of_person, mark_of_project
 from portal.jobs.models import Job
-from portal.jobs.queue import next_in_queue, waiting_jobs
+from portal.jobs.queue import may_see_queue, next_in_queue, waiting_jobs
 
 SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A waiting job, as far as the reader may know: of another project's job only the expected start."""
+    """A waiting job, as far as the reader may know: of another project's only who waits and the expected start."""
 
     job: Job | None
+    """None when the reader may not see it."""
     person: Mark | None
+    """None when the reader may not know, either."""
     project: Mark | None
     starts: str
     """``starts in 20 to 40 min``; empty while there is no forecast."""
@@ -41,17 +43,18 @@ class Queue:
 
 
 def queue_for(user: User) -> Queue:
-    """Return the first jobs in the order of the queue. Four queries."""
+    """Return the first jobs in the order of the queue. Four or five queries."""
+    names_people = may_see_queue(user)
     rows = next_in_queue(user, SHOWN)
     starts = forecasts_of([row.job for row in rows])
     found = []
     for row in rows:
         forecast, job = starts.get(row.job.pk), row.job
         short = forecast.short if forecast and not forecast.stale else ""
-        if not row.visible:
-            found.append(Waiting(None, None, None, short, mine=False))
-            continue
         by = job.submitted_by
         person = mark_of_person(by.pk, by.username, by.first_name, by.last_name)
+        if not row.visible:
+            found.append(Waiting(None, person if names_people else None, None, short, mine=False))
+            continue
         found.append(Waiting(job, person, mark_of_project(job.project_id, job.project.name), short, row.mine))
     return Queue(found, waiting_jobs().count())

@@ -76,7 +76,7 @@ def _cluster(request: HttpRequest, user: User, now: datetime) -> dict[str, Any]:
     places = NodeEnvironment.objects.filter(node__removed_at=None, node__approved_at__isnull=False)
     preparing = places.exclude(state=NodeEnvironment.State.READY).select_related("node", "environment")
     return {
-        **board_context(board_for(Viewer(user), now), colours_of(request)),
+        **board_context(board_for(Viewer.of(user), now), colours_of(request)),
         "preparing": list(preparing.order_by("environment__position", "node__name")),
         "may_see_machines": user.is_admin,
     }

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 from django.db.models import F, Q
 
@@ -20,6 +20,7 @@ from portal.cluster.slots import CPU_SLOT_MODEL, counted, noun
 from portal.hues import Mark, mark_of_person, mark_of_project
 from portal.jobs.models import Allocation
 from portal.jobs.occupancy import visible_job_ids
+from portal.jobs.queue import may_see_queue
 from portal.monitoring.gantt import HIDDEN_JOB_LABEL
 from portal.ui import duration
 
@@ -36,8 +37,12 @@ class Viewer:
     """Who looks at the board: a user, or a screen on a wall, which sees no jobs and no projects."""
 
     user: User | None
-    names_people: bool = True
-    """Whether a screen shows who holds a GPU. Users see that of the jobs that they may see."""
+    names_people: bool
+    """Whether the holder is shown of jobs that the viewer may not see."""
+
+    @classmethod
+    def of(cls, user: User) -> Self:
+        return cls(user, may_see_queue(user))
 
     @property
     def hidden_as(self) -> str:
@@ -285,7 +290,7 @@ def _holding(row: _HoldingRow, viewer: Viewer, visible: Collection[int]) -> Hold
             mark_of_project(row.project, row.project_name), viewer.user is not None and row.person == viewer.user.pk,
             viewer.hidden_as,
         )  # fmt: skip
-    shown = person if viewer.user is None and viewer.names_people else None
+    shown = person if viewer.names_people else None
     return Holding(
         row.gpu, row.attempt, row.since, row.until, None, "", shown, None, mine=False, hidden_as=viewer.hidden_as
     )

@@ -28,7 +28,10 @@ class SquareSerializer(serializers.Serializer[Any]):
         source="holding.job", default=None, allow_null=True, help_text="The job that holds it, if you may see it."
     )
     user = serializers.CharField(
-        source="holding.person.name", default=None, allow_null=True, help_text="Who submitted it, if you may see it."
+        source="holding.person.name",
+        default=None,
+        allow_null=True,
+        help_text="Who submitted it, if you may see the job or the queue.",
     )
     project = serializers.IntegerField(
         source="holding.project.pk", default=None, allow_null=True, help_text="Its project, if you may see it."
@@ -58,5 +61,5 @@ class Occupancy(KnownParameters, ViewSet):
     @extend_schema(operation_id="occupancy_retrieve", responses={200: OccupancySerializer, **refusals()})
     def now(self, request: Request) -> Response:
         """Show all nodes and their GPUs now, as the home page does."""
-        board = board_for(Viewer(signed_in(request)), timezone.now())
+        board = board_for(Viewer.of(signed_in(request)), timezone.now())
         return Response(OccupancySerializer(board).data)

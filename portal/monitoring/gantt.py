@@ -10,14 +10,12 @@ from django.utils import timezone
 from django.utils.html import escape
 from django.utils.safestring import SafeString, mark_safe
 
-from portal.charts import LETTER_WIDTH, SIZES, TONES, Size, time_ticks
+from portal.charts import LETTER_WIDTH, SIZES, Size, time_ticks
 from portal.cluster.models import Gpu
 from portal.cluster.slots import noun
 from portal.monitoring.visibility import Span
 
 TOP, LEFT, RIGHT = 22, 34, 8  # margins in pixels
-JOB_TONES = tuple(tone for tone in TONES if tone != "data-7")
-"""All but the one that is almost grey, as are the jobs that one may not see."""
 NODE_NAME_HEIGHT, LANE_HEIGHT, BAR_HEIGHT = 20, 20, 15
 """Heights in pixels: of the name of a node, of a lane, and of a bar in it."""
 MIN_WIDTH = 1.5
@@ -82,25 +80,34 @@ def _bar(frame: Frame, span: Span, gpu: Gpu, top: int) -> str:
     left, right = frame.x_at(span.since), frame.x_at(span.until or frame.until)
     width = max(MIN_WIDTH, right - left)
     title = escape(f"{gpu.node.name} {gpu.label}: {label_of(span)}, {times_of(span)}")
-    css = f"tone-{JOB_TONES[span.job.pk % len(JOB_TONES)]}" if span.job else "tone-grey"
+    css = f"hue-{span.person.hue}" if span.person else "tone-grey"
     rect = (
         f'<rect class="span {css}{" mine" if span.mine else ""}" x="{left:.1f}" y="{top}" width="{width:.1f}"'
         f' height="{BAR_HEIGHT}" rx="2"><title>{title}</title></rect>'
     )
-    if span.job is None:
-        return rect
     letters = int((width - 6) / LETTER_WIDTH)
-    words = f"#{span.job.pk} {span.job.name}"
-    label = words if len(words) <= letters else f"#{span.job.pk}" if len(f"#{span.job.pk}") <= letters else ""
+    label = next((words for words in _labels(span) if len(words) <= letters), "")
     text = f'<text class="name" x="{left + 4:.1f}" y="{top + 12}">{escape(label)}</text>' if label else ""
+    if span.job is None:
+        return rect + text
     return f'<a href="{reverse("jobs:detail", args=[span.job.pk])}" aria-label="{title}">{rect}{text}</a>'
 
 
+def _labels(span: Span) -> list[str]:
+    """Return the texts for a bar, the longest first."""
+    if span.person is None:
+        return []
+    code = span.person.code
+    if span.job is None:
+        return [span.person.name, code]
+    return [f"{code} #{span.job.pk} {span.job.name}", f"{code} #{span.job.pk}", code]
+
+
 def label_of(span: Span) -> str:
-    if span.attempt is None:
-        return HIDDEN_JOB_LABEL
-    job = span.attempt.job
-    return f"{job.name} #{job.pk} of {job.submitted_by.username}"
+    """Say who held it: ``digits #12 of ada``, ``a job of ada`` or ``another project``."""
+    if span.job is None:
+        return f"a job of {span.person.name}" if span.person else HIDDEN_JOB_LABEL
+    return f"{span.job.name} #{span.job.pk} of {span.job.submitted_by.username}"
 
 
 def times_of(span: Span) -> str:

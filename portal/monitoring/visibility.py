@@ -1,4 +1,7 @@
-"""Decides what users may see of GPUs: the job that holds one is shown only to users who may see the job."""
+"""Decides what users may see of GPUs: the job that holds one is shown only to users who may see the job.
+
+Whose job it is, all may see unless an admin has hidden the queue.
+"""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -8,8 +11,10 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from portal.accounts.models import User
 from portal.cluster.models import Gpu, usable_gpu
+from portal.hues import Mark, mark_of_person
 from portal.jobs.models import Allocation, Attempt, Job
 from portal.jobs.occupancy import visible_job_ids
+from portal.jobs.queue import may_see_queue
 from portal.monitoring import series
 from portal.monitoring.series import Trace
 from portal.search import any_contains
@@ -29,6 +34,8 @@ class Span:
     """None while it is held."""
     attempt: Attempt | None
     """None when the viewer may not see the job."""
+    person: Mark | None
+    """Who submitted the job; None when the viewer may not know."""
     mine: bool
 
     @property
@@ -41,6 +48,11 @@ class Timeline:
     spans: tuple[Span, ...]
     cut: bool
     """There are more spans than are shown."""
+
+    @property
+    def people(self) -> list[Mark]:
+        """Return whose jobs they are, in the order of their names."""
+        return sorted({span.person for span in self.spans if span.person is not None}, key=lambda mark: mark.name)
 
 
 def gpus_in_lab() -> QuerySet[Gpu]:
@@ -78,22 +90,21 @@ def filter_gpus(
 
 
 def timeline(user: User, gpus: Collection[Gpu], since: datetime, until: datetime) -> Timeline:
-    """Return who held these GPUs, the latest first. Two queries."""
+    """Return who held these GPUs, the latest first. Two or three queries."""
     rows = Allocation.objects.filter(gpu__in=gpus, allocated_at__lt=until)
     rows = rows.filter(Q(released_at=None) | Q(released_at__gt=since)).select_related("attempt__job__submitted_by")
     found = list(rows.order_by("-allocated_at", "-id")[: MAX_SPANS + 1])
     known = visible_job_ids(user, [row.attempt.job_id for row in found])
-    spans = tuple(
-        Span(
-            row.gpu_id,
-            row.allocated_at,
-            row.released_at,
-            row.attempt if row.attempt.job_id in known else None,
-            row.attempt.job.submitted_by_id == user.pk,
-        )
-        for row in found[:MAX_SPANS]
-    )
-    return Timeline(spans, len(found) > MAX_SPANS)
+    names_people = may_see_queue(user)
+    spans = []
+    for row in found[:MAX_SPANS]:
+        attempt = row.attempt if row.attempt.job_id in known else None
+        by = row.attempt.job.submitted_by
+        person = None
+        if attempt is not None or names_people:
+            person = mark_of_person(by.pk, by.username, by.first_name, by.last_name)
+        spans.append(Span(row.gpu_id, row.allocated_at, row.released_at, attempt, person, by.pk == user.pk))
+    return Timeline(tuple(spans), len(found) > MAX_SPANS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from portal.accounts.models import User
+from portal.accounts.models import LabSettings, User
 from portal.cluster.models import Node
 from portal.forecast.models import Forecast
 from portal.home.runs import live_attempts, runs_of
@@ -85,15 +85,24 @@ class TestFirstSteps:
 
 
 class TestCluster:
-    def test_a_square_leads_members_to_the_job_and_hides_it_from_others(self, lab: Lab) -> None:
+    @pytest.mark.parametrize(("all_see_queue", "holder"), [(True, "alice"), (False, "another project")])
+    def test_a_square_leads_members_to_the_job_and_hides_it_from_others(
+        self, lab: Lab, all_see_queue: bool, holder: str
+    ) -> None:
+        LabSettings.objects.create(pk=1, queue_for_members=all_see_queue)
         job = lab.running()
         sentence = f"alpha, CPU slot 0: job {job.pk} (owl) of alice, less than a minute"
         for reader in (lab.alice, lab.bob, lab.admin):
             page = home(reader)
             assert f'href="/jobs/{job.pk}/"' in page and f'aria-label="{sentence}"' in page
         page = home(lab.charlie)
-        assert 'aria-label="alpha, CPU slot 0: another project, less than a minute"' in page
-        assert "owl" not in page and "alice" not in page and "Secret birds" not in page and "/jobs/1/" not in page
+        assert f'aria-label="alpha, CPU slot 0: {holder}, less than a minute"' in page
+        assert (
+            "owl" not in page
+            and ("alice" in page) is all_see_queue
+            and "Secret birds" not in page
+            and "/jobs/1/" not in page
+        )
 
     def test_it_shows_what_is_busy_and_what_is_being_prepared(self, lab: Lab) -> None:
         about = {"state": "preparing", "progress_percent": 40, "detail": "building"}
@@ -162,7 +171,11 @@ class TestCluster:
 
 
 class TestQueue:
-    def test_it_shows_reasons_and_expected_starts_and_hides_others(self, lab: Lab) -> None:
+    @pytest.mark.parametrize(("all_see_queue", "holder"), [(True, "alice"), (False, "another project")])
+    def test_it_shows_reasons_and_expected_starts_and_hides_others(
+        self, lab: Lab, all_see_queue: bool, holder: str
+    ) -> None:
+        LabSettings.objects.create(pk=1, queue_for_members=all_see_queue)
         job = world.make_job(lab.project, name="wren", queue_position=1, waiting_reason="It needs 4 GPUs; 1 is free.")
         now = timezone.now()
         Forecast.objects.create(
@@ -172,8 +185,8 @@ class TestQueue:
         page = home(lab.bob)
         assert "wren" in page and "It needs 4 GPUs." in page and "Starts in 20 to 41 min" in page
         page = home(lab.charlie)
-        assert "A job of another project" in page and "Starts in 20 to 41 min" in page
-        assert "wren" not in page and "It needs 4" not in page and "alice" not in page
+        assert f"A job of {holder}" in page and "Starts in 20 to 41 min" in page
+        assert "wren" not in page and "It needs 4" not in page and ("alice" in page) is all_see_queue
 
     def test_it_is_in_the_order_of_the_queue_and_counts_the_others(self, lab: Lab) -> None:
         for number in range(12):

@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from portal.accounts.models import User
+from portal.accounts.models import LabSettings, User
 from portal.cluster.models import Node
 from portal.hues import mark_of_person
 from portal.jobs import lifecycle
@@ -85,7 +85,7 @@ class TestBoard:
 
     def test_marks_and_counts(self, alice: User, node: Node) -> None:
         self.place(alice, node, 0, 2)
-        found = board_for(Viewer(alice), timezone.now())
+        found = board_for(Viewer.of(alice), timezone.now())
         assert (found.busy, found.total, found.machines_up, found.noun) == (2, 3, 1, "CPU slot")
         [(mark, count)] = found.present_marks("person")
         assert (mark.name, mark.code, count) == ("alice", "AZ", 2)
@@ -111,7 +111,7 @@ class TestBoard:
             begin = now - timedelta(hours=hours_ago)
             times = {"allocated_at": begin, "released_at": begin + timedelta(hours=1)}
             Allocation.objects.create(gpu=node.gpus.get(index=index), attempt=part.attempt, container=part, **times)
-        [machine] = board_for(Viewer(alice), now).machines
+        [machine] = board_for(Viewer.of(alice), now).machines
         assert [each.gpu for each in machine.holdings] == [node.gpus.get(index=index).pk for index in (1, 2)]
         assert machine.busy == 1
 
@@ -122,10 +122,14 @@ class TestBoard:
         present = self.place(alice, node, 0)
         past = self.place(alice, node, 1)
         world.exit(past.attempts.get().containers.get())
-        found = board_for(Viewer(alice), timezone.now())
+        found = board_for(Viewer.of(alice), timezone.now())
         assert found.is_cut and [each.holding.job for each in found.squares if each.holding] == [present.pk]
 
-    def test_the_api_shows_what_the_page_does(self, alice: User, node: Node) -> None:
+    @pytest.mark.parametrize(("all_see_queue", "holder"), [(True, "alice"), (False, None)])
+    def test_the_api_shows_what_the_page_does(
+        self, alice: User, node: Node, all_see_queue: bool, holder: str | None
+    ) -> None:
+        LabSettings.objects.create(pk=1, queue_for_members=all_see_queue)
         job = self.place(alice, node, 0)
         node.gpus.filter(index=0).update(utilisation_percent=96)
         charlie = world.make_user("charlie")
@@ -142,7 +146,7 @@ class TestBoard:
         assert (first["condition"], first["utilisation_percent"], first["name"]) == ("busy", 96, "CPU slot 0")
         assert shown["gpus"][1]["held_since"] is None and shown["gpus"][1]["condition"] == "idle"
         hidden = answers[1]["nodes"][0]["gpus"][0]
-        assert (hidden["job"], hidden["user"], hidden["project"]) == (None, None, None)
+        assert (hidden["job"], hidden["user"], hidden["project"]) == (None, holder, None)
         assert hidden["condition"] == "busy" and hidden["held_since"] is not None
 
     def test_unknown_parameters_are_refused(self, alice: User) -> None:

@@ -12,6 +12,7 @@ from django.utils import timezone
 from portal.accounts.models import LabSettings, User
 from portal.cluster import services as cluster
 from portal.cluster.models import Gpu, Node
+from portal.hues import hue_of
 from portal.jobs import lifecycle
 from portal.jobs.models import Allocation, Job
 from portal.jobs.resize_timeline.models import RankGroup
@@ -219,14 +220,17 @@ class TestOverTime:
 
 
 class TestTimeline:
-    def test_bars_lead_to_jobs_one_may_see(self, people: dict[str, User], node: Node) -> None:
+    @pytest.mark.parametrize("all_see_queue", [True, False])
+    def test_bars_lead_to_jobs_one_may_see(self, people: dict[str, User], node: Node, all_see_queue: bool) -> None:
+        LabSettings.objects.create(pk=1, queue_for_members=all_see_queue)
         job = running(people["alice"], [node.gpus.get(index=0)])
         page = seen(people["alice"], "/gpus/timeline/?window=hour")
         assert f'<a href="/jobs/{job.pk}/" aria-label="alpha CPU slot 0: digits run #{job.pk} of alice' in page
-        assert "span tone-" in page and " mine" in page
+        assert f"span hue-{hue_of(people['alice'].pk)}" in page and " mine" in page
         stranger = seen(people["charlie"], "/gpus/timeline/?window=hour")
-        assert "alpha CPU slot 0: another project" in stranger and f"/jobs/{job.pk}/" not in stranger
-        assert "digits run" not in stranger and "alice" not in stranger
+        holder = "a job of alice" if all_see_queue else "another project"
+        assert f"alpha CPU slot 0: {holder}, since" in stranger and f"/jobs/{job.pk}/" not in stranger
+        assert "digits run" not in stranger and ("alice" in stranger) is all_see_queue
 
     def test_only_what_overlaps_the_window_is_there(self, people: dict[str, User], node: Node) -> None:
         gpus = list(node.gpus.all())
