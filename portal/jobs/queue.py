@@ -16,7 +16,7 @@ from portal.jobs.models import Job, JobState
 from portal.jobs.occupancy import visible_job_ids
 
 MAX_ROWS = 500
-"""More rows are counted, not listed."""
+"""The API counts more rows and does not list them."""
 PUBLIC_TEXTS = {"code", "node", "title"}
 """The parameters of reasons that name nodes and environments."""
 LIMIT_REASONS, LIMIT_TEXTS = {"limit_reached", "above_limit"}, {"name"}
@@ -90,13 +90,18 @@ def lab_queue(reader: User, limit: int = MAX_ROWS) -> list[QueueRow]:
 
     Two queries. The caller has asked ``may_see_queue``.
     """
+    return rows_as_seen_by(reader, list(jobs_in_queue()[:limit]))
+
+
+def jobs_in_queue() -> QuerySet[Job]:
+    """Return the jobs that run or wait in the order of the queue, with the columns of lists."""
     unfinished = Job.objects.filter(state__in=(JobState.RUNNING, JobState.QUEUED))
-    return _as_seen_by(reader, list(with_list_columns(in_queue_order(unfinished))[:limit]))
+    return with_list_columns(in_queue_order(unfinished))
 
 
 def next_in_queue(reader: User, limit: int) -> list[QueueRow]:
     """Return the first jobs that wait for GPUs, in two queries."""
-    return _as_seen_by(reader, list(with_list_columns(in_queue_order(waiting_jobs()))[:limit]))
+    return rows_as_seen_by(reader, list(with_list_columns(in_queue_order(waiting_jobs()))[:limit]))
 
 
 def waiting_jobs() -> QuerySet[Job]:
@@ -106,12 +111,13 @@ def waiting_jobs() -> QuerySet[Job]:
 
 def whole_queue(reader: User) -> LabQueue:
     """Return the queue with the number of jobs, in four queries."""
+    return LabQueue(tuple(lab_queue(reader)), *count_in_queue())
+
+
+def count_in_queue() -> tuple[int, int]:
+    """Return how many jobs run and how many wait, in two queries."""
     states = Job.objects.order_by()
-    return LabQueue(
-        tuple(lab_queue(reader)),
-        states.filter(state=JobState.RUNNING).count(),
-        states.filter(state=JobState.QUEUED).count(),
-    )
+    return states.filter(state=JobState.RUNNING).count(), states.filter(state=JobState.QUEUED).count()
 
 
 def in_queue_order(jobs: QuerySet[Job]) -> QuerySet[Job]:
@@ -129,6 +135,7 @@ def in_queue_order(jobs: QuerySet[Job]) -> QuerySet[Job]:
     )
 
 
-def _as_seen_by(reader: User, jobs: Sequence[Job]) -> list[QueueRow]:
+def rows_as_seen_by(reader: User, jobs: Sequence[Job]) -> list[QueueRow]:
+    """Return jobs as a reader may see them. One query."""
     known = visible_job_ids(reader, [job.pk for job in jobs])
     return [QueueRow(job, job.pk in known, job.submitted_by_id == reader.pk) for job in jobs]

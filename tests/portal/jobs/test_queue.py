@@ -1,5 +1,6 @@
 """The queue of the lab: who waits and who holds GPUs, with titles only where the reader may see the project."""
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -108,12 +109,38 @@ def test_what_has_ended_or_is_held_is_not_in_it(lab: Lab) -> None:
     assert [row.job.pk for row in lab_queue(lab.admin)] == [lab.running.pk]
 
 
-def test_a_long_queue_names_what_it_leaves_out(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_queue_has_pages_in_the_order_of_the_queue(lab: Lab) -> None:
+    for number in range(60):
+        world.make_job(lab.project, name=f"wren-{number:02}", queue_position=number + 1)
+    client = client_of(lab.alice)
+    names = [re.findall(r"wren-\d\d", client.get(f"/jobs/queue?page={number}").content.decode()) for number in (1, 2)]
+    assert names[0] + names[1] == [f"wren-{number:02}" for number in range(60)]
+    assert len(names[0]) == 49 and "1–50 of 62 jobs" in client.get("/jobs/queue").content.decode()
+
+
+def test_the_api_counts_what_it_leaves_out(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue.lab_queue, "__defaults__", (5,))
     for _ in range(10):
         world.make_job(lab.project)
-    page = client_of(lab.alice).get("/jobs/queue").content.decode()
-    assert "The first 5 are shown; 7 more run or wait." in page
+    answer = Script(lab.alice).get("/api/v1/queue/").json()
+    assert (len(answer["rows"]), answer["left_out"], answer["waiting"]) == (5, 7, 11)
+
+
+@pytest.mark.parametrize(
+    ("show", "titles"),
+    [("running", ["resnet"]), ("waiting", ["wren", "private project"]), ("mine", ["resnet", "wren"])],
+)
+def test_a_part_of_the_queue_can_be_shown(lab: Lab, show: str, titles: list[str]) -> None:
+    world.make_job(lab.project, name="wren", queue_position=1)
+    page = client_of(lab.alice).get(f"/jobs/queue?show={show}").content.decode()
+    assert [title for title in ("resnet", "wren", "private project") if title in page.split("<tbody>")[1]] == titles
+    assert "1 running, 2 waiting" in page and f'?show={show}"' in page
+
+
+def test_an_empty_part_is_named_and_an_unknown_one_is_not_found(lab: Lab) -> None:
+    client = client_of(world.make_user("new"))
+    assert "None of your jobs runs or waits." in client.get("/jobs/queue?show=mine").content.decode()
+    assert client.get("/jobs/queue?show=everything").status_code == 404
 
 
 def test_more_jobs_cost_no_more_queries(lab: Lab) -> None:
