@@ -168,6 +168,15 @@ def duration(seconds: float | None) -> str:
     return _two_units(minutes, "min", whole % 60, "s") if minutes else f"{whole} s"
 
 
+@register.filter
+def roughly(seconds: float) -> str:
+    """Return an estimated duration with no more digits than it deserves: ``2 h 10 min``, ``13 min``, ``40 s``."""
+    for limit, step in ((60, 5), (3_600, 60), (36_000, 600), (86_400, 3_600)):
+        if seconds < limit:
+            return duration(max(step, step * round(seconds / step)))
+    return duration(seconds)
+
+
 def _two_units(large: int, large_unit: str, small: int, small_unit: str) -> str:
     return f"{large} {large_unit}" + (f" {small} {small_unit}" if small else "")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from portal.sentences.causes import explain_cause
 from portal.sentences.registry import nested_sentence, sentence
-from portal.sentences.words import devices
+from portal.sentences.words import devices, policy_words
 from portal.ui import duration
 
 MAX_NAMED_RANKS = 4
@@ -69,7 +69,7 @@ def job_requeued(job: int, change: Any) -> str:
 def attempt_placed(attempt: int, policy: str, nodes: Sequence[Mapping[str, Any]]) -> str:
     shares = (f"{each['node']} ({devices(each['gpus'], each['cpu_slots'])})" for each in nodes)
     where = f" on {' and '.join(shares)}" if nodes else ""
-    return f"Attempt {attempt} was placed{where} by {policy}."
+    return f"Attempt {attempt} was placed{where} by {policy_words(policy)}."
 
 
 @sentence

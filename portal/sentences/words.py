@@ -6,12 +6,28 @@ from scheduling.words import duration as duration
 from scheduling.words import gpus as gpus
 from scheduling.words import jobs_are as jobs_are
 
+POLICY_WORDS = {
+    "fifo": "FIFO",
+    "srjf": "SRJF",
+    "afs": "AFS",
+    "ffdl": "FfDL",
+    "pdors": "PD-ORS",
+    "ones": "ONES",
+    "tiresias": "Tiresias",
+    "themis": "Themis",
+}
+VERSION = re.compile(r" v\d+$")
 GPUS = re.compile(r"\bGPU(s?)\b(?!-)")
 
 
 def devices(count: int, cpu_slots: bool) -> str:
     """Return a count of GPUs, or of CPU slots."""
     return f"{count} CPU slot{'s' * (count != 1)}" if cpu_slots else gpus(count)
+
+
+def policy_words(name: str) -> str:
+    """Return the recorded name of a policy, ``elastic_fifo v3``, as people write it: ``elastic FIFO``."""
+    return " ".join(POLICY_WORDS.get(word, word) for word in VERSION.sub("", name).split("_"))
 
 
 def is_or_are(count: int) -> str:

@@ -147,6 +147,7 @@ class DemoRuntime(FakeRuntime):
             **super().facts(),
             "cpus": 64,
             "memory_mib": 524_288,
+            "shared": "demo",
             "ring_address": f"10.77.0.{int(number) % 250 + 1}",
         }
 

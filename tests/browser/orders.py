@@ -144,9 +144,12 @@ def demo_lab() -> dict[str, int]:
     now = timezone.now()
     written = month.fill(now, LabSize(4, 4), "http://127.0.0.1:1")
     User.objects.create_user("alice", "alice@demo.invalid", PASSWORD, is_staff=True)
+    User.objects.update(password=User.objects.get(username="alice").password)
     Node.objects.update(last_seen_at=now, ready=True)
     resized = max(written.attempt_records, key=lambda record: len(record.simulated.resizes))
-    return {"node": Node.objects.order_by("pk")[0].pk, "resized": resized.job.pk}
+    with_curves = Job.objects.filter(submitted_by__username="ada", state="RUNNING", attempts__points__isnull=False)
+    running = with_curves.order_by("-started_at").distinct()[0]
+    return {"node": Node.objects.order_by("pk")[0].pk, "resized": resized.job.pk, "curves": running.pk}
 
 
 def simulate() -> int:

@@ -11,11 +11,10 @@ from pathlib import Path
 from playwright.sync_api import Browser, sync_playwright
 
 from tests.browser.chromium import FLAGS, PROGRAM
-from tests.browser.portal import PASSWORD, ROOT, new_portal
+from tests.browser.portal import PASSWORD, ROOT, Portal, new_portal
 
 FOLDER = ROOT / "docs" / "screenshots"
 PAGES = {
-    "dashboard": "/",
     "project": "/projects/1/",
     "submit": "/jobs/new?code=1",
     "job-running": "/jobs/{running}/",
@@ -29,10 +28,11 @@ PAGES = {
     "reservations": "/reservations/",
     "policy": "/admin/policy/?policy=tiresias",
     "policy-preview": "/admin/policy/preview/?policy=fifo",
-    "jobs": "/jobs/",
     "projects": "/projects/",
     "new-project": "/projects/new",
     "gallery": "/gallery/",
+    "search": "/search/?q=digits",
+    "glossary": "/glossary/",
     "profile": "/accounts/profile/",
     "tokens": "/accounts/tokens/",
     "admin": "/admin/",
@@ -43,6 +43,9 @@ PAGES = {
     "limits": "/admin/limits/",
     "audit": "/admin/audit/",
     "simulations": "/admin/simulations/",
+    "lab-settings": "/admin/lab/",
+    "walls": "/admin/walls/",
+    "components": "/admin/components/",
 }
 WAITING_PAGES = {"job-waiting": "/jobs/{waits}/"}
 MONTH_PAGES = {
@@ -57,7 +60,10 @@ DEMO_PAGES = {
     "timeline": "/gpus/timeline/?window=day",
     "gpu-node": "/gpus/nodes/{node}/?window=day",
 }
-"""Of a demo lab with its month of history."""
+"""Of a demo lab with its month of history, for an admin."""
+RESEARCHER = "ada"
+RESEARCHER_PAGES = {"home": "/", "jobs": "/jobs/", "queue": "/jobs/queue", "curves": "/jobs/{curves}/"}
+"""Of the same lab, for the person who uses it most."""
 LOOKS = {"light": (1280, "light"), "dark": (1280, "dark"), "phone": (400, "light")}
 
 
@@ -68,30 +74,38 @@ def main() -> None:
         take(browser, "seeded", PAGES)
         take(browser, "month_simulated", MONTH_PAGES)
         take(browser, "waiting", WAITING_PAGES)
-        take(browser, "demo_lab", DEMO_PAGES)
+        take(browser, "demo_lab", DEMO_PAGES, RESEARCHER_PAGES)
         browser.close()
 
 
-def take(browser: Browser, order: str, pages: dict[str, str]) -> None:
+def take(browser: Browser, order: str, pages: dict[str, str], researcher_pages: dict[str, str] | None = None) -> None:
+    """Take pictures of a lab that an order of ``tests.browser.orders`` has made, as its admin and as a researcher."""
     with tempfile.TemporaryDirectory() as home:
         portal = new_portal(Path(home))
         try:
             made = portal.ask(order)
             portal.start()
-            for look, (width, scheme) in LOOKS.items():
-                page = browser.new_page(viewport={"width": width, "height": 860}, color_scheme=scheme)  # type: ignore[arg-type]
-                page.goto(f"{portal.url}/accounts/sign-in/")
-                page.screenshot(path=FOLDER / f"sign-in-{look}.png")
-                page.fill("[name=username]", "alice")
-                page.fill("[name=password]", PASSWORD)
-                page.keyboard.press("Enter")
-                page.wait_for_url(f"{portal.url}/")
-                for name, path in pages.items():
-                    page.goto(portal.url + path.format(**made))
-                    page.wait_for_timeout(800)
-                    page.screenshot(path=FOLDER / f"{name}-{look}.png")
+            for username, shown in (("alice", pages), (RESEARCHER, researcher_pages or {})):
+                if shown:
+                    take_as(browser, portal, username, {name: path.format(**made) for name, path in shown.items()})
         finally:
             portal.stop()
+
+
+def take_as(browser: Browser, portal: Portal, username: str, pages: dict[str, str]) -> None:
+    for look, (width, scheme) in LOOKS.items():
+        page = browser.new_page(viewport={"width": width, "height": 860}, color_scheme=scheme)  # type: ignore[arg-type]
+        page.goto(f"{portal.url}/accounts/sign-in/")
+        page.screenshot(path=FOLDER / f"sign-in-{look}.png")
+        page.fill("[name=username]", username)
+        page.fill("[name=password]", PASSWORD)
+        page.keyboard.press("Enter")
+        page.wait_for_url(f"{portal.url}/")
+        for name, path in pages.items():
+            page.goto(portal.url + path)
+            page.wait_for_timeout(800)
+            page.screenshot(path=FOLDER / f"{name}-{look}.png")
+        page.close()
 
 
 if __name__ == "__main__":

@@ -92,11 +92,11 @@ FIVE_RANKS = [[f"rank {number}", "gpu-2"] for number in range(5)]
         (events.Cancelled("alice"), "cancel_asked", "Cancelled by alice."),
         (events.Held("alice"), "held", "Put on hold by alice."),
         (events.Released("alice"), "released", "Released by alice."),
-        (events.Placed(1, "fifo v1", []), "placed", "Attempt 1 was placed by fifo v1."),
+        (events.Placed(1, "fifo v1", []), "placed", "Attempt 1 was placed by FIFO."),
         (
             events.Placed(1, "fifo v1", ON_TWO_NODES),
             "placed",
-            "Attempt 1 was placed on a (2 GPUs) and b (1 CPU slot) by fifo v1.",
+            "Attempt 1 was placed on a (2 GPUs) and b (1 CPU slot) by FIFO.",
         ),
         (events.Started(2), "started", "Attempt 2 started."),
         (

@@ -7,6 +7,7 @@ from django.forms import BoundField
 
 from portal.jobs.models import Job
 from portal.jobs.spec import WORD_LISTS
+from portal.sentences.words import policy_words
 
 register = template.Library()
 
@@ -27,6 +28,9 @@ FIELD_TERMS = {
 def job_term(bound: BoundField) -> str:
     """Return the key of the term that the label of a field needs, or nothing."""
     return FIELD_TERMS.get(bound.name, "")
+
+
+register.filter("policy_words", policy_words)
 
 
 @register.inclusion_tag("jobs/_labels.html")

@@ -40,8 +40,8 @@ PEOPLE = {
 """The people, with their groups; the first is an admin."""
 EXAMPLES = {"horovod": "horovod-elastic", "torchrun": "torchrun-ddp", "command": "pytorch-digits"}
 """The gallery's example that serves as a project's code, by the launcher of its jobs."""
-NODE_FACTS = {"cpus": 64, "memory_mib": 524_288, "engine": "pretended", "ring_address": "10.77.0.1"}
-"""The facts of a node until its agent reports them."""
+NODE_FACTS = {"cpus": 64, "memory_mib": 524_288, "engine": "pretended", "ring_address": "10.77.0.1", "shared": "demo"}
+"""The facts of a node until its agent reports them: all keep their checkpoints in one folder."""
 
 
 @dataclass(frozen=True, slots=True)

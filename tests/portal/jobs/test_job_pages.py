@@ -122,7 +122,7 @@ class TestProgress:
         assert found and (found.percent, found.by_limit, found.exceeds_limit) == (25, False, False)
         assert found.seconds_left == pytest.approx(150)
         page = compact(client_of(owner).get(f"/jobs/{job.pk}/log/").content.decode())
-        assert "25 % done, about 2 min 30 s left" in page
+        assert "25 % done, about 2 min left" in page
 
     def test_work_that_takes_longer_than_the_time_limit_is_pointed_out(
         self, owner: User, project: Project, node: Node

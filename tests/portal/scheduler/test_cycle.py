@@ -27,6 +27,7 @@ from portal.scheduler.models import Cycle, Leader, SchedulerConfig
 from portal.scheduler.policy_thread import policy_thread
 from portal.scheduler.services import switch_policy
 from portal.sentences import sentence_of
+from portal.sentences.words import policy_words
 from runners.spec import RunSpec
 from scheduling import registry
 from scheduling.failures import MoreGpusThanFree, PlanRefused, PolicyFailed
@@ -64,7 +65,7 @@ def test_a_start_makes_attempt_containers_allocations_and_a_line_of_history() ->
     assert attempt.allocations.count() == 2
     job.refresh_from_db()
     assert (job.state, job.why_waiting, job.queue_position) == ("RUNNING", "", None)
-    text = f"Attempt 1 was placed on a (2 CPU slots) by {attempt.policy}."
+    text = f"Attempt 1 was placed on a (2 CPU slots) by {policy_words(attempt.policy)}."
     assert JobEvent.objects.get(kind="placed").sentence == text
     assert {part.node for part in Container.objects.all()} == {node}
 

@@ -83,7 +83,7 @@ def test_a_job_that_had_much_makes_room_and_goes_on_later(node: Node) -> None:
         "Attempt 1 ended: preempted. Stopped to make room for others.",
         "The job is queued again, to restart from its checkpoint.",
     ]
-    assert history[stop + 3].startswith("Attempt 2 was placed on a (2 CPU slots) by tiresias")
+    assert history[stop + 3].startswith("Attempt 2 was placed on a (2 CPU slots) by Tiresias")
 
 
 def test_every_attempt_of_a_job_has_the_same_checkpoints(node: Node) -> None:
