@@ -192,7 +192,7 @@ class Submission:
     restarts_without_progress: int | None = job_field(
         None,
         kind=Kind.INTEGER,
-        help="For elastic Horovod jobs: the job fails after so many restarts in a row without a commit. "
+        help="For elastic Horovod jobs: the job fails after this many restarts in a row without a commit of its state. "
         f"Empty: the lab's setting, {settings.RESTARTS_WITHOUT_PROGRESS}.",
         api_help="For elastic Horovod jobs: restarts in a row without a commit after which the job fails. "
         "Null: the lab's setting.",

@@ -13,6 +13,7 @@ django.setup()
 
 from django.contrib.auth.models import Group  # noqa: E402
 from django.db import transaction  # noqa: E402
+from django.db.models import Max, Q  # noqa: E402
 from django.utils import timezone  # noqa: E402
 
 from portal.accounts.audit import audit  # noqa: E402
@@ -20,7 +21,7 @@ from portal.accounts.models import User  # noqa: E402
 from portal.cluster import quarantine  # noqa: E402
 from portal.cluster.models import Node, Reservation  # noqa: E402
 from portal.cluster.quarantine import Fault  # noqa: E402
-from portal.jobs import lifecycle, logs  # noqa: E402
+from portal.jobs import lifecycle, logs, metrics  # noqa: E402
 from portal.jobs.models import Allocation, Attempt, Container, Job  # noqa: E402
 from portal.jobs.resize_timeline.models import RankGroup  # noqa: E402
 from portal.monitoring import sampling  # noqa: E402
@@ -147,9 +148,10 @@ def demo_lab() -> dict[str, int]:
     User.objects.update(password=User.objects.get(username="alice").password)
     Node.objects.update(last_seen_at=now, ready=True)
     resized = max(written.attempt_records, key=lambda record: len(record.simulated.resizes))
-    with_curves = Job.objects.filter(submitted_by__username="ada", state="RUNNING", attempts__points__isnull=False)
-    running = with_curves.order_by("-started_at").distinct()[0]
-    return {"node": Node.objects.order_by("pk")[0].pk, "resized": resized.job.pk, "curves": running.pk}
+    loss = Max("attempts__points__value", filter=Q(attempts__points__name=metrics.LOSS))
+    running = Job.objects.filter(submitted_by__username="ada", state="RUNNING").annotate(loss=loss)
+    well = running.exclude(loss=None).order_by("loss")[0]
+    return {"node": Node.objects.order_by("pk")[0].pk, "resized": resized.job.pk, "curves": well.pk}
 
 
 def simulate() -> int:

@@ -78,6 +78,7 @@ def looker(request: pytest.FixtureRequest, browser: Browser, portal: Portal) -> 
     page.context.close()
 
 
+CLOSED = "[popover]:not(:popover-open), [hidden], dialog:not([open])"
 CORE = ("home", "new job", "done", "failed", "running", "waiting", "admin nodes", "GPUs of a node", "policy", "usage")
 
 
@@ -94,6 +95,7 @@ def test_a_page_is_without_barriers(looker: tuple[str, Page, list[str]], portal:
     page.wait_for_timeout(300)
     assert barriers(page) == []
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it scrolls sideways"
+    assert page.locator(CLOSED).filter(visible=True).count() == 0, "it shows what is closed"
     assert complaints == []
 
 
