@@ -77,6 +77,12 @@ def test_no_page_is_wider_than_the_phone(phone: Page, portal: Portal, named: dic
     assert phone.evaluate("document.documentElement.scrollWidth") <= WIDTH, phone.evaluate(WIDER)
 
 
+def test_the_title_of_a_job_has_the_width_and_its_actions_a_row_below(phone: Page, portal: Portal) -> None:
+    phone.goto(f"{portal.url}/jobs/{portal.made['done']}/")
+    expect(phone.get_by_role("button", name="Run again")).to_be_visible()
+    assert phone.locator("main h1").evaluate("(title) => title.getBoundingClientRect().width") > WIDTH / 2
+
+
 @pytest.mark.parametrize("path", ["/reservations/", "/admin/audit/", "/jobs/"])
 def test_rows_keep_labels_whole_and_times_inside(phone: Page, portal: Portal, named: dict[str, int], path: str) -> None:
     phone.goto(portal.url + path)

@@ -422,7 +422,7 @@ class TestSubmit:
         assert (job.restarts_without_progress, job.silent_rank_minutes) == (None, None)
         page = compact(client.get(f"/jobs/{job.pk}/details/").content.decode())
         assert "<dd>after 1 h 30 min without output</dd>" in page
-        assert ("<dd>fails after 4 in a row without a commit</dd>" in page) == job.elastic
+        assert ("<dd>fails after 4 in a row without progress</dd>" in page) == job.elastic
         own = lab.job(elastic=True, restarts_without_progress=1, silent_rank_minutes=0)
         page = compact(client.get(f"/jobs/{own.pk}/details/").content.decode())
         assert "<dt>Notice of silence</dt><dd>off</dd>" in page and "<dd>fails after 1 in a row" in page
