@@ -80,7 +80,7 @@ def test_no_page_is_wider_than_the_phone(phone: Page, portal: Portal, named: dic
 def test_the_title_of_a_job_has_the_width_and_its_actions_a_row_below(phone: Page, portal: Portal) -> None:
     phone.goto(f"{portal.url}/jobs/{portal.made['done']}/")
     expect(phone.get_by_role("button", name="Run again")).to_be_visible()
-    assert phone.locator("main h1").evaluate("(title) => title.getBoundingClientRect().width") > WIDTH / 2
+    phone.wait_for_function("document.querySelector('main h1').getBoundingClientRect().width > innerWidth / 2")
 
 
 @pytest.mark.parametrize("path", ["/reservations/", "/admin/audit/", "/jobs/"])
