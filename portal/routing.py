@@ -4,8 +4,8 @@ from channels.exceptions import StopConsumer
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.urls import re_path
 
-from portal.home.consumers import PageConsumer
 from portal.jobs.routing import websocket_urlpatterns as of_jobs
+from portal.live.consumers import PageConsumer
 
 
 class RefusingConsumer(AsyncWebsocketConsumer):

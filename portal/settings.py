@@ -160,6 +160,7 @@ INSTALLED_APPS = [
     "portal.forecast",
     "portal.whatif",
     "portal.home",
+    "portal.live",
     "portal.ops",
 ]
 

@@ -74,6 +74,17 @@ def _asset(path: str) -> SafeString:
 
 
 @register.simple_tag
+def live(*topics: str, number: int | None = None, load: bool = False) -> SafeString:
+    """Let a part with ``id`` and ``hx-get`` fetch itself when the page's connection hints at a topic, of a row's number.
+
+    ``{% live "lab" %}`` or ``{% live "job" number=job.pk %}``; with ``load`` also when the page is loaded.
+    """
+    names = [topic if number is None else f"{topic}-{number}" for topic in topics]
+    triggers = ["load"] * load + [f"live-{name} from:document" for name in names]
+    return format_html('data-live="{}" hx-trigger="{}"', " ".join(names), ", ".join(triggers))
+
+
+@register.simple_tag
 def icon(name: str, css: str = "") -> SafeString:
     """Draw a decorative icon, hidden from screen readers: the word beside it has the meaning."""
     return format_html(

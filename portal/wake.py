@@ -38,6 +38,11 @@ def wake_job_viewers(job_id: int) -> None:
     transaction.on_commit(lambda: notify(job_channel(job_id)), robust=True)
 
 
+def wake_log_viewers(job_id: int) -> None:
+    """Make open logs of a job show what was stored; without this they do so within seconds."""
+    transaction.on_commit(lambda: notify(log_channel(job_id)), robust=True)
+
+
 def wake_lab_viewers(user_id: int) -> None:
     """Make open pages that show the lab or this user's jobs refresh; without this they do so within half a minute."""
     transaction.on_commit(lambda: notify(LAB), robust=True)
@@ -46,6 +51,10 @@ def wake_lab_viewers(user_id: int) -> None:
 
 def job_channel(job_id: int) -> str:
     return f"job-{job_id}"
+
+
+def log_channel(job_id: int) -> str:
+    return f"log-{job_id}"
 
 
 def user_channel(user_id: int) -> str:
@@ -146,19 +155,21 @@ class NotificationHub:
         return hub
 
     @contextmanager
-    def subscribe(self, channel: str) -> Iterator[asyncio.Event]:
-        """Yield an event that is set by each notification of the channel from now on."""
+    def subscribe(self, *channels: str) -> Iterator[asyncio.Event]:
+        """Yield an event that is set by each notification of one of the channels from now on."""
         event = asyncio.Event()
-        if channel not in self._waiting:
-            self._waiting[channel] = set()
-            self._seen_at[channel] = 0 if settings.REDIS_URL else _notified_at(channel)
-        self._waiting[channel].add(event)
+        for channel in channels:
+            if channel not in self._waiting:
+                self._waiting[channel] = set()
+                self._seen_at[channel] = 0 if settings.REDIS_URL else _notified_at(channel)
+            self._waiting[channel].add(event)
         try:
             yield event
         finally:
-            self._waiting[channel].discard(event)
-            if not self._waiting[channel]:
-                del self._waiting[channel], self._seen_at[channel]
+            for channel in channels:
+                self._waiting[channel].discard(event)
+                if not self._waiting[channel]:
+                    del self._waiting[channel], self._seen_at[channel]
 
     def _set_events(self, channels: Iterable[str]) -> None:
         for channel in channels:

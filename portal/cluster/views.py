@@ -20,6 +20,7 @@ from portal.cluster.forms import ReservationForm
 from portal.cluster.models import LIVE_NODE, Gpu, Node, Reservation
 from portal.cluster.node_state import state_of
 from portal.cluster.slots import lab_noun, node_nouns
+from portal.editions import only_if_changed
 from portal.refused import Refused
 
 Act = Callable[[User, Node], object]
@@ -120,7 +121,7 @@ def _show_join_command(
 @require_safe
 @never_cache
 def added_node(request: HttpRequest, pk: int) -> HttpResponse:
-    """Show whether the machine has joined and what it found. The page with the join command asks every two seconds."""
+    """Show whether the machine has joined and what it found. The page with the join command fetches it."""
     found = services.join_token_with_node(pk)
     if found is None:
         raise Http404
@@ -133,7 +134,7 @@ def added_node(request: HttpRequest, pk: int) -> HttpResponse:
             "unfit": services.blocking_problems(node),
             "state": state_of(node),
         }
-    return render(request, "cluster/_added.html", about)
+    return only_if_changed(request, render(request, "cluster/_added.html", about))
 
 
 # --- actions --------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from django.views.decorators.vary import vary_on_headers
 
 from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
-from portal.editions import render_if_changed
+from portal.editions import sent_if_changed
 from portal.forecast import advice
 from portal.jobs.models import Job
 from portal.projects.services import may_submit, role_of
@@ -22,8 +22,9 @@ def visible(user: User) -> QuerySet[Job]:
 
 @require_safe
 @vary_on_headers("HX-Request")
+@sent_if_changed
 def what_helps(request: HttpRequest, pk: int) -> HttpResponse:
-    """Show the page; for htmx the part that the job's page shows, or nothing when it has not changed (``edition``)."""
+    """Show the page; for htmx the part that the job's page shows."""
     user = signed_in(request)
     job = get_object_or_404(visible(user), pk=pk)
     about = {
@@ -31,11 +32,9 @@ def what_helps(request: HttpRequest, pk: int) -> HttpResponse:
         "counsel": advice.advice_for(job, user),
         "may_change": advice.may_change(user, job),
         "may_submit": may_submit(role_of(user, job.project)),
-        "edition": "",
     }
-    if "HX-Request" not in request.headers:
-        return render(request, "forecast/help.html", about)
-    return render_if_changed(request, "forecast/_help.html", about)
+    template = "forecast/_help.html" if "HX-Request" in request.headers else "forecast/help.html"
+    return render(request, template, about)
 
 
 @require_POST

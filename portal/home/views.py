@@ -15,7 +15,7 @@ from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
 from portal.cluster.models import NodeEnvironment
 from portal.context import BANNER_DISMISSED
-from portal.editions import render_if_changed
+from portal.editions import sent_if_changed
 from portal.errors import page_before
 from portal.home.attention import attention_of, mark_seen
 from portal.home.queue import queue_for
@@ -40,7 +40,6 @@ def home(request: HttpRequest) -> HttpResponse:
         "runs": runs,
         "attention": attention_of(user, live, now),
         "steps": None if any(run.job.state == JobState.SUCCEEDED for run in runs.recent) else _first_steps(user),
-        "edition": "",
         "now": now,
     }
     response = render(request, "home/home.html", about)
@@ -103,12 +102,13 @@ PARTS: dict[str, Callable[[HttpRequest, User, datetime], dict[str, Any]]] = {
 
 
 @require_safe
+@sent_if_changed
 def part(request: HttpRequest, name: str) -> HttpResponse:
-    """Show one part of the page; nothing if it is still that of ``edition``."""
+    """Show one part of the page."""
     if name not in PARTS:
         raise Http404
     user, now = signed_in(request), timezone.now()
-    return render_if_changed(request, f"home/_{name}.html", {**PARTS[name](request, user, now), "now": now})
+    return render(request, f"home/_{name}.html", {**PARTS[name](request, user, now), "now": now})
 
 
 def colours_of(request: HttpRequest) -> ColourBy:

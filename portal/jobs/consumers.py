@@ -7,12 +7,13 @@ notification of ``portal.wake`` may be lost; a timer checks for new output anywa
 To the viewer, as text: ``{"type": "streams", "streams": [{"id", "label", "attempt", "size"}]}``, answered by
 ``{"type": "read", "cursors": {"<id>": offset}}`` (in several messages when "more" is true); ``{"type": "job", "state",
 "changed"}`` when something about the job changed; ``{"type": "idle", "finished"}`` when the viewer has everything for
-now; ``{"type": "end"}`` when there will be no more. As bytes: pieces, see ``feed.Piece``. From the viewer also ``{"type": "ack", "bytes": received so far}``.
+now, and at least every ``HEARTBEAT_SECONDS``; ``{"type": "end"}`` when there will be no more. As bytes: pieces, see ``feed.Piece``. From the viewer also ``{"type": "ack", "bytes": received so far}``.
 """
 
 import asyncio
 import json
 import logging
+import math
 import time
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -37,7 +38,7 @@ from portal.sockets import (
     CountedConsumer,
     user_of_session,
 )
-from portal.wake import NotificationHub, job_channel
+from portal.wake import NotificationHub, job_channel, log_channel
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +46,8 @@ WINDOW_BYTES = 256 * 1024
 ACK_SECONDS = 30
 ACCESS_CHECK_SECONDS = 30
 POLL_SECONDS = 2
+HEARTBEAT_SECONDS = 15
+"""A message at least so often shows the viewer that it is still connected."""
 COALESCE_SECONDS = 0.03
 """Notifications within this time are handled together."""
 MAX_SOCKETS = 20
@@ -60,7 +63,8 @@ class _CloseSocketError(Exception):
 
 
 class LogConsumer(CountedConsumer):
-    reported_idle = False
+    reported_at = -math.inf
+    """When the viewer was last sent that it has everything."""
     closing = False
     """The socket is being closed; messages that still arrive are ignored."""
 
@@ -71,7 +75,8 @@ class LogConsumer(CountedConsumer):
         self.checked_at = time.monotonic()
         self.sent = self.acked = 0
         self.allowance = Allowance()
-        self.notified = self.subscription.enter_context(NotificationHub.current().subscribe(job_channel(self.job_id)))
+        channels = job_channel(self.job_id), log_channel(self.job_id)
+        self.notified = self.subscription.enter_context(NotificationHub.current().subscribe(*channels))
         self.room = asyncio.Event()
         self.cursors_received = False
         self.shown: dict[str, Any] = {}
@@ -157,8 +162,8 @@ class LogConsumer(CountedConsumer):
             sent = True
             await self._check_access_again()
         finished = job.state in FINISHED_STATES
-        if sent or not self.reported_idle:
-            self.reported_idle = True
+        if sent or time.monotonic() - self.reported_at >= HEARTBEAT_SECONDS:
+            self.reported_at = time.monotonic()
             await self._send_message({"type": "idle", "finished": finished})
         late = job.finished_at is not None and timezone.now() - job.finished_at > LAST_OUTPUT_WAIT
         return finished and self.feed.is_caught_up and (self.feed.is_closed or late)

@@ -12,6 +12,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_safe
 
 from portal.accounts.permissions import signed_in
+from portal.editions import sent_if_changed
 from portal.jobs import comparison, curve_points, curves
 from portal.jobs.curve_points import JobCurves
 from portal.jobs.job_list import is_id
@@ -51,6 +52,7 @@ def curves_context(job: Job) -> dict[str, Any]:
     return {
         "charts": curves.metric_charts(all_curves, "none", {job.pk: f"#{job.pk}"}),
         "data_url": _data_url([job]),
+        "topics": _topics([job]),
         "job": job,
         "smoothings": SMOOTHING_WORDS.items(),
     }
@@ -60,7 +62,13 @@ def _data_url(jobs: Sequence[Job]) -> str:
     return f"{reverse('jobs:curves')}?{urlencode([('job', job.pk) for job in jobs])}"
 
 
+def _topics(jobs: Sequence[Job]) -> str:
+    """Return what the page watches to show the points that come."""
+    return " ".join(f"job-{job.pk}" for job in jobs if job.state not in FINISHED_STATES)
+
+
 @require_safe
+@sent_if_changed
 def training(request: HttpRequest, pk: int) -> HttpResponse:
     """Show the part of the job's page that changes while it trains."""
     job = get_object_or_404(Job.objects.visible_to(signed_in(request)), pk=pk)
@@ -91,6 +99,7 @@ def compare(request: HttpRequest) -> HttpResponse:
         "differences": differences,
         "results": comparison.results(jobs, names),
         "data_url": _data_url(jobs),
+        "topics": _topics(jobs),
         "smoothing": smoothing,
         "smoothing_weight": curves.SMOOTHING[smoothing],
         "smoothings": SMOOTHING_WORDS.items(),

@@ -17,7 +17,7 @@ from django.views.decorators.http import require_POST, require_safe
 from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
 from portal.cluster.slots import lab_noun
-from portal.editions import render_if_changed
+from portal.editions import sent_if_changed
 from portal.highlight import highlight_block
 from portal.jobs import checkpoints, permissions, services, silence
 from portal.jobs.curve_views import curves_context, training_context
@@ -156,7 +156,7 @@ TABS = {
 
 def _page(request: HttpRequest, pk: int, tab: Tab) -> HttpResponse:
     job = _job_with_details(request, pk)
-    context = {**_context(request, job, tab), "edition": ""}
+    context = _context(request, job, tab)
     if tab.key == "":
         context["training"] = training_context(job)
         context["curves"] = curves_context(job)
@@ -178,13 +178,14 @@ def other_tab(request: HttpRequest, pk: int, key: str) -> HttpResponse:
 
 
 @require_safe
+@sent_if_changed
 def live(request: HttpRequest, pk: int) -> HttpResponse:
-    """Show the parts of a tab that change; nothing if they are still those of ``edition``."""
+    """Show the parts of a tab that change."""
     tab = TABS.get(request.GET.get("tab", ""))
     if tab is None:
         raise Http404
     job = _job_with_details(request, pk)
-    return render_if_changed(request, "jobs/_live.html", {**_context(request, job, tab), "oob": True})
+    return render(request, "jobs/_live.html", {**_context(request, job, tab), "oob": True})
 
 
 ACTIONS: dict[str, tuple[Callable[[User, Job], Job], str]] = {

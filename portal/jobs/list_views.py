@@ -14,6 +14,7 @@ from django.views.decorators.http import require_POST, require_safe
 from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
 from portal.cluster.slots import lab_noun
+from portal.editions import sent_if_changed
 from portal.jobs import services
 from portal.jobs.curve_views import MAX_JOBS as MAX_COMPARED
 from portal.jobs.job_list import JOBS, PERIODS, STATE_ORDER, add_gpu_hours, is_id, read_filter, with_list_columns
@@ -87,6 +88,7 @@ def _people(user: User) -> list[str]:
 
 
 @require_safe
+@sent_if_changed
 def project_jobs(request: HttpRequest, pk: int) -> HttpResponse:
     """Show the newest jobs of a project, for the page of the project."""
     user = signed_in(request)

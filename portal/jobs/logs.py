@@ -22,7 +22,7 @@ from django.utils import timezone
 
 from portal.jobs import metrics
 from portal.jobs.models import METRICS_STREAM, Attempt, Container, LogStream
-from portal.wake import wake_job_viewers
+from portal.wake import wake_log_viewers
 
 MARK = struct.Struct("<QQ")
 """Offset in the log, Unix milliseconds: from this byte on, the output was written at this time or later."""
@@ -113,7 +113,7 @@ def append(
         if row.name == METRICS_STREAM:
             metrics.store_reports(row.container, _new_lines(row, row.size - len(data)))
         job_id = Container.objects.values_list("attempt__job_id", flat=True).get(pk=row.container_id)
-        wake_job_viewers(job_id)
+        wake_log_viewers(job_id)
     return end
 
 

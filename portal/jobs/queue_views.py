@@ -8,6 +8,7 @@ from django.views.decorators.http import require_safe
 
 from portal.accounts.models import LabSettings, User
 from portal.accounts.permissions import signed_in
+from portal.editions import sent_if_changed
 from portal.jobs.models import JobState
 from portal.jobs.queue import count_in_queue, jobs_in_queue, may_see_queue, rows_as_seen_by
 
@@ -26,6 +27,7 @@ def selected_by(key: str, user: User) -> Q:
 
 
 @require_safe
+@sent_if_changed
 def queue(request: HttpRequest) -> HttpResponse:
     """Show the jobs that run or wait: ``?show=`` has a key of ``SELECTIONS``."""
     user, selection = signed_in(request), request.GET.get("show", "")

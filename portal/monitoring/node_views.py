@@ -15,6 +15,7 @@ from portal.cluster import findings, unconfined
 from portal.cluster.models import Environment, Gpu, Node, NodeEnvironment
 from portal.cluster.node_state import state_of
 from portal.cluster.slots import lab_noun, noun
+from portal.editions import sent_if_changed
 from portal.jobs.models import Job
 from portal.jobs.occupancy import gpus_of, holder, nodes_with_gpus, visible_holders
 from portal.jobs.queue import may_see_queue
@@ -125,6 +126,7 @@ def _chosen(machines: list[Machine], table: Table, words: str, show: str) -> lis
 
 
 @require_safe
+@sent_if_changed
 def nodes(request: HttpRequest) -> HttpResponse:
     user = signed_in(request)
     machines = [machine for machine in machines_for(user) if machine.node.approved_at]

@@ -15,6 +15,7 @@ from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
 from portal.cluster.models import LIVE_NODE, Gpu, Node
 from portal.cluster.slots import lab_noun, noun
+from portal.editions import sent_if_changed
 from portal.jobs.models import FINISHED_STATES, Allocation, Job
 from portal.jobs.occupancy import holder, visible_holders, with_holders
 from portal.jobs.queue import may_see_queue
@@ -38,6 +39,7 @@ class Row:
 
 
 @require_safe
+@sent_if_changed
 def gpus(request: HttpRequest) -> HttpResponse:
     user, now, asked = signed_in(request), timezone.now(), forms.parse_query(request.GET)
     found = visibility.filter_gpus(
@@ -79,6 +81,7 @@ def _lab_totals() -> dict[str, Any]:
 
 
 @require_safe
+@sent_if_changed
 def node(request: HttpRequest, pk: int) -> HttpResponse:
     """Show the GPUs of a node over time, and who held them."""
     user, now, asked = signed_in(request), timezone.now(), forms.parse_query(request.GET)
@@ -130,6 +133,7 @@ def _window_links(request: HttpRequest, asked: forms.GpuQuery) -> dict[str, Any]
 
 
 @require_safe
+@sent_if_changed
 def job_readings(request: HttpRequest, pk: int) -> HttpResponse:
     """Show what is known of the GPUs of a job, or one part of it: what is refreshed on its page while it runs."""
     job = get_object_or_404(Job.objects.visible_to(signed_in(request)), pk=pk)

@@ -12,6 +12,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from django.views.decorators.vary import vary_on_headers
 
 from portal.accounts.permissions import admin_required, signed_in
+from portal.editions import sent_if_changed
 from portal.refused import Refused
 from portal.scheduler import services as scheduler_services
 from portal.whatif import progress, report, services
@@ -62,6 +63,7 @@ def simulations(request: HttpRequest) -> HttpResponse:
 @admin_required
 @require_safe
 @vary_on_headers("HX-Request")
+@sent_if_changed
 def detail(request: HttpRequest, pk: int) -> HttpResponse:
     """Show the simulation; for htmx only its progress, and a request to reload the page once it is over."""
     simulation = get_object_or_404(Simulation.objects.select_related("created_by"), pk=pk)

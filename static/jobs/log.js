@@ -10,6 +10,8 @@ import { Search } from "./search.js";
 import { Stream } from "./stream.js";
 
 const FIRST_PAUSE = 500;
+const SILENT_MS = 10_000; // until the first answer
+const DEAD_MS = 40_000; // after it: the portal sends something every 15 s
 const LONGEST_PAUSE = 15_000;
 const HISTORY_LIMIT = 48 * 1024 * 1024; // of one stream; of longer ones the end is shown, the whole can be downloaded. data-history is less
 const CURSORS_AT_ONCE = 100; // the server takes small messages only
@@ -36,19 +38,37 @@ class LogView {
     this.list.lines = this.lines.shown;
     this.#listen();
     this.connect();
+    setInterval(() => this.#check(), 2_000);
   }
 
   connect() {
     this.received = 0;
     const url = new URL(this.element.dataset.url, location.href);
     url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
-    this.socket = new WebSocket(url);
-    this.socket.binaryType = "arraybuffer";
-    this.socket.onmessage = ({ data }) => (typeof data === "string" ? this.#told(JSON.parse(data)) : this.#bytes(data));
-    this.socket.onclose = ({ code }) => this.#closed(code);
+    const socket = new WebSocket(url);
+    this.socket = socket;
+    this.heardAt = performance.now();
+    this.patience = SILENT_MS;
+    socket.binaryType = "arraybuffer";
+    socket.onmessage = ({ data }) => {
+      if (socket !== this.socket) return;
+      this.heardAt = performance.now();
+      if (typeof data === "string") this.#told(JSON.parse(data));
+      else this.#bytes(data);
+    };
+    socket.onclose = ({ code }) => socket === this.socket && this.#closed(code);
+  }
+
+  /** Gives up a connection that is never answered, or that has died unnoticed; the browser alone would take minutes. */
+  #check() {
+    if (!this.socket || performance.now() - this.heardAt < this.patience) return;
+    const dead = this.socket;
+    this.#closed(0);
+    dead.close();
   }
 
   #closed(code) {
+    this.socket = null;
     if (this.ended) return;
     if (REFUSED[code]) {
       this.#status(REFUSED[code], "alert");
@@ -62,7 +82,6 @@ class LogView {
 
   #told(message) {
     if (message.type === "streams") this.#know(message.streams);
-    if (message.type === "job") document.dispatchEvent(new CustomEvent("job-changed", { detail: message }));
     if (message.type === "idle") {
       this.#showLinked();
       this.#showEmpty(message.finished);
@@ -82,6 +101,7 @@ class LogView {
   /** Which streams there are. Known ones go on at their cursors, new ones begin, very long ones near their end. */
   #know(streams) {
     this.pause = FIRST_PAUSE;
+    this.patience = DEAD_MS;
     this.#status("Live", "live");
     const cursors = {};
     for (const { id, label, attempt, size } of streams) {

@@ -1,13 +1,12 @@
 // Makes the line charts of a page interactive. Without this script they are pictures with a table, made by portal/charts.py.
 //
-// <figure data-plot> brings its values as JSON beside its picture. <section data-curves="..."> fetches them from there, and
-// while a job runs what came since, into the plots that are there: nothing is replaced, so zoom and choices stay. htmx may
-// replace figures: what the reader chose is carried over by title, and plots of figures that are gone are destroyed.
+// <figure data-plot> brings its values as JSON beside its picture. <section data-curves="..." data-live="job-5"> fetches them
+// from there, and what came since whenever live.js hints at the job, into the plots that are there: nothing is replaced, so
+// zoom and choices stay. htmx may replace figures: what the reader chose is carried over by title, and plots of figures that
+// are gone are destroyed.
 
 import { Plot, plots } from "./plot.js";
 
-const PAUSE = 10_000; // milliseconds between two looks for new points
-const LONGEST_PAUSE = 120_000;
 const MAX_POINTS = 4_000; // of a curve, until the server is asked for fewer
 const MAX_ROWS = 200;
 const MAX_TITLES = 24;
@@ -55,7 +54,11 @@ class Section {
     this.jobs = new Map(); // by number: label, start, lastPoint, lines by name
     this.figures = new Map(); // by title
     this.choices = { axis: "step", weight: Number(root.dataset.smoothing ?? 0) };
-    this.pause = PAUSE;
+    this.isFetching = false;
+    this.isOutdated = false;
+    this.topics = root.dataset.live?.split(" ") ?? [];
+    this.hinted = () => this.fetch();
+    for (const topic of this.topics) document.addEventListener(`live-${topic}`, this.hinted);
     for (const figure of this.body.querySelectorAll("figure[data-plot]")) this.figures.set(figure.dataset.plot, { figure });
     this.addTools();
     this.fetch();
@@ -85,34 +88,38 @@ class Section {
     for (const { plot } of this.figures.values()) plot?.set(changes);
   }
 
+  /** Fetch what came; a hint meanwhile is followed by another look. After an error, the next hint tries again. */
   async fetch() {
-    const address = new URL(this.root.dataset.curves, location.href);
-    for (const [job, { lastPoint }] of this.jobs) address.searchParams.append("after", `${job}:${lastPoint}`);
+    this.isOutdated = this.isFetching;
+    if (this.isFetching) return;
+    this.isFetching = true;
     try {
-      const response = await fetch(address, { headers: { Accept: "application/json" } });
-      if (response.redirected || response.status === 403 || response.status === 404) return; // signed out, or no longer theirs
-      if (!response.ok) throw new Error(`status ${response.status}`);
-      const answer = await response.json();
-      if (!this.root.isConnected) return;
-      const isWhole = this.take(answer);
-      this.pause = PAUSE;
-      if (!isWhole) {
-        this.jobs.clear();
-        return this.fetch();
-      }
-      if (answer.live) this.later();
+      if (!(await this.load())) this.stop();
     } catch {
-      this.pause = Math.min(2 * this.pause, LONGEST_PAUSE); // the portal may be restarting
-      this.later();
+      // the portal may be restarting
     }
+    this.isFetching = false;
+    if (this.isOutdated) this.fetch();
   }
 
-  later() {
-    setTimeout(() => {
-      if (!this.root.isConnected) return;
-      if (document.hidden) this.later();
-      else this.fetch();
-    }, this.pause);
+  stop() {
+    for (const topic of this.topics) document.removeEventListener(`live-${topic}`, this.hinted);
+    delete this.root.dataset.live;
+    this.isOutdated = false;
+  }
+
+  /** Load what came since the last time; false when no more will come. */
+  async load() {
+    const address = new URL(this.root.dataset.curves, location.href);
+    for (const [job, { lastPoint }] of this.jobs) address.searchParams.append("after", `${job}:${lastPoint}`);
+    const response = await fetch(address, { headers: { Accept: "application/json" } });
+    if (response.redirected || response.status === 403 || response.status === 404) return false; // signed out, or no longer theirs
+    if (!response.ok) throw new Error(`status ${response.status}`);
+    const answer = await response.json();
+    if (!this.root.isConnected) return false;
+    if (this.take(answer)) return answer.live;
+    this.jobs.clear();
+    return this.load();
   }
 
   /** Take an answer; false when everything has to be fetched: a curve went back to earlier steps, or has become long. */

@@ -294,7 +294,7 @@ def test_a_part_of_the_page_that_is_replaced_keeps_zoom_and_leaves_no_plot(
     before = page.evaluate(count, address)
     for _ in range(3):
         page.evaluate(
-            "(url) => htmx.ajax('GET', url, { target: '#job-gpus', swap: 'outerHTML' })",
+            "(url) => htmx.ajax('GET', url, { target: '#job-gpus', swap: 'outerHTML', headers: { Edition: '' } })",
             page.locator("#job-gpus").get_attribute("hx-get"),
         )
     expect(figure(page, "Utilisation").get_by_role("button", name="Reset zoom")).to_be_visible()

@@ -85,7 +85,7 @@ class TestLive:
         renew = """async () => {
             for (const part of document.querySelectorAll("[data-live]")) {
                 const done = new Promise((resolve) => document.addEventListener("htmx:afterSettle", resolve, { once: true }));
-                await htmx.ajax("GET", part.getAttribute("hx-get").split("?")[0], { target: part, swap: "outerHTML" });
+                await htmx.ajax("GET", part.getAttribute("hx-get").split("?")[0], { target: part, swap: "outerHTML", headers: { Edition: "" } });
                 await done;
             }
         }"""

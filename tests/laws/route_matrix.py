@@ -593,6 +593,6 @@ SOCKETS: dict[str, str] = {
 
 SOCKET_ADDRESSES: dict[str, Callable[[World], str]] = {
     r"^ws/jobs/(?P<job_id>[0-9]{1,18})/log/$": lambda world: f"/ws/jobs/{world.running.pk}/log/",
-    r"^ws/page/$": lambda world: "/ws/page/?topics=lab,mine",
+    r"^ws/page/$": lambda world: "/ws/page/?topics=lab,mine,nodes,gpus,charts",
     "": lambda world: "/ws/anything/",
 }

@@ -96,7 +96,7 @@ class TestThePageOfALine:
     def test_it_shows_the_machine_once_it_has_joined_with_what_it_found(self, browser: Client) -> None:
         shown = browser.post("/admin/nodes/add").content.decode()
         line = re.search(r"SCHEDULEARN_JOIN_TOKEN=(sln_[\w-]+) sh -c", shown)
-        place = re.search(r"hx-get=\"(/admin/nodes/added/\d+)\" hx-trigger=\"every 2s\"", shown)
+        place = re.search(r"live-joining from:document\" hx-get=\"(/admin/nodes/added/\d+)\"", shown)
         assert line and place
         assert "Waiting for the machine" in browser.get(place[1]).content.decode()
         facts = {"engine": "Docker 28.2", "runc": "1.2.8", "cpus": 8, "packages": {"runc": "1.2.8"}}

@@ -28,6 +28,7 @@ from tests.examples import examples
 from tests.portal.api_client import Script
 from tests.portal.control_world import gpus_of, heartbeat, project_of, queue, ready_node, run_agents, turn
 from tests.portal.jobs_world import make_environment, make_user
+from tests.portal.live_parts import fetch_part
 from tests.portal.pages import one_line
 
 pytestmark = pytest.mark.django_db
@@ -353,11 +354,10 @@ class TestPagesAndApi:
         job = queue(4, launcher="command")
         turn()
         client = self.browser(alice())
-        part = client.get(f"/jobs/{job.pk}/help", headers={"HX-Request": "true"})
+        part = fetch_part(client, f"/jobs/{job.pk}/help")
         text = part.content.decode()
         assert "With 2 CPU slots instead of 4 it starts now." in text and "<html" not in text
-        edition = text.partition("edition=")[2][:16]
-        assert client.get(f"/jobs/{job.pk}/help?edition={edition}", headers={"HX-Request": "true"}).status_code == 204
+        assert fetch_part(client, f"/jobs/{job.pk}/help", part["Edition"]).status_code == 204
         assert "<html" in client.get(f"/jobs/{job.pk}/help").content.decode()
         answer = client.post(f"/jobs/{job.pk}/change", {"change": "gpus-2"}, follow=True)
         changed = Job.objects.get(copied_from=job)

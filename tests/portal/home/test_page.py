@@ -20,6 +20,7 @@ from portal.jobs.models import Attempt, Job, MetricPoint, Progress
 from portal.projects.models import Membership, Project
 from tests.portal import jobs_world as world
 from tests.portal.home import large_lab
+from tests.portal.live_parts import fetch_part
 from tests.portal.pages import compact, one_line
 
 pytestmark = pytest.mark.django_db
@@ -236,19 +237,17 @@ class TestParts:
     @pytest.mark.parametrize("name", PARTS)
     def test_a_part_is_sent_once_and_again_when_it_changes(self, lab: Lab, name: str) -> None:
         client = browser(lab.alice)
-        page = client.get(f"/home/{name}").content.decode()
-        edition = re.search(rf"/home/{name}\?edition=(\w+)", page)
-        assert edition is not None
-        assert client.get(f"/home/{name}?edition={edition[1]}").status_code == 204
+        edition = fetch_part(client, f"/home/{name}")["Edition"]
+        assert fetch_part(client, f"/home/{name}", edition).status_code == 204
         job = lab.running(name="new")
         world.make_job(lab.project, name="waits")
         Job.objects.filter(pk=job.pk).update(time_limit_seconds=60)
-        assert client.get(f"/home/{name}?edition={edition[1]}").status_code == 200
+        assert fetch_part(client, f"/home/{name}", edition).status_code == 200
 
     def test_all_have_their_address_and_what_refreshes_them(self, lab: Lab) -> None:
         page = home(lab.alice)
         for name, topic in zip(PARTS, ("lab", "lab", "mine", "mine"), strict=True):
-            assert f'hx-get="/home/{name}?edition="' in page
+            assert f'hx-get="/home/{name}"' in page
             assert f'hx-trigger="live-{topic} from:document' in page
         assert "live-lab from:document" in browser(lab.admin).get("/home/attention").content.decode()
         assert browser(lab.alice).get("/home/nothing").status_code == 404

@@ -196,7 +196,7 @@ async def test_a_bell_that_is_lost_only_costs_time(lab: Lab, monkeypatch: pytest
     viewer = Viewer(lab.job, await cookie_of(lab, lab.alice))
     await viewer.open()
     await viewer.until("idle")
-    monkeypatch.setattr(logs, "wake_job_viewers", lambda *_, **__: None)
+    monkeypatch.setattr(logs, "wake_log_viewers", lambda *_, **__: None)
     stream = await sync_to_async(lab.write)(b"quiet\n")
     await viewer.until_bytes(stream.pk, 6)
     await viewer.socket.disconnect(timeout=60)

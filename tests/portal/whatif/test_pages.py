@@ -24,6 +24,7 @@ from portal.whatif.models import Simulation
 from tests import month
 from tests.portal import jobs_world as world
 from tests.portal.api_client import Script
+from tests.portal.live_parts import fetch_part
 
 pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 State = Simulation.State
@@ -244,10 +245,10 @@ class TestPages:
         row = queued(ada)
         assert "It starts within seconds." in client.get(f"/admin/simulations/{row.pk}/").content.decode()
         Simulation.objects.filter(pk=row.pk).update(status=State.RUNNING, progress=0.42, begun_at=timezone.now())
-        part = client.get(f"/admin/simulations/{row.pk}/", headers={"HX-Request": "true"})
+        part = fetch_part(client, f"/admin/simulations/{row.pk}/")
         assert "42 %" in part.content.decode() and "<html" not in part.content.decode()
         client.post(f"/admin/simulations/{row.pk}/cancel")
-        part = client.get(f"/admin/simulations/{row.pk}/", headers={"HX-Request": "true"})
+        part = fetch_part(client, f"/admin/simulations/{row.pk}/")
         assert part.status_code == 204 and part.headers["HX-Refresh"] == "true"
 
     def test_a_finished_one_compares_and_leads_to_the_preview(

@@ -15,6 +15,7 @@ from scheduling.types import Job, Snapshot
 from tests import month
 from tests.portal import jobs_world as world
 from tests.portal.api_client import Script
+from tests.portal.live_parts import fetch_part
 
 State = Simulation.State
 
@@ -137,7 +138,7 @@ class TestInTheLab:
         rows = Simulation.objects.filter(pk=row.pk)
         rows.update(status=State.RUNNING, parts=parts, progress=0.2, begun_at=begun, seen_at=timezone.now())
         assert script.get(f"simulations/{row.pk}/").json()["seconds_left"] == 240.0
-        text = client.get(f"/admin/simulations/{row.pk}/", headers={"HX-Request": "true"}).content.decode()
+        text = fetch_part(client, f"/admin/simulations/{row.pk}/").content.decode()
         assert "About 4 minutes left." in text and "20 %, about 4 minutes left" in text
         assert "done in a few seconds" in text
         rows.update(parts=[parts[1], {"part": 0.0, "seconds": 0.0, "jobs": 9, "usual": None}])

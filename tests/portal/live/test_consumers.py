@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,17 +12,25 @@ from channels.testing import WebsocketCommunicator
 from django.conf import settings
 from django.db import connections
 from django.test import Client
+from django.utils import timezone
 
 from portal.accounts.models import User
 from portal.asgi import application
 from portal.cluster import services as cluster
-from portal.home import consumers
-from portal.home.consumers import PageConsumer
 from portal.jobs import services
-from portal.sockets import INVALID_MESSAGE, SIGNED_OUT, TOO_BIG, TOO_MANY
+from portal.live import consumers, topics
+from portal.live.consumers import PageConsumer
+from portal.projects.models import Membership
+from portal.scheduler.models import SchedulerConfig
+from portal.sockets import FORBIDDEN, INVALID_MESSAGE, SIGNED_OUT, TOO_BIG, TOO_MANY
+from portal.wake import NotificationHub, wake_log_viewers
+from portal.whatif.models import Simulation
 from tests.portal import jobs_world as world
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.both_databases]
+
+
+MANY = ",".join(["lab", *(f"job-{number}" for number in range(12))])
 
 
 class Lab:
@@ -54,7 +63,11 @@ class Page:
         return bool(accepted)
 
     async def changed(self, within: float = 10) -> list[str]:
-        return list(json.loads(await self.socket.receive_from(within))["changed"])
+        """Return the topics of the next hint; a heartbeat has none."""
+        async with asyncio.timeout(within):
+            while True:
+                if names := json.loads(await self.socket.receive_from(within))["changed"]:
+                    return list(names)
 
     async def code(self, within: float = 30) -> int:
         while True:
@@ -69,6 +82,7 @@ class Page:
 async def page_of(lab: Lab, user: User, topics: str = "lab,mine") -> Page:
     page = Page(await sync_to_async(lab.cookie)(user), topics)
     assert await page.open()
+    await asyncio.wait_for(NotificationHub.current().connected.wait(), 10)  # it hints at everything then
     return page
 
 
@@ -81,8 +95,8 @@ async def test_only_who_is_signed_in_may_open_it_and_only_from_our_page(lab: Lab
     assert not await Page(f"{settings.SESSION_COOKIE_NAME}=nonsense".encode()).open()
     cookie = await sync_to_async(lab.cookie)(lab.alice)
     assert not await Page(cookie, origin=b"http://evil.example").open()
-    for topics in ("", "lab,", "nothing", "lab,job-1", "lab%00"):
-        assert not await Page(cookie, topics).open(), topics
+    for names in ("", "lab,", "nothing", "lab%00", "lab-1", "job", "job-", "job--1", f"job-{lab.job.pk}%20", MANY):
+        assert not await Page(cookie, names).open(), names
 
 
 async def test_a_change_of_a_job_hints_its_owner_at_theirs_and_others_at_the_lab(lab: Lab) -> None:
@@ -114,20 +128,89 @@ async def test_many_changes_are_one_hint_a_second(lab: Lab, monkeypatch: pytest.
     await page.close()
 
 
-def test_many_open_pages_are_hinted_at_less_often() -> None:
-    page = PageConsumer()
-    PageConsumer.open_sockets.update({10**9: 80})
-    try:
-        assert page._pause() >= 8.0
-    finally:
-        del PageConsumer.open_sockets[10**9]
-    assert page._pause() >= consumers.MIN_SECONDS_BETWEEN
+async def test_what_many_pages_watch_is_hinted_at_less_often(lab: Lab) -> None:
+    watch = consumers.Watch(topics.topics_of("lab", lab.alice)[0], asyncio.Event())
+    watch.record_hint(pages=1)
+    assert watch.pause == consumers.MIN_SECONDS_BETWEEN
+    watch.record_hint(pages=80)
+    assert watch.pause >= 8.0
+
+
+async def test_pages_are_counted_by_what_they_watch(lab: Lab) -> None:
+    job = f"job-{lab.job.pk}"
+    pages = [await page_of(lab, lab.alice, f"lab,{job}"), await page_of(lab, lab.bob, "lab,nodes,gpus")]
+    assert PageConsumer.pages["lab", "scheduler"] == 4
+    assert PageConsumer.pages[job,] == 1
+    for page in pages:
+        await page.close()
+    async with asyncio.timeout(10):
+        while PageConsumer.pages:
+            await asyncio.sleep(0.01)
 
 
 async def test_a_timer_replaces_lost_notifications(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumers, "TIMER_SECONDS", 0.5)
+    for name in ("lab", "mine"):
+        monkeypatch.setitem(topics.KINDS, name, replace(topics.KINDS[name], seconds=0.5))
     page = await page_of(lab, lab.alice)
     assert set(await page.changed(within=20)) == {"lab", "mine"}
+    assert set(await page.changed(within=20)) == {"lab", "mine"}
+    await page.close()
+
+
+async def test_a_quiet_page_gets_heartbeats(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumers, "HEARTBEAT_SECONDS", 0.3)
+    page = await page_of(lab, lab.alice, "charts")
+    for _ in range(2):
+        assert json.loads(await page.socket.receive_from(10)) == {"changed": []}
+    await page.close()
+
+
+async def test_a_page_watches_only_jobs_that_its_reader_may_see(lab: Lab) -> None:
+    job = lab.job.pk
+    for user, names, is_accepted in (
+        (lab.alice, f"job-{job},readings-{job},mine", True),
+        (lab.ada, f"job-{job}", True),
+        (lab.bob, f"job-{job}", False),
+        (lab.bob, f"lab,readings-{job}", False),
+        (lab.alice, f"job-{job},job-{job + 1000}", False),  # as if it were another person's
+    ):
+        page = Page(await does(lab.cookie, user), names)
+        assert await page.open() == is_accepted, (user.username, names)
+        await page.close()
+
+
+async def test_simulations_and_joining_machines_are_of_admins(lab: Lab) -> None:
+    now = timezone.now()
+    config = await SchedulerConfig.objects.acreate(policy="fifo", params={})
+    simulation = (
+        await Simulation.objects.acreate(created_by=lab.ada, config=config, days=1, start=now, end=now, policies=[])
+    ).pk
+    for user, names, is_accepted in (
+        (lab.ada, f"simulation-{simulation},joining", True),
+        (lab.ada, f"simulation-{simulation + 1}", False),
+        (lab.alice, f"simulation-{simulation}", False),
+        (lab.alice, "joining", False),
+    ):
+        page = Page(await does(lab.cookie, user), names)
+        assert await page.open() == is_accepted, (user.username, names)
+        await page.close()
+
+
+async def test_whoever_loses_access_to_the_job_is_shut_out_and_gets_no_hint(lab: Lab) -> None:
+    page = await page_of(lab, lab.alice, f"job-{lab.job.pk}")
+    await does(lambda: Membership.objects.filter(user=lab.alice).delete())
+    await does(services.hold, lab.ada, lab.job)
+    message = await page.socket.receive_output(20)
+    assert (message["type"], message["code"]) == ("websocket.close", FORBIDDEN)
+
+
+async def test_a_change_of_a_job_is_hinted_at_on_its_pages_and_its_output_is_not(lab: Lab) -> None:
+    topic = f"job-{lab.job.pk}"
+    page = await page_of(lab, lab.ada, topic)
+    await does(wake_log_viewers, lab.job.pk)
+    assert await page.socket.receive_nothing(timeout=0.5)
+    await does(services.hold, lab.alice, lab.job)
+    assert await page.changed(within=3) == [topic]
     await page.close()
 
 

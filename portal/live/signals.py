@@ -8,7 +8,7 @@ from django.dispatch import receiver
 from portal.wake import notify, user_channel
 
 
-@receiver(user_logged_out, dispatch_uid="home.signed_out")
+@receiver(user_logged_out, dispatch_uid="live.signed_out")
 def signed_out(user: Any, **_: Any) -> None:
     if user is not None:
         notify(user_channel(user.pk))

@@ -1,0 +1,1 @@
+"""The live connection of a page, and what a page may watch over it."""
