@@ -1,13 +1,15 @@
 """The live log over a WebSocket.
 
 The viewer sends its cursors, receives frames and acknowledges them. At most ``WINDOW_BYTES`` are not acknowledged:
-otherwise the server, which has no back-pressure, would buffer without limit for a viewer that does not read. A
-notification of ``portal.wake`` may be lost; a timer checks for new output anyway.
+otherwise the server, which has no back-pressure, would buffer without limit for a viewer that does not read. All viewers
+of a job share what is read of it (``log_source``).
 
 To the viewer, as text: ``{"type": "streams", "streams": [{"id", "label", "attempt", "size"}]}``, answered by
 ``{"type": "read", "cursors": {"<id>": offset}}`` (in several messages when "more" is true); ``{"type": "job", "state",
 "changed"}`` when something about the job changed; ``{"type": "idle", "finished"}`` when the viewer has everything for
-now, and at least every ``HEARTBEAT_SECONDS``; ``{"type": "end"}`` when there will be no more. As bytes: pieces, see ``feed.Piece``. From the viewer also ``{"type": "ack", "bytes": received so far}``.
+the first time, at the end of the job, and every ``HEARTBEAT_SECONDS``; ``{"type": "end"}`` when there will be no more. As
+bytes: pieces, see ``feed.Piece``. From the viewer also ``{"type": "ack", "bytes": received so far}``, for several pieces at
+once.
 """
 
 import asyncio
@@ -15,17 +17,16 @@ import json
 import logging
 import math
 import time
-from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from datetime import timedelta
+from typing import Any
 
 from channels.db import database_sync_to_async
-from django.db.models import Count
 from django.utils import timezone
 
-from portal.jobs import log_watchers
 from portal.jobs.feed import Feed
 from portal.jobs.log_rate_limit import Allowance
-from portal.jobs.models import FINISHED_STATES, Job, LogStream
+from portal.jobs.log_source import LogSource, LogState
+from portal.jobs.models import FINISHED_STATES, Job
 from portal.serving import TOO_FAST_CLOSE_CODE
 from portal.sockets import (
     BROKEN,
@@ -38,18 +39,14 @@ from portal.sockets import (
     CountedConsumer,
     user_of_session,
 )
-from portal.wake import NotificationHub, job_channel, log_channel
 
 logger = logging.getLogger(__name__)
 
 WINDOW_BYTES = 256 * 1024
 ACK_SECONDS = 30
 ACCESS_CHECK_SECONDS = 30
-POLL_SECONDS = 2
 HEARTBEAT_SECONDS = 15
 """A message at least so often shows the viewer that it is still connected."""
-COALESCE_SECONDS = 0.03
-"""Notifications within this time are handled together."""
 MAX_SOCKETS = 20
 """The maximum number of sockets of a user in this process."""
 LAST_OUTPUT_WAIT = timedelta(minutes=2)
@@ -64,7 +61,8 @@ class _CloseSocketError(Exception):
 
 class LogConsumer(CountedConsumer):
     reported_at = -math.inf
-    """When the viewer was last sent that it has everything."""
+    reported_finished = False
+    """When the viewer was last sent that it has everything, and whether the job had ended."""
     closing = False
     """The socket is being closed; messages that still arrive are ignored."""
 
@@ -75,14 +73,13 @@ class LogConsumer(CountedConsumer):
         self.checked_at = time.monotonic()
         self.sent = self.acked = 0
         self.allowance = Allowance()
-        channels = job_channel(self.job_id), log_channel(self.job_id)
-        self.notified = self.subscription.enter_context(NotificationHub.current().subscribe(*channels))
         self.room = asyncio.Event()
-        self.cursors_received = False
+        self.cursors_received = asyncio.Event()
         self.shown: dict[str, Any] = {}
         if await self._code_of_refusal() is not None:
             await self.close()  # before accepting: the response to the handshake is 403
             return
+        self.source = self.subscription.enter_context(LogSource.of(self.job_id))
         await self.accept_counted(self.scope["user"], MAX_SOCKETS, self._run())
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
@@ -113,8 +110,7 @@ class LogConsumer(CountedConsumer):
             # only of known streams: a viewer cannot fill our memory with others
             self.cursors.update({stream: offset for stream, offset in cursors.items() if self.feed.has(stream)})
             if not message.get("more"):
-                self.cursors_received = True
-                self.notified.set()
+                self.cursors_received.set()
         else:
             raise ValueError(message["type"])
 
@@ -122,12 +118,12 @@ class LogConsumer(CountedConsumer):
 
     async def _run(self) -> None:
         try:
-            while not await self._send_new_output():
-                try:
-                    await asyncio.wait_for(self.notified.wait(), POLL_SECONDS)
-                    await asyncio.sleep(COALESCE_SECONDS)
-                except TimeoutError:
-                    pass
+            seen = -1
+            while True:
+                log = await self.source.newer_than(seen)
+                seen = log.number
+                if await self._send_new_output(log):
+                    break
             await self._send_message({"type": "end"})
         except _CloseSocketError as reason:
             await self.close(reason.code)
@@ -138,45 +134,40 @@ class LogConsumer(CountedConsumer):
             logger.exception("the log of job %s could not be sent", self.job_id)
             await self.close(BROKEN)
 
-    async def _send_new_output(self) -> bool:
+    async def _send_new_output(self, log: LogState) -> bool:
         """Send all output that there is; return whether no more will come."""
         await self._check_access_again()
-        self.notified.clear()
-        job, rows = await self._read_rows()
-        if self.feed.update(rows) or not self.shown:
-            self.cursors_received = False
+        if self.feed.update(log.streams) or not self.shown:
+            self.cursors_received.clear()
             await self._send_message({"type": "streams", "streams": self.feed.describe()})
-        about = {"type": "job", "state": job.state, "changed": job.edition}
+        about = {"type": "job", "state": log.state, "changed": log.edition}
         if about != self.shown:
             self.shown = about
             await self._send_message(about)
-        if not self.cursors_received:
-            await self._await_cursors()
+        await self._await_cursors()
         self.feed.start(self.cursors)
         sent = False
-        while piece := await asyncio.to_thread(self.feed.next):
+        while piece := await self.source.next_piece(self.feed):
             await self._await_room(len(piece.data))
             self.sent += len(piece.data)
-            await self.send(bytes_data=piece.frame())
+            await self.send(bytes_data=piece.frame)
             self.allowance.record_sent()
             sent = True
             await self._check_access_again()
-        finished = job.state in FINISHED_STATES
-        if sent or time.monotonic() - self.reported_at >= HEARTBEAT_SECONDS:
-            self.reported_at = time.monotonic()
+        finished = log.state in FINISHED_STATES
+        is_news = finished and (sent or not self.reported_finished)
+        if is_news or time.monotonic() - self.reported_at >= HEARTBEAT_SECONDS:
+            self.reported_at, self.reported_finished = time.monotonic(), finished
             await self._send_message({"type": "idle", "finished": finished})
-        late = job.finished_at is not None and timezone.now() - job.finished_at > LAST_OUTPUT_WAIT
-        return finished and self.feed.is_caught_up and (self.feed.is_closed or late)
+        given_up = log.finished_at is not None and timezone.now() - log.finished_at > LAST_OUTPUT_WAIT
+        return finished and self.feed.is_caught_up and (self.feed.is_closed or given_up)
 
     async def _await_cursors(self) -> None:
         """Wait until the viewer has answered a list of streams with its cursors."""
-        until = time.monotonic() + ACK_SECONDS
-        while not self.cursors_received:
-            self.notified.clear()
-            try:
-                await asyncio.wait_for(self.notified.wait(), until - time.monotonic())
-            except TimeoutError:
-                raise _CloseSocketError(TOO_SLOW) from None
+        try:
+            await asyncio.wait_for(self.cursors_received.wait(), ACK_SECONDS)
+        except TimeoutError:
+            raise _CloseSocketError(TOO_SLOW) from None
 
     async def _await_room(self, size: int) -> None:
         """Wait until the viewer has acknowledged so much that ``size`` more bytes fit into the window."""
@@ -195,7 +186,7 @@ class LogConsumer(CountedConsumer):
         await self.send(text_data=json.dumps(message))
         self.allowance.record_sent()
 
-    # --- rows -----------------------------------------------------------------------------------------------------
+    # --- access ---------------------------------------------------------------------------------------------------
 
     async def _check_access_again(self) -> None:
         """Close the socket of a user who may no longer see the job."""
@@ -211,17 +202,3 @@ class LogConsumer(CountedConsumer):
             return SIGNED_OUT
         visible = await database_sync_to_async(Job.objects.visible_to(user).filter(pk=self.job_id).exists)()
         return None if visible else FORBIDDEN
-
-    @database_sync_to_async
-    def _read_rows(self) -> tuple["_JobRow", list[LogStream]]:
-        log_watchers.watch(self.job_id)
-        job = Job.objects.filter(pk=self.job_id).values_list("state", "finished_at", Count("events")).get()
-        streams = LogStream.printed.filter(container__attempt__job=self.job_id)
-        return _JobRow(*job), list(streams.select_related("container__attempt").defer("container__spec"))
-
-
-class _JobRow(NamedTuple):
-    state: str
-    finished_at: datetime | None
-    edition: int
-    """The number of lines in the history of the job."""

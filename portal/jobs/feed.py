@@ -8,6 +8,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from portal.jobs import logs
@@ -16,10 +17,12 @@ from portal.jobs.models import LogStream
 PIECE_BYTES = 64 * 1024
 PIECE_MARKS = 500
 """The maximum number of marks in a frame, whose header stays small: a rank may make a mark for each line."""
+KEPT_BYTES = 256 * 1024
+"""Of the newest output of a job, for its other viewers."""
 HEADER = struct.Struct(">I")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Piece:
     """Bytes of one stream from ``offset``, with their times: the mark before their beginning, then those within them."""
 
@@ -28,10 +31,32 @@ class Piece:
     data: bytes
     marks: list[tuple[int, int]]
 
+    @cached_property
     def frame(self) -> bytes:
         """Return the frame: the length of the header, the header as JSON, the bytes."""
         header = json.dumps({"s": self.stream, "o": self.offset, "m": self.marks}, separators=(",", ":")).encode()
         return HEADER.pack(len(header)) + header + self.data
+
+
+class RecentPieces:
+    """The pieces of a job that its viewers read last, by stream and offset, as many as ``KEPT_BYTES`` have room for."""
+
+    def __init__(self) -> None:
+        self._pieces: dict[tuple[int, int], Piece] = {}
+        self._size = 0
+
+    def get(self, stream: int, offset: int) -> Piece | None:
+        return self._pieces.get((stream, offset))
+
+    def add(self, piece: Piece) -> None:
+        key = piece.stream, piece.offset
+        self._size += len(piece.data)
+        if key in self._pieces:
+            self._size -= len(self._pieces.pop(key).data)
+        self._pieces[key] = piece
+        while self._size > KEPT_BYTES and len(self._pieces) > 1:
+            oldest = next(iter(self._pieces))
+            self._size -= len(self._pieces.pop(oldest).data)
 
 
 @dataclass(slots=True)
@@ -46,6 +71,10 @@ class _Position:
     @property
     def is_behind(self) -> bool:
         return self.cursor < self.row.size
+
+    @property
+    def place(self) -> tuple[int, int]:
+        return self.row.pk, self.cursor
 
     def time(self) -> int:
         return self.marks[0][1] if self.marks else 0
@@ -98,15 +127,31 @@ class Feed:
             for row in rows
         ]
 
-    def next(self) -> Piece | None:
-        """Return the oldest piece that was not sent yet; None if the viewer has everything. Reads files."""
-        waiting = [position for position in self._positions.values() if position.is_behind]
-        if not waiting:
+    def needs_no_file(self, recent: RecentPieces) -> bool:
+        """Return whether ``next`` finds everything among the recent pieces."""
+        return all(recent.get(*each.place) is not None for each in self._waiting())
+
+    def next(self, recent: RecentPieces) -> Piece | None:
+        """Return the oldest piece that was not sent yet; None if the viewer has everything. May read files."""
+        times: list[tuple[int, _Position]] = []
+        for position in self._waiting():
+            known = recent.get(*position.place)
+            if known is None:
+                _read_marks(position)
+            times.append((known.marks[0][1] if known else position.time(), position))
+        if not times:
             return None
-        for position in waiting:
-            _read_marks(position)
-        position = min(waiting, key=_Position.time)
-        return _take_piece(position)
+        _, position = min(times, key=lambda each: each[0])
+        piece = recent.get(*position.place)
+        if piece is None:
+            piece = _take_piece(position)
+            recent.add(piece)
+        else:
+            position.cursor += len(piece.data)  # its marks are read once it needs them
+        return piece
+
+    def _waiting(self) -> list[_Position]:
+        return [position for position in self._positions.values() if position.is_behind]
 
 
 def _read_marks(position: _Position) -> None:

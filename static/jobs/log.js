@@ -15,6 +15,7 @@ const DEAD_MS = 40_000; // after it: the portal sends something every 15 s
 const LONGEST_PAUSE = 15_000;
 const HISTORY_LIMIT = 48 * 1024 * 1024; // of one stream; of longer ones the end is shown, the whole can be downloaded. data-history is less
 const CURSORS_AT_ONCE = 100; // the server takes small messages only
+const ACK_BYTES = 32 * 1024; // the server sends at most 256 KiB that are not acknowledged
 const REFUSED = { 4403: "You may not see this log any more.", 4404: "This job is not there any more.", 4401: "You are signed out. Sign in and reload the page." };
 const header = new TextDecoder();
 
@@ -43,6 +44,7 @@ class LogView {
 
   connect() {
     this.received = 0;
+    this.acked = 0;
     const url = new URL(this.element.dataset.url, location.href);
     url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
     const socket = new WebSocket(url);
@@ -129,7 +131,10 @@ class LogView {
     const bytes = new Uint8Array(data, 4 + length);
     const stream = this.streams.get(id);
     this.received += bytes.length;
-    this.socket.send(JSON.stringify({ type: "ack", bytes: this.received }));
+    if (this.received - this.acked >= ACK_BYTES) {
+      this.acked = this.received;
+      this.socket.send(JSON.stringify({ type: "ack", bytes: this.received }));
+    }
     if (!stream) return;
     stream.addMarks(marks);
     const begun = stream.push(bytes, offset);

@@ -17,7 +17,7 @@ from django.test import Client
 from portal import sockets
 from portal.accounts.models import User
 from portal.asgi import application
-from portal.jobs import consumers, log_watchers, logs
+from portal.jobs import consumers, log_source, log_watchers, logs
 from portal.jobs.feed import Feed
 from portal.jobs.log_rate_limit import BURST, REFILL_PER_SECOND, Allowance
 from portal.jobs.models import Job, LogStream
@@ -192,7 +192,7 @@ async def test_the_history_comes_first_and_then_each_line_as_it_is_stored(lab: L
 
 
 async def test_a_bell_that_is_lost_only_costs_time(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumers, "POLL_SECONDS", 0.2)
+    monkeypatch.setattr(log_source, "POLL_SECONDS", 0.2)
     viewer = Viewer(lab.job, await cookie_of(lab, lab.alice))
     await viewer.open()
     await viewer.until("idle")
@@ -302,7 +302,7 @@ async def test_whoever_loses_access_is_shut_out_soon_and_gets_no_later_byte(
 @pytest.mark.parametrize("how", ["signed out", "password changed", "switched off"])
 async def test_signing_out_ends_open_sockets(lab: Lab, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     monkeypatch.setattr(consumers, "ACCESS_CHECK_SECONDS", 0)
-    monkeypatch.setattr(consumers, "POLL_SECONDS", 0.1)
+    monkeypatch.setattr(log_source, "POLL_SECONDS", 0.1)
     client = Client()
     await sync_to_async(client.force_login)(lab.alice)
     viewer = Viewer(lab.job, f"{SESSION}={client.cookies[SESSION].value}".encode())
