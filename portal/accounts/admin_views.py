@@ -1,4 +1,4 @@
-"""Admin pages about accounts: users, groups, invitations, the audit log."""
+"""Admin pages about accounts: users, groups, invitations, the settings of the lab."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ from portal import stale_forms
 from portal.accounts import services
 from portal.accounts.audit import last_actor
 from portal.accounts.forms import GroupForm, InviteForm, LabSettingsForm, MembersForm
-from portal.accounts.models import AuditEntry, Invite, LabSettings, User
+from portal.accounts.models import Invite, LabSettings, User
 from portal.accounts.permissions import AdminOnly, admin_required, signed_in
 from portal.lists import Column, Listing, Table, declare, read_table
 from portal.refused import Refused
@@ -75,18 +75,6 @@ GROUPS = Listing(
         Column("members", "Members", ("members",), falls=True, fixed=True),
     ),
     "name",
-)
-AUDIT = Listing(
-    "audit",
-    (
-        Column("when", "When", ("pk",), falls=True, fixed=True),
-        Column("who", "Who", (Lower("actor__username"),), nulls=True, fixed=True),
-        Column("action", "Action", ("action",), fixed=True),
-        Column("target", "On", (Lower("target"),), fixed=True),
-        Column("before", "Before", fixed=True),
-        Column("after", "After", fixed=True),
-    ),
-    "-when",
 )
 
 
@@ -218,25 +206,6 @@ def revoke_invite(request: HttpRequest, pk: int) -> HttpResponse:
     services.revoke_invite(signed_in(request), get_object_or_404(Invite, pk=pk))
     messages.success(request, "The invitation no longer works.")
     return redirect("accounts:invites")
-
-
-class Audit(AdminOnly, SortedList):
-    template_name = "accounts/admin_audit.html"
-    listing = AUDIT
-
-    def get_queryset(self) -> QuerySet[AuditEntry]:
-        rows = AuditEntry.objects.select_related("actor").order_by(*self.table.ordering)
-        asked = {name: self.request.GET.get(name, "").strip() for name in ("action", "actor", "target")}
-        if asked["action"]:
-            rows = rows.filter(action=asked["action"])
-        if asked["actor"]:
-            rows = rows.filter(actor__in=User.objects.matching(asked["actor"]))
-        return rows.filter(any_contains(asked["target"], "target")) if asked["target"] else rows
-
-    def get_context_data(self, **context: Any) -> dict[str, Any]:
-        actions = AuditEntry.objects.order_by("action").values_list("action", flat=True).distinct()
-        chosen = {name: self.request.GET.get(name, "") for name in ("action", "actor", "target")}
-        return super().get_context_data(actions=actions, chosen=chosen, **context)
 
 
 @admin_required

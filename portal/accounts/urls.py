@@ -35,5 +35,4 @@ urlpatterns = [
     path("admin/invites/", admin_views.invites, name="invites"),
     path("admin/invites/<int:pk>/revoke/", admin_views.revoke_invite, name="invite-revoke"),
     path("admin/lab/", admin_views.lab_settings, name="lab-settings"),
-    path("admin/audit/", admin_views.Audit.as_view(), name="audit"),
 ]

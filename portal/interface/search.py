@@ -66,7 +66,7 @@ PLACES = (
     Place("accounts:invites", "plus", "Invitations", "invite", for_admins=True),
     Place("jobs:limits", "chip", "Limits", "quota", for_admins=True),
     Place("accounts:lab-settings", "gear", "Lab settings", "visibility", for_admins=True),
-    Place("accounts:audit", "book", "Audit", "log who did what", for_admins=True),
+    Place("interface:audit", "book", "Audit", "log who did what", for_admins=True),
 )
 
 

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.models import (
@@ -23,16 +23,15 @@ from django.db.models import (
 from django.db.models.functions import Coalesce, Lower, Now
 from django.http import QueryDict
 from django.utils import timezone
-from django.utils.dateparse import parse_date
 
 from portal.accounts.models import User
+from portal.days import read_days
 from portal.jobs.models import FINISHED_STATES, UNFINISHED_STATES, Allocation, Attempt, Job, JobState
 from portal.jobs.spec import WORD_LISTS
 from portal.jobs.word_lists import contains_all_words
 from portal.lists import Column, Listing, declare, quote
 from portal.projects.models import Project
 from portal.search import any_contains, stored_text_contains
-from portal.zones import FIRST_YEAR, LAST_YEAR
 
 STATE_ORDER = (
     JobState.RUNNING,
@@ -178,32 +177,9 @@ def _submitted(query: QueryDict, problems: list[str], now: datetime) -> Q:
         condition &= Q(submitted_at__gte=now - timedelta(days=int(period[:-1])))
     elif period:
         problems.append(f"There is no period “{quote(period)}”. Choose one of: {', '.join(PERIODS)}.")
-    first, last = (_day(query.get(name, "").strip(), problems) for name in ("from", "to"))
-    if first:
-        condition &= Q(submitted_at__gte=_midnight(first))
-    if last:
-        condition &= Q(submitted_at__lt=_midnight(last + timedelta(days=1)))
-    if first and last and first > last:
-        problems.append("The first day is after the last one, so no job can match.")
-    return condition
-
-
-def _day(text: str, problems: list[str]) -> date | None:
-    if not text:
-        return None
-    try:
-        day = parse_date(text)
-    except ValueError:
-        day = None
-    if day is None or not FIRST_YEAR <= day.year < LAST_YEAR:
-        problems.append(f"“{quote(text)}” is not a day: write it as 2026-11-30. That part of the filter is left out.")
-        return None
-    return day
-
-
-def _midnight(day: date) -> datetime:
-    """Return the beginning of a day where the reader is."""
-    return timezone.make_aware(datetime.combine(day, time.min))
+    days = read_days(query, "job")
+    problems.extend(days.problems)
+    return condition & days.condition("submitted_at")
 
 
 def _with_words(words: str) -> Q:

@@ -25,6 +25,7 @@ from portal.refused import Refused
 from portal.scheduler import preview, services
 from portal.scheduler.forms import PolicyForm, form_query
 from portal.scheduler.models import Cycle, Leader, SchedulerConfig
+from portal.scheduler.param_labels import labelled_params
 from portal.sentences import sentence_of
 from scheduling import registry
 from scheduling.changes import JobChange, Kind
@@ -153,7 +154,7 @@ def policy_preview(request: HttpRequest) -> HttpResponse:
         "same_policy": key == config.policy,
         "now_title": services.title_of(config.policy),
         "again": again,
-        "params": _labelled_params(key, found.params),
+        "params": labelled_params(key, found.params),
         "counts": [(LABELS[kind][1 if count == 1 else 2], count) for kind, count in found.counts.items() if count],
         "as_now": found.present and all(found.present.get(each.job) == each.kind for each in found.changes),
         "disturbed": sum(found.counts[kind] for kind in ("preempted", "restarts", "shrinks", "moves", "grows")),
@@ -274,23 +275,9 @@ def _switch_entry(row: SchedulerConfig) -> dict[str, Any]:
     return {
         "row": row,
         "title": services.title_of(row.policy),
-        "params": _labelled_params(row.policy, row.params),
+        "params": labelled_params(row.policy, row.params),
         "query": form_query(row.policy, row.params) if known else "",
     }
-
-
-def _labelled_params(key: str, params: Any) -> list[tuple[str, object]]:
-    about = {item.name: item for item in registry.describe(key).params} if key in registry.POLICIES else {}
-    return [
-        (about[name].label if name in about else name, _param_text(value, about.get(name)))
-        for name, value in params.items()
-    ]
-
-
-def _param_text(value: object, param: Any) -> object:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return dict(param.choices).get(value, value) if param else value
 
 
 def _last_failure() -> Cycle | None:

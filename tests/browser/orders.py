@@ -103,7 +103,7 @@ def long_names() -> dict[str, int]:
     reservation.users.add(person)
     reservation.groups.add(group)
     with transaction.atomic():
-        audit(alice, "group.made", "t" * 200, after={"name": "g" * 80})
+        audit(alice, "group.create", f"group {'t' * 190}", after={"name": "g" * 80})
     return {"long": project.pk, "code": code.pk, "job": job.pk, "group": group.pk, "person": person.pk}
 
 

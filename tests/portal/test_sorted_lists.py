@@ -1,4 +1,4 @@
-"""Projects, users, groups and the audit log: sorted by their headers, with declared names only."""
+"""Projects, users and groups: sorted by their headers, with declared names only."""
 
 from datetime import timedelta
 from typing import Any
@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from portal.accounts import services
-from portal.accounts.admin_views import AUDIT, GROUPS, USERS
+from portal.accounts.admin_views import GROUPS, USERS
 from portal.accounts.models import User
 from portal.lists import Column, Listing
 from portal.projects.models import Membership, Project
@@ -20,7 +20,7 @@ from tests.portal import jobs_world as world
 from tests.portal.pages import compact
 
 pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
-LISTS = {"/projects/": PROJECTS, "/admin/users/": USERS, "/admin/groups/": GROUPS, "/admin/audit/": AUDIT}
+LISTS = {"/projects/": PROJECTS, "/admin/users/": USERS, "/admin/groups/": GROUPS}
 
 
 @pytest.fixture
@@ -74,15 +74,6 @@ def test_users_and_groups_are_sorted(ada: User) -> None:
     assert shown(client, "/admin/users/?sort=-role")[0] == "Ada"
     assert shown(client, "/admin/groups/") == ["Big", "small"]
     assert shown(client, "/admin/groups/?sort=members") == ["small", "Big"]
-
-
-def test_the_audit_log_is_sorted(ada: User) -> None:
-    client = client_of(ada)
-    rows = [entry.pk for entry in client.get("/admin/audit/").context["page_obj"]]
-    assert rows == sorted(rows, reverse=True)
-    assert [entry.pk for entry in client.get("/admin/audit/?sort=when").context["page_obj"]] == rows[::-1]
-    actions = [entry.action for entry in client.get("/admin/audit/?sort=action").context["page_obj"]]
-    assert actions == sorted(actions)
 
 
 @pytest.mark.parametrize("address", LISTS)

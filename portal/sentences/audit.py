@@ -1,0 +1,318 @@
+"""What the entries of the audit log mean: a sentence for each action, and the names of the values that it changed.
+
+A sentence has the actor and the subject as ``{actor}`` and ``{subject}``, so that a page can make links of them. Entries are
+never rewritten: the actions and values of earlier releases keep their sentences here.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Phrase:
+    """A sentence with holes. What fills them may have been typed by users, so it is never part of the template."""
+
+    template: str
+    values: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """A kind of entry."""
+
+    area: str
+    """The heading above it in the menu of kinds."""
+    title: str
+    subject: str
+    """What its target is: ``user``, ``group``, ``owner`` (a user or a group), ``node`` ...; it decides the link."""
+    phrase: Callable[[Values, Values], Phrase]
+
+
+ACTIONS: dict[str, Action] = {}
+PORTAL = "The portal"
+"""The actor of entries that no user caused."""
+
+
+def action(key: str, area: str, title: str, subject: str) -> Callable[[Callable[[Values, Values], Phrase]], Any]:
+    """Register the sentence of an action."""
+
+    def register(phrase: Callable[[Values, Values], Phrase]) -> Callable[[Values, Values], Phrase]:
+        ACTIONS[key] = Action(area, title, subject, phrase)
+        return phrase
+
+    return register
+
+
+def simple(key: str, area: str, title: str, subject: str, template: str) -> None:
+    """Register a sentence that is the same whatever the values are."""
+    ACTIONS[key] = Action(area, title, subject, lambda before, after: Phrase(template))
+
+
+def phrase_of(key: str, before: Values, after: Values) -> Phrase:
+    """Return the sentence of an entry. An action that is not known here is shown by its name."""
+    known = ACTIONS.get(key)
+    try:
+        return known.phrase(before, after) if known else _unknown(key)
+    except (TypeError, ValueError, LookupError, AttributeError):  # other values than ours
+        return _unknown(key)
+
+
+def _unknown(key: str) -> Phrase:
+    return Phrase("{actor}: {action}, {subject}.", {"action": key.replace(".", " ").replace("_", " ")})
+
+
+def title_of(key: str) -> str:
+    return ACTIONS[key].title if key in ACTIONS else key.replace(".", " ").replace("_", " ").capitalize()
+
+
+# --- users and groups -------------------------------------------------------------------------------------------
+
+
+@action("user.join", "Users", "User joined", "user")
+def _joined(before: Values, after: Values) -> Phrase:
+    return Phrase("{subject} joined as an admin." if after.get("admin") else "{subject} joined the lab.")
+
+
+@action("user.role", "Users", "Role changed", "user")
+def _role(before: Values, after: Values) -> Phrase:
+    if "admin" not in after:
+        return Phrase("{actor} changed the role of {subject}.")
+    return Phrase("{actor} made {subject} an admin." if after["admin"] else "{actor} made {subject} a member.")
+
+
+@action("user.deactivate", "Users", "User deactivated", "user")
+def _deactivated(before: Values, after: Values) -> Phrase:
+    revoked = after.get("revoked_tokens")
+    if not isinstance(revoked, int) or not revoked:
+        return Phrase("{actor} deactivated {subject}.")
+    tokens = "API token" if revoked == 1 else "API tokens"
+    return Phrase(f"{{actor}} deactivated {{subject}}, which revoked {revoked} {tokens}.")
+
+
+simple("user.activate", "Users", "User activated again", "user", "{actor} let {subject} sign in again.")
+simple(
+    "user.reset_link",
+    "Users",
+    "Password link created",
+    "user",
+    "{actor} created a link to set a new password of {subject}.",
+)
+simple("group.create", "Groups", "Group created", "group", "{actor} created the group {subject}.")
+simple("group.delete", "Groups", "Group deleted", "group", "{actor} deleted the group {subject}.")
+
+
+@action("group.members", "Groups", "Members changed", "group")
+def _members(before: Values, after: Values) -> Phrase:
+    old, new = set(before.get("members", ())), set(after.get("members", ()))
+    joined, left = _names(new - old), _names(old - new)
+    if joined and left:
+        template = "{actor} added {joined} to the group {subject} and removed {left}."
+    elif joined:
+        template = "{actor} added {joined} to the group {subject}."
+    elif left:
+        template = "{actor} removed {left} from the group {subject}."
+    else:
+        template = "{actor} changed the members of the group {subject}."
+    return Phrase(template, {"joined": joined, "left": left})
+
+
+NAMES_SHOWN = 3
+
+
+def _names(names: set[str]) -> str:
+    """Return some names as they stand in a sentence: the first few, and how many more there are."""
+    shown = sorted(str(name) for name in names)
+    if len(shown) > NAMES_SHOWN + 1:
+        shown = [*shown[:NAMES_SHOWN], f"{len(shown) - NAMES_SHOWN} others"]
+    return " and ".join(part for part in (", ".join(shown[:-1]), *shown[-1:]) if part)
+
+
+@action("limit.set", "Limits", "Limit set", "owner")
+def _limit(before: Values, after: Values) -> Phrase:
+    if before and not after:
+        return Phrase("{actor} removed the limit of {subject}.")
+    return Phrase("{actor} changed the limit of {subject}." if before else "{actor} set a limit for {subject}.")
+
+
+@action("invite.create", "Invitations", "Invitation created", "invite")
+def _invited(before: Values, after: Values) -> Phrase:
+    email, role = str(after.get("email") or ""), " as an admin" if after.get("makes_admin") else ""
+    if email:
+        return Phrase(f"{{actor}} invited {{email}}{role}.", {"email": email})
+    return Phrase(f"{{actor}} created an invitation{role and ' for an admin'}.")
+
+
+@action("invite.revoke", "Invitations", "Invitation revoked", "invite")
+def _uninvited(before: Values, after: Values) -> Phrase:
+    if email := str(before.get("email") or ""):
+        return Phrase("{actor} revoked the invitation for {email}.", {"email": email})
+    return Phrase("{actor} revoked an invitation.")
+
+
+# --- nodes and GPUs ---------------------------------------------------------------------------------------------
+
+
+@action("node.join_token", "Nodes", "Join command created", "none")
+def _join_command(before: Values, after: Values) -> Phrase:
+    waits = "; the node then waits for approval" if after.get("approves") is False else ""
+    return Phrase(f"{{actor}} created a join command for a new node{waits}.")
+
+
+@action("node.joined", "Nodes", "Node joined", "node")
+def _node_joined(before: Values, after: Values) -> Phrase:
+    waits = " and waits for approval" if after.get("approved") is False else ""
+    return Phrase(f"{{subject}} joined with a join command from {{actor}}{waits}.")
+
+
+simple("node.rejoined", "Nodes", "Node rejoined", "node", "{subject} rejoined with a join command from {actor}.")
+simple(
+    "node.rejoin_token",
+    "Nodes",
+    "Command to rejoin created",
+    "node",
+    "{actor} created a command with which {subject} joins again.",
+)
+simple("node.approved", "Nodes", "Node approved", "node", "{actor} approved {subject}.")
+simple(
+    "node.cordoned",
+    "Nodes",
+    "Node cordoned",
+    "node",
+    "{actor} cordoned {subject}: it accepts no new jobs, and running jobs continue.",
+)
+simple(
+    "node.drained",
+    "Nodes",
+    "Node drained",
+    "node",
+    "{actor} drained {subject}: it accepts no new jobs, and its jobs restart elsewhere.",
+)
+simple("node.resumed", "Nodes", "Node resumed", "node", "{actor} let {subject} accept jobs again.")
+simple("node.removed", "Nodes", "Node removed", "node", "{actor} removed {subject} from the lab.")
+simple(
+    "node.token_rotation_asked", "Nodes", "New token requested", "node", "{actor} requested a new token for {subject}."
+)
+simple("node.token_rotated", "Nodes", "Token renewed", "node", "{actor} gave {subject} a new token.")
+simple("node.token_revoked", "Nodes", "Token revoked", "node", "{actor} revoked the token of {subject}.")
+simple("gpu.quarantined", "Nodes", "GPU quarantined", "gpu", "{actor} took {subject} out of use.")
+simple("gpu.released", "Nodes", "GPU released", "gpu", "{actor} put {subject} back into use.")
+
+
+# --- scheduling -------------------------------------------------------------------------------------------------
+
+
+@action("scheduler.policy_switched", "Scheduling", "Policy switched", "policy")
+def _switched(before: Values, after: Values) -> Phrase:
+    old = str(before.get("policy") or "")
+    if old and old == after.get("policy"):
+        same = before.get("params") == after.get("params")
+        return Phrase("{actor} kept the policy {subject}." if same else "{actor} changed the parameters of {subject}.")
+    if old:
+        title = str(before.get("title") or old)
+        return Phrase("{actor} switched the policy from “{old}” to {subject}.", {"old": title})
+    return Phrase("{actor} switched the policy to {subject}.")
+
+
+simple(
+    "scheduler.switch_undone",
+    "Scheduling",
+    "Policy switch undone",
+    "policy",
+    "{actor} undid a switch: {subject} is in force again.",
+)
+
+
+@action("reservation.made", "Scheduling", "Reservation made", "reservation")
+def _reserved(before: Values, after: Values) -> Phrase:
+    if node := str(after.get("node") or ""):
+        return Phrase("{actor} made the reservation {subject} on {node}.", {"node": node})
+    return Phrase("{actor} made the reservation {subject}.")
+
+
+simple(
+    "reservation.cancelled",
+    "Scheduling",
+    "Reservation cancelled",
+    "reservation",
+    "{actor} cancelled the reservation {subject}.",
+)
+
+
+@action("reservation.people", "Scheduling", "Reservation handed over", "reservation")
+def _reservation_people(before: Values, after: Values) -> Phrase:
+    if left := str(before.get("left") or ""):
+        return Phrase("{actor} took {left} out of the reservation {subject}.", {"left": left})
+    return Phrase("{actor} changed who the reservation {subject} is for.")
+
+
+# --- the rest ---------------------------------------------------------------------------------------------------
+
+
+@action("project.hand_over", "Projects", "Project handed over", "project")
+def _handed_over(before: Values, after: Values) -> Phrase:
+    old, new = (str(values.get("owner") or "") for values in (before, after))
+    if old and new:
+        return Phrase("{actor} handed {subject} over from {old} to {new}.", {"old": old, "new": new})
+    return Phrase("{actor} handed {subject} over.")
+
+
+@action("wall_link.created", "Lab", "Wall screen created", "wall")
+def _wall(before: Values, after: Values) -> Phrase:
+    names = " that shows names of people" if after.get("names_people") else ""
+    return Phrase(f"{{actor}} created the wall screen {{subject}}{names}.")
+
+
+simple("wall_link.revoked", "Lab", "Wall screen revoked", "wall", "{actor} revoked the wall screen {subject}.")
+simple("lab.settings_changed", "Lab", "Lab settings changed", "lab", "{actor} changed {subject}.")
+
+
+# --- the values -------------------------------------------------------------------------------------------------
+
+FIELDS: dict[str, str] = {
+    "admin": "Admin",
+    "active": "May sign in",
+    "revoked_tokens": "API tokens revoked",
+    "invite": "Number of the invitation",
+    "email": "E-mail address",
+    "makes_admin": "Makes an admin",
+    "groups": "Groups",
+    "members": "Members",
+    "max_gpus": "Maximum number of GPUs at once",
+    "max_queued": "Maximum number of waiting jobs",
+    "weight": "Weight in fair sharing",
+    "premium": "May submit premium jobs",
+    "soft": "May exceed the limit on idle GPUs",
+    "approves": "Approved when it joins",
+    "approved": "Approved",
+    "approved_at": "Approved since",
+    "runtime": "Runs jobs with",
+    "cordoned": "Cordoned",
+    "draining": "Draining",
+    "rotation_asked_at": "New token requested",
+    "token_revoked_at": "Token revoked",
+    "removed_at": "Removed",
+    "name": "Name",
+    "reason": "Reason",
+    "policy": "Policy",
+    "node": "Node",
+    "gpus": "GPUs or CPU slots",
+    "start": "From",
+    "end": "Until",
+    "for": "For",
+    "left": "Taken out",
+    "users": "Users",
+    "owner": "Owner",
+    "names_people": "Shows names of people",
+    "queue_for_members": "Members see the whole queue",
+}
+"""By the key of a value, its name on pages."""
+NONE = {"max_gpus": "no limit", "max_queued": "as usual"}
+"""What no value means; elsewhere "none"."""
+VALUES = {"runtime": {"docker": "Docker Engine", "process": "processes of the machine", "fake": "a simulation"}}
+
+
+def field_title(key: str) -> str:
+    return FIELDS.get(key) or key.replace("_", " ").strip().capitalize() or "Value"
