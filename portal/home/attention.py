@@ -1,47 +1,29 @@
 """What needs a user's attention, each with the action to take: their jobs, and for admins the machines of the lab."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.urls import reverse
 
 from portal.accounts.models import User
-from portal.cluster.alarms import current_alarms
-from portal.cluster.models import LIVE_NODE, Node, NodeEnvironment
+from portal.cluster.attention import MAX_OF_A_KIND, Item, lab_attention
+from portal.cluster.models import LIVE_NODE, Node
 from portal.cluster.services import is_online
 from portal.home.models import SeenFailures
 from portal.home.runs import LiveAttempt
 from portal.jobs import silence
 from portal.jobs.models import FINISHED_STATES, Attempt, CheckpointSet, Container, Job, JobState
-from portal.ui import counted, duration
+from portal.ui import duration
 
 FAILURES_SHOWN_FOR = timedelta(days=7)
 """How long a failure is shown that is not marked as seen."""
-MAX_OF_A_KIND = 5
 NEAR_LIMIT_PART = 0.1
 NEAR_LIMIT = timedelta(minutes=15)
 """A job is near its time limit when less than this is left, or less than that part of it."""
 NO_CHECKPOINT_AFTER = timedelta(minutes=30)
 FILES_EXPECTED_FOR = timedelta(days=1)
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """Something to look at, and what to do about it."""
-
-    kind: str
-    icon: str
-    tone: str
-    text: str
-    detail: str
-    action: str
-    path: str
-    posts: bool = False
-    """Whether the action is a button that changes something; otherwise it is a link."""
-    at: datetime | None = None
-    """When it happened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +38,7 @@ def attention_of(user: User, live: Mapping[int, LiveAttempt], now: datetime) -> 
     mine = Job.objects.visible_to(user).filter(submitted_by=user)
     failed = _failed(user, mine, now)
     items = [
-        *(_for_admins(now) if user.is_admin else ()),
+        *(lab_attention(now) if user.is_admin else ()),
         *failed,
         *_silent(user, live, now),
         *_near_limit(live),
@@ -189,48 +171,3 @@ def _arriving(mine: QuerySet[Job], now: datetime) -> Iterator[Item]:
 
 
 # --- machines, for admins ----------------------------------------------------------------------------------------
-
-
-def _for_admins(now: datetime) -> Iterator[Item]:
-    yield from _first(
-        Item("alarm", "alert", "red", alarm.text, "", "See the machine", alarm.path) for alarm in current_alarms(now)
-    )
-    nodes = list(Node.objects.filter(LIVE_NODE).filter(Q(approved_at=None) | ~Q(problems=[])).order_by("name"))
-    waiting = [node for node in nodes if node.approved_at is None]
-    yield from _first(
-        Item("pending", "node", "amber", f"{node.name} waits for approval", "", "Review it", _node_path(node.pk))
-        for node in waiting
-    )
-    yield from _first(
-        Item(
-            "unfit", "alert", "red", f"{node.name} accepts no jobs", problem.text, "See what to do", _node_path(node.pk)
-        )
-        for node in nodes
-        if node.approved_at is not None
-        for problem in node.shown_problems
-        if problem.blocking
-    )
-    failed = NodeEnvironment.objects.filter(
-        state=NodeEnvironment.State.FAILED, node__removed_at=None, node__approved_at__isnull=False
-    )
-    yield from _first(
-        Item(
-            "environment", "alert", "red", f"{row.environment.title} could not be prepared on {row.node.name}", "",
-            "See the reason", _node_path(row.node_id),
-        )
-        for row in failed.select_related("node", "environment").order_by("node__name", "environment")
-    )  # fmt: skip
-
-
-def _first(items: Iterable[Item]) -> list[Item]:
-    """Return the first items of a kind, and one for the others."""
-    found = list(items)
-    if len(found) <= MAX_OF_A_KIND:
-        return found
-    more = counted(len(found) - MAX_OF_A_KIND, "more thing needs,more things need")
-    path = reverse("monitoring:admin-nodes")
-    return [*found[:MAX_OF_A_KIND], Item("more", "alert", "red", f"{more} an admin", "", "See all nodes", path)]
-
-
-def _node_path(pk: int) -> str:
-    return reverse("monitoring:admin-node", args=[pk])

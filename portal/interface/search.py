@@ -63,8 +63,8 @@ PLACES = (
     Place("whatif:list", "chart", "Simulations", "what-if", for_admins=True),
     Place("accounts:users", "users", "Users", "people deactivate", for_admins=True),
     Place("accounts:groups", "users", "Groups", "", for_admins=True),
-    Place("accounts:invites", "plus", "Invitations", "invite", for_admins=True),
-    Place("jobs:limits", "chip", "Limits", "quota", for_admins=True),
+    Place("accounts:invites", "mail", "Invitations", "invite", for_admins=True),
+    Place("jobs:limits", "gauge", "Limits", "quota", for_admins=True),
     Place("accounts:lab-settings", "gear", "Lab settings", "visibility", for_admins=True),
     Place("interface:audit", "book", "Audit", "log who did what", for_admins=True),
 )

@@ -8,7 +8,7 @@ from django.db import transaction
 from portal.accounts.audit import audit
 from portal.accounts.models import User
 from portal.refused import Refused
-from portal.scheduler.models import PolicyState, SchedulerConfig
+from portal.scheduler.models import Cycle, PolicyState, SchedulerConfig
 from portal.wake import wake_scheduler
 from scheduling import registry
 from scheduling.version import version_of
@@ -137,3 +137,14 @@ def undo_switch(actor: User, config: int | None = None) -> SchedulerConfig:
         raise Refused(
             f"“{title_of(previous.policy)}” can no longer be chosen as it was: {error}", "conflict"
         ) from error
+
+
+def last_failure() -> Cycle | None:
+    """Return the last recorded cycle if it failed and the policy was not switched since.
+
+    It may be long ago: a failure that persists is recorded once, and so is its end (``cycle._record``).
+    """
+    last = Cycle.objects.select_related("config").first()
+    if last is None or not last.error or last.config_id != current_config().pk:
+        return None
+    return last

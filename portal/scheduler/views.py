@@ -1,4 +1,4 @@
-"""The admin overview, and the pages where the scheduling policy is chosen, previewed, switched and undone."""
+"""The pages where the scheduling policy is chosen, previewed, switched and undone."""
 
 import json
 from collections.abc import Mapping
@@ -8,19 +8,14 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import messages
-from django.contrib.auth.models import Group
 from django.core.paginator import Page, Paginator
-from django.db.models import Q
 from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect, render
 from django.urls import NoReverseMatch, reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from portal.accounts.models import Limit
 from portal.accounts.permissions import admin_required, signed_in
-from portal.accounts.services import active_people
-from portal.cluster.models import LIVE_NODE, Node
-from portal.jobs.models import Job, JobState
+from portal.jobs.models import Job
 from portal.refused import Refused
 from portal.scheduler import preview, services
 from portal.scheduler.forms import PolicyForm, form_query
@@ -47,25 +42,6 @@ LABELS: dict[Kind, tuple[str, str, str]] = {
     "goes on": ("busy", "keeps running", "keep running"),
 }
 """By kind of change: the look of the badge, the words for one job and for several."""
-
-
-@admin_required
-@require_safe
-def admin(request: HttpRequest) -> HttpResponse:
-    nodes = list(Node.objects.filter(LIVE_NODE).only("approved_at", "problems", "last_seen_at", "draining", "cordoned"))
-    about = {
-        "nodes": len(nodes),
-        "nodes_waiting": sum(node.approved_at is None for node in nodes),
-        "nodes_unfit": sum(bool(node.problems) for node in nodes),
-        "users": active_people().count(),
-        "groups": Group.objects.count(),
-        "limits": Limit.objects.filter(Q(max_gpus__isnull=False) | Q(max_queued__isnull=False)).count(),
-        "policy": services.title_of(services.current_config().policy),
-        "queued": Job.objects.filter(state=JobState.QUEUED).count(),
-        "running": Job.objects.filter(state=JobState.RUNNING).count(),
-        "trouble": _last_failure(),
-    }
-    return render(request, "scheduler/admin.html", about)
 
 
 # --- choosing ----------------------------------------------------------------------------------------------------
@@ -100,7 +76,7 @@ def _render_policy_page(
         "undo_title": services.title_of(undo_to.policy) if undo_to else "",
         "cycles": Cycle.objects.select_related("config")[:CYCLES_SHOWN],
         "leader": Leader.objects.first(),
-        "trouble": _last_failure(),
+        "trouble": services.last_failure(),
         "former_default": services.title_of(config.policy) if services.has_former_default(config) else "",
         "new_default": registry.describe(registry.DEFAULT),
         "whatif": _simulation_link(registry.DEFAULT, registry.complete(registry.DEFAULT, {})),
@@ -278,14 +254,3 @@ def _switch_entry(row: SchedulerConfig) -> dict[str, Any]:
         "params": labelled_params(row.policy, row.params),
         "query": form_query(row.policy, row.params) if known else "",
     }
-
-
-def _last_failure() -> Cycle | None:
-    """Return the last recorded cycle if it failed and the policy was not switched since.
-
-    It may be long ago: a failure that persists is recorded once, and so is its end (``cycle._record``).
-    """
-    last = Cycle.objects.select_related("config").first()
-    if last is None or not last.error or last.config_id != services.current_config().pk:
-        return None
-    return last

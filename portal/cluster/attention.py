@@ -1,0 +1,77 @@
+"""What of the lab's machines needs an admin, each with the action to take: for the home page and the admin overview."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import Q
+from django.urls import reverse
+
+from portal.cluster.alarms import current_alarms
+from portal.cluster.models import LIVE_NODE, Node, NodeEnvironment
+from portal.ui import counted
+
+MAX_OF_A_KIND = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """Something to look at, and what to do about it."""
+
+    kind: str
+    icon: str
+    tone: str
+    text: str
+    detail: str
+    action: str
+    path: str
+    posts: bool = False
+    """Whether the action is a button that changes something; otherwise it is a link."""
+    at: datetime | None = None
+    """When it happened."""
+
+
+def lab_attention(now: datetime) -> Iterator[Item]:
+    """Yield what needs an admin, in four queries."""
+    yield from _first(
+        Item("alarm", "alert", "red", alarm.text, "", "See the machine", alarm.path) for alarm in current_alarms(now)
+    )
+    nodes = list(Node.objects.filter(LIVE_NODE).filter(Q(approved_at=None) | ~Q(problems=[])).order_by("name"))
+    waiting = [node for node in nodes if node.approved_at is None]
+    yield from _first(
+        Item("pending", "node", "amber", f"{node.name} waits for approval", "", "Review it", _node_path(node.pk))
+        for node in waiting
+    )
+    yield from _first(
+        Item(
+            "unfit", "alert", "red", f"{node.name} accepts no jobs", problem.text, "See what to do", _node_path(node.pk)
+        )
+        for node in nodes
+        if node.approved_at is not None
+        for problem in node.shown_problems
+        if problem.blocking
+    )
+    failed = NodeEnvironment.objects.filter(
+        state=NodeEnvironment.State.FAILED, node__removed_at=None, node__approved_at__isnull=False
+    )
+    yield from _first(
+        Item(
+            "environment", "alert", "red", f"{row.environment.title} could not be prepared on {row.node.name}", "",
+            "See the reason", _node_path(row.node_id),
+        )
+        for row in failed.select_related("node", "environment").order_by("node__name", "environment")
+    )  # fmt: skip
+
+
+def _first(items: Iterable[Item]) -> list[Item]:
+    """Return the first items of a kind, and one for the others."""
+    found = list(items)
+    if len(found) <= MAX_OF_A_KIND:
+        return found
+    more = counted(len(found) - MAX_OF_A_KIND, "more thing needs,more things need")
+    path = reverse("monitoring:admin-nodes")
+    return [*found[:MAX_OF_A_KIND], Item("more", "alert", "red", f"{more} an admin", "", "See all nodes", path)]
+
+
+def _node_path(pk: int) -> str:
+    return reverse("monitoring:admin-node", args=[pk])
