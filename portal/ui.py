@@ -248,6 +248,20 @@ def sentence(content: Any) -> Any:
 
 
 @register.filter
+def short_reason(content: Any) -> str:
+    """Return why a job waits in about ten words: for rows of lists that are links to all of it."""
+    from portal.sentences.short_reasons import short_reason as shorten  # noqa: PLC0415  # as above
+
+    return shorten(content)
+
+
+@register.inclusion_tag("components/reason.html")
+def reason(content: Any) -> dict[str, str]:
+    """Show why a job waits in about ten words, with the whole sentence on demand: ``{% reason job.waiting_reason %}``."""
+    return {"short": short_reason(content), "full": str(sentence(content) or "")}
+
+
+@register.filter
 def gpu_hours(amount: float | None) -> str:
     """Format GPU-microseconds, the unit of ``portal.usage``, as GPU-hours."""
     if amount is None:

@@ -7,6 +7,7 @@ from portal.forecast.services import forecasts_of
 from portal.hues import Mark, mark_of_person, mark_of_project
 from portal.jobs.models import Job
 from portal.jobs.queue import may_see_queue, next_in_queue, waiting_jobs
+from portal.sentences.short_reasons import short_reason
 
 SHOWN = 8
 
@@ -26,10 +27,8 @@ class Waiting:
 
     @property
     def reason(self) -> str:
-        """Return the first part of why it waits: the job's page has all of it."""
-        why = self.job.why_waiting if self.job is not None else ""
-        first, cut, _ = why.partition(";")
-        return f"{first}." if cut else why
+        """Return why it waits in short: the job's page has all of it."""
+        return short_reason(self.job.waiting_reason) if self.job is not None else ""
 
 
 @dataclass(frozen=True, slots=True)

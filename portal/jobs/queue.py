@@ -14,6 +14,7 @@ from portal.accounts.models import LabSettings, User
 from portal.jobs.job_list import TIER_ORDER, with_list_columns
 from portal.jobs.models import Job, JobState
 from portal.jobs.occupancy import visible_job_ids
+from portal.sentences import sentence_of
 
 MAX_ROWS = 500
 """The API counts more rows and does not list them."""
@@ -49,10 +50,15 @@ class QueueRow:
         return int(getattr(self.job, "held_gpus", 0))
 
     @property
-    def why(self) -> str:
-        """Why it waits; of jobs that the reader may not see only what is a fact of the lab."""
+    def reason(self) -> Any:
+        """The message why it waits; of jobs that the reader may not see only what is a fact of the lab."""
         shown = self.visible or is_public_reason(self.job.waiting_reason)
-        return self.job.why_waiting if shown and not self.running else ""
+        return self.job.waiting_reason if shown and not self.running else ""
+
+    @property
+    def why(self) -> str:
+        """Why it waits, as a sentence."""
+        return sentence_of(self.reason)
 
 
 def is_public_reason(content: Any) -> bool:

@@ -21,7 +21,6 @@ from portal.scheduler import preview, services
 from portal.scheduler.forms import PolicyForm, form_query
 from portal.scheduler.models import Cycle, Leader, SchedulerConfig
 from portal.scheduler.param_labels import labelled_params
-from portal.sentences import sentence_of
 from scheduling import registry
 from scheduling.changes import JobChange, Kind
 from scheduling.types import Placement
@@ -188,7 +187,8 @@ class PreviewRow:
     """Whether the policy in force would do the same to the job now."""
     before: str
     after: str
-    reason: str
+    reason: Any
+    """Why a waiting job waits, as data."""
     starts: list[tuple[datetime | None, bool]]
     """Under the policy in force and under the new one: the time, and whether it is now. One entry if both are equal."""
     ends: list[tuple[datetime | None, bool]]
@@ -219,7 +219,7 @@ def _row(change: JobChange, job: Job, found: preview.Preview, names: dict[str, s
         anyway=found.present.get(change.job) == change.kind,
         before=_placement(change.before, names),
         after=_placement(change.after, names),
-        reason=sentence_of(change.reason),
+        reason=change.reason.data() if change.reason else "",
         starts=[] if change.before else _times(now, before.starts, after.starts),
         ends=_times(now, before.ends, after.ends),
     )

@@ -144,7 +144,7 @@ def test_filters_by_person_kind_subject_and_days(ada: User) -> None:
 @pytest.mark.parametrize(
     ("query", "sentence"),
     [
-        ("?actor=nobody", "There is no user called “nobody”"),
+        ("?actor=zorro", "There is no user called “zorro”"),
         ("?action=no.such", "There is no kind “no.such”"),
         ("?from=03/04/2026", "“03/04/2026” is not a day"),
         ("?from=2026-03-05&to=2026-03-01", "The first day is after the last one"),

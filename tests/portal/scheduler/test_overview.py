@@ -74,7 +74,7 @@ def test_a_hint_about_a_node_is_not_an_alarm(ada: User) -> None:
     assert "alpha accepts no jobs" in html and "1 accepts no jobs" in html
 
 
-def test_mail_that_nobody_gets_is_named_until_it_is_hidden(ada: User, settings: Any) -> None:
+def test_mail_that_is_not_sent_is_named_until_it_is_hidden(ada: User, settings: Any) -> None:
     settings.EMAIL_BACKEND = "django.core.mail.backends.console.EmailBackend"
     client = client_of(ada)
     assert "Mail is not set up" in page(client) and "printed to the terminal" in page(client)
