@@ -116,8 +116,13 @@ def switch_policy(
 
 
 def previous_config() -> SchedulerConfig | None:
-    """Return the configuration that was in force before the present one, to which an undo returns."""
-    return SchedulerConfig.objects.order_by("-id")[1:2].first()
+    """Return the configuration to which an undo returns: the last one that decided otherwise than the present one.
+
+    A policy that was switched to itself, or a former default that was kept, is passed over.
+    """
+    rows = SchedulerConfig.objects.order_by("-id").iterator(chunk_size=20)
+    last = next(rows, None)
+    return next((row for row in rows if last and (row.policy, row.params) != (last.policy, last.params)), None)
 
 
 def undo_switch(actor: User, config: int | None = None) -> SchedulerConfig:

@@ -62,8 +62,6 @@ def _render_policy_page(
     switches = Paginator(SchedulerConfig.objects.select_related("created_by", "undoes"), SWITCHES_SHOWN)
     page = switches.get_page(request.GET.get("page"))
     undo_to = services.previous_config()
-    if undo_to is not None and (undo_to.policy, undo_to.params) == (config.policy, config.params):
-        undo_to = None  # the former default was kept: there is nothing to return to
     about = {
         "config": config,
         "policies": registry.describe_all(),

@@ -212,7 +212,7 @@ class Engine:
         return Snapshot(
             self.now, tuple(self.nodes.values()), tuple(jobs), self.ledger.limits(), self.state,
             self.ledger.accounts(self.now), self.reservations, self.options.patience_seconds,
-            self.options.damping_seconds, explain=self.on_turn is not None,
+            self.options.damping_seconds, explain=self.on_turn is not None and self.options.explain,
         )  # fmt: skip
 
     def apply(self, snapshot: Snapshot, plan: Plan) -> bool:

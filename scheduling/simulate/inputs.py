@@ -76,3 +76,5 @@ class Options:
     """How far back ``Account.used`` reaches."""
     state: Mapping[str, Any] = field(default_factory=dict)
     """The state of the policy at the start."""
+    explain: bool = True
+    """Whether ``on_turn`` reads why jobs wait. To work that out takes about a third of the time."""

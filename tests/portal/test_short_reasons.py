@@ -70,7 +70,7 @@ def test_short_forms_have_the_parameters_of_the_whole_ones() -> None:
         (None, ""),
     ],
 )  # fmt: skip
-def test_what_it_says(content: Any, text: str) -> None:
+def test_the_short_sentence(content: Any, text: str) -> None:
     assert short_reason(content) == text
 
 

@@ -303,6 +303,16 @@ def test_the_first_switch_can_be_undone_too(ada: User) -> None:
     assert services.undo_switch(ada).policy == registry.DEFAULT
 
 
+def test_a_policy_that_was_switched_to_itself_can_still_be_undone(client: Client, ada: User) -> None:
+    services.switch_policy(ada, "fifo", {})
+    services.switch_policy(ada, "tiresias", {})
+    for _ in range(2):
+        services.switch_policy(ada, "tiresias", {})
+    assert "Undo: back to “First come, first served”" in one_line(client.get("/admin/policy/").content.decode())
+    assert services.undo_switch(ada).policy == "fifo"
+    assert services.undo_switch(ada).policy == "tiresias"
+
+
 def test_an_undo_starts_with_an_empty_memory(ada: User) -> None:
     config = services.config_in_force()
     PolicyState.objects.create(config=config, state={"wish": {"1": 2.0}})
@@ -414,3 +424,15 @@ def test_turns_are_listed_with_their_policy(ada: User) -> None:
     assert (first["policy"], first["recorded"], first["started"]) == (registry.DEFAULT, True, 1)
     assert first["version"] == version_of(registry.POLICIES[registry.DEFAULT]) and len(first["snapshot_sha256"]) == 64
     assert Node.objects.count() == 1
+
+
+def test_the_times_of_many_waiting_jobs_are_known(ada: User) -> None:
+    ready_node("many", 8)
+    for number in range(200):
+        queue(1, owner=f"user-{number % 7}")
+    found = preview.compute("fair_share", {})
+    waiting = [change.job for change in found.changes if change.kind == "waits"]
+    assert len(waiting) > 150
+    for job in waiting:
+        eta = found.after[job]
+        assert eta.starts is not None and eta.ends is not None and eta.ends > eta.starts > found.snapshot.now
