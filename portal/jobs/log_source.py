@@ -110,7 +110,7 @@ class LogSource:
     def _fail(self, problem: Exception) -> None:
         published, self._published = self._published, asyncio.get_running_loop().create_future()
         published.set_exception(problem)
-        published.exception()  # it may be that nobody waits
+        published.exception()  # perhaps no one waits
 
     @database_sync_to_async
     def _read_rows(self) -> LogState:

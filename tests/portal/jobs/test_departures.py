@@ -184,7 +184,7 @@ def test_neither_the_last_admin_nor_oneself_nor_the_owner_of_the_examples(ada: U
     assert client.get(page_of(internal)).status_code == 404
     listed = client.get(reverse("accounts:users")).content.decode()
     assert page_of(internal) not in listed and page_of(ada) not in listed and page_of(second) in listed
-    assert "3 users" in client.get(reverse("scheduler:admin")).content.decode()
+    assert "3 active users" in client.get(reverse("scheduler:admin")).content.decode()
 
 
 def test_activation_states_what_does_not_come_back(ada: User, bob: User) -> None:
