@@ -64,6 +64,9 @@ DEMO_PAGES = {
 RESEARCHER = "ada"
 RESEARCHER_PAGES = {"home": "/", "jobs": "/jobs/", "queue": "/jobs/queue", "curves": "/jobs/{curves}/"}
 """Of the same lab, for the person who uses it most."""
+HEIGHT = 860
+TALLER = {"home": 1240}
+"""The height of a picture that shows more than the first screen, in pixels."""
 LOOKS = {"light": (1280, "light"), "dark": (1280, "dark"), "phone": (400, "light")}
 
 
@@ -94,7 +97,7 @@ def take(browser: Browser, order: str, pages: dict[str, str], researcher_pages: 
 
 def take_as(browser: Browser, portal: Portal, username: str, pages: dict[str, str]) -> None:
     for look, (width, scheme) in LOOKS.items():
-        page = browser.new_page(viewport={"width": width, "height": 860}, color_scheme=scheme)  # type: ignore[arg-type]
+        page = browser.new_page(viewport={"width": width, "height": HEIGHT}, color_scheme=scheme)  # type: ignore[arg-type]
         page.goto(f"{portal.url}/accounts/sign-in/")
         page.screenshot(path=FOLDER / f"sign-in-{look}.png")
         page.fill("[name=username]", username)
@@ -102,6 +105,7 @@ def take_as(browser: Browser, portal: Portal, username: str, pages: dict[str, st
         page.keyboard.press("Enter")
         page.wait_for_url(f"{portal.url}/")
         for name, path in pages.items():
+            page.set_viewport_size({"width": width, "height": TALLER.get(name, HEIGHT)})
             page.goto(portal.url + path)
             page.wait_for_timeout(800)
             page.screenshot(path=FOLDER / f"{name}-{look}.png")
