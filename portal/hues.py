@@ -1,4 +1,4 @@
-"""Marks of people and projects: a hue, a shape and a code of two letters, the same on every page.
+"""Marks of people, projects and groups: a hue, a shape and a code of two letters, the same on every page.
 
 The hue follows from the primary key, so it never changes. There are fewer hues than people in a lab: the code and the name
 beside the mark, or in its title, distinguish those that share one. ``static/css/hues.css`` has the colours.
@@ -23,12 +23,12 @@ STEP = 3
 WORD = re.compile(r"[^\W_]+")
 UNKNOWN_CODE = "??"
 
-Kind = Literal["person", "project"]
+Kind = Literal["person", "project", "group"]
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The mark of a person (a disc) or of a project (a square)."""
+    """The mark of a person (a disc), of a project (a square) or of a group (a hexagon)."""
 
     kind: Kind
     pk: int
@@ -64,6 +64,10 @@ def mark_of_person(pk: int, username: str, first_name: str = "", last_name: str 
 
 def mark_of_project(pk: int, name: str) -> Mark:
     return Mark("project", pk, name, code_of(name))
+
+
+def mark_of_group(pk: int, name: str) -> Mark:
+    return Mark("group", pk, name, code_of(name))
 
 
 @register.simple_tag

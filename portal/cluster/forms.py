@@ -23,7 +23,7 @@ class NodeField(forms.ModelChoiceField):
 class ReservationForm(forms.Form):
     """A new reservation."""
 
-    name = forms.CharField(max_length=80, label="Purpose", help_text="All users see it on this page.")
+    name = forms.CharField(max_length=80, label="Purpose", help_text="All users see it in the calendar.")
     node = NodeField(Node.objects.none(), empty_label=None)
     gpus = forms.IntegerField(min_value=1, max_value=1000, initial=1)
     start = MomentField(label="From")

@@ -22,17 +22,32 @@ RESENT_WITHIN = timedelta(minutes=1)
 """An equal reservation by the same person within this time is a double click, or a request that was sent again."""
 
 
-def active_or_upcoming(now: datetime) -> QuerySet[Reservation]:
-    """Return the reservations that are active or to come, with their users and groups, in four queries."""
+def valid_reservations() -> QuerySet[Reservation]:
+    """Return the reservations that were not cancelled, with their users and groups, in four queries."""
     return (
-        Reservation.objects.filter(end__gt=now, cancelled_at__isnull=True)
+        Reservation.objects.filter(cancelled_at__isnull=True)
         .select_related("node", "created_by")
         .prefetch_related("users", "groups__user_set")
     )
 
 
+def active_or_upcoming(now: datetime) -> QuerySet[Reservation]:
+    """Return those that are active or to come."""
+    return valid_reservations().filter(end__gt=now)
+
+
+def over(now: datetime) -> QuerySet[Reservation]:
+    """Return those that are over, the latest first."""
+    return valid_reservations().filter(end__lte=now).order_by("-end", "-pk")
+
+
+def between(start: datetime, end: datetime) -> QuerySet[Reservation]:
+    """Return those of which some part lies within a time."""
+    return valid_reservations().filter(end__gt=start, start__lt=end)
+
+
 def owner_ids(reservation: Reservation) -> set[int]:
-    """Return the ids of the users whose jobs may use a reservation. For a row of ``active_or_upcoming``, this needs no query."""
+    """Return the ids of the users whose jobs may use a reservation. For a row of ``valid_reservations``, this needs no query."""
     found = {user.pk for user in reservation.users.all()}
     return found.union(user.pk for group in reservation.groups.all() for user in group.user_set.all())
 

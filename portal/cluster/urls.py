@@ -1,11 +1,15 @@
 from django.urls import URLPattern, URLResolver, path, re_path
 
-from portal.cluster import views
+from portal.cluster import reservation_views, views
 
 app_name = "cluster"
 urlpatterns: list[URLPattern | URLResolver] = [
-    path("reservations/", views.reservations, name="reservations"),
-    re_path(r"^reservations/(?P<pk>[0-9]{1,18})/cancel$", views.cancel_reservation, name="cancel-reservation"),
+    path("reservations/", reservation_views.reservations_page, name="reservations"),
+    path("reservations/new", reservation_views.new_reservation, name="new-reservation"),
+    re_path(r"^reservations/(?P<pk>[0-9]{1,18})/$", reservation_views.reservation, name="reservation"),
+    re_path(
+        r"^reservations/(?P<pk>[0-9]{1,18})/cancel$", reservation_views.cancel_reservation, name="cancel-reservation"
+    ),
     path("agent/install.sh", views.install_script, name="agent-install"),
     path("agent/schedulearn-agent-<str:sha256>.tar.gz", views.agent_archive, name="agent-archive"),
     path("admin/nodes/add", views.add_node, name="add-node"),

@@ -1,4 +1,4 @@
-"""The pages of reservations, and the actions of admins on nodes."""
+"""The actions of admins on nodes, and what a new machine fetches."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,56 +10,17 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_http_methods, require_POST, require_safe
+from django.views.decorators.http import require_POST, require_safe
 
 from portal.accounts.models import User
 from portal.accounts.permissions import admin_required, signed_in
 from portal.cluster import agent_package, findings, quarantine, services
-from portal.cluster import reservations as calendar
-from portal.cluster.forms import ReservationForm
-from portal.cluster.models import LIVE_NODE, Gpu, Node, Reservation
+from portal.cluster.models import LIVE_NODE, Gpu, Node
 from portal.cluster.node_state import state_of
-from portal.cluster.slots import lab_noun, node_nouns
 from portal.editions import only_if_changed
 from portal.refused import Refused
 
 Act = Callable[[User, Node], object]
-
-
-@require_http_methods(["GET", "HEAD", "POST"])
-def reservations(request: HttpRequest) -> HttpResponse:
-    """Show all reservations. Their users are named to admins and to these users only."""
-    user = signed_in(request)
-    if request.method == "POST" and not user.is_admin:
-        raise Http404
-    form = ReservationForm(request.POST if request.method == "POST" else None) if user.is_admin else None
-    if form is not None and request.method == "POST" and form.is_valid():
-        try:
-            made = calendar.reserve(user, **form.cleaned_data)
-            messages.success(
-                request, f"Reserved: {made.name}. When it begins, jobs of others that can be stopped make room."
-            )
-            return redirect("cluster:reservations")
-        except Refused as refusal:
-            form.add_error(refusal.field or None, refusal.message)
-    now = timezone.now()
-    reserved = list(calendar.active_or_upcoming(now))
-    nouns = node_nouns({row.node_id for row in reserved})
-    rows = [(row, nouns[row.node_id], user.pk in calendar.owner_ids(row), row.start <= now) for row in reserved]
-    about = {"rows": rows, "form": form, "noun": lab_noun()}
-    return render(request, "cluster/reservations.html", about, status=400 if form is not None and form.errors else 200)
-
-
-@admin_required
-@require_POST
-def cancel_reservation(request: HttpRequest, pk: int) -> HttpResponse:
-    row = get_object_or_404(Reservation, pk=pk)
-    calendar.cancel(signed_in(request), row)
-    messages.success(request, f"{row.name} is cancelled: its {lab_noun()}s are available to all users again.")
-    return redirect("cluster:reservations")
-
-
-# --- for admins --------------------------------------------------------------------------------------------------
 
 
 # --- adding a machine --------------------------------------------------------------------------------------------

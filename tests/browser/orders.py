@@ -137,6 +137,28 @@ def month_simulated() -> dict[str, Any]:
     return made | {"simulation": asked.pk}
 
 
+def reservations() -> dict[str, int]:
+    """A week of reservations for people and groups, some of them side by side, with a long and a Hebrew title."""
+    alice, course = User.objects.get(username="alice"), Group.objects.create(name="deep-learning-course")
+    dana, node = world.make_user("dana"), Node.objects.order_by("pk")[0]
+    monday = timezone.localtime().replace(hour=0, minute=0, second=0, microsecond=0)
+    monday -= timedelta(days=monday.weekday())
+    planned: list[tuple[str, float, float, int, Any]] = [
+        ("Deep learning course", 9, 12, 1, course),
+        ("Deep learning course", 33, 36, 1, course),
+        ("Evaluation for the workshop 🚀", 34, 38.5, 1, alice),
+        ("שיעור מבוא", 34.5, 36, 1, dana),
+        ("Paper deadline: " + "ablation " * 6, 26, 26 + 80, 1, dana),
+        ("Benchmark over night", 70, 82, 1, alice),
+        ("Demonstration", 128, 132, 1, dana),
+    ]
+    for name, first, last, gpus, whom in planned:
+        start, end = (monday + timedelta(hours=hours) for hours in (first, last))
+        row = Reservation.objects.create(name=name, node=node, gpus=gpus, start=start, end=end)
+        (row.groups if whom is course else row.users).add(whom)
+    return {"reservation": Reservation.objects.order_by("pk")[0].pk}
+
+
 def demo_lab() -> dict[str, int]:
     """What ``manage.py demo`` fills a lab with, and Alice as an admin of it."""
     from portal.ops.demo import month
@@ -343,6 +365,7 @@ ORDERS = {
         past_month,
         month_simulated,
         demo_lab,
+        reservations,
         simulate,
         running_job,
         curves_lab,

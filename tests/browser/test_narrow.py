@@ -25,6 +25,8 @@ PAGES = (
     "/gpus/",
     "/gpus/timeline/",
     "/reservations/",
+    "/reservations/?view=month",
+    "/reservations/new",
     "/usage/",
     "/usage/?by=project",
     "/usage/ledger/",
@@ -94,7 +96,7 @@ def test_rows_keep_labels_whole_and_times_inside(phone: Page, portal: Portal, na
 
 
 def test_times_are_read_in_the_zone_of_the_browser(phone: Page, portal: Portal) -> None:
-    phone.goto(f"{portal.url}/reservations/")
+    phone.goto(f"{portal.url}/reservations/new")
     expect(phone.get_by_text("Time zone: America/Phoenix.").first).to_be_visible()
     phone.get_by_label("Purpose").fill("Course")
     phone.get_by_label("From").fill("2030-01-02T09:00")

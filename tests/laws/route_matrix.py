@@ -343,8 +343,13 @@ TABLE: dict[str, list[Visit]] = {
     "nodes/": [get("/nodes/", MEMBERS)],
     "reservations/": [
         get("/reservations/", MEMBERS),
-        post("/reservations/", "302 404 404 404 404 400", name="Course", node="{node}", gpus=1),
+        get("/reservations/?view=month&from=2026-11-23&list=past", MEMBERS),
     ],
+    "reservations/new": [
+        get("/reservations/new", ADMINS),
+        post("/reservations/new", "302 404 404 404 404 400", name="Course", node="{node}", gpus=1),
+    ],
+    "reservations/(?P<pk>[0-9]{1,18})/": [get("/reservations/{reservation}/", MEMBERS)],
     "reservations/(?P<pk>[0-9]{1,18})/cancel": [post("/reservations/{reservation}/cancel", DONE_BY_ADMINS)],
     "admin/": [get("/admin/", ADMINS)],
     "admin/hide/(?P<key>processes|mail|invitations)": [post("/admin/hide/mail", DONE_BY_ADMINS)],

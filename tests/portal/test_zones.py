@@ -20,7 +20,7 @@ from portal.usage.forms import DayField
 from portal.zones import MomentField, ReaderZone
 from tests.portal.jobs_world import make_code, make_environment, make_node, make_project, make_user
 
-ADDRESS = "/reservations/"
+ADDRESS = "/reservations/new"
 
 
 @pytest.fixture
@@ -62,8 +62,8 @@ def test_a_reservation_is_at_the_time_by_the_clock_of_who_typed_it(
     row = Reservation.objects.get()
     typed = datetime.fromisoformat(in_days(5, "09:00")).replace(tzinfo=UTC)
     assert row.start == typed - timedelta(hours=offset) and row.end - row.start == timedelta(hours=3.5)
-    page = client.get(ADDRESS).content.decode()
-    assert f"{typed.day} {typed:%b %Y}, 09:00" in page and f"Time zone: {zone or 'UTC'}." in page
+    page = client.get("/reservations/").content.decode()
+    assert f"{typed.day} {typed:%b %Y}, 09:00" in page and f"your time zone, {zone or 'UTC'}." in page
 
 
 @pytest.mark.parametrize(

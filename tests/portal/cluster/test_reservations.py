@@ -180,10 +180,10 @@ def test_admins_reserve_and_cancel_on_the_page(ada: User) -> None:
         "end": (now + HOUR).strftime("%Y-%m-%dT%H:%M"),
         "users": "ada",
     }
-    wrong = client.post("/reservations/", {**form, "gpus": 9, "users": "ada"})
-    assert "alpha (4 CPU slots)" in client.get("/reservations/").content.decode()
+    wrong = client.post("/reservations/new", {**form, "gpus": 9, "users": "ada"})
+    assert "alpha (4 CPU slots)" in client.get("/reservations/new").content.decode()
     assert wrong.status_code == 400 and "has only 4 CPU slots." in wrong.content.decode()
-    assert client.post("/reservations/", form).status_code == 302
+    assert client.post("/reservations/new", form).status_code == 302
     row = Reservation.objects.get()
     assert client.post(f"/reservations/{row.pk}/cancel").status_code == 302
     assert "No reservations" in client.get("/reservations/").content.decode()
