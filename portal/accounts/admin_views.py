@@ -1,5 +1,6 @@
 """Admin pages about accounts: users, groups, invitations, the settings of the lab."""
 
+from collections.abc import Container
 from typing import Any
 
 from django.conf import settings
@@ -12,6 +13,7 @@ from django.db.models.functions import Lower
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.functional import cached_property
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
@@ -23,7 +25,7 @@ from portal.accounts.audit import last_actor
 from portal.accounts.forms import GroupForm, InviteForm, LabSettingsForm, MembersForm
 from portal.accounts.models import Invite, LabSettings, User
 from portal.accounts.permissions import AdminOnly, admin_required, signed_in
-from portal.lists import Column, Listing, Table, declare, read_table
+from portal.lists import Column, Listing, Table, declare, quote, read_table
 from portal.refused import Refused
 from portal.search import any_contains
 
@@ -48,7 +50,11 @@ class SortedList(PagedList):
 
     @cached_property
     def table(self) -> Table:
-        return read_table(self.request, self.listing, signed_in(self.request))
+        return read_table(self.request, self.listing, signed_in(self.request), self.problems())
+
+    def problems(self) -> list[str]:
+        """Return what else of the query string could not be followed, as sentences."""
+        return []
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         return super().get_context_data(table=self.table, **context)
@@ -77,23 +83,43 @@ GROUPS = Listing(
     "name",
 )
 
+INVITES = Listing(
+    "invites",
+    (
+        Column("email", "For", (Lower("email"),), fixed=True),
+        Column("created", "Created", ("created_at",), falls=True, fixed=True),
+        Column("state", "State", ("used_at", "expires_at"), falls=True, fixed=True),
+    ),
+    "-created",
+)
+INVITE_STATES = {"open": "open", "used": "used", "expired": "expired or withdrawn"}
+USER_KINDS: dict[str, tuple[str, dict[str, bool]]] = {
+    "active": ("active", {"is_active": True}),
+    "admins": ("admins", {"is_staff": True}),
+    "off": ("deactivated", {"is_active": False}),
+}
+
 
 class Users(AdminOnly, SortedList):
     template_name = "accounts/admin_users.html"
     listing = USERS
 
+    def problems(self) -> list[str]:
+        return _unknown_choice(self.request.GET.get("show", ""), USER_KINDS, "all users are shown")
+
     def get_queryset(self) -> QuerySet[User]:
         users = services.people().order_by(*self.table.ordering).prefetch_related("groups")
         if words := self.request.GET.get("q", "").strip():
             users = users.filter(any_contains(words, "username", "email", "first_name", "last_name"))
-        shown = self.request.GET.get("show", "")
-        return users.filter(
-            **{"active": {"is_active": True}, "off": {"is_active": False}, "admins": {"is_staff": True}}.get(shown, {})
-        )
+        _, condition = USER_KINDS.get(self.request.GET.get("show", ""), ("", {}))
+        return users.filter(**condition)
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         return super().get_context_data(
-            q=self.request.GET.get("q", ""), show=self.request.GET.get("show", ""), **context
+            q=self.request.GET.get("q", ""),
+            show=self.request.GET.get("show", ""),
+            choices=[(key, text) for key, (text, _) in USER_KINDS.items()],
+            **context,
         )
 
 
@@ -194,10 +220,29 @@ def invites(request: HttpRequest) -> HttpResponse:
         else:
             link = settings.SITE_URL + reverse("accounts:invite", args=[token])
             form = InviteForm()
-    rows = Paginator(Invite.objects.select_related("created_by", "used_by").prefetch_related("groups"), PAGE_SIZE)
-    context = {"form": form, "link": link, "page_obj": rows.get_page(request.GET.get("page"))}
+    show = request.GET.get("show", "")
+    problems = _unknown_choice(show, INVITE_STATES, "all invitations are shown")
+    table = read_table(request, INVITES, signed_in(request), problems)
+    found = Invite.objects.select_related("created_by", "used_by").prefetch_related("groups")
+    rows = Paginator(_invites_shown(found, show).order_by(*table.ordering), PAGE_SIZE)
+    context = {"form": form, "link": link, "page_obj": rows.get_page(request.GET.get("page")), "table": table}
+    context |= {"show": show, "choices": INVITE_STATES.items()}
     context["refusal"] = services.invite_refusal()
     return render(request, "accounts/admin_invites.html", context, status=400 if form.errors else 200)
+
+
+def _invites_shown(rows: QuerySet[Invite], show: str) -> QuerySet[Invite]:
+    now = timezone.now()
+    if show == "open":
+        return rows.filter(pk__in=services.open_invites().values("pk"))
+    if show == "used":
+        return rows.filter(used_at__isnull=False)
+    return rows.filter(used_at=None, expires_at__lte=now) if show == "expired" else rows
+
+
+def _unknown_choice(chosen: str, choices: Container[str], instead: str) -> list[str]:
+    """Return a sentence about a choice of a filter that there is not."""
+    return [f"There is no choice “{quote(chosen)}”: {instead}."] if chosen and chosen not in choices else []
 
 
 @admin_required

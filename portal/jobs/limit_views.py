@@ -1,5 +1,8 @@
 """Admin pages about limits, with their usage."""
 
+from collections.abc import Callable
+from typing import Any
+
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.models import Group
@@ -14,8 +17,31 @@ from portal.accounts.limits import audited_name, limit_of, set_limit
 from portal.accounts.models import User
 from portal.accounts.people import groups_called
 from portal.accounts.permissions import admin_required, signed_in
+from portal.accounts.services import active_people
 from portal.cluster.slots import lab_noun
-from portal.jobs.limits import all_limits_with_usage, usage_together
+from portal.jobs.limits import LimitWithUsage, all_limits_with_usage, usage_together
+from portal.lists import Column, Listing, read_table
+from portal.names import search_key
+
+MAX_SUGGESTED = 200
+"""The most users that the field suggests; any other name may be typed."""
+LIMITS = Listing(
+    "limits",
+    (
+        Column("owner", "User or group", ("owner",), fixed=True),
+        Column("gpus", "GPUs at once", ("gpus",), falls=True, fixed=True),
+        Column("waiting", "Waiting jobs", ("waiting",), falls=True, fixed=True),
+        Column("weight", "Weight", ("weight",), falls=True, fixed=True),
+    ),
+    "owner",
+)
+LIMIT_VALUES: dict[str, Callable[[LimitWithUsage], Any]] = {
+    "owner": lambda row: (row.limit.group is None, search_key(str(row.limit.user or row.limit.group))),
+    "gpus": lambda row: row.usage.gpus,
+    "waiting": lambda row: row.usage.waiting,
+    "weight": lambda row: row.limit.weight,
+}
+"""What limits are sorted by; all are in memory with their usage."""
 
 
 @admin_required
@@ -31,11 +57,15 @@ def limits(request: HttpRequest) -> HttpResponse:
             return redirect("jobs:limit-group", groups[0].pk)
         messages.error(request, f"There is no user or group called “{who}”.")
         return redirect("jobs:limits")
+    table = read_table(request, LIMITS, signed_in(request), titles={"gpus": f"{lab_noun()}s at once"})
+    rows = sorted(all_limits_with_usage(), key=LIMIT_VALUES[table.sorted_by], reverse=table.falls)
     return render(
         request,
         "jobs/admin_limits.html",
         {
-            "limits": all_limits_with_usage(),
+            "table": table,
+            "limits": rows,
+            "people": active_people().order_by("username").values_list("username", flat=True)[:MAX_SUGGESTED],
             "groups": Group.objects.order_by("name"),
             "usual_waiting": settings.MAX_WAITING_JOBS,
         },

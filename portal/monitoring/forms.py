@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from portal.lists import quote
 from portal.monitoring.series import WINDOWS, Window
 from portal.monitoring.visibility import STATES
 
@@ -21,6 +22,16 @@ class GpuQuery:
     @property
     def is_filtered(self) -> bool:
         return bool(self.words or self.state or self.node)
+
+
+def problems_of(query: Mapping[str, str]) -> list[str]:
+    """Return a sentence for a filter of the list that means nothing."""
+    state = query.get("state", "")
+    return (
+        [f"There is no state “{quote(state)}”: that part of the filter is left out."]
+        if state not in {"", *STATES}
+        else []
+    )
 
 
 def parse_query(query: Mapping[str, str], default_window: str = "hour") -> GpuQuery:

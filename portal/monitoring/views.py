@@ -21,9 +21,24 @@ from portal.jobs.occupancy import holder, visible_holders, with_holders
 from portal.jobs.queue import may_see_queue
 from portal.jobs.resize_timeline.svg import draw
 from portal.jobs.resize_timeline.timeline import timeline_of
+from portal.lists import Column, Listing, read_table
 from portal.monitoring import forms, gantt, idle, pictures, series, visibility
 
 PER_PAGE = 40
+GPUS = Listing(
+    "gpus",
+    (
+        Column("name", "GPU", ("node__name", "node", "index"), fixed=True),
+        Column("holder", "Held by", fixed=True),
+        Column("utilisation", "Utilisation", ("utilisation_percent",), falls=True, nulls=True, fixed=True),
+        Column("hour", "Last hour", fixed=True),
+        Column("memory", "Memory", ("memory_used_mib",), numeric=True, falls=True, nulls=True, fixed=True),
+        Column(
+            "temperature", "Temperature", ("temperature_celsius",), numeric=True, falls=True, nulls=True, fixed=True
+        ),
+    ),
+    "name",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +60,13 @@ def gpus(request: HttpRequest) -> HttpResponse:
     found = visibility.filter_gpus(
         visibility.gpus_in_lab(), user, words=asked.words, state=asked.state, node=asked.node
     )
-    page = Paginator(with_holders(found), PER_PAGE).get_page(request.GET.get("page"))
+    problems = forms.problems_of(request.GET)
+    table = read_table(request, GPUS, user, problems, {"name": lab_noun()})
+    page = Paginator(with_holders(found.order_by(*table.ordering)), PER_PAGE).get_page(request.GET.get("page"))
     shown = list(page.object_list)
     about = {
         "page": page,
+        "table": table,
         "rows": _gpu_rows(user, shown, series.utilisation_by_minute(shown, now)),
         "asked": asked,
         "states": visibility.STATES.items(),

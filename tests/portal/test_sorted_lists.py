@@ -1,4 +1,4 @@
-"""Projects, users and groups: sorted by their headers, with declared names only."""
+"""Projects, users, groups, invitations, limits and GPUs: sorted by their headers, with declared names only."""
 
 from datetime import timedelta
 from typing import Any
@@ -11,16 +11,23 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from portal.accounts import services
-from portal.accounts.admin_views import GROUPS, USERS
-from portal.accounts.models import User
+from portal.accounts.admin_views import GROUPS, INVITES, USERS
+from portal.accounts.limits import set_limit
+from portal.accounts.models import Invite, User
+from portal.cluster.models import Gpu
+from portal.jobs.limit_views import LIMITS
 from portal.lists import Column, Listing
+from portal.monitoring.views import GPUS
 from portal.projects.models import Membership, Project
 from portal.projects.views import PROJECTS
 from tests.portal import jobs_world as world
 from tests.portal.pages import compact
 
 pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
-LISTS = {"/projects/": PROJECTS, "/admin/users/": USERS, "/admin/groups/": GROUPS}
+LISTS = {
+    "/projects/": PROJECTS, "/admin/users/": USERS, "/admin/groups/": GROUPS, "/admin/invites/": INVITES,
+    "/admin/limits/": LIMITS, "/gpus/": GPUS,
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -76,9 +83,57 @@ def test_users_and_groups_are_sorted(ada: User) -> None:
     assert shown(client, "/admin/groups/?sort=members") == ["small", "Big"]
 
 
+def test_invitations_are_sorted_and_filtered(ada: User) -> None:
+    client, now = client_of(ada), timezone.now()
+    invites = [
+        services.create_invite(ada, email=f"{name}@lab.example", makes_admin=False, groups=[])[0] for name in "cab"
+    ]
+    Invite.objects.filter(pk=invites[0].pk).update(used_at=now, used_by=ada)
+    Invite.objects.filter(pk=invites[1].pk).update(expires_at=now - timedelta(days=1))
+
+    def emails(query: str) -> str:
+        return "".join(row.email[0] for row in client.get(f"/admin/invites/?{query}").context["page_obj"])
+
+    assert (emails(""), emails("sort=email"), emails("sort=-email")) == ("bac", "abc", "cba")
+    assert (emails("show=open"), emails("show=used"), emails("show=expired")) == ("b", "c", "a")
+    for address in ("/admin/invites/?show=lost", "/admin/users/?show=lost"):
+        assert "There is no choice “lost”" in client.get(address).content.decode()
+    assert "There is no state “lost”" in client.get("/gpus/?state=lost").content.decode()
+
+
+def test_limits_are_sorted(ada: User) -> None:
+    group, bob, cleo = Group.objects.get(name="Big"), *User.objects.filter(username__in=["bob", "Cleo"]).order_by("pk")
+    for owner, weight in ((bob, 1.5), (cleo, 3.0), (group, 2.0)):
+        set_limit(ada, owner, max_gpus=4, max_queued=None, weight=weight)
+    client = client_of(ada)
+
+    def owners(query: str) -> list[str]:
+        rows = client.get(f"/admin/limits/?{query}").context["limits"]
+        return [str(row.limit.user or row.limit.group) for row in rows]
+
+    assert owners("") == ["Big", "bob", "Cleo"], "groups first"
+    assert owners("sort=-weight") == ["Cleo", "Big", "bob"]
+
+
+def test_gpus_are_sorted_with_unknown_values_last(ada: User) -> None:
+    node = world.make_node("beta", gpus=3)
+    for gpu, percent in zip(node.gpus.order_by("index"), (20, None, 70), strict=True):
+        Gpu.objects.filter(pk=gpu.pk).update(utilisation_percent=percent)
+    client = client_of(ada)
+
+    def indices(query: str) -> list[int]:
+        return [row.gpu.index for row in client.get(f"/gpus/?{query}").context["rows"]]
+
+    assert indices("") == [0, 1, 2] and indices("sort=-name") == [2, 1, 0]
+    assert indices("sort=-utilisation") == [2, 0, 1] and indices("sort=utilisation") == [0, 2, 1]
+
+
 @pytest.mark.parametrize("address", LISTS)
 def test_each_name_sorts_and_others_are_named(ada: User, address: str) -> None:
     client, listing = client_of(ada), LISTS[address]
+    services.create_invite(ada, email="dan@lab.example", makes_admin=False, groups=[])
+    set_limit(ada, ada, max_gpus=4, max_queued=None)
+    world.make_node()
     for name in listing.sort_names:
         for minus in ("", "-"):
             response = client.get(f"{address}?sort={minus}{name}")
