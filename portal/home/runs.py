@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from django.db.models import Case, When
+
 from portal.accounts.models import User
 from portal.jobs.job_list import with_list_columns
 from portal.jobs.models import UNFINISHED_STATES, Attempt, Job, JobState
@@ -67,9 +69,10 @@ class Runs:
 
 
 def runs_of(user: User, live: Mapping[int, LiveAttempt]) -> Runs:
-    """Return the runs of a user. Two queries, and those of their curves."""
+    """Return the runs of a user, those that run first. Two queries, and those of their curves."""
     mine = with_list_columns(Job.objects.visible_to(user).filter(submitted_by=user))
-    active = mine.filter(finished_at=None, state__in=UNFINISHED_STATES)[:MAX_ACTIVE]
+    waits = Case(When(state=JobState.RUNNING, then=0), default=1)
+    active = mine.filter(finished_at=None, state__in=UNFINISHED_STATES).order_by(waits, "-pk")[:MAX_ACTIVE]
     recent = mine.filter(finished_at__isnull=False).order_by("-finished_at")  # those of FINISHED_STATES, by an index
     shown = [list(active), list(recent[:MAX_RECENT])]
     curves = sparklines_of(job for jobs in shown for job in jobs)

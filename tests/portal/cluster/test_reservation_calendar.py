@@ -177,7 +177,7 @@ def test_the_page_shows_a_week_by_the_clock_of_the_reader() -> None:
         ("list=all", "Choose a list"),
     ],
 )
-def test_what_of_the_address_cannot_be_followed_is_said(query: str, problem: str) -> None:
+def test_an_address_that_cannot_be_followed_is_explained(query: str, problem: str) -> None:
     answer = client_of(world.make_user("bob")).get(f"/reservations/?{query}")
     page = answer.content.decode()
     assert answer.status_code == 200 and problem in page and "<script>alert" not in page

@@ -109,17 +109,17 @@ def test_reservations_and_limits_name_what_the_nodes_offer(kind: str, word: str,
     Gpu.objects.update(kind=kind, model="CPU slot" if kind == "cpu" else "NVIDIA A40")
     admin, ada = Client(), world.make_user("ada", is_staff=True)
     admin.force_login(ada)
-    assert f"a (2 {word}s)</option>" in admin.get("/reservations/").content.decode()
+    assert f"a (2 {word}s)</option>" in admin.get("/reservations/new").content.decode()
     asked = {"name": "course", "node": node.pk, "gpus": 3, "users": "ada"}
     begin = timezone.now()
     times = {"start": f"{begin:%Y-%m-%dT%H:%M}", "end": f"{begin + timedelta(days=1):%Y-%m-%dT%H:%M}"}
-    refused = admin.post("/reservations/", asked | times)
+    refused = admin.post("/reservations/new", asked | times)
     assert f"Node a has only 2 {word}s." in refused.content.decode()
     node.reservations.create(name="course", gpus=1, start=timezone.now(), end=timezone.now() + timedelta(hours=1))
     for path in ("/reservations/", f"/admin/nodes/{node.pk}/"):
         main = admin.get(path).content.decode().partition("<main")[2].partition("</main>")[0]
         assert f"{word}s" in main and f"{other}s" not in main
-    assert f"1 {word} of a" in admin.get("/reservations/").content.decode()
+    assert f"1 {word} on a" in admin.get("/reservations/").content.decode()
     assert f"Currently, ada uses 0 {word}s" in one_line(admin.get(f"/admin/limits/users/{ada.pk}/").content.decode())
 
 

@@ -210,6 +210,12 @@ class TestRuns:
         assert page.count('class="chart-small') == 1 and "from 2.5 to 0.5" in page
         assert silent.name in page
 
+    def test_those_that_run_come_before_those_that_wait(self, lab: Lab) -> None:
+        older, newer = lab.running(name="older"), lab.running(name="newer")
+        waits = world.make_job(lab.project, name="waits")
+        shown = runs_of(lab.alice, live_attempts(lab.alice, timezone.now()))
+        assert [run.job.pk for run in shown.active] == [newer.pk, older.pk, waits.pk]
+
     def test_progress_is_that_of_the_training_or_of_the_time_limit(self, lab: Lab) -> None:
         now = timezone.now()
         trains, silent = lab.running(name="trains"), lab.running(name="counts down", time_limit_seconds=4000)
