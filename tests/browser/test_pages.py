@@ -49,6 +49,18 @@ PAGES = {
     "usage": "/usage/",
     "usage by month": "/usage/?by=month",
     "ledger": "/usage/ledger/",
+    "reservations": "/reservations/",
+    "reservations by month": "/reservations/?view=month",
+    "new reservation": "/reservations/new",
+    "projects": "/projects/",
+    "new project": "/projects/new",
+    "project": "/projects/1/",
+    "edit project": "/projects/1/edit",
+    "code": "/projects/1/code/1/",
+    "gallery": "/gallery/",
+    "example": "/gallery/pytorch-digits/",
+    "add a node": "/admin/nodes/add",
+    "deactivate": "/admin/users/2/deactivate/",
     "not found": "/nothing-here",
 }
 
