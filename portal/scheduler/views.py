@@ -62,6 +62,7 @@ def _render_policy_page(
     switches = Paginator(SchedulerConfig.objects.select_related("created_by", "undoes"), SWITCHES_SHOWN)
     page = switches.get_page(request.GET.get("page"))
     undo_to = services.previous_config()
+    cycles = Cycle.objects.select_related("config")[:CYCLES_SHOWN]
     about = {
         "config": config,
         "policies": registry.describe_all(),
@@ -71,7 +72,7 @@ def _render_policy_page(
         "switches": [_switch_entry(row) for row in page],
         "undo_to": undo_to,
         "undo_title": services.title_of(undo_to.policy) if undo_to else "",
-        "cycles": Cycle.objects.select_related("config")[:CYCLES_SHOWN],
+        "cycles": [(row, services.title_of(row.config.policy) if row.config else "") for row in cycles],
         "leader": Leader.objects.first(),
         "trouble": services.last_failure(),
         "former_default": services.title_of(config.policy) if services.has_former_default(config) else "",

@@ -63,7 +63,7 @@ def test_an_admin_compares_switches_and_undoes(portal: Portal, lab: dict[str, An
     assert portal.ask("holds", job=lab["runs"]) == held, "a simulation touches nothing"
 
     page.get_by_role("link", name="Preview switching to First come, first served").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("Let “First come, first served” decide?")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Switch to “First come, first served”?")
     expect(page.get_by_text("No running job is affected.")).to_be_visible()
     page.get_by_role("button", name="Confirm: switch to this policy").click()
     expect(page.locator(".notice.success")).to_contain_text("“First come, first served” decides")

@@ -156,7 +156,7 @@ def test_a_policy_that_thinks_too_long_is_not_waited_for(policy: Any, monkeypatc
 def test_it_names_what_happens_in_any_case(client: Client) -> None:
     ready_node("alpha", 2)
     queue(1, elastic=False)
-    assert "in any case" in one_line(client.get("/admin/policy/preview/?policy=fifo").content.decode())
+    assert "either way" in one_line(client.get("/admin/policy/preview/?policy=fifo").content.decode())
 
 
 @pytest.mark.both_databases
