@@ -119,7 +119,9 @@ def by_day(entries: Sequence[AuditEntry]) -> list[tuple[date, list[Line]]]:
 def line_of(entry: AuditEntry, subject: Subject) -> Line:
     before, after = _values(entry.before), _values(entry.after)
     phrase = audit.phrase_of(entry.action, _with_title(before), _with_title(after))
-    sentence = format_html(phrase.template, actor=_actor(entry), subject=subject.html, **phrase.values)
+    actor = _actor(entry)
+    command = format_html(" with a join command from {}", actor) if entry.actor else ""
+    sentence = format_html(phrase.template, actor=actor, subject=subject.html, with_command=command, **phrase.values)
     return Line(entry.at, entry.pk, sentence, audit.title_of(entry.action), changes_of(before, after), bool(before))
 
 

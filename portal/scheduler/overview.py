@@ -6,7 +6,7 @@ from datetime import datetime
 
 from django.conf import settings
 from django.contrib.auth.models import Group
-from django.db.models import Count, Q
+from django.db.models import Count
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -55,7 +55,7 @@ def overview(request: HttpRequest) -> HttpResponse:
         "nodes_unfit": sum(any(each.get("blocking") for each in node.problems) for node in nodes),
         "users": active_people().count(),
         "groups": Group.objects.count(),
-        "limits": Limit.objects.filter(Q(max_gpus__isnull=False) | Q(max_queued__isnull=False)).count(),
+        "limits": Limit.objects.count(),
         "invitations": open_invites().count(),
         "policy": services.title_of(services.current_config().policy),
         "queued": states.get(JobState.QUEUED, 0),

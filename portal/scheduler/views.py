@@ -126,6 +126,7 @@ def policy_preview(request: HttpRequest) -> HttpResponse:
         "found": found,
         "chosen": form.policy,
         "same_policy": key == config.policy,
+        "unchanged": (key, dict(found.params)) == (config.policy, config.params),
         "now_title": services.title_of(config.policy),
         "again": again,
         "params": labelled_params(key, found.params),

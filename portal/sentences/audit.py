@@ -1,7 +1,7 @@
 """What the entries of the audit log mean: a sentence for each action, and the names of the values that it changed.
 
-A sentence has the actor and the subject as ``{actor}`` and ``{subject}``, so that a page can make links of them. Entries are
-never rewritten: the actions and values of earlier releases keep their sentences here.
+A sentence has the actor and the subject as ``{actor}`` and ``{subject}``, so that a page can make links of them;
+``{with_command}`` is whose command a node joined with, nothing if no user's. Entries are never rewritten: the actions and values of earlier releases keep their sentences here.
 """
 
 from collections.abc import Callable, Mapping
@@ -164,10 +164,10 @@ def _join_command(before: Values, after: Values) -> Phrase:
 @action("node.joined", "Nodes", "Node joined", "node")
 def _node_joined(before: Values, after: Values) -> Phrase:
     waits = " and waits for approval" if after.get("approved") is False else ""
-    return Phrase(f"{{subject}} joined with a join command from {{actor}}{waits}.")
+    return Phrase(f"{{subject}} joined the lab{{with_command}}{waits}.")
 
 
-simple("node.rejoined", "Nodes", "Node rejoined", "node", "{subject} rejoined with a join command from {actor}.")
+simple("node.rejoined", "Nodes", "Node rejoined", "node", "{subject} rejoined the lab{with_command}.")
 simple(
     "node.rejoin_token",
     "Nodes",

@@ -98,6 +98,14 @@ def test_times_among_the_values_are_in_the_readers_zone(ada: User) -> None:
     assert "made the reservation “Course” on gpu-1." in html and "bob, group vision" in html
 
 
+def test_a_node_that_joined_without_a_users_command_names_no_one(ada: User) -> None:
+    write("node.joined", "gpu-1", ada, after={"runtime": "docker", "approved": False})
+    write("node.joined", "gpu-2", None, after={"runtime": "docker", "approved": True})
+    html = page(ada)
+    assert "gpu-1 joined the lab with a join command from<strong>ada</strong>and waits for approval." in html
+    assert "gpu-2 joined the lab." in html and "Docker Engine" in html
+
+
 def test_entries_of_old_releases_and_odd_ones_are_readable(ada: User) -> None:
     write("policy.switch", "policy", ada, before={"policy": "fifo"}, after={"policy": "no_longer_there"})
     write("node.token_rotated", "gpu-9")

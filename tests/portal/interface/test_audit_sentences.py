@@ -78,8 +78,8 @@ def test_a_sentence_stands_whatever_was_stored(key: str, values: dict[str, objec
     for before, after in ((values, {}), ({}, values), (values, values)):
         phrase = audit.phrase_of(key, before, after)
         holes = set(HOLES.findall(phrase.template))
-        assert phrase.template.endswith(".") and holes - set(phrase.values) <= {"actor", "subject"}
-        assert "actor" in holes or key in {"user.join"}
+        assert phrase.template.endswith(".") and holes - set(phrase.values) <= {"actor", "subject", "with_command"}
+        assert {"actor", "with_command"} & holes or key == "user.join"
 
 
 def test_members_that_came_and_left_are_named() -> None:

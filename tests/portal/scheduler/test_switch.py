@@ -426,6 +426,17 @@ def test_turns_are_listed_with_their_policy(ada: User) -> None:
     assert Node.objects.count() == 1
 
 
+def test_the_policy_in_force_has_nothing_to_confirm(client: Client, ada: User) -> None:
+    services.switch_policy(ada, "fifo", {})
+    same = one_line(client.get("/admin/policy/preview/?policy=fifo").content.decode())
+    assert "as it is in force" in same and "Confirm: " not in same
+    other = form_query("fifo", registry.complete("fifo", {"backfill": True}))
+    assert (
+        "Other parameters for “First come, first served”?"
+        in client.get(f"/admin/policy/preview/?{other}").content.decode()
+    )
+
+
 def test_the_times_of_many_waiting_jobs_are_known(ada: User) -> None:
     ready_node("many", 8)
     for number in range(200):
