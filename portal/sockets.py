@@ -7,9 +7,10 @@ from contextlib import ExitStack
 from importlib import import_module
 from typing import Any, ClassVar
 
-from channels.auth import get_user
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.conf import settings
+from django.contrib.auth import get_user
+from django.http import HttpRequest
 
 from portal.accounts.models import User
 
@@ -19,10 +20,11 @@ BROKEN = 4500
 MAX_MESSAGE_CHARACTERS = 4096
 
 
-async def user_of_session(scope: Any) -> User | None:
+def user_of_session(scope: Any) -> User | None:
     """Return the user to whom the session of a socket belongs now; None once they are signed out or deactivated."""
-    store = import_module(settings.SESSION_ENGINE).SessionStore
-    user = await get_user({"session": store(scope["session"].session_key)})
+    request = HttpRequest()
+    request.session = import_module(settings.SESSION_ENGINE).SessionStore(scope["session"].session_key)
+    user = get_user(request)
     return user if isinstance(user, User) and user.is_active else None
 
 

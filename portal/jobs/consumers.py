@@ -16,6 +16,7 @@ import asyncio
 import json
 import logging
 import math
+import random
 import time
 from datetime import timedelta
 from typing import Any
@@ -70,7 +71,8 @@ class LogConsumer(CountedConsumer):
         self.job_id = int(self.scope["url_route"]["kwargs"]["job_id"])
         self.feed = Feed()
         self.cursors: dict[int, int] = {}
-        self.checked_at = time.monotonic()
+        # not all viewers at the same time
+        self.checked_at = time.monotonic() - random.uniform(0, ACCESS_CHECK_SECONDS)  # noqa: S311
         self.sent = self.acked = 0
         self.allowance = Allowance()
         self.room = asyncio.Event()
@@ -195,10 +197,10 @@ class LogConsumer(CountedConsumer):
             if (code := await self._code_of_refusal()) is not None:
                 raise _CloseSocketError(code)
 
-    async def _code_of_refusal(self) -> int | None:
+    @database_sync_to_async
+    def _code_of_refusal(self) -> int | None:
         """Return the code for a session that may not see the job now; None if it may."""
-        user = await user_of_session(self.scope)
+        user = user_of_session(self.scope)
         if user is None:
             return SIGNED_OUT
-        visible = await database_sync_to_async(Job.objects.visible_to(user).filter(pk=self.job_id).exists)()
-        return None if visible else FORBIDDEN
+        return None if Job.objects.visible_to(user).filter(pk=self.job_id).exists() else FORBIDDEN

@@ -16,6 +16,7 @@ from urllib.parse import parse_qs
 
 from channels.db import database_sync_to_async
 
+from portal.accounts.models import User
 from portal.live.topics import Topic, may_watch, topics_of
 from portal.sockets import (
     BROKEN,
@@ -70,12 +71,8 @@ class PageConsumer(CountedConsumer):
 
     async def connect(self) -> None:
         names = parse_qs(self.scope["query_string"].decode("latin-1")).get("topics", [""])[-1]
-        user = await user_of_session(self.scope)
-        try:
-            self.topics = topics_of(names, user) if user is not None else []
-        except ValueError:
-            self.topics = []
-        if user is None or not self.topics or not await database_sync_to_async(may_watch)(user, self.topics):
+        user = await self._admit(names)
+        if user is None:
             await self.close()  # before accepting: the response to the handshake is 403, whatever the reason
             return
         hub = NotificationHub.current()
@@ -87,6 +84,18 @@ class PageConsumer(CountedConsumer):
             self.pages[topic.channels] += 1
         self.subscription.callback(self._forget_page)
         await self.accept_counted(user, MAX_SOCKETS, self._run())
+
+    @database_sync_to_async
+    def _admit(self, names: str) -> User | None:
+        """Return the user if the page may watch what it names, and note the topics."""
+        user = user_of_session(self.scope)
+        if user is None:
+            return None
+        try:
+            self.topics = topics_of(names, user)
+        except ValueError:
+            return None
+        return user if may_watch(user, self.topics) else None
 
     def _forget_page(self) -> None:
         for topic in self.topics:
@@ -126,11 +135,12 @@ class PageConsumer(CountedConsumer):
                 await self.send(text_data=json.dumps({"changed": [watch.topic.name for watch in due]}))
                 sent_at = time.monotonic()
 
-    async def _code_of_refusal(self) -> int | None:
-        user = await user_of_session(self.scope)
+    @database_sync_to_async
+    def _code_of_refusal(self) -> int | None:
+        user = user_of_session(self.scope)
         if user is None:
             return SIGNED_OUT
-        return None if await database_sync_to_async(may_watch)(user, self.topics) else FORBIDDEN
+        return None if may_watch(user, self.topics) else FORBIDDEN
 
     async def _wait(self, until: float) -> None:
         """Wait until a topic is due or notified, or the reader may have signed out."""

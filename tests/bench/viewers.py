@@ -1,0 +1,240 @@
+"""``python -m tests.bench.viewers [VIEWERS [SECONDS]]``: many open logs of one job that writes 200 lines a second.
+
+The lab has PostgreSQL and Redis; the web process and the one for nodes are those of the product. An agent's client hands
+the lines over as the agent does: it pauses four times as long as the last hand-over took, from 0.1 to 1 s. Each viewer
+acknowledges as the page does, and must receive every byte once: the length and a checksum are compared. A delay is the time
+from the writing of a line to its arrival at a socket, measured at every tenth viewer. All of it shares the processors of one
+machine, of which the viewers take as much as the web process. Exits with 1 when a target is missed.
+"""
+
+import asyncio
+import json
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import websockets
+
+from tests.bench.nodes import cpu_seconds
+from tests.bench.portal import portal_here
+from tests.bench.targets import Target, verdict
+
+VIEWERS, SECONDS, LINES_PER_SECOND = 1_000, 60.0, 200
+PER_USER = 20
+MAX_P99_MS = 1_000.0
+ACK_BYTES = 32 * 1024
+CONNECTING = 16
+"""The number of viewers that connect at the same time."""
+LAST_LINES_SECONDS = 30
+ROOT = Path(__file__).resolve().parents[2]
+
+
+# --- the lab -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Lab:
+    token: str
+    """Of the node."""
+    job: int
+    container: str
+    cookies: list[str]
+    """The session of each user."""
+
+
+def make_lab(users: int) -> Lab:
+    """Create a running job, and users who may see it and are signed in."""
+    from django.conf import settings
+    from django.test import Client
+
+    from portal.accounts.models import digest
+    from portal.projects.models import Membership
+    from tests.portal import jobs_world as world
+
+    token = "sln_bench-viewers"
+    owner = world.make_user("owner")
+    project = world.make_project(owner)
+    node = world.make_node("alpha", token_digest=digest(token))
+    job = world.make_job(project)
+    part = world.place(job, list(node.gpus.all())[:1]).containers.get()
+    world.run(part)
+    cookies = []
+    for number in range(users):
+        user = world.make_user(f"viewer{number}")
+        Membership.objects.create(project=project, user=user, role="member")
+        client = Client()
+        client.force_login(user)
+        name = settings.SESSION_COOKIE_NAME
+        cookies.append(f"{name}={client.cookies[name].value}")
+    return Lab(token, job.pk, part.name, cookies)
+
+
+@contextmanager
+def serving(env: dict[str, str], *options: str) -> Iterator[tuple[int, int]]:
+    """Start a web process of the product; yield its process id and its port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    endpoint = f"tcp:{port}:interface=127.0.0.1"
+    process = subprocess.Popen([sys.executable, "-m", "portal.serving", "-e", endpoint, *options], cwd=ROOT, env=env)
+    try:
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                time.sleep(0.2)
+        yield process.pid, port
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def resident_mib(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+
+
+# --- the job -----------------------------------------------------------------------------------------------------
+
+
+class Writer(threading.Thread):
+    """Writes lines with their times, and hands them over as an agent does."""
+
+    def __init__(self, port: int, lab: Lab, seconds: float) -> None:
+        super().__init__()
+        self.port, self.lab, self.seconds = port, lab, seconds
+        self.text = b""
+
+    def run(self) -> None:
+        from runners.agent.log_shipper import MAX_PAUSE_SECONDS, PAUSE_PER_SEND, POLL_SECONDS
+        from runners.agent.portal_client import PortalClient
+
+        portal = PortalClient(f"http://127.0.0.1:{self.port}", self.lab.token, allow_http=True)
+        began, written = time.time(), 0
+        while written < self.seconds * LINES_PER_SECOND:
+            due = int((time.time() - began) * LINES_PER_SECOND)
+            stamps = [began + number / LINES_PER_SECOND for number in range(written, due)]
+            lines = b"".join(b"%.4f step of a training with a loss of 0.12345 and more words\n" % at for at in stamps)
+            sent_at = time.monotonic()
+            mark = (len(self.text), int(time.time() * 1000))
+            if lines:
+                portal.append_log(self.lab.container, "0", len(self.text), lines, marks=(mark,), label="Rank 0")
+            self.text += lines
+            written = max(written, due)
+            took = time.monotonic() - sent_at
+            time.sleep(min(MAX_PAUSE_SECONDS, max(POLL_SECONDS, PAUSE_PER_SEND * took)))
+        portal.close()
+
+
+# --- the viewers -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Viewer:
+    """A browser that shows the log."""
+
+    times: bool
+    """Whether it notes the delays."""
+    received: int = 0
+    checksum: int = 0
+    in_order: bool = True
+    delays: list[float] = field(default_factory=list)
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once it has everything that there is."""
+
+    async def watch(self, port: int, job: int, cookie: str, slots: asyncio.Semaphore) -> None:
+        url = f"127.0.0.1:{port}"
+        headers = {"Cookie": cookie, "Origin": f"http://{url}"}
+        async with slots:
+            socket = await websockets.connect(
+                f"ws://{url}/ws/jobs/{job}/log/",
+                additional_headers=headers,
+                proxy=None,
+                open_timeout=60,
+                ping_interval=None,
+            )
+        async with socket:
+            acked = 0
+            async for message in socket:
+                if isinstance(message, str):
+                    about = json.loads(message)
+                    if about["type"] == "streams":
+                        await socket.send(json.dumps({"type": "read", "cursors": {}}))
+                    elif about["type"] == "idle":
+                        self.ready.set()
+                    continue
+                self.take(message)
+                if self.received - acked >= ACK_BYTES:
+                    acked = self.received
+                    await socket.send(json.dumps({"type": "ack", "bytes": acked}))
+
+    def take(self, frame: bytes) -> None:
+        now = time.time()
+        (length,) = struct.unpack_from(">I", frame)
+        data = frame[4 + length :]
+        self.in_order &= json.loads(frame[4 : 4 + length])["o"] == self.received
+        self.received += len(data)
+        self.checksum = zlib.crc32(data, self.checksum)
+        if self.times:
+            self.delays += [now - float(line[:15]) for line in data.splitlines()]
+
+
+async def watch_all(web: tuple[int, int], nodes: int, lab: Lab, count: int, seconds: float) -> int:
+    pid, port = web
+    slots = asyncio.Semaphore(CONNECTING)
+    viewers = [Viewer(times=number % 10 == 0) for number in range(count)]
+    before = resident_mib(pid)
+    tasks = [
+        asyncio.create_task(viewer.watch(port, lab.job, lab.cookies[number // PER_USER], slots))
+        for number, viewer in enumerate(viewers)
+    ]
+    await asyncio.gather(*(asyncio.wait_for(viewer.ready.wait(), 300) for viewer in viewers))
+    connected, spent = resident_mib(pid), cpu_seconds(pid)
+    writer = Writer(nodes, lab, seconds)
+    writer.start()
+    await asyncio.to_thread(writer.join)
+    until = time.monotonic() + LAST_LINES_SECONDS
+    while time.monotonic() < until and not all(viewer.received >= len(writer.text) for viewer in viewers):
+        await asyncio.sleep(0.1)
+    spent, after = cpu_seconds(pid) - spent, resident_mib(pid)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.sleep(5)
+    whole = len(writer.text), zlib.crc32(writer.text)
+    complete = sum(viewer.in_order and (viewer.received, viewer.checksum) == whole for viewer in viewers)
+    delays = sorted(1000 * delay for viewer in viewers for delay in viewer.delays)
+    print(
+        f"{count} viewers, {len(writer.text.splitlines()):,} lines in {seconds:.0f} s. Delay: median {delays[len(delays) // 2]:.0f} ms,"
+        f" p99 {delays[int(len(delays) * 0.99)]:.0f} ms, at most {delays[-1]:.0f} ms. The web process: {spent / seconds:.0%} of"
+        f" a core; {before:.0f} MiB before, {connected:.0f} MiB with all connected, {after:.0f} MiB at the end,"
+        f" {resident_mib(pid):.0f} MiB once they had left; {1024 * (connected - before) / count:.0f} KiB a viewer"
+    )
+    return verdict(
+        [
+            Target("viewers that received every byte once", complete, count, at_least=True),
+            Target("p99 of the delays", delays[int(len(delays) * 0.99)], MAX_P99_MS, "ms"),
+            Target("growth while the lines came", after - connected, 64, "MiB"),
+        ]
+    )
+
+
+def main(viewers: int = VIEWERS, seconds: float = SECONDS) -> int:
+    with portal_here() as env:
+        lab = make_lab(-(-viewers // PER_USER))
+        with serving(env) as web, serving(env, "--only", "nodes") as (_, nodes):
+            return asyncio.run(watch_all(web, nodes, lab, viewers, seconds))
+
+
+if __name__ == "__main__":
+    sys.exit(main(*(int(text) for text in sys.argv[1:])))
