@@ -80,10 +80,11 @@ class LogSource:
 
     async def next_piece(self, feed: Feed) -> Piece | None:
         """Return the oldest piece that the viewer of a feed has not got; None if it has everything."""
-        if feed.needs_no_file(self.pieces):
-            return feed.next(self.pieces)
-        async with self._reading:  # one viewer reads the newest bytes; the others then find them
-            return await asyncio.to_thread(feed.next, self.pieces)
+        if not feed.needs_no_file(self.pieces):
+            async with self._reading:  # one viewer reads the newest bytes; the others then find them
+                if not feed.needs_no_file(self.pieces):
+                    return await asyncio.to_thread(feed.next, self.pieces)
+        return feed.next(self.pieces)
 
     async def _read_until_unused(self) -> None:
         channels = job_channel(self.job_id), log_channel(self.job_id)

@@ -8,7 +8,8 @@
 6. one decision of every policy at three sizes of labs, and how that grows;
 7. the agent API with 500 nodes, and the list of 100,000 jobs;
 8. one fit of the speed model, and an idle supervisor;
-9. the home page of a large lab.
+9. the home page of a large lab;
+10. a thousand open logs of a job that writes 200 lines a second.
 
 Each can run alone: ``python -m tests.bench.start``, and so on. Exits with 1 when one misses a target.
 """
@@ -18,7 +19,7 @@ from collections.abc import Mapping, Sequence
 
 from tests.programs import call
 
-PARTS = ("start", "training", "resize", "line", "cycle", "decisions", "nodes", "lists", "small", "home")
+PARTS = ("start", "training", "resize", "line", "cycle", "decisions", "nodes", "lists", "small", "home", "viewers")
 """Each runs in a separate process: one sets up Django, another must not be disturbed."""
 
 

@@ -148,6 +148,8 @@ class Viewer:
     received: int = 0
     checksum: int = 0
     in_order: bool = True
+    rest: bytes = b""
+    """The line that has not come whole."""
     delays: list[float] = field(default_factory=list)
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once it has everything that there is."""
@@ -186,7 +188,8 @@ class Viewer:
         self.received += len(data)
         self.checksum = zlib.crc32(data, self.checksum)
         if self.times:
-            self.delays += [now - float(line[:15]) for line in data.splitlines()]
+            *lines, self.rest = (self.rest + data).split(b"\n")
+            self.delays += [now - float(line.split(b" ", 1)[0]) for line in lines]
 
 
 async def watch_all(web: tuple[int, int], nodes: int, lab: Lab, count: int, seconds: float) -> int:
