@@ -1,5 +1,6 @@
 """The figures that are compared, from simulated and real jobs."""
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,10 @@ from typing import Any
 from portal.whatif.history import PastJob, World
 from scheduling.simulate import Result, Spread
 from scheduling.simulate.result import SHORT_SECONDS, UNFAIR, JobResult
+
+SAME_START_SECONDS = 60.0
+"""Jobs that start within this time of each other count as starting at the same time."""
+DAY_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,15 +174,41 @@ def compute_figures(rows: Iterable[Outcome]) -> dict[str, Any]:
 
 def _spread(values: Iterable[float]) -> dict[str, float]:
     found = Spread.of(values)
-    return {"mean": round(found.mean, 3), "p50": round(found.p50, 3), "p95": round(found.p95, 3)}
+    by_name = {"mean": found.mean, "p50": found.p50, "p95": found.p95, "max": found.most}
+    return {name: round(value, 3) for name, value in by_name.items()}
 
 
 def summarise(world: World, rows: Sequence[Outcome]) -> dict[str, Any]:
-    """Return the figures in total, by person and by group."""
+    """Return the figures in total, by person, by group and by day."""
     total = compute_figures(rows)
     capacity = world.capacity_gpu_seconds / 3600
     total["utilisation"] = round(total["gpu_hours"] / capacity, 6) if capacity else 0.0
-    return {"total": total, "people": _figures_by(rows, "owner"), "groups": _figures_by(rows, "group")}
+    return {
+        "total": total,
+        "people": _figures_by(rows, "owner"),
+        "groups": _figures_by(rows, "group"),
+        "daily": _daily_waits(world, rows),
+    }
+
+
+def _daily_waits(world: World, rows: Sequence[Outcome]) -> list[float | None]:
+    """Return the mean wait of the compared jobs submitted within each 24 hours of the window; None for none."""
+    days: list[list[float]] = [[] for _ in range(max(1, math.ceil((world.end - world.start) / DAY_SECONDS)))]
+    for job, row in zip(world.jobs, rows, strict=True):
+        day = int((job.submission.job.submitted_at - world.start) // DAY_SECONDS)
+        if row.compared and row.waiting is not None and 0 <= day < len(days):
+            days[day].append(row.waiting)
+    return [round(sum(waits) / len(waits), 3) if waits else None for waits in days]
+
+
+def compare_starts(rows: Sequence[Outcome], base: Sequence[Outcome]) -> dict[str, int]:
+    """Return how many compared jobs start ``sooner``, ``later`` or at about the ``same`` time as in ``base``."""
+    counts = {"sooner": 0, "later": 0, "same": 0}
+    for row, before in zip(rows, base, strict=True):
+        if row.compared and row.waiting is not None and before.waiting is not None:
+            saved = before.waiting - row.waiting
+            counts["same" if abs(saved) < SAME_START_SECONDS else "sooner" if saved > 0 else "later"] += 1
+    return counts
 
 
 def _figures_by(rows: Sequence[Outcome], name: str) -> dict[str, Any]:

@@ -66,15 +66,23 @@ class SimulationSerializer(serializers.ModelSerializer[Simulation]):
 class FiguresSerializer(serializers.Serializer[Any]):
     """The figures of one policy or of what really happened. Times are in seconds, amounts in GPU-hours."""
 
-    total = serializers.DictField(help_text="turnaround, waiting, fairness (mean, p50, p95), utilisation, and more.")
+    total = serializers.DictField(
+        help_text="turnaround, waiting, fairness (mean, p50, p95, max), utilisation, and more."
+    )
     people = serializers.DictField(help_text="The same by user name.")
     groups = serializers.DictField(help_text="The same by group.")
+    daily = serializers.ListField(
+        child=serializers.FloatField(allow_null=True),
+        default=list,
+        help_text="The mean wait of the jobs that were submitted within each 24 hours; null without jobs.",
+    )
 
 
 class ResultSerializer(serializers.Serializer[Any]):
     really = FiguresSerializer(help_text="What really happened.")
     simulated = serializers.SerializerMethodField(
-        help_text='For each of the policies the same figures, or {"wrong": "why it could not decide"}.',
+        help_text='For each of the policies the same figures, or {"wrong": "why it could not decide"}. All but the first have '
+        '"starts": how many jobs start sooner, later or at about the same time as under the first.',
     )
     gpu_hours_offered = serializers.FloatField()
     nodes = serializers.IntegerField()

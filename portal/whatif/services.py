@@ -14,6 +14,7 @@ from portal.accounts.models import User
 from portal.refused import Refused
 from portal.scheduler import services as scheduler_services
 from portal.whatif import figures, messages, progress, simulation_runs
+from portal.whatif.figures import Outcome
 from portal.whatif.history import World
 from portal.whatif.models import Simulation
 from scheduling import registry
@@ -195,13 +196,20 @@ class _ProgressReporter:
 def _simulate_policies(simulation: Simulation) -> dict[str, Any]:
     world = simulation_runs.read_world(simulation.start, simulation.end)
     reporter = _ProgressReporter(simulation, world)
-    simulated = []
+    simulated: list[dict[str, Any]] = []
+    in_force: list[Outcome] | None = None
     for place, each in enumerate(simulation.policies):
         reporter.begin(place)
         policy = registry.build(each["policy"], each["params"])
         try:
             result = simulation_runs.simulate_world(world, policy, on_turn=reporter.on_cycle)
-            simulated.append(figures.summarise(world, figures.simulated_outcomes(world, result)))
+            outcomes = figures.simulated_outcomes(world, result)
+            found = figures.summarise(world, outcomes)
+            if place == 0:
+                in_force = outcomes
+            elif in_force is not None:
+                found["starts"] = figures.compare_starts(outcomes, in_force)
+            simulated.append(found)
         except (SimulationCancelledError, SimulationTimeoutError):
             raise
         except InvalidPlanError as error:
@@ -212,10 +220,10 @@ def _simulate_policies(simulation: Simulation) -> dict[str, Any]:
                 {"wrong": messages.FailedOnHistory(f"{type(error).__name__}: {error}"[:MAX_QUOTED]).data()}
             )
         reporter.end(whole="wrong" not in simulated[-1])
-    found = {
+    report = {
         "really": figures.summarise(world, figures.actual_outcomes(world)),
         "simulated": simulated,
         "gpu_hours_offered": round(world.capacity_gpu_seconds / 3600, 3),
         "nodes": len(world.nodes),
     }
-    return json.loads(json.dumps(found))
+    return json.loads(json.dumps(report))

@@ -15,7 +15,7 @@ from portal.accounts.permissions import admin_required, signed_in
 from portal.editions import sent_if_changed
 from portal.refused import Refused
 from portal.scheduler import services as scheduler_services
-from portal.whatif import progress, report, services
+from portal.whatif import progress, report, services, story
 from portal.whatif.forms import WhatifForm
 from portal.whatif.models import Simulation
 from scheduling import registry
@@ -80,11 +80,16 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
     about |= {"worlds": worlds, "again": _form_of(simulation)}
     if simulation.result:
         people = Paginator(report.turnaround_rows(worlds, "people"), PEOPLE_SHOWN).get_page(request.GET.get("page"))
+        error = report.simulation_error(worlds)
         about |= {
             "table": report.comparison_rows(worlds),
             "people": people,
             "groups": report.turnaround_rows(worlds, "groups"),
-            "error": report.simulation_error(worlds),
+            "error": error,
+            "idle": story.why_idle(worlds),
+            "stories": story.tell(worlds, error[0] if error else 0.0),
+            "in_force": story.base_of(worlds),
+            "daily": story.daily_chart(worlds, simulation.start),
             "switched": report.count_switches(simulation.start, simulation.end),
             "charts": report.comparison_charts(worlds),
             "total": simulation.result["really"]["total"],

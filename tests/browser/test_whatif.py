@@ -55,11 +55,13 @@ def test_an_admin_compares_switches_and_undoes(portal: Portal, lab: dict[str, An
     assert portal.ask("simulate") == 1
     off = page.get_by_role("region", name="How accurate the simulation is")
     expect(off).to_contain_text("Simulated under the policy in force, a job took ", timeout=20_000)
+    expect(page.get_by_role("region", name="The answer")).to_contain_text("would have")
     total = page.get_by_role("region", name="In total", exact=True)
     for name in ("What really happened", "Elastic first come, first served", "First come, first served knows: nothing"):
         expect(total.get_by_role("columnheader", name=name, exact=name.startswith("First")).first).to_be_visible()
     expect(total.get_by_text("better").or_(total.get_by_text("worse")).first).to_be_visible()
-    expect(page.get_by_role("region", name="Who gains, who loses").get_by_role("row", name="carol")).to_be_visible()
+    page.get_by_text("Each person").click()
+    expect(page.get_by_role("region", name="By person").get_by_role("row", name="carol")).to_be_visible()
     assert portal.ask("holds", job=lab["runs"]) == held, "a simulation touches nothing"
 
     page.get_by_role("link", name="Preview switching to First come, first served").click()
