@@ -1,6 +1,6 @@
 """``python -m tests.bench.viewers [VIEWERS [SECONDS]]``: many open logs of one job that writes 200 lines a second.
 
-The lab has PostgreSQL and Redis; the web process and the one for nodes are those of the product. An agent's client hands
+The lab has PostgreSQL and Redis; the web process and the one for nodes are those of the product. An agent's client passes
 the lines over as the agent does: it pauses four times as long as the last hand-over took, from 0.1 to 1 s. Each viewer
 acknowledges as the page does, and must receive every byte once: the length and a checksum are compared. A delay is the time
 from the writing of a line to its arrival at a socket, measured at every tenth viewer. All of it shares the processors of one
@@ -108,7 +108,7 @@ def resident_mib(pid: int) -> float:
 
 
 class Writer(threading.Thread):
-    """Writes lines with their times, and hands them over as an agent does."""
+    """Writes lines with their times, and passes them on as an agent does."""
 
     def __init__(self, port: int, lab: Lab, seconds: float) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a simulation's page says first: true for the figures, and silent on differences that mean nothing."""
+"""What a simulation's page begins with: true for the figures, and silent on differences that mean nothing."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -31,7 +31,7 @@ def tell(base: Column, *others: Column, error: float = 0.0) -> list[str]:
     return [" ".join(each.sentences) for each in story.tell([really, base, *others], error)]
 
 
-def test_waits_starts_and_the_longest_wait_are_told() -> None:
+def test_waits_starts_and_the_longest_wait_are_mentioned() -> None:
     base = column("FIFO", spread(21 * MINUTE, longest=3 * HOUR), in_force=True)
     other = column("Tiresias", spread(4 * MINUTE, longest=5 * HOUR), starts={"sooner": 312, "later": 41, "same": 7})
     assert tell(base, other) == [
@@ -50,7 +50,7 @@ def test_a_difference_of_seconds_or_of_a_few_percent_is_none() -> None:
     ]
 
 
-def test_the_mean_is_told_where_the_median_stays() -> None:
+def test_the_mean_is_mentioned_where_the_median_stays() -> None:
     base = column("FIFO", spread(0.0, mean=HOUR), in_force=True)
     [text] = tell(base, column("A", spread(0.0, mean=10 * MINUTE), starts={"sooner": 1, "later": 0, "same": 0}))
     assert "10 min on average instead of 1 h; the median wait would have been about the same." in text
