@@ -276,7 +276,7 @@ def describe(row: Forecast | None, now: datetime | None = None) -> ForecastText:
         return ForecastText(row, text, f"not before {before}", stale=stale)
     high = (row.high - now).total_seconds()
     if high < 0:
-        text = f"It was expected until {words.clock(row.high, now, zone=True)}. The next forecast is under way."
+        text = f"It was expected to start by {words.clock(row.high, now, zone=True)}. The next forecast is under way."
         return ForecastText(row, text, "expected by now", stale=stale)
     within = wait_range(low, high)
     until = words.clock(row.high, now, zone=True)

@@ -109,7 +109,7 @@ def nothing_helps(tried: Sequence[str]) -> str:
 
 @sentence
 def about_to_start() -> str:
-    return "It is about to start as it is."
+    return "It is about to start as it is, even if the last forecast was later."
 
 
 @sentence

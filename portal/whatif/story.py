@@ -17,6 +17,7 @@ IDLE_UTILISATION = 0.5
 MIN_JOBS = 3
 """Of a person or group with fewer compared jobs, nothing is concluded."""
 MAX_NAMED = 5
+NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ def why_idle(columns: Sequence[Column]) -> str:
     return f"The lab was too idle for a policy to matter: {100 * used:.0f} % of its GPU time was used, and {waits}."
 
 
-def tell(columns: Sequence[Column], error: float) -> list[PolicyStory]:
+def stories_of(columns: Sequence[Column], error: float) -> list[PolicyStory]:
     """Return the story of each policy that is compared; ``error`` is the share by which the simulation is off."""
     base = base_of(columns)
     if base is None:
@@ -126,11 +127,10 @@ def _sentences(column: Column, base: Column, error: float) -> Iterable[str]:
 
 
 def _rounded(seconds: float) -> str:
-    """Return a time in whole minutes."""
-    minutes = round(seconds / 60)
-    return (
-        charts.format_value(60.0 * minutes, charts.SECONDS) if seconds >= SAME_START_SECONDS else "less than a minute"
-    )
+    """Return a time in whole minutes, whose number and unit stay on one line."""
+    if seconds < SAME_START_SECONDS:
+        return "less than a minute"
+    return charts.format_value(60.0 * round(seconds / 60), charts.SECONDS).replace(" ", NO_BREAK)
 
 
 def _starts(starts: Mapping[str, int]) -> str:

@@ -87,7 +87,7 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
             "groups": report.turnaround_rows(worlds, "groups"),
             "error": error,
             "idle": story.why_idle(worlds),
-            "stories": story.tell(worlds, error[0] if error else 0.0),
+            "stories": story.stories_of(worlds, error[0] if error else 0.0),
             "in_force": story.base_of(worlds),
             "daily": story.daily_chart(worlds, simulation.start),
             "switched": report.count_switches(simulation.start, simulation.end),

@@ -199,7 +199,11 @@ class TestWhichChanges:
         ready_node("a", 2)
         job = queue(1)
         found = advice.advice_for(job, job.submitted_by)
-        assert found.about_to_start and not found.advice and found.sentence == "It is about to start as it is."
+        assert (
+            found.about_to_start
+            and not found.advice
+            and found.sentence == "It is about to start as it is, even if the last forecast was later."
+        )
 
     def test_when_nothing_helps_the_answer_lists_what_was_tried(self) -> None:
         switch_policy(None, "fifo", {})

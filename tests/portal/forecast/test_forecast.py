@@ -286,7 +286,7 @@ class TestSaying:
         assert (shown.sentence, shown.short) == ("Not within 24 hours.", "not within 24 h")
 
     def test_a_range_that_has_passed_is_not_repeated(self) -> None:
-        assert "was expected until" in self.text(-20, -10).sentence
+        assert "was expected to start by" in self.text(-20, -10).sentence
 
     def test_without_new_forecasts_it_is_stale(self) -> None:
         assert self.text(20, 30, made_ago=4).stale is False
