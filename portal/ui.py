@@ -56,6 +56,8 @@ BADGES: dict[str, tuple[str, str]] = {
     "member": ("grey", "user"),
     "viewer": ("grey", "eye"),
 }
+MAX_REASON_WORDS = 12
+"""A reason that is longer is shown in short, with the rest on demand."""
 LIVE = {"running", "preparing", "stopping"}
 
 
@@ -258,7 +260,8 @@ def short_reason(content: Any) -> str:
 @register.inclusion_tag("components/reason.html")
 def reason(content: Any) -> dict[str, str]:
     """Show why a job waits in about ten words, with the whole sentence on demand: ``{% reason job.waiting_reason %}``."""
-    return {"short": short_reason(content), "full": str(sentence(content) or "")}
+    full = str(sentence(content) or "")
+    return {"short": full if len(full.split()) <= MAX_REASON_WORDS else short_reason(content), "full": full}
 
 
 @register.filter

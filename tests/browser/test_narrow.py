@@ -85,7 +85,7 @@ def test_the_title_of_a_job_has_the_width_and_its_actions_a_row_below(phone: Pag
     phone.wait_for_function("document.querySelector('main h1').getBoundingClientRect().width > innerWidth / 2")
 
 
-@pytest.mark.parametrize("path", ["/reservations/", "/admin/audit/", "/jobs/"])
+@pytest.mark.parametrize("path", ["/reservations/", "/jobs/"])
 def test_rows_keep_labels_whole_and_times_inside(phone: Page, portal: Portal, named: dict[str, int], path: str) -> None:
     phone.goto(portal.url + path)
     assert phone.locator("table.cards [data-label]").count() > 0
@@ -93,6 +93,16 @@ def test_rows_keep_labels_whole_and_times_inside(phone: Page, portal: Portal, na
     assert times.evaluate_all("(all) => all.filter((one) => one.getBoundingClientRect().right > innerWidth - 16)") == []
     flexible = """(cells) => cells.filter((one) => getComputedStyle(one, "::before").flexShrink !== "0").length"""
     assert phone.locator("table.cards [data-label]").evaluate_all(flexible) == 0
+
+
+def test_times_of_the_audit_log_stay_in_one_line_beside_their_sentence(
+    phone: Page, portal: Portal, named: dict[str, int]
+) -> None:
+    phone.goto(f"{portal.url}/admin/audit/")
+    entry = phone.locator(".audit .list > li").first
+    time, text = entry.locator("time").bounding_box(), entry.locator(".grow").bounding_box()
+    assert time and text and time["height"] < 30 and text["x"] > time["x"] + time["width"] > 0
+    assert text["x"] + text["width"] <= WIDTH
 
 
 def test_times_are_read_in_the_zone_of_the_browser(phone: Page, portal: Portal) -> None:
