@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from django.db.models import Count, F, Max, Min, QuerySet
 
 from portal.jobs.envelope import Line, Stretch, envelope
-from portal.jobs.models import MetricPoint
+from portal.jobs.models import Attempt, MetricPoint
 
 MAX_POINTS = 2000
 """The maximum number of points of a curve; screens have fewer columns."""
@@ -52,7 +52,8 @@ def new_points(job: int, after: int) -> JobCurves | None:
 
     The points of an attempt are stored under the lock of its progress, so later ones have higher numbers.
     """
-    points = MetricPoint.objects.filter(attempt__job=job, pk__gt=after)
+    attempts = list(Attempt.objects.filter(job=job).values_list("pk", flat=True))  # joined, all later points are read
+    points = MetricPoint.objects.filter(attempt__in=attempts, pk__gt=after)
     newest = list(points.order_by("pk").values_list("pk", flat=True)[: MAX_NEW_POINTS + 1])
     if len(newest) > MAX_NEW_POINTS:
         return None

@@ -387,7 +387,10 @@ class MetricPoint(models.Model):
 
     class Meta:
         ordering = ["pk"]
-        indexes = [models.Index(fields=["attempt", "name", "step"], name="metric_point_of_a_curve")]
+        indexes = [
+            models.Index(fields=["attempt", "name", "step"], name="metric_point_of_a_curve"),
+            models.Index(fields=["attempt", "id"], name="metric_point_in_order"),
+        ]
 
 
 class Progress(models.Model):
