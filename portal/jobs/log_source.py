@@ -111,7 +111,7 @@ class LogSource:
     def _fail(self, problem: Exception) -> None:
         published, self._published = self._published, asyncio.get_running_loop().create_future()
         published.set_exception(problem)
-        published.exception()  # perhaps no one waits
+        published.exception()  # it may be that no viewer waits
 
     @database_sync_to_async
     def _read_rows(self) -> LogState:

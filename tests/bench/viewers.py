@@ -1,7 +1,7 @@
 """``python -m tests.bench.viewers [VIEWERS [SECONDS]]``: many open logs of one job that writes 200 lines a second.
 
 The lab has PostgreSQL and Redis; the web process and the one for nodes are those of the product. An agent's client passes
-the lines over as the agent does: it pauses four times as long as the last hand-over took, from 0.1 to 1 s. Each viewer
+the lines on as the agent does: it pauses four times as long as the last transfer took, from 0.1 to 1 s. Each viewer
 acknowledges as the page does, and must receive every byte once: the length and a checksum are compared. A delay is the time
 from the writing of a line to its arrival at a socket, measured at every tenth viewer. All of it shares the processors of one
 machine, of which the viewers take as much as the web process. Exits with 1 when a target is missed.
