@@ -140,7 +140,7 @@ def month_simulated() -> dict[str, Any]:
 def reservations() -> dict[str, int]:
     """A week of reservations for people and groups, some of them side by side, with a long and a Hebrew title."""
     alice, course = User.objects.get(username="alice"), Group.objects.create(name="deep-learning-course")
-    dana, node = world.make_user("dana"), Node.objects.order_by("pk")[0]
+    dana, node = User.objects.filter(username="dana").first() or world.make_user("dana"), Node.objects.order_by("pk")[0]
     monday = timezone.localtime().replace(hour=0, minute=0, second=0, microsecond=0)
     monday -= timedelta(days=monday.weekday())
     planned: list[tuple[str, float, float, int, Any]] = [
