@@ -21,7 +21,8 @@ let retry = 0;
 let wasOpen = false;
 
 function topicsOfPage() {
-  return [...new Set([...document.querySelectorAll("[data-live]")].flatMap((part) => part.dataset.live.split(" ")))].sort();
+  const named = [...document.querySelectorAll("[data-live]")].flatMap((part) => part.dataset.live.split(" "));
+  return [...new Set(named.filter(Boolean))].sort();
 }
 
 function refresh(changed) {

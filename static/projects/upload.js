@@ -132,7 +132,7 @@ function start(form) {
   }
 
   function say(text) {
-    form.querySelector("[data-live]").textContent = text;
+    form.querySelector("[data-announcement]").textContent = text;
   }
 }
 

@@ -61,7 +61,7 @@ def test_without_scripts_the_help_is_a_page_of_its_own(portal: Portal, lab: dict
 def test_a_member_reads_takes_the_change_and_the_job_starts(portal: Portal, lab: dict[str, Any], page: Page) -> None:
     page.goto(f"{portal.url}/jobs/?state=queued")
     expect(page.get_by_role("row", name="detector")).to_contain_text(
-        "It needs 2 GPUs at once and only 1 is free. When others end, at the latest in "
+        re.compile(r"It needs 2 GPUs; 1 is free\.\s+When others end, at the latest in ")
     )
     page.get_by_role("link", name="detector").click()
     card = page.get_by_role("region", name="Waiting")

@@ -39,6 +39,7 @@ def page(browser: Browser, live_server: Any, settings: Any, tmp_path: Path) -> I
     client = Client()
     client.force_login(alice)
     page = browser.new_context().new_page()
+    page.route_web_socket("**/ws/page/**", lambda socket: None)  # the server of these tests has no sockets
     complaints: list[str] = []
     page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: complaints.append(str(error)))

@@ -60,7 +60,7 @@ def test_an_admin_compares_switches_and_undoes(portal: Portal, lab: dict[str, An
     for name in ("What really happened", "Elastic first come, first served", "First come, first served knows: nothing"):
         expect(total.get_by_role("columnheader", name=name, exact=name.startswith("First")).first).to_be_visible()
     expect(total.get_by_text("better").or_(total.get_by_text("worse")).first).to_be_visible()
-    page.get_by_text("Each person").click()
+    page.get_by_text("Each person and group").click()
     expect(page.get_by_role("region", name="By person").get_by_role("row", name="carol")).to_be_visible()
     assert portal.ask("holds", job=lab["runs"]) == held, "a simulation touches nothing"
 
