@@ -102,7 +102,8 @@ def test_invitations_are_sorted_and_filtered(ada: User) -> None:
 
 
 def test_limits_are_sorted(ada: User) -> None:
-    group, bob, cleo = Group.objects.get(name="Big"), *User.objects.filter(username__in=["bob", "Cleo"]).order_by("pk")
+    group = Group.objects.get(name="Big")
+    bob, cleo = User.objects.filter(username__in=["bob", "Cleo"]).order_by("pk")
     for owner, weight in ((bob, 1.5), (cleo, 3.0), (group, 2.0)):
         set_limit(ada, owner, max_gpus=4, max_queued=None, weight=weight)
     client = client_of(ada)
