@@ -64,8 +64,29 @@ TERMS: dict[str, Term] = {
         "Scheduling policy", "The rule that decides which job gets which GPUs. An admin can change it while jobs run."
     ),
     "reservation": Term("Reservation", "GPUs that a user or a group has for itself for some time."),
-    "cordoned": Term("Cordoned", "A node that accepts no new jobs. What runs there runs on."),
-    "draining": Term("Draining", "A node that accepts no new jobs and whose jobs are stopped and continue elsewhere."),
+    "cordoned": Term("Cordoned", "A node that accepts no new jobs. Jobs that run there keep running."),
+    "draining": Term(
+        "Draining",
+        "A node that accepts no new jobs and whose jobs are stopped. They run again elsewhere, from their checkpoint if "
+        "they have one.",
+    ),
+    "quarantine": Term(
+        "Quarantine",
+        "A GPU in quarantine gets no new jobs: several failed on it, or an admin took it out. An admin can end that.",
+    ),
+    "driver": Term(
+        "Driver",
+        "The process that connects the ranks of an elastic job and starts them again when GPUs are added or removed. It "
+        "needs no GPU.",
+    ),
+    "commit": Term(
+        "Commit",
+        "The moment at which elastic training stores its state in memory. It continues from there after a change.",
+    ),
+    "preempted": Term(
+        "Preempted",
+        "Stopped by the scheduler to make room for other jobs. The job is queued again and gets another attempt.",
+    ),
     "k-sync": Term(
         "Adaptive k-sync",
         "Updates the model after the first k of n worker processes have sent their gradients. k grows or shrinks so that "
