@@ -1,5 +1,6 @@
 """The variables that every template can use."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,18 +15,21 @@ from portal.cluster import unconfined
 from portal.cluster.models import LIVE_NODE, Node
 from portal.cluster.slots import lab_noun
 
-MAIN_NAVIGATION = (
+Definition = tuple[str, str, str, str | tuple[str, ...]]
+"""The name of the URL, the text, the icon, and the prefixes of the paths of an entry of the navigation."""
+
+MAIN_NAVIGATION: tuple[Definition, ...] = (
     ("home", "Home", "home", "/"),
     ("projects:list", "Projects", "folder", "/projects/"),
     ("jobs:list", "Jobs", "jobs", "/jobs/"),
     ("projects:gallery", "Gallery", "star", "/gallery/"),
-    ("monitoring:nodes", "Cluster", "node", ("/nodes/", "/gpus/", "/reservations/")),
+    ("monitoring:nodes", "Cluster", "node", ("/nodes/", "/gpus/", "/reservations/", "/admin/nodes/")),
     ("usage:usage", "Usage", "chart", "/usage/"),
 )
-ADMIN_NAVIGATION = ("scheduler:admin", "Admin", "gear", "/admin/")
+ADMIN_NAVIGATION: Definition = ("scheduler:admin", "Admin", "gear", "/admin/")
 BANNER_DISMISSED = "process_banner_dismissed"
 """The key of the session of an admin who has dismissed the banner about plain processes."""
-PERSONAL_NAVIGATION = (
+PERSONAL_NAVIGATION: tuple[Definition, ...] = (
     ("accounts:profile", "Your account", "user", ""),
     ("accounts:tokens", "API tokens", "key", ""),
 )
@@ -45,14 +49,15 @@ def site(request: HttpRequest) -> dict[str, Any]:
         return {"sign_in_url": reverse("accounts:sign-in"), "demo_lab": settings.DEMO}
     shown = (*MAIN_NAVIGATION, ADMIN_NAVIGATION) if user.is_staff else MAIN_NAVIGATION
     return {
-        "navigation": [_navigation_entry(definition, request.path) for definition in shown],
-        "personal_navigation": [_navigation_entry(definition, request.path) for definition in PERSONAL_NAVIGATION],
+        "navigation": _navigation(shown, request.path),
+        "personal_navigation": _navigation(PERSONAL_NAVIGATION, request.path),
         "sign_out_url": reverse("accounts:sign-out"),
         "demo_lab": settings.DEMO,
         "process_runtime": SimpleLazyObject(_has_process_node),
         "process_banner": SimpleLazyObject(lambda: _needs_process_banner(request)),
         "slot_noun": SimpleLazyObject(lab_noun),
         "lab_is_shared": SimpleLazyObject(unconfined.is_lab_shared),
+        "no_one_can_join": SimpleLazyObject(unconfined.no_one_can_join),
         "process_refused": SimpleLazyObject(lambda: unconfined.is_refused(Node.Runtime.PROCESS)),
     }
 
@@ -66,7 +71,18 @@ def _has_process_node() -> bool:
     return Node.objects.filter(LIVE_NODE, runtime=Node.Runtime.PROCESS).exists()
 
 
-def _navigation_entry(definition: tuple[str, str, str, str | tuple[str, ...]], path: str) -> NavigationEntry:
-    name, text, icon, prefix = definition
-    current = path == prefix if prefix == "/" else bool(prefix) and path.startswith(prefix)
-    return NavigationEntry(reverse(name), text, icon, current)
+def _navigation(definitions: Sequence[Definition], path: str) -> list[NavigationEntry]:
+    """Return the entries for a page; of those with a prefix of its path, the one with the longest is current."""
+    lengths = [_matching_length(prefix, path) for *_, prefix in definitions]
+    return [
+        NavigationEntry(reverse(name), text, icon, bool(length) and length == max(lengths))
+        for (name, text, icon, _), length in zip(definitions, lengths, strict=True)
+    ]
+
+
+def _matching_length(prefix: str | tuple[str, ...], path: str) -> int:
+    """Return the length of the longest prefix that the path has; the home page has no other pages below it."""
+    prefixes = (prefix,) if isinstance(prefix, str) else prefix
+    return max(
+        len(each) if path == each or (each != "/" and each and path.startswith(each)) else 0 for each in prefixes
+    )

@@ -34,6 +34,15 @@ def check_node_can_join(runtime: str) -> None:
         raise Refused(f"This machine {UNCONFINED}", "forbidden")
 
 
+def no_one_can_join() -> bool:
+    """Return whether no one can be invited because a node runs jobs as plain processes."""
+    try:
+        check_person_can_be_added()
+    except Refused:
+        return True
+    return False
+
+
 def check_person_can_be_added(**_: Any) -> None:
     """Raise Refused while a node runs jobs as plain processes. Called before a person is invited, joins or is reactivated."""
     if not _lacks_isolation(PROCESS) or not active_people().exists():

@@ -112,7 +112,7 @@ def policy_preview(request: HttpRequest) -> HttpResponse:
             else:
                 title = services.title_of(key)
                 messages.success(
-                    request, f"“{title}” decides from the next scheduling cycle on. You can undo the switch below."
+                    request, f"“{title}” decides from the next scheduling cycle on. You can undo the switch here."
                 )
                 return redirect("scheduler:policy")
         found = preview.compute(key, params)

@@ -19,6 +19,17 @@ function show() {
   const all = list.querySelector("[data-check-all]");
   all.checked = count > 0 && count === every.length;
   all.indeterminate = count > 0 && count < every.length;
+  offerWhatApplies();
+}
+
+// A row names in data-can what can be done with it; what applies to no selected row is not offered.
+function offerWhatApplies() {
+  const named = [...list.querySelectorAll("tbody tr[data-can]")];
+  const possible = new Set(named.filter((row) => boxOf(row).checked).flatMap((row) => row.dataset.can.split(" ")));
+  const known = new Set(["cancel", "hold", "release", "retry"]);
+  for (const button of list.querySelectorAll("[data-selection] [name=do]")) {
+    if (named.length && known.has(button.value)) button.hidden = possible.size > 0 && !possible.has(button.value);
+  }
 }
 
 function focusRow(row) {

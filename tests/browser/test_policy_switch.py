@@ -39,7 +39,7 @@ def test_an_admin_looks_confirms_and_undoes(portal: Portal, lab: dict[str, Any],
     page.get_by_role("button", name="See what would change").click()
 
     expect(page.get_by_role("heading", level=1)).to_have_text("Switch to “First come, first served”?")
-    expect(page.get_by_text("No running job is affected.")).to_be_visible()
+    expect(page.get_by_text("No job that runs is stopped, moved or resized.")).to_be_visible()
     row = page.get_by_role("row", name="speech baseline")
     expect(row).to_contain_text("waits")
     expect(row.get_by_role("link", name="speech baseline")).to_have_attribute("href", f"/jobs/{lab['waits']}/")

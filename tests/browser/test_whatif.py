@@ -66,7 +66,7 @@ def test_an_admin_compares_switches_and_undoes(portal: Portal, lab: dict[str, An
 
     page.get_by_role("link", name="Preview switching to First come, first served").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Switch to “First come, first served”?")
-    expect(page.get_by_text("No running job is affected.")).to_be_visible()
+    expect(page.get_by_text("No job that runs is stopped, moved or resized.")).to_be_visible()
     page.get_by_role("button", name="Confirm: switch to this policy").click()
     expect(page.locator(".notice.success")).to_contain_text("“First come, first served” decides")
     assert portal.ask("turn")["errors"] is False

@@ -5,7 +5,7 @@ from typing import Any
 from django import template
 from django.forms import BoundField
 
-from portal.jobs.models import Job
+from portal.jobs.models import FINISHED_STATES, Job
 from portal.jobs.spec import WORD_LISTS
 from portal.sentences.words import policy_words
 
@@ -28,6 +28,14 @@ FIELD_TERMS = {
 def job_term(bound: BoundField) -> str:
     """Return the key of the term that the label of a field needs, or nothing."""
     return FIELD_TERMS.get(bound.name, "")
+
+
+@register.filter
+def possible_actions(job: Job) -> str:
+    """Return the actions of the list that a job's state allows, for the script that offers only these."""
+    if job.state in FINISHED_STATES:
+        return "retry"
+    return "cancel release" if job.intent == Job.Intent.HOLD else "cancel hold"
 
 
 register.filter("policy_words", policy_words)

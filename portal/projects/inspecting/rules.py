@@ -306,7 +306,8 @@ def files_outside_outputs(code: Code) -> Found:
                 source,
                 call.line,
                 (
-                    f"“{path[:60]}” is written to the folder of the code. Of such files, 100 MiB are kept, when the job ends. Save it under SCHEDULEARN_OUTPUTS."
+                    f"“{path[:60]}” is written beside the code. When the job ends, up to 100 MiB of such files are kept. "
+                    "To keep it for certain, save it to the folder that os.environ[“SCHEDULEARN_OUTPUTS”] names."
                 ),
             )
 

@@ -158,7 +158,10 @@ def test_a_lab_may_say_that_everybody_may_see_everything(ada: User, settings: An
 
 def test_one_person_is_reminded_that_processes_are_for_one(ada: User) -> None:
     process_node()
-    assert "Jobs run as plain processes, without containers: for a single person only." in banner(ada)
+    assert (
+        "Jobs run as plain processes, without containers. That is for a single person: no one else can be invited."
+        in banner(ada)
+    )
 
 
 def test_the_banner_is_for_admins_and_stays_away_once_dismissed(ada: User) -> None:
@@ -170,7 +173,10 @@ def test_the_banner_is_for_admins_and_stays_away_once_dismissed(ada: User) -> No
     assert answer.headers["Location"] == "/jobs/?mine=1"
     assert 'class="banner"' not in client.get("/jobs/").content.decode()
     page = one_line(client.get(f"/admin/nodes/{node.pk}/").content.decode())
-    assert "Jobs run as plain processes, without containers: for a single person only." in page
+    assert (
+        "Jobs run as plain processes, without containers. That is for a single person: no one else can be invited."
+        in page
+    )
     again = Client()
     again.force_login(ada)
     assert 'class="banner"' in again.get("/jobs/").content.decode(), "another session reads it once more"
