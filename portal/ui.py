@@ -113,12 +113,18 @@ def copyable(id: str, text: str) -> dict[str, str]:
     return {"id": id, "text": text}
 
 
-@register.inclusion_tag("components/term.html")
-def term(key: str) -> dict[str, Any]:
-    """Explain a term behind a question mark: ``4 ranks {% term "rank" %}``. Once on a page, where it first stands."""
-    from portal.sentences.glossary import TERMS  # noqa: PLC0415  # the package uses the filters below
+@register.inclusion_tag("components/term.html", takes_context=True)
+def term(context: dict[str, Any], key: str) -> dict[str, Any]:
+    """Explain a term behind a question mark: ``4 ranks {% term "rank" %}``. Once on a page, where it first stands.
 
-    return {"key": key, "term": TERMS[key]}
+    A lab without GPUs reads about CPU slots.
+    """
+    from portal.sentences.glossary import TERMS  # noqa: PLC0415  # the package uses the filters below
+    from portal.sentences.words import in_cpu_slots  # noqa: PLC0415
+
+    explained = TERMS[key]
+    text = explained.text if key == "cpu-slot" or context.get("slot_noun", "GPU") == "GPU" else in_cpu_slots(explained.text)
+    return {"key": key, "title": explained.title, "text": text}
 
 
 @register.simple_tag

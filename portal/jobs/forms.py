@@ -1,13 +1,14 @@
 """The form that submits a job: guesses filled in, a sentence under each field, nothing lost on error."""
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from django import forms
 from django.utils import timezone
 
 from portal.cluster.models import Environment
+from portal.cluster.slots import lab_noun
 from portal.jobs import services
 from portal.jobs.environments import best_environment, environment_label, offered_environments
 from portal.jobs.form_fields import form_field
@@ -17,6 +18,7 @@ from portal.jobs.spec import FIELDS, FormPlace, Submission, field_value, label_o
 from portal.projects.inspecting import entries
 from portal.projects.models import CodeVersion
 from portal.refused import Refused
+from portal.sentences.words import in_cpu_slots
 
 UNITS = ((60, "minutes"), (3600, "hours"), (86_400, "days"))
 REFUSAL_FIELDS = {"time_limit_seconds": "time_amount", "idempotency_key": None, "code": None, "project": None}
@@ -83,6 +85,8 @@ class JobForm(forms.Form):
         self.fields |= {name: form_field(name) for name in MORE_FIELDS}
         self.fields["entry"].choices = _entries(code)  # type: ignore[attr-defined]
         self.fields["environment"].choices = [(each.key, environment_label(each)) for each in self.environments]  # type: ignore[attr-defined]
+        if lab_noun() != "GPU":
+            _name_slots(self.fields.values())
         for name, field in self.fields.items():
             if self.is_bound and name in self.errors:
                 field.widget.attrs["aria-invalid"] = "true"
@@ -160,6 +164,12 @@ class JobForm(forms.Form):
             self.add_error(name, refusal.message)
         else:
             self.add_error(None, refusal.message)
+
+
+def _name_slots(fields: Iterable[forms.Field]) -> None:
+    """Name CPU slots where the fields name GPUs: the lab has none."""
+    for field in fields:
+        field.label, field.help_text = in_cpu_slots(str(field.label)), in_cpu_slots(str(field.help_text))
 
 
 def _entries(code: CodeVersion) -> list[tuple[str, str | list[tuple[str, str]]]]:
