@@ -327,7 +327,7 @@ def test_a_job_that_waited_under_the_release_before_shows_its_sentence_until_the
     turn()
     job.refresh_from_db()
     assert job.waiting_reason == InCpuSlots(LargerThanLab(2, 1)).data()
-    assert "It needs 2 CPU slots at once, but the lab has 1" in client.get("/jobs/").content.decode()
+    assert "It needs 2 CPU slots; the lab has 1." in client.get("/jobs/").content.decode()
 
 
 # --- whatever is stored can be shown ------------------------------------------------------------------------------
