@@ -123,7 +123,11 @@ def term(context: dict[str, Any], key: str) -> dict[str, Any]:
     from portal.sentences.words import in_cpu_slots  # noqa: PLC0415
 
     explained = TERMS[key]
-    text = explained.text if key == "cpu-slot" or context.get("slot_noun", "GPU") == "GPU" else in_cpu_slots(explained.text)
+    text = (
+        explained.text
+        if key == "cpu-slot" or context.get("slot_noun", "GPU") == "GPU"
+        else in_cpu_slots(explained.text)
+    )
     return {"key": key, "title": explained.title, "text": text}
 
 

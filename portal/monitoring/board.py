@@ -134,6 +134,7 @@ class Machine:
     holdings: tuple[Holding, ...]
     """Those of the last hours, the present ones included."""
     noun: str
+    joined: datetime
 
     @property
     def is_up(self) -> bool:
@@ -305,4 +306,13 @@ def _machine(node: Node, gpus: Sequence[_GpuRow], holdings: dict[int, list[Holdi
         squares.append(Square(gpu.pk, gpu.number, gpu.label, gpu.model, condition, gpu.percent, present))
         history += own
     state, text = state_of(node, refused)
-    return Machine(node.pk, node.name, state, text, tuple(squares), tuple(history), noun({gpu.kind for gpu in gpus}))
+    return Machine(
+        node.pk,
+        node.name,
+        state,
+        text,
+        tuple(squares),
+        tuple(history),
+        noun({gpu.kind for gpu in gpus}),
+        node.created_at,
+    )

@@ -6,7 +6,7 @@ each other were held together are one bar.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from django.utils.html import escape
@@ -61,6 +61,8 @@ def draw(machine: Machine, since: datetime, until: datetime, by: ColourBy) -> Sa
     lane = height / lanes
     hours = "".join(f"M{WIDTH * hour // HOURS} 0V{height}" for hour in range(1, HOURS))
     rects = "".join(_rect(bar, lane, since, until, by) for bar in bars(machine))
+    if machine.joined > since:
+        rects = f'<rect class="absent" width="{_x_at(machine.joined, since, until):.1f}" height="{height}"/>{rects}'
     return mark_safe(  # noqa: S308  # every text in it went through escape()
         f'<svg class="strip" viewBox="0 0 {WIDTH} {height}" height="{height}" preserveAspectRatio="none" role="img"'
         f' aria-label="{escape(summary(machine, since, until, by))}"><path class="hours" d="{hours}"/>{rects}</svg>'
@@ -87,7 +89,9 @@ def _x_at(moment: datetime, since: datetime, until: datetime) -> float:
 
 
 def summary(machine: Machine, since: datetime, until: datetime, by: ColourBy) -> str:
-    """Describe a strip in words: who held how much of the machine."""
+    """Describe a strip in words: who held how much of the machine, from when it joined."""
+    is_new = machine.joined > since
+    since = min(max(since, machine.joined), until - timedelta(seconds=1))
     whole = (until - since).total_seconds() * max(1, len(machine.squares))
     held: Counter[str] = Counter()
     for holding in machine.holdings:
@@ -98,4 +102,5 @@ def summary(machine: Machine, since: datetime, until: datetime, by: ColourBy) ->
     if len(held) > MAX_NAMED:
         named.append(f"{len(held) - MAX_NAMED} others")
     idle = max(0, 100 - round(100 * sum(held.values()) / whole))
-    return f"{machine.name} in the last 6 hours: {', '.join([*named, f'idle {idle} %'])}"
+    period = "since it joined" if is_new else "in the last 6 hours"
+    return f"{machine.name} {period}: {', '.join([*named, f'idle {idle} %'])}"

@@ -54,7 +54,7 @@ def test_keys_move_between_rows_select_and_open(page: Page, portal: Portal) -> N
 
 def test_keys_mean_nothing_while_typing(page: Page) -> None:
     page.keyboard.press("/")
-    search = page.get_by_label("Search")
+    search = page.get_by_label("Search jobs")
     expect(search).to_be_focused()
     page.keyboard.type("jxk?/")
     expect(search).to_have_value("jxk?/")

@@ -168,7 +168,12 @@ def test_no_page_about_jobs_and_machines_calls_a_cpu_slot_a_gpu() -> None:
     paths = ["/", "/jobs/", "/jobs/new", f"/jobs/{runs.pk}/", f"/jobs/{waits.pk}/", f"/jobs/{waits.pk}/help"]
     paths += [f"/jobs/{runs.pk}/{tab}/" for tab in ("log", "files", "gpus", "details")] + ["/jobs/queue"]
     paths += ["/gpus/", "/gpus/timeline/", "/nodes/", "/reservations/", "/admin/", "/admin/limits/", "/admin/nodes/"]
-    paths += [f"/jobs/new?code={runs.code_id}", f"/admin/limits/users/{admin.pk}/", "/admin/policy/preview/?policy=srjf", "/accounts/profile/"]
+    paths += [
+        f"/jobs/new?code={runs.code_id}",
+        f"/admin/limits/users/{admin.pk}/",
+        "/admin/policy/preview/?policy=srjf",
+        "/accounts/profile/",
+    ]
     for path in paths:
         answer = client.get(path)
         assert answer.status_code == 200, path

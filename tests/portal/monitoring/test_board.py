@@ -28,9 +28,9 @@ def holding(gpu: int, attempt: int, since: float, until: float | None, name: str
     return Holding(gpu, attempt, *times, None, "", mark, None, mine=False, hidden_as="another project", **fields)
 
 
-def machine(gpus: int, *holdings: Holding) -> Machine:
+def machine(gpus: int, *holdings: Holding, joined: datetime = NOON - timedelta(days=9)) -> Machine:
     squares = tuple(Square(pk, pk, f"GPU {pk}", "H100", "idle", None, None) for pk in range(gpus))
-    return Machine(1, "alpha", "ready", "up", squares, holdings, "GPU")
+    return Machine(1, "alpha", "ready", "up", squares, holdings, "GPU", joined)
 
 
 class TestStrips:
@@ -57,6 +57,13 @@ class TestStrips:
         held = [holding(0, 1, 6, 3), holding(1, 2, 3, None, "bob"), holding(0, 3, 1.5, None, "")]
         text = strips.summary(machine(2, *held), SINCE, NOON, "person")
         assert text == "alpha in the last 6 hours: ada 25 %, bob 25 %, another project 12 %, idle 38 %"
+
+    def test_a_machine_that_joined_meanwhile_was_not_idle_before(self) -> None:
+        new = machine(1, holding(0, 1, 1, None), joined=NOON - timedelta(hours=2))
+        assert strips.summary(new, SINCE, NOON, "person") == "alpha since it joined: ada 50 %, idle 50 %"
+        assert '<rect class="absent" width="480.0" height="32"/>' in strips.draw(new, SINCE, NOON, "person")
+        brand_new = machine(1, joined=NOON)
+        assert strips.summary(brand_new, SINCE, NOON, "person") == "alpha since it joined: idle 100 %"
 
     def test_names_are_escaped(self) -> None:
         svg = strips.draw(machine(1, holding(0, 1, 1, None, '"><b>')), SINCE, NOON, "person")
