@@ -122,7 +122,7 @@ def labels(jobs: Sequence[Job], found: Sequence[Difference]) -> dict[int, str]:
     named = {}
     for place, job in enumerate(jobs):
         options = [_option_text(each.name, each.values[place]) for each in found if each.is_option]
-        about = ", ".join(text for text in options if text)
+        about = ", ".join(text for text in options if text and text not in job.name)
         if len(about) > MAX_LABEL_LENGTH:
             about = f"{about[:MAX_LABEL_LENGTH].rstrip()}…"
         named[job.pk] = f"#{job.pk} {job.name}" + (f" · {about}" if about else "")

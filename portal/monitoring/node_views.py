@@ -153,6 +153,7 @@ def nodes(request: HttpRequest) -> HttpResponse:
 
 @admin_required
 @require_safe
+@sent_if_changed
 def admin_nodes(request: HttpRequest) -> HttpResponse:
     machines = _with_drain_questions(machines_for(signed_in(request)))
     waiting = [machine for machine in machines if machine.node.approved_at is None]
