@@ -95,15 +95,30 @@ def test_selected_jobs_are_compared(page: Page, portal: Portal) -> None:
     assert page.url.endswith(f"/jobs/compare?job={portal.made['running']}&job={portal.made['done']}")
 
 
-def test_cancelling_asks_and_releasing_does_not(page: Page, portal: Portal) -> None:
-    page.get_by_label(f"Select job {portal.made['done']}", exact=True).check()
+def test_only_what_applies_to_a_selected_job_is_offered(page: Page, portal: Portal) -> None:
+    finished = page.get_by_label(f"Select job {portal.made['done']}", exact=True)
+    finished.check()
+    bar = page.get_by_role("group", name="Selected jobs")
+    expect(bar.get_by_role("button", name="Run again")).to_be_visible()
+    for word in ("Cancel selected", "Hold", "Release"):
+        expect(bar.get_by_role("button", name=word)).to_be_hidden()
+    page.get_by_label(f"Select job {portal.made['running']}", exact=True).check()
+    expect(bar.get_by_role("button", name="Cancel selected")).to_be_visible()
+    finished.uncheck()
+    expect(bar.get_by_role("button", name="Run again")).to_be_hidden()
+
+
+def test_cancelling_asks_and_running_again_does_not(page: Page, portal: Portal) -> None:
+    page.get_by_label(f"Select job {portal.made['running']}", exact=True).check()
     page.get_by_role("button", name="Cancel selected").click()
     dialog = page.get_by_role("dialog", name="Cancel the selected jobs?")
     expect(page.locator("#confirm")).to_contain_text("Cancel the selected jobs?")
     page.keyboard.press("Escape")
     expect(dialog).to_be_hidden()
-    page.get_by_role("button", name="Release").click()
-    expect(page.locator(".notices")).to_contain_text("This job is not on hold")
+    page.get_by_label(f"Select job {portal.made['running']}", exact=True).uncheck()
+    page.get_by_label(f"Select job {portal.made['failed']}", exact=True).check()
+    page.get_by_role("button", name="Run again").click()
+    expect(page.locator(".notices")).to_contain_text("1 job was submitted again, as a copy.")
 
 
 def test_columns_and_a_view_are_kept(page: Page) -> None:
