@@ -100,10 +100,13 @@ class Feed:
         return stream in self._rows
 
     def start(self, cursors: dict[int, int]) -> None:
-        """Set the cursors of the viewer. Streams that were started keep their position, which is newer."""
+        """Set the cursors of the viewer. Streams that were started keep their position, which is newer.
+
+        A cursor may be beyond the size of the row: another process, which read a newer one, sent what is before it.
+        """
         for pk, row in self._rows.items():
             if pk not in self._positions:
-                self._positions[pk] = _Position(row, min(max(cursors.get(pk, 0), 0), row.size))
+                self._positions[pk] = _Position(row, max(cursors.get(pk, 0), 0))
 
     @property
     def is_caught_up(self) -> bool:
@@ -127,31 +130,25 @@ class Feed:
             for row in rows
         ]
 
-    def needs_no_file(self, recent: RecentPieces) -> bool:
-        """Return whether ``next`` finds everything among the recent pieces."""
-        return all(recent.get(*each.place) is not None for each in self._waiting())
+    def find(self, recent: RecentPieces) -> dict[int, Piece | None]:
+        """Return what comes next of each stream that is behind; None where it has to be read from the file."""
+        return {each.row.pk: recent.get(*each.place) for each in self._positions.values() if each.is_behind}
 
-    def next(self, recent: RecentPieces) -> Piece | None:
-        """Return the oldest piece that was not sent yet; None if the viewer has everything. May read files."""
-        times: list[tuple[int, _Position]] = []
-        for position in self._waiting():
-            known = recent.get(*position.place)
-            if known is None:
-                _read_marks(position)
-            times.append((known.marks[0][1] if known else position.time(), position))
+    def next(self, found: dict[int, Piece | None]) -> Piece | None:
+        """Return the oldest piece that was not sent yet; None if the viewer has everything. Reads what was not found."""
+        times: list[tuple[int, int]] = []
+        for stream, piece in found.items():
+            if piece is None:
+                _read_marks(self._positions[stream])
+            times.append((piece.marks[0][1] if piece else self._positions[stream].time(), stream))
         if not times:
             return None
-        _, position = min(times, key=lambda each: each[0])
-        piece = recent.get(*position.place)
+        _, stream = min(times, key=lambda each: each[0])
+        position, piece = self._positions[stream], found[stream]
         if piece is None:
-            piece = _take_piece(position)
-            recent.add(piece)
-        else:
-            position.cursor += len(piece.data)  # its marks are read once it needs them
+            return _take_piece(position)
+        position.cursor += len(piece.data)  # its marks are read once it needs them
         return piece
-
-    def _waiting(self) -> list[_Position]:
-        return [position for position in self._positions.values() if position.is_behind]
 
 
 def _read_marks(position: _Position) -> None:

@@ -79,12 +79,21 @@ class LogSource:
         return self._newest
 
     async def next_piece(self, feed: Feed) -> Piece | None:
-        """Return the oldest piece that the viewer of a feed has not got; None if it has everything."""
-        if not feed.needs_no_file(self.pieces):
-            async with self._reading:  # one viewer reads the newest bytes; the others then find them
-                if not feed.needs_no_file(self.pieces):
-                    return await asyncio.to_thread(feed.next, self.pieces)
-        return feed.next(self.pieces)
+        """Return the oldest piece that the viewer of a feed has not got; None if it has everything.
+
+        Threads read files, but only the event loop touches the pieces that viewers share.
+        """
+        found = feed.find(self.pieces)
+        if None not in found.values():
+            return feed.next(found)
+        async with self._reading:  # one viewer reads the newest bytes; the others then find them
+            found = feed.find(self.pieces)
+            if None not in found.values():
+                return feed.next(found)
+            piece = await asyncio.to_thread(feed.next, found)
+            if piece is not None:
+                self.pieces.add(piece)
+            return piece
 
     async def _read_until_unused(self) -> None:
         channels = job_channel(self.job_id), log_channel(self.job_id)
