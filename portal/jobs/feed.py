@@ -153,6 +153,7 @@ class Feed:
 
 def _read_marks(position: _Position) -> None:
     """Read the mark that applies at the cursor, and enough after it."""
+    _drop_past_marks(position)  # pieces that others had read may have moved the cursor past them
     while position.read < position.row.marks and (
         len(position.marks) <= PIECE_MARKS or position.marks[-1][0] <= position.cursor
     ):

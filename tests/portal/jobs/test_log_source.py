@@ -170,6 +170,26 @@ async def test_a_viewer_that_leaves_during_a_read_stops_no_other(
     assert staying.read == {stream.pk: writer.written[stream.pk]}
 
 
+async def test_marks_stay_right_after_pieces_that_others_read(writer: Writer) -> None:
+    """A viewer read marks far ahead, then found pieces, then has to read the file again."""
+    lines = 10 * feed.PIECE_MARKS
+    stream = await sync_to_async(writer.write)("0", 10 * lines, marks=lines)
+    recent, nothing = RecentPieces(), RecentPieces()
+    first, second = Feed(), Feed()
+    pieces: list[Piece | None] = []
+    for viewer in (first, second):
+        viewer.update([stream])
+        viewer.start({})
+    for number in range(10):
+        piece = first.next(first.find(nothing))
+        assert piece is not None
+        recent.add(piece)
+        pieces.append(second.next(second.find(nothing if number in (0, 3, 7) else recent)))
+        assert pieces[-1] == piece
+    read = b"".join(piece.data for piece in pieces if piece)
+    assert read and writer.written[stream.pk].startswith(read)
+
+
 async def test_a_piece_that_was_found_may_be_dropped_before_it_is_taken(
     writer: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
