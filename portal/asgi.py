@@ -10,9 +10,9 @@ from typing import Any
 from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
-from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
 from channels.security.websocket import AllowedHostsOriginValidator, WebsocketDenier
+from channels.sessions import SessionMiddlewareStack
 from django.conf import settings
 from django.core.asgi import get_asgi_application
 from django.http import parse_cookie
@@ -216,7 +216,8 @@ http_application = AgentFastPath(RequestLimits(http, settings.REQUESTS_AT_ONCE))
 application = ProtocolTypeRouter(
     {
         "http": http_application,
-        "websocket": AllowedHostsOriginValidator(SameOrigin(AuthMiddlewareStack(URLRouter(websocket_urlpatterns)))),
+        # consumers look up the user, when a socket opens and again and again: user_of_session
+        "websocket": AllowedHostsOriginValidator(SameOrigin(SessionMiddlewareStack(URLRouter(websocket_urlpatterns)))),
     }
 )
 

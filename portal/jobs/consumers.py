@@ -24,6 +24,7 @@ from typing import Any
 from channels.db import database_sync_to_async
 from django.utils import timezone
 
+from portal.accounts.models import User
 from portal.jobs.feed import Feed
 from portal.jobs.log_rate_limit import Allowance
 from portal.jobs.log_source import LogSource, LogState
@@ -78,11 +79,12 @@ class LogConsumer(CountedConsumer):
         self.room = asyncio.Event()
         self.cursors_received = asyncio.Event()
         self.shown: dict[str, Any] = {}
-        if await self._code_of_refusal() is not None:
+        user = await self._find_viewer()
+        if not isinstance(user, User):
             await self.close()  # before accepting: the response to the handshake is 403
             return
         self.source = self.subscription.enter_context(LogSource.of(self.job_id))
-        await self.accept_counted(self.scope["user"], MAX_SOCKETS, self._run())
+        await self.accept_counted(user, MAX_SOCKETS, self._run())
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         if self.closing:
@@ -194,13 +196,13 @@ class LogConsumer(CountedConsumer):
         """Close the socket of a user who may no longer see the job."""
         if time.monotonic() - self.checked_at >= ACCESS_CHECK_SECONDS:
             self.checked_at = time.monotonic()
-            if (code := await self._code_of_refusal()) is not None:
-                raise _CloseSocketError(code)
+            if isinstance(found := await self._find_viewer(), int):
+                raise _CloseSocketError(found)
 
     @database_sync_to_async
-    def _code_of_refusal(self) -> int | None:
-        """Return the code for a session that may not see the job now; None if it may."""
+    def _find_viewer(self) -> User | int:
+        """Return the user of the session if they may see the job now, otherwise the code to close with."""
         user = user_of_session(self.scope)
         if user is None:
             return SIGNED_OUT
-        return None if Job.objects.visible_to(user).filter(pk=self.job_id).exists() else FORBIDDEN
+        return user if Job.objects.visible_to(user).filter(pk=self.job_id).exists() else FORBIDDEN
