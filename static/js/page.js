@@ -133,6 +133,15 @@ document.addEventListener("htmx:beforeSwap", (event) => {
     location.reload();
   }
 });
+
+// Only the element is replaced: the white space around the one that came would stay, each time a bit more.
+let around = null;
+document.addEventListener("htmx:beforeSwap", ({ detail }) => (around = detail.target.parentNode));
+document.addEventListener("htmx:afterSwap", () => {
+  const isSpace = (node) => node?.nodeType === Node.TEXT_NODE && !node.data.trim();
+  for (const node of [...(around?.childNodes ?? [])]) if (isSpace(node) && isSpace(node.previousSibling)) node.remove();
+  around = null;
+});
 document.addEventListener("htmx:afterSwap", () => localise());
 document.addEventListener("htmx:sendError", () => toast("No contact with the portal. Trying again…"));
 
