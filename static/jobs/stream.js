@@ -8,6 +8,7 @@ import { PLAIN, parse } from "./ansi.js";
 const NEWLINE = 10;
 const RETURN = 13;
 export const LONGEST_LINE = 16 * 1024;
+const PAST_MARKS = 1_000; // that are kept before they go, all at once
 const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
 
 export class Stream {
@@ -120,6 +121,10 @@ export class Stream {
   /** When the present line began: the last mark at or before its first byte. */
   #time() {
     while (this.mark + 1 < this.marks.length && this.marks[this.mark + 1][0] <= this.lineStart) this.mark += 1;
+    if (this.mark > PAST_MARKS) {
+      this.marks.splice(0, this.mark);
+      this.mark = 0;
+    }
     return this.marks[this.mark]?.[1] ?? 0;
   }
 }

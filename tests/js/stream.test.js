@@ -71,6 +71,17 @@ test("a line without end is cut into pieces, between characters", () => {
   assert.ok(garbage.every((line) => line.text.length <= 2 * LONGEST_LINE));
 });
 
+test("marks of lines that are over are not kept", () => {
+  const stream = new Stream(1);
+  const times = [];
+  for (let number = 0; number < 20_000; number++) {
+    stream.addMarks([[2 * number, 1_000 + number]]);
+    for (const line of stream.push(encode("x\n"), 2 * number)) times.push(line.time);
+  }
+  assert.deepEqual(times, Array.from({ length: 20_000 }, (_, number) => 1_000 + number));
+  assert.ok(stream.marks.length < 2_000);
+});
+
 test("a line has the time of the last mark before it", () => {
   const stream = new Stream(1);
   stream.addMarks([[0, 1000], [8, 2000]]);
