@@ -63,7 +63,8 @@ def _compute(jobs: Sequence[int]) -> dict[int, Sparkline]:
     )
     found: dict[int, Sparkline] = {job: [None] * VALUES for job in ends}
     for row in groups.annotate(mean=Avg("value")).order_by("attempt__number"):
-        found[row["attempt__job"]][row["place"]] = row["mean"]
+        if 0 <= row["place"] < VALUES:  # others belong to steps that came after the ends were read
+            found[row["attempt__job"]][row["place"]] = row["mean"]
     return {job: [value for value in values if value is not None] for job, values in found.items()}
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from portal.accounts.models import User
-from portal.jobs import comparison, curve_points, curve_views, lifecycle
+from portal.jobs import comparison, curve_points, curve_views, lifecycle, sparklines
 from portal.jobs.envelope import Stretch, envelope
 from portal.jobs.models import Attempt, Job, MetricPoint, Progress
 from portal.jobs.resize_timeline.models import RankGroup
@@ -344,6 +344,23 @@ def test_a_sparkline_follows_its_curve(attempt: Attempt) -> None:
     assert sparklines_of([attempt.job])[attempt.job_id] == [1.0, 0.5]
     store(attempt, [0.1, 0.1], first=2)
     assert sparklines_of([attempt.job])[attempt.job_id] == [1.0, 0.5, 0.1, 0.1]
+
+
+def test_points_that_come_while_a_sparkline_is_computed_wait_for_the_next(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.clear()
+    store(attempt, [1.0] * VALUES)
+    read_ends = sparklines._ends
+
+    def read_ends_before_more_steps(*asked: Any) -> Any:
+        found = read_ends(*asked)
+        store(attempt, [9.0], first=VALUES)
+        store(attempt, [9.0], first=1000)
+        return found
+
+    monkeypatch.setattr(sparklines, "_ends", read_ends_before_more_steps)
+    assert sparklines_of([attempt.job])[attempt.job_id] == [1.0] * VALUES
 
 
 def test_at_most_six_jobs_are_compared() -> None:
