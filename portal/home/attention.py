@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 from django.db.models import QuerySet
 from django.urls import reverse
+from django.utils import timezone
 
 from portal.accounts.models import User
 from portal.cluster.attention import MAX_OF_A_KIND, Item, lab_attention
@@ -51,6 +52,7 @@ def attention_of(user: User, live: Mapping[int, LiveAttempt], now: datetime) -> 
 
 def mark_seen(user: User, until: datetime) -> None:
     """Mark the failures until a moment as seen. A later moment that is stored already stays."""
+    until = max(until, timezone.now() - FAILURES_SHOWN_FOR)  # databases cannot store the first and last days of all
     row, created = SeenFailures.objects.get_or_create(user=user, defaults={"until": until})
     if not created and row.until < until:
         SeenFailures.objects.filter(user=user, until__lt=until).update(until=until)
