@@ -131,12 +131,20 @@ def term(context: dict[str, Any], key: str) -> dict[str, Any]:
     return {"key": key, "title": explained.title, "text": text}
 
 
+def _local(moment: datetime) -> datetime:
+    """Return a moment in the reader's zone. On the first and last days of all, which hostile code reports, some zones have none."""
+    try:
+        return timezone.localtime(moment)
+    except OverflowError:
+        return moment
+
+
 @register.simple_tag
 def when(moment: datetime | None, never: str = "never") -> SafeString:
     """Show a moment as "5 minutes ago", with the exact time as title; times.js converts both to the user's time zone."""
     if moment is None:
         return format_html('<span class="soft">{}</span>', never)
-    exact = timezone.localtime(moment)
+    exact = _local(moment)
     return format_html(
         '<time datetime="{}" title="{}" data-when>{}</time>',
         moment.isoformat(timespec="seconds"),
@@ -153,7 +161,7 @@ def exact(moment: datetime | None, never: str = "never", relative: bool = True) 
     shown = format_html(
         '<time class="nowrap" datetime="{}" data-exact>{}</time>',
         moment.isoformat(timespec="seconds"),
-        date_format(timezone.localtime(moment), "j M Y, H:i T"),
+        date_format(_local(moment), "j M Y, H:i T"),
     )
     return (
         format_html('<span>{} <span class="soft small nowrap">{}</span></span>', shown, when(moment))

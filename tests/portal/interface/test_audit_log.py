@@ -164,6 +164,13 @@ def test_what_cannot_be_followed_is_named(ada: User, query: str, sentence: str) 
     assert sentence in page(ada, query)
 
 
+@pytest.mark.parametrize("zone", ["America/New_York", "Pacific/Kiritimati"])
+def test_a_value_that_is_the_first_or_last_moment_of_all_is_shown_in_every_zone(ada: User, zone: str) -> None:
+    for moment in ("0001-01-01T00:00:00+00:00", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"):
+        write("group.members", "group vision", ada, after={"members": [moment], "name": moment})
+    assert page(ada, zone=zone).count("31 Dec 9999") == 2
+
+
 def test_no_more_queries_with_more_entries(ada: User) -> None:
     client = client_of(ada)
 

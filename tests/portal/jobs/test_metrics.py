@@ -1,6 +1,7 @@
 """Curves and progress: from lines of users' code to rows, pages, CSV and endpoints."""
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -240,6 +241,17 @@ def test_the_page_shows_how_far_it_is_its_curves_and_its_ranks(job: Job, contain
     page = alice.get(reverse("jobs:detail", args=[job.pk])).content.decode()
     for words in ("50 % done", "train/loss", "accuracy &lt;b&gt;"):
         assert words in page
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Pacific/Kiritimati"])
+def test_a_report_of_the_first_day_of_all_is_shown_in_every_zone(
+    job: Job, container: Container, alice: Client, zone: str
+) -> None:
+    first = int(datetime(1, 1, 1, tzinfo=UTC).timestamp())
+    send(container, b'{"kind":"step","at":%d,"step":1,"loss":1.5,"ranks":1,"seconds":1}\n' % first)
+    alice.cookies["zone"] = zone
+    for name in ("jobs:detail", "jobs:training"):
+        assert alice.get(reverse(name, args=[job.pk])).status_code == 200, name
 
 
 def test_curves_of_jobs_that_one_may_not_see_are_not_drawn(job: Job, container: Container, alice: Client) -> None:
