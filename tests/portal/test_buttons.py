@@ -1,5 +1,7 @@
 """Whoever presses a button without a session, or visits its address, meets no dead end."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -126,3 +128,14 @@ def test_an_expired_form_leads_to_no_other_site(path: str) -> None:
     browser.force_login(alice)
     page = browser.post("/projects/new", {"name": "x"}, headers={"referer": f"http://testserver{path}"})
     assert page.status_code == 403 and "evil" not in page.content.decode()
+
+
+def test_a_double_click_sends_no_form_twice(settings: Any) -> None:
+    """A form is sent once, or asks before it is sent. Scripts send uploads, and signing out twice is no harm."""
+    found = []
+    for path in Path(settings.BASE_DIR, "templates").rglob("*.html"):
+        for form in re.findall(r"<form\b(?:\{%.*?%\}|\{\{.*?\}\}|[^>])*>", path.read_text(), re.DOTALL):
+            is_safe = any(name in form for name in ("data-once", "data-confirm=", "data-upload", "data-sign-out"))
+            if 'method="post"' in form and not is_safe:
+                found.append(f"{path.name}: {form}")
+    assert not found
