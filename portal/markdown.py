@@ -36,8 +36,9 @@ CLASSES = {
 def render_markdown(text: str, *, top_level: int = 1) -> str:
     """Return the HTML of a text. Its first headings are ``<h{top_level}>``, so that they fit below those of the page."""
     env = {"heading_shift": top_level - 1}
+    text = text[:MAX_CHARACTERS].encode("utf-8", "replace").decode()  # without halves of surrogate pairs
     return nh3.clean(
-        _parser.render(text[:MAX_CHARACTERS], env),
+        _parser.render(text, env),
         tags=set(TAGS),
         attributes={"a": {"href", "title"}, "ol": {"start"}, "pre": {"tabindex"}},
         allowed_classes={tag: set(names) for tag, names in CLASSES.items()},

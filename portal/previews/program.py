@@ -94,7 +94,8 @@ def main() -> None:
         found = answer(json.loads(line), data)
     except NotShownError as error:
         found = {"kind": "damaged", "problem": str(error)}
-    json.dump(found, sys.stdout)
+    # JSON in a file may have halves of surrogate pairs, which no page can contain
+    sys.stdout.buffer.write(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))
 
 
 if __name__ == "__main__":

@@ -242,6 +242,22 @@ def test_only_views_of_the_kind_exist(lab: Lab, path: str, show: str, status: in
         assert response.context["preview"]["kind"] == "text"
 
 
+def test_halves_of_surrogate_pairs_in_json_are_shown_as_question_marks(lab: Lab) -> None:
+    half = "a\ud800z"
+    output = {"output_type": "stream", "text": f"{half} printed"}
+    cells = [
+        {"cell_type": "markdown", "source": f"{half} in prose"},
+        {"cell_type": "code", "source": f"'{half} in code'", "outputs": [output]},
+    ]
+    lab.store("half.ipynb", json.dumps({"cells": cells}).encode())
+    lab.store("half.jsonl", json.dumps({f"{half} name": f"{half} value", "b": {"c": half}}).encode())
+    for path, texts in {"half.ipynb": (" in prose", " in code", " printed"), "half.jsonl": (" name", " value")}.items():
+        response = lab.get("view", path)
+        assert response.status_code == 200
+        for text in texts:
+            assert f"a?z{text}" in response.content.decode(), (path, text)
+
+
 def test_a_file_that_takes_too_long_is_shown_as_plain_text(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preview, "LIMITS", replace(preview.LIMITS, seconds=0.001))
     lab.store("a.py", f"x = '{EVIL}'\n".encode())
