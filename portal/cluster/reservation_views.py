@@ -6,7 +6,7 @@ from typing import Any
 
 from django.contrib import messages
 from django.core.paginator import Paginator
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
@@ -50,12 +50,14 @@ def _mark_of(row: Reservation) -> Mark | None:
     return None
 
 
-@require_safe
-def reservations_page(request: HttpRequest) -> HttpResponse:
+@require_http_methods(["GET", "HEAD", "POST"])
+def reservations_page(request: HttpRequest) -> HttpResponseBase:
     """Show a week or a month, and a list: upcoming ones, those that are over (``?list=past``) or those in the calendar.
 
     ``?view=month&from=2026-11-23`` shows the month of that day. Their users are named to admins and to these users only.
     """
+    if request.method == "POST":  # the form stood on this page before the calendar: it may still be open
+        return new_reservation(request)
     user, now = signed_in(request), timezone.now()
     view, day, problems = _asked_for(request)
     rows = list(reservations.between(*reservation_calendar.bounds_of(view, day)))

@@ -344,6 +344,7 @@ TABLE: dict[str, list[Visit]] = {
     "reservations/": [
         get("/reservations/", MEMBERS),
         get("/reservations/?view=month&from=2026-11-23&list=past", MEMBERS),
+        post("/reservations/", "302 404 404 404 404 400", name="Course", node="{node}", gpus=1),
     ],
     "reservations/new": [
         get("/reservations/new", ADMINS),

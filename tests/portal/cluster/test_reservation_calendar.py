@@ -258,3 +258,20 @@ def test_many_take_as_many_queries_as_one() -> None:
     for hour in range(8):
         reserve(f"More {hour}", f"2026-11-25T0{hour}:00", 20 * hour + 1, ada, group=Group.objects.get())
     assert queries() == one
+
+
+@pytest.mark.django_db
+def test_a_page_from_before_the_calendar_still_reserves() -> None:
+    """The form was on the page of the list and was sent to its address."""
+    ada, bob, node = world.make_user("ada", is_staff=True), world.make_user("bob"), world.make_node(gpus=2)
+    start = timezone.now() + timedelta(days=1)
+    asked = {"name": "Course", "node": node.pk, "gpus": 1, "start": start.strftime("%Y-%m-%dT%H:%M"), "users": "bob"}
+    asked["end"] = (start + timedelta(hours=2)).strftime("%Y-%m-%dT%H:%M")
+    client = Client()
+    client.force_login(ada)
+    broken = client.post("/reservations/", {**asked, "users": "no-such-user"})
+    assert broken.status_code == 400 and "no-such-user" in broken.content.decode()
+    made = client.post("/reservations/", asked)
+    assert made.status_code == 302 and Reservation.objects.get().name == "Course"
+    client.force_login(bob)
+    assert client.post("/reservations/", asked).status_code == 404
