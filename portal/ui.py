@@ -292,15 +292,16 @@ def gpu_hours(amount: float | None) -> str:
     return text.replace("-", "−") if float(text.replace(",", "")) else "0"
 
 
-@register.inclusion_tag("components/field.html")
-def field(bound: BoundField, optional: bool = True, term: str = "") -> dict[str, Any]:
+@register.inclusion_tag("components/field.html", takes_context=True)
+def field(context: dict[str, Any], bound: BoundField, optional: bool = True, term: str = "") -> dict[str, Any]:
     """Draw a form field with its label, help and errors, linked for screen readers.
 
     ``optional=False`` omits the word "optional", for fields of which at least one must be filled. ``term`` is the key of
     the glossary's term that the label needs.
     """
     is_check = isinstance(bound.field.widget, CheckboxInput)
-    return {"field": bound, "optional": optional, "is_check": is_check, "explained": term}
+    noun = {"slot_noun": context["slot_noun"]} if "slot_noun" in context else {}  # for the term
+    return {"field": bound, "optional": optional, "is_check": is_check, "explained": term, **noun}
 
 
 @register.simple_tag

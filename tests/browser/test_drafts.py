@@ -27,6 +27,7 @@ def page(browser: Browser, live_server: Any, settings: Any) -> Iterator[Page]:
     project = services.create_project(User.objects.get(username="alice"), "Vision", "Seeing things.")
     services.share(project.created_by, project, "bob", "owner")
     page = browser.new_context(base_url=live_server.url).new_page()
+    page.route_web_socket("**/ws/page/**", lambda socket: None)  # the server of these tests has no sockets
     complaints: list[str] = []
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.goto(f"/accounts/sign-in/?next={address_of_form()}")
