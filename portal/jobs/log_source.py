@@ -23,8 +23,8 @@ POLL_SECONDS = 2
 """A notification may be lost: the rows are read so often in any case."""
 COALESCE_SECONDS = 0.03
 """Notifications within this time are handled together."""
-SECONDS_PER_VIEWER = 0.0005
-"""With many viewers more are handled together: sending to one takes about half of this, whatever the number of lines."""
+SECONDS_PER_VIEWER = 0.00025
+"""With many viewers more are handled together: sending to one takes about this long, whatever the number of lines."""
 SECONDS_AFTER_ERROR = 1
 
 
