@@ -4,7 +4,7 @@ A view calls ``read_table(request, JOBS)`` and orders its rows by ``table.orderi
 ``{% list_head table %}`` and ask ``table.shows.<key>`` which cells a row has. Only declared names reach the database.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -211,6 +211,11 @@ def return_url(request: HttpRequest, default: str) -> str:
 def quote(text: str) -> str:
     """Return a part of what was sent, short enough for a sentence."""
     return text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}…"
+
+
+def unknown_choice(chosen: str, choices: Container[str], instead: str) -> list[str]:
+    """Return a sentence about a choice of a filter that there is not; ``instead`` is what the list does."""
+    return [f"There is no choice “{quote(chosen)}”: {instead}."] if chosen and chosen not in choices else []
 
 
 # --- pages -------------------------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """Admin pages about accounts: users, groups, invitations, the settings of the lab."""
 
-from collections.abc import Container
 from typing import Any
 
 from django.conf import settings
@@ -25,7 +24,7 @@ from portal.accounts.audit import last_actor
 from portal.accounts.forms import GroupForm, InviteForm, LabSettingsForm, MembersForm
 from portal.accounts.models import Invite, LabSettings, User
 from portal.accounts.permissions import AdminOnly, admin_required, signed_in
-from portal.lists import Column, Listing, Table, declare, quote, read_table
+from portal.lists import Column, Listing, Table, declare, read_table, unknown_choice
 from portal.refused import Refused
 from portal.search import any_contains
 
@@ -105,7 +104,7 @@ class Users(AdminOnly, SortedList):
     listing = USERS
 
     def problems(self) -> list[str]:
-        return _unknown_choice(self.request.GET.get("show", ""), USER_KINDS, "all users are shown")
+        return unknown_choice(self.request.GET.get("show", ""), USER_KINDS, "all users are shown")
 
     def get_queryset(self) -> QuerySet[User]:
         users = services.people().order_by(*self.table.ordering).prefetch_related("groups")
@@ -221,7 +220,7 @@ def invites(request: HttpRequest) -> HttpResponse:
             link = settings.SITE_URL + reverse("accounts:invite", args=[token])
             form = InviteForm()
     show = request.GET.get("show", "")
-    problems = _unknown_choice(show, INVITE_STATES, "all invitations are shown")
+    problems = unknown_choice(show, INVITE_STATES, "all invitations are shown")
     table = read_table(request, INVITES, signed_in(request), problems)
     found = Invite.objects.select_related("created_by", "used_by").prefetch_related("groups")
     rows = Paginator(_invites_shown(found, show).order_by(*table.ordering), PAGE_SIZE)
@@ -238,11 +237,6 @@ def _invites_shown(rows: QuerySet[Invite], show: str) -> QuerySet[Invite]:
     if show == "used":
         return rows.filter(used_at__isnull=False)
     return rows.filter(used_at=None, expires_at__lte=now) if show == "expired" else rows
-
-
-def _unknown_choice(chosen: str, choices: Container[str], instead: str) -> list[str]:
-    """Return a sentence about a choice of a filter that there is not."""
-    return [f"There is no choice “{quote(chosen)}”: {instead}."] if chosen and chosen not in choices else []
 
 
 @admin_required

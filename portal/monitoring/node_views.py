@@ -20,7 +20,7 @@ from portal.jobs.models import Job
 from portal.jobs.occupancy import gpus_of, holder, nodes_with_gpus, visible_holders
 from portal.jobs.queue import may_see_queue
 from portal.jobs.stop_costs import stop_costs
-from portal.lists import Column, Listing, Table, quote, read_table
+from portal.lists import Column, Listing, Table, read_table, unknown_choice
 from portal.names import search_key
 from portal.sentences.stops import drain_question
 
@@ -131,7 +131,7 @@ def nodes(request: HttpRequest) -> HttpResponse:
     user = signed_in(request)
     machines = [machine for machine in machines_for(user) if machine.node.approved_at]
     show, words = request.GET.get("show", ""), request.GET.get("q", "").strip()
-    problems = [f"There is no choice “{quote(show)}”: all nodes are shown."] if show and show not in SHOWN else []
+    problems = unknown_choice(show, SHOWN, "all nodes are shown")
     table = read_table(request, NODES, user, problems)
     about = {
         "machines": _chosen(machines, table, words, show),

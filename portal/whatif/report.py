@@ -10,10 +10,10 @@ from portal.charts import Chart, Series
 from portal.scheduler import services as scheduler_services
 from portal.scheduler.forms import form_query
 from portal.scheduler.models import SchedulerConfig
+from portal.scheduler.param_labels import labelled_params
 from portal.sentences import sentence_of
 from portal.whatif.models import Simulation
 from scheduling import registry
-from scheduling.params import Param
 
 REALLY = "What really happened"
 MIN_CHANGE = 0.05
@@ -111,29 +111,12 @@ def columns(simulation: Simulation) -> list[Column]:
                 figures={} if "wrong" in values else values,
                 wrong=sentence_of(values.get("wrong")),
                 query=form_query(each["policy"], each["params"]) if known and place else "",
-                words=_labelled_params(each),
+                words=labelled_params(each["policy"], each["params"]),
                 in_force=place == 0,
                 knows=registry.describe(each["policy"]).knows if known else "",
             )
         )
     return found
-
-
-def _labelled_params(each: Mapping[str, Any]) -> list[tuple[str, object]]:
-    known = each["policy"] in registry.POLICIES
-    about = {item.name: item for item in registry.describe(each["policy"]).params} if known else {}
-    return [
-        (about[name].label if name in about else name, _param_text(value, about.get(name)))
-        for name, value in each["params"].items()
-    ]
-
-
-def _param_text(value: object, param: Param | None) -> object:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:g}"
-    return dict(param.choices).get(str(value), value) if param else value
 
 
 def comparison_rows(columns: Sequence[Column]) -> list[TableRow]:

@@ -44,7 +44,7 @@ def counted(home: Path, story: Story, seed: int) -> Mapping[str, int]:
 def visited(home: Path, story: Story, seed: int, plan: Plan) -> list[Kill]:
     """Carries all kills of a plan out, in as many runs as it takes."""
     left, done, vain = dict(plan), list[Kill](), 0
-    for number in range(len(plan) + VAIN):  # each kills a process or is in vain
+    for number in range(len(plan) + VAIN):  # each kills a process or comes to no point
         order = seed + 1000 * vain
         with Lab(home / str(number), story, order, left) as lab:
             lab.play()
