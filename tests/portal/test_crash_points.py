@@ -26,7 +26,7 @@ from tests.portal.crashes.lab import Lab, Story
 from tests.portal.crashes.points import Kill, When
 
 SEEDS = range(1, 1 + int(os.environ.get("CRASH_SEEDS", "1")))
-VAIN = 20
+MAX_FRUITLESS_RUNS = 20
 """Runs in a row, each with another order of events, that may come to none of the points that are left."""
 Plan = dict[tuple[str, When], int]
 
@@ -43,9 +43,9 @@ def counted(home: Path, story: Story, seed: int) -> Mapping[str, int]:
 
 def visited(home: Path, story: Story, seed: int, plan: Plan) -> list[Kill]:
     """Carries all kills of a plan out, in as many runs as it takes."""
-    left, done, vain = dict(plan), list[Kill](), 0
-    for number in range(len(plan) + VAIN):  # each kills a process or comes to no point
-        order = seed + 1000 * vain
+    left, done, fruitless = dict(plan), list[Kill](), 0
+    for number in range(len(plan) + MAX_FRUITLESS_RUNS):  # each kills a process or comes to no point
+        order = seed + 1000 * fruitless
         with Lab(home / str(number), story, order, left) as lab:
             lab.play()
         kills = lab.points.kills
@@ -56,9 +56,9 @@ def visited(home: Path, story: Story, seed: int, plan: Plan) -> list[Kill]:
         if not left:
             break
         if not kills:
-            vain += 1
+            fruitless += 1
             left = dict.fromkeys(left, 1)
-            assert vain < VAIN, f"{story.__name__} with seed {seed} does not come to {left} again"
+            assert fruitless < MAX_FRUITLESS_RUNS, f"{story.__name__} with seed {seed} does not come to {left} again"
     return done
 
 
