@@ -1,0 +1,35 @@
+"""The documentation as a site: ``make docs`` builds it into docs/_build/html, which the portal serves at /help/."""
+
+import sys
+import tomllib
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE / "_ext"))
+
+project = "Schedulearn"
+copyright = "the Schedulearn authors"  # noqa: A001  # Sphinx reads this name
+release = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["project"]["version"]
+
+extensions = ["myst_parser", "sphinx_copybutton", "sphinxcontrib.openapi", "strict_pages"]
+source_suffix = {".md": "markdown"}
+exclude_patterns = ["_build"]
+nitpicky = True
+
+myst_heading_anchors = 4
+myst_enable_extensions = ["colon_fence", "deflist"]
+
+html_theme = "furo"
+html_title = f"Schedulearn {release}"
+html_favicon = "../static/img/favicon.svg"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_sphinx = False
+html_last_updated_fmt = None  # the same sources give the same pages
+pygments_style, pygments_dark_style = "friendly", "github-dark"
+copybutton_exclude = ".linenos, .gp, .go"
+
+# `make docs-links` follows links to other sites.
+linkcheck_ignore = [r"http://(localhost|127\.0\.0\.1).*", r"https://[a-z.]*example\.org.*"]
+linkcheck_timeout = 20
