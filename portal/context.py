@@ -32,6 +32,7 @@ BANNER_DISMISSED = "process_banner_dismissed"
 PERSONAL_NAVIGATION: tuple[Definition, ...] = (
     ("accounts:profile", "Your account", "user", ""),
     ("accounts:tokens", "API tokens", "key", ""),
+    ("interface:help", "Help", "book", ""),
 )
 
 
