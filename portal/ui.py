@@ -303,7 +303,9 @@ def gpu_hours(amount: float | None) -> str:
         return ""
     hours = amount / 3.6e9
     text = f"{hours:,.1f}" if abs(hours) >= 10 else f"{hours:.2f}"
-    return text.replace("-", "−") if float(text.replace(",", "")) else "0"
+    if float(text.replace(",", "")):
+        return text.replace("-", "−")
+    return "< 0.01" if hours > 0 else "0"
 
 
 @register.inclusion_tag("components/field.html", takes_context=True)

@@ -170,11 +170,15 @@ def test_no_page_about_jobs_and_machines_calls_a_cpu_slot_a_gpu() -> None:
         f"/admin/limits/users/{admin.pk}/",
         "/admin/policy/preview/?policy=srjf",
         "/accounts/profile/",
+        "/usage/",
+        "/usage/?by=user",
+        "/usage/ledger/",
     ]
     for path in paths:
         answer = client.get(path)
         assert answer.status_code == 200, path
         html = answer.content.decode()
         shown = {one_line(text).strip() for text in (*TEXT.sub("\n", html).split("\n\n"), *LABEL.findall(html))}
+        assert "None" not in shown, path
         wrong = {text for text in shown if re.search(r"\bGPUs?\b(?!-)", text)}
         assert not wrong, (path, wrong)
