@@ -114,7 +114,7 @@ class Settings:
 def argument_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m runners.agent",
-        description="Joins this machine to a Schedulearn portal and runs jobs on it (docs/nodes.md).",
+        description="Joins this machine to a Schedulearn portal and runs jobs on it (docs/admin/nodes.md).",
     )
     parser.add_argument("--url", help="the portal's address, e.g. https://schedulearn.example.org [SCHEDULEARN_URL]")
     parser.add_argument(

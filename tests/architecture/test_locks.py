@@ -56,7 +56,9 @@ def test_the_locks_of_docs_and_tests_hold_the_portals() -> None:
     assert portal < docs < tests
 
 
-@pytest.mark.parametrize("path", ["deploy/Dockerfile", "deploy/agent/install.sh", "docs/nodes.md"])
+@pytest.mark.parametrize(
+    "path", ["deploy/Dockerfile", "deploy/agent/install.sh", "docs/admin/nodes.md", "docs/install/lab-server.md"]
+)
 def test_whatever_installs_a_requirements_file_requires_hashes(path: str) -> None:
     text = (ROOT / path).read_text().replace("\\\n", " ")
     commands = [line for line in text.splitlines() if re.search(r"pip\b.* install\b.* -r ", line)]
