@@ -1,4 +1,4 @@
-"""docs/tutorial.md, followed word for word in a clean account: its scripts as they stand there, its clicks in its order."""
+"""docs/user/tutorial.md, followed word for word in a clean account: its scripts as they stand there, its clicks in its order."""
 
 import base64
 import re
@@ -13,7 +13,7 @@ from tests.system.product import PASSWORD, Product, running, wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.system, pytest.mark.thorough, pytest.mark.timeout(900)]
 
-TUTORIAL = Path(__file__).resolve().parents[2] / "docs" / "tutorial.md"
+TUTORIAL = Path(__file__).resolve().parents[2] / "docs" / "user" / "tutorial.md"
 JOB_SECONDS = 300
 
 
