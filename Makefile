@@ -17,7 +17,7 @@
 # make mutants FILE=...   every fault that mutmut can make in one pure module
 # make bench-policies DATA=FOLDER   all policies on measured workloads, side by side (docs/policies.md)
 # make bench-live   half an hour of jobs in real containers, beside the simulator (docs/policies.md)
-# make bench-training   the training library's costs and gains, two hours (docs/training.md)
+# make bench-training   the training library's costs and gains, two hours (docs/training/measurements.md)
 
 PYTHON ?= python3
 VENV := .venv

@@ -15,7 +15,7 @@ Found = Iterator[tuple[Source, int, str]]
 
 
 LIBRARY = "schedulearn_train"
-"""The training library, which every job has, whatever its environment (docs/training.md)."""
+"""The training library, which every job has, whatever its environment (docs/training/)."""
 
 
 @dataclass(frozen=True, slots=True)
