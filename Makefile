@@ -7,6 +7,7 @@
 # make docs       the documentation as a site: docs/_build/html, which the portal serves at /help/
 # make docs-links whether the links to other sites still work; needs the internet
 # make clean      remove the virtual environment and caches
+# make sbom       the bill of materials of a release, in CycloneDX: packages and vendored files with hashes and licences
 # make lock       after an edit of requirements*.txt: lock all packages with hashes; UPGRADE=yes takes newer transitive ones
 #
 # INSTALL=no makes tests install nothing and start no Docker Engine (docs/testing.md).
@@ -32,7 +33,7 @@ TOO_OLD = echo "Schedulearn needs Python 3.11 or newer, and $(PYTHON) is not. Na
 PREREQUISITES = python=$(BIN)/python; test -x $$python || python="$(PYTHON)"; \
 	$$python -c '$(NEW_ENOUGH)' 2>/dev/null || { $(TOO_OLD); exit 1; }; $$python portal/ops/prerequisites.py $(VENV) $(1)
 
-.PHONY: run demo docs docs-links check test test-all test-gpu test-faults soak mutation mutants lint bench bench-policies bench-live bench-training lock clean
+.PHONY: run demo docs docs-links check test test-all test-gpu test-faults soak mutation mutants sbom lint bench bench-policies bench-live bench-training lock clean
 
 run:
 	@$(call PREREQUISITES,run)
@@ -81,6 +82,9 @@ mutation: $(VENV)/installed-dev
 mutants: $(VENV)/installed-dev
 	@test -n "$(FILE)" || { echo "Name a module: make mutants FILE=scheduling/check.py"; exit 1; }
 	@$(BIN)/python -m tests.mutation breadth "$(FILE)" $(TESTS)
+
+sbom: $(VENV)/installed-dev
+	@$(BIN)/python -m portal.ops.sbom
 
 lint: $(VENV)/installed-dev
 	@$(BIN)/python -m tests.run lint
