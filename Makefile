@@ -7,11 +7,11 @@
 # make clean      remove the virtual environment and caches
 # make lock       after an edit of requirements*.txt: lock all packages with hashes; UPGRADE=yes takes newer transitive ones
 #
-# INSTALL=no makes tests install nothing and start no Docker Engine (docs/testing.md).
+# INSTALL=no makes tests install nothing and start no Docker Engine (docs/development/testing.md).
 # make test-gpu           what only a machine with CUDA devices can show; make test does it there, too
-# make test-faults        break a lab of several machines in every way, for three hours (docs/reliability.md)
-# make soak               leave the portal away for an hour while jobs write (docs/reliability.md)
-# make mutation           which of 200 seeded faults the tests catch, an hour (docs/testing.md)
+# make test-faults        break a lab of several machines in every way, for three hours (docs/development/fault-tests.md)
+# make soak               leave the portal away for an hour while jobs write (docs/development/fault-tests.md)
+# make mutation           which of 200 seeded faults the tests catch, an hour (docs/development/testing.md)
 # make mutants FILE=...   every fault that mutmut can make in one pure module
 # make bench-policies DATA=FOLDER   all policies on measured workloads, side by side (docs/policies.md)
 # make bench-live   half an hour of jobs in real containers, beside the simulator (docs/policies.md)
