@@ -5,6 +5,7 @@
 # make test-all   all tests, on both databases, with new random examples; FROM=browser continues there
 # make lint       ruff, mypy, import contracts          make bench    ratios to their floors
 # make clean      remove the virtual environment and caches
+# make diagrams   draw the diagrams of the documentation that have changed; needs Node.js and Chromium
 # make lock       after an edit of requirements*.txt: lock all packages with hashes; UPGRADE=yes takes newer transitive ones
 #
 # INSTALL=no makes tests install nothing and start no Docker Engine (docs/development/testing.md).
@@ -28,7 +29,7 @@ TOO_OLD = echo "Schedulearn needs Python 3.11 or newer, and $(PYTHON) is not. Na
 PREREQUISITES = python=$(BIN)/python; test -x $$python || python="$(PYTHON)"; \
 	$$python -c '$(NEW_ENOUGH)' 2>/dev/null || { $(TOO_OLD); exit 1; }; $$python portal/ops/prerequisites.py $(VENV) $(1)
 
-.PHONY: run demo check test test-all test-gpu test-faults soak mutation mutants lint bench bench-policies bench-live bench-training lock clean
+.PHONY: run demo check test test-all test-gpu test-faults soak mutation mutants lint bench bench-policies bench-live bench-training lock diagrams clean
 
 run:
 	@$(call PREREQUISITES,run)
@@ -99,6 +100,9 @@ $(VENV)/installed-dev: requirements-dev.lock | $(VENV)/bin/python
 
 lock: $(VENV)/installed
 	@$(BIN)/python -m portal.ops.locks $(if $(UPGRADE),--upgrade)
+
+diagrams: $(VENV)/installed
+	@$(BIN)/python docs/diagrams/draw.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis staticfiles
