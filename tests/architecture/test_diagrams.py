@@ -1,4 +1,4 @@
-"""The diagrams of the documentation: each picture was drawn from the source that is beside it, and says what it shows."""
+"""The diagrams of the documentation: each picture was drawn from the source that is beside it, and is described."""
 
 import hashlib
 import re
