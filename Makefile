@@ -12,7 +12,7 @@
 # make test-gpu           what only a machine with CUDA devices can show; make test does it there, too
 # make test-faults        break a lab of several machines in every way, for three hours (docs/development/fault-tests.md)
 # make soak               leave the portal away for an hour while jobs write (docs/development/fault-tests.md)
-# make mutation           which of 200 seeded faults the tests catch, an hour (docs/development/testing.md)
+# make mutation           which of 200 seeded faults the tests catch, an hour (docs/development/seeded-faults.md)
 # make mutants FILE=...   every fault that mutmut can make in one pure module
 # make bench-policies DATA=FOLDER   all policies on measured workloads, side by side (docs/policies.md)
 # make bench-live   half an hour of jobs in real containers, beside the simulator (docs/policies.md)
