@@ -19,6 +19,8 @@ PROGRAM = ["npx", "--yes", "@mermaid-js/mermaid-cli@11.17.0"]
 FONT = "Verdana, 'DejaVu Sans', sans-serif"
 """Two fonts of nearly the same widths, one of which most systems have: texts fit into their boxes everywhere."""
 MARGIN = 16
+TITLE = re.compile(r'(<rect style="" x="(-?[\d.]+)"[^>]*/><g class="cluster-label" transform="translate\()-?[\d.]+')
+"""The title of a frame, which goes to its left corner: in the middle, arrows would cross it."""
 SETTINGS = {
     "theme": "base",
     "htmlLabels": False,
@@ -58,7 +60,7 @@ SETTINGS = {
         **{"wrappingWidth": 500, "subGraphTitleMargin": {"top": 4, "bottom": 8}},
     },
     "sequence": {
-        **{"mirrorActors": False, "messageMargin": 26, "actorMargin": 24, "width": 110, "height": 40},
+        **{"mirrorActors": False, "messageMargin": 26, "actorMargin": 10, "width": 90, "height": 40},
         **{"boxMargin": 8, "noteMargin": 8},
     },
 }
@@ -87,6 +89,7 @@ def on_a_sheet(text: str, digest: str) -> str:
     """Return the picture with a margin, a sheet behind it, its size in pixels, and the hash of its source."""
     if "<foreignObject" in text:
         raise ValueError("a label is HTML, which many viewers of pictures do not show")
+    text = TITLE.sub(lambda found: f"{found[1]}{float(found[2]) + 12:g}", text)
     head = re.match(r"<svg[^>]*>", text)
     box = re.search(r'viewBox="([^"]+)"', head[0]) if head else None
     if head is None or box is None:
