@@ -4,6 +4,8 @@
 # make test       every real part once, in containers, on several machines, in a browser; twelve minutes
 # make test-all   all tests, on both databases, with new random examples; FROM=browser continues there
 # make lint       ruff, mypy, import contracts          make bench    ratios to their floors
+# make docs       the documentation as a site: docs/_build/html, which the portal serves at /help/
+# make docs-links whether the links to other sites still work; needs the internet
 # make clean      remove the virtual environment and caches
 # make diagrams   draw the diagrams of the documentation that have changed; needs Node.js and Chromium
 # make lock       after an edit of requirements*.txt: lock all packages with hashes; UPGRADE=yes takes newer transitive ones
@@ -16,11 +18,13 @@
 # make mutants FILE=...   every fault that mutmut can make in one pure module
 # make bench-policies DATA=FOLDER   all policies on measured workloads, side by side (docs/policies.md)
 # make bench-live   half an hour of jobs in real containers, beside the simulator (docs/policies.md)
-# make bench-training   the training library's costs and gains, two hours (docs/training.md)
+# make bench-training   the training library's costs and gains, two hours (docs/training/measurements.md)
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+HELP := docs/_build/built
+DOCS := $(shell find docs -type f -not -path "docs/_build/*" -not -name "*.pyc")
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 TOO_OLD = echo "Schedulearn needs Python 3.11 or newer, and $(PYTHON) is not. Name one: make run PYTHON=python3.12"; \
 	echo "  Debian 12, Ubuntu 24.04 or newer: sudo apt-get install python3 python3-venv"
@@ -29,17 +33,29 @@ TOO_OLD = echo "Schedulearn needs Python 3.11 or newer, and $(PYTHON) is not. Na
 PREREQUISITES = python=$(BIN)/python; test -x $$python || python="$(PYTHON)"; \
 	$$python -c '$(NEW_ENOUGH)' 2>/dev/null || { $(TOO_OLD); exit 1; }; $$python portal/ops/prerequisites.py $(VENV) $(1)
 
-.PHONY: run demo check test test-all test-gpu test-faults soak mutation mutants lint bench bench-policies bench-live bench-training lock diagrams clean
+.PHONY: run demo docs docs-links check test test-all test-gpu test-faults soak mutation mutants lint bench bench-policies bench-live bench-training lock diagrams clean
 
 run:
 	@$(call PREREQUISITES,run)
 	@$(MAKE) -s --no-print-directory $(VENV)/installed
+	@$(MAKE) -s --no-print-directory docs || echo "The documentation could not be built, so /help/ is empty; the portal works without it."
 	@exec $(BIN)/python manage.py up
 
 demo:
 	@$(if $(findstring --remove,$(OPTIONS)),true,$(call PREREQUISITES,demo))
 	@$(MAKE) -s --no-print-directory $(VENV)/installed
 	@exec $(BIN)/python manage.py demo $(OPTIONS)
+
+docs: $(HELP)
+
+$(HELP): $(DOCS) pyproject.toml | $(VENV)/installed
+	@echo "Building the documentation"
+	@rm -rf docs/_build/html $@
+	@$(BIN)/python -m sphinx -q -W --keep-going -b html -d docs/_build/doctrees docs docs/_build/html
+	@touch $@
+
+docs-links: $(VENV)/installed
+	@$(BIN)/python -m sphinx -q -b linkcheck docs docs/_build/links
 
 check: $(VENV)/installed-dev
 	@$(BIN)/python -m tests.run check
@@ -88,9 +104,9 @@ $(VENV)/bin/python:
 	@echo "Making a virtual environment in $(VENV)"
 	@new=$$(test -e $(VENV) || echo yes); $(PYTHON) -m venv $(VENV) || { test -z "$$new" || rm -rf $(VENV); echo "The virtual environment $(VENV) could not be made; the reason is above."; echo "  If Python's venv module is missing, Debian or Ubuntu: sudo apt-get install python3-venv"; exit 1; }
 
-$(VENV)/installed: requirements.lock | $(VENV)/bin/python
+$(VENV)/installed: requirements-docs.lock | $(VENV)/bin/python
 	@echo "Installing the portal's packages into $(VENV); pip's output is in $(VENV)/install.log"
-	@$(BIN)/python -m runners.environments.installing $(VENV)/install.log requirements.lock
+	@$(BIN)/python -m runners.environments.installing $(VENV)/install.log requirements-docs.lock
 	@touch $@
 
 $(VENV)/installed-dev: requirements-dev.lock | $(VENV)/bin/python
@@ -105,4 +121,4 @@ diagrams: $(VENV)/installed
 	@$(BIN)/python docs/diagrams/draw.py
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis staticfiles
+	rm -rf $(VENV) docs/_build .mypy_cache .ruff_cache .hypothesis staticfiles

@@ -31,6 +31,7 @@ from portal.environ import (
     env_site,
     env_zone,
 )
+from runners import __version__ as VERSION  # noqa: N812  # a setting
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -267,6 +268,8 @@ STATIC_URL = "static/"
 STATIC_ROOT = None  # nothing to collect: WhiteNoise serves the folders as they are
 STATICFILES_DIRS = [BASE_DIR / "static"]
 WHITENOISE_USE_FINDERS = True
+DOCUMENTATION = BASE_DIR / "docs" / "_build" / "html"
+"""What ``make docs`` builds, shown at /help/."""
 
 EMAIL_BACKEND = env_class("EMAIL_BACKEND", "django.core.mail.backends.console.EmailBackend")
 EMAIL_HOST = os.environ.get("EMAIL_HOST", "localhost")
@@ -346,7 +349,7 @@ REST_FRAMEWORK = {
 SPECTACULAR_SETTINGS = {
     "TITLE": "Schedulearn",
     "DESCRIPTION": "Share a lab's GPU machines: projects, code, jobs, logs, outputs, nodes, policy.",
-    "VERSION": "v1",
+    "VERSION": VERSION,
     "SERVE_INCLUDE_SCHEMA": False,
     "SERVE_PERMISSIONS": ["rest_framework.permissions.IsAuthenticated"],
     "SWAGGER_UI_DIST": "SIDECAR",

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from django import template
+from django.conf import settings
 from django.core.paginator import Page
 from django.forms import BaseForm, BoundField, CheckboxInput
 from django.templatetags.static import static
@@ -129,6 +130,12 @@ def term(context: dict[str, Any], key: str) -> dict[str, Any]:
         else in_cpu_slots(explained.text)
     )
     return {"key": key, "title": explained.title, "text": text}
+
+
+@register.simple_tag
+def version() -> str:
+    """Return the release of Schedulearn that runs here."""
+    return settings.VERSION
 
 
 def _local(moment: datetime) -> datetime:
@@ -289,7 +296,9 @@ def gpu_hours(amount: float | None) -> str:
         return ""
     hours = amount / 3.6e9
     text = f"{hours:,.1f}" if abs(hours) >= 10 else f"{hours:.2f}"
-    return text.replace("-", "−") if float(text.replace(",", "")) else "0"
+    if float(text.replace(",", "")):
+        return text.replace("-", "−")
+    return "< 0.01" if hours > 0 else "0"
 
 
 @register.inclusion_tag("components/field.html", takes_context=True)

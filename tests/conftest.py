@@ -22,6 +22,9 @@ if (worker := os.environ.get("PYTEST_XDIST_WORKER")) == "gw1" and "REDIS_URL_OF_
     os.environ["REDIS_URL"] = os.environ["REDIS_URL_OF_GW1"]  # bells of one worker's tests must not ring in the other's
 # Not in pyproject.toml: from there pytest-django would read the settings before this folder is named.
 django.setup()  # test modules import models, and pytest-django waits with this until settings were looked at
+# Nor in the environment of workers, for the same reason: they would have the Redis of the first one, and clear its cache.
+del os.environ["DJANGO_SETTINGS_MODULE"]
+assert os.environ.get("REDIS_URL", "") == settings.REDIS_URL
 
 if (
     worker

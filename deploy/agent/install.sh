@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes this machine a node of a Schedulearn portal. The portal fills in the names between @ and serves it as
 # /agent/install.sh; the line of Nodes, Add a node checks its SHA-256 before it runs. It may be run again: it then
-# brings a newer agent and keeps the node's identity. docs/nodes.md says what it does.
+# brings a newer agent and keeps the node's identity. docs/admin/nodes.md describes it.
 set -eu
 umask 022
 

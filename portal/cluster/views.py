@@ -104,7 +104,7 @@ def added_node(request: HttpRequest, pk: int) -> HttpResponse:
 NODE_ACTIONS: dict[str, tuple[Act, str]] = {
     "approve": (services.approve, "{node} accepts jobs from now on."),
     "cordon": (services.cordon, "{node} accepts no new jobs. Running jobs continue."),
-    "drain": (services.drain, "{node} is draining: it accepts no new jobs, and any that run on it make room."),
+    "drain": (services.drain, "{node} is draining: it accepts no new jobs, and none stays on it."),
     "resume": (services.resume, "{node} accepts jobs again."),
     "rotate": (services.rotate_token, "{node} gets a new token with its next report. The old one works until then."),
     "revoke": (services.revoke_token, "The token of {node} is revoked. Its jobs restart elsewhere."),

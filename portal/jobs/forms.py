@@ -169,7 +169,9 @@ class JobForm(forms.Form):
 def _name_slots(fields: Iterable[forms.Field]) -> None:
     """Name CPU slots where the fields name GPUs: the lab has none."""
     for field in fields:
-        field.label, field.help_text = in_cpu_slots(str(field.label)), in_cpu_slots(str(field.help_text))
+        if field.label is not None:  # otherwise the label is made of the field's name
+            field.label = in_cpu_slots(str(field.label))
+        field.help_text = in_cpu_slots(str(field.help_text))
 
 
 def _entries(code: CodeVersion) -> list[tuple[str, str | list[tuple[str, str]]]]:

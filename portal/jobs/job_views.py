@@ -32,6 +32,7 @@ from portal.sentences.stops import hold_question
 
 MAX_OUTPUTS = 200
 MAX_EVENTS = 200
+NEWEST_OUTPUTS = 4
 RECENT_EVENTS = 8
 REPEATED_OUTCOMES = {Outcome.FAILED, Outcome.TIMED_OUT}
 """Outcomes that the same code and settings would have again."""
@@ -108,7 +109,11 @@ def _address(job: Job, tab: "Tab") -> str:
 
 def _activity(job: Job, context: dict[str, Any]) -> dict[str, Any]:
     events = list(job.events.select_related("actor").order_by("-seq")[: RECENT_EVENTS + 1])
-    return {"events": events[:RECENT_EVENTS], "has_more_events": len(events) > RECENT_EVENTS}
+    return {
+        "events": events[:RECENT_EVENTS],
+        "has_more_events": len(events) > RECENT_EVENTS,
+        "newest_outputs": list(job.outputs.select_related("attempt").order_by("-pk")[:NEWEST_OUTPUTS]),
+    }
 
 
 def _files(job: Job, context: dict[str, Any]) -> dict[str, Any]:

@@ -55,7 +55,7 @@ class Job(models.Model):
         BASIC = "basic", "basic"
 
     class Mode(models.TextChoices):
-        """How the ranks of a job that uses ``schedulearn_train`` make updates (docs/training.md)."""
+        """How the ranks of a job that uses ``schedulearn_train`` make updates (docs/training/unequal-workers.md)."""
 
         BSP = "bsp", "wait for all ranks"
         BSP_BALANCED = "bsp_balanced", "wait for all ranks, faster ones get more samples"

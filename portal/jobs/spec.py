@@ -1,8 +1,8 @@
 """What users ask for when they submit a job. Each field is declared once, in ``Submission``.
 
 The form, the API's request and answers, copies of a job, its specification and the filters of lists follow from these
-declarations; a test compares ``models.Job`` and the table in docs/jobs.md with them. A new field is a line here, a column in
-``models.Job`` with its migration, and a row of that table.
+declarations; a test compares ``models.Job`` and the table in docs/user/job-fields.md with them. A new field is a line
+here, a column in ``models.Job`` with its migration, and a row of that table.
 """
 
 from collections.abc import Callable, Mapping

@@ -52,7 +52,7 @@ SETTABLE = {
     ),
     "SCHEDULEARN_RING_RETRIES": (re.compile(r"[1-9]|1[0-8]"), "a whole number from 1 to 18"),
 }
-"""Variables with a rule for their values (docs/jobs.md); a job may also set a reserved one that is among them."""
+"""Variables with a rule for their values (docs/user/when-it-fails.md). A job may set them even where they are reserved."""
 
 
 def check_variables(env_vars: Mapping[str, str]) -> None:

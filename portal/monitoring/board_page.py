@@ -72,5 +72,10 @@ def _drawn_square(square: Square, node: str, state: str, now: datetime, by: Colo
         css += " hidden-holder"
     if holding is not None and holding.mine:
         css += " mine"
-    code = mark.code if mark is not None else SIGNS.get(square.condition, "") if holding is None else ""
+    if mark is not None:
+        code = mark.code
+    elif holding is not None:
+        code = ""
+    else:
+        code = SIGNS.get(square.condition, str(square.index))
     return DrawnSquare(css, code, square.sentence(node, state, now), holding.job if holding is not None else None)

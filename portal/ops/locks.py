@@ -1,8 +1,9 @@
 """Locks the versions and the hashes of all packages, direct and transitive (``make lock``).
 
-Developers edit ``requirements.txt`` and ``requirements-dev.txt``; installations read the lock files made from them. A lock
-file is valid for Python 3.11 and newer on every platform, and names no package index: hashes identify the files wherever
-they come from. Versions that are locked already stay unless a source requires another one or ``--upgrade`` is given.
+Developers edit ``requirements.txt``, ``requirements-docs.txt``, which includes it, and ``requirements-dev.txt``, which includes
+both; installations read the lock files made from them. A lock file is valid for Python 3.11 and newer on every platform, and
+names no package index: hashes identify the files wherever they come from. Versions that are locked already stay unless a
+source requires another one or ``--upgrade`` is given.
 """
 
 import argparse
@@ -39,10 +40,12 @@ class Lock:
 def locks(root: Path) -> tuple[Lock, ...]:
     """Return every lock file; the portal's is first, because the versions of the others follow it."""
     portal = (root / "requirements.txt").read_text()
-    tests = (root / "requirements-dev.txt").read_text().replace("-r requirements.txt\n", portal)
+    docs = (root / "requirements-docs.txt").read_text().replace("-r requirements.txt\n", portal)
+    tests = (root / "requirements-dev.txt").read_text().replace("-r requirements-docs.txt\n", docs)
     agent = agent_package.requirements(root)
     return (
         Lock(PORTAL_LOCK, "requirements.txt", portal),
+        Lock("requirements-docs.lock", "requirements-docs.txt", docs),
         Lock("requirements-dev.lock", "requirements-dev.txt", tests),
         Lock(agent_package.LOCK, "requirements.txt (the packages of the agent)", agent),
     )

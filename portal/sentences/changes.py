@@ -114,7 +114,7 @@ def about_to_start() -> str:
 
 @sentence
 def no_longer_waiting() -> str:
-    return "This job is no longer waiting."
+    return "This job has left the queue."
 
 
 @sentence

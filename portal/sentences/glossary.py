@@ -67,8 +67,8 @@ TERMS: dict[str, Term] = {
     "cordoned": Term("Cordoned", "A node that accepts no new jobs. Jobs that run there keep running."),
     "draining": Term(
         "Draining",
-        "A node that accepts no new jobs and whose jobs are stopped. They run again elsewhere, from their checkpoint if "
-        "they have one.",
+        "A node that accepts no new jobs and whose jobs are stopped. They wait for another node, and continue from their "
+        "checkpoint if they have one.",
     ),
     "quarantine": Term(
         "Quarantine",

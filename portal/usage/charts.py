@@ -20,8 +20,8 @@ USES: tuple[tuple[str, str, Callable[[Spent], int]], ...] = (
 )
 
 
-def gpu_hours_over_time(report: Usage) -> Chart | None:
-    """Draw how much GPU time was held each day or month, and how much was idle."""
+def gpu_hours_over_time(report: Usage, noun: str) -> Chart | None:
+    """Draw how much GPU time was held each day or month, and how much was idle. ``noun``: GPU or CPU slot."""
     if not report.days:
         return None
     monthly = len(report.days) > MAX_DAILY_BARS
@@ -37,33 +37,33 @@ def gpu_hours_over_time(report: Usage) -> Chart | None:
         series.append(Series("idle", [idle[span] / HOUR for span in spans], "idle"))
     labels: Sequence[date | str] = [f"{span:%b %Y}" for span in spans] if monthly else list(spans)
     return charts.bars(
-        f"GPU-hours by {'month' if monthly else 'day'}",
+        f"{noun}-hours by {'month' if monthly else 'day'}",
         labels,
         series,
-        "GPU-hours",
+        f"{noun}-hours",
         stacked=True,
-        desc=_wasted_sentence(report),
+        desc=_wasted_sentence(report, noun),
     )
 
 
-def _wasted_sentence(report: Usage) -> str:
+def _wasted_sentence(report: Usage, noun: str) -> str:
     spent = report.total.spent
     if not spent.allocated:
-        return "No GPU was held."
-    used = charts.format_value(spent.allocated / HOUR, "GPU-hours")
+        return f"No {noun} was held."
+    used = charts.format_value(spent.allocated / HOUR, f"{noun}-hours")
     return f"{used} were held; {round(100 * spent.wasted / spent.allocated)} % of them were wasted."
 
 
-def gpu_hours_by_row(report: Usage) -> Chart | None:
+def gpu_hours_by_row(report: Usage, noun: str) -> Chart | None:
     rows = [row for row in report.rows if row.spent.allocated][:MAX_BARS]
     if len(rows) < 2 or report.by in ("day", "month"):
         return None
     series = [Series(name, [of(row.spent) / HOUR for row in rows], tone) for name, tone, of in USES]
     return charts.bars(
-        f"GPU-hours by {_GROUPING_WORDS[report.by]}",
+        f"{noun}-hours by {_GROUPING_WORDS[report.by]}",
         [row.name for row in rows],
         series,
-        "GPU-hours",
+        f"{noun}-hours",
         stacked=True,
         horizontal=True,
     )
@@ -90,7 +90,7 @@ def _waiting_series(name: str, rows: Sequence[Row], of: Callable[[Row], float | 
     return Series(name, [of(row) for row in rows])
 
 
-def entitled_and_used(title: str, rows: Sequence[Statement]) -> Chart | None:
+def entitled_and_used(title: str, rows: Sequence[Statement], noun: str) -> Chart | None:
     """Draw entitled and used GPU time side by side."""
     shown = [row for row in rows if row.line.entitled or row.line.used][:MAX_BARS]
     if not shown:
@@ -102,15 +102,15 @@ def entitled_and_used(title: str, rows: Sequence[Statement]) -> Chart | None:
             Series("entitled", [row.line.entitled / HOUR for row in shown], "grey"),
             Series("used", [row.line.used / HOUR for row in shown], "teal"),
         ],
-        "GPU-hours",
+        f"{noun}-hours",
         horizontal=True,
     )
 
 
-def ledger_charts(report: Ledger) -> list[Chart]:
+def ledger_charts(report: Ledger, noun: str) -> list[Chart]:
     found = (
-        entitled_and_used("Entitled and used, by person", report.people),
-        entitled_and_used("Entitled and used, by group", report.groups) if len(report.groups) > 1 else None,
+        entitled_and_used("Entitled and used, by person", report.people, noun),
+        entitled_and_used("Entitled and used, by group", report.groups, noun) if len(report.groups) > 1 else None,
     )
     return [chart for chart in found if chart is not None]
 

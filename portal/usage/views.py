@@ -9,6 +9,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from portal.accounts.permissions import signed_in
+from portal.cluster.slots import lab_noun
 from portal.spreadsheets import csv_response
 from portal.usage import charts, export, reports, rollups
 from portal.usage.forms import UsageForm, WindowForm
@@ -33,7 +34,12 @@ def _ledger_report(request: HttpRequest) -> tuple[WindowForm, Ledger]:
 @require_safe
 def usage(request: HttpRequest) -> HttpResponse:
     form, report = _usage_report(request)
-    drawn = (charts.gpu_hours_over_time(report), charts.gpu_hours_by_row(report), charts.waiting_times(report))
+    noun = lab_noun()
+    drawn = (
+        charts.gpu_hours_over_time(report, noun),
+        charts.gpu_hours_by_row(report, noun),
+        charts.waiting_times(report),
+    )
     about = {
         "form": form,
         "report": report,
@@ -51,7 +57,7 @@ def ledger(request: HttpRequest) -> HttpResponse:
         "form": form,
         "report": report,
         "page": Paginator(report.people, PER_PAGE).get_page(request.GET.get("page")),
-        "charts": charts.ledger_charts(report),
+        "charts": charts.ledger_charts(report, lab_noun()),
         "half_life_days": int(reports.HALF_LIFE_DAYS),
         **_period_links(request, form),
     }

@@ -1,4 +1,4 @@
-"""``python -m runners.agent``: the program of a node (docs/nodes.md)."""
+"""``python -m runners.agent``: the program of a node (docs/admin/nodes.md)."""
 
 import sys
 

@@ -1,6 +1,6 @@
 """The program of a node: carries out the desired state of the portal, reports what runs, and survives its own restart.
 
-``python -m runners.agent`` (docs/nodes.md). Level-triggered: whatever happened, each pass compares the desired state with
+``python -m runners.agent`` (docs/admin/nodes.md). Level-triggered: whatever happened, each pass compares the desired state with
 the observed one and decides what to do. Each loop has one task, so that no slow task delays another:
 
     reconcile    desired + observed + journal entries -> actions, each in its own thread

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-import runners
+from runners import __version__
 from runners.agent.environment_keeper import FakeEnvironments
 from runners.agent.portal_client import Backoff, PortalClient, PortalRefusedError, PortalUnavailableError, checked_url
 from runners.agent.signals import StopSignal
@@ -114,7 +114,7 @@ class Settings:
 def argument_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m runners.agent",
-        description="Joins this machine to a Schedulearn portal and runs jobs on it (docs/nodes.md).",
+        description="Joins this machine to a Schedulearn portal and runs jobs on it (docs/admin/nodes.md).",
     )
     parser.add_argument("--url", help="the portal's address, e.g. https://schedulearn.example.org [SCHEDULEARN_URL]")
     parser.add_argument(
@@ -125,6 +125,7 @@ def argument_parser() -> argparse.ArgumentParser:
     parser.add_argument("--runtime", choices=RUNTIMES, help="what runs the containers [RUNTIME]")
     parser.add_argument("--name", help="this node's name, else the machine's [NODE_NAME]")
     parser.add_argument("--ca-file", help="the only certificate authority to trust [SCHEDULEARN_CA]")
+    parser.add_argument("--version", action="version", version=f"Schedulearn agent {__version__}")
     parser.add_argument("--stop-jobs-on-exit", action="store_true", help="end the containers when the agent stops")
     return parser
 
@@ -300,7 +301,7 @@ def machine_facts(home: Path) -> dict[str, Any]:
         "system": system_name(),
         "kernel": platform.release(),
         "python": platform.python_version(),
-        "agent": agent_version(),
+        "agent": __version__,
         "cpus": os.cpu_count() or 1,
         "memory_mib": pages * page >> 20,
         "disk_free_mib": (shutil.disk_usage(home).free >> 20) // DISK_STEP_MIB * DISK_STEP_MIB,
@@ -312,7 +313,3 @@ def system_name() -> str:
         return platform.freedesktop_os_release()["PRETTY_NAME"]
     except (OSError, KeyError):
         return platform.system()
-
-
-def agent_version() -> str:
-    return getattr(runners, "__version__", "0.1.0")

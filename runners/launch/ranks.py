@@ -15,7 +15,7 @@ TRAINING = Path(__file__).resolve().parent.parent / "training"
 PRIVATE_VARIABLES = ("SCHEDULEARN_CONTROL", "SCHEDULEARN_SCRIBE")
 NOTICE_FILE = "notice.json"
 METRICS_PIPE = "metrics"
-"""The pipe for lines of JSON, which become the stream of the same name: docs/training.md."""
+"""The pipe for lines of JSON, which become the stream of the same name: docs/training/reports.md."""
 MALLOC_VARIABLES = {"MALLOC_MMAP_THRESHOLD_": str(32 * 2**20), "MALLOC_TRIM_THRESHOLD_": str(256 * 2**20)}
 """Settings of the GNU C library for ranks that compute on processors: what one step frees, the next one needs again.
 
@@ -25,7 +25,7 @@ times as long. Each process may keep 256 MiB more than it uses.
 JOINING_FILE = "joining"
 """The prefix of the names of the files in which ranks leave marks for ``joining``."""
 BATCH_FILE = "batch"
-"""The batch that the scheduler chose, if it did; docs/training.md."""
+"""The batch that the scheduler chose, if it did; docs/training/batch-size.md."""
 
 
 def rank_env(spec: RunSpec, paths: ContainerPaths, inherited: Mapping[str, str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 from runners.messages import Message
 
 DEBIAN_IPTABLES = "Install iptables (Debian: apt-get install iptables)."
-SEE_OVERLAY = "See docs/nodes.md, “Jobs over several nodes”."
+SEE_OVERLAY = "See docs/admin/several-nodes.md."
 RUNC_CONFIG = (
     "accept-nvidia-visible-devices-envvar-when-unprivileged = false in /etc/nvidia-container-runtime/config.toml."
 )
@@ -265,7 +265,7 @@ class FoldersSetAside(Problem):
     code = "problem.folders_set_aside"
     fix = (
         "They are deleted 30 days after they were set aside. Copy what is needed, or delete them now. "
-        "See docs/nodes.md, “After a restored backup”."
+        "See docs/operations/backup.md, “After a restored backup”."
     )
     count: int
     first: tuple[str, ...]

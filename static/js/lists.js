@@ -1,5 +1,6 @@
 // Lists by keyboard and mouse: j and k, x, Enter, "/", ranges by Shift, and a bar that counts what is selected.
-// Without scripts the same boxes and buttons work, and the bar is always there.
+// Without scripts the same boxes and buttons work, and the bar is always there. Rows that a live list fetches again stay
+// selected.
 
 const TYPING = "input:not([type=checkbox], [type=radio]), textarea, select, [contenteditable]";
 const list = document.querySelector("[data-list]");
@@ -90,6 +91,15 @@ if (list) {
   list.addEventListener("change", () => setTimeout(show)); // after the box that selects all has done it
   document.addEventListener("keydown", onKey);
   document.querySelector("[data-keys-open]")?.addEventListener("click", () => help.showModal());
+  let selected = new Set();
+  document.addEventListener("htmx:beforeSwap", () => {
+    selected = new Set(boxes().filter((box) => box.checked).map((box) => box.value));
+  });
+  document.addEventListener("htmx:afterSwap", () => {
+    for (const box of boxes()) box.checked = selected.has(box.value);
+    anchor = boxes().find((box) => box.value === anchor?.value) ?? null;
+    show();
+  });
   addEventListener("pageshow", show); // a browser restores boxes when it goes back
   show();
 }

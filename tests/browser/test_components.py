@@ -63,7 +63,7 @@ def test_what_matches_nothing_chooses_nothing(page: Page) -> None:
 
 
 def test_a_term_opens_by_keyboard_and_closes_with_escape(page: Page) -> None:
-    question = page.get_by_role("button", name="What is “rank”?")
+    question = page.get_by_role("button", name="Explain “rank”")
     question.focus()
     page.keyboard.press("Enter")
     explanation = page.locator("#term-rank")

@@ -73,6 +73,21 @@ def test_the_keys_are_listed(page: Page) -> None:
     assert checked(page) == 0
 
 
+def test_rows_that_are_fetched_again_stay_selected(page: Page) -> None:
+    """The list follows its jobs: a hint replaces the rows."""
+    boxes, state = page.locator("tbody .tick input"), page.locator("tbody [data-label=State]").first
+    known = state.inner_text()
+    boxes.nth(1).click()
+    boxes.nth(3).click()
+    page.evaluate("document.querySelector('tbody [data-label=State]').textContent = 'long ago'")
+    page.evaluate("document.dispatchEvent(new CustomEvent('live-mine'))")
+    expect(state).to_have_text(known)
+    assert [boxes.nth(number).is_checked() for number in range(4)] == [False, True, False, True]
+    expect(page.locator("[data-count]")).to_have_text("2 selected")
+    boxes.nth(5).click(modifiers=["Shift"])
+    assert checked(page) == 4, "a range begins at the box that was changed last before"
+
+
 def test_a_range_is_selected_with_shift_and_all_by_the_box_in_the_header(page: Page) -> None:
     boxes = page.locator("tbody .tick input")
     boxes.nth(2).click()

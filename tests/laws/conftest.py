@@ -1,6 +1,7 @@
 """The world that visits share, made once for a module, since every visit undoes what it did (``visits.undone``)."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,13 @@ def world(django_db_setup: None, django_db_blocker: Any) -> Iterator[World]:
     with django_db_blocker.unblock(), transaction.atomic():
         yield make_world()
         transaction.set_rollback(True)
+
+
+@pytest.fixture(autouse=True)
+def documentation(tmp_path: Path, settings: Any) -> None:
+    """Let /help/ have a page, whether the documentation was built or not."""
+    (tmp_path / "index.html").write_text("<h1>Schedulearn</h1>")
+    settings.DOCUMENTATION = tmp_path
 
 
 @pytest.fixture(scope="module")

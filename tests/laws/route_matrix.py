@@ -264,6 +264,11 @@ TABLE: dict[str, list[Visit]] = {
     # the pages themselves
     "search/": [get("/search/", MEMBERS), get("/search/?q=digits&part=1", MEMBERS)],
     "glossary/": [get("/glossary/", MEMBERS)],
+    "help/": [get("/help/", ANYBODY)],
+    "help/<path:path>": [
+        get("/help/index.html", ANYBODY),
+        get("/help/nothing.html", "404 404 404 404 404 404"),
+    ],
     "admin/components/": [get("/admin/components/", ADMINS)],
     # jobs
     "jobs/": [get("/jobs/", MEMBERS), get("/jobs/?project={project}", MEMBERS)],

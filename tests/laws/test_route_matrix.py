@@ -42,6 +42,8 @@ OBJECTS = (
     "invite_row",
 )
 """Names of the table that stand for rows by number."""
+RAW = re.compile(r">\s*(?:None|True|False|nan|\[\]|\{\})\s*<")
+"""A value of Python where a page should have words."""
 
 
 def test_every_route_has_its_rows_and_no_row_is_left_over() -> None:
@@ -83,6 +85,7 @@ def judge(response: Any, visit: Visit, role: str) -> None:
     assert response.status_code == expected, f"{response.status_code} instead of {expected}{shown}"
     check_armour(response)
     text = text_of(response)
+    assert "text/html" not in response.get("Content-Type", "") or not RAW.search(text), RAW.findall(text)
     assert role not in OUTSIDERS or CANARY not in text, "it shows something of Alice's"
     assert role not in (*OUTSIDERS, "victor") or SECRET not in text, "it shows an environment variable"
     if role == "anonymous" and response.status_code == 302 and "sign-out" not in visit.address:

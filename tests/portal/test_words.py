@@ -1,10 +1,15 @@
-"""Durations that are estimates, and the names of policies in sentences."""
+"""Durations that are estimates, the names of policies in sentences, and code in them."""
+
+import re
+from pathlib import Path
 
 import pytest
 
 from portal.sentences.words import policy_words
 from portal.ui import roughly
 from scheduling import registry
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
@@ -45,3 +50,11 @@ def test_every_policy_has_words_without_a_key() -> None:
     for key in registry.POLICIES:
         words = policy_words(f"{key} v1")
         assert "_" not in words and (words != key or key in ("goodput",))
+
+
+def test_code_in_sentences_can_be_copied() -> None:
+    """``os.environ[“NAME”]`` is no Python."""
+    files = [path for folder in ("portal", "runners", "templates") for path in (ROOT / folder).rglob("*.*")]
+    sources = [path for path in files if path.suffix in (".py", ".html")]
+    found = [str(path) for path in sources if re.search(r"\w[\[(]“", path.read_text())]
+    assert len(sources) > 300 and not found

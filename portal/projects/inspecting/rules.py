@@ -15,7 +15,7 @@ Found = Iterator[tuple[Source, int, str]]
 
 
 LIBRARY = "schedulearn_train"
-"""The training library, which every job has, whatever its environment (docs/training.md)."""
+"""The training library, which every job has, whatever its environment (docs/training/)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +307,7 @@ def files_outside_outputs(code: Code) -> Found:
                 call.line,
                 (
                     f"“{path[:60]}” is written beside the code. When the job ends, up to 100 MiB of such files are kept. "
-                    "To keep it for certain, save it to the folder that os.environ[“SCHEDULEARN_OUTPUTS”] names."
+                    "To keep it for certain, save it to the folder that os.environ['SCHEDULEARN_OUTPUTS'] names."
                 ),
             )
 

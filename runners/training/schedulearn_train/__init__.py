@@ -1,4 +1,4 @@
-"""Schedulearn's training library: an ordinary training loop becomes elastic in five lines (docs/training.md)."""
+"""Schedulearn's training library: an ordinary training loop becomes elastic in five lines (docs/training/)."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -52,7 +52,7 @@ class AdaptiveBatch:
 
 @dataclass(frozen=True)
 class SyncMode:
-    """How ranks make updates together (docs/training.md has a table of the modes).
+    """How ranks make updates together (docs/training/unequal-workers.md has a table of the modes).
 
     ``balanced`` splits each batch by the speed of the ranks, as predicted by the ``predictor``: ``"smoothing"``, ``"gru"``
     or ``"blend"``. The other options belong to the modes with a parameter server: an update takes the gradients of ``k``

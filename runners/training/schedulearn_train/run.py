@@ -38,7 +38,8 @@ class Run(OldAttributes):
 
     Args:
         batch_size: samples of a step over all ranks together; ``AdaptiveBatch`` lets the scheduler change it.
-        mode: how ranks make updates together: ``"bsp"``, or another mode of docs/training.md; ``SyncMode`` has options.
+        mode: how ranks make updates together: ``"bsp"``, or another mode (docs/training/unequal-workers.md); ``SyncMode`` has
+            options.
         micro_batch_size: samples that this rank can compute at once. Larger parts are computed in several passes, and
             ``step`` returns False until the last.
         clip_norm: the largest norm of the gradient of the whole batch.

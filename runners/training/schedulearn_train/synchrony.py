@@ -1,7 +1,7 @@
 """The rules of k-sync, k-async and asynchronous training, as pure functions: whose gradients make an update.
 
 They follow Dutta et al. (2018, "Slow and stale gradients can win the race") and the adaptive rules of Yu's thesis (2020),
-of which only the abstract was available: the concrete rules are a reconstruction (``docs/training.md``).
+of which only the abstract was available: the concrete rules are a reconstruction (``docs/training/unequal-workers.md``).
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""``make bench-training``: the costs and gains of the training library (docs/training.md).
+"""``make bench-training``: the costs and gains of the training library (docs/training/measurements.md).
 
 1. its steps against those of plain Horovod, with and without reporting them;
 2. how well workers' speeds are predicted;

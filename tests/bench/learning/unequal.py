@@ -153,7 +153,7 @@ def median_computing_gap(rows: Sequence[Row]) -> float:
 
 
 def tables(rows: Sequence[Row]) -> str:
-    """Return the tables of docs/training.md: the time to the target, the final losses with one slow worker, and the
+    """Return the tables of docs/training/measurements.md: the time to the target, the final losses with one slow worker, and the
     results of the same initial weights on equal workers."""
     head = " | ".join(MODES)
     lines = [f"| model | workers | {head} |", "|---|---|" + "---:|" * len(MODES)]

@@ -17,6 +17,7 @@ from django.core.management import call_command
 from django.core.management.color import no_style
 from django.db import connection
 
+from portal.cluster.installation import installation_id
 from portal.cluster.models import Node as NodeRow
 from portal.jobs import lifecycle, services
 from portal.jobs.clock import WallClock
@@ -71,6 +72,7 @@ class Lab:
     def __enter__(self) -> Self:
         self.home.mkdir(parents=True)
         call_command("flush", verbosity=0, interactive=False, inhibit_post_migrate=True)
+        installation_id.cache_clear()  # the database of this lab has none yet
         self._patch()
         self.alice = make_user("alice")
         self.project = make_project(self.alice)

@@ -319,7 +319,7 @@ class TestChanging:
         job = self.waiting()
         run_agents(finish=True)
         turn()
-        with pytest.raises(Refused, match="no longer waiting"):
+        with pytest.raises(Refused, match="left the queue"):
             advice.make_change(alice(), job, "gpus-2")
         assert gpus_of(job) == 4
 

@@ -435,7 +435,7 @@ class TestPages:
         assert (answer["state"], answer["low"], answer["sentence"]) == (
             "RUNNING",
             None,
-            "This job is no longer waiting.",
+            "This job has left the queue.",
         )
 
 

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from portal.accounts.models import User
 from portal.cluster.models import Node
-from portal.jobs import lifecycle, services
+from portal.jobs import lifecycle, outputs, services
 from portal.jobs.models import Attempt, Job, Progress
 from portal.jobs.progress import progress_of, progress_of_many
 from portal.jobs.rules import ERRORS_IN_A_ROW
@@ -85,6 +85,18 @@ class TestTabs:
         log = client.get(f"/jobs/{job.pk}/live?tab=log").content.decode()
         assert 'id="outputs"' in files and 'id="history"' not in files and "job-part" not in log
         assert '?tab=files"' in files
+
+    def test_the_overview_leads_to_the_newest_files(self, owner: User, project: Project, node: Node) -> None:
+        job, attempt = start(project, node)
+        overview = f"/jobs/{job.pk}/"
+        assert 'id="newest-files"' not in client_of(owner).get(overview).content.decode()
+        for number in range(6):
+            outputs.store(attempt, f"epoch-{number}.pt", [b"weights"])
+        page = (
+            client_of(owner).get(overview).content.decode().partition('id="newest-files"')[2].partition("</section>")[0]
+        )
+        assert [f"epoch-{number}.pt" in page for number in range(6)] == [False, False, True, True, True, True]
+        assert f'href="/jobs/{job.pk}/outputs/epoch-5.pt" download' in page and f"/jobs/{job.pk}/files/" in page
 
     def test_a_page_of_the_release_before_is_loaded_again(self, owner: User, project: Project, node: Node) -> None:
         """It has a timer, which what comes now has not."""

@@ -1,4 +1,4 @@
-"""The fields of a job are declared once: the column, the form, the API, copies and docs/jobs.md agree with ``spec``."""
+"""The fields of a job are declared once: the column, the form, the API, copies and docs/user/job-fields.md agree with ``spec``."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -16,7 +16,7 @@ from portal.jobs.serializers import JobDetailSerializer, JobSerializer, SubmitSe
 from portal.jobs.spec import DEFAULTS, FIELDS, Kind, Submission, label_of, submission_of
 from tests.portal.jobs_world import make_job, make_project, make_user
 
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "jobs.md"
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "user" / "job-fields.md"
 BEGIN, END = "<!-- fields -->\n", "<!-- end of fields -->"
 
 
@@ -53,7 +53,7 @@ def unusual_submission(job: Job) -> Submission:
 
 
 def docs_table() -> str:
-    """Return the table of fields as docs/jobs.md has it."""
+    """Return the table of fields as docs/user/job-fields.md has it."""
     rows = ["| field | on the form | value | default | |", "|---|---|---|---|---|"]
     for name, about in FIELDS.items():
         low, high = about.limits or (None, None)

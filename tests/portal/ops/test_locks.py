@@ -37,17 +37,19 @@ def uv(monkeypatch: pytest.MonkeyPatch) -> Recorder:
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     (tmp_path / "requirements.txt").write_text("# the portal\nDjango==5.2.19\nhttpx==0.28.1\nuv==0.13.9\n")
-    (tmp_path / "requirements-dev.txt").write_text("-r requirements.txt\npytest==9.2.0\n")
+    (tmp_path / "requirements-docs.txt").write_text("-r requirements.txt\nsphinx==9.0.4\n")
+    (tmp_path / "requirements-dev.txt").write_text("-r requirements-docs.txt\npytest==9.2.0\n")
     (tmp_path / "deploy" / "agent").mkdir(parents=True)
     return tmp_path
 
 
 def test_the_tests_lock_contains_the_portals_sources_and_the_agents_only_its_own(root: Path) -> None:
-    portal, tests, agent = locks(root)
-    assert "Django==5.2.19" in portal.requirements and "pytest" not in portal.requirements
-    assert "Django==5.2.19" in tests.requirements and "pytest==9.2.0" in tests.requirements
+    portal, docs, tests, agent = locks(root)
+    assert "Django==5.2.19" in portal.requirements and "sphinx" not in portal.requirements
+    assert "Django==5.2.19" in docs.requirements and "pytest" not in docs.requirements
+    assert {"Django==5.2.19", "sphinx==9.0.4", "pytest==9.2.0"} <= set(tests.requirements.split())
     assert agent.requirements == "httpx==0.28.1\nuv==0.13.9\n"
-    assert not any("-r " in lock.requirements for lock in (portal, tests, agent))
+    assert not any("-r " in lock.requirements for lock in (portal, docs, tests, agent))
 
 
 def test_locked_versions_stay_until_an_upgrade_is_asked_for(root: Path, uv: Recorder) -> None:

@@ -294,6 +294,7 @@ def test_undo_returns_to_the_one_before_as_a_new_row(client: Client, ada: User) 
     assert (config.undoes, config.created_by) == (taken_back, ada)
     assert SchedulerConfig.objects.count() == 4, "the default, two switches and the undo"
     assert AuditEntry.objects.latest("pk").action == "scheduler.switch_undone"
+    assert "Switch back to “First come, first served”" in page and "Undo:" not in page
     assert f"undoes v{taken_back.pk}" in page and "decides again from the next scheduling cycle on" in page
     assert services.undo_switch(ada).policy == "fifo", "undoing twice is doing it again"
 
