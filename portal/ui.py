@@ -1,6 +1,6 @@
 """Template tags that every page can use without loading them: icons, badges, times, sizes, fields, pagers.
 
-They give the same fact the same look and wording on all pages; docs/design.md shows each.
+They give the same fact the same look and wording on all pages; docs/development/design.md shows each.
 """
 
 from collections.abc import Sequence

@@ -62,7 +62,7 @@ def test_a_browser_that_has_the_page_gets_it_again_once_it_has_changed(site: Pat
     assert client.get("/help/theme.js", headers={"if-none-match": tag}).status_code == 200
 
 
-def test_a_portal_without_the_site_says_how_to_get_it(tmp_path: Path, settings: Any, client: Client) -> None:
+def test_a_portal_without_the_site_explains_how_to_get_it(tmp_path: Path, settings: Any, client: Client) -> None:
     settings.DOCUMENTATION = tmp_path
     page = client.get("/help/user/jobs.html")
     assert page.status_code == 404 and "make docs" in page.content.decode()
