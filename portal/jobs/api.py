@@ -98,6 +98,8 @@ for _name in WORD_LISTS:
 
 
 class Jobs(KnownParameters, mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[Job]):
+    """Jobs of the projects that the user may see, the newest first."""
+
     pagination_class = NewestFirst
     queryset = Job.objects.none()
     filterset_class = JobFilter
@@ -119,6 +121,7 @@ class Jobs(KnownParameters, mixins.ListModelMixin, mixins.RetrieveModelMixin, Ge
 
     @extend_schema(responses={200: JobDetailSerializer, **refusals(404)})
     def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """Return a job with all its values."""
         return self._detail(self.get_object())
 
     @extend_schema(
@@ -153,6 +156,7 @@ class Jobs(KnownParameters, mixins.ListModelMixin, mixins.RetrieveModelMixin, Ge
 
     @extend_schema(request=None, responses={200: JobDetailSerializer, **refusals(403, 404, 409)})
     def release(self, request: Request, pk: int) -> Response:
+        """Release a job that is on hold: it is queued again."""
         return self._act(services.release)
 
     @extend_schema(
@@ -234,6 +238,8 @@ class Events(mixins.ListModelMixin, JobSubresource):
 
 
 class Attempts(mixins.ListModelMixin, mixins.RetrieveModelMixin, JobSubresource):
+    """The attempts of a job with their containers and GPUs, the first one first."""
+
     queryset = Attempt.objects.none()
     serializer_class = AttemptSerializer
     lookup_field = "number"
