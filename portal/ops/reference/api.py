@@ -195,9 +195,8 @@ class _Writer:
             inner = schema.get("additionalProperties")
             return f"object of {self.type_of(inner)}" if inner and self.type_of(inner) != "any" else "object"
         kinds = {"date-time": "time", "date": "day", "binary": "bytes", "decimal": "number as text", "double": "number"}
-        kind = kinds.get(schema.get("format", "")) or {"boolean": "true or false"}.get(
-            schema.get("type", ""), schema.get("type", "any")
-        )
+        name = str(schema.get("type", "any"))
+        kind = kinds.get(schema.get("format", "")) or ("true or false" if name == "boolean" else name)
         bounds = [str(schema[key]) for key in ("minimum", "maximum") if key in schema and abs(schema[key]) < 1e9]
         if len(bounds) == 2:
             return f"{kind}, {bounds[0]} to {bounds[1]}"

@@ -9,6 +9,7 @@ from pathlib import Path
 from portal.ops.reference import cell
 
 ROOT = Path(__file__).resolve().parents[3]
+VARIABLE = re.compile("[A-Z][A-Z0-9_]{3,}")
 AGENT_FOLDERS = ("runners/agent", "runners/environments", "runners/host", "runners/runtimes")
 
 INTRODUCTION = """# Settings
@@ -26,6 +27,7 @@ start, in one line with the name of the variable and a valid example.
 
 How to read the tables:
 
+- *Default* has the values that are accepted in brackets; – is none.
 - *Used by* is the process that acts on it. All processes of the portal read all settings of the portal, and must have the same.
 - *yes, no*: also `true`, `false`, `1`, `0`. An empty variable counts as one that is not set.
 - **Secrets in files**: instead of a variable marked *or a file*, set the name with `_FILE` at its end to the path of a file that has the
@@ -183,10 +185,11 @@ def page() -> str:
     known = {setting.name: setting for setting in portal_settings()}
     lines = [INTRODUCTION]
     for title, names in GROUPS:
-        lines += [f"## {title}", "", "| variable | default | values | meaning | used by |", "|---|---|---|---|---|"]
+        lines += [f"## {title}", "", "| variable | default | meaning | used by |", "|---|---|---|---|"]
         for name, used_by in names.items():
             setting = known[name]
-            lines.append(f"| `{name}` | {setting.default} | {setting.values} | {cell(setting.meaning)} | {used_by} |")
+            default = f"{setting.default} ({setting.values})" if setting.values else setting.default
+            lines.append(f"| `{name}` | {default} | {cell(setting.meaning)} | {used_by} |")
         lines.append("")
     lines += ["## make run", "", *_table(RUN)]
     lines += ["## compose", "", "Read by `deploy/compose.yaml` only.", "", *_table(COMPOSE)]
@@ -224,19 +227,14 @@ def portal_settings() -> list[Setting]:
 
 def agent_variables() -> set[str]:
     """Return the names of variables that the programs of a node read from their environment."""
-    found = set()
+    found: set[str] = set()
     for folder in AGENT_FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Call) and _called(node) in ("env.get", "environ.get", "choose", "read_bool"):
-                    found |= {
-                        each.value for each in node.args if isinstance(each, ast.Constant) and _is_variable(each.value)
-                    }
+                    values = [each.value for each in node.args if isinstance(each, ast.Constant)]
+                    found |= {value for value in values if isinstance(value, str) and VARIABLE.fullmatch(value)}
     return found
-
-
-def _is_variable(value: object) -> bool:
-    return isinstance(value, str) and re.fullmatch("[A-Z][A-Z0-9_]{3,}", value) is not None
 
 
 def _called(call: ast.Call) -> str:

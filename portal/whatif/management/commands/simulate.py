@@ -61,7 +61,9 @@ class Command(BaseCommand):
     3. Print the figures side by side; write JSON, CSV and a chart on request.
     """
 
-    help = "Simulate a trace, or the lab's recent history, under one or several policies. See docs/policies/simulating.md."
+    help = (
+        "Simulate a trace, or the lab's recent history, under one or several policies. See docs/policies/simulating.md."
+    )
     requires_system_checks = []  # noqa: RUF012
 
     def add_arguments(self, parser: CommandParser) -> None:
