@@ -7,13 +7,15 @@
 # make docs       the documentation as a site: docs/_build/html, which the portal serves at /help/
 # make docs-links whether the links to other sites still work; needs the internet
 # make clean      remove the virtual environment and caches
+# make sbom       the bill of materials of a release, in CycloneDX: packages and vendored files with hashes and licences
+# make diagrams   draw the diagrams of the documentation that have changed; needs Node.js and Chromium
 # make lock       after an edit of requirements*.txt: lock all packages with hashes; UPGRADE=yes takes newer transitive ones
 #
-# INSTALL=no makes tests install nothing and start no Docker Engine (docs/testing.md).
+# INSTALL=no makes tests install nothing and start no Docker Engine (docs/development/testing.md).
 # make test-gpu           what only a machine with CUDA devices can show; make test does it there, too
-# make test-faults        break a lab of several machines in every way, for three hours (docs/reliability.md)
-# make soak               leave the portal away for an hour while jobs write (docs/reliability.md)
-# make mutation           which of 200 seeded faults the tests catch, an hour (docs/testing.md)
+# make test-faults        break a lab of several machines in every way, for three hours (docs/development/fault-tests.md)
+# make soak               leave the portal away for an hour while jobs write (docs/development/fault-tests.md)
+# make mutation           which of 200 seeded faults the tests catch, an hour (docs/development/seeded-faults.md)
 # make mutants FILE=...   every fault that mutmut can make in one pure module
 # make bench-policies DATA=FOLDER   all policies on measured workloads, side by side (docs/policies/measurements.md)
 # make bench-live   half an hour of jobs in real containers, beside the simulator (docs/policies/measurements.md)
@@ -32,7 +34,7 @@ TOO_OLD = echo "Schedulearn needs Python 3.11 or newer, and $(PYTHON) is not. Na
 PREREQUISITES = python=$(BIN)/python; test -x $$python || python="$(PYTHON)"; \
 	$$python -c '$(NEW_ENOUGH)' 2>/dev/null || { $(TOO_OLD); exit 1; }; $$python portal/ops/prerequisites.py $(VENV) $(1)
 
-.PHONY: run demo docs docs-links check test test-all test-gpu test-faults soak mutation mutants lint bench bench-policies bench-live bench-training lock clean
+.PHONY: run demo docs docs-links check test test-all test-gpu test-faults soak mutation mutants sbom lint bench bench-policies bench-live bench-training lock diagrams clean
 
 run:
 	@$(call PREREQUISITES,run)
@@ -82,6 +84,9 @@ mutants: $(VENV)/installed-dev
 	@test -n "$(FILE)" || { echo "Name a module: make mutants FILE=scheduling/check.py"; exit 1; }
 	@$(BIN)/python -m tests.mutation breadth "$(FILE)" $(TESTS)
 
+sbom: $(VENV)/installed-dev
+	@$(BIN)/python -m portal.ops.sbom
+
 lint: $(VENV)/installed-dev
 	@$(BIN)/python -m tests.run lint
 
@@ -115,6 +120,9 @@ $(VENV)/installed-dev: requirements-dev.lock | $(VENV)/bin/python
 
 lock: $(VENV)/installed
 	@$(BIN)/python -m portal.ops.locks $(if $(UPGRADE),--upgrade)
+
+diagrams: $(VENV)/installed
+	@$(BIN)/python docs/diagrams/draw.py
 
 clean:
 	rm -rf $(VENV) docs/_build .mypy_cache .ruff_cache .hypothesis staticfiles

@@ -21,8 +21,20 @@ myst_enable_extensions = ["colon_fence", "deflist"]
 
 html_theme = "furo"
 html_title = f"Schedulearn {release}"
+html_logo = "../static/img/favicon.svg"
 html_favicon = "../static/img/favicon.svg"
 html_static_path = ["_static"]
+templates_path = ["_templates"]
+html_sidebars = {
+    "**": [
+        "sidebar/brand.html",
+        "sidebar/search.html",
+        "sidebar/portal.html",  # the pages are at /help/ of a portal
+        "sidebar/scroll-start.html",
+        "sidebar/navigation.html",
+        "sidebar/scroll-end.html",
+    ]
+}
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False

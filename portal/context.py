@@ -14,6 +14,7 @@ from portal.accounts.permissions import is_admin
 from portal.cluster import unconfined
 from portal.cluster.models import LIVE_NODE, Node
 from portal.cluster.slots import lab_noun
+from portal.help_pages import help_address
 
 Definition = tuple[str, str, str, str | tuple[str, ...]]
 """The name of the URL, the text, the icon, and the prefixes of the paths of an entry of the navigation."""
@@ -32,7 +33,6 @@ BANNER_DISMISSED = "process_banner_dismissed"
 PERSONAL_NAVIGATION: tuple[Definition, ...] = (
     ("accounts:profile", "Your account", "user", ""),
     ("accounts:tokens", "API tokens", "key", ""),
-    ("interface:help", "Help", "book", ""),
 )
 
 
@@ -47,13 +47,14 @@ class NavigationEntry:
 def site(request: HttpRequest) -> dict[str, Any]:
     user = getattr(request, "user", AnonymousUser())
     if not user.is_authenticated:
-        return {"sign_in_url": reverse("accounts:sign-in"), "demo_lab": settings.DEMO}
+        return {"sign_in_url": reverse("accounts:sign-in"), "demo_lab": settings.DEMO, "help_url": _help_url(request)}
     shown = (*MAIN_NAVIGATION, ADMIN_NAVIGATION) if user.is_staff else MAIN_NAVIGATION
     return {
         "navigation": _navigation(shown, request.path),
         "personal_navigation": _navigation(PERSONAL_NAVIGATION, request.path),
         "sign_out_url": reverse("accounts:sign-out"),
         "demo_lab": settings.DEMO,
+        "help_url": _help_url(request),
         "process_runtime": SimpleLazyObject(_has_process_node),
         "process_banner": SimpleLazyObject(lambda: _needs_process_banner(request)),
         "slot_noun": SimpleLazyObject(lab_noun),
@@ -61,6 +62,11 @@ def site(request: HttpRequest) -> dict[str, Any]:
         "no_one_can_join": SimpleLazyObject(unconfined.no_one_can_join),
         "process_refused": SimpleLazyObject(lambda: unconfined.is_refused(Node.Runtime.PROCESS)),
     }
+
+
+def _help_url(request: HttpRequest) -> str:
+    found = request.resolver_match  # None where nothing is at the address
+    return help_address(found.view_name if found else "")
 
 
 def _needs_process_banner(request: HttpRequest) -> bool:

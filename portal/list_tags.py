@@ -1,4 +1,7 @@
-"""Template tags of lists (``portal.lists``), which every page can use without loading them; docs/design.md shows each."""
+"""Template tags of lists (``portal.lists``), which every page can use without loading them.
+
+docs/development/design.md shows each.
+"""
 
 from dataclasses import dataclass
 from typing import Any

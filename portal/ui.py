@@ -1,6 +1,6 @@
 """Template tags that every page can use without loading them: icons, badges, times, sizes, fields, pagers.
 
-They give the same fact the same look and wording on all pages; docs/design.md shows each.
+They give the same fact the same look and wording on all pages; docs/development/design.md shows each.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,6 @@ from django.conf import settings
 from django.core.paginator import Page
 from django.forms import BaseForm, BoundField, CheckboxInput
 from django.templatetags.static import static
-from django.urls import reverse
 from django.utils import timezone
 from django.utils.dateformat import format as date_format
 from django.utils.html import format_html, format_html_join
@@ -137,12 +136,6 @@ def term(context: dict[str, Any], key: str) -> dict[str, Any]:
 def version() -> str:
     """Return the release of Schedulearn that runs here."""
     return settings.VERSION
-
-
-@register.simple_tag
-def help_url(page: str, section: str = "") -> str:
-    """Return the address of a page of the documentation, perhaps of one of its sections: ``"user/checkpoints"``."""
-    return reverse("interface:help", args=[f"{page}.html"]) + (f"#{section}" if section else "")
 
 
 def _local(moment: datetime) -> datetime:

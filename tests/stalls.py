@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 LIMIT_SECONDS = 240.0
 """For real, busy machines: 49 s until a node is lost, at most ``ELASTIC_SECONDS`` (120) until a driver without enough hosts
-gives up, and the time in which its parts stop or its ranks begin. docs/reliability.md has the bound of each state."""
+gives up, and the time in which its parts stop or its ranks begin. docs/architecture/reliability.md has the bound of each
+state."""
 
 
 @dataclass(frozen=True, order=True)

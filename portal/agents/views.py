@@ -1,4 +1,4 @@
-"""The API for agents, ``/agent/v1/`` (docs/architecture.md, "The agent's protocol").
+"""The API for agents, ``/agent/v1/`` (docs/architecture/agent-protocol.md).
 
 A node authenticates with its token and sees only its own containers. Every request may be repeated.
 """

@@ -68,7 +68,7 @@ KINDS = {
     "readings": Kind(30, _job, _may_see_jobs, is_numbered=True),
     "simulation": Kind(2, may_watch=_may_see_simulations, is_numbered=True),
 }
-"""The topics by name; docs/design.md lists what they mean."""
+"""The topics by name; docs/development/live-pages.md lists what they mean."""
 
 
 def topics_of(names: str, user: User) -> list[Topic]:

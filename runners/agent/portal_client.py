@@ -1,4 +1,4 @@
-"""The client side of the agent protocol (docs/architecture.md, "The agent's protocol").
+"""The client side of the agent protocol (docs/architecture/agent-protocol.md).
 
 Every call is bounded in time and may be repeated. No call repeats itself: the calling loops do, with ``Backoff``, because
 only they know what has changed meanwhile.

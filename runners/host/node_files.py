@@ -1,6 +1,6 @@
 """The folders of a node, and safe ways to open what users' code may have written there.
 
-Layout: docs/architecture.md, "Files of a node". Users' code can write to ``scribe/``, ``outputs/``, ``checkpoints/`` and
+Layout: docs/architecture/node-files.md. Users' code can write to ``scribe/``, ``outputs/``, ``checkpoints/`` and
 ``workspace/``. Everything there is read through ``open_beneath`` and its relatives: they walk from a folder that is ours,
 one name at a time, follow no link, and open only regular files, so they never wait for a FIFO.
 """

@@ -1,4 +1,4 @@
-"""``make bench``: each figure with its floor from the same run; medians of several (docs/performance.md).
+"""``make bench``: each figure with its floor from the same run; medians of several (docs/development/performance.md).
 
 1. submit -> a rank's first line stored, against a bare ``docker run`` of the same image and imports;
 2. training on two ranks, against bare ``horovodrun``;

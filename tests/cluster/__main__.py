@@ -3,7 +3,7 @@
 Carries faults out on a lab of three machines until all are done or the time is up, prints a row for each as soon as it
 is done, with every complaint of the judge and every bound that was missed, and ends with 1 when there was one. Rows are
 kept in a file: ``--resume`` goes on with the same seed where an interrupted run stopped. ``--write`` puts the table into
-docs/reliability.md.
+docs/development/fault-tests.md.
 """
 
 import argparse
@@ -24,7 +24,7 @@ MINUTES = 180
 """What all of it needs on two cores, with some to spare."""
 JOBS = 500
 """At least, for the whole matrix."""
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "reliability.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "development" / "fault-tests.md"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 NEEDS = frozenset({Need.SERVERS, Need.ENGINE, Need.NAMESPACES})
 
@@ -38,7 +38,7 @@ def main() -> int:
     parser.add_argument("--away", type=float, default=10, help="minutes for which the portal is away")
     parser.add_argument("--file", type=Path, help="where rows are kept, instead of the cache folder")
     parser.add_argument("--resume", action="store_true", help="go on with what the file has")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/reliability.md")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/development/fault-tests.md")
     given = parser.parse_args()
     faults = [away(given.away) if fault.key == "away" else fault for fault in FAULTS]
     wanted = [fault for fault in faults if not given.faults or fault.key in given.faults]

@@ -1,4 +1,4 @@
-"""All faults that are carried out, by their numbers in docs/reliability.md."""
+"""All faults that are carried out, by their numbers in docs/development/fault-tests.md."""
 
 from tests.cluster import gpu_faults as gpu
 from tests.cluster import node_faults as node

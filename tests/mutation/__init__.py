@@ -1,1 +1,1 @@
-"""Seeded faults: what the test suite catches, measured before and after it changes (docs/testing.md)."""
+"""Seeded faults: what the test suite catches, measured before and after it changes (docs/development/seeded-faults.md)."""

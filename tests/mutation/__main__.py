@@ -1,4 +1,4 @@
-"""``python -m tests.mutation list | run | report``: what the test suite catches (docs/testing.md).
+"""``python -m tests.mutation list | run | report``: what the test suite catches (docs/development/seeded-faults.md).
 
 ``measure``: runs layers with a coverage context for each test, into one file a layer.
 ``run``: judges each mutant by the tests that ran its line, and writes a JSON file that a later run continues.

@@ -154,7 +154,7 @@ LAYERS = (
     Layer(
         "system",
         "the whole product in containers",
-        ("tests/system", "tests/runners"),
+        ("tests/system", "tests/releases", "tests/runners"),
         "system",
         ("--timeout=900",),
         frozenset({Need.ENGINE, Need.SERVERS, Need.NAMESPACES}),

@@ -77,7 +77,7 @@ def not_writable() -> Explanation:
 def gpu_out_of_memory() -> Explanation:
     return Explanation(
         "The GPU's memory was not enough",
-        "Use a smaller batch, or more GPUs so that each holds less. With schedulearn_train Run(..., most_samples=N) computes "
+        "Use a smaller batch, or more GPUs so that each holds less. With schedulearn_train Run(..., micro_batch_size=N) computes "
         "what does not fit at once in several passes.",
     )
 

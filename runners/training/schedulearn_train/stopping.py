@@ -79,6 +79,8 @@ def notice() -> Notice | None:
 def should_stop() -> bool:
     """Return whether a training loop without ``Run`` has to save and end. Such a loop's ranks must agree on it themselves.
 
+    From the first call on, SIGTERM no longer ends the program: the next call returns True.
+
     >>> from schedulearn_train import should_stop
     >>> for step in range(100):
     ...     if should_stop():
@@ -86,4 +88,5 @@ def should_stop() -> bool:
     >>> step
     99
     """
+    listen()
     return notice() is not None

@@ -1,12 +1,16 @@
 """The documentation at /help/: public, below its folder only, and honest when it was not built."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.test import Client
+from mdit_py_plugins.anchors.index import slugify
 
-from portal.ui import help_url
+from portal.help_pages import OVERVIEW, PAGES
+from tests.laws.urlmap import routes
+from tests.portal.jobs_world import make_user
 
 pytestmark = pytest.mark.django_db
 
@@ -58,12 +62,37 @@ def test_a_browser_that_has_the_page_gets_it_again_once_it_has_changed(site: Pat
     assert client.get("/help/theme.js", headers={"if-none-match": tag}).status_code == 200
 
 
-def test_a_portal_without_the_site_says_how_to_get_it(tmp_path: Path, settings: Any, client: Client) -> None:
+def test_a_portal_without_the_site_explains_how_to_get_it(tmp_path: Path, settings: Any, client: Client) -> None:
     settings.DOCUMENTATION = tmp_path
     page = client.get("/help/user/jobs.html")
     assert page.status_code == 404 and "make docs" in page.content.decode()
 
 
-def test_pages_name_pages_of_the_documentation_by_their_files() -> None:
-    assert help_url("user/jobs") == "/help/user/jobs.html"
-    assert help_url("user/checkpoints", "when-a-job-is-stopped") == "/help/user/checkpoints.html#when-a-job-is-stopped"
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def sections_of(page: str) -> set[str]:
+    """Return the anchors of the headings in the source of a page, as MyST makes them."""
+    source = re.sub(r"^```.*?^```", "", (ROOT / "docs" / f"{page}.md").read_text(), flags=re.MULTILINE | re.DOTALL)
+    return {slugify(title) for title in re.findall(r"^#{1,4} (.+)$", source, re.MULTILINE)}
+
+
+@pytest.mark.parametrize("address", sorted({*PAGES.values(), OVERVIEW}))
+def test_the_help_of_a_page_exists(address: str) -> None:
+    page, _, section = address.partition("#")
+    assert (ROOT / "docs" / f"{page}.md").is_file()
+    assert not section or section in sections_of(page)
+
+
+def test_only_pages_that_exist_have_help() -> None:
+    names = {route.name for route in routes()}
+    apps = {name.partition(":")[0] for name in names}
+    assert set(PAGES) <= names | apps
+
+
+def test_help_is_about_the_page(site: Path, client: Client) -> None:
+    assert 'href="/help/user/account.html"' in client.get("/accounts/sign-in/").content.decode()
+    client.force_login(make_user("ada", is_staff=True))
+    assert 'href="/help/admin/limits.html"' in client.get("/admin/limits/").content.decode()
+    assert 'href="/help/user/waiting.html#the-queue"' in client.get("/jobs/queue").content.decode()
+    assert client.get("/nothing/there/").status_code == 404

@@ -1,7 +1,7 @@
 """No combination of attempt, driver, hosts and nodes is a dead end: ranks live, or a named rule ends the attempt in time.
 
 Every combination is played against the pure rules with nodes that do not help: what starts never gets further, and what
-is asked to stop either does so or does not react. The table in docs/reliability.md names the same rules.
+is asked to stop either does so or does not react. The table in docs/architecture/reliability.md names the same rules.
 """
 
 from collections.abc import Iterator, Sequence
@@ -243,7 +243,7 @@ def trains(kind: Kind, attempt: AttemptFacts, containers: Sequence[ContainerFact
 
 
 def bound(states: Sequence[str], *, deaf: bool) -> float:
-    """Return the seconds until an attempt that cannot train has ended, as docs/reliability.md promises."""
+    """Return the seconds until an attempt that cannot train has ended, as docs/architecture/reliability.md promises."""
     start = SILENCE_SECONDS
     if any("assigned" in words or "before it started" in words for words in states):
         start = ASSIGNED_SECONDS

@@ -1,0 +1,37 @@
+"""The pages for developers name files that there are."""
+
+import re
+
+import pytest
+
+from tests.architecture.test_house import ROOT, tracked
+
+PACKAGES = "portal", "scheduling", "runners", "templates", "static", "tests", "deploy", "docs"
+PATH = re.compile(rf"`((?:{'|'.join(PACKAGES)})/[\w./-]+)`")
+PAGES = ("docs/architecture/*.md", "docs/decisions/*.md", "docs/development/*.md", "CONTRIBUTING.md")
+WITHOUT = {"deploy/lab.env"}
+"""Files that an admin writes."""
+
+
+@pytest.mark.parametrize("pattern", PAGES)
+def test_each_path_is_there(pattern: str) -> None:
+    pages = tracked(pattern)
+    missing = {
+        f"{page.relative_to(ROOT)}: {name}"
+        for page in pages
+        for name in PATH.findall(page.read_text())
+        if name not in WITHOUT and not (ROOT / name).exists()
+    }
+    assert pages and not missing
+
+
+def test_the_map_of_packages_names_modules_where_they_are() -> None:
+    missing, folder = [], ""
+    for line in (ROOT / "docs" / "architecture" / "packages.md").read_text().splitlines():
+        if found := re.match(r"##+ `([\w/]+)`", line):
+            folder = found[1]
+        for name in re.findall(r"`(\w[\w/]*\.py|\w[\w/]*/)`", line) if folder else ():
+            places = (ROOT / folder / name, ROOT / name, ROOT / folder.split("/")[0] / name)
+            if not any(place.exists() for place in places) and not any((ROOT / folder).rglob(name.rstrip("/"))):
+                missing.append(f"{folder}: {name}")
+    assert folder and not missing
