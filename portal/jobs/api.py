@@ -52,15 +52,18 @@ EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo
 
 
 class JobFilter(django_filters.FilterSet):
-    state = django_filters.MultipleChoiceFilter(choices=JobState.choices)
-    project = django_filters.NumberFilter(field_name="project_id", max_value=2**62, min_value=1)
-    launcher = django_filters.ChoiceFilter(choices=Job.Launcher.choices)
-    environment = django_filters.CharFilter(field_name="environment__key")
-    submitted_by = django_filters.CharFilter(method="of_person", label="User name")
-    q = django_filters.CharFilter(method="named", label="Part of its name")
+    state = django_filters.MultipleChoiceFilter(choices=JobState.choices, label="Jobs in this state; may be repeated.")
+    project = django_filters.NumberFilter(
+        field_name="project_id", max_value=2**62, min_value=1, label="The id of a project."
+    )
+    launcher = django_filters.ChoiceFilter(choices=Job.Launcher.choices, label="Jobs with this launcher.")
+    environment = django_filters.CharFilter(field_name="environment__key", label="The key of an environment.")
+    submitted_by = django_filters.CharFilter(method="of_person", label="A user name.")
+    q = django_filters.CharFilter(method="named", label="Part of the name of the job.")
     submitted_after = django_filters.IsoDateTimeFilter(
         field_name="submitted_at",
         lookup_expr="gte",
+        label="Jobs submitted at this time or later.",
         validators=[MinValueValidator(EARLIEST), MaxValueValidator(LATEST)],
     )
 

@@ -61,8 +61,8 @@ def with_role(projects: QuerySet[Project], request: Request) -> QuerySet[Project
 
 
 class ProjectFilter(django_filters.FilterSet):
-    name = django_filters.CharFilter()
-    name__icontains = django_filters.CharFilter(method="named", label="Part of its name, in any case")
+    name = django_filters.CharFilter(label="The whole name.")
+    name__icontains = django_filters.CharFilter(method="named", label="Part of the name, in any case.")
 
     class Meta:
         model = Project

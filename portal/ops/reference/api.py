@@ -73,6 +73,18 @@ A portal serves the same interactively at `/api/docs/`, and the schema at `/api/
 """
 
 
+COMMON = {
+    "page": "A page number within the paginated result set.",
+    "page_size": "Number of results to return per page.",
+    "node": "The id of a node.",
+    "user": "Only this user, by id.",
+    "group": "Only this group, by id.",
+    "project": "Only this project, by id.",
+    "by": "What each line is about.",
+}
+"""The meaning of parameters that have none in the schema."""
+
+
 def pages(path: Path) -> dict[str, str]:
     """Return the pages by their path below ``docs/api``."""
     schema = yaml.safe_load(path.read_text())
@@ -122,7 +134,7 @@ class _Writer:
             for each in parameters:
                 kind = self.type_of(each["schema"])
                 required = " (required)" if each.get("required") and each["in"] != "path" else ""
-                about = each.get("description") or each["schema"].get("description", "")
+                about = each.get("description") or each["schema"].get("description", "") or COMMON.get(each["name"], "")
                 lines.append(f"| `{each['name']}` | {each['in']}{required} | {kind} | {cell(_text(about))} |")
             lines.append("")
         for media, content in operation.get("requestBody", {}).get("content", {}).items():
