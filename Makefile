@@ -17,8 +17,8 @@
 # make soak               leave the portal away for an hour while jobs write (docs/development/fault-tests.md)
 # make mutation           which of 200 seeded faults the tests catch, an hour (docs/development/seeded-faults.md)
 # make mutants FILE=...   every fault that mutmut can make in one pure module
-# make bench-policies DATA=FOLDER   all policies on measured workloads, side by side (docs/policies.md)
-# make bench-live   half an hour of jobs in real containers, beside the simulator (docs/policies.md)
+# make bench-policies DATA=FOLDER   all policies on measured workloads, side by side (docs/policies/measurements.md)
+# make bench-live   half an hour of jobs in real containers, beside the simulator (docs/policies/measurements.md)
 # make bench-training   the training library's costs and gains, two hours (docs/training/measurements.md)
 
 PYTHON ?= python3

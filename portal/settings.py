@@ -95,7 +95,10 @@ def stored_secret_key(path: Path) -> str:
 
 
 DATABASE_URL = env_secret("DATABASE_URL")
+"""PostgreSQL, as postgres://user:password@host:5432/name, for the lab size; empty for SQLite. Special characters in the
+password are written as %XX."""
 REDIS_URL = env_secret("REDIS_URL")
+"""Redis, as redis://:password@host:6379/0, or rediss:// for TLS; set together with DATABASE_URL."""
 LAB = bool(DATABASE_URL)
 """True in the lab size, with PostgreSQL and Redis."""
 
@@ -116,7 +119,10 @@ UNSAFE_PROCESSES = env_bool("SCHEDULEARN_UNSAFE_PROCESSES", False)
 """Allows several users to share nodes that run jobs as plain processes, where each can read everything."""
 
 DEBUG = env_bool("DEBUG", False)
+"""For developers: pages with tracebacks. Never in a lab: they show settings to every reader."""
 SECRET_KEY = env_secret("SECRET_KEY")
+"""Signs sessions and links; at least 32 characters. Another key signs all users out, and makes links in mails invalid. The
+small size creates one in SCHEDULEARN_HOME."""
 if not SECRET_KEY:
     if LAB:
         raise ImproperlyConfigured(
@@ -128,12 +134,15 @@ if len(SECRET_KEY) < 32:
 
 DEFAULT_PORT = 8000
 PORT = env_int("PORT", DEFAULT_PORT, 1, 65535)
+"""The port at which make run listens, and the port in the default of SITE_URL."""
 SITE_URL = env_site("SITE_URL", f"http://localhost:{PORT}")
 """The URL of the portal for users; used in links in mails and in the join command of nodes."""
 ALLOWED_HOSTS = env_list("ALLOWED_HOSTS") or ["localhost", "127.0.0.1", "[::1]"]
+"""The names under which users reach the portal, separated by commas; requests with others are refused."""
 if LAB and "*" in ALLOWED_HOSTS:
     raise ImproperlyConfigured("ALLOWED_HOSTS must name the hosts that users enter, not '*'.")
 CSRF_TRUSTED_ORIGINS = env_origins("CSRF_TRUSTED_ORIGINS") or ([SITE_URL] if SITE_URL.startswith("https://") else [])
+"""Further origins whose forms are accepted, with their scheme, separated by commas; without any, that of SITE_URL."""
 BEHIND_PROXY = env_bool("BEHIND_PROXY", False)
 """True behind a reverse proxy that sets X-Forwarded-Proto and X-Forwarded-For."""
 
@@ -261,6 +270,8 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 LANGUAGE_CODE = "en"
 TIME_ZONE = env_zone("TIME_ZONE", "UTC")
+"""The zone of the lab, like Europe/Berlin: the days of usage, times in mails, and times of the API are in it. Pages show times
+in the zone of the reader's browser."""
 USE_I18N = True
 USE_TZ = True
 
@@ -272,12 +283,19 @@ DOCUMENTATION = BASE_DIR / "docs" / "_build" / "html"
 """What ``make docs`` builds, shown at /help/."""
 
 EMAIL_BACKEND = env_class("EMAIL_BACKEND", "django.core.mail.backends.console.EmailBackend")
+"""How mails are sent: django.core.mail.backends.smtp.EmailBackend sends them; the default writes them to the log."""
 EMAIL_HOST = os.environ.get("EMAIL_HOST", "localhost")
+"""The mail server."""
 EMAIL_PORT = env_int("EMAIL_PORT", 25, 1, 65535)
+"""The port of the mail server, often 587 with EMAIL_USE_TLS."""
 EMAIL_HOST_USER = os.environ.get("EMAIL_HOST_USER", "")
+"""The user name at the mail server; empty where it needs none."""
 EMAIL_HOST_PASSWORD = env_secret("EMAIL_HOST_PASSWORD")
+"""The password at the mail server."""
 EMAIL_USE_TLS = env_bool("EMAIL_USE_TLS", False)
+"""Whether the connection to the mail server is encrypted by STARTTLS."""
 DEFAULT_FROM_EMAIL = env_address("DEFAULT_FROM_EMAIL", "schedulearn@localhost")
+"""The sender of all mails: an address, or Schedulearn <gpus@example.org>."""
 
 CELERY_BROKER_URL = REDIS_URL or "memory://"
 CELERY_TASK_ALWAYS_EAGER = not LAB
@@ -299,6 +317,7 @@ CSRF_FAILURE_VIEW = "portal.errors.csrf_failure"
 SESSION_ENGINE = "portal.accounts.sessions"
 SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
 SECURE_SSL_REDIRECT = HTTPS and not env_bool("SSL_REDIRECT_BY_PROXY", True)
+"""Whether the proxy redirects http:// to https://. With false, the portal does it where SITE_URL begins with https://."""
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
 SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"
@@ -371,6 +390,7 @@ MAX_WAITING_JOBS = env_int("MAX_WAITING_JOBS", 500, 1, 1_000_000)
 
 # Uploads
 MAX_UPLOAD_MIB = env_int("MAX_UPLOAD_MIB", 100, 1, 4096)
+"""Maximum size of an upload of code, and of the files in it. The proxy needs at least as much."""
 DATA_UPLOAD_MAX_MEMORY_SIZE = 5 * 1024 * 1024
 FILE_UPLOAD_MAX_MEMORY_SIZE = 1024 * 1024
 DATA_UPLOAD_MAX_NUMBER_FILES = 10_000
@@ -394,11 +414,13 @@ DAMPING_SECONDS = env_int("DAMPING_SECONDS", 30, 0, 600)
 0 turns all of ``scheduling.damping`` off.
 """
 RECORDED_TURNS = env_int("RECORDED_TURNS", 20_000, 100, 1_000_000)
+"""How many scheduling cycles are recorded in full, for replay. One of a busy lab takes 25 KiB."""
 RECORDED_DAYS = env_int("RECORDED_DAYS", 35, 1, 3650)
-"""How many scheduling cycles are recorded in full, for replay, and for how long. One of a busy lab takes 25 KiB."""
+"""For how many days scheduling cycles are recorded in full."""
 IDLE_GPU_PERCENT = env_int("IDLE_GPU_PERCENT", 5, 1, 100)
+"""A job is reported as idle when all its GPUs are below this utilisation for IDLE_GPU_MINUTES."""
 IDLE_GPU_MINUTES = env_int("IDLE_GPU_MINUTES", 30, 0, 60)
-"""A job is reported as idle when all its GPUs are below this utilisation for this time; 0 minutes turns this off."""
+"""For how many minutes the GPUs of a job are below IDLE_GPU_PERCENT until it is reported as idle; 0 turns this off."""
 IDLE_GPU_RULE = env_choice("IDLE_GPU_RULE", "nothing", "stop")
 """What happens after as long again: nothing, or the job is put on hold until a user releases it."""
 RESTARTS_WITHOUT_PROGRESS = env_int("RESTARTS_WITHOUT_PROGRESS", 5, 1, 18)
@@ -423,12 +445,14 @@ job has a block of 1,022 addresses."""
 RING_VNI_BASE = env_int("RING_VNI_BASE", 7_000_000, 1, 16_000_000)
 """The first VXLAN number of the overlay networks of jobs; no other VXLAN of these nodes may have one from here on."""
 
+LOG_LEVEL = env_log_level("LOG_LEVEL", "INFO")
+"""How much is logged: DEBUG, INFO, WARNING, ERROR or CRITICAL."""
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
-    "root": {"handlers": ["console"], "level": env_log_level("LOG_LEVEL", "INFO")},
+    "root": {"handlers": ["console"], "level": LOG_LEVEL},
     "loggers": {
         "django.request": {"level": "ERROR"},
         "axes": {"level": "WARNING"},

@@ -52,15 +52,18 @@ EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo
 
 
 class JobFilter(django_filters.FilterSet):
-    state = django_filters.MultipleChoiceFilter(choices=JobState.choices)
-    project = django_filters.NumberFilter(field_name="project_id", max_value=2**62, min_value=1)
-    launcher = django_filters.ChoiceFilter(choices=Job.Launcher.choices)
-    environment = django_filters.CharFilter(field_name="environment__key")
-    submitted_by = django_filters.CharFilter(method="of_person", label="User name")
-    q = django_filters.CharFilter(method="named", label="Part of its name")
+    state = django_filters.MultipleChoiceFilter(choices=JobState.choices, label="Jobs in this state; may be repeated.")
+    project = django_filters.NumberFilter(
+        field_name="project_id", max_value=2**62, min_value=1, label="The id of a project."
+    )
+    launcher = django_filters.ChoiceFilter(choices=Job.Launcher.choices, label="Jobs with this launcher.")
+    environment = django_filters.CharFilter(field_name="environment__key", label="The key of an environment.")
+    submitted_by = django_filters.CharFilter(method="of_person", label="A user name.")
+    q = django_filters.CharFilter(method="named", label="Part of the name of the job.")
     submitted_after = django_filters.IsoDateTimeFilter(
         field_name="submitted_at",
         lookup_expr="gte",
+        label="Jobs submitted at this time or later.",
         validators=[MinValueValidator(EARLIEST), MaxValueValidator(LATEST)],
     )
 
@@ -98,6 +101,8 @@ for _name in WORD_LISTS:
 
 
 class Jobs(KnownParameters, mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[Job]):
+    """Jobs of the projects that the user may see, the newest first."""
+
     pagination_class = NewestFirst
     queryset = Job.objects.none()
     filterset_class = JobFilter
@@ -119,6 +124,7 @@ class Jobs(KnownParameters, mixins.ListModelMixin, mixins.RetrieveModelMixin, Ge
 
     @extend_schema(responses={200: JobDetailSerializer, **refusals(404)})
     def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """Return a job with all its values."""
         return self._detail(self.get_object())
 
     @extend_schema(
@@ -153,6 +159,7 @@ class Jobs(KnownParameters, mixins.ListModelMixin, mixins.RetrieveModelMixin, Ge
 
     @extend_schema(request=None, responses={200: JobDetailSerializer, **refusals(403, 404, 409)})
     def release(self, request: Request, pk: int) -> Response:
+        """Release a job that is on hold: it is queued again."""
         return self._act(services.release)
 
     @extend_schema(
@@ -234,6 +241,8 @@ class Events(mixins.ListModelMixin, JobSubresource):
 
 
 class Attempts(mixins.ListModelMixin, mixins.RetrieveModelMixin, JobSubresource):
+    """The attempts of a job with their containers and GPUs, the first one first."""
+
     queryset = Attempt.objects.none()
     serializer_class = AttemptSerializer
     lookup_field = "number"

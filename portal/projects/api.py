@@ -61,8 +61,8 @@ def with_role(projects: QuerySet[Project], request: Request) -> QuerySet[Project
 
 
 class ProjectFilter(django_filters.FilterSet):
-    name = django_filters.CharFilter()
-    name__icontains = django_filters.CharFilter(method="named", label="Part of its name, in any case")
+    name = django_filters.CharFilter(label="The whole name.")
+    name__icontains = django_filters.CharFilter(method="named", label="Part of the name, in any case.")
 
     class Meta:
         model = Project
@@ -75,6 +75,8 @@ class ProjectFilter(django_filters.FilterSet):
 class Projects(
     KnownParameters, mixins.ListModelMixin, mixins.RetrieveModelMixin, mixins.CreateModelMixin, GenericViewSet[Project]
 ):
+    """The projects that the user may see: for members their own, for admins all."""
+
     queryset = Project.objects.none()
     serializer_class = ProjectSerializer
     filterset_class = ProjectFilter
@@ -85,6 +87,7 @@ class Projects(
 
     @extend_schema(responses={201: ProjectSerializer, **refusals(400, 403)})
     def create(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """Create a project, which the user then owns."""
         sent = validated(ProjectSerializer(data=request.data))
         project = services.create_project(signed_in(request), **sent)
         return Response(self.get_serializer(self.get_queryset().get(pk=project.pk)).data, status.HTTP_201_CREATED)
@@ -105,6 +108,7 @@ class Projects(
 
     @extend_schema(request=None, responses={200: ProjectSerializer, **refusals(403, 404)})
     def restore(self, request: Request, pk: int) -> Response:
+        """Restore an archived project."""
         project = self.get_object()
         services.unarchive_project(signed_in(request), project)
         return Response(self.get_serializer(project).data)
@@ -120,6 +124,8 @@ class InProject(KnownParameters, GenericViewSet[Any]):
 
 
 class Members(mixins.ListModelMixin, InProject):
+    """The members of a project with their roles, by name."""
+
     queryset = Membership.objects.none()
     serializer_class = MemberSerializer
     lookup_field = "username"
@@ -141,6 +147,7 @@ class Members(mixins.ListModelMixin, InProject):
 
     @extend_schema(request=RoleSerializer, responses={200: MemberSerializer, **refusals(400, 403, 404, 409)})
     def partial_update(self, request: Request, project_pk: int, username: str) -> Response:
+        """Change the role of a member."""
         membership = self._membership(username)
         sent = validated(RoleSerializer(data=request.data))
         changed = services.change_role(signed_in(request), membership, sent["role"])
@@ -228,6 +235,7 @@ class Code(mixins.ListModelMixin, mixins.RetrieveModelMixin, InProject):
 
     @extend_schema(operation_id="code_file_list", responses={200: FileSerializer(many=True), **refusals(404)})
     def files(self, request: Request, project_pk: int, number: int) -> Response:
+        """Return the files of the version: path and size."""
         return Response(FileSerializer(self.get_object().files, many=True).data)
 
     @extend_schema(
@@ -235,6 +243,7 @@ class Code(mixins.ListModelMixin, mixins.RetrieveModelMixin, InProject):
         responses={(200, "application/octet-stream"): OpenApiTypes.BINARY, **refusals(404)},
     )
     def file(self, request: Request, project_pk: int, number: int, path: str) -> HttpResponseBase:
+        """Return the content of one file of the version."""
         version = self.get_object()
         try:
             size = store.entry_of(version, path)["size"]

@@ -1,6 +1,6 @@
 """The terms that pages explain: ``{% term "rank" %}`` shows one, and the glossary page has them all.
 
-``docs/glossary.md`` has the same terms with their meanings for developers (tests/architecture/test_glossary.py).
+``docs/reference/glossary.md`` has the same terms with their meanings for developers (tests/architecture/test_glossary.py).
 """
 
 from dataclasses import dataclass

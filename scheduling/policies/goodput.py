@@ -28,7 +28,7 @@ class Goodput:
     growth at most doubles. Reconstruction: a change is also priced over ten minutes, and where the remaining time of the
     job is known over that alone; waiting counts like a quarter of the slowest speed where p is not positive; claims are
     weighted by remaining work (``favour_short``) and by waiting time; p = 0.5, since those claims, which Pollux and Sia
-    do not have, already ensure that small jobs are not left behind (measured in docs/policies.md).
+    do not have, already ensure that small jobs are not left behind (measured in docs/policies/measurements.md).
 
     Optimus (EuroSys'18), as a preset: the next GPU goes to the job whose remaining time it reduces the most; the batch
     size stays.

@@ -1,4 +1,4 @@
-"""docs/api.md is run as it is written, with curl against a live server."""
+"""docs/api/index.md is run as it is written, with curl against a live server."""
 
 import os
 import re
@@ -14,7 +14,7 @@ from portal.jobs.models import Job
 from tests.laws.people import LOG, World, make_world
 from tests.laws.urlmap import routes
 
-GUIDE = Path(__file__).resolve().parent.parent.parent / "docs" / "api.md"
+GUIDE = Path(__file__).resolve().parent.parent.parent / "docs" / "api" / "index.md"
 BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -13,7 +13,7 @@ from tests.examples import examples
 from tests.scheduling.strategies import snapshots
 from tests.scheduling.worlds import draw, sizes, waiting
 
-HANDBOOK = Path(__file__).resolve().parents[2] / "docs" / "policies.md"
+HANDBOOK = Path(__file__).resolve().parents[2] / "docs" / "policies" / "writing-one.md"
 
 
 def smallest_first() -> Any:

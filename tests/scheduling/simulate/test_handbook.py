@@ -9,7 +9,8 @@ from pathlib import Path
 from scheduling import registry
 from scheduling.simulate.filter import Filter
 
-SECTION = (Path(__file__).resolve().parents[3] / "docs" / "policies.md").read_text().split("## A policy as a filter")[1]
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "policies" / "simulating.md"
+SECTION = PAGE.read_text().split("## A policy as a filter")[1]
 
 
 def test_the_policy_written_outside_serves_the_least_served() -> None:

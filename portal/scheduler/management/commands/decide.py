@@ -13,13 +13,13 @@ from scheduling.simulate.settle import InvalidPlanError
 
 
 class Command(BaseCommand):
-    """Reads one snapshot per line and answers each with one plan per line; see docs/policies.md.
+    """Reads one snapshot per line and answers each with one plan per line; see docs/policies/simulating.md.
 
     The policy keeps its state as long as the command runs. An invalid line is answered with ``{"error": ...}`` and
     changes nothing. Needs no database.
     """
 
-    help = "Read one JSON snapshot per line, answer one JSON plan per line. docs/policies.md has the format."
+    help = "Read one JSON snapshot per line, answer one JSON plan per line. docs/policies/simulating.md has the format."
     requires_system_checks = []  # noqa: RUF012
 
     def add_arguments(self, parser: CommandParser) -> None:

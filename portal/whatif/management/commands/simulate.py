@@ -61,7 +61,9 @@ class Command(BaseCommand):
     3. Print the figures side by side; write JSON, CSV and a chart on request.
     """
 
-    help = "Simulate a trace, or the lab's recent history, under one or several policies. See docs/policies.md."
+    help = (
+        "Simulate a trace, or the lab's recent history, under one or several policies. See docs/policies/simulating.md."
+    )
     requires_system_checks = []  # noqa: RUF012
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -80,7 +82,7 @@ class Command(BaseCommand):
         add(
             "--placement",
             choices=["own", "larger first", "queue order"],
-            help="With --rounds: how jobs are placed; see docs/policies.md.",
+            help="With --rounds: how jobs are placed; see docs/policies/simulating.md.",
         )
         add(
             "--mode",
