@@ -11,7 +11,7 @@ project = "Schedulearn"
 copyright = "the Schedulearn authors"  # noqa: A001  # Sphinx reads this name
 release = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["project"]["version"]
 
-extensions = ["myst_parser", "sphinx_copybutton", "sphinxcontrib.openapi", "strict_pages"]
+extensions = ["myst_parser", "sphinx_copybutton", "strict_pages"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 nitpicky = True
