@@ -17,7 +17,7 @@ ENTRY = re.compile(r"([a-z0-9-]+)==([^\s;]+)(?: ; [^\\]+)?(?: \\\n    --hash=sha
 def direct(requirements: str) -> set[tuple[str, str]]:
     """What a source asks for; every line of it is an exact version."""
     lines = [line.partition("#")[0].strip() for line in requirements.splitlines()]
-    pins = [re.fullmatch(r"([A-Za-z0-9._-]+)==([^\s;]+)", line) for line in lines if line]
+    pins = [re.fullmatch(r"([A-Za-z0-9._-]+)(?:\[[a-z-]+\])?==([^\s;]+)", line) for line in lines if line]
     assert pins and all(pins), (
         f"not an exact version: {[line for line, pin in zip(lines, pins, strict=False) if not pin]}"
     )
