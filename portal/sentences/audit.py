@@ -145,6 +145,15 @@ def _invited(before: Values, after: Values) -> Phrase:
     return Phrase(f"{{actor}} created an invitation{role and ' for an admin'}.")
 
 
+simple(
+    "invite.recovery",
+    "Invitations",
+    "Set-up link printed again",
+    "invite",
+    "{actor} printed a link for another admin, for a user of its machine (setup-link --again).",
+)
+
+
 @action("invite.revoke", "Invitations", "Invitation revoked", "invite")
 def _uninvited(before: Values, after: Values) -> Phrase:
     if email := str(before.get("email") or ""):
