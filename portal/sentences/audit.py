@@ -268,6 +268,11 @@ def _handed_over(before: Values, after: Values) -> Phrase:
     return Phrase("{actor} handed {subject} over.")
 
 
+simple(
+    "project.edited", "Projects", "Project edited", "project", "{actor} changed the name or description of {subject}."
+)
+
+
 @action("wall_link.created", "Lab", "Wall screen created", "wall")
 def _wall(before: Values, after: Values) -> Phrase:
     names = " that shows names of people" if after.get("names_people") else ""
@@ -304,6 +309,7 @@ FIELDS: dict[str, str] = {
     "token_revoked_at": "Token revoked",
     "removed_at": "Removed",
     "name": "Name",
+    "description": "Description",
     "reason": "Reason",
     "policy": "Policy",
     "node": "Node",
