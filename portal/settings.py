@@ -148,6 +148,7 @@ BEHIND_PROXY = env_bool("BEHIND_PROXY", False)
 
 INSTALLED_APPS = [
     "daphne",
+    "django.contrib.admin.apps.SimpleAdminConfig",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",

@@ -3,6 +3,7 @@
 from django.urls import include, path
 
 from portal.home.views import home
+from portal.ops.data_admin.site import site as data_site
 
 urlpatterns = [
     path("", home, name="home"),
@@ -19,6 +20,7 @@ urlpatterns = [
     path("", include("portal.whatif.urls")),
     path("", include("portal.interface.urls")),
     path("", include("portal.home.urls")),
+    path("admin/data/", data_site.urls),
 ]
 
 handler400 = "portal.errors.bad_request"

@@ -130,6 +130,8 @@ class Invite(models.Model):
     token_digest = models.CharField(max_length=64, unique=True)
     email = models.EmailField(blank=True)
     makes_admin = models.BooleanField(default=False)
+    recovers = models.BooleanField(default=False, editable=False)
+    """Printed on the portal's machine although there is an admin (``setup-link --again``)."""
     groups = models.ManyToManyField(Group, blank=True)
     created_by = models.ForeignKey(User, null=True, on_delete=models.CASCADE, related_name="invites")
     created_at = models.DateTimeField(default=timezone.now)

@@ -22,6 +22,7 @@ from portal.accounts.models import ApiToken, Invite, LabSettings, User, digest, 
 from portal.refused import Refused
 
 INVITE_LIFETIME = timedelta(days=7)
+RECOVERY_LIFETIME = timedelta(hours=1)
 person_will_be_added = Signal()
 """Sent before a person is invited, joins or is reactivated. Receivers may raise Refused."""
 EXAMPLES_OWNER = "schedulearn"
@@ -33,16 +34,22 @@ MAX_TOKENS = 50
 # Joining
 
 
-def setup_link(base_url: str) -> str | None:
+def setup_link(base_url: str, *, again: bool = False) -> str | None:
     """Return the one-time link with which the first user becomes admin; None once there is an admin.
 
-    Each call creates a new link and invalidates earlier ones: the newest link in the terminal is the valid one.
+    Each call creates a new link and invalidates earlier ones: the newest link in the terminal is the valid one. With
+    ``again`` there is a link although there is an admin. It is valid for an hour, and the audit log has it.
     """
     with transaction.atomic():
-        if _admins().exists():
+        recovers = _admins().exists()
+        if recovers and not again:
             return None
         Invite.objects.filter(makes_admin=True, created_by=None, used_at=None).delete()
-        _, token = _new_invite(makes_admin=True)
+        if recovers:
+            invite, token = _new_invite(RECOVERY_LIFETIME, makes_admin=True, recovers=True)
+            audit(None, "invite.recovery", f"invite {invite.pk}", after={"makes_admin": True})
+        else:
+            _, token = _new_invite(makes_admin=True)
     return base_url.rstrip("/") + reverse("accounts:invite", args=[token])
 
 
@@ -78,11 +85,9 @@ def create_invite(
     return invite, token
 
 
-def _new_invite(**fields: object) -> tuple[Invite, str]:
+def _new_invite(lifetime: timedelta = INVITE_LIFETIME, **fields: object) -> tuple[Invite, str]:
     token = secrets.token_urlsafe(32)
-    return Invite.objects.create(
-        token_digest=digest(token), expires_at=timezone.now() + INVITE_LIFETIME, **fields
-    ), token
+    return Invite.objects.create(token_digest=digest(token), expires_at=timezone.now() + lifetime, **fields), token
 
 
 def revoke_invite(actor: User, invite: Invite) -> None:
@@ -94,7 +99,7 @@ def revoke_invite(actor: User, invite: Invite) -> None:
 def open_invites() -> QuerySet[Invite]:
     """Return the invitations that can still be used. The set-up link is invalid once an admin exists, however created."""
     rows = Invite.objects.filter(used_at=None, expires_at__gt=timezone.now())
-    return rows.exclude(makes_admin=True, created_by=None) if _admins().exists() else rows
+    return rows.exclude(makes_admin=True, created_by=None, recovers=False) if _admins().exists() else rows
 
 
 def find_invite(token: str) -> Invite | None:

@@ -67,6 +67,7 @@ PLACES = (
     Place("jobs:limits", "gauge", "Limits", "quota", for_admins=True),
     Place("accounts:lab-settings", "gear", "Lab settings", "visibility", for_admins=True),
     Place("interface:audit", "book", "Audit", "log who did what", for_admins=True),
+    Place("data:index", "list", "Rows of the database", "tables records django admin", for_admins=True),
 )
 
 

@@ -7,6 +7,7 @@ from django.db.models.signals import post_migrate
 class SchedulerConfig(AppConfig):
     name = "portal.scheduler"
     label = "control"  # tables and migrations bear it, from before the app was called scheduler
+    verbose_name = "Scheduler"
 
     def ready(self) -> None:
         post_migrate.connect(offer_environments, sender=self)

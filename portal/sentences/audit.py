@@ -145,6 +145,15 @@ def _invited(before: Values, after: Values) -> Phrase:
     return Phrase(f"{{actor}} created an invitation{role and ' for an admin'}.")
 
 
+simple(
+    "invite.recovery",
+    "Invitations",
+    "Set-up link printed again",
+    "invite",
+    "{actor} printed a link for another admin, for a user of its machine (setup-link --again).",
+)
+
+
 @action("invite.revoke", "Invitations", "Invitation revoked", "invite")
 def _uninvited(before: Values, after: Values) -> Phrase:
     if email := str(before.get("email") or ""):
@@ -259,6 +268,11 @@ def _handed_over(before: Values, after: Values) -> Phrase:
     return Phrase("{actor} handed {subject} over.")
 
 
+simple(
+    "project.edited", "Projects", "Project edited", "project", "{actor} changed the name or description of {subject}."
+)
+
+
 @action("wall_link.created", "Lab", "Wall screen created", "wall")
 def _wall(before: Values, after: Values) -> Phrase:
     names = " that shows names of people" if after.get("names_people") else ""
@@ -295,6 +309,7 @@ FIELDS: dict[str, str] = {
     "token_revoked_at": "Token revoked",
     "removed_at": "Removed",
     "name": "Name",
+    "description": "Description",
     "reason": "Reason",
     "policy": "Policy",
     "node": "Node",

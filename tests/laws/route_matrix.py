@@ -152,6 +152,21 @@ NEW_JOB = {
 
 TABLE: dict[str, list[Visit]] = {
     "": [get("/", MEMBERS)],
+    # tests/portal/ops/test_data_admin.py visits all tables
+    "admin/data/": [get("/admin/data/", ADMINS)],
+    "admin/data/jsi18n/": [get("/admin/data/jsi18n/", ADMINS)],
+    "admin/data/(?P<app_label>...)/": [get("/admin/data/jobs/", ADMINS)],
+    "admin/data/<app>/<model>/": [
+        get("/admin/data/jobs/job/", ADMINS),
+        get("/admin/data/accounts/user/", ADMINS),
+        get("/admin/data/accounts/user/?password__startswith=p", "302 404 404 404 404 400"),
+    ],
+    "admin/data/<app>/<model>/<path:object_id>/change/": [
+        get("/admin/data/jobs/job/{job}/change/", ADMINS),
+        get("/admin/data/jobs/job/x/change/", "302 404 404 404 404 404"),
+        post("/admin/data/jobs/job/{job}/change/", "302 404 404 404 404 403", name="Theirs"),
+        post("/admin/data/projects/project/{project}/change/", DONE_BY_ADMINS, name="Renamed", description="By Ada"),
+    ],
     "home/seen": [post("/home/seen", DONE, until="2026-01-01T00:00:00Z"), post("/home/seen", DONE, until="then")],
     "home/<slug:name>": [
         *(get(f"/home/{name}", MEMBERS) for name in ("cluster", "queue", "runs", "attention")),
