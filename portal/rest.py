@@ -280,20 +280,3 @@ ErrorBody = inline_serializer(
 def refusals(*codes: int) -> dict[int, OpenApiResponse]:
     """Return the error responses that an operation documents: 401 and these."""
     return {code: OpenApiResponse(ErrorBody, CODES[code].replace("_", " ")) for code in (401, *codes)}
-
-
-def document_refusals(result: dict[str, Any], **_about: Any) -> dict[str, Any]:
-    """Add to each operation of the schema the refusals that follow from its address.
-
-    401; 404 for a path or page that does not exist; 400 for an invalid parameter, such as one with a NUL.
-    """
-    refusal = {"schema": {"$ref": "#/components/schemas/Error"}}
-    for operations in result["paths"].values():
-        for operation in operations.values():
-            locations = {each["in"] for each in operation.get("parameters", ())}
-            pages = any(each["name"] == "page" for each in operation.get("parameters", ()))
-            possible = {401: True, 404: pages or "path" in locations, 400: bool(locations & {"path", "query"})}
-            for code in (code for code, is_possible in possible.items() if is_possible):
-                answer = {"content": {"application/json": refusal}, "description": CODES[code].replace("_", " ")}
-                operation["responses"].setdefault(str(code), answer)
-    return result

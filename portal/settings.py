@@ -356,13 +356,25 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "COMPONENT_SPLIT_REQUEST": True,  # so that generated clients neither ask for read-only fields nor send files as text
-    "POSTPROCESSING_HOOKS": ["drf_spectacular.hooks.postprocess_schema_enums", "portal.rest.document_refusals"],
+    "POSTPROCESSING_HOOKS": ["drf_spectacular.hooks.postprocess_schema_enums", "portal.schema.document_refusals"],
+    "SERVERS": [{"url": "/", "description": "This portal"}],
+    "ENUM_SUFFIX": "",
+    "ENUM_ADD_EXPLICIT_BLANK_NULL_CHOICE": False,
     "ENUM_NAME_OVERRIDES": {
         "JobState": "portal.jobs.models.JobState",
         "ContainerState": "portal.jobs.models.ContainerState",
         "ContainerRole": "portal.jobs.models.Container.Role",
         "MemberRole": "portal.projects.models.Membership.Role",
         "GpuKind": "portal.cluster.models.Gpu.Kind",
+        "GpuCondition": "portal.monitoring.board.CONDITIONS",
+        "NodeRuntime": "portal.cluster.models.Node.Runtime",
+        "JobIntent": "portal.jobs.models.Job.Intent",
+        "SyncMode": "portal.jobs.models.Job.Mode",
+        "TokenScope": "portal.accounts.models.ApiToken.Scope",
+        "SimulationStatus": "portal.whatif.models.Simulation.State",
+        "UsageGrouping": "portal.usage.api.GROUPINGS",
+        "LedgerLineKind": "portal.usage.api.LINE_KINDS",
+        "PolicyKnowledge": "portal.scheduler.serializers.KNOWLEDGE",
     },
 }
 

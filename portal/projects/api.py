@@ -243,7 +243,8 @@ class Code(mixins.ListModelMixin, mixins.RetrieveModelMixin, InProject):
             raise Http404 from error
 
     @extend_schema(
-        operation_id="code_download", responses={(200, "application/x-tar"): OpenApiTypes.BINARY, **refusals(404)}
+        operation_id="code_download",
+        responses={(200, "application/octet-stream"): OpenApiTypes.BINARY, **refusals(404)},
     )
     def download(self, request: Request, project_pk: int, number: int) -> HttpResponseBase:
         """Download all files of the version as a tar."""
@@ -253,7 +254,7 @@ class Code(mixins.ListModelMixin, mixins.RetrieveModelMixin, InProject):
         except store.MissingError as error:
             raise Http404 from error
         name = f"project-{version.project_id}-code-{version.number}.tar"
-        return download(request._request, name, tar, content_type="application/x-tar")
+        return download(request._request, name, tar)
 
     @extend_schema(
         parameters=[

@@ -49,10 +49,14 @@ class UsageSerializer(serializers.Serializer[Any]):
         return len(row.spent.waits)
 
 
+LINE_KINDS = ["user", "group", "others"]
+GROUPINGS = list(reports.GROUPINGS)
+
+
 class StatementSerializer(serializers.Serializer[Any]):
     """One line of the ledger: of a user, of a group, or of all others."""
 
-    kind = serializers.ChoiceField(choices=["user", "group", "others"])
+    kind = serializers.ChoiceField(choices=LINE_KINDS)
     id = serializers.IntegerField(allow_null=True)
     name = serializers.CharField()
     entitled_gpu_seconds = GpuSeconds(source="line.entitled")
@@ -85,7 +89,7 @@ class _Answer(serializers.Serializer[Any]):
 
 
 class UsageAnswerSerializer(_Answer):
-    by = serializers.ChoiceField(choices=list(reports.GROUPINGS))
+    by = serializers.ChoiceField(choices=GROUPINGS)
     total = UsageSerializer()
     results = UsageSerializer(many=True)
 
@@ -116,7 +120,7 @@ class UsageReport(KnownParameters, ViewSet):
         tags=["usage"],
         parameters=[
             *WINDOW_PARAMETERS,
-            OpenApiParameter("by", str, enum=list(reports.GROUPINGS)),
+            OpenApiParameter("by", str, enum=GROUPINGS),
             OpenApiParameter("user", int),
             OpenApiParameter("group", int),
             OpenApiParameter("project", int),
