@@ -122,6 +122,7 @@ class Jobs(KnownParameters, mixins.ListModelMixin, mixins.RetrieveModelMixin, Ge
         return self._detail(self.get_object())
 
     @extend_schema(
+        operation_id="jobs_submit",
         parameters=[IDEMPOTENCY_KEY_HEADER],
         request=SubmitSerializer,
         responses={201: JobDetailSerializer, 200: JobDetailSerializer, **refusals(400, 403, 404, 409, 429)},

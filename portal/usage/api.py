@@ -116,7 +116,6 @@ class UsageReport(KnownParameters, ViewSet):
     """GPU time held, useful and wasted, and waiting times."""
 
     @extend_schema(
-        operation_id="usage",
         tags=["usage"],
         parameters=[
             *WINDOW_PARAMETERS,
@@ -146,7 +145,6 @@ class LedgerReport(KnownParameters, ViewSet):
     """How much GPU time each was entitled to, used, lent and borrowed."""
 
     @extend_schema(
-        operation_id="ledger",
         tags=["usage"],
         parameters=WINDOW_PARAMETERS,
         responses={200: LedgerAnswerSerializer, **refusals(400)},

@@ -78,3 +78,41 @@ def test_only_media_types_that_generators_understand_are_sent_and_received() -> 
         sent = [operation.get("requestBody", {})]
         for each in [*sent, *operation["responses"].values()]:
             assert set(each.get("content", {})) <= MEDIA_TYPES, f"{method} {path}"
+
+
+def test_operations_are_named_after_their_address_and_a_verb() -> None:
+    ids = {operation["operationId"]: f"{method} {path}" for method, path, operation in operations()}
+
+    assert len(ids) == len(list(operations()))
+    assert (
+        ids.items()
+        >= {
+            "jobs_list": "get /api/v1/jobs/",
+            "jobs_submit": "post /api/v1/jobs/",
+            "jobs_retrieve": "get /api/v1/jobs/{job_id}/",
+            "jobs_cancel": "post /api/v1/jobs/{job_id}/cancel/",
+            "jobs_log": "get /api/v1/jobs/{job_id}/log/",
+            "jobs_log_follow": "get /api/v1/jobs/{job_id}/log/follow/",
+            "jobs_outputs_download": "get /api/v1/jobs/{job_id}/outputs/{path}",
+            "jobs_attempts_retrieve": "get /api/v1/jobs/{job_id}/attempts/{attempt_number}/",
+            "jobs_forecast_changes_apply": "post /api/v1/jobs/{job_id}/forecast/changes/",
+            "projects_code_upload": "post /api/v1/projects/{project_id}/code/",
+            "projects_code_diff": "get /api/v1/projects/{project_id}/code/{code_number}/diff/",
+            "projects_members_update": "patch /api/v1/projects/{project_id}/members/{username}/",
+            "nodes_gpus_quarantine": "post /api/v1/nodes/{node_id}/gpus/{gpu_index}/quarantine/",
+            "limits_groups_set": "put /api/v1/limits/groups/{group_name}/",
+            "gallery_use": "post /api/v1/gallery/{example_key}/use/",
+            "environments_retrieve": "get /api/v1/environments/{environment_key}/",
+            "me_retrieve": "get /api/v1/me/",
+            "policy_switch": "put /api/v1/policy/",
+        }.items()
+    )
+    for name, place in ids.items():
+        assert name.startswith(place.split("/")[3].replace("-", "_")), f"{name}: {place}"
+
+
+def test_variables_of_addresses_say_what_they_identify() -> None:
+    for _, path, operation in operations():
+        variables = {name.strip("{}") for name in path.split("/") if name.startswith("{")}
+        assert variables == {each["name"] for each in operation.get("parameters", ()) if each["in"] == "path"}, path
+        assert not variables & {"id", "pk", "number", "index", "key", "name"}, path
