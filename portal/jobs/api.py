@@ -7,10 +7,11 @@ from typing import Any
 
 import django_filters
 from django.core.validators import MaxValueValidator, MinValueValidator
-from django.db.models import Prefetch, QuerySet
+from django.db.models import F, Prefetch, QuerySet
 from django.shortcuts import get_object_or_404
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import mixins, status
+from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.serializers import BaseSerializer
@@ -51,6 +52,16 @@ EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo
 """The range of moments that have a date in every time zone."""
 
 
+ORDERINGS = ("id", "submitted_at", "finished_at")
+"""The columns that jobs can be ordered by with an index, however many there are."""
+
+
+def _moment_filter(column: str) -> django_filters.IsoDateTimeFilter:
+    """Return a filter for rows whose moment is at or after that of the request."""
+    bounds = [MinValueValidator(EARLIEST), MaxValueValidator(LATEST)]
+    return django_filters.IsoDateTimeFilter(field_name=column, lookup_expr="gte", validators=bounds)
+
+
 class JobFilter(django_filters.FilterSet):
     state = django_filters.MultipleChoiceFilter(choices=JobState.choices)
     project = django_filters.NumberFilter(field_name="project_id", max_value=2**62, min_value=1)
@@ -58,12 +69,19 @@ class JobFilter(django_filters.FilterSet):
     environment = django_filters.CharFilter(field_name="environment__key")
     submitted_by = django_filters.CharFilter(method="of_person", label="User name")
     q = django_filters.CharFilter(method="named", label="Part of its name")
-    submitted_after = django_filters.IsoDateTimeFilter(
-        field_name="submitted_at",
-        lookup_expr="gte",
-        validators=[MinValueValidator(EARLIEST), MaxValueValidator(LATEST)],
+    submitted_after = _moment_filter("submitted_at")
+    finished_after = _moment_filter("finished_at")
+    mine = django_filters.ChoiceFilter(
+        method="of_reader",
+        choices=[("true", "yours"), ("false", "those of others")],
+        label="true: only jobs that you submitted; false: only those of others.",
     )
-
+    ordering = django_filters.ChoiceFilter(
+        method="ordered_by",
+        choices=[(f"{minus}{name}", name) for name in ORDERINGS for minus in ("", "-")],
+        label="An indexed column; with a minus, the latest first. Jobs that have not finished count as the latest. Pages are "
+        "numbered then.",
+    )
     sort = django_filters.ChoiceFilter(
         method="sorted_by",
         choices=[(f"{minus}{name}", name) for name in JOBS.sort_names for minus in ("", "-")],
@@ -76,6 +94,18 @@ class JobFilter(django_filters.FilterSet):
 
     def sorted_by(self, rows: QuerySet[Job], _: str, sort: str) -> QuerySet[Job]:
         return rows.order_by(*JOBS.ordering(sort))
+
+    def ordered_by(self, rows: QuerySet[Job], _: str, ordering: str) -> QuerySet[Job]:
+        if "sort" in self.data:
+            raise ValidationError({"ordering": ["Send ordering or sort, not both."]})
+        column, falling = F(ordering.lstrip("-")), ordering.startswith("-")
+        if falling:
+            return rows.order_by(column.desc(nulls_first=True), "-pk")
+        return rows.order_by(column.asc(nulls_last=True), "pk")
+
+    def of_reader(self, rows: QuerySet[Job], _: str, mine: str) -> QuerySet[Job]:
+        reader = signed_in(self.request)
+        return rows.filter(submitted_by=reader) if mine == "true" else rows.exclude(submitted_by=reader)
 
     def of_person(self, rows: QuerySet[Job], _: str, name: str) -> QuerySet[Job]:
         return rows.filter(submitted_by__in=User.objects.called(name))
