@@ -84,7 +84,7 @@ v1 = [
     route("gallery/", Gallery, get="list"),
     route("gallery/<slug:key>/use/", Gallery, post="use"),
     route("jobs/", Jobs, get="list", post="create"),
-    route("jobs/<int:pk>/", Jobs, get="retrieve"),
+    route("jobs/<int:pk>/", Jobs, get="retrieve", patch="partial_update"),
     route("jobs/<int:pk>/cancel/", Jobs, post="cancel"),
     route("jobs/<int:pk>/hold/", Jobs, post="hold"),
     route("jobs/<int:pk>/release/", Jobs, post="release"),

@@ -20,12 +20,13 @@ from rest_framework.viewsets import GenericViewSet
 from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
 from portal.cluster.models import Environment
-from portal.jobs import permissions, services
+from portal.jobs import editing, permissions, services
 from portal.jobs.environments import best_environment, offered_environments
 from portal.jobs.job_list import JOBS
 from portal.jobs.models import Allocation, Attempt, Container, Job, JobEvent, JobState
 from portal.jobs.serializers import (
     AttemptSerializer,
+    EditSerializer,
     EventSerializer,
     JobDetailSerializer,
     JobSerializer,
@@ -168,6 +169,15 @@ class Jobs(KnownParameters, mixins.ListModelMixin, mixins.RetrieveModelMixin, Ge
             return self._detail(job)
         job = services.submit(user, project, _submission(project, data), idempotency_key=key, body=body)
         return self._detail(job, status.HTTP_201_CREATED)
+
+    @extend_schema(request=EditSerializer, responses={200: JobDetailSerializer, **refusals(400, 403, 404, 409)})
+    def partial_update(self, request: Request, pk: int) -> Response:
+        """Change name, description or tags, and of a job that waits also its priority, time limit or deadline.
+
+        The job keeps its place in the queue. Its history names the change.
+        """
+        sent = validated(EditSerializer(data=request.data))
+        return self._detail(editing.edit(signed_in(request), self.get_object(), sent))
 
     def _act(self, act: JobAction) -> Response:
         return self._detail(act(signed_in(self.request), self.get_object()))

@@ -6,6 +6,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from portal.jobs import silence
+from portal.jobs.editing import EDITABLE
 from portal.jobs.logs import label_of
 from portal.jobs.models import (
     MAX_ENTRY_LENGTH,
@@ -149,6 +150,13 @@ class SubmitSerializer(serializers.Serializer[Any]):
     def get_fields(self) -> dict[str, Any]:
         """Return the fields above and those that ``spec`` declares."""
         return {**super().get_fields(), **{name: request_field(name) for name in FIELDS}}
+
+
+class EditSerializer(serializers.Serializer[Any]):
+    """The fields of a job to change; those that are left out stay."""
+
+    def get_fields(self) -> dict[str, Any]:
+        return {name: request_field(name) for name in EDITABLE}
 
 
 def request_field(name: str) -> serializers.Field[Any, Any, Any, Any]:

@@ -478,6 +478,8 @@ TABLE: dict[str, list[Visit]] = {
     "api/v1/jobs/<int:pk>/": [
         get("/api/v1/jobs/{running}/", API_IN_PROJECT),
         get("/api/v1/jobs/{failed}/", API_IN_PROJECT),
+        Visit("PATCH", "/api/v1/jobs/{job}/", API_ON_JOB, {"priority": 2, "tags": ["baseline"]}),
+        Visit("PATCH", "/api/v1/jobs/{running}/", "401 404 403 403 409 409", {"priority": 2}),
     ],
     "api/v1/jobs/<int:pk>/cancel/": [post("/api/v1/jobs/{job}/cancel/", API_ON_JOB)],
     "api/v1/jobs/<int:pk>/hold/": [post("/api/v1/jobs/{job}/hold/", API_ON_JOB)],
