@@ -23,6 +23,7 @@ VERBS = {
     "destroy": "delete",
     "set_user": "set",
     "set_group": "set",
+    "set_members": "set",
     "file": "download",
     "change": "apply",
     "report": "report",
