@@ -14,11 +14,13 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSetMixin
 
+from portal.accounts.admin_api import Audit, Groups, Invitations
 from portal.accounts.api import Me, Tokens
 from portal.cluster.api import Environments, Reservations
 from portal.forecast.api import Forecasts
 from portal.forecast.queue_api import Queue
 from portal.jobs.api import Attempts, Events, Jobs
+from portal.jobs.departure_api import Users
 from portal.jobs.limits_api import Limits
 from portal.jobs.log_api import Checkpoints, Log, Outputs, Streams
 from portal.jobs.metric_api import Metrics, TrainingProgress
@@ -70,6 +72,18 @@ v1 = [
     route("limits/", Limits, get="list"),
     route("limits/users/<str:username>/", Limits, get="of_user", put="set_user"),
     route("limits/groups/<path:name>/", Limits, get="of_group", put="set_group"),
+    route("users/", Users, get="list"),
+    route("users/<int:pk>/", Users, get="retrieve"),
+    route("users/<int:pk>/activate/", Users, post="activate"),
+    route("users/<int:pk>/deactivate/", Users, post="deactivate"),
+    route("users/<int:pk>/make-admin/", Users, post="make_admin"),
+    route("users/<int:pk>/make-member/", Users, post="make_member"),
+    route("groups/", Groups, get="list", post="create"),
+    route("groups/<int:pk>/", Groups, get="retrieve", delete="destroy"),
+    route("groups/<int:pk>/members/", Groups, put="set_members"),
+    route("invitations/", Invitations, get="list", post="create"),
+    route("invitations/<int:pk>/", Invitations, get="retrieve", delete="destroy"),
+    route("audit/", Audit, get="list"),
     route("projects/", Projects, get="list", post="create"),
     route("projects/<int:pk>/", Projects, get="retrieve", patch="partial_update", delete="destroy"),
     route("projects/<int:pk>/restore/", Projects, post="restore"),
@@ -84,7 +98,7 @@ v1 = [
     route("gallery/", Gallery, get="list"),
     route("gallery/<slug:key>/use/", Gallery, post="use"),
     route("jobs/", Jobs, get="list", post="create"),
-    route("jobs/<int:pk>/", Jobs, get="retrieve"),
+    route("jobs/<int:pk>/", Jobs, get="retrieve", patch="partial_update"),
     route("jobs/<int:pk>/cancel/", Jobs, post="cancel"),
     route("jobs/<int:pk>/hold/", Jobs, post="hold"),
     route("jobs/<int:pk>/release/", Jobs, post="release"),

@@ -50,6 +50,10 @@ CODES = {
 NOT_FOUND = "Not found: it does not exist, or you are not allowed to see it."
 
 
+NUMBERED = {"page", "sort", "ordering"}
+"""The query parameters with which a list that goes on by ids has numbered pages instead."""
+
+
 class Pages(PageNumberPagination):
     page_size_query_param = "page_size"
     max_page_size = 200
@@ -58,16 +62,18 @@ class Pages(PageNumberPagination):
 class NewestFirst(Pages):
     """Pages of rows whose ids fall. ``next`` goes on before the last row's id, so that no row comes twice for new ones.
 
-    A client that asks for a ``page`` by its number, or for another order by ``sort``, gets the links of numbered pages.
+    A client that asks for a ``page`` by its number, or for another order by ``sort`` or ``ordering``, gets the links of numbered pages.
     """
 
     def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any] | None:
         before = request.query_params.get("before", "")
-        self.numbered = self.page_query_param in request.query_params or "sort" in request.query_params
+        self.numbered = not NUMBERED.isdisjoint(request.query_params)
         if self.numbered and not before:
             return super().paginate_queryset(queryset, request, view)
         if self.numbered:
-            raise exceptions.ValidationError({"before": ["Send before, or page or sort: these have numbered pages."]})
+            raise exceptions.ValidationError(
+                {"before": ["Send before, or page, sort or ordering: these have numbered pages."]}
+            )
         if before and not (before.isascii() and before.isdecimal() and len(before) < 19):
             raise exceptions.ValidationError({"before": ["Send the id of the last row that you have."]})
         self.here, size = request.build_absolute_uri(), self.get_page_size(request) or self.max_page_size
@@ -280,20 +286,3 @@ ErrorBody = inline_serializer(
 def refusals(*codes: int) -> dict[int, OpenApiResponse]:
     """Return the error responses that an operation documents: 401 and these."""
     return {code: OpenApiResponse(ErrorBody, CODES[code].replace("_", " ")) for code in (401, *codes)}
-
-
-def document_refusals(result: dict[str, Any], **_about: Any) -> dict[str, Any]:
-    """Add to each operation of the schema the refusals that follow from its address.
-
-    401; 404 for a path or page that does not exist; 400 for an invalid parameter, such as one with a NUL.
-    """
-    refusal = {"schema": {"$ref": "#/components/schemas/Error"}}
-    for operations in result["paths"].values():
-        for operation in operations.values():
-            locations = {each["in"] for each in operation.get("parameters", ())}
-            pages = any(each["name"] == "page" for each in operation.get("parameters", ()))
-            possible = {401: True, 404: pages or "path" in locations, 400: bool(locations & {"path", "query"})}
-            for code in (code for code, is_possible in possible.items() if is_possible):
-                answer = {"content": {"application/json": refusal}, "description": CODES[code].replace("_", " ")}
-                operation["responses"].setdefault(str(code), answer)
-    return result

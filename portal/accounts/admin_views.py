@@ -12,7 +12,6 @@ from django.db.models.functions import Lower
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
-from django.utils import timezone
 from django.utils.functional import cached_property
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
@@ -91,7 +90,6 @@ INVITES = Listing(
     ),
     "-created",
 )
-INVITE_STATES = {"open": "open", "used": "used", "expired": "expired or withdrawn"}
 USER_KINDS: dict[str, tuple[str, dict[str, bool]]] = {
     "active": ("active", {"is_active": True}),
     "admins": ("admins", {"is_staff": True}),
@@ -220,23 +218,14 @@ def invites(request: HttpRequest) -> HttpResponse:
             link = settings.SITE_URL + reverse("accounts:invite", args=[token])
             form = InviteForm()
     show = request.GET.get("show", "")
-    problems = unknown_choice(show, INVITE_STATES, "all invitations are shown")
+    problems = unknown_choice(show, services.INVITE_STATES, "all invitations are shown")
     table = read_table(request, INVITES, signed_in(request), problems)
     found = Invite.objects.select_related("created_by", "used_by").prefetch_related("groups")
-    rows = Paginator(_invites_shown(found, show).order_by(*table.ordering), PAGE_SIZE)
+    rows = Paginator(services.invites_in_state(found, show).order_by(*table.ordering), PAGE_SIZE)
     context = {"form": form, "link": link, "page_obj": rows.get_page(request.GET.get("page")), "table": table}
-    context |= {"show": show, "choices": INVITE_STATES.items()}
+    context |= {"show": show, "choices": services.INVITE_STATES.items()}
     context["refusal"] = services.invite_refusal()
     return render(request, "accounts/admin_invites.html", context, status=400 if form.errors else 200)
-
-
-def _invites_shown(rows: QuerySet[Invite], show: str) -> QuerySet[Invite]:
-    now = timezone.now()
-    if show == "open":
-        return rows.filter(pk__in=services.open_invites().values("pk"))
-    if show == "used":
-        return rows.filter(used_at__isnull=False)
-    return rows.filter(used_at=None, expires_at__lte=now) if show == "expired" else rows
 
 
 @admin_required

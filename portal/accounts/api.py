@@ -32,7 +32,7 @@ class TokenScheme(OpenApiAuthenticationExtension):
 
 
 class Me(KnownParameters, APIView):
-    @extend_schema(operation_id="me", tags=["me"], responses={200: MeSerializer, **refusals()})
+    @extend_schema(tags=["me"], responses={200: MeSerializer, **refusals()})
     def get(self, request: Request) -> Response:
         """Return the user that this token belongs to."""
         user = signed_in(request)
@@ -59,7 +59,7 @@ class Tokens(KnownParameters, mixins.ListModelMixin, mixins.RetrieveModelMixin, 
         row.token = token  # type: ignore[attr-defined]  # for this one answer
         return Response(IssuedTokenSerializer(row).data, status.HTTP_201_CREATED, headers={"Cache-Control": "no-store"})
 
-    @extend_schema(responses={204: None, **refusals(403, 404)})
+    @extend_schema(operation_id="tokens_revoke", responses={204: None, **refusals(403, 404)})
     def destroy(self, request: Request, pk: int) -> Response:
         """Revoke a token. It stays in the list."""
         services.revoke_token(self.get_object())

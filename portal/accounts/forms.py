@@ -11,8 +11,9 @@ from django.contrib.auth.models import Group
 from django.core.cache import cache
 from django.utils import timezone
 
+from portal.accounts import services
 from portal.accounts.models import ApiToken, LabSettings, Limit, User
-from portal.accounts.people import groups_called, is_name_taken, people_called
+from portal.accounts.people import is_name_taken, people_called
 from portal.accounts.services import check_password_rules
 from portal.accounts.tasks import send_reset_mail
 from portal.form_fields import LinesField
@@ -176,12 +177,10 @@ class GroupForm(forms.ModelForm):
         fields = ("name",)
 
     def clean_name(self) -> str:
-        name = " ".join(self.cleaned_data["name"].split())
-        if problem := name_problem(name):
-            raise forms.ValidationError(problem)
-        if groups_called(name):
-            raise forms.ValidationError("There is a group with this name.")
-        return name
+        try:
+            return services.new_group_name(self.cleaned_data["name"])
+        except Refused as refusal:
+            raise forms.ValidationError(refusal.message) from None
 
 
 class NamesField(LinesField):

@@ -19,10 +19,13 @@ from django.utils.http import urlsafe_base64_encode
 
 from portal.accounts.audit import audit, last_actor
 from portal.accounts.models import ApiToken, Invite, LabSettings, User, digest, new_session_salt
+from portal.accounts.people import groups_called
+from portal.names import name_problem
 from portal.refused import Refused
 
 INVITE_LIFETIME = timedelta(days=7)
 RECOVERY_LIFETIME = timedelta(hours=1)
+INVITE_STATES = {"open": "open", "used": "used", "expired": "expired or withdrawn"}
 person_will_be_added = Signal()
 """Sent before a person is invited, joins or is reactivated. Receivers may raise Refused."""
 EXAMPLES_OWNER = "schedulearn"
@@ -100,6 +103,15 @@ def open_invites() -> QuerySet[Invite]:
     """Return the invitations that can still be used. The set-up link is invalid once an admin exists, however created."""
     rows = Invite.objects.filter(used_at=None, expires_at__gt=timezone.now())
     return rows.exclude(makes_admin=True, created_by=None, recovers=False) if _admins().exists() else rows
+
+
+def invites_in_state(rows: QuerySet[Invite], state: str) -> QuerySet[Invite]:
+    """Return those of the invitations that are in one of the ``INVITE_STATES``; all for none of them."""
+    if state == "open":
+        return rows.filter(pk__in=open_invites().values("pk"))
+    if state == "used":
+        return rows.filter(used_at__isnull=False)
+    return rows.filter(used_at=None, expires_at__lte=timezone.now()) if state == "expired" else rows
 
 
 def find_invite(token: str) -> Invite | None:
@@ -221,6 +233,16 @@ def check_password_rules(password: str, user: User) -> list[str]:
 
 
 # Groups
+
+
+def new_group_name(typed: str) -> str:
+    """Return the name of a group as it is stored. Raises Refused for one that is not allowed, or that there is."""
+    name = " ".join(typed.split())
+    if problem := name_problem(name):
+        raise Refused(problem, field="name")
+    if groups_called(name):
+        raise Refused("There is a group with this name.", field="name")
+    return name
 
 
 def create_group(actor: User, name: str) -> Group:

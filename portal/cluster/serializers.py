@@ -12,6 +12,7 @@ from portal.cluster.models import LIVE_NODE, Environment, Node, Reservation
 
 
 class EnvironmentSerializer(serializers.ModelSerializer[Environment]):
+    packages = serializers.ListField(child=serializers.CharField(), read_only=True)
     ready_on = serializers.SerializerMethodField(help_text="Names of the nodes where jobs can use it at once.")
 
     class Meta:

@@ -23,7 +23,7 @@ class Forecasts(JobSubresource):
     queryset = Forecast.objects.none()
     serializer_class = ForecastSerializer
 
-    @extend_schema(operation_id="jobs_forecast", responses={200: ForecastSerializer, **refusals(404)})
+    @extend_schema(responses={200: ForecastSerializer, **refusals(404)})
     def retrieve(self, request: Request, job_pk: int) -> Response:
         """Return when a waiting job starts: a range from simulated futures, and how reliable such ranges have been."""
         job = self.job
@@ -42,13 +42,12 @@ class Forecasts(JobSubresource):
             about[name] = getattr(row, name, None)
         return Response(ForecastSerializer(about).data)
 
-    @extend_schema(operation_id="jobs_changes", responses={200: CounselSerializer, **refusals(404)})
+    @extend_schema(responses={200: CounselSerializer, **refusals(404)})
     def changes(self, request: Request, job_pk: int) -> Response:
         """Return changes that would start the job now or clearly sooner; each was tried in the lab's present state."""
         return Response(CounselSerializer(advice.advice_for(self.job, signed_in(request))).data)
 
     @extend_schema(
-        operation_id="jobs_change",
         request=ChosenChangeSerializer,
         responses={201: JobDetailSerializer, **refusals(400, 403, 404, 409, 429)},
     )

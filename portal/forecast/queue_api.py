@@ -64,7 +64,7 @@ class QueueSerializer(serializers.Serializer[Any]):
 
 
 class Queue(KnownParameters, ViewSet):
-    @extend_schema(operation_id="queue", responses={200: QueueSerializer, **refusals(404)})
+    @extend_schema(responses={200: QueueSerializer, **refusals(404)})
     def whole(self, request: Request) -> Response:
         """Return all jobs of the lab that run or wait, in the order in which the scheduler considers them.
 

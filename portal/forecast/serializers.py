@@ -2,7 +2,11 @@
 
 from typing import Any
 
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
+
+from portal.jobs.serializers import request_field
+from portal.jobs.spec import FIELDS
 
 
 class MeasuredSerializer(serializers.Serializer[Any]):
@@ -40,6 +44,18 @@ class ForecastSerializer(serializers.Serializer[Any]):
     measured = MeasuredSerializer()
 
 
+class DifferentFieldsSerializer(serializers.Serializer[Any]):
+    """Some of the fields of POST /jobs/."""
+
+    def get_fields(self) -> dict[str, Any]:
+        return {name: request_field(name) for name in FIELDS}
+
+
+@extend_schema_field(DifferentFieldsSerializer)
+class DifferentFields(serializers.DictField):
+    """The fields in which a changed job differs, with their values."""
+
+
 class AdviceSerializer(serializers.Serializer[Any]):
     change = serializers.CharField(help_text='Its name. To make it: POST {"change": ...} to this address.')
     sentence = serializers.CharField()
@@ -50,7 +66,7 @@ class AdviceSerializer(serializers.Serializer[Any]):
         "lengths of the jobs ahead are not known.",
     )
     high_seconds = serializers.FloatField(allow_null=True, help_text="The most seconds until the job starts.")
-    differs = serializers.DictField(help_text="What the job asks for instead, with the fields of POST /jobs/.")
+    differs = DifferentFields(help_text="What the job asks for instead, with the fields of POST /jobs/.")
 
 
 class CounselSerializer(serializers.Serializer[Any]):

@@ -7,10 +7,11 @@ from typing import Any
 
 import django_filters
 from django.core.validators import MaxValueValidator, MinValueValidator
-from django.db.models import Prefetch, QuerySet
+from django.db.models import F, Prefetch, QuerySet
 from django.shortcuts import get_object_or_404
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import mixins, status
+from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.serializers import BaseSerializer
@@ -19,12 +20,13 @@ from rest_framework.viewsets import GenericViewSet
 from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
 from portal.cluster.models import Environment
-from portal.jobs import permissions, services
+from portal.jobs import editing, permissions, services
 from portal.jobs.environments import best_environment, offered_environments
 from portal.jobs.job_list import JOBS
 from portal.jobs.models import Allocation, Attempt, Container, Job, JobEvent, JobState
 from portal.jobs.serializers import (
     AttemptSerializer,
+    EditSerializer,
     EventSerializer,
     JobDetailSerializer,
     JobSerializer,
@@ -51,6 +53,16 @@ EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo
 """The range of moments that have a date in every time zone."""
 
 
+ORDERINGS = ("id", "submitted_at", "finished_at")
+"""The columns that jobs can be ordered by with an index, however many there are."""
+
+
+def _moment_filter(column: str, label: str) -> django_filters.IsoDateTimeFilter:
+    """Return a filter for rows whose moment is at or after that of the request."""
+    bounds = [MinValueValidator(EARLIEST), MaxValueValidator(LATEST)]
+    return django_filters.IsoDateTimeFilter(field_name=column, lookup_expr="gte", label=label, validators=bounds)
+
+
 class JobFilter(django_filters.FilterSet):
     state = django_filters.MultipleChoiceFilter(choices=JobState.choices, label="Jobs in this state; may be repeated.")
     project = django_filters.NumberFilter(
@@ -60,13 +72,19 @@ class JobFilter(django_filters.FilterSet):
     environment = django_filters.CharFilter(field_name="environment__key", label="The key of an environment.")
     submitted_by = django_filters.CharFilter(method="of_person", label="A user name.")
     q = django_filters.CharFilter(method="named", label="Part of the name of the job.")
-    submitted_after = django_filters.IsoDateTimeFilter(
-        field_name="submitted_at",
-        lookup_expr="gte",
-        label="Jobs submitted at this time or later.",
-        validators=[MinValueValidator(EARLIEST), MaxValueValidator(LATEST)],
+    submitted_after = _moment_filter("submitted_at", "Jobs submitted at this time or later.")
+    finished_after = _moment_filter("finished_at", "Jobs that finished at this time or later.")
+    mine = django_filters.ChoiceFilter(
+        method="of_reader",
+        choices=[("true", "yours"), ("false", "those of others")],
+        label="true: only jobs that you submitted; false: only those of others.",
     )
-
+    ordering = django_filters.ChoiceFilter(
+        method="ordered_by",
+        choices=[(f"{minus}{name}", name) for name in ORDERINGS for minus in ("", "-")],
+        label="An indexed column; with a minus, the latest first. Jobs that have not finished count as the latest. Pages are "
+        "numbered then.",
+    )
     sort = django_filters.ChoiceFilter(
         method="sorted_by",
         choices=[(f"{minus}{name}", name) for name in JOBS.sort_names for minus in ("", "-")],
@@ -79,6 +97,18 @@ class JobFilter(django_filters.FilterSet):
 
     def sorted_by(self, rows: QuerySet[Job], _: str, sort: str) -> QuerySet[Job]:
         return rows.order_by(*JOBS.ordering(sort))
+
+    def ordered_by(self, rows: QuerySet[Job], _: str, ordering: str) -> QuerySet[Job]:
+        if "sort" in self.data:
+            raise ValidationError({"ordering": ["Send ordering or sort, not both."]})
+        column, falling = F(ordering.lstrip("-")), ordering.startswith("-")
+        if falling:
+            return rows.order_by(column.desc(nulls_first=True), "-pk")
+        return rows.order_by(column.asc(nulls_last=True), "pk")
+
+    def of_reader(self, rows: QuerySet[Job], _: str, mine: str) -> QuerySet[Job]:
+        reader = signed_in(self.request)
+        return rows.filter(submitted_by=reader) if mine == "true" else rows.exclude(submitted_by=reader)
 
     def of_person(self, rows: QuerySet[Job], _: str, name: str) -> QuerySet[Job]:
         return rows.filter(submitted_by__in=User.objects.called(name))
@@ -128,6 +158,7 @@ class Jobs(KnownParameters, mixins.ListModelMixin, mixins.RetrieveModelMixin, Ge
         return self._detail(self.get_object())
 
     @extend_schema(
+        operation_id="jobs_submit",
         parameters=[IDEMPOTENCY_KEY_HEADER],
         request=SubmitSerializer,
         responses={201: JobDetailSerializer, 200: JobDetailSerializer, **refusals(400, 403, 404, 409, 429)},
@@ -143,6 +174,15 @@ class Jobs(KnownParameters, mixins.ListModelMixin, mixins.RetrieveModelMixin, Ge
             return self._detail(job)
         job = services.submit(user, project, _submission(project, data), idempotency_key=key, body=body)
         return self._detail(job, status.HTTP_201_CREATED)
+
+    @extend_schema(request=EditSerializer, responses={200: JobDetailSerializer, **refusals(400, 403, 404, 409)})
+    def partial_update(self, request: Request, pk: int) -> Response:
+        """Change name, description or tags, and of a job that waits also its priority, time limit or deadline.
+
+        The job keeps its place in the queue. Its history names the change.
+        """
+        sent = validated(EditSerializer(data=request.data))
+        return self._detail(editing.edit(signed_in(request), self.get_object(), sent))
 
     def _act(self, act: JobAction) -> Response:
         return self._detail(act(signed_in(self.request), self.get_object()))

@@ -61,6 +61,22 @@ class Released(Message):
     user: str
 
 
+class ChangedField(TypedDict):
+    """A field of a job that a user changed; without values for one whose values are long."""
+
+    field: str
+    before: Any
+    after: Any
+
+
+@dataclass(frozen=True)
+class Edited(Message):
+    code: ClassVar[str] = "job_edited"
+    kind: ClassVar[str] = "edited"
+    user: str
+    changes: list[ChangedField]
+
+
 # --- attempts ----------------------------------------------------------------------------------------------------
 
 

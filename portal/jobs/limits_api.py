@@ -67,7 +67,6 @@ class Limits(KnownParameters, ViewSet):
         return [IsAdmin()] if self.request.method == "PUT" else [IsAuthenticated()]
 
     @extend_schema(
-        operation_id="limits_list",
         parameters=[OpenApiParameter("page", int), OpenApiParameter("page_size", int)],
         responses={200: OwnerLimitsSerializer, **refusals()},
     )
@@ -77,13 +76,12 @@ class Limits(KnownParameters, ViewSet):
         rows = pages.paginate_queryset(visible_limits(signed_in(request)), request, view=self)
         return pages.get_paginated_response(OwnerLimitSerializer(with_usage(rows or []), many=True).data)
 
-    @extend_schema(operation_id="limits_user", responses={200: OwnerLimitSerializer, **refusals(404)})
+    @extend_schema(responses={200: OwnerLimitSerializer, **refusals(404)})
     def of_user(self, request: Request, username: str) -> Response:
         """Return the limit of a user. Members may read their own."""
         return self._answer(self._user(username))
 
     @extend_schema(
-        operation_id="limits_set_user",
         request=NewLimitSerializer,
         responses={200: OwnerLimitSerializer, **refusals(400, 404)},
     )
@@ -91,13 +89,12 @@ class Limits(KnownParameters, ViewSet):
         """Replace the limit of a user. Running jobs keep their GPUs."""
         return self._set(self._user(username))
 
-    @extend_schema(operation_id="limits_group", responses={200: OwnerLimitSerializer, **refusals(404)})
+    @extend_schema(responses={200: OwnerLimitSerializer, **refusals(404)})
     def of_group(self, request: Request, name: str) -> Response:
         """Return the limit that the members of a group share. Members may read those of their groups."""
         return self._answer(self._group(name))
 
     @extend_schema(
-        operation_id="limits_set_group",
         request=NewLimitSerializer,
         responses={200: OwnerLimitSerializer, **refusals(400, 404)},
     )

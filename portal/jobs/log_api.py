@@ -46,7 +46,6 @@ class Log(JobSubresource):
     queryset = LogStream.objects.none()
 
     @extend_schema(
-        operation_id="job_log",
         parameters=[
             ATTEMPT,
             OpenApiParameter("times", bool, description="1: each line with its time."),
@@ -103,7 +102,6 @@ class Log(JobSubresource):
         return response
 
     @extend_schema(
-        operation_id="job_log_follow",
         parameters=[
             OpenApiParameter("cursor", str, description="What the last answer gave; empty at first."),
             ATTEMPT,
@@ -153,7 +151,6 @@ class Outputs(mixins.ListModelMixin, JobSubresource):
         return self.job.outputs.select_related("attempt").order_by("path")
 
     @extend_schema(
-        operation_id="job_output_read",
         responses={(200, "application/octet-stream"): OpenApiTypes.BINARY, **refusals(404)},
     )
     def file(self, request: Request, job_pk: int, path: str) -> HttpResponseBase:
@@ -171,7 +168,7 @@ class Checkpoints(JobSubresource):
     queryset = CheckpointSet.objects.none()
     serializer_class = CheckpointsSerializer
 
-    @extend_schema(operation_id="job_checkpoints", responses={200: CheckpointsSerializer, **refusals(404)})
+    @extend_schema(responses={200: CheckpointsSerializer, **refusals(404)})
     def whole(self, request: Request, job_pk: int) -> Response:
         """Return the latest checkpoints; 404 while there are none."""
         row = get_object_or_404(CheckpointSet.objects.select_related("attempt"), job=self.job)
@@ -180,7 +177,6 @@ class Checkpoints(JobSubresource):
         return Response(CheckpointsSerializer(about).data)
 
     @extend_schema(
-        operation_id="job_checkpoint_read",
         responses={(200, "application/octet-stream"): OpenApiTypes.BINARY, **refusals(404)},
     )
     def file(self, request: Request, job_pk: int, path: str) -> HttpResponseBase:

@@ -72,7 +72,7 @@ class TrainingProgress(JobSubresource):
     queryset = Progress.objects.none()
     serializer_class = ProgressSerializer
 
-    @extend_schema(operation_id="job_progress", responses={200: ProgressSerializer, **refusals(404)})
+    @extend_schema(responses={200: ProgressSerializer, **refusals(404)})
     def last(self, request: Request, job_pk: int) -> Response:
         """Return the progress of the last attempt of the job that reported any."""
         rows = Progress.objects.filter(attempt__job=self.job).select_related("attempt").order_by("-attempt__number")

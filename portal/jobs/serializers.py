@@ -2,9 +2,11 @@
 
 from typing import Any
 
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from portal.jobs import silence
+from portal.jobs.editing import EDITABLE
 from portal.jobs.logs import label_of
 from portal.jobs.models import (
     MAX_ENTRY_LENGTH,
@@ -69,16 +71,33 @@ class JobSerializer(serializers.ModelSerializer[Job]):
         read_only_fields = fields
 
 
+class CauseSerializer(serializers.Serializer[Any]):
+    """Why an attempt did not succeed, or a hint about one that did."""
+
+    code = serializers.CharField(required=False)
+    title = serializers.CharField(required=False)
+    detail = serializers.CharField(required=False)
+    advice = serializers.CharField(required=False)
+
+
+class SilenceSerializer(serializers.Serializer[Any]):
+    since = serializers.DateTimeField()
+    ranks = serializers.ListField(
+        child=serializers.CharField(), help_text="Those that are silent while others print; empty for all of them."
+    )
+    text = serializers.CharField()
+
+
 class JobDetailSerializer(JobSerializer):
+    arguments = Words(read_only=True)
     env_vars = serializers.SerializerMethodField(
         help_text="Names and values; the values are null for users who may only view the project."
     )
     cause = serializers.SerializerMethodField(
-        help_text="Why its last attempt did not succeed, or a hint about one that did: code, title, detail, advice."
+        help_text="Why its last attempt did not succeed, or a hint about one that did; else null."
     )
     silence = serializers.SerializerMethodField(
-        help_text="When it runs without output for longer than its limit: since, ranks (those that are silent while others "
-        "print; empty for all of them) and text; else null. A job is never stopped for this."
+        help_text="When it runs without output for longer than its limit; else null. A job is never stopped for this."
     )
     may_act = serializers.SerializerMethodField(help_text="Whether you may cancel, hold or release it.")
 
@@ -97,10 +116,12 @@ class JobDetailSerializer(JobSerializer):
     def get_env_vars(self, job: Job) -> dict[str, str | None]:
         return dict(self.context.get("env_vars", dict.fromkeys(job.env_vars)))
 
+    @extend_schema_field(CauseSerializer(allow_null=True))
     def get_cause(self, job: Job) -> dict[str, Any] | None:
         last = job.attempts.order_by("-number").first()
         return last.explanation or None if last else None
 
+    @extend_schema_field(SilenceSerializer(allow_null=True))
     def get_silence(self, job: Job) -> dict[str, Any] | None:
         found = silence.job_silence(job) if job.state == JobState.RUNNING else None
         return {"since": found.since, "ranks": list(map(str, found.ranks)), "text": found.text()} if found else None
@@ -129,6 +150,13 @@ class SubmitSerializer(serializers.Serializer[Any]):
     def get_fields(self) -> dict[str, Any]:
         """Return the fields above and those that ``spec`` declares."""
         return {**super().get_fields(), **{name: request_field(name) for name in FIELDS}}
+
+
+class EditSerializer(serializers.Serializer[Any]):
+    """The fields of a job to change; those that are left out stay."""
+
+    def get_fields(self) -> dict[str, Any]:
+        return {name: request_field(name) for name in EDITABLE}
 
 
 def request_field(name: str) -> serializers.Field[Any, Any, Any, Any]:
@@ -218,10 +246,8 @@ class AttemptSerializer(serializers.ModelSerializer[Attempt]):
     stop_reason = serializers.CharField(
         read_only=True, help_text=f"Empty unless it was asked to stop: {', '.join(StopReason.values)}."
     )
-    cause = serializers.JSONField(
-        source="explanation",
-        read_only=True,
-        help_text="Why it did not succeed, or a hint about one that did: code, title, detail, advice. Empty for most.",
+    cause = serializers.SerializerMethodField(
+        help_text="Why it did not succeed, or a hint about one that did. Empty for most."
     )
     containers = ContainerSerializer(many=True, read_only=True)
 
@@ -239,6 +265,10 @@ class AttemptSerializer(serializers.ModelSerializer[Attempt]):
             "containers",
         )
         read_only_fields = fields
+
+    @extend_schema_field(CauseSerializer)
+    def get_cause(self, attempt: Attempt) -> dict[str, str]:
+        return attempt.explanation
 
 
 class OutputSerializer(serializers.ModelSerializer[Output]):
@@ -266,9 +296,19 @@ class CheckpointsSerializer(serializers.Serializer[Any]):
     files = CheckpointSerializer(many=True)
 
 
+class LogPieceSerializer(serializers.Serializer[Any]):
+    """Output of one stream."""
+
+    stream = serializers.IntegerField(help_text="Id of the stream.")
+    attempt = serializers.IntegerField()
+    label = serializers.CharField(help_text="The rank, or the part that set up the container.")  # type: ignore[assignment]  # a field of this name, not DRF's option
+    start = serializers.IntegerField(help_text="Position of its first byte in the stream.")
+    text = serializers.CharField()
+
+
 class LogUpdateSerializer(serializers.Serializer[Any]):
     """One response when following a log."""
 
     cursor = serializers.CharField(help_text="Send it with the next request.")
-    pieces = serializers.ListField(child=serializers.DictField(), help_text="[{stream, attempt, label, start, text}]")
+    pieces = LogPieceSerializer(many=True)
     finished = serializers.BooleanField(help_text="True when no more output will come.")

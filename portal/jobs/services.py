@@ -7,7 +7,7 @@ scheduler to run.
 import hashlib
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -209,6 +209,15 @@ def check(project: Project, asked: Submission) -> None:
     _check_goals(asked)
     check_variables(asked.env_vars)
     _check_words(asked)
+
+
+def check_values(asked: Submission, names: Collection[str]) -> None:
+    """Raise Refused when one of these fields of a job that was submitted has a value that is not allowed."""
+    _check_texts(asked)
+    _check_numbers(asked)
+    _check_words(asked)
+    if "deadline" in names:  # that of a job that waits may have passed
+        _check_goals(asked)
 
 
 def _check_texts(asked: Submission) -> None:

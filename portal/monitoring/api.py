@@ -115,7 +115,6 @@ class Gauges(KnownParameters, ViewSet):
     """All users may see GPUs; the job that holds a GPU is shown to users who may see the job."""
 
     @extend_schema(
-        operation_id="gpus_list",
         parameters=[
             NODE,
             OpenApiParameter("q", str, description="In the names of nodes and models."),
@@ -135,7 +134,7 @@ class Gauges(KnownParameters, ViewSet):
         known = visible_holders(user, page)
         return pages.get_paginated_response(GaugeSerializer(page, many=True, context={"known_jobs": known}).data)
 
-    @extend_schema(operation_id="gpu_readings", parameters=[WINDOW], responses={200: TraceSerializer, **refusals(404)})
+    @extend_schema(parameters=[WINDOW], responses={200: TraceSerializer, **refusals(404)})
     def readings(self, request: Request, pk: int) -> Response:
         """Return the readings of one GPU until now."""
         now, asked = timezone.now(), forms.parse_query(request.query_params)
@@ -144,7 +143,6 @@ class Gauges(KnownParameters, ViewSet):
         return Response(TraceSerializer(_readings(trace, [gpu])).data)
 
     @extend_schema(
-        operation_id="job_readings",
         parameters=[OpenApiParameter("attempt", int, description="Its number; without it the last one.")],
         responses={200: TraceSerializer, **refusals(404)},
     )
@@ -162,9 +160,7 @@ class Gauges(KnownParameters, ViewSet):
             raise Http404
         return Response(TraceSerializer(_readings(found.trace, found.gpus)).data)
 
-    @extend_schema(
-        operation_id="timeline", parameters=[WINDOW, NODE], responses={200: TimelineSerializer, **refusals()}
-    )
+    @extend_schema(parameters=[WINDOW, NODE], responses={200: TimelineSerializer, **refusals()})
     def timeline(self, request: Request) -> Response:
         """Return who held which GPU, the latest first; at most 600. GPUs that have left the lab since are included."""
         user, now, asked = signed_in(request), timezone.now(), forms.parse_query(request.query_params, "day")

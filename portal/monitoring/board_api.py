@@ -58,7 +58,7 @@ class OccupancySerializer(serializers.Serializer[Any]):
 class Occupancy(KnownParameters, ViewSet):
     """Who holds which GPU now. ``timeline/`` has the past."""
 
-    @extend_schema(operation_id="occupancy_retrieve", responses={200: OccupancySerializer, **refusals()})
+    @extend_schema(responses={200: OccupancySerializer, **refusals()})
     def now(self, request: Request) -> Response:
         """Show all nodes and their GPUs now, as the home page does."""
         board = board_for(Viewer.of(signed_in(request)), timezone.now())

@@ -41,12 +41,12 @@ class Nodes(KnownParameters, ViewSet):
         """Return the nodes that a user sees: those that wait for approval are visible to admins only."""
         return [node for node in nodes_with_gpus() if node.approved_at is not None or user.is_admin]
 
-    @extend_schema(operation_id="nodes_list", responses={200: NodeSerializer(many=True), **refusals()})
+    @extend_schema(responses={200: NodeSerializer(many=True), **refusals()})
     def list(self, request: Request) -> Response:
         rows = self._visible_nodes(signed_in(request))
         return Response(NodeSerializer(rows, many=True, context=self._context(rows)).data)
 
-    @extend_schema(operation_id="nodes_retrieve", responses={200: NodeSerializer, **refusals(404)})
+    @extend_schema(responses={200: NodeSerializer, **refusals(404)})
     def retrieve(self, request: Request, pk: int) -> Response:
         return self._detail(pk)
 

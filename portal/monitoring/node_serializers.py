@@ -3,6 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from portal.cluster.findings import confinement
@@ -69,16 +70,25 @@ class NodeEnvironmentSerializer(serializers.Serializer[Any]):
         return sentence_of(row.detail)
 
 
+class NodeProblemSerializer(serializers.Serializer[Any]):
+    """What is unfit about a machine."""
+
+    code = serializers.CharField(help_text="Identifies the problem.")
+    text = serializers.CharField()
+    fix = serializers.CharField(help_text="What to do about it; empty when there is nothing to do.")
+    blocking = serializers.BooleanField(help_text="The node accepts no jobs until then.")
+
+    def get_fields(self) -> dict[str, Any]:
+        return super().get_fields() | {FORMER_FIX: serializers.CharField(help_text="The former name of `fix`.")}
+
+
 class NodeSerializer(serializers.ModelSerializer[Node]):
     online = serializers.SerializerMethodField(help_text="It has reported within the last seconds.")
     approved = serializers.SerializerMethodField()
     confinement = serializers.SerializerMethodField(
         help_text="For runtime `process`: how its jobs are confined, in words. Empty otherwise."
     )
-    problems = serializers.SerializerMethodField(
-        help_text="What is unfit about the machine (`text`), what to do about it (`fix`), and whether it accepts no jobs "
-        f"until then (`blocking`). `code` identifies the problem; `{FORMER_FIX}` is the former name of `fix`."
-    )
+    problems = serializers.SerializerMethodField(help_text="What is unfit about the machine.")
     gpus = GpuSerializer(many=True, read_only=True)
     environments = NodeEnvironmentSerializer(many=True, read_only=True)
 
@@ -106,6 +116,7 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
     def get_approved(self, node: Node) -> bool:
         return node.approved_at is not None
 
+    @extend_schema_field(NodeProblemSerializer(many=True))
     def get_problems(self, node: Node) -> list[dict[str, Any]]:
         return [asdict(each) | {FORMER_FIX: each.fix} for each in node.shown_problems]
 

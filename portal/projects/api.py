@@ -188,6 +188,7 @@ class Code(mixins.ListModelMixin, mixins.RetrieveModelMixin, InProject):
         return CodeVersionSerializer if self.action == "list" else CodeVersionDetailSerializer
 
     @extend_schema(
+        operation_id="projects_code_upload",
         parameters=[NAME, NOTE, KEEP_OTHERS, GITIGNORE],
         request={"multipart/form-data": UploadSerializer, "application/octet-stream": OpenApiTypes.BINARY},
         responses={
@@ -233,13 +234,12 @@ class Code(mixins.ListModelMixin, mixins.RetrieveModelMixin, InProject):
         names = paths or [file.name for file in files]
         return list(zip(names, files, strict=True)), fields.get("note", "")
 
-    @extend_schema(operation_id="code_file_list", responses={200: FileSerializer(many=True), **refusals(404)})
+    @extend_schema(responses={200: FileSerializer(many=True), **refusals(404)})
     def files(self, request: Request, project_pk: int, number: int) -> Response:
         """Return the files of the version: path and size."""
         return Response(FileSerializer(self.get_object().files, many=True).data)
 
     @extend_schema(
-        operation_id="code_file_read",
         responses={(200, "application/octet-stream"): OpenApiTypes.BINARY, **refusals(404)},
     )
     def file(self, request: Request, project_pk: int, number: int, path: str) -> HttpResponseBase:
@@ -252,7 +252,7 @@ class Code(mixins.ListModelMixin, mixins.RetrieveModelMixin, InProject):
             raise Http404 from error
 
     @extend_schema(
-        operation_id="code_download", responses={(200, "application/x-tar"): OpenApiTypes.BINARY, **refusals(404)}
+        responses={(200, "application/octet-stream"): OpenApiTypes.BINARY, **refusals(404)},
     )
     def download(self, request: Request, project_pk: int, number: int) -> HttpResponseBase:
         """Download all files of the version as a tar."""
@@ -262,7 +262,7 @@ class Code(mixins.ListModelMixin, mixins.RetrieveModelMixin, InProject):
         except store.MissingError as error:
             raise Http404 from error
         name = f"project-{version.project_id}-code-{version.number}.tar"
-        return download(request._request, name, tar, content_type="application/x-tar")
+        return download(request._request, name, tar)
 
     @extend_schema(
         parameters=[
@@ -301,7 +301,7 @@ def _is_raw(request: Request) -> bool:
 class Gallery(KnownParameters, ViewSet):
     """The examples of the gallery."""
 
-    @extend_schema(operation_id="gallery_list", responses={200: ExampleSerializer(many=True), **refusals()})
+    @extend_schema(responses={200: ExampleSerializer(many=True), **refusals()})
     def list(self, request: Request) -> Response:
         return Response(ExampleSerializer(list(examples.all_examples()), many=True).data)
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from portal.projects.models import CodeVersion, Membership, Project
@@ -55,10 +56,47 @@ class CodeVersionSerializer(serializers.ModelSerializer[CodeVersion]):
         read_only_fields = fields
 
 
-class CodeVersionDetailSerializer(CodeVersionSerializer):
-    guess = serializers.JSONField(
-        read_only=True, help_text="The result of inspection: entry, launcher, elastic, warnings."
+@extend_schema_field({"oneOf": [{"type": "string"}, {"type": "integer"}]})
+class ImportPlace(serializers.JSONField):
+    """A path, or a line."""
+
+
+class CodeWarningSerializer(serializers.Serializer[Any]):
+    """Something in the code that probably does not do what is meant."""
+
+    code = serializers.CharField(help_text="Identifies the kind of warning.")
+    path = serializers.CharField()
+    line = serializers.IntegerField()
+    text = serializers.CharField()
+
+
+class GuessSerializer(serializers.Serializer[Any]):
+    """How the code is started, as far as inspection can tell. Versions of earlier releases lack some fields."""
+
+    entry = serializers.CharField(required=False, help_text="The Python file to run; empty if there is none.")
+    module = serializers.CharField(required=False, allow_null=True)
+    command = serializers.CharField(required=False)
+    candidates = serializers.ListField(child=serializers.CharField(), required=False)
+    launcher = serializers.CharField(required=False)
+    elastic = serializers.BooleanField(required=False)
+    one_gpu = serializers.BooleanField(required=False)
+    imports = serializers.DictField(
+        child=serializers.ListField(child=ImportPlace()),
+        required=False,
+        help_text="The modules that an environment must provide, each with the file and line of its import.",
     )
+    requirements = serializers.ListField(child=serializers.CharField(), required=False)
+    warnings = CodeWarningSerializer(many=True, required=False)
+    notes = serializers.ListField(child=serializers.CharField(), required=False, help_text="What unpacking changed.")
+
+
+@extend_schema_field(GuessSerializer)
+class StoredGuess(serializers.JSONField):
+    """A guess as it was stored, perhaps by an earlier release."""
+
+
+class CodeVersionDetailSerializer(CodeVersionSerializer):
+    guess = StoredGuess(read_only=True, help_text="The result of inspection.")
     files = FileSerializer(many=True, read_only=True)
 
     class Meta(CodeVersionSerializer.Meta):

@@ -33,7 +33,7 @@ class Policy(KnownParameters, APIView):
     def get_permissions(self) -> list[Any]:
         return [IsAdmin()] if self.request.method == "PUT" else [IsAuthenticated()]
 
-    @extend_schema(operation_id="policy", tags=["policy"], responses={200: ConfigSerializer, **refusals()})
+    @extend_schema(tags=["policy"], responses={200: ConfigSerializer, **refusals()})
     def get(self, request: Request) -> Response:
         """Return the policy in force with its parameters."""
         return Response(ConfigSerializer(services.current_config()).data)
@@ -61,7 +61,6 @@ class PolicyPreview(KnownParameters, APIView):
     permission_classes = [IsAdmin]
 
     @extend_schema(
-        operation_id="policy_preview",
         tags=["policy"],
         request=AskedSerializer,
         parameters=[OpenApiParameter("page", int), OpenApiParameter("page_size", int)],
@@ -85,7 +84,6 @@ class PolicyUndo(KnownParameters, APIView):
     permission_classes = [IsAdmin]
 
     @extend_schema(
-        operation_id="policy_undo",
         tags=["policy"],
         request=UndoSerializer,
         responses={200: ConfigSerializer, **refusals(400, 404, 409)},

@@ -11,11 +11,24 @@ from scheduling import changes
 from scheduling.params import KINDS, Param
 from scheduling.types import Knows
 
+KNOWLEDGE = list(get_args(Knows))
+
+
+@extend_schema_field({"oneOf": [{"type": "number"}, {"type": "boolean"}, {"type": "string"}]})
+class ParamValue(serializers.JSONField):
+    """The value of a parameter. The policy decides whether it fits (``scheduling.params``)."""
+
+
+class PolicyParams(serializers.DictField):
+    """The parameters of a policy, by name."""
+
+    child = ParamValue()
+
 
 class ParamSerializer(serializers.Serializer[Param]):
     name = serializers.CharField()
     kind = serializers.SerializerMethodField()
-    default = serializers.JSONField()
+    default = ParamValue()
     label = serializers.CharField()  # type: ignore[assignment]  # a field of this name, not DRF's option
     help = serializers.CharField()
     least = serializers.FloatField(source="minimum", allow_null=True)
@@ -37,7 +50,7 @@ class PolicySerializer(serializers.Serializer[Any]):
     good_for = serializers.CharField()
     needs = serializers.CharField(help_text="What it needs to know about the jobs.")
     knows = serializers.ChoiceField(
-        choices=get_args(Knows),
+        choices=KNOWLEDGE,
         help_text="What it uses about jobs: nothing, their speeds on more GPUs, or also their lengths.",
     )
     experimental = serializers.BooleanField()
@@ -48,6 +61,7 @@ class ConfigSerializer(serializers.ModelSerializer[SchedulerConfig]):
     id = serializers.IntegerField(
         read_only=True, allow_null=True, help_text="Null until a policy was chosen: the default decides."
     )
+    params = PolicyParams(read_only=True)
     created_by = serializers.SlugRelatedField[Any](slug_field="username", read_only=True, allow_null=True)
 
     class Meta:
@@ -62,7 +76,7 @@ class ConfigSerializer(serializers.ModelSerializer[SchedulerConfig]):
 
 class AskedSerializer(serializers.Serializer[Any]):
     policy = serializers.CharField(max_length=40)
-    params = serializers.DictField(required=False, help_text="Parameters that are left out get their defaults.")
+    params = PolicyParams(required=False, help_text="Parameters that are left out get their defaults.")
 
 
 class SwitchSerializer(AskedSerializer):
@@ -120,7 +134,7 @@ class PreviewSerializer(serializers.Serializer[Any]):
     """A preview without its changes, which are paged beside it."""
 
     policy = serializers.CharField()
-    params = serializers.DictField()
+    params = PolicyParams()
     config = serializers.IntegerField(help_text="The configuration in force.")
     snapshot_sha256 = serializers.CharField(source="sha256")
     counts = serializers.DictField(
@@ -138,13 +152,18 @@ class PreviewAnswerSerializer(serializers.Serializer[Any]):
     preview = PreviewSerializer()
 
 
+class DroppedStepSerializer(serializers.Serializer[Any]):
+    job = serializers.IntegerField()
+    why = serializers.CharField(help_text="Why it was not carried out.")
+
+
 class CycleSerializer(serializers.ModelSerializer[Cycle]):
     policy = serializers.CharField(source="config.policy", allow_null=True, default=None)
     recorded = serializers.BooleanField(
         help_text="Its snapshot and plan are kept: manage.py replay can decide it again."
     )
-    dropped = serializers.JSONField(
-        source="steps_dropped", read_only=True, help_text="Steps of the plan that no longer fitted: [{job, why}]."
+    dropped = DroppedStepSerializer(
+        source="steps_dropped", many=True, read_only=True, help_text="Steps of the plan that no longer fitted."
     )
     error = serializers.SerializerMethodField()
 

@@ -58,6 +58,29 @@ def job_released(user: str) -> str:
 
 
 @sentence
+def job_edited(user: str, changes: Sequence[Mapping[str, Any]]) -> str:
+    return f"Changed by {user}: {', '.join(map(_changed_field, changes))}."
+
+
+def _changed_field(change: Mapping[str, Any]) -> str:
+    name = {"time_limit_seconds": "time limit"}.get(change["field"], change["field"])
+    before, after = (_value_words(change["field"], change[key]) for key in ("before", "after"))
+    if after:
+        return f"the {name} from {before} to {after}" if before else f"the {name} to {after}"
+    return f"the {name}, which was {before}, is gone" if before else f"the {name}"
+
+
+def _value_words(field: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if field == "time_limit_seconds":
+        return duration(value)
+    if field == "deadline":
+        return f"{datetime.fromisoformat(value).astimezone(UTC):%d %b %Y %H:%M} UTC"
+    return f"“{value}”" if isinstance(value, str) else str(value)
+
+
+@sentence
 def job_requeued(job: int, change: Any) -> str:
     return f"It has the place of job {job} in the queue, {nested_sentence(change).rstrip(',')}."
 

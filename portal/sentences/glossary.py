@@ -48,8 +48,11 @@ TERMS: dict[str, Term] = {
     "outputs": Term("Outputs", "Files that your code writes to /outputs. They are kept, and you can download them."),
     "time-limit": Term("Time limit", "The longest a job may run. Then it is stopped, finished or not."),
     "deadline": Term("Deadline", "When you need the result. Some scheduling policies start such jobs sooner."),
-    "priority": Term("Priority", "The order among your own jobs. Under fair sharing it does not move you ahead of others; some policies also use it "
-        "between users."),
+    "priority": Term(
+        "Priority",
+        "The order among your own jobs. Under fair sharing it does not move you ahead of others; some policies also use it "
+        "between users.",
+    ),
     "tier": Term(
         "Tier",
         "Premium, standard or basic. Jobs of a higher tier start before those of a lower one; an admin decides who may use it.",

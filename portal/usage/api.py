@@ -49,10 +49,14 @@ class UsageSerializer(serializers.Serializer[Any]):
         return len(row.spent.waits)
 
 
+LINE_KINDS = ["user", "group", "others"]
+GROUPINGS = list(reports.GROUPINGS)
+
+
 class StatementSerializer(serializers.Serializer[Any]):
     """One line of the ledger: of a user, of a group, or of all others."""
 
-    kind = serializers.ChoiceField(choices=["user", "group", "others"])
+    kind = serializers.ChoiceField(choices=LINE_KINDS)
     id = serializers.IntegerField(allow_null=True)
     name = serializers.CharField()
     entitled_gpu_seconds = GpuSeconds(source="line.entitled")
@@ -85,7 +89,7 @@ class _Answer(serializers.Serializer[Any]):
 
 
 class UsageAnswerSerializer(_Answer):
-    by = serializers.ChoiceField(choices=list(reports.GROUPINGS))
+    by = serializers.ChoiceField(choices=GROUPINGS)
     total = UsageSerializer()
     results = UsageSerializer(many=True)
 
@@ -112,11 +116,10 @@ class UsageReport(KnownParameters, ViewSet):
     """GPU time held, useful and wasted, and waiting times."""
 
     @extend_schema(
-        operation_id="usage",
         tags=["usage"],
         parameters=[
             *WINDOW_PARAMETERS,
-            OpenApiParameter("by", str, enum=list(reports.GROUPINGS)),
+            OpenApiParameter("by", str, enum=GROUPINGS),
             OpenApiParameter("user", int),
             OpenApiParameter("group", int),
             OpenApiParameter("project", int),
@@ -142,7 +145,6 @@ class LedgerReport(KnownParameters, ViewSet):
     """How much GPU time each was entitled to, used, lent and borrowed."""
 
     @extend_schema(
-        operation_id="ledger",
         tags=["usage"],
         parameters=WINDOW_PARAMETERS,
         responses={200: LedgerAnswerSerializer, **refusals(400)},

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from portal.scheduler.serializers import PolicyParams
 from portal.sentences import sentence_of
 from portal.whatif import progress
 from portal.whatif.models import Simulation
@@ -12,7 +14,7 @@ from portal.whatif.services import MAX_POLICIES, WINDOWS
 
 class WantedPolicySerializer(serializers.Serializer[Any]):
     policy = serializers.CharField(max_length=40)
-    params = serializers.DictField(required=False, help_text="Parameters that are left out get their defaults.")
+    params = PolicyParams(required=False, help_text="Parameters that are left out get their defaults.")
 
 
 class NewSimulationSerializer(serializers.Serializer[Any]):
@@ -63,19 +65,73 @@ class SimulationSerializer(serializers.ModelSerializer[Simulation]):
         return round(seconds, 1) if sure else None
 
 
+class SpreadSerializer(serializers.Serializer[Any]):
+    mean = serializers.FloatField()
+    p50 = serializers.FloatField()
+    p95 = serializers.FloatField()
+    max = serializers.FloatField()
+
+
+class JobFiguresSerializer(serializers.Serializer[Any]):
+    """The figures of some jobs. Those on time are of the ``compared`` jobs, amounts are of all."""
+
+    jobs = serializers.IntegerField()
+    compared = serializers.IntegerField()
+    unended = serializers.IntegerField()
+    turnaround = SpreadSerializer()
+    waiting = SpreadSerializer()
+    fairness = SpreadSerializer()
+    unfair = serializers.FloatField()
+    gpu_hours = serializers.FloatField()
+    lost_gpu_hours = serializers.FloatField()
+    preemptions = serializers.IntegerField()
+    restarts = serializers.IntegerField()
+    resizes = serializers.IntegerField()
+    utilisation = serializers.FloatField(required=False, help_text="In totals only.")
+
+
+@extend_schema_field(JobFiguresSerializer)
+class StoredFigures(serializers.DictField):
+    """Figures as they were computed and stored, perhaps by an earlier release."""
+
+
+@extend_schema_field(serializers.DictField(child=JobFiguresSerializer()))
+class StoredFiguresByName(serializers.DictField):
+    """The same by name."""
+
+
 class FiguresSerializer(serializers.Serializer[Any]):
     """The figures of one policy or of what really happened. Times are in seconds, amounts in GPU-hours."""
 
-    total = serializers.DictField(
-        help_text="turnaround, waiting, fairness (mean, p50, p95, max), utilisation, and more."
-    )
-    people = serializers.DictField(help_text="The same by user name.")
-    groups = serializers.DictField(help_text="The same by group.")
+    total = StoredFigures()
+    people = StoredFiguresByName(help_text="The same by user name.")
+    groups = StoredFiguresByName(help_text="The same by group.")
     daily = serializers.ListField(
         child=serializers.FloatField(allow_null=True),
         default=list,
         help_text="The mean wait of the jobs that were submitted within each 24 hours; null without jobs.",
     )
+
+
+class StartsSerializer(serializers.Serializer[Any]):
+    """How many jobs start sooner, later or at about the same time as under the first policy."""
+
+    sooner = serializers.IntegerField()
+    later = serializers.IntegerField()
+    same = serializers.IntegerField()
+
+
+class SimulatedSerializer(FiguresSerializer):
+    """The figures of one policy; all of them are missing where it could not decide."""
+
+    starts = StartsSerializer(required=False, help_text="Missing for the first policy.")
+    wrong = serializers.CharField(required=False, help_text="Why the policy could not decide.")
+
+    def get_fields(self) -> dict[str, Any]:
+        fields = super().get_fields()
+        for field in fields.values():
+            field.required = False
+        return fields
 
 
 class ResultSerializer(serializers.Serializer[Any]):
@@ -87,6 +143,7 @@ class ResultSerializer(serializers.Serializer[Any]):
     gpu_hours_offered = serializers.FloatField()
     nodes = serializers.IntegerField()
 
+    @extend_schema_field(SimulatedSerializer(many=True))
     def get_simulated(self, result: dict[str, Any]) -> list[dict[str, Any]]:
         return [
             each | {"wrong": sentence_of(each["wrong"])} if "wrong" in each else each for each in result["simulated"]

@@ -448,6 +448,32 @@ TABLE: dict[str, list[Visit]] = {
         get("/api/v1/limits/groups/students/", "401 200 404 404 404 200"),
         Visit("PUT", "/api/v1/limits/groups/students/", API_ADMINS, {"max_gpus": 3}),
     ],
+    "api/v1/users/": [get("/api/v1/users/", API_ADMINS)],
+    "api/v1/users/<int:pk>/": [get("/api/v1/users/{bob}/", API_ADMINS)],
+    **{
+        f"api/v1/users/<int:pk>/{act}/": [post(f"/api/v1/users/{{bob}}/{act}/", API_ADMINS)]
+        for act in ("activate", "deactivate", "make-admin", "make-member")
+    },
+    "api/v1/groups/": [
+        get("/api/v1/groups/", API_ADMINS),
+        post("/api/v1/groups/", "401 404 404 404 404 201", name="New"),
+    ],
+    "api/v1/groups/<int:pk>/": [
+        get("/api/v1/groups/{group}/", API_ADMINS),
+        Visit("DELETE", "/api/v1/groups/{group}/", "401 404 404 404 404 204"),
+    ],
+    "api/v1/groups/<int:pk>/members/": [
+        Visit("PUT", "/api/v1/groups/{group}/members/", API_ADMINS, {"members": ["bob"]})
+    ],
+    "api/v1/invitations/": [
+        get("/api/v1/invitations/", API_ADMINS),
+        post("/api/v1/invitations/", "401 404 404 404 404 201", email="new@example.org"),
+    ],
+    "api/v1/invitations/<int:pk>/": [
+        get("/api/v1/invitations/{invite_row}/", API_ADMINS),
+        Visit("DELETE", "/api/v1/invitations/{invite_row}/", "401 404 404 404 404 204"),
+    ],
+    "api/v1/audit/": [get("/api/v1/audit/", API_ADMINS)],
     "api/v1/projects/": [
         get("/api/v1/projects/", API_MEMBERS),
         post("/api/v1/projects/", "401 201 201 201 201 201", name="New"),
@@ -493,6 +519,8 @@ TABLE: dict[str, list[Visit]] = {
     "api/v1/jobs/<int:pk>/": [
         get("/api/v1/jobs/{running}/", API_IN_PROJECT),
         get("/api/v1/jobs/{failed}/", API_IN_PROJECT),
+        Visit("PATCH", "/api/v1/jobs/{job}/", API_ON_JOB, {"priority": 2, "tags": ["baseline"]}),
+        Visit("PATCH", "/api/v1/jobs/{running}/", "401 404 403 403 409 409", {"priority": 2}),
     ],
     "api/v1/jobs/<int:pk>/cancel/": [post("/api/v1/jobs/{job}/cancel/", API_ON_JOB)],
     "api/v1/jobs/<int:pk>/hold/": [post("/api/v1/jobs/{job}/hold/", API_ON_JOB)],

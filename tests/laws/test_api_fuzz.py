@@ -126,18 +126,23 @@ def _by_type(described: dict[str, Any]) -> st.SearchStrategy[Any]:
 def requests(draw: st.DrawFn, operation: Operation, known: dict[str, Any]) -> tuple[str, Any]:
     """The address and the body."""
     ours = {
-        "project_pk": known["project"],
-        "job_pk": known["running"],
-        "id": known["job"]
-        if "/jobs/" in operation.path
-        else known["node"]
-        if "/nodes/" in operation.path
-        else known["project"],
-        "number": 1,
-        "index": 0,
+        "project_id": known["project"],
+        "job_id": known["job"] if operation.path.count("/") < 7 else known["running"],
+        "node_id": known["node"],
+        "gpu_id": known["gpu"],
+        "token_id": known["token_row"],
+        "user_id": known["bob"],
+        "group_id": known["group"],
+        "invitation_id": known["invite_row"],
+        "reservation_id": known["reservation"],
+        "simulation_id": known["simulation"],
+        "code_number": 1,
+        "attempt_number": 1,
+        "gpu_index": 0,
         "username": "bob",
-        "name": "students",
-        "key": known["environment"] if "environments" in operation.path else "failing",
+        "group_name": "students",
+        "environment_key": known["environment"],
+        "example_key": "failing",
         "path": "train.py",
     }
     path = operation.path

@@ -2,14 +2,15 @@
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from portal.accounts.models import User
 from portal.api import v1
-from portal.jobs.models import Job
-from portal.projects.models import Project
+from portal.jobs.models import Job, JobState
+from portal.projects.models import Membership, Project
 from portal.rest import KnownParameters
 from tests.laws.people import World, make_world
 from tests.laws.route_matrix import names
@@ -137,3 +138,75 @@ class TestContinuation:
     def test_nonsense_is_refused(self, alice: User, query: str) -> None:
         refused = Script(alice).get(f"jobs/?{query}")
         assert refused.status_code == 400 and refused.json()["error"]["fields"]["before"]
+
+
+class TestFiltersOfJobs:
+    @pytest.fixture
+    def jobs(self) -> dict[str, Job]:
+        alice, bob = (User.objects.create_user(name) for name in ("alice", "bob"))
+        project = make_project(alice)
+        Membership.objects.create(project=project, user=bob, role=Membership.Role.MEMBER)
+
+        def on(day: int) -> datetime:
+            return datetime(2026, 11, day, 12, tzinfo=UTC)
+
+        def ended(day: int) -> dict[str, Any]:
+            return {"state": JobState.SUCCEEDED, "started_at": on(1), "finished_at": on(day)}
+
+        return {
+            "first": make_job(project, name="first", submitted_at=on(3), **ended(9)),
+            "second": make_job(project, name="second", submitted_at=on(1), **ended(5)),
+            "bobs": make_job(project, name="bobs", submitted_at=on(2), submitted_by=bob, **ended(7)),
+            "waiting": make_job(project, name="waiting", submitted_at=on(4)),
+        }
+
+    def found(self, jobs: dict[str, Job], query: str) -> list[str]:
+        answer = Script(jobs["first"].submitted_by).get(f"jobs/?{query}")
+        assert answer.status_code == 200, answer.content
+        return [row["name"] for row in answer.json()["results"]]
+
+    @pytest.mark.parametrize(
+        ("ordering", "names"),
+        [
+            ("id", ["first", "second", "bobs", "waiting"]),
+            ("-id", ["waiting", "bobs", "second", "first"]),
+            ("submitted_at", ["second", "bobs", "first", "waiting"]),
+            ("-submitted_at", ["waiting", "first", "bobs", "second"]),
+            ("finished_at", ["second", "bobs", "first", "waiting"]),
+            ("-finished_at", ["waiting", "first", "bobs", "second"]),
+        ],
+    )
+    def test_ordering_is_by_an_indexed_column(self, jobs: dict[str, Job], ordering: str, names: list[str]) -> None:
+        assert self.found(jobs, f"ordering={ordering}") == names
+
+    def test_ordered_pages_are_numbered(self, jobs: dict[str, Job]) -> None:
+        script = Script(jobs["first"].submitted_by)
+        first = script.get("jobs/?ordering=submitted_at&page_size=3").json()
+        assert first["count"] == 4 and "page=2" in first["next"] and "ordering=submitted_at" in first["next"]
+        rest = script.get(first["next"].removeprefix("http://testserver")).json()
+        assert [row["name"] for row in rest["results"]] == ["waiting"] and rest["next"] is None
+
+    def test_the_ones_finished_since_a_moment_are_found(self, jobs: dict[str, Job]) -> None:
+        assert self.found(jobs, "finished_after=2026-11-07T12:00:00Z") == ["bobs", "first"]
+        assert self.found(jobs, "finished_after=2026-11-07T12:00:01Z&submitted_after=2026-11-03T00:00:00Z") == ["first"]
+        assert self.found(jobs, "finished_after=2026-11-09T14:00:00%2B01:00") == []
+
+    def test_ones_own_and_those_of_others_are_found(self, jobs: dict[str, Job]) -> None:
+        assert self.found(jobs, "mine=true") == ["waiting", "second", "first"]
+        assert self.found(jobs, "mine=false") == ["bobs"]
+
+    @pytest.mark.parametrize(
+        ("query", "field"),
+        [
+            ("ordering=name", "ordering"),
+            ("ordering=--id", "ordering"),
+            ("ordering=id&sort=time", "ordering"),
+            ("ordering=id&before=3", "before"),
+            ("mine=perhaps", "mine"),
+            ("finished_after=yesterday", "finished_after"),
+            ("finished_after=0001-01-01T00:00:00Z", "finished_after"),
+        ],
+    )
+    def test_nonsense_is_refused(self, jobs: dict[str, Job], query: str, field: str) -> None:
+        refused = Script(jobs["first"].submitted_by).get(f"jobs/?{query}")
+        assert refused.status_code == 400 and refused.json()["error"]["fields"][field]

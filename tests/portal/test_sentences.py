@@ -92,6 +92,26 @@ FIVE_RANKS = [[f"rank {number}", "gpu-2"] for number in range(5)]
         (events.Cancelled("alice"), "cancel_asked", "Cancelled by alice."),
         (events.Held("alice"), "held", "Put on hold by alice."),
         (events.Released("alice"), "released", "Released by alice."),
+        (
+            events.Edited(
+                "alice",
+                [
+                    {"field": "name", "before": "a", "after": "b"},
+                    {"field": "tags", "before": None, "after": None},
+                    {"field": "priority", "before": 0, "after": -2},
+                    {"field": "time_limit_seconds", "before": 60, "after": 7200},
+                    {"field": "deadline", "before": None, "after": "2026-03-05T07:08:09+00:00"},
+                ],
+            ),
+            "edited",
+            "Changed by alice: the name from “a” to “b”, the tags, the priority from 0 to -2, the time limit from 1 min to 2 h, "
+            "the deadline to 05 Mar 2026 07:08 UTC.",
+        ),
+        (
+            events.Edited("alice", [{"field": "deadline", "before": "2026-03-05T07:08:09+00:00", "after": None}]),
+            "edited",
+            "Changed by alice: the deadline, which was 05 Mar 2026 07:08 UTC, is gone.",
+        ),
         (events.Placed(1, "fifo v1", []), "placed", "Attempt 1 was placed by FIFO."),
         (
             events.Placed(1, "fifo v1", ON_TWO_NODES),

@@ -20,6 +20,10 @@ LINTERS: tuple[tuple[str, list[str]], ...] = (
     ("ruff format --check .", [sys.executable, "-m", "ruff", "format", "--check", "."]),
     ("djhtml --check", [str(Path(sys.executable).parent / "djhtml"), "--tabwidth", "2", "--check", "templates"]),
     ("import contracts", [str(Path(sys.executable).parent / "lint-imports")]),
+    (
+        "OpenAPI schema",
+        [sys.executable, "manage.py", "spectacular", "--fail-on-warn", "--validate", "--file", os.devnull],
+    ),
     ("missing migrations", [sys.executable, "manage.py", "makemigrations", "--check", "--dry-run"]),
 )
 

@@ -58,7 +58,7 @@ class ResizeTimelineSerializer(serializers.Serializer[Any]):
 class ResizeTimelines(KnownParameters, ViewSet):
     """How the number of GPUs of a job changed."""
 
-    @extend_schema(operation_id="job_band", responses={200: ResizeTimelineSerializer, **refusals(404)})
+    @extend_schema(responses={200: ResizeTimelineSerializer, **refusals(404)})
     def retrieve(self, request: Request, job_pk: int) -> Response:
         """On how many GPUs the job ran when, over all attempts, why that changed, and what each change cost."""
         job = get_object_or_404(Job.objects.visible_to(signed_in(request)), pk=job_pk)
