@@ -33,12 +33,12 @@ PARTS = (
         "Projects, their members, versions of code, and the gallery.",
         r"/(projects|gallery)/",
     ),
-    Part("jobs", "Jobs", "Submit jobs, find them, and act on them.", r"/jobs/(\{id\}/|$)"),
+    Part("jobs", "Jobs", "Submit jobs, find them, and act on them.", r"/jobs/(\{job_id\}/((cancel|hold|release|retry)/)?)?$"),
     Part(
         "job-records",
         "What a job leaves",
         "History, attempts, log, curves, outputs and checkpoints of one job, and when it starts.",
-        r"/jobs/\{job_pk\}/",
+        r"/jobs/\{job_id\}/(?!(cancel|hold|release|retry)/)[a-z]",
     ),
     Part(
         "nodes",
@@ -51,6 +51,12 @@ PARTS = (
         "Policies and simulations",
         "The scheduling policy, its history, scheduling cycles, and simulations of the recent history.",
         r"/(policy|policies|cycles|simulations)/",
+    ),
+    Part(
+        "people",
+        "Users, groups and the audit log",
+        "For admins: who belongs to the lab and to which group, invitations, and what admins did.",
+        r"/(users|groups|invitations|audit)/",
     ),
     Part(
         "sharing",
