@@ -7,6 +7,11 @@ import sys
 
 def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
+    if sys.argv[1:] in (["version"], ["--version"]):
+        from runners import __version__
+
+        sys.stdout.write(f"Schedulearn {__version__}\n")
+        return
     from django.core.exceptions import ImproperlyConfigured
     from django.core.management import execute_from_command_line
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes this machine a node of a Schedulearn portal. The portal fills in the names between @ and serves it as
 # /agent/install.sh; the line of Nodes, Add a node checks its SHA-256 before it runs. It may be run again: it then
-# brings a newer agent and keeps the node's identity. docs/admin/nodes.md describes it.
+# brings a newer agent, and keeps the node's identity, its settings and its jobs. docs/admin/nodes.md describes it.
 set -eu
 umask 022
 
@@ -36,21 +36,71 @@ done
 "$PYTHON" -c 'import ensurepip, venv' 2>/dev/null ||
     stop 'Python lacks its module venv (Debian: apt-get install python3-venv).'
 
-# 2. Where things lie.
+# 2. Where things lie: where this command says, else where they were before.
+UNIT=/etc/systemd/system/schedulearn-agent.service
 if [ "$(id -u)" = 0 ]; then
-    PREFIX="${SCHEDULEARN_AGENT_PREFIX:-/opt/schedulearn-agent}"
-    STATE="${AGENT_HOME:-/var/lib/schedulearn-agent}"
-    CACHE="${SCHEDULEARN_CACHE:-/var/cache/schedulearn-agent}"
+    PREFIX="$(sed -n 's|^ExecStart=\(/.*\)/run$|\1|p' "$UNIT" 2>/dev/null || :)"
+    PREFIX="${SCHEDULEARN_AGENT_PREFIX:-${PREFIX:-/opt/schedulearn-agent}}"
 else
     PREFIX="${SCHEDULEARN_AGENT_PREFIX:-$HOME/schedulearn-agent}"
-    STATE="${AGENT_HOME:-$PREFIX/state}"
-    CACHE="${SCHEDULEARN_CACHE:-$HOME/.cache/schedulearn}"
 fi
+SETTINGS="$PREFIX/agent.env"
+stored() { # the value of a name in agent.env, nothing without one
+    [ ! -f "$SETTINGS" ] || env -i sh -c '. "$1" && eval "printf %s \"\${$2:-}\""' - "$SETTINGS" "$1" 2>/dev/null || :
+}
+STATE="${AGENT_HOME:-$(stored AGENT_HOME)}"
+CACHE="${SCHEDULEARN_CACHE:-$(stored SCHEDULEARN_CACHE)}"
+if [ "$(id -u)" = 0 ]; then
+    STATE="${STATE:-/var/lib/schedulearn-agent}"
+    CACHE="${CACHE:-/var/cache/schedulearn-agent}"
+else
+    STATE="${STATE:-$PREFIX/state}"
+    CACHE="${CACHE:-$HOME/.cache/schedulearn}"
+fi
+SHARED="${SCHEDULEARN_SHARED:-$(stored SCHEDULEARN_SHARED)}"
+case "$SHARED" in
+    '' | /*) ;;
+    *) stop "SCHEDULEARN_SHARED must be a whole path, from / on, not $SHARED." ;;
+esac
+case "$SHARED" in *[\"\\]*) stop 'SCHEDULEARN_SHARED holds characters that do not work here.' ;; esac
 for value in "$URL" "$PREFIX" "$STATE" "$CACHE" "$CA" "$PIN"; do
     case "$value" in *[!A-Za-z0-9._:/@%+~,=-]*) stop "$value holds characters that do not work here." ;; esac
 done
 mkdir -p "$PREFIX" "$CACHE"
 mkdir -p "$STATE" && chmod 700 "$STATE"
+SERVICE=no
+if [ "$(id -u)" = 0 ] && [ -d /run/systemd/system ]; then SERVICE=yes; fi
+runs_as_service() { [ "$SERVICE" = yes ] && systemctl is-active --quiet schedulearn-agent.service; }
+if [ -e "$STATE/agent.lock" ] && ! runs_as_service; then
+    "$PYTHON" - "$STATE/agent.lock" <<'PYTHON' || exit 1
+import fcntl
+import os
+import sys
+
+with open(sys.argv[1]) as file:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        number, pid = str(os.fstat(file.fileno()).st_ino), "PID"
+        with open("/proc/locks") as locks:
+            for line in locks:
+                words = line.split()
+                if words[1] == "FLOCK" and words[5].rpartition(":")[2] == number:
+                    pid = words[4]
+        sys.exit(
+            f"Not installed: an agent that was started by hand works with {os.path.dirname(sys.argv[1])}. Stop it with "
+            f"Ctrl+C where it runs, or with: kill {pid}\nThen paste the line again. Running jobs continue if the agent "
+            "is back within 34 s."
+        )
+PYTHON
+fi
+
+# Mirrors and proxies of the last time serve this time, too, unless others are set.
+for name in SCHEDULEARN_USE_PROXY PIP_INDEX_URL PIP_EXTRA_INDEX_URL HTTPS_PROXY HTTP_PROXY NO_PROXY; do
+    eval "value=\${$name:-}"
+    [ -n "$value" ] || value="$(stored "$name")"
+    [ -z "$value" ] || export "$name=$value"
+done
 
 # 3. The agent itself, from the portal, checked against the SHA-256 that came with this script.
 say "Fetching the agent from $URL"
@@ -111,22 +161,33 @@ say 'Installing its packages'
     stop "pip could not install the agent's packages. See above; a mirror can be named by PIP_INDEX_URL."
 ln -sfn "$CODE" "$PREFIX/current"
 
-# 5. Its settings. Lines that somebody added stay.
+# 5. Its settings: those that are set now replace stored ones; all other lines stay.
 [ -z "$PIN" ] || CA="$PREFIX/portal.pem"
-SETTINGS="$PREFIX/agent.env"
 touch "$SETTINGS" && chmod 600 "$SETTINGS"
-KEPT="$(grep -vE '^(SCHEDULEARN_URL|AGENT_HOME|SCHEDULEARN_CACHE|SCHEDULEARN_CA|SCHEDULEARN_PIN)=' "$SETTINGS" || :)"
+REPLACED='SCHEDULEARN_URL|AGENT_HOME|SCHEDULEARN_CACHE|SCHEDULEARN_CA|SCHEDULEARN_PIN'
+GIVEN=''
+for name in RUNTIME NODE_NAME SCHEDULEARN_DATASETS SCHEDULEARN_SHARED SCHEDULEARN_CONFINE SCHEDULEARN_ALLOW_HTTP \
+    SCHEDULEARN_USE_PROXY SCHEDULEARN_CPU_SLOTS SCHEDULEARN_BASE_IMAGE SCHEDULEARN_BUILD_IMAGE SCHEDULEARN_TORCH_INDEX \
+    AGENT_RING_ADDRESS DOCKER_HOST PIP_INDEX_URL PIP_EXTRA_INDEX_URL UV_INDEX_URL UV_DEFAULT_INDEX \
+    HTTPS_PROXY HTTP_PROXY NO_PROXY https_proxy http_proxy no_proxy; do
+    eval "value=\${$name:-}"
+    case "$value" in
+        '') continue ;;
+        *'
+'*) stop "$name has more than one line." ;;
+        *[!A-Za-z0-9._:/@%+~,=-]*) value="'$(printf '%s' "$value" | sed "s/'/'\\\\''/g")'" ;;
+    esac
+    REPLACED="$REPLACED|$name"
+    GIVEN="$GIVEN$name=$value
+"
+done
+KEPT="$(grep -vE "^($REPLACED)=" "$SETTINGS" || :)"
 {
     [ -z "$KEPT" ] || printf '%s\n' "$KEPT"
     printf 'SCHEDULEARN_URL=%s\nAGENT_HOME=%s\nSCHEDULEARN_CACHE=%s\n' "$URL" "$STATE" "$CACHE"
     [ -z "$CA" ] || printf 'SCHEDULEARN_CA=%s\n' "$CA"
     [ -z "$PIN" ] || printf 'SCHEDULEARN_PIN=%s\n' "$PIN"
-    for name in RUNTIME NODE_NAME SCHEDULEARN_ALLOW_HTTP SCHEDULEARN_USE_PROXY SCHEDULEARN_CPU_SLOTS \
-        SCHEDULEARN_BASE_IMAGE SCHEDULEARN_TORCH_INDEX AGENT_RING_ADDRESS DOCKER_HOST; do
-        eval "value=\${$name:-}"
-        case "$value" in '' | *[!A-Za-z0-9._:/@%+~,=-]*) continue ;; esac
-        printf '%s\n' "$KEPT" | grep -q "^$name=" || printf '%s=%s\n' "$name" "$value"
-    done
+    printf '%s' "$GIVEN"
 } >"$SETTINGS.new"
 chmod 600 "$SETTINGS.new"
 mv "$SETTINGS.new" "$SETTINGS"
@@ -140,17 +201,30 @@ exec "$PREFIX/venv/bin/python" -m "\${SCHEDULEARN_PROGRAM:-runners.agent}" "\$@"
 RUN
 chmod 755 "$PREFIX/run"
 
-# 6. Join. It says what it found, and whether the portal took this machine.
-SCHEDULEARN_PROGRAM=runners.agent.enrol "$PREFIX/run" || exit 1
+# 6. Join. It says what it found, and whether the portal took this machine. An agent that runs as the service is stopped
+# only now that all is fetched, since jobs end 34 s later without one.
+STOPPED=no
+if runs_as_service; then
+    say 'Stopping the agent for a moment; its jobs run on.'
+    systemctl stop schedulearn-agent.service
+    STOPPED=yes
+fi
+SCHEDULEARN_PROGRAM=runners.agent.enrol "$PREFIX/run" || {
+    [ "$STOPPED" = no ] || systemctl start schedulearn-agent.service
+    exit 1
+}
 unset SCHEDULEARN_JOIN_TOKEN
 
 # 7. Run, now and after each start of the machine.
 if [ "$FOREGROUND" = yes ]; then
+    [ "$STOPPED" = no ] || say 'The service schedulearn-agent stays stopped until this machine starts again.'
     say 'Running in the foreground; Ctrl+C stops the agent.'
     exec "$PREFIX/run"
 fi
-if [ "$(id -u)" = 0 ] && [ -d /run/systemd/system ]; then
-    cat >/etc/systemd/system/schedulearn-agent.service <<UNIT
+if [ "$SERVICE" = yes ]; then
+    SHARED_PATH=''
+    [ -z "$SHARED" ] || SHARED_PATH="\"-$(printf %s "$SHARED" | sed 's/%/%%/g')\""
+    cat >"$UNIT" <<UNIT
 [Unit]
 Description=Schedulearn: the agent of this node
 After=network-online.target docker.service
@@ -167,7 +241,7 @@ OOMScoreAdjust=-500
 NoNewPrivileges=true
 ProtectSystem=strict
 ProtectHome=true
-ReadWritePaths=$STATE $CACHE /run
+ReadWritePaths=$STATE $CACHE $SHARED_PATH /run
 CapabilityBoundingSet=~CAP_AUDIT_CONTROL CAP_AUDIT_READ CAP_AUDIT_WRITE CAP_BLOCK_SUSPEND CAP_BPF CAP_LEASE
 CapabilityBoundingSet=~CAP_LINUX_IMMUTABLE CAP_MAC_ADMIN CAP_MAC_OVERRIDE CAP_SYS_BOOT CAP_SYS_PACCT CAP_SYS_RAWIO
 CapabilityBoundingSet=~CAP_SYS_TIME CAP_SYS_TTY_CONFIG CAP_SYSLOG CAP_WAKE_ALARM

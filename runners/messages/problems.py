@@ -15,7 +15,7 @@ RUNC_CONFIG = (
 )
 REACH_MACHINE = "Jobs with a network can reach services of this machine itself: "
 CANNOT_SPAN = "Jobs cannot span this node and others: "
-HOW_TO_SHARE = "To share this machine with other people, install Docker Engine and restart the agent."
+HOW_TO_SHARE = "To share this machine with other people, install Docker Engine, remove the node, and let it join again."
 INSTALL_BUBBLEWRAP = (
     "Install bubblewrap (Debian or Ubuntu: sudo apt-get install bubblewrap; Fedora: sudo dnf install bubblewrap) and restart the "
     "agent: jobs then see only their own files and processes."

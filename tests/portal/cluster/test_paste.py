@@ -1,13 +1,15 @@
 """The pasted line, for real: a shell, a portal behind a certificate that no authority signed, and an agent that joins."""
 
+import inspect
 import os
+import re
 import socket
 import ssl
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 
 from portal.cluster import agent_package, services
 from portal.cluster.models import Node
+from runners.agent import settings as agent_settings
 from tests.cluster.authority import make_authority
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -67,15 +70,23 @@ def portal(live_server: Any, tmp_path: Path) -> Iterator[TlsProxy]:
     proxy.close()
 
 
-def paste(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """In a shell that knows nothing of this one. Its environment of packages is ours, so that pip has nothing to fetch."""
+def paste(line: str, folder: Path, *places_set: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """In a shell that knows nothing of this one. Its environment of packages is ours, so that pip has nothing to fetch.
+
+    The places named by ``places_set`` are set, all three without it; ``more`` are other variables.
+    """
     python = folder / "program" / "venv" / "bin" / "python"
     python.parent.mkdir(parents=True, exist_ok=True)
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
     places = {"SCHEDULEARN_AGENT_PREFIX": "program", "AGENT_HOME": "state", "SCHEDULEARN_CACHE": "cache", "HOME": "."}
+    places = {name: place for name, place in places.items() if not places_set or name in {*places_set, "HOME"}}
     env = {name: str(folder / place) for name, place in places.items()}
-    env |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "RUNTIME": "fake", "NODE_NAME": "new-one"}
+    env |= {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "RUNTIME": "fake",
+        "NODE_NAME": "new-one",
+    } | more
     return subprocess.run(["bash", "-c", line], env=env, cwd=folder, capture_output=True, text=True, timeout=120)
 
 
@@ -107,3 +118,151 @@ def test_a_script_that_is_not_the_announced_one_does_not_run(portal: TlsProxy, t
     done = paste(line.replace(agent_package.script_sha256(), "0" * 64), tmp_path)
     assert done.returncode != 0 and done.stdout == ""
     assert not (tmp_path / "state").exists()
+
+
+@pytest.fixture
+def line(portal: TlsProxy) -> str:
+    token = services.issue_join_token(None)
+    return agent_package.join_command(portal.url, token, agent_package.check_certificate(portal.url))
+
+
+def stored(folder: Path) -> dict[str, str]:
+    """Return the settings as the agent gets them."""
+    script = 'set -a; . "$1"; env -0'
+    done = subprocess.run(
+        ["sh", "-c", script, "-", folder / "program" / "agent.env"], env={}, capture_output=True, text=True
+    )
+    return dict(each.split("=", 1) for each in done.stdout.split("\0") if "=" in each)
+
+
+def test_settings_are_copied_and_stay_until_others_are_given(line: str, tmp_path: Path) -> None:
+    data, shared = tmp_path / "all data's", tmp_path / "100% shared"
+    data.mkdir()
+    shared.mkdir()
+    given = {
+        "SCHEDULEARN_DATASETS": str(data),
+        "SCHEDULEARN_SHARED": str(shared),
+        "SCHEDULEARN_BUILD_IMAGE": "debian:12",
+        "SCHEDULEARN_CONFINE": "no",
+        "PIP_INDEX_URL": "https://mirror.example/simple?a=b&c",
+        "HTTPS_PROXY": "http://u:p$x@proxy:3128",
+        "NO_PROXY": "127.0.0.1, .example",
+    }
+    assert paste(line, tmp_path, **given).returncode == 0
+    assert stored(tmp_path).items() >= given.items()
+    with (tmp_path / "program" / "agent.env").open("a") as settings:
+        settings.write("# by hand\nOF_MINE='1 2'\n")
+    # Neither places nor settings are given the next time, but one that is to change.
+    done = paste(line, tmp_path, "SCHEDULEARN_AGENT_PREFIX", SCHEDULEARN_CONFINE="yes")
+    assert done.returncode == 0, done.stdout + done.stderr
+    wanted = {**given, "SCHEDULEARN_CONFINE": "yes", "OF_MINE": "1 2", "AGENT_HOME": str(tmp_path / "state")}
+    assert stored(tmp_path).items() >= wanted.items()
+    assert stored(tmp_path)["SCHEDULEARN_CACHE"] == str(tmp_path / "cache")
+    assert "# by hand" in (tmp_path / "program" / "agent.env").read_text()
+    assert Node.objects.count() == 1
+
+
+def test_a_setting_that_cannot_work_is_refused_before_anything_is_installed(line: str, tmp_path: Path) -> None:
+    for name, value, why in (
+        ("SCHEDULEARN_SHARED", "shared", "whole path"),
+        ("SCHEDULEARN_SHARED", '/a"b', "characters"),
+    ):
+        done = paste(line, tmp_path, **{name: value})
+        assert done.returncode != 0 and name in done.stderr and why in done.stderr
+    assert not (tmp_path / "state").exists()
+    done = paste(line, tmp_path, NO_PROXY="a\nSCHEDULEARN_URL=https://elsewhere")
+    assert done.returncode != 0 and "NO_PROXY has more than one line" in done.stderr
+
+
+def test_every_variable_that_the_agent_reads_is_copied() -> None:
+    read = set(re.findall(r'"((?:SCHEDULEARN|AGENT)_[A-Z_]+|RUNTIME|NODE_NAME)"', inspect.getsource(agent_settings)))
+    read |= {"SCHEDULEARN_CPU_SLOTS", "SCHEDULEARN_BASE_IMAGE", "SCHEDULEARN_BUILD_IMAGE", "SCHEDULEARN_TORCH_INDEX"}
+    copied = set(re.findall(r"[A-Z_]+", agent_package.install_script().partition("# 5.")[2].partition("# 6.")[0]))
+    assert len(read) > 12 and read - copied == {"SCHEDULEARN_HOME", "SCHEDULEARN_JOIN_TOKEN"}
+
+
+HOLD = """
+import fcntl, sys, time
+file = open(sys.argv[1], "w")
+fcntl.flock(file, fcntl.LOCK_EX)
+print("held", flush=True)
+time.sleep(120)
+"""
+
+
+@contextmanager
+def working_agent(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Hold the lock of a working agent."""
+    (folder / "state").mkdir(exist_ok=True)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, folder / "state" / "agent.lock"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def test_beside_an_agent_that_was_started_by_hand_nothing_is_installed(line: str, tmp_path: Path) -> None:
+    with working_agent(tmp_path) as agent:
+        done = paste(line, tmp_path)
+        assert done.returncode != 0 and f"kill {agent.pid}\n" in done.stderr and "paste the line again" in done.stderr
+        assert not list((tmp_path / "program").glob("code-*")) and agent.poll() is None
+    assert not Node.objects.exists()
+
+
+SYSTEMCTL = """#!/bin/sh
+echo "$*" >>{folder}/calls
+case "$1" in
+    is-active) test -e {folder}/active ;;
+    stop) rm {folder}/active; kill "$(cat {folder}/pid)"; sleep 0.5 ;;
+    start|restart) touch {folder}/active ;;
+esac
+"""
+
+
+def as_service(portal: TlsProxy, folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run the install script as root on a machine with systemd, of which only the command and its folders are pretended."""
+    (folder / "bin").mkdir(exist_ok=True)
+    (folder / "bin" / "systemctl").write_text(SYSTEMCTL.format(folder=folder))
+    (folder / "bin" / "systemctl").chmod(0o755)
+    script = agent_package.install_script().replace('"$(id -u)" = 0', "0 = 0")
+    script = script.replace("/run/systemd/system", str(folder)).replace("/etc/systemd/system", str(folder))
+    (folder / "install.sh").write_text(script.replace("/opt/schedulearn-agent", str(folder / "program")))
+    pin = agent_package.check_certificate(portal.url).pin
+    line = f"PATH={folder}/bin:$PATH sh install.sh --url {portal.url} --pin {pin}"
+    return paste(line, folder, "AGENT_HOME", SCHEDULEARN_CACHE=str(folder / "cache"), **more)
+
+
+def test_a_service_is_stopped_at_the_last_moment_and_started_again(portal: TlsProxy, tmp_path: Path) -> None:
+    shared = tmp_path / "shared 100%"
+    shared.mkdir()
+    token = services.issue_join_token(None)
+    done = as_service(portal, tmp_path, SCHEDULEARN_JOIN_TOKEN=token, SCHEDULEARN_SHARED=str(shared))
+    assert done.returncode == 0, done.stdout + done.stderr
+    unit = (tmp_path / "schedulearn-agent.service").read_text()
+    assert f'ReadWritePaths={tmp_path}/state {tmp_path}/cache "-{tmp_path}/shared 100%%" /run\n' in unit
+    with working_agent(tmp_path) as agent:
+        (tmp_path / "pid").write_text(str(agent.pid))
+        (tmp_path / "calls").unlink()
+        done = as_service(portal, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    changes = [each for each in (tmp_path / "calls").read_text().splitlines() if not each.startswith("is-active")]
+    assert changes == [
+        "stop schedulearn-agent.service",
+        "daemon-reload",
+        "enable --quiet schedulearn-agent.service",
+        "restart schedulearn-agent.service",
+    ]
+    assert f'"-{tmp_path}/shared 100%%" /run\n' in (tmp_path / "schedulearn-agent.service").read_text()
+    assert done.stdout.index("Installing its packages") < done.stdout.index("Stopping the agent")
+    assert Node.objects.count() == 1
+
+
+def test_a_service_that_cannot_join_again_is_started_with_what_it_has(portal: TlsProxy, tmp_path: Path) -> None:
+    token = services.issue_join_token(None)
+    assert as_service(portal, tmp_path, SCHEDULEARN_JOIN_TOKEN=token).returncode == 0
+    with working_agent(tmp_path) as agent:
+        (tmp_path / "pid").write_text(str(agent.pid))
+        done = as_service(portal, tmp_path, RUNTIME="process")  # it joined with another
+    assert done.returncode != 0 and "Not joined" in done.stderr
+    assert (tmp_path / "calls").read_text().splitlines()[-1] == "start schedulearn-agent.service"
