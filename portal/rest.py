@@ -4,6 +4,7 @@
 """
 
 import difflib
+import hashlib
 import json
 import logging
 import re
@@ -15,6 +16,8 @@ from typing import IO, Any
 from django.core.exceptions import PermissionDenied as DjangoPermissionDenied
 from django.core.exceptions import RequestDataTooBig
 from django.http import Http404, JsonResponse
+from django.utils.cache import get_conditional_response
+from django.utils.http import quote_etag
 from drf_spectacular.utils import OpenApiResponse, inline_serializer
 from rest_framework import exceptions, serializers, status
 from rest_framework.pagination import PageNumberPagination
@@ -22,6 +25,7 @@ from rest_framework.parsers import JSONParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.settings import api_settings
+from rest_framework.throttling import AnonRateThrottle
 from rest_framework.utils.urls import replace_query_param
 
 from portal.refused import Refused
@@ -103,11 +107,24 @@ class NewestFirst(Pages):
         return [*super().get_schema_operation_parameters(view), before]
 
 
+class StrangerThrottle(AnonRateThrottle):
+    """Limits the refused requests of an address. Those with a valid token or session do not count, from there or elsewhere."""
+
+
 class KnownParameters:
-    """A mixin of every view: query parameters that the schema does not have for an operation are refused."""
+    """A mixin of every view: query parameters that the schema does not have for an operation are refused.
+
+    Requests of strangers are limited, and a client that has the present content already gets 304 without it.
+    """
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        super().initial(request, *args, **kwargs)  # type: ignore[misc]  # the view class comes after us
+        try:
+            super().initial(request, *args, **kwargs)  # type: ignore[misc]  # the view class comes after us
+        except (exceptions.NotAuthenticated, exceptions.AuthenticationFailed):
+            throttle = StrangerThrottle()
+            if not throttle.allow_request(request, self):  # type: ignore[arg-type]  # as above
+                raise exceptions.Throttled(throttle.wait()) from None
+            raise
         if not request.query_params or request.resolver_match is None or request.method == "OPTIONS":
             return
         method = "get" if request.method == "HEAD" else str(request.method).lower()
@@ -115,6 +132,20 @@ class KnownParameters:
         unknown = set(request.query_params) - known - {str(api_settings.URL_FORMAT_OVERRIDE)}
         if unknown:
             raise exceptions.ValidationError({name: [_unknown(name, known, "parameter")] for name in sorted(unknown)})
+
+    def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
+        final = super().finalize_response(request, response, *args, **kwargs)  # type: ignore[misc]  # as above
+        if request.method in ("GET", "HEAD") and isinstance(final, Response) and final.status_code == 200:
+            if request.auth is not None:  # a script: unlike a browser on a shared machine, it may keep what it got
+                final.headers.setdefault("Cache-Control", "private, no-cache")
+            final.add_post_render_callback(lambda rendered: _not_modified(request, rendered))
+        return final
+
+
+def _not_modified(request: Request, response: Any) -> Any:
+    """Give a response the hash of its content as ETag; return 304 instead when the client has this content already."""
+    response["ETag"] = quote_etag(hashlib.sha256(response.content).hexdigest()[:32])
+    return get_conditional_response(request, etag=response["ETag"], response=response)
 
 
 @cache

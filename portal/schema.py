@@ -32,6 +32,7 @@ VERBS = {
 METHOD_VERBS = {"get": "retrieve", "post": "", "put": "set", "patch": "update", "delete": "delete"}
 """The verbs of views that have no actions."""
 
+NOT_MODIFIED = {"description": "The content is still that of the ETag in `If-None-Match`. It is not sent again."}
 RETRY_AFTER = {
     "Retry-After": {"description": "Seconds to wait before the request is sent again.", "schema": {"type": "integer"}}
 }
@@ -95,6 +96,8 @@ def document_refusals(result: dict[str, Any], **_about: Any) -> dict[str, Any]:
             }
             for code in (code for code, is_possible in possible.items() if is_possible):
                 operation["responses"].setdefault(str(code), _refusal(code))
+            if method == "get" and "application/json" in operation["responses"].get("200", {}).get("content", {}):
+                operation["responses"]["304"] = NOT_MODIFIED
             for code in (429, 503):
                 operation["responses"][str(code)]["headers"] = RETRY_AFTER
     return result

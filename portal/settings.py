@@ -361,7 +361,7 @@ REST_FRAMEWORK = {
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["portal.rest.Json"],
     "DEFAULT_THROTTLE_CLASSES": ["rest_framework.throttling.UserRateThrottle"],
-    "DEFAULT_THROTTLE_RATES": {"user": "3000/min"},
+    "DEFAULT_THROTTLE_RATES": {"user": "3000/min", "anon": "300/min"},
     "NUM_PROXIES": 1 if BEHIND_PROXY else 0,
     "EXCEPTION_HANDLER": "portal.rest.exception_handler",
     "PAGE_SIZE": 50,
