@@ -33,7 +33,12 @@ PARTS = (
         "Projects, their members, versions of code, and the gallery.",
         r"/(projects|gallery)/",
     ),
-    Part("jobs", "Jobs", "Submit jobs, find them, and act on them.", r"/jobs/(\{job_id\}/((cancel|hold|release|retry)/)?)?$"),
+    Part(
+        "jobs",
+        "Jobs",
+        "Submit jobs, find them, and act on them.",
+        r"/jobs/(\{job_id\}/((cancel|hold|release|retry)/)?)?$",
+    ),
     Part(
         "job-records",
         "What a job leaves",
