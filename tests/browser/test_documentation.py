@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.browser.axe import barriers
 from tests.browser.portal import ROOT, Portal, sign_in
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.thorough]
 PAGES = ("index", "user/first-day", "admin/nodes", "architecture/processes", "reference/settings", "api/reference")
 
 

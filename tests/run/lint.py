@@ -1,4 +1,4 @@
-"""Checks that run no code of ours: style, types, import contracts, missing migrations."""
+"""Checks that test no behaviour: style, types, import contracts, the schema, the documentation, missing migrations."""
 
 import os
 import subprocess
@@ -23,6 +23,10 @@ LINTERS: tuple[tuple[str, list[str]], ...] = (
     (
         "OpenAPI schema",
         [sys.executable, "manage.py", "spectacular", "--fail-on-warn", "--validate", "--file", os.devnull],
+    ),
+    (
+        "documentation",
+        [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "dummy", "docs", "docs/_build/check"],
     ),
     ("missing migrations", [sys.executable, "manage.py", "makemigrations", "--check", "--dry-run"]),
 )
