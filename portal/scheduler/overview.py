@@ -92,7 +92,9 @@ def notices() -> Iterator[Notice]:
 def _about_processes() -> Item:
     if unconfined.is_refused(Node.Runtime.PROCESS):
         text = "No new job starts on nodes that run jobs as plain processes"
-        detail = "Several people share this lab. Install Docker Engine there, remove these nodes, and let them join again."
+        detail = (
+            "Several people share this lab. Install Docker Engine there, remove these nodes, and let them join again."
+        )
         tone = "amber"
     else:
         text, tone = "Jobs run as plain processes, without containers", "blue"

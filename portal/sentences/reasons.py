@@ -73,9 +73,7 @@ def no_node_accepts(closed: list[dict[str, Any]]) -> str:
     return f"No node accepts new jobs now: {nodes.rstrip('.')}."
 
 
-INSTALL_DOCKER = (
-    "Install Docker Engine there, remove the node, and let the machine join again (docs/admin/process-runtime.md). Or set SCHEDULEARN_UNSAFE_PROCESSES=yes for the portal if everyone may see everything."
-)
+INSTALL_DOCKER = "Install Docker Engine there, remove the node, and let the machine join again (docs/admin/process-runtime.md). Or set SCHEDULEARN_UNSAFE_PROCESSES=yes for the portal if everyone may see everything."
 UNCONFINED = f"runs jobs as plain processes, which does not isolate users from each other: it is for one person only. {INSTALL_DOCKER}"
 """The rest of a sentence that begins with a node."""
 CLOSED = {
