@@ -20,6 +20,7 @@ from portal.projects.models import Project
 
 Column = str | Callable[[Any], Any]
 MAX_COLUMNS = 9
+NOTHING = "–"
 TITLES = {
     "accounts.apitoken": "API tokens",
     "accounts.auditentry": "Audit entries",
@@ -111,22 +112,22 @@ def _named(field: models.Field, show: Callable[[Any], Any]) -> Callable[[Any], A
     return column
 
 
-def _link_of(field: models.ForeignKey, row: models.Model) -> SafeString | None:
+def _link_of(field: models.ForeignKey, row: models.Model) -> str:
     model, pk = field.related_model, getattr(row, field.attname)
     if pk is None:
-        return None
+        return NOTHING
     text = getattr(getattr(row, field.name), NAMES[model]) if model in NAMES else f"{model._meta.verbose_name} {pk}"
     return format_html('<a href="{}">{}</a>', row_url(model, pk), text)
 
 
-def _links(rows: Iterable[models.Model]) -> SafeString:
+def _links(rows: Iterable[models.Model]) -> str:
     links = ((row_url(type(row), row.pk), row_label(row)) for row in rows)
-    return format_html_join(", ", '<a href="{}">{}</a>', links)
+    return format_html_join(", ", '<a href="{}">{}</a>', links) or NOTHING
 
 
-def _structure(value: Any) -> SafeString | None:
-    if value in (None, ""):
-        return None
+def _structure(value: Any) -> str:
+    if value in (None, "", [], {}):
+        return NOTHING
     text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False, default=str)
     return format_html("<pre>{}</pre>", text)
 

@@ -3,11 +3,13 @@
 from typing import Any
 
 from django import forms
+from django.apps import apps
 from django.contrib import messages
 from django.contrib.admin import AdminSite, ModelAdmin, ShowFacets
 from django.db import models
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
 from django.urls import URLPattern, URLResolver, include, path, re_path
 
 from portal.accounts.permissions import View, admin_required, is_admin, signed_in
@@ -46,10 +48,13 @@ class DataSite(AdminSite):
 
     def _build_app_dict(self, request: HttpRequest, label: Any = None) -> dict[str, Any]:
         tables: dict[str, Any] = super()._build_app_dict(request, label)
-        for app in [tables] if label and tables else tables.values():
+        for app in tables.values():
             for table in app["models"]:
                 table["name"] = table_title(table["model"])
         return tables
+
+    def app_index(self, request: HttpRequest, app_label: str, extra_context: Any = None) -> TemplateResponse:
+        return super().app_index(request, app_label, {"title": apps.get_app_config(app_label).verbose_name})
 
     def get_urls(self) -> list[URLPattern | URLResolver]:
         """Return the routes for reading: without a second sign-in, and without those that write or look up rows."""
