@@ -81,7 +81,7 @@ class TestUsers:
         ("asked", "field"),
         [
             ({"reservations_to": "alice"}, "reservations_to"),
-            ({"reservations_to": "stranger"}, "reservations_to"),
+            ({"reservations_to": "zoe"}, "reservations_to"),
             ({"owners": [{"project": 99999, "owner": "bob"}]}, "owners"),
             ({"owners": [{"project": 1}]}, "owners.0.owner"),
             ({"cancel_waitin": True}, "cancel_waitin"),
