@@ -114,7 +114,7 @@ def test_the_api_reference_works_offline_under_our_policy(browser: Browser, port
     visitor.page.on("request", lambda request: asked.append(request.url))
     visitor.sign_in("alice")
     visitor.go("/api/docs/")
-    operation = visitor.page.locator("#operations-me-me")
+    operation = visitor.page.locator("#operations-me-me_retrieve")
     expect(operation).to_be_visible(timeout=20_000)
     operation.locator("button").first.click()
     operation.get_by_role("button", name="Try it out").click()
