@@ -11,7 +11,14 @@ from tests.browser.axe import barriers
 from tests.browser.portal import ROOT, Portal, sign_in
 
 pytestmark = [pytest.mark.browser, pytest.mark.thorough]
-PAGES = ("index", "user/first-day", "admin/nodes", "architecture/processes", "reference/settings", "api/reference/index")
+PAGES = (
+    "index",
+    "user/first-day",
+    "admin/nodes",
+    "architecture/processes",
+    "reference/settings",
+    "api/reference/index",
+)
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from portal.projects.models import Project
 Column = str | Callable[[Any], Any]
 MAX_COLUMNS = 9
 NOTHING = "–"
+NOTHING = "–"
 TITLES = {
     "accounts.apitoken": "API tokens",
     "accounts.auditentry": "Audit entries",
@@ -103,7 +104,8 @@ def column_of(field: models.Field) -> Column:
 
 def _named(field: models.Field, show: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def column(row: models.Model) -> Any:
-        return show(row)
+        shown = show(row)
+        return NOTHING if shown is None else shown
 
     column.__name__ = f"show_{field.name}"
     column.short_description = field.verbose_name  # type: ignore[attr-defined]

@@ -27,7 +27,8 @@ def weight(path: Path) -> int:
 def scripts_of(page: str) -> set[Path]:
     text = (TEMPLATES / page).read_text()
     parent = re.search(r'{% extends "(.+?)" %}', text)
-    found = scripts_of(parent[1]) if parent else set()
+    is_ours = parent is not None and (TEMPLATES / parent[1]).exists()  # else a page of Django's own admin
+    found = scripts_of(parent[1]) if parent and is_ours else set()
     for name in re.findall(r'"((?:[\w.-]+/)+[\w.-]+\.js)"', text):
         found |= with_imports(STATIC / name)
     return found
