@@ -39,7 +39,7 @@ html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False
 html_last_updated_fmt = None  # the same sources give the same pages
-pygments_style, pygments_dark_style = "friendly", "github-dark"
+pygments_style, pygments_dark_style = "a11y-high-contrast-light", "a11y-high-contrast-dark"  # WCAG AAA
 copybutton_exclude = ".linenos, .gp, .go"
 
 # `make docs-links` follows links to other sites.

@@ -19,8 +19,12 @@ NAMED = {
     '<p class="caption" role="heading">': '<p class="caption" role="heading" aria-level="2">',
     '<aside class="sidebar-drawer"': '<aside class="sidebar-drawer" aria-label="Site"',
     '<aside class="toc-drawer': '<aside aria-label="On this page" class="toc-drawer',
+    '<th class="head"><p></p></th>': "<td></td>",
+    '<div class="table-wrapper': '<div tabindex="0" class="table-wrapper',
+    "<pre><span></span>": '<pre tabindex="0"><span></span>',
 }
-"""What screen readers miss in the theme's pages."""
+"""What screen readers and the keyboard miss in the theme's pages: names, levels, headers without a word, and what can
+be scrolled."""
 
 
 def separate(app: Sphinx, problem: Exception | None) -> None:
