@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from django.conf import settings
+
 from portal.ops.reference import cell
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -274,7 +276,7 @@ DEFAULTS = {
 def _value(node: ast.expr) -> object:
     if isinstance(node, ast.Constant):
         return node.value
-    return {"DEFAULT_PORT": 8000}.get(ast.unparse(node), "")
+    return getattr(settings, node.id, "") if isinstance(node, ast.Name) else ""
 
 
 def _as_code(text: str) -> str:
