@@ -34,17 +34,20 @@ TOO_OLD = echo "Schedulearn needs Python 3.11 or newer, and $(PYTHON) is not. Na
 PREREQUISITES = python=$(BIN)/python; test -x $$python || python="$(PYTHON)"; \
 	$$python -c '$(NEW_ENOUGH)' 2>/dev/null || { $(TOO_OLD); exit 1; }; $$python portal/ops/prerequisites.py $(VENV) $(1)
 
+WITH_HELP = $(MAKE) -s --no-print-directory docs || echo "The documentation could not be built, so /help/ is empty; the portal works without it."
+
 .PHONY: run demo docs docs-links check test test-all test-gpu test-faults soak mutation mutants sbom lint bench bench-policies bench-live bench-training lock diagrams clean
 
 run:
 	@$(call PREREQUISITES,run)
 	@$(MAKE) -s --no-print-directory $(VENV)/installed
-	@$(MAKE) -s --no-print-directory docs || echo "The documentation could not be built, so /help/ is empty; the portal works without it."
+	@$(WITH_HELP)
 	@exec $(BIN)/python manage.py up
 
 demo:
 	@$(if $(findstring --remove,$(OPTIONS)),true,$(call PREREQUISITES,demo))
 	@$(MAKE) -s --no-print-directory $(VENV)/installed
+	@$(if $(findstring --remove,$(OPTIONS)),true,$(WITH_HELP))
 	@exec $(BIN)/python manage.py demo $(OPTIONS)
 
 docs: $(HELP)
