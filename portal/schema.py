@@ -103,6 +103,16 @@ def document_refusals(result: dict[str, Any], **_about: Any) -> dict[str, Any]:
     return result
 
 
+def allow_empty_addresses(result: dict[str, Any], **_about: Any) -> dict[str, Any]:
+    """Drop the format "email" from answers: who has no e-mail address has an empty one, which is none of that format."""
+    for name, component in result["components"]["schemas"].items():
+        if not name.endswith("Request"):
+            for field in component.get("properties", {}).values():
+                if field.get("format") == "email":
+                    del field["format"]
+    return result
+
+
 def _refusal(code: int) -> dict[str, Any]:
     return {
         "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
