@@ -53,6 +53,11 @@ def edit(user: User, job: Job, values: Mapping[str, Any]) -> Job:
     return row
 
 
+def may_change_goals(job: Job) -> bool:
+    """Return whether what the scheduler reads may still change: only while the job waits."""
+    return job.state in WAITING_STATES and job.intent != Job.Intent.CANCEL
+
+
 def _cleaned(row: Job, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values as ``services.submit`` stores them."""
     cleaned = dict(values)
@@ -67,7 +72,7 @@ def _cleaned(row: Job, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _refuse_late_changes(row: Job, changed: list[str]) -> None:
     late = [name for name in changed if name in GOALS]
-    if not late or (row.state in WAITING_STATES and row.intent != Job.Intent.CANCEL):
+    if not late or may_change_goals(row):
         return
     names = " and ".join(label_of(name).lower() for name in late)
     raise Refused(
