@@ -40,6 +40,8 @@ def edit(user: User, job: Job, values: Mapping[str, Any]) -> Job:
         return row
     _refuse_late_changes(row, changed)
     services.check_values(after, changed)
+    if "name" in changed:
+        services.check_name(after.name)
     columns = as_columns(after)
     for name in changed:
         setattr(row, name, columns[name])
