@@ -16,6 +16,7 @@ from portal.jobs.models import FINISHED_STATES, WAITING_STATES, Job
 from portal.jobs.names import default_name
 from portal.jobs.permissions import require_may_act
 from portal.jobs.spec import Submission, as_columns, label_of, submission_of
+from portal.jobs.word_lists import normalise
 from portal.refused import Refused
 from portal.wake import wake_scheduler
 
@@ -68,7 +69,7 @@ def _cleaned(row: Job, values: Mapping[str, Any]) -> dict[str, Any]:
     if "description" in cleaned:
         cleaned["description"] = cleaned["description"].strip()
     if "tags" in cleaned:
-        cleaned["tags"] = tuple(cleaned["tags"])
+        cleaned["tags"] = normalise(cleaned["tags"])
     return cleaned
 
 

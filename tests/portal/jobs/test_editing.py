@@ -163,3 +163,12 @@ def test_a_name_with_invisible_characters_is_refused_but_a_copy_keeps_it(world: 
     again = Script(world.alice).send("post", f"jobs/{job.pk}/retry/", {})
     assert again.status_code == 201 and again.json()["name"] == "from \u200bearlier"
     assert patch(world, job, description="kept").status_code == 200
+
+
+def test_tags_that_are_the_same_words_are_no_change(world: World) -> None:
+    job = world.jobs["QUEUED"]
+    patch(world, job, tags=["abc"])
+    lines = job.events.count()
+    for tags in (["ABC"], ["abc", "abc"]):
+        assert patch(world, job, tags=tags).json()["tags"] == ["abc"]
+    assert job.events.count() == lines
