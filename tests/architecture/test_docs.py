@@ -1,4 +1,4 @@
-"""The pages for developers name files that there are."""
+"""The pages for developers name files that there are; code in sentences can be copied from the site."""
 
 import re
 
@@ -35,3 +35,8 @@ def test_the_map_of_packages_names_modules_where_they_are() -> None:
             if not any(place.exists() for place in places) and not any((ROOT / folder).rglob(name.rstrip("/"))):
                 missing.append(f"{folder}: {name}")
     assert folder and not missing
+
+
+def test_code_in_sentences_keeps_its_quotes_and_dashes() -> None:
+    """Causes of failures name code such as ``os.makedirs('results')`` and ``--help``, without marking it as code."""
+    assert re.search(r"^smartquotes = False\b", (ROOT / "docs" / "conf.py").read_text(), re.MULTILINE)
