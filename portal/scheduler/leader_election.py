@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from django.conf import settings
-from django.db import DatabaseError, connection, transaction
+from django.db import DatabaseError, Error, connection, transaction
 from django.db.models import F
 from django.utils import timezone
 
@@ -47,6 +47,13 @@ class Leadership:
                 # The server frees the lock of a closed connection too, but later.
                 cursor.execute("SELECT pg_advisory_unlock(%s)", [LOCK])
             connection.close()
+
+    def resign(self) -> None:
+        """Give up the lead at the end of the program, and let no page name it as the present leader."""
+        if self.epoch is not None:
+            with suppress(Error):
+                Leader.objects.filter(pk=1, epoch=self.epoch).update(holder="")
+        self.release()
 
     def _lock(self) -> bool:
         if connection.vendor == "postgresql":

@@ -10,7 +10,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from portal.accounts.models import ApiToken, AuditEntry, User
-from portal.accounts.services import EXAMPLES_OWNER, set_active
+from portal.accounts.services import EXAMPLES_OWNER, create_invite, set_active
 from portal.cluster import reservations
 from portal.cluster.models import Reservation
 from portal.jobs import departures
@@ -67,6 +67,7 @@ def test_the_page_has_all_that_is_theirs_and_what_stopping_costs(ada: User, bob:
     waiting, running = world.make_job(alone, name="waits"), running_job(alone, name="runs")
     other = world.make_job(world.make_project(eve), name="foreign")
     ApiToken.issue(bob, "laptop")
+    create_invite(bob, makes_admin=True)
     bob.groups.add(Group.objects.create(name="students"))
     now = timezone.now()
     reservations.reserve(
@@ -75,7 +76,15 @@ def test_the_page_has_all_that_is_theirs_and_what_stopping_costs(ada: User, bob:
     client = Client()
     client.force_login(ada)
     text = client.get(page_of(bob)).content.decode()
-    for shown in (f"waits #{waiting.pk}", f"runs #{running.pk}", "are lost", "laptop", "students", "Course"):
+    for shown in (
+        f"waits #{waiting.pk}",
+        f"runs #{running.pk}",
+        "are lost",
+        "laptop",
+        "students",
+        "Course",
+        "1 open invitation of bob",
+    ):
         assert shown in text, shown
     assert "New owner of alone" in text and "New owner of shared" not in text and ">shared</a> (owner)" in text
     assert f"foreign #{other.pk}" not in text

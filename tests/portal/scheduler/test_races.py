@@ -125,6 +125,21 @@ def test_no_scheduler_takes_over_in_the_middle_of_a_cycle(monkeypatch: pytest.Mo
 
 
 @pytest.mark.django_db(transaction=True)
+def test_a_scheduler_that_ends_is_no_longer_named_unless_another_leads(tmp_path: Path) -> None:
+    first = Leadership(tmp_path / "lock")
+    assert first.take() and Leader.objects.get().holder
+    first.resign()
+    assert Leader.objects.get().holder == "" and first.epoch is None
+    late, second = Leadership(tmp_path / "lock"), Leadership(tmp_path / "lock")
+    assert late.take()
+    Leader.objects.update(epoch=99, holder="another")  # it took the lead while the first one slept
+    late.resign()
+    assert Leader.objects.get().holder == "another"
+    assert second.take()
+    second.release()
+
+
+@pytest.mark.django_db(transaction=True)
 def test_one_scheduler_leads_and_the_other_takes_over_when_it_is_gone(tmp_path: Path) -> None:
     first, second = Leadership(tmp_path / "lock"), Leadership(tmp_path / "lock")
     assert first.take()

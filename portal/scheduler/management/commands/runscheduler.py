@@ -54,7 +54,7 @@ class Command(BaseCommand):
                     return
                 self._wait(subscription)
         finally:
-            leadership.release()
+            leadership.resign()
             subscription.close()
 
     def run_cycle(self, leadership: Leadership) -> None:
