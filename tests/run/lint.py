@@ -47,7 +47,7 @@ LINTERS = (
         "(What may import what). After a change run .venv/bin/lint-imports again.",
     ),
     Linter(
-        "OpenAPI schema",
+        "OpenAPI schema without warnings",
         [sys.executable, "manage.py", "spectacular", "--fail-on-warn", "--validate", "--file", os.devnull],
         "The warnings name the view or serializer. Then run .venv/bin/python -m portal.ops.reference and commit what changes.",
     ),
