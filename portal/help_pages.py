@@ -27,6 +27,7 @@ PAGES: dict[str, str] = {
     "jobs:queue": "user/waiting#the-queue",
     "jobs:compare": "user/results#compare-jobs",
     "jobs:detail": "user/jobs#the-page-of-a-job",
+    "jobs:edit": "user/jobs#the-page-of-a-job",
     "jobs:tab": "user/jobs#the-page-of-a-job",
     "jobs:view-output": "user/results#what-the-pages-show-of-files",
     "jobs:deactivate-user": "admin/users#when-someone-leaves",

@@ -44,6 +44,7 @@ CODES = {
     405: "method_not_allowed",
     406: "not_acceptable",
     409: "conflict",
+    412: "precondition_failed",
     413: "too_large",
     415: "unsupported_media_type",
     416: "range_not_satisfiable",
@@ -51,6 +52,7 @@ CODES = {
     500: "server_error",
     503: "unavailable",
 }
+CONDITIONS_OF_CHANGES = ("If-Match", "If-Unmodified-Since")
 NOT_FOUND = "Not found: it does not exist, or you are not allowed to see it."
 
 
@@ -125,6 +127,12 @@ class KnownParameters:
             if not throttle.allow_request(request, self):  # type: ignore[arg-type]  # as above
                 raise exceptions.Throttled(throttle.wait()) from None
             raise
+        if request.method not in ("GET", "HEAD", "OPTIONS"):
+            for header in CONDITIONS_OF_CHANGES:
+                if header in request.headers:
+                    raise exceptions.ParseError(
+                        f"Changes do not compare {header}, so nothing was done. Leave it out, and send only the fields that you change."
+                    )
         if not request.query_params or request.resolver_match is None or request.method == "OPTIONS":
             return
         method = "get" if request.method == "HEAD" else str(request.method).lower()
@@ -145,7 +153,12 @@ class KnownParameters:
 def _not_modified(request: Request, response: Any) -> Any:
     """Give a response the hash of its content as ETag; return 304 instead when the client has this content already."""
     response["ETag"] = quote_etag(hashlib.sha256(response.content).hexdigest()[:32])
-    return get_conditional_response(request, etag=response["ETag"], response=response)
+    answer = get_conditional_response(request, etag=response["ETag"], response=response)
+    if answer is not None and answer.status_code == status.HTTP_412_PRECONDITION_FAILED:
+        return error_response(
+            answer.status_code, "The content is another one than that of the condition in your request."
+        )
+    return answer
 
 
 @cache

@@ -142,7 +142,8 @@ ALLOWED_HOSTS = env_list("ALLOWED_HOSTS") or ["localhost", "127.0.0.1", "[::1]"]
 if LAB and "*" in ALLOWED_HOSTS:
     raise ImproperlyConfigured("ALLOWED_HOSTS must name the hosts that users enter, not '*'.")
 CSRF_TRUSTED_ORIGINS = env_origins("CSRF_TRUSTED_ORIGINS") or ([SITE_URL] if SITE_URL.startswith("https://") else [])
-"""Further origins whose forms are accepted, with their scheme, separated by commas; without any, that of SITE_URL."""
+"""Origins whose forms and live connections are accepted beside that of the request, with their scheme, separated by commas.
+What you set replaces the default, which is SITE_URL, so name that one, too."""
 BEHIND_PROXY = env_bool("BEHIND_PROXY", False)
 """True behind a reverse proxy that sets X-Forwarded-Proto and X-Forwarded-For."""
 
@@ -408,7 +409,8 @@ MAX_WAITING_JOBS = env_int("MAX_WAITING_JOBS", 500, 1, 1_000_000)
 
 # Uploads
 MAX_UPLOAD_MIB = env_int("MAX_UPLOAD_MIB", 100, 1, 4096)
-"""Maximum size of an upload of code, and of the files in it. The proxy needs at least as much."""
+"""The largest upload of code: of the packed file, or of all files together. Unpacked, code may have 1 GiB, which is fixed. The
+proxy must accept at least as much."""
 DATA_UPLOAD_MAX_MEMORY_SIZE = 5 * 1024 * 1024
 FILE_UPLOAD_MAX_MEMORY_SIZE = 1024 * 1024
 DATA_UPLOAD_MAX_NUMBER_FILES = 10_000
@@ -429,10 +431,10 @@ PATIENCE_HOURS = env_int("PATIENCE_HOURS", 24, 1, 8760)
 DAMPING_SECONDS = env_int("DAMPING_SECONDS", 30, 0, 600)
 """No policy stops a job within this time after it was placed: a job takes about as long to reach its first step.
 
-0 turns all of ``scheduling.damping`` off.
+0 turns this protection off, and lets elastic jobs grow at once.
 """
 RECORDED_TURNS = env_int("RECORDED_TURNS", 20_000, 100, 1_000_000)
-"""How many scheduling cycles are recorded in full, for replay. One of a busy lab takes 25 KiB."""
+"""How many scheduling cycles are recorded in full, for replay. A cycle of a busy lab takes 25 KiB."""
 RECORDED_DAYS = env_int("RECORDED_DAYS", 35, 1, 3650)
 """For how many days scheduling cycles are recorded in full."""
 IDLE_GPU_PERCENT = env_int("IDLE_GPU_PERCENT", 5, 1, 100)
@@ -452,7 +454,7 @@ NODE_LOST_AFTER_SECONDS = 18
 NODE_ALARM_AFTER_SECONDS = 120
 """No alarm before this time without a report: a restart of the agent or the machine is shorter."""
 GPU_QUARANTINE_FAILURES = env_int("GPU_QUARANTINE_FAILURES", 3, 0, 20)
-"""A GPU is quarantined after so many different jobs in a row failed on it at once; 0 turns this off."""
+"""A GPU is quarantined after so many different jobs in a row failed on it within 30 s of their start; 0 turns this off."""
 FENCE_SECONDS = 34
 """A supervisor whose lease is not renewed stops its ranks after this time (``runners/launch/fence.py``)."""
 FENCE_MARGIN_SECONDS = 15

@@ -8,13 +8,17 @@ submitting it again replaces them.
 
 import json
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any
 
 from django import forms
 from django.core.exceptions import ValidationError
+from django.utils import timezone
 
 SHOWN = "shown_values"
 """The name of the hidden input."""
+MINUTE = "%Y-%m-%dT%H:%M"
+"""A time as an input of a page has it, by the reader's clock."""
 MAX_QUOTED_LENGTH = 80
 """Characters of a value that a sentence quotes."""
 
@@ -99,9 +103,10 @@ def _stored_fields(form: forms.BaseForm) -> dict[str, forms.Field]:
 def _plain(field: forms.Field, value: Any) -> Any:
     """Return a value as JSON can carry it, such that equal values compare equal however they were typed."""
     try:
-        return field.to_python(value)
+        read = field.to_python(value)
     except ValidationError:
         return value
+    return f"{timezone.localtime(read):{MINUTE}}" if isinstance(read, datetime) else read
 
 
 def _take_over(form: forms.BaseForm, values: Mapping[str, Any]) -> None:

@@ -95,6 +95,10 @@ class MomentField(forms.DateTimeField):
         with timezone.override(ZoneInfo(value.zone)) if isinstance(value, TypedTime) else nullcontext():
             return self._to_python(value)
 
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        """Return whether another minute was typed: an input shows no seconds."""
+        return super().has_changed(initial.replace(second=0, microsecond=0) if initial else initial, data)
+
     def _to_python(self, value: Any) -> datetime | None:
         try:
             moment = super().to_python(value)

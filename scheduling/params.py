@@ -83,7 +83,10 @@ def validate(policy: type, given: Mapping[str, Any]) -> dict[str, Any]:
 def _value(item: Param, value: Any) -> Any:
     kind: Any = item.kind
     if kind is float and type(value) is int:
-        value = float(value)
+        try:
+            value = float(value)
+        except OverflowError:
+            raise ValueError(f"{item.label} is too large a number.") from None
     if type(value) is not kind or value != value:
         raise ValueError(f"{item.label} must be {KINDS[item.kind]}, not {value!r}.")
     if item.choices and value not in dict(item.choices):

@@ -45,6 +45,9 @@ else
     PREFIX="${SCHEDULEARN_AGENT_PREFIX:-$HOME/schedulearn-agent}"
 fi
 SETTINGS="$PREFIX/agent.env"
+if [ -f "$SETTINGS" ]; then
+    env -i sh -c '. "$1"' - "$SETTINGS" || stop "$SETTINGS cannot be read by a shell. Correct the line that is named above."
+fi
 stored() { # the value of a name in agent.env, nothing without one
     [ ! -f "$SETTINGS" ] || env -i sh -c '. "$1" && eval "printf %s \"\${$2:-}\""' - "$SETTINGS" "$1" 2>/dev/null || :
 }
@@ -65,6 +68,13 @@ esac
 case "$SHARED" in *[\"\\]*) stop 'SCHEDULEARN_SHARED holds characters that do not work here.' ;; esac
 for value in "$URL" "$PREFIX" "$STATE" "$CACHE" "$CA" "$PIN"; do
     case "$value" in *[!A-Za-z0-9._:/@%+~,=-]*) stop "$value holds characters that do not work here." ;; esac
+done
+for value in "$PREFIX" "$STATE" "$CACHE"; do
+    case "$value" in
+        *%*) stop "$value holds characters that do not work here." ;; # systemd reads them as names of its own
+        /*) ;;
+        *) stop "SCHEDULEARN_AGENT_PREFIX, AGENT_HOME and SCHEDULEARN_CACHE must be whole paths, from / on, not $value." ;;
+    esac
 done
 mkdir -p "$PREFIX" "$CACHE"
 mkdir -p "$STATE" && chmod 700 "$STATE"
@@ -181,7 +191,7 @@ for name in RUNTIME NODE_NAME SCHEDULEARN_DATASETS SCHEDULEARN_SHARED SCHEDULEAR
     GIVEN="$GIVEN$name=$value
 "
 done
-KEPT="$(grep -vE "^($REPLACED)=" "$SETTINGS" || :)"
+KEPT="$(grep -vE "^(export +)?($REPLACED)=" "$SETTINGS" || :)"
 {
     [ -z "$KEPT" ] || printf '%s\n' "$KEPT"
     printf 'SCHEDULEARN_URL=%s\nAGENT_HOME=%s\nSCHEDULEARN_CACHE=%s\n' "$URL" "$STATE" "$CACHE"
@@ -201,30 +211,10 @@ exec "$PREFIX/venv/bin/python" -m "\${SCHEDULEARN_PROGRAM:-runners.agent}" "\$@"
 RUN
 chmod 755 "$PREFIX/run"
 
-# 6. Join. It says what it found, and whether the portal took this machine. An agent that runs as the service is stopped
-# only now that all is fetched, since jobs end 34 s later without one.
-STOPPED=no
-if runs_as_service; then
-    say 'Stopping the agent for a moment; its jobs run on.'
-    systemctl stop schedulearn-agent.service
-    STOPPED=yes
-fi
-SCHEDULEARN_PROGRAM=runners.agent.enrol "$PREFIX/run" || {
-    [ "$STOPPED" = no ] || systemctl start schedulearn-agent.service
-    exit 1
-}
-unset SCHEDULEARN_JOIN_TOKEN
-
-# 7. Run, now and after each start of the machine.
-if [ "$FOREGROUND" = yes ]; then
-    [ "$STOPPED" = no ] || say 'The service schedulearn-agent stays stopped until this machine starts again.'
-    say 'Running in the foreground; Ctrl+C stops the agent.'
-    exec "$PREFIX/run"
-fi
 if [ "$SERVICE" = yes ]; then
     SHARED_PATH=''
     [ -z "$SHARED" ] || SHARED_PATH="\"-$(printf %s "$SHARED" | sed 's/%/%%/g')\""
-    cat >"$UNIT" <<UNIT
+    cat >"$UNIT.new" <<UNIT
 [Unit]
 Description=Schedulearn: the agent of this node
 After=network-online.target docker.service
@@ -260,9 +250,35 @@ SystemCallErrorNumber=EPERM
 [Install]
 WantedBy=multi-user.target
 UNIT
+fi
+
+# 6. Join. It says what it found, and whether the portal took this machine. An agent that runs as the service is stopped
+# only now that all is written, since jobs end 34 s later without one. Whatever happens here, such as a lost connection of
+# the terminal, starts it again.
+STOPPED=no
+if runs_as_service; then
+    trap 'systemctl start schedulearn-agent.service' EXIT
+    trap 'exit 1' HUP INT TERM
+    say 'Stopping the agent for a moment; its jobs run on.' || :
+    systemctl stop schedulearn-agent.service
+    STOPPED=yes
+fi
+SCHEDULEARN_PROGRAM=runners.agent.enrol "$PREFIX/run" || exit 1
+unset SCHEDULEARN_JOIN_TOKEN
+
+# 7. Run, now and after each start of the machine.
+if [ "$FOREGROUND" = yes ]; then
+    [ "$STOPPED" = no ] || say 'The service schedulearn-agent stays stopped until this machine starts again.'
+    say 'Running in the foreground; Ctrl+C stops the agent.'
+    trap - EXIT HUP INT TERM
+    exec "$PREFIX/run"
+fi
+if [ "$SERVICE" = yes ]; then
+    mv "$UNIT.new" "$UNIT"
     systemctl daemon-reload
     systemctl enable --quiet schedulearn-agent.service
     systemctl restart schedulearn-agent.service
+    trap - EXIT HUP INT TERM
     say 'The agent runs as the service schedulearn-agent (journalctl -u schedulearn-agent).'
 else
     say "systemd does not run here, or this is not root: start the agent yourself with $PREFIX/run"

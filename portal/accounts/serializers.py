@@ -5,20 +5,53 @@ from typing import Any
 from django.contrib.auth.models import Group
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
+from rest_framework.relations import MANY_RELATION_KWARGS
 
 from portal.accounts.limits import LimitInForce
 from portal.accounts.models import ApiToken, User
 from portal.accounts.people import find_person, groups_called
 from portal.refused import Refused
 
+MAX_NAMED = 200
+"""Users or groups that one field of a request names; each takes a query."""
+
+
+class NamedRows(serializers.ManyRelatedField):
+    """Several users or groups by name. More than ``MAX_NAMED`` are refused before any is looked up."""
+
+    def to_internal_value(self, data: Any) -> list[Any]:
+        if isinstance(data, list) and len(data) > MAX_NAMED:
+            raise serializers.ValidationError(f"Name at most {MAX_NAMED}.")
+        return list(super().to_internal_value(data))
+
+
+class NameField(serializers.RelatedField[Any, Any, str]):
+    """A row by a name."""
+
+    default_error_messages = {"no_text": "Send a name as text."}
+
+    @classmethod
+    def many_init(cls, *args: Any, **options: Any) -> NamedRows:
+        ours = {name: value for name, value in options.items() if name in MANY_RELATION_KWARGS}
+        return NamedRows(child_relation=cls(*args, **options), **ours)
+
+    def to_internal_value(self, data: Any) -> Any:
+        if not isinstance(data, str):
+            self.fail("no_text")
+        return self.named(data)
+
+    def named(self, name: str) -> Any:
+        """Return the row called this. Raises ValidationError."""
+        raise NotImplementedError
+
 
 @extend_schema_field(str)
-class PersonField(serializers.RelatedField[User, Any, str]):
+class PersonField(NameField):
     """A user by user name, in any case, or by e-mail address."""
 
-    def to_internal_value(self, data: str) -> User:
+    def named(self, name: str) -> User:
         try:
-            return find_person(str(data), User.objects.filter(pk__in=self.get_queryset()))
+            return find_person(name, User.objects.filter(pk__in=self.get_queryset()))
         except Refused as refusal:
             raise serializers.ValidationError(refusal.message) from None
 
@@ -27,15 +60,15 @@ class PersonField(serializers.RelatedField[User, Any, str]):
 
 
 @extend_schema_field(str)
-class GroupField(serializers.RelatedField[Group, Any, str]):
+class GroupField(NameField):
     """A group by its name, in any case."""
 
-    def to_internal_value(self, data: str) -> Group:
-        found = groups_called(str(data), self.get_queryset())
+    def named(self, name: str) -> Group:
+        found = groups_called(name, self.get_queryset())
         if len(found) != 1:
             names = ", ".join(sorted(group.name for group in found))
             raise serializers.ValidationError(
-                f"“{data}” may mean several groups: {names}." if found else f"There is no group called “{data}”."
+                f"“{name}” may mean several groups: {names}." if found else f"There is no group called “{name}”."
             )
         return found[0]
 

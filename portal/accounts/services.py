@@ -105,6 +105,16 @@ def open_invites() -> QuerySet[Invite]:
     return rows.exclude(makes_admin=True, created_by=None, recovers=False) if _admins().exists() else rows
 
 
+def open_invites_of(creator: User) -> QuerySet[Invite]:
+    """Return the invitations of an admin that can still be used. They end with the access or role with which they were made."""
+    return open_invites().filter(created_by=creator)
+
+
+def _withdraw_invites(actor: User, rows: QuerySet[Invite]) -> None:
+    for invite in rows:
+        revoke_invite(actor, invite)
+
+
 def invites_in_state(rows: QuerySet[Invite], state: str) -> QuerySet[Invite]:
     """Return those of the invitations that are in one of the ``INVITE_STATES``; all for none of them."""
     if state == "open":
@@ -124,7 +134,8 @@ def accept_invite(token: str, *, username: str, password: str, email: str = "") 
         invite = open_invites().select_for_update(of=("self",)).filter(token_digest=digest(token)).first()
         if invite is None:
             raise Refused("This invitation was used already or has expired. Ask your admin for a new one.", "conflict")
-        person_will_be_added.send(sender=Invite)
+        if not invite.recovers:  # the same person as before, whose own account does not open any more
+            person_will_be_added.send(sender=Invite)
         try:
             with transaction.atomic():
                 user = User.objects.create_user(username, email, password, is_staff=invite.makes_admin)
@@ -166,6 +177,8 @@ def set_admin(actor: User, user: User, admin: bool) -> None:
             return
         User.objects.filter(pk=row.pk).update(is_staff=admin)
         audit(actor, "user.role", f"user {row}", {"admin": row.is_staff}, {"admin": admin})
+        if not admin:
+            _withdraw_invites(actor, open_invites_of(row).filter(makes_admin=True))
 
 
 def set_active(actor: User, user: User, active: bool) -> int:
@@ -187,6 +200,8 @@ def set_active(actor: User, user: User, active: bool) -> int:
             {"active": row.is_active},
             {"active": active} | ({"revoked_tokens": revoked} if revoked else {}),
         )
+        if not active:
+            _withdraw_invites(actor, open_invites_of(row))
     return revoked
 
 

@@ -13,6 +13,7 @@ from portal.accounts.audit import audit
 from portal.accounts.models import User
 from portal.cluster.models import LIVE_NODE, Node, Reservation, usable_gpu
 from portal.cluster.slots import counted, node_nouns
+from portal.names import name_problem
 from portal.refused import Refused
 from portal.wake import wake_scheduler
 
@@ -68,6 +69,8 @@ def reserve(
     Raises Refused when too few GPUs are left or the times are invalid.
     """
     users, groups = list(users), list(groups)
+    if problem := name_problem(name):
+        raise Refused(problem, field="name")
     if end <= start:
         raise Refused("It must end after it starts.", field="end")
     if end <= timezone.now():

@@ -23,14 +23,16 @@ def documentation(request: HttpRequest, path: str = "") -> HttpResponseBase:
     site: Path = settings.DOCUMENTATION
     if not (site / INDEX).is_file():
         return render(request, "interface/no_help.html", status=404)
-    file = _file_at(site, path)
-    if file.is_dir() and path and not path.endswith("/"):
-        return redirect(f"{request.path}/")
-    if file.is_dir():
-        file /= INDEX
     try:
+        file = _file_at(site.resolve(), path)
+        if file.is_dir() and path and not path.endswith("/"):
+            return redirect(f"{request.path}/")
+        if file.is_dir():
+            file /= INDEX
+        elif path.endswith("/") or not file.is_file():
+            raise FileNotFoundError
         content, about = file.read_bytes(), file.stat()
-    except OSError:
+    except OSError:  # also a name that is longer than file systems allow
         raise Http404("There is no such page of the documentation.") from None
     response = HttpResponse(content, content_type=_content_type(file))
     response["ETag"] = quote_etag(f"{about.st_mtime_ns:x}-{about.st_size:x}")
@@ -39,12 +41,12 @@ def documentation(request: HttpRequest, path: str = "") -> HttpResponseBase:
 
 
 def _file_at(site: Path, path: str) -> Path:
-    """Return what an address below /help/ names. Raises Http404 for what is outside of the site."""
+    """Return what an address below /help/ names. Raises Http404 for what is outside of the site, or leads there by a link."""
     try:
         file = Path(safe_join(site, path))
     except (SuspiciousFileOperation, ValueError):
         raise Http404("There is no such page of the documentation.") from None
-    if file.is_symlink() or any(part.startswith(".") for part in file.relative_to(site).parts):
+    if file.resolve() != file or any(part.startswith(".") for part in file.relative_to(site).parts):
         raise Http404("There is no such page of the documentation.")
     return file
 

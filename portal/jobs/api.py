@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import django_filters
+from django import forms
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db.models import F, Prefetch, QuerySet
 from django.shortcuts import get_object_or_404
@@ -60,14 +61,21 @@ ORDERINGS = ("id", "submitted_at", "finished_at")
 def _moment_filter(column: str, label: str) -> django_filters.IsoDateTimeFilter:
     """Return a filter for rows whose moment is at or after that of the request."""
     bounds = [MinValueValidator(EARLIEST), MaxValueValidator(LATEST)]
-    return django_filters.IsoDateTimeFilter(field_name=column, lookup_expr="gte", label=label, validators=bounds)
+    wrong = "Send a time such as 2026-11-20T00:00:00Z. In an address, the + of a time zone is written %%2B."  # of a message with parameters
+    return django_filters.IsoDateTimeFilter(
+        field_name=column, lookup_expr="gte", label=label, validators=bounds, error_messages={"invalid": wrong}
+    )
+
+
+class IdFilter(django_filters.NumberFilter):
+    """A whole number; the filter of numbers takes 1.5, and would look for 1."""
+
+    field_class = forms.IntegerField
 
 
 class JobFilter(django_filters.FilterSet):
     state = django_filters.MultipleChoiceFilter(choices=JobState.choices, label="Jobs in this state; may be repeated.")
-    project = django_filters.NumberFilter(
-        field_name="project_id", max_value=2**62, min_value=1, label="The id of a project."
-    )
+    project = IdFilter(field_name="project_id", max_value=2**62, min_value=1, label="The id of a project.")
     launcher = django_filters.ChoiceFilter(choices=Job.Launcher.choices, label="Jobs with this launcher.")
     environment = django_filters.CharFilter(field_name="environment__key", label="The key of an environment.")
     submitted_by = django_filters.CharFilter(method="of_person", label="A user name.")

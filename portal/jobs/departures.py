@@ -10,7 +10,7 @@ from django.db.models import Count, Q, QuerySet
 from django.utils import timezone
 
 from portal.accounts.models import ApiToken, User
-from portal.accounts.services import live_tokens, set_active
+from portal.accounts.services import live_tokens, open_invites_of, set_active
 from portal.cluster import reservations as calendar
 from portal.cluster.models import Reservation
 from portal.jobs import services
@@ -34,6 +34,8 @@ class Belongings:
     """Those that would have no active owner; each has ``others``, the number of its other active members."""
     other_projects: Sequence[Membership]
     tokens: Sequence[ApiToken]
+    open_invites: int
+    """The invitations of an admin that can still be used."""
     reservations: Sequence[Reservation]
     groups: Sequence[Group]
 
@@ -76,6 +78,7 @@ def belongings_of(user: User, now: datetime) -> Belongings:
         owned_alone=alone,
         other_projects=list(memberships.order_by("project__name", "project")),
         tokens=list(live_tokens(user)),
+        open_invites=open_invites_of(user).count(),
         reservations=list(calendar.reservations_of(user, now)),
         groups=list(user.groups.order_by("name")),
     )

@@ -16,6 +16,7 @@ from portal.jobs.models import FINISHED_STATES, WAITING_STATES, Job
 from portal.jobs.names import default_name
 from portal.jobs.permissions import require_may_act
 from portal.jobs.spec import Submission, as_columns, label_of, submission_of
+from portal.jobs.word_lists import normalise
 from portal.refused import Refused
 from portal.wake import wake_scheduler
 
@@ -40,6 +41,8 @@ def edit(user: User, job: Job, values: Mapping[str, Any]) -> Job:
         return row
     _refuse_late_changes(row, changed)
     services.check_values(after, changed)
+    if "name" in changed:
+        services.check_name(after.name)
     columns = as_columns(after)
     for name in changed:
         setattr(row, name, columns[name])
@@ -53,6 +56,11 @@ def edit(user: User, job: Job, values: Mapping[str, Any]) -> Job:
     return row
 
 
+def may_change_goals(job: Job) -> bool:
+    """Return whether what the scheduler reads may still change: only while the job waits."""
+    return job.state in WAITING_STATES and job.intent != Job.Intent.CANCEL
+
+
 def _cleaned(row: Job, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values as ``services.submit`` stores them."""
     cleaned = dict(values)
@@ -61,13 +69,13 @@ def _cleaned(row: Job, values: Mapping[str, Any]) -> dict[str, Any]:
     if "description" in cleaned:
         cleaned["description"] = cleaned["description"].strip()
     if "tags" in cleaned:
-        cleaned["tags"] = tuple(cleaned["tags"])
+        cleaned["tags"] = normalise(cleaned["tags"])
     return cleaned
 
 
 def _refuse_late_changes(row: Job, changed: list[str]) -> None:
     late = [name for name in changed if name in GOALS]
-    if not late or (row.state in WAITING_STATES and row.intent != Job.Intent.CANCEL):
+    if not late or may_change_goals(row):
         return
     names = " and ".join(label_of(name).lower() for name in late)
     raise Refused(

@@ -28,7 +28,24 @@ INITIAL_VALUES: dict[str, Any] = {"retries": 0, "priority": 0, "tier": Job.Tier.
 """Values that are in the form from the start."""
 
 
-class JobForm(forms.Form):
+class TimeLimitForm(forms.Form):
+    """A time limit as a number and its unit."""
+
+    time_amount = forms.IntegerField(
+        label=label_of("time_limit_seconds"),
+        min_value=1,
+        max_value=100_000,
+        help_text=FIELDS["time_limit_seconds"].help,
+    )
+    time_unit = forms.TypedChoiceField(label="Unit", choices=UNITS, coerce=int)
+
+    @property
+    def time_limit_seconds(self) -> int:
+        """The limit that was typed; the form must be valid."""
+        return int(self.cleaned_data["time_amount"] * self.cleaned_data["time_unit"])
+
+
+class JobForm(TimeLimitForm):
     """Three questions first: what to run, on how many GPUs, for how long. The rest is under "More"."""
 
     launcher = forms.ChoiceField(
@@ -52,13 +69,6 @@ class JobForm(forms.Form):
     max_gpus = form_field("max_gpus")
     elastic = form_field("elastic")
     environment = forms.ChoiceField(help_text="The packages your code finds installed.")
-    time_amount = forms.IntegerField(
-        label=label_of("time_limit_seconds"),
-        min_value=1,
-        max_value=100_000,
-        help_text=FIELDS["time_limit_seconds"].help,
-    )
-    time_unit = forms.TypedChoiceField(label="Unit", choices=UNITS, coerce=int)
     key = forms.CharField(widget=forms.HiddenInput, max_length=100)
     """Makes a form that is sent twice submit once."""
 
@@ -137,7 +147,7 @@ class JobForm(forms.Form):
         is_command = given["launcher"] == Job.Launcher.COMMAND
         values = {name: given[name] for name in FIELDS if name in self.fields}
         values["elastic"] = given["elastic"] and not is_command
-        values["time_limit_seconds"] = given["time_amount"] * given["time_unit"]
+        values["time_limit_seconds"] = self.time_limit_seconds
         return Submission(
             code=self.code,
             environment=next(each for each in self.environments if each.key == given["environment"]),
@@ -215,7 +225,6 @@ def _initial_from_guess(code: CodeVersion, environments: Sequence[Environment]) 
 
 def _initial_from_job(job: Job, env_vars: Mapping[str, str | None]) -> dict[str, Any]:
     is_command = job.launcher == Job.Launcher.COMMAND
-    unit = next((seconds for seconds, _ in reversed(UNITS) if job.time_limit_seconds % seconds == 0), 60)
     return {
         **{name: field_value(job, name) for name in FIELDS},
         "name": typed_name(job),
@@ -223,9 +232,14 @@ def _initial_from_job(job: Job, env_vars: Mapping[str, str | None]) -> dict[str,
         "entry": "" if is_command else job.entry,
         "command": job.entry if is_command else "",
         "environment": job.environment.key,
-        "time_amount": -(-job.time_limit_seconds // unit),  # rounded up: a copy has no less time
-        "time_unit": unit,
+        **time_limit_in_units(job.time_limit_seconds),
         "env_vars": env_vars,
         "deadline": job.deadline if job.deadline and job.deadline > timezone.now() else None,
         "key": uuid.uuid4().hex,
     }
+
+
+def time_limit_in_units(seconds: int) -> dict[str, int]:
+    """Return a limit as the form's number and unit, in the largest unit that divides it; minutes are rounded up."""
+    unit = next((each for each, _ in reversed(UNITS) if seconds % each == 0), 60)
+    return {"time_amount": -(-seconds // unit), "time_unit": unit}

@@ -51,7 +51,7 @@ from portal.jobs.spec import (
 from portal.jobs.survival import survival_rule_for
 from portal.jobs.variables import check_variables
 from portal.jobs.word_lists import MAX_WORD_LENGTH, invalid_word, normalise
-from portal.names import is_unstorable
+from portal.names import is_unstorable, name_problem
 from portal.projects.inspecting import entries
 from portal.projects.models import Project
 from portal.projects.services import require_member
@@ -82,6 +82,8 @@ def submit(
     if job := submitted_before(user, idempotency_key, body):
         return job
     check(project, submission)
+    if copied_from is None or submission.name != copied_from.name:  # a copy may keep what earlier releases allowed
+        check_name(submission.name)
     if submission.tier == Job.Tier.PREMIUM and not may_use_premium(user):
         raise Refused("Premium jobs need an admin's permission. Choose standard, or ask an admin.", field="tier")
     try:
@@ -218,6 +220,11 @@ def check_values(asked: Submission, names: Collection[str]) -> None:
     _check_words(asked)
     if "deadline" in names:  # that of a job that waits may have passed
         _check_goals(asked)
+
+
+def check_name(name: str) -> None:
+    if problem := name_problem(name):
+        raise Refused(problem, field="name")
 
 
 def _check_texts(asked: Submission) -> None:

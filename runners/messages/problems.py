@@ -249,7 +249,10 @@ class WrongClock(Problem):
 @dataclass(frozen=True)
 class SmallDisk(Problem):
     code = "problem.small_disk"
-    fix = "Free some space, or move AGENT_HOME to a larger disk: an environment alone takes about 8 GiB."
+    fix = (
+        "Free some space, or move AGENT_HOME to a larger disk: an environment alone takes about 8 GiB. Jobs are still placed on "
+        "this node; cordon it meanwhile. See docs/operations/disk.md, “A node's disk is full”."
+    )
     free_gib: float
     folder: str
 

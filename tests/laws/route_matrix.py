@@ -339,6 +339,11 @@ TABLE: dict[str, list[Visit]] = {
     "jobs/<int:pk>/change": [post("/jobs/{job}/change", "302 404 302- 302- 302 302-", change="time-1800")],
     "jobs/compare": [get("/jobs/compare?job={running}&job={failed}&job=x&smoothing=much", MEMBERS)],
     "jobs/curves.json": [get("/jobs/curves.json?job={running}&job={failed}&after={running}:0", MEMBERS)],
+    "jobs/<int:pk>/edit": [
+        get("/jobs/{job}/edit", "302 404 302 302 200 200"),
+        get("/jobs/{failed}/edit", "302 404 302 302 200 200"),
+        post("/jobs/{job}/edit", ON_JOB, name="renamed", priority=0, time_amount=1, time_unit=3600),
+    ],
     "jobs/<int:pk>/training": [get("/jobs/{running}/training", IN_PROJECT)],
     "jobs/<int:pk>/metrics.csv": [get("/jobs/{running}/metrics.csv", IN_PROJECT)],
     "jobs/<int:pk>/log.txt": [get("/jobs/{running}/log.txt", IN_PROJECT)],

@@ -47,6 +47,17 @@ class TestEtags:
         browser.force_login(world.alice)
         assert browser.get("jobs/")["Cache-Control"] == "private, no-store"
 
+    def test_a_condition_on_a_change_is_refused_rather_than_ignored(self, world: World) -> None:
+        script, address = Script(world.alice), f"jobs/{world.jobs['QUEUED'].pk}/"
+        tag = script.get(address)["ETag"]
+        for header, value in {"If-Match": tag, "If-Unmodified-Since": "Fri, 27 Nov 2026 12:00:00 GMT"}.items():
+            answer = script.send("patch", address, {"priority": 7}, **{header: value})
+            assert answer.status_code == 400 and header in answer.json()["error"]["message"]
+        assert script.get(address)["ETag"] == tag
+        refused = script.get(address, headers={"If-Match": '"another"'})
+        assert refused.status_code == 412 and refused.json()["error"]["code"] == "precondition_failed"
+        assert script.get(address, headers={"If-Match": tag}).status_code == 200
+
     def test_changes_and_refusals_have_none(self, world: World) -> None:
         script = Script(world.alice)
         assert not script.send("post", "projects/", {"name": "New"}).has_header("ETag")

@@ -204,9 +204,15 @@ class TestFiltersOfJobs:
             ("ordering=id&before=3", "before"),
             ("mine=perhaps", "mine"),
             ("finished_after=yesterday", "finished_after"),
+            ("finished_after=2026-11-20T00:00:00+01:00", "finished_after"),
+            ("project=1.5", "project"),
             ("finished_after=0001-01-01T00:00:00Z", "finished_after"),
         ],
     )
     def test_nonsense_is_refused(self, jobs: dict[str, Job], query: str, field: str) -> None:
         refused = Script(jobs["first"].submitted_by).get(f"jobs/?{query}")
         assert refused.status_code == 400 and refused.json()["error"]["fields"][field]
+
+    def test_a_plus_that_was_sent_as_a_space_is_explained(self, jobs: dict[str, Job]) -> None:
+        refused = Script(jobs["first"].submitted_by).get("jobs/?finished_after=2026-11-20T00:00:00+01:00")
+        assert "written %2B" in refused.json()["error"]["fields"]["finished_after"][0]

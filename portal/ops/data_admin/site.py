@@ -6,12 +6,15 @@ from django import forms
 from django.apps import apps
 from django.contrib import messages
 from django.contrib.admin import AdminSite, ModelAdmin, ShowFacets
+from django.contrib.admin.views.main import ERROR_FLAG
 from django.db import models
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, URLResolver, include, path, re_path
 
+from portal import stale_forms
 from portal.accounts.permissions import View, admin_required, is_admin, signed_in
 from portal.ops.data_admin.columns import (
     NAMES,
@@ -31,6 +34,25 @@ from portal.scheduler.models import SchedulerConfig
 ROWS_PER_PAGE = 50
 COMPARISONS = frozenset({"", "exact", "gte", "lt", "isnull"})
 """How the addresses of filters and of links between rows compare. Others would reach into the other table."""
+
+
+MAX_SEARCH_WORDS = 20
+"""Words of a search; each is looked for in every text of the table."""
+
+
+class RowForm(forms.ModelForm):
+    """The form of a row: it stores no value that is older than that of someone else, and shows refusals of services."""
+
+    refusal: Refused | None = None
+    _is_compared = False
+
+    def clean(self) -> dict[str, Any]:
+        if not self._is_compared:  # is_stale may clean the form once more
+            self._is_compared = True
+            stale_forms.is_stale(self)
+        if self.refusal is not None:
+            self.add_error(self.refusal.field if self.refusal.field in self.fields else None, self.refusal.message)
+        return self.cleaned_data
 
 
 class DataSite(AdminSite):
@@ -78,6 +100,7 @@ class DataAdmin(ModelAdmin):
     show_full_result_count = False
     show_facets = ShowFacets.NEVER
     ordering = ("-pk",)
+    form = RowForm
     change_list_template = "ops/data_list.html"
     change_form_template = "ops/data_row.html"
 
@@ -149,6 +172,20 @@ class DataAdmin(ModelAdmin):
         name, _, comparison = lookup.partition("__")
         return name in self.comparable and comparison in COMPARISONS
 
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        words = search_term.split()
+        if len(words) > MAX_SEARCH_WORDS:
+            messages.warning(request, f"Only the first {MAX_SEARCH_WORDS} words are looked for.")
+        return super().get_search_results(request, queryset, " ".join(words[:MAX_SEARCH_WORDS]))
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> Any:
+        try:
+            return super().get_object(request, object_id, from_field)
+        except OverflowError:  # a number that the database has no room for
+            return None
+
     def to_field_allowed(self, request: HttpRequest, to_field: str) -> bool:
         return to_field == self.opts.pk.name
 
@@ -156,9 +193,11 @@ class DataAdmin(ModelAdmin):
         return place_of(row)
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        return super().changelist_view(
-            request, {"title": table_title(self.model), "policy": self.model is SchedulerConfig}
-        )
+        about = {"title": table_title(self.model), "policy": self.model is SchedulerConfig}
+        try:
+            return super().changelist_view(request, about)
+        except OverflowError:  # a time or a number in the address that the database has no room for
+            return redirect(f"{request.path}?{ERROR_FLAG}=1")
 
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **named: Any
@@ -175,8 +214,21 @@ class DataAdmin(ModelAdmin):
         try:
             return super().changeform_view(request, object_id, form_url, extra_context)
         except Refused as refusal:
-            messages.error(request, refusal.message)
-            return HttpResponseRedirect(request.path)
+            request.refusal = refusal  # type: ignore[attr-defined]  # for the form, which then has what was typed
+            return super().changeform_view(request, object_id, form_url, extra_context)
+
+    def get_form(self, request: HttpRequest, *args: Any, **options: Any) -> type[forms.ModelForm]:
+        form = super().get_form(request, *args, **options)
+        return type(form.__name__, (form,), {"refusal": getattr(request, "refusal", None)})
+
+    def response_change(self, request: HttpRequest, obj: Any) -> HttpResponseRedirect:
+        """Return to the list, or to the row for "Save and continue"; Django also has buttons for what no one may do here."""
+        messages.success(request, f"{row_label(obj)} is saved.")
+        return redirect(
+            request.path
+            if "_continue" in request.POST
+            else f"data:{self.opts.label_lower.replace('.', '_')}_changelist"
+        )
 
     def save_model(self, request: HttpRequest, obj: Any, form: forms.ModelForm, change: bool) -> None:
         edit = EDITS[self.model][1]

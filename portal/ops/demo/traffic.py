@@ -18,7 +18,11 @@ that sometimes jobs wait and sometimes GPUs are free."""
 
 
 def submit_one(chance: random.Random, size: LabSize) -> Job | None:
-    """Submit a job as one of the demo's people would; return None when enough jobs run and wait."""
+    """Submit a job as one of the demo's people would.
+
+    Returns None when enough jobs run and wait, and when the project is no longer as the demo made it: visitors may rename
+    it, remove its members, or add others of its name.
+    """
     asking = (
         Job.objects.filter(state__in=(JobState.QUEUED, JobState.RUNNING)).aggregate(gpus=Sum("min_gpus"))["gpus"] or 0
     )
@@ -26,11 +30,17 @@ def submit_one(chance: random.Random, size: LabSize) -> Job | None:
         return None
     pattern = chance.choice(JOB_PATTERNS)
     min_gpus, max_gpus = (size.gpus_for(part) for part in chance.choice(pattern.sizes))
-    code = CodeVersion.objects.select_related("project").get(project__name=pattern.project)
+    versions = CodeVersion.objects.filter(project__name=pattern.project, project__archived_at=None)
+    code = versions.select_related("project").order_by("pk").first()
+    environment = Environment.objects.filter(key=ENVIRONMENT, retired=False).first()
+    if code is None or environment is None:
+        return None
     members = code.project.memberships.select_related("user").filter(user__username__in=pattern.people).order_by("pk")
+    if not members:
+        return None
     submission = Submission(
         code=code,
-        environment=Environment.objects.get(key=ENVIRONMENT, retired=False),
+        environment=environment,
         launcher=pattern.launcher,
         entry="python train.py" if pattern.launcher == "command" else "train.py",
         name=chance.choice(pattern.names),

@@ -13,12 +13,14 @@ from portal.ops.reference import cell
 ROOT = Path(__file__).resolve().parents[3]
 VARIABLE = re.compile("[A-Z][A-Z0-9_]{3,}")
 AGENT_FOLDERS = ("runners/agent", "runners/environments", "runners/host", "runners/runtimes")
+NOT_OF_THE_AGENT = {"LOG_LEVEL"}
+"""Variables that only the installer of the portal's own packages reads (``runners/environments/installing.py``)."""
 
 INTRODUCTION = """# Settings
 
-Every program reads its settings from environment variables when it starts, and nothing else: there is no file of settings, except
-the files that systemd or compose read for it. **After a change, restart the programs that read it.** A wrong value is refused at the
-start, in one line with the name of the variable and a valid example.
+Settings are environment variables, which each program reads when it starts. systemd and compose take them from the files below.
+**After a change, restart the programs that read it.** A wrong value is refused at the start, in one line with the name of the
+variable and a valid example.
 
 | size | where to set them |
 |---|---|
@@ -145,9 +147,15 @@ COMPOSE = {
     "PORTAL_IMAGE": ("`schedulearn-portal`", "the name of the portal's image"),
 }
 AGENT = {
-    "SCHEDULEARN_URL": ("–", "the portal's address; once joined, that of the first time"),
+    "SCHEDULEARN_URL": (
+        "–",
+        "the portal's address, needed to join; without it, a node that has joined uses the address that it joined",
+    ),
     "SCHEDULEARN_JOIN_TOKEN": ("–", "from the join command; used once"),
-    "AGENT_HOME": ("`agent` in `SCHEDULEARN_HOME`", "where the agent keeps its files"),
+    "AGENT_HOME": (
+        "`agent` in `SCHEDULEARN_HOME`",
+        "where the agent keeps its files; the join command sets it to `/var/lib/schedulearn-agent` as root",
+    ),
     "SCHEDULEARN_HOME": ("`var`", "used for the default of `AGENT_HOME`; jobs that run as processes cannot see it"),
     "RUNTIME": ("`auto`", "`auto`, `docker`, `process`; `fake` for tests. Fixed when the node joins"),
     "NODE_NAME": ("the machine's name", "the node's name when it joins"),
@@ -166,7 +174,10 @@ AGENT = {
     ),
     "SCHEDULEARN_CPU_SLOTS": ("–", "offers this many CPU slots instead of GPUs, 1 to 1024"),
     "SCHEDULEARN_CONFINE": ("`yes`", "`no` runs jobs of the process runtime without bubblewrap"),
-    "SCHEDULEARN_CACHE": ("`schedulearn` in `XDG_CACHE_HOME`", "where packages and images of environments are kept"),
+    "SCHEDULEARN_CACHE": (
+        "`schedulearn` in `XDG_CACHE_HOME`",
+        "where packages of environments are kept; the join command sets it to `/var/cache/schedulearn-agent` as root",
+    ),
     "XDG_CACHE_HOME": ("`~/.cache`", "used for the default of `SCHEDULEARN_CACHE`"),
     "SCHEDULEARN_BASE_IMAGE": ("–", "the image that environments are made from, perhaps with its digest"),
     "SCHEDULEARN_BUILD_IMAGE": (
@@ -177,7 +188,6 @@ AGENT = {
     "DOCKER_HOST": ("`unix:///var/run/docker.sock`", "the address of the Docker Engine"),
     "REQUESTS_CA_BUNDLE": ("–", "certificates for the download of packages"),
     "UV_CACHE_DIR": ("in `SCHEDULEARN_CACHE`", "the cache of downloaded packages"),
-    "LOG_LEVEL": ("`WARNING`", "of the program that installs the portal's own packages"),
 }
 """By variable of the agent: its default, and its meaning."""
 
@@ -236,7 +246,7 @@ def agent_variables() -> set[str]:
                 if isinstance(node, ast.Call) and _called(node) in ("env.get", "environ.get", "choose", "read_bool"):
                     values = [each.value for each in node.args if isinstance(each, ast.Constant)]
                     found |= {value for value in values if isinstance(value, str) and VARIABLE.fullmatch(value)}
-    return found
+    return found - NOT_OF_THE_AGENT
 
 
 def _called(call: ast.Call) -> str:

@@ -61,7 +61,8 @@ def disk_full(over_limit: bool = False) -> Explanation:
         )
     return Explanation(
         "The disk was full",
-        "Write less: keep fewer checkpoints, and delete files you no longer need while the job runs.",
+        "If it wrote to /tmp, which has 1 GiB, write to another folder. Otherwise the disk of the node is full, whoever filled it: "
+        "report the node to an admin. Write less, too: keep fewer checkpoints, and delete files you no longer need while the job runs.",
     )
 
 

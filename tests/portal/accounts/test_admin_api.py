@@ -154,7 +154,25 @@ class TestInvitations:
         before = Invite.objects.count()
         for asked in ({"email": "x"}, {"groups": ["none such"]}, {"makes_admin": "perhaps"}, {"mail": "a@b.org"}):
             ask(ada, "post", "invitations/", 400, asked)
+        Group.objects.create(name="None")
+        for groups in ([None], [1], [{"a": 1}], ["students"] * 201):
+            ask(ada, "post", "invitations/", 400, {"groups": groups})
         assert Invite.objects.count() == before
+
+    @pytest.mark.parametrize(("ending", "left"), [("deactivate", []), ("make-member", [False])])
+    def test_those_of_an_admin_end_with_what_let_them_invite(
+        self, world: World, ada: Script, ending: str, left: list[bool]
+    ) -> None:
+        world.bob.is_staff = True
+        world.bob.save()
+        for makes_admin in (True, False):
+            ask(Script(world.bob), "post", "invitations/", 201, {"makes_admin": makes_admin})
+        kept = ask(ada, "post", "invitations/", 201, {"makes_admin": True})
+        ask(ada, "post", f"users/{world.bob.pk}/{ending}/", 200, {})
+        rows = ask(ada, "get", "invitations/?state=open", 200)["results"]
+        assert [row["makes_admin"] for row in rows if row["created_by"] == "bob"] == left
+        assert kept["id"] in [row["id"] for row in rows]
+        assert AuditEntry.objects.filter(action="invite.revoke", actor=world.ada).count() == 2 - len(left)
 
 
 class TestAudit:

@@ -166,12 +166,34 @@ def test_a_setting_that_cannot_work_is_refused_before_anything_is_installed(line
     for name, value, why in (
         ("SCHEDULEARN_SHARED", "shared", "whole path"),
         ("SCHEDULEARN_SHARED", '/a"b', "characters"),
+        ("SCHEDULEARN_AGENT_PREFIX", "rel/program", "whole paths"),
+        ("AGENT_HOME", "../state", "whole paths"),
+        ("SCHEDULEARN_CACHE", "/srv/a%h/cache", "characters"),
     ):
         done = paste(line, tmp_path, **{name: value})
-        assert done.returncode != 0 and name in done.stderr and why in done.stderr
+        assert done.returncode != 0 and why in done.stderr, done.stderr
+        assert (name if name == "SCHEDULEARN_SHARED" else value) in done.stderr
     assert not (tmp_path / "state").exists()
     done = paste(line, tmp_path, NO_PROXY="a\nSCHEDULEARN_URL=https://elsewhere")
     assert done.returncode != 0 and "NO_PROXY has more than one line" in done.stderr
+
+
+def test_settings_that_no_shell_can_read_are_named_and_kept(line: str, tmp_path: Path) -> None:
+    settings = tmp_path / "program" / "agent.env"
+    settings.parent.mkdir()
+    settings.write_text("AGENT_HOME='/srv/agent\n")
+    done = paste(line, tmp_path)
+    assert done.returncode != 0 and "agent.env cannot be read by a shell" in done.stderr
+    assert settings.read_text() == "AGENT_HOME='/srv/agent\n" and not (tmp_path / "state").exists()
+
+
+def test_an_exported_setting_is_replaced(line: str, tmp_path: Path) -> None:
+    settings = tmp_path / "program" / "agent.env"
+    settings.parent.mkdir()
+    settings.write_text("export NODE_NAME=older\nOWN=1\n")
+    assert paste(line, tmp_path).returncode == 0
+    assert "older" not in settings.read_text() and "OWN=1\n" in settings.read_text()
+    assert stored(tmp_path)["NODE_NAME"] == "new-one"
 
 
 def test_every_variable_that_the_agent_reads_is_copied() -> None:
@@ -220,10 +242,12 @@ esac
 """
 
 
-def as_service(portal: TlsProxy, folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
+def as_service(
+    portal: TlsProxy, folder: Path, systemctl: str = SYSTEMCTL, **more: str
+) -> subprocess.CompletedProcess[str]:
     """Run the install script as root on a machine with systemd, of which only the command and its folders are pretended."""
     (folder / "bin").mkdir(exist_ok=True)
-    (folder / "bin" / "systemctl").write_text(SYSTEMCTL.format(folder=folder))
+    (folder / "bin" / "systemctl").write_text(systemctl.format(folder=folder))
     (folder / "bin" / "systemctl").chmod(0o755)
     script = agent_package.install_script().replace('"$(id -u)" = 0', "0 = 0")
     script = script.replace("/run/systemd/system", str(folder)).replace("/etc/systemd/system", str(folder))
@@ -266,3 +290,29 @@ def test_a_service_that_cannot_join_again_is_started_with_what_it_has(portal: Tl
         done = as_service(portal, tmp_path, RUNTIME="process")  # it joined with another
     assert done.returncode != 0 and "Not joined" in done.stderr
     assert (tmp_path / "calls").read_text().splitlines()[-1] == "start schedulearn-agent.service"
+
+
+def test_an_update_that_is_cut_off_starts_the_service_again(portal: TlsProxy, tmp_path: Path) -> None:
+    token = services.issue_join_token(None)
+    assert as_service(portal, tmp_path, SCHEDULEARN_JOIN_TOKEN=token).returncode == 0
+    unit = (tmp_path / "schedulearn-agent.service").read_text()
+    with working_agent(tmp_path) as agent:
+        (tmp_path / "pid").write_text(str(agent.pid))
+        # The terminal is gone while the agent is stopped: a hang-up for the script.
+        hangs_up = SYSTEMCTL.replace("sleep 0.5", "kill -HUP $PPID")
+        done = as_service(portal, tmp_path, systemctl=hangs_up)
+    assert done.returncode == 1
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert calls[-2:] == ["stop schedulearn-agent.service", "start schedulearn-agent.service"]
+    assert (tmp_path / "schedulearn-agent.service").read_text() == unit
+
+
+def test_a_unit_that_cannot_be_written_leaves_the_agent_running(portal: TlsProxy, tmp_path: Path) -> None:
+    token = services.issue_join_token(None)
+    assert as_service(portal, tmp_path, SCHEDULEARN_JOIN_TOKEN=token).returncode == 0
+    (tmp_path / "schedulearn-agent.service.new").mkdir()
+    with working_agent(tmp_path) as agent:
+        (tmp_path / "pid").write_text(str(agent.pid))
+        assert as_service(portal, tmp_path).returncode != 0
+        assert agent.poll() is None
+    assert "stop" not in (tmp_path / "calls").read_text().splitlines()[-1]

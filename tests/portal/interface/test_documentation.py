@@ -1,5 +1,6 @@
 """The documentation at /help/: public, below its folder only, and honest when it was not built."""
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,10 @@ def site(tmp_path: Path, settings: Any) -> Path:
     (site / ".doctrees" / "state").write_text("inner")
     (tmp_path / "secret").write_text("secret")
     (site / "link").symlink_to(tmp_path / "secret")
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "page.html").write_text("secret")
+    (site / "folder").symlink_to(tmp_path / "outside")
+    os.mkfifo(site / "pipe")
     settings.DOCUMENTATION = site
     return site
 
@@ -47,7 +52,22 @@ def test_a_folder_shows_its_first_page_at_an_address_from_which_links_work(site:
 
 @pytest.mark.parametrize(
     "path",
-    ["nothing.html", "../secret", "%2e%2e/secret", "/etc/hostname", "link", ".doctrees/state", "a%00b", "user/../"],
+    [
+        "nothing.html",
+        "../secret",
+        "%2e%2e/secret",
+        "/etc/hostname",
+        "link",
+        "folder/page.html",
+        "folder/",
+        "pipe",
+        ".doctrees/state",
+        "a%00b",
+        "user/../",
+        "index.html/",
+        "a" * 300,
+        "a/" * 3000,
+    ],
 )
 def test_nothing_else_is_sent(site: Path, client: Client, path: str) -> None:
     page = client.get(f"/help/{path}")

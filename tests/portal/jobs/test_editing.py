@@ -153,3 +153,22 @@ def test_a_copy_has_the_changed_values(world: World) -> None:
     patch(world, job, tags=["kept"])
     copy = Script(world.alice).post(f"jobs/{job.pk}/retry/").json()
     assert copy["tags"] == ["kept"]
+
+
+def test_a_name_with_invisible_characters_is_refused_but_a_copy_keeps_it(world: World) -> None:
+    job = world.jobs["FAILED"]
+    answer = patch(world, job, name="\u202eevil")
+    assert answer.status_code == 400 and "invisible" in answer.json()["error"]["fields"]["name"][0]
+    Job.objects.filter(pk=job.pk).update(name="from \u200bearlier")  # as earlier releases allowed
+    again = Script(world.alice).send("post", f"jobs/{job.pk}/retry/", {})
+    assert again.status_code == 201 and again.json()["name"] == "from \u200bearlier"
+    assert patch(world, job, description="kept").status_code == 200
+
+
+def test_tags_that_are_the_same_words_are_no_change(world: World) -> None:
+    job = world.jobs["QUEUED"]
+    patch(world, job, tags=["abc"])
+    lines = job.events.count()
+    for tags in (["ABC"], ["abc", "abc"]):
+        assert patch(world, job, tags=tags).json()["tags"] == ["abc"]
+    assert job.events.count() == lines

@@ -1,5 +1,6 @@
 """The rows of the database: who sees them, what they never show, and what may be changed there."""
 
+import json
 import re
 from typing import Any
 from uuid import uuid4
@@ -275,10 +276,29 @@ class TestProjects:
 
     def test_what_the_service_refuses_is_shown_and_not_stored(self, world: World, admin: Client) -> None:
         old = world.project.name
-        response = admin.post(row_url(world.project), {"name": "a\u202eb", "description": "x"}, follow=True)
+        response = admin.post(row_url(world.project), {"name": "a\u202eb", "description": "typed with care"})
+        assert "typed with care" in response.content.decode()
         assert Project.objects.get(pk=world.project.pk).name == old
         assert not AuditEntry.objects.filter(action="project.edited").exists()
-        assert b"messagelist" in response.content and b"successfully" not in response.content
+        assert "invisible characters" in str(response.context["adminform"].form.errors["name"])
+
+    def test_what_someone_else_changed_meanwhile_is_not_overwritten(self, world: World, admin: Client) -> None:
+        project, shown = world.project, json.dumps({"name": world.project.name, "description": "About birds"})
+        Project.objects.filter(pk=project.pk).update(name="Renamed by its owner", description="About birds")
+        typed = {"name": project.name, "description": "Typed", "shown_values": shown}
+        answer = admin.post(row_url(project), typed)
+        assert answer.status_code == 200 and "Renamed by its owner" in answer.content.decode()
+        stored = Project.objects.get(pk=project.pk)
+        assert (stored.name, stored.description) == ("Renamed by its owner", "About birds")
+        form = answer.context["adminform"].form
+        assert (form["name"].value(), form["description"].value()) == ("Renamed by its owner", "Typed")
+
+    @pytest.mark.parametrize("button", ["_save", "_continue", "_addanother"])
+    def test_every_button_stores_and_leads_to_a_page(self, world: World, admin: Client, button: str) -> None:
+        data = {"name": "Owls", "description": "", button: "1"}
+        answer = admin.post(row_url(world.project), data, follow=True)
+        assert answer.status_code == 200 and "Owls is saved." in answer.content.decode()
+        assert Project.objects.get(pk=world.project.pk).name == "Owls"
 
     def test_an_unchanged_project_leaves_no_entry(self, world: World, admin: Client) -> None:
         data = {"name": world.project.name, "description": world.project.description}
@@ -373,6 +393,10 @@ class TestPages:
             "deadline__isnull=True",
             "deadline__isnull=x",
             "job=1",
+            "submitted_at__gte=0001-01-01T00:00:00%2B23:59",
+            "submitted_at__gte=9999-12-31T23:59:59-23:59",
+            "project__exact=99999999999999999999999",
+            "q=" + "x%20" * 2000,
         ],
     )
     def test_odd_queries_break_nothing(self, world: World, admin: Client, query: str) -> None:
@@ -380,4 +404,5 @@ class TestPages:
 
     def test_a_row_that_is_not_there_is_not_found(self, lone_admin: Client) -> None:
         for number in ("1", "x", "-1", "9" * 30, "_5F"):
-            assert lone_admin.get(f"/admin/data/jobs/job/{number}/change/").status_code == 404
+            for table in ("jobs/job", "control/recording", "forecast/forecast"):
+                assert lone_admin.get(f"/admin/data/{table}/{number}/change/").status_code == 404, table

@@ -18,7 +18,7 @@ from django.db import transaction
 from django.test import Client, override_settings
 
 from portal.accounts.models import AuditEntry, User
-from portal.cluster.models import Gpu, Node, Reservation
+from portal.cluster.models import Environment, Gpu, Node, Reservation
 from portal.jobs import causes, logs
 from portal.jobs.models import (
     Allocation,
@@ -39,6 +39,7 @@ from portal.ops.demo.rows import MonthRows
 from portal.ops.demo.workload import DAYS, LabSize
 from portal.ops.management.commands import demo
 from portal.ops.up.preflight import lock_home
+from portal.projects.models import CodeVersion, Project
 from portal.scheduler import snapshot
 from portal.scheduler.models import SchedulerConfig
 from portal.usage.models import LedgerDay, UsageDay
@@ -279,6 +280,24 @@ def test_jobs_keep_coming_until_enough_run_and_wait(lab: MonthRows) -> None:
     made = [job for job in (traffic.submit_one(chance, SIZE) for _ in range(60)) if job is not None]
     assert 1 <= len(made) < 60 and _asked() <= (traffic.MAX_LOAD + 2) * SIZE.total
     assert all(job.max_gpus <= SIZE.total for job in made)
+
+
+def test_visitors_who_change_the_projects_do_not_end_the_lab(lab: MonthRows) -> None:
+    Job.objects.filter(state__in=(JobState.QUEUED, JobState.RUNNING)).update(state=JobState.HELD)
+    chance = random.Random(2)
+    for project in Project.objects.order_by("pk")[:2]:
+        project.memberships.all().delete()
+    for project in Project.objects.order_by("pk")[2:4]:
+        Project.objects.filter(pk=project.pk).update(name=f"{project.name} again")
+    twice = CodeVersion.objects.order_by("-pk")[0]
+    CodeVersion.objects.filter(pk=twice.pk).update(number=1)
+    CodeVersion.objects.create(
+        project=twice.project, number=2, sha256=twice.sha256, size=1, created_by=twice.created_by
+    )
+    tried = [traffic.submit_one(chance, SIZE) for _ in range(40)]
+    assert None in tried and any(tried)
+    Environment.objects.update(retired=True)
+    assert traffic.submit_one(chance, SIZE) is None
 
 
 def _asked() -> int:

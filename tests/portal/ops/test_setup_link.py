@@ -1,7 +1,11 @@
 """``manage.py setup-link``: the link of the first admin, and that of another one when no admin can sign in."""
 
+import os
+import subprocess
+import sys
 from datetime import timedelta
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -10,11 +14,13 @@ from django.utils import timezone
 
 from portal.accounts import services
 from portal.accounts.models import AuditEntry, Invite, User
+from portal.cluster.models import Node
 from tests.portal.jobs_world import make_user
 from tests.portal.upgrades import upgrade_from
 
 pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 
+ROOT = Path(__file__).resolve().parents[3]
 PASSWORD = "sunflower-cabinet"
 
 
@@ -99,3 +105,22 @@ def test_invitations_of_an_earlier_release_keep_their_validity(ada: User) -> Non
     upgrade_from("accounts", "0008_lists_and_lab_settings")
     assert accept(early, "mallory") is None
     assert services.accept_invite(ordinary, username="grace", password=PASSWORD).is_admin
+
+
+def test_the_link_of_an_admin_who_comes_back_works_beside_a_node_of_plain_processes(ada: User) -> None:
+    Node.objects.create(name="old", runtime=Node.Runtime.PROCESS, approved_at=timezone.now())
+    again = accept(printed("--again"), "ada-again")
+    assert again is not None and again.is_admin
+
+
+def test_a_database_without_tables_is_named_with_what_to_do(tmp_path: Path) -> None:
+    environ = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
+    done = subprocess.run(
+        [sys.executable, "manage.py", "setup-link"],
+        cwd=ROOT,
+        env=environ | {"SCHEDULEARN_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1 and "manage.py migrate" in done.stderr and "Traceback" not in done.stderr

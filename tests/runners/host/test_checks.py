@@ -110,3 +110,4 @@ def test_a_small_disk_is_a_problem() -> None:
     assert disk_problem(20 * 1024, "/var") is None
     found = disk_problem(1536, "/var/lib")
     assert found is not None and "1.5 GiB" in found.text and "/var/lib" in found.text
+    assert not found.blocking and "Jobs are still placed" in found.fix and "cordon" in found.fix

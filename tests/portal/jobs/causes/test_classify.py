@@ -216,6 +216,13 @@ def test_a_program_that_needs_a_terminal_fails_for_want_of_one(tail: str) -> Non
     assert cause["code"] == "no_terminal" and "get_terminal_size" in cause["advice"]
 
 
+def test_a_full_disk_of_the_node_is_not_only_the_job_s_fault() -> None:
+    cause = classify(FAILED, "OSError: [Errno 28] No space left on device")
+    assert cause["title"] == "The disk was full" and "report the node to an admin" in cause["advice"]
+    over_limit = classify(Facts(outcome="failed", exit_reason="disk", exit_code=1), "")
+    assert "admin" not in over_limit["advice"]
+
+
 @pytest.mark.parametrize(
     ("facts", "code", "words"),
     [
