@@ -15,6 +15,7 @@ extensions = ["myst_parser", "sphinx_copybutton", "strict_pages"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 nitpicky = True
+smartquotes = False  # sentences have code in them, which readers copy: 'x' and --help stay as they are
 
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence", "deflist"]

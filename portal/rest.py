@@ -28,6 +28,7 @@ from rest_framework.settings import api_settings
 from rest_framework.throttling import AnonRateThrottle
 from rest_framework.utils.urls import replace_query_param
 
+from portal.addresses import counted_address
 from portal.refused import Refused
 
 log = logging.getLogger(__name__)
@@ -112,21 +113,41 @@ class NewestFirst(Pages):
 class StrangerThrottle(AnonRateThrottle):
     """Limits the refused requests of an address. Those with a valid token or session do not count, from there or elsewhere."""
 
+    def get_ident(self, request: Request) -> str:
+        return counted_address(str(super().get_ident(request)))
+
 
 class KnownParameters:
     """A mixin of every view: query parameters that the schema does not have for an operation are refused.
 
-    Requests of strangers are limited, and a client that has the present content already gets 304 without it.
+    Requests are limited, those that are refused, too, and a client that has the present content already gets 304 without it.
     """
 
-    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+    def perform_authentication(self, request: Request) -> None:
         try:
-            super().initial(request, *args, **kwargs)  # type: ignore[misc]  # the view class comes after us
-        except (exceptions.NotAuthenticated, exceptions.AuthenticationFailed):
-            throttle = StrangerThrottle()
-            if not throttle.allow_request(request, self):  # type: ignore[arg-type]  # as above
-                raise exceptions.Throttled(throttle.wait()) from None
+            super().perform_authentication(request)  # type: ignore[misc]  # the view class comes after us
+        except (exceptions.NotAuthenticated, exceptions.AuthenticationFailed, exceptions.PermissionDenied):
+            self._count_stranger(request)
             raise
+
+    def check_permissions(self, request: Request) -> None:
+        super().check_throttles(request)  # type: ignore[misc]  # as above
+        try:
+            super().check_permissions(request)  # type: ignore[misc]  # as above
+        except exceptions.NotAuthenticated:
+            self._count_stranger(request)
+            raise
+
+    def check_throttles(self, request: Request) -> None:
+        """Do nothing: requests are counted before they may be refused."""
+
+    def _count_stranger(self, request: Request) -> None:
+        throttle = StrangerThrottle()
+        if not throttle.allow_request(request, self):  # type: ignore[arg-type]  # as above
+            raise exceptions.Throttled(throttle.wait()) from None
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)  # type: ignore[misc]  # as above
         if request.method not in ("GET", "HEAD", "OPTIONS"):
             for header in CONDITIONS_OF_CHANGES:
                 if header in request.headers:

@@ -262,7 +262,13 @@ else:
             },
         }
     }
-    CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
+    # The default of 300 entries would let the pictures of a busy list push out who is kept from guessing passwords.
+    CACHES = {
+        "default": {
+            "BACKEND": "django.core.cache.backends.locmem.LocMemCache",
+            "OPTIONS": {"MAX_ENTRIES": 20_000},
+        }
+    }
 
 REQUESTS_AT_ONCE = env_int("REQUESTS_AT_ONCE", 32, 4, 1000)
 """How many requests the web process handles at the same time, each with its own database connection; others wait. Agents

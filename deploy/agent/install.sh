@@ -159,8 +159,10 @@ part = f"{code}.part"
 shutil.rmtree(part, ignore_errors=True)
 with tarfile.open(fileobj=io.BytesIO(content)) as archive:
     archive.extractall(part, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
-shutil.rmtree(code, ignore_errors=True)
-os.replace(part, code)
+if os.path.isdir(code):  # the agent and jobs may run from it, and its name is that of its content
+    shutil.rmtree(part)
+else:
+    os.replace(part, code)
 PYTHON
 
 # 4. Its few packages, in an environment of its own.
@@ -263,7 +265,12 @@ if runs_as_service; then
     systemctl stop schedulearn-agent.service
     STOPPED=yes
 fi
-SCHEDULEARN_PROGRAM=runners.agent.enrol "$PREFIX/run" || exit 1
+BOUND=''
+[ "$STOPPED" = no ] || BOUND='timeout -k 3 20'
+SCHEDULEARN_PROGRAM=runners.agent.enrol $BOUND "$PREFIX/run" || {
+    [ $? != 124 ] || say 'Not finished within 20 s, so the agent starts again. Paste the line once more in a quiet moment.' >&2
+    exit 1
+}
 unset SCHEDULEARN_JOIN_TOKEN
 
 # 7. Run, now and after each start of the machine.

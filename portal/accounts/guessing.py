@@ -4,12 +4,13 @@ django-axes counts wrong passwords by name and address. This module counts those
 allows only a few requests at a time to check a password or to wait for that.
 """
 
-import ipaddress
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from django.core.cache import cache
+
+from portal.addresses import counted_address
 
 MAX_CONCURRENT = 2
 MAX_WAITING = 8
@@ -17,8 +18,6 @@ WAIT_SECONDS = 10.0
 MAX_FAILURES = 40
 """Wrong passwords from one address, for any names, within ``WINDOW_SECONDS``. The users of a lab may share an address."""
 WINDOW_SECONDS = 300
-IPV6_PREFIX_BITS = 64
-"""Bits of an IPv6 address that are compared: one machine can use any address with the same prefix."""
 
 
 class BusyError(Exception):
@@ -63,9 +62,4 @@ def is_blocked(address: str) -> bool:
 
 
 def _key(address: str) -> str:
-    try:
-        ip = ipaddress.ip_address(address)
-    except ValueError:
-        return "wrong-passwords-from-elsewhere"
-    where = ipaddress.ip_network((ip, IPV6_PREFIX_BITS), strict=False) if ip.version == 6 else ip
-    return f"wrong-passwords-from-{where}"
+    return f"wrong-passwords-from-{counted_address(address)}"

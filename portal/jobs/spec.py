@@ -134,6 +134,7 @@ class Submission:
         kind=Kind.INTEGER,
         label="Time limit",
         help="The job is stopped after this time, so that one that hangs does not block others.",
+        api_help="The job is stopped after this time, so that one that hangs does not block others. The form proposes 14400.",
         limits=(10, 30 * DAY_SECONDS),
         form_place=FormPlace.MAIN,
         in_lists=False,
@@ -156,7 +157,8 @@ class Submission:
     priority: int = job_field(
         0,
         kind=Kind.INTEGER,
-        help="Higher goes first; the default is 0. Use a number below 0 to let others pass.",
+        help="Higher goes first; the default is 0. Under fair_share it orders only your own jobs; under other policies it also "
+        "orders yours among those of others.",
         limits=(-MAX_PRIORITY, MAX_PRIORITY),
     )
     tier: str = job_field(

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from django.core.cache import cache
+from rest_framework.throttling import UserRateThrottle
 
 from portal.rest import StrangerThrottle
 from tests.laws.people import World, make_world
@@ -90,3 +91,18 @@ class TestStrangers:
     def test_another_address_is_another_stranger(self, world: World) -> None:
         self.statuses(Script(), 4)
         assert Script().get("jobs/", REMOTE_ADDR="192.0.2.7").status_code == 401
+
+    def test_addresses_of_one_network_are_one_stranger(self, world: World) -> None:
+        answers = [Script().get("jobs/", REMOTE_ADDR=f"2001:db8::{number}").status_code for number in range(1, 6)]
+        assert answers == [401, 401, 401, 429, 429]
+        assert Script().get("jobs/", REMOTE_ADDR="2001:db8:0:1::1").status_code == 401
+
+
+def test_refused_requests_of_a_user_are_counted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(UserRateThrottle, "rate", "3/min", raising=False)
+    cache.clear()
+    script = Script(world.alice)
+    assert [script.get("users/").status_code for _ in range(5)] == [404, 404, 404, 429, 429]
+    monkeypatch.setattr(StrangerThrottle, "rate", "3/min", raising=False)
+    reader = Script(world.bob, scope="read")
+    assert [reader.send("post", "projects/", {}).status_code for _ in range(5)] == [403, 403, 403, 429, 429]

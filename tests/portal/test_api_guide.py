@@ -1,4 +1,4 @@
-"""docs/api/index.md is run as it is written, with curl against a live server."""
+"""Pages with commands for the API are run as they are written, with curl against a live server."""
 
 import os
 import re
@@ -14,14 +14,16 @@ from portal.jobs.models import Job
 from tests.laws.people import LOG, World, make_world
 from tests.laws.urlmap import routes
 
-GUIDE = Path(__file__).resolve().parent.parent.parent / "docs" / "api" / "index.md"
+DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
+GUIDE = DOCS / "api" / "index.md"
+SUBMIT = DOCS / "how-to" / "submit-from-a-script.md"
 BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def blocks(language: str) -> list[str]:
-    return [body for found, body in BLOCK.findall(GUIDE.read_text()) if found == language]
+def blocks(language: str, page: Path = GUIDE) -> list[str]:
+    return [body for found, body in BLOCK.findall(page.read_text()) if found == language]
 
 
 @pytest.fixture
@@ -41,6 +43,35 @@ def test_every_command_of_the_guide_works(live_server: Any, world: World, tmp_pa
     job = Job.objects.latest("pk")
     assert (job.entry, job.state, job.submitted_by.username) == ("python train.py", "QUEUED", "bob")
     assert {"submitted", "held", "released"} <= {event.kind for event in job.events.all()}
+
+
+def test_a_shell_script_submits_to_a_project_and_gets_the_results(
+    live_server: Any, world: World, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("print(2)\n")
+    names, *rest = blocks("sh", SUBMIT)
+    for sample, real in (
+        ("https://gpu.example.org", live_server.url),
+        ("sl_...", world.tokens["bob"]),
+        ("PROJECT=7", f"PROJECT={world.project.pk}"),
+    ):
+        assert sample in names
+        names = names.replace(sample, real)
+    waiting = next(number for number, body in enumerate(rest) if "sleep" in body)
+
+    def of(bodies: list[str]) -> str:
+        done = run("bash", "-euo", "pipefail", "-c", "\n".join([f"cd {tmp_path}", names, *bodies]))
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    printed = of(rest[:waiting])
+    job = Job.objects.latest("pk")
+    assert f"{world.project.pk} {world.project.name}" in printed and f"/jobs/{job.pk}/" in printed
+    assert (job.project, job.entry, job.time_limit_seconds) == (world.project, "python train.py --lr 0.1", 7200)
+    assert job.code.number == world.code.number + 1
+    ended = world.jobs["SUCCEEDED"]
+    assert "SUCCEEDED" in of([f"JOB={ended.pk}", *rest[waiting:]])
+    assert LOG.decode().strip() in (tmp_path / "log.txt").read_text()
 
 
 def test_following_as_the_guide_does_prints_the_whole_log(live_server: Any, world: World) -> None:

@@ -58,11 +58,7 @@ def test_parameters_not_given_have_their_defaults() -> None:
         ("fifo", {"strict": "yes"}, "Strictly in order must be yes or no, not 'yes'."),
         ("fifo", {"strict": 1}, "Strictly in order must be yes or no, not 1."),
         ("fifo", {"size": "all"}, "GPUs at the start must be one of most, least, not 'all'."),
-        (
-            "elastic_fifo",
-            {"grow_after_seconds": 10**400},
-            "Seconds before a running job grows must be a number that is smaller.",
-        ),
+        ("fair_share", {"half_life_days": 10**400}, "is too large a number."),
         ("elastic_fifo", {"grow_after_seconds": -1}, "Seconds before a running job grows must be at least 0, not -1."),
         ("elastic_fifo", {"grow_after_seconds": 9999}, "must be at most 3600"),
         ("elastic_fifo", {"grow_after_seconds": True}, "must be a whole number, not True."),

@@ -37,7 +37,9 @@ PLACES: dict[type[models.Model], Callable[[Any], str]] = {
     Gpu: lambda row: reverse("monitoring:node", args=[row.node_id]),
     NodeEnvironment: lambda row: reverse("monitoring:admin-node", args=[row.node_id]),
     JoinToken: lambda row: reverse("cluster:added-node", args=[row.pk]),
-    Reservation: lambda row: reverse("cluster:reservation", args=[row.pk]),
+    Reservation: lambda row: (
+        reverse("cluster:reservation", args=[row.pk]) if row.cancelled_at is None else reverse("cluster:reservations")
+    ),
     Project: lambda row: reverse("projects:detail", args=[row.pk]),
     Membership: lambda row: reverse("projects:detail", args=[row.project_id]),
     CodeVersion: lambda row: reverse("projects:code", args=[row.project_id, row.number]),

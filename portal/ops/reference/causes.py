@@ -8,15 +8,16 @@ INTRODUCTION = """# Causes of failures
 
 When an attempt of a job does not succeed, its page names one cause and one next step under *What to do*. This page has every cause
 that there is. The page of the job shows more: the line of the code, and what the program wrote. [When it fails](../user/when-it-fails.md)
-explains how the cause is found.
+explains how the cause is found, and has a table of [exit codes](../user/when-it-fails.md#exit-codes).
 
 How to read it:
 
-- The heading is the title that the page shows, here with an example (`timm`, `train.py`, rank 3 are made up).
+- The heading is the title that the page shows, here with an example: `timm`, `train.py`, the environment PyTorch vision and rank 3
+  are made up.
 - Under *In the API* is the `code` in `cause` of `GET /api/v1/jobs/ID/`. Codes never change; titles may. Programs should use codes.
 - Where the same cause has several forms, each has its own title and advice.
-- After the title, the page adds *(rank 3)* where one rank of several is the reason. Where an exception was on one rank only, it adds
-  what to look for there.
+- After the title, the page adds *(rank 3)* where one rank of several is the reason. If only one rank raised the exception, the page
+  also names what to check on that rank.
 """
 GROUPS = (
     (
@@ -29,7 +30,8 @@ GROUPS = (
     (
         "Stops and nodes",
         stops,
-        "The attempt was ended from outside. These are not faults of the code, and use no retry, except the time limit.",
+        "The attempt was ended from outside. A job at its time limit fails and is not tried again. Other stops use no retry: unless it "
+        "was cancelled or put on hold, the job is queued again by itself, and fails only when this happens too often in a row.",
     ),
 )
 
@@ -145,7 +147,10 @@ MORE = {
     "no_internet": "[Inside a job](../user/inside-a-job.md)",
     "gpu_out_of_memory": "[A batch that does not fit](../training/batch-size.md#a-batch-that-does-not-fit)",
     "disk_full": "[Limits](../user/limits.md)",
-    "time_limit": "[Checkpoints and stops](../user/checkpoints.md)",
+    "time_limit": "[Continue in a new job](../how-to/resume-pytorch.md#continue-in-a-new-job)",
+    "killed": "[Exit code 137](../user/when-it-fails.md#exit-code-137)",
+    "signal": "[Exit codes](../user/when-it-fails.md#exit-codes)",
+    "exit_code": "[Exit codes](../user/when-it-fails.md#exit-codes)",
     "preempted": "[Checkpoints and stops](../user/checkpoints.md)",
     "held": "[Jobs](../user/jobs.md)",
     "ranks_diverged": "[One model on all ranks](../training/correctness.md)",

@@ -21,7 +21,7 @@ def out_of_memory(over_limit: bool = False, limit_mib: int = 0) -> Explanation:
 @cause
 def killed() -> Explanation:
     return Explanation(
-        "A rank was killed, most likely because it was out of memory",
+        "A process was killed (exit code 137), most likely because memory ran out",
         "Load less data at once, or use fewer DataLoader workers. If it needs that much, it needs a node with more memory.",
     )
 

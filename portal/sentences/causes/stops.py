@@ -33,13 +33,17 @@ def preempted(drained: bool, resumable: bool) -> Explanation:
 
 @cause
 def time_limit(seconds: int, was_silent: bool, raised: str = "") -> Explanation:
-    longer = "Submit it again with a longer time limit; it can restart from what it wrote to /checkpoints only if the code does so."
+    longer = (
+        "Submit it again with a longer time limit. The new job begins without checkpoints: to continue from one, download it "
+        "under Files, upload it with the code, and let the code load it from there."
+    )
     may_have_hung = (
         "It ran without output for a long time (see its history), so it may have hung: look at the end of its log first. If it "
         "was still computing, submit it again with a longer time limit."
     )
     failed_before = (
-        f"Nothing was written after {raised}, so what it ended may be what others waited for. Fix that first."
+        f"After {raised} nothing more was written: the process that it ended may be the one for which the others waited. "
+        "Fix that first."
     )
     return Explanation(
         f"It reached its time limit of {duration(seconds)}",

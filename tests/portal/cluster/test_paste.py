@@ -316,3 +316,20 @@ def test_a_unit_that_cannot_be_written_leaves_the_agent_running(portal: TlsProxy
         assert as_service(portal, tmp_path).returncode != 0
         assert agent.poll() is None
     assert "stop" not in (tmp_path / "calls").read_text().splitlines()[-1]
+
+
+def test_a_portal_that_does_not_answer_keeps_the_agent_away_for_seconds(portal: TlsProxy, tmp_path: Path) -> None:
+    token = services.issue_join_token(None)
+    assert as_service(portal, tmp_path, SCHEDULEARN_JOIN_TOKEN=token).returncode == 0
+    (code,) = (tmp_path / "program").glob("code-*")
+    (code / "in-use").touch()
+    with working_agent(tmp_path) as agent:
+        (tmp_path / "pid").write_text(str(agent.pid))
+        # As if the time were over; that it is bounded is what the script asks of this command.
+        (tmp_path / "bin" / "timeout").write_text('#!/bin/sh\necho "$@" >>"$HOME/bounds"\nexit 124\n')
+        (tmp_path / "bin" / "timeout").chmod(0o755)
+        done = as_service(portal, tmp_path)
+    assert done.returncode == 1 and "within 20 s" in done.stderr
+    assert (tmp_path / "bounds").read_text().startswith("-k 3 20 ")
+    assert (tmp_path / "calls").read_text().splitlines()[-1] == "start schedulearn-agent.service"
+    assert (code / "in-use").exists(), "the code that runs was replaced by the same"

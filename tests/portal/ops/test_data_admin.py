@@ -11,10 +11,13 @@ from django.contrib.sessions.models import Session
 from django.db import connection, models
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from portal.accounts.models import AuditEntry, LabSettings, User
+from portal.cluster.models import Reservation
 from portal.jobs.models import Job
 from portal.ops.data_admin.hidden import HIDDEN, shown_models
+from portal.ops.data_admin.places import place_of
 from portal.ops.data_admin.site import DataAdmin, site
 from portal.projects.models import Project
 from portal.scheduler.models import SchedulerConfig
@@ -326,6 +329,8 @@ class TestPages:
         for place in places:
             assert admin.get(place).status_code == 200, place
         assert len(places) > 8
+        cancelled = Reservation(pk=9, cancelled_at=timezone.now())
+        assert place_of(cancelled) == "/reservations/"
 
     def test_the_policy_is_switched_on_its_own_page(self, world: World, admin: Client) -> None:
         config = SchedulerConfig.objects.create(policy="fifo", created_by=world.ada)

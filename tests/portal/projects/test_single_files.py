@@ -15,6 +15,8 @@ from tests.portal.jobs_world import make_user
 
 pytestmark = pytest.mark.django_db
 FILES = {"train.py": b"1", "data/rows.csv": b"a,b", "lib/model.py": b"2", "lib/util.py": b"3", "old/util.py": b"4"}
+CHECKPOINT = corpus.zip_tree({"latest/data.pkl": b"weights"})
+"""PyTorch saves zips, which are not unpacked beside code: docs/how-to/resume-pytorch.md continues from one."""
 
 
 @pytest.fixture
@@ -51,6 +53,7 @@ def content(version: CodeVersion) -> dict[str, bytes]:
         ({"util.py": b"new"}, {"util.py": b"new"}, ["Kept 5 other files of version 1."]),
         ({"train.py": b"x", "rows.csv": b"c"}, {"train.py": b"x", "data/rows.csv": b"c"}, None),
         ({"rows.csv": b"c"}, {"data/rows.csv": b"c"}, None),
+        ({"latest.pt": CHECKPOINT}, {"latest.pt": CHECKPOINT}, ["Kept 5 other files of version 1."]),
         ({"try.ipynb": corpus.notebook("print(1)")}, {"try.py": b"# %%\nprint(1)\n"}, None),
     ],
 )

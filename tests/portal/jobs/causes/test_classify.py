@@ -290,7 +290,7 @@ def test_a_job_that_hung_after_an_exception_names_it_beside_its_time_limit(log: 
     cause = classify(Facts(outcome="timed_out", time_limit_seconds=5400), log)
     assert cause["code"] == "time_limit" and cause["title"] == "It reached its time limit of 1 h 30 min"
     if raised:
-        assert f"Nothing was written after {raised}," in cause["advice"] and "data.py:4" in cause["detail"]
+        assert f"After {raised} nothing more was written:" in cause["advice"] and "data.py:4" in cause["detail"]
     else:
         assert "longer time limit" in cause["advice"] and not cause["detail"]
 
@@ -299,7 +299,9 @@ def test_a_job_that_was_silent_before_its_time_limit_may_have_hung() -> None:
     computed, hung = (
         Facts(outcome="timed_out", time_limit_seconds=5400, was_silent=silent) for silent in (False, True)
     )
-    assert classify(computed, "")["advice"].startswith("Submit it again with a longer time limit")
+    assert classify(computed, "")["advice"].startswith(
+        "Submit it again with a longer time limit. The new job begins without"
+    )
     assert "may have hung: look at the end of its log first" in classify(hung, "")["advice"]
 
 
