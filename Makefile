@@ -52,7 +52,7 @@ demo:
 
 docs: $(HELP)
 
-$(HELP): $(DOCS) pyproject.toml | $(VENV)/installed
+$(HELP): $(DOCS) CONTRIBUTING.md SECURITY.md pyproject.toml | $(VENV)/installed
 	@echo "Building the documentation"
 	@rm -rf docs/_build/html $@
 	@$(BIN)/python -m sphinx -q -W --keep-going -b html -d docs/_build/doctrees docs docs/_build/html

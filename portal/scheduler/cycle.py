@@ -10,7 +10,7 @@
 7. Record the cycle if it changed something, failed or changed a reason. On commit, nodes and browsers are notified.
 8. In a third transaction, store the snapshot and the plan of a recorded cycle, so that it can be replayed.
 
-The lock avoids useless work, the second check in ``apply`` makes it correct, the unique indexes catch bugs.
+The lock avoids useless work, the second check in ``apply`` makes the result correct, the unique indexes catch bugs.
 """
 
 import gc

@@ -31,7 +31,8 @@ logger = logging.getLogger(__name__)
 
 STREAM_NAME = re.compile(r"(setup|metrics|0|[1-9]\d{0,3})\.log")
 MAX_STREAM_BYTES = (1 << 30) + (1 << 20)
-"""The supervisor ends a stream at 1 GiB with a marker; a longer file was made by something else and may be sparse."""
+"""The supervisor ends a stream at 256 MiB with a marker (``log_writer.LOG_LIMIT_MIB``). A file that is longer than this was made by
+something else and may be sparse."""
 MAX_BATCH_BYTES = 1 << 20
 """The largest request that the portal accepts, in bytes."""
 MAX_MARKS = 200

@@ -15,7 +15,7 @@ from tests.run.__main__ import chosen, main
 from tests.run.execution import Run
 from tests.run.isolation import hiding, plain_environment
 from tests.run.layers import ELSEWHERE, LAYERS, Layer, Level, layers_of, named
-from tests.run.lint import run_linter
+from tests.run.lint import Linter, lint, run_linter
 from tests.run.pace import USUAL_SECONDS, Pace, measured_pace
 from tests.run.packages import Need
 from tests.run.report import Result, budget_of, over_budget, slowest, table
@@ -242,6 +242,17 @@ def test_nor_do_they_reach_linters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDIS_URL", "redis://elsewhere")
     seen = run_linter([sys.executable, "-c", "import os; print(sorted(os.environ))"]).output
     assert "'SCHEDULEARN_HOME'" in seen and "REDIS_URL" not in seen
+
+
+def test_a_linter_that_fails_prints_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = Linter("spelling", [sys.executable, "-c", "raise SystemExit('a mistake')"], "Run make spelling.")
+    good = Linter("layout", [sys.executable, "-c", ""], "Run make layout.")
+    monkeypatch.setattr("tests.run.lint.LINTERS", (bad, good))
+    assert lint().failed == 1
+    shown = capsys.readouterr().out
+    assert "a mistake" in shown and "lint: spelling: Run make spelling." in shown and "Run make layout" not in shown
 
 
 def test_what_is_not_there_is_not_hidden(tmp_path: Path) -> None:

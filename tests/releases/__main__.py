@@ -1,18 +1,15 @@
 """``python -m tests.releases``: make the folder of the present release from a lab that the seed fills."""
 
 import json
-import os
 import subprocess
-import sys
 import tarfile
 import tempfile
 from pathlib import Path
 
 from runners import __version__
+from tests.releases.portal import HERE, lab_settings, python, read
 from tests.servers import postgres, redis
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
 KEPT_OUT = frozenset({"secret_key", "wake"})
 """Of the data folder: keys, and files that only last as long as the processes."""
 
@@ -38,7 +35,7 @@ def make(folder: Path) -> None:
         expected = {"small": read(Path(home), {})}
         _pack(folder / "small.tar.xz", Path(home))
     with postgres() as database, redis() as broker, tempfile.TemporaryDirectory() as home:
-        lab = {"DATABASE_URL": database, "REDIS_URL": broker, "SECRET_KEY": "only-for-tests-and-longer-than-thirty-two"}
+        lab = lab_settings(database, broker)
         _fill(Path(home), lab)
         dump = subprocess.run(
             ["pg_dump", "--no-owner", "--no-privileges", database], check=True, capture_output=True
@@ -54,23 +51,6 @@ def _fill(home: Path, env: dict[str, str]) -> None:
     python(home, env, "-c", FILL)
     if not env:
         python(home, env, "-c", f"import sqlite3; sqlite3.connect('{home}/db.sqlite3').executescript('VACUUM')")
-
-
-def read(home: Path, env: dict[str, str], *words: str) -> dict[str, object]:
-    """Return what a portal holds. Raises CalledProcessError if it cannot be read."""
-    found: dict[str, object] = json.loads(python(home, env, "-m", "tests.releases.contents", *words))
-    return found
-
-
-def python(home: Path, env: dict[str, str], *words: str) -> str:
-    """Run this Python for the portal in a data folder; return what it printed. Raises RuntimeError with its errors."""
-    variables = {**os.environ, "SCHEDULEARN_HOME": str(home), "DJANGO_SETTINGS_MODULE": "portal.settings", **env}
-    done = subprocess.run(
-        [sys.executable, *words], cwd=ROOT, env=variables, check=False, capture_output=True, text=True
-    )
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(words)} ended with {done.returncode}: {done.stderr[-2000:]}")
-    return done.stdout
 
 
 def _without_server_settings(dump: bytes) -> bytes:

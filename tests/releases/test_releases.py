@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.releases.__main__ import HERE, python, read
+from tests.releases.portal import HERE, lab_settings, python, read
 from tests.servers import postgres, redis
 
 RELEASES = sorted(folder.name for folder in HERE.iterdir() if (folder / "expected.json").exists())
@@ -39,7 +39,7 @@ def test_a_portal_on_sqlite_is_upgraded(release: str, tmp_path: Path) -> None:
 def test_a_portal_on_postgresql_is_upgraded(release: str, tmp_path: Path) -> None:
     expected = unpack(release, "lab", tmp_path / "home")
     with postgres() as database, redis() as broker:
-        lab = {"DATABASE_URL": database, "REDIS_URL": broker, "SECRET_KEY": "only-for-tests-and-longer-than-thirty-two"}
+        lab = lab_settings(database, broker)
         dump = (tmp_path / "home" / "database.sql").read_bytes()
         subprocess.run(["psql", "-q", "-v", "ON_ERROR_STOP=1", database], input=dump, check=True, capture_output=True)
         python(tmp_path / "home", lab, "manage.py", "migrate", "-v0")

@@ -4,13 +4,15 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 
-from scheduling import params
+from scheduling import params, registry
 from scheduling.check import violations
 from scheduling.types import Snapshot
 from tests.examples import examples
 from tests.scheduling.strategies import snapshots
+from tests.scheduling.toolkit import test_free_first as free_first
 from tests.scheduling.worlds import draw, sizes, waiting
 
 HANDBOOK = Path(__file__).resolve().parents[2] / "docs" / "policies" / "writing-one.md"
@@ -39,3 +41,12 @@ def test_its_parameter_can_be_asked_for_in_a_form() -> None:
 @given(snapshot=snapshots())
 def test_it_breaks_no_rule(snapshot: Snapshot) -> None:
     assert violations(snapshot, smallest_first().plan(snapshot)) == []
+
+
+def test_it_waits_for_gpus_that_are_being_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry.POLICIES, "smallest_first", type(smallest_first()))
+    free_first.test_a_job_waits_for_one_node_rather_than_spread_over_two("smallest_first")
+    free_first.test_of_two_jobs_one_starts_and_the_other_waits_for_what_is_given_back("smallest_first")
+    for tier in ("standard", "premium"):
+        free_first.test_a_job_starts_on_free_gpus_although_others_would_be_a_tighter_fit("smallest_first", tier)
+    free_first.test_a_job_that_started_there_stays_there("smallest_first")

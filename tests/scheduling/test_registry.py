@@ -1,6 +1,8 @@
 """Policies are found by one line each; their parameters explain themselves and refuse nonsense."""
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,18 @@ def test_every_policy_explains_itself_to_an_admin(key: str) -> None:
     for param in description.params:
         assert param.label and param.help.endswith(".")
         assert param.kind in (bool, int, float, str)
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("page", ["docs/policies/index.md", "docs/policies/how-each-works.md", "README.md"])
+def test_every_policy_of_ours_is_described(page: str) -> None:
+    """A lab keeps one of its own in another package."""
+    ours = {key for key, policy in registry.POLICIES.items() if policy.__module__.startswith("scheduling.policies.")}
+    described = set(re.findall(r"`(\w+)`", (ROOT / page).read_text()))
+    missing = sorted(ours - described)
+    assert not missing, f"Describe in {page}, as the others are: {', '.join(missing)}"
 
 
 @pytest.mark.parametrize("key", registry.POLICIES)

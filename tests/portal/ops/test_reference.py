@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from portal.ops.reference import COMMAND, DOCS, causes, pages, parameters, reasons, settings
+from portal.ops.reference import COMMAND, DOCS, OUT_OF_DATE, causes, pages, parameters, reasons, settings
 from portal.sentences import SENTENCES
 from portal.sentences.causes import CAUSES
 from scheduling import registry
@@ -15,11 +15,14 @@ ROOT = DOCS.parent
 
 @pytest.mark.parametrize("name", sorted(pages()))
 def test_a_written_page_is_current(name: str) -> None:
-    assert (DOCS / name).read_text() == pages()[name], f"Run: {COMMAND}"
+    path = DOCS / name
+    is_current = path.exists() and path.read_text() == pages()[name]
+    assert is_current, OUT_OF_DATE.format(name)  # without the two texts, whose difference would hide the command
 
 
 def test_no_page_of_the_api_is_left_over() -> None:
-    assert {f"api/reference/{path.name}" for path in (DOCS / "api" / "reference").iterdir()} <= set(pages())
+    left = {f"api/reference/{path.name}" for path in (DOCS / "api" / "reference").iterdir()} - set(pages())
+    assert not left, "Delete these pages: the schema has nothing for them."
 
 
 def test_every_cause_is_there_once() -> None:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -17,3 +18,8 @@ ROOT = Path(__file__).resolve().parents[3]
 def test_commands_and_the_agent_show_the_version_of_schedulearn(command: list[str]) -> None:
     done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("Schedulearn ") and done.stdout.endswith(f" {__version__}\n")
+
+
+def test_the_project_has_the_same_version() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == __version__, "Set both: version in pyproject.toml, __version__ in runners/__init__.py."

@@ -1,7 +1,7 @@
 """A node is upgraded while its jobs run: the agent and the files of the previous release, then the present ones.
 
-``previous_release.tar.xz`` has the package ``runners`` of the previous release, without the recipes of environments. It is made
-again at each release: ``git archive RELEASE runners tests/__init__.py tests/runners/__init__.py tests/runners/plain_agent.py``.
+``previous_release.tar.xz`` has the package ``runners`` of the previous release. It is made again after each release, by the command in
+docs/development/releases.md.
 """
 
 import json

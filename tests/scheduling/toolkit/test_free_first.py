@@ -38,8 +38,12 @@ def test_of_two_jobs_one_starts_and_the_other_waits_for_what_is_given_back(key: 
 
 @pytest.mark.parametrize("key", [key for key in NOT_ROUND_ROBIN if key != "fifo"])
 def test_a_job_waits_for_one_node_rather_than_spread_over_two(key: str) -> None:
+    """Except with ``fifo``, which looks at free GPUs only, so that a job starts as soon as enough are free."""
     plan = decide(registry.build(key, {}), lab({"b": 1, "c": 1}, {"a": 2}, 2))
-    assert "first" not in plan.target
+    assert "first" not in plan.target, (
+        "It must wait for node a, where 2 GPUs are being given back: choose the place in Capacity(snapshot, coming=True), then use "
+        "start() of scheduling/toolkit/plan_builder.py (docs/policies/writing-one.md, The contract)."
+    )
     assert "being given back" in reasons_of(plan)["first"]
 
 
