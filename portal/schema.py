@@ -103,6 +103,18 @@ def document_refusals(result: dict[str, Any], **_about: Any) -> dict[str, Any]:
     return result
 
 
+def name_falling_orders(result: dict[str, Any], **_about: Any) -> dict[str, Any]:
+    """Name ``-id`` and the like for generators of clients, which would call them ``VALUE_1``: ``ID_FALLING``."""
+    for operations in result["paths"].values():
+        for operation in operations.values():
+            for parameter in operation.get("parameters", ()):
+                values = parameter["schema"].get("enum", ())
+                if any(value.startswith("-") for value in values):
+                    names = [value.removeprefix("-").upper() + "_FALLING" * value.startswith("-") for value in values]
+                    parameter["schema"]["x-enum-varnames"] = names
+    return result
+
+
 def allow_empty_addresses(result: dict[str, Any], **_about: Any) -> dict[str, Any]:
     """Drop the format "email" from answers: who has no e-mail address has an empty one, which is none of that format."""
     for name, component in result["components"]["schemas"].items():

@@ -387,6 +387,7 @@ SPECTACULAR_SETTINGS = {
         "drf_spectacular.hooks.postprocess_schema_enums",
         "portal.schema.document_refusals",
         "portal.schema.allow_empty_addresses",
+        "portal.schema.name_falling_orders",
         "portal.schema.name_path_parameters",
     ],
     "SERVERS": [{"url": "/", "description": "This portal"}],

@@ -48,7 +48,7 @@ job = jobs_submit.sync(client=client, body=asked)
 assert (job.state, job.entry) == (models.JobState.QUEUED, "python train.py"), job
 changed = jobs_update.sync(job.id, client=client, body=models.PatchedEditRequest(priority=2, tags=["generated"]))
 assert (changed.priority, changed.tags) == (2, ["generated"])
-found = jobs_list.sync(client=client, tags="generated", mine=models.JobsListMine.TRUE, ordering=models.JobsListOrdering.ID)
+found = jobs_list.sync(client=client, tags="generated", mine=models.JobsListMine.TRUE, ordering=models.JobsListOrdering.ID_FALLING)
 assert [row.id for row in found.results] == [job.id] and found.count == 1
 assert {"submitted", "edited"} <= {event.kind for event in jobs_events_list.sync(job.id, client=client).results}
 assert jobs_cancel.sync(job.id, client=client).state == models.JobState.CANCELLED
