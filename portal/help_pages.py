@@ -27,7 +27,7 @@ PAGES: dict[str, str] = {
     "jobs:queue": "user/waiting#the-queue",
     "jobs:compare": "user/results#compare-jobs",
     "jobs:detail": "user/jobs#the-page-of-a-job",
-    "jobs:edit": "user/jobs#the-page-of-a-job",
+    "jobs:edit": "user/jobs#act-on-it",
     "jobs:tab": "user/jobs#the-page-of-a-job",
     "jobs:view-output": "user/results#what-the-pages-show-of-files",
     "jobs:deactivate-user": "admin/users#when-someone-leaves",
@@ -42,7 +42,8 @@ PAGES: dict[str, str] = {
     "cluster:rejoin-node": "admin/nodes#tokens",
     "usage": "admin/usage",
     "usage:ledger": "admin/usage#fairness-ledger-who-lent-and-who-borrowed",
-    "monitoring": "user/waiting#the-queue",
+    "monitoring": "user/cluster",
+    "monitoring:node": "user/cluster#a-gpu-that-does-little",
     "monitoring:job": "user/elastic",
     "monitoring:admin-nodes": "admin/nodes#states-and-actions",
     "monitoring:admin-node": "admin/nodes#states-and-actions",
@@ -51,6 +52,8 @@ PAGES: dict[str, str] = {
     "scheduler:policy": "admin/policies",
     "scheduler:policy-preview": "admin/policies#what-the-preview-shows",
     "whatif": "admin/policies#simulate-recent-history-under-other-policies",
+    "api": "api/index",
+    "interface:glossary": "reference/glossary",
     "interface:audit": "admin/audit#audit-log",
 }
 """By the name of a page's URL, or of its app for all others of it."""

@@ -216,7 +216,7 @@ class Submission:
     name: str = job_field(
         "",
         kind=Kind.TEXT,
-        help="To find the job again. Without one it gets the name of its file.",
+        help="To find the job again. Without one it is called after its file or command.",
         limits=(0, 80),
     )
     tags: tuple[str, ...] = job_field(

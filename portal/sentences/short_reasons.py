@@ -200,7 +200,7 @@ def behind_share(reason: Any, account: Mapping[str, Any], group: Mapping[str, An
             return f"{_named(each)} has {gpus(each['now'])}, more than the fair share of {each['share']:.1f}."
         if each and each["recent"] > each["share"]:
             return f"{_named(each)} had {each['recent']:.1f} GPUs recently; the fair share is {each['share']:.1f}."
-    return "Others are further below their fair share."
+    return short_reason(reason)  # within its share it may be first, and wait for GPUs only
 
 
 def _named(account: Mapping[str, Any]) -> str:

@@ -61,7 +61,7 @@ def test_short_forms_have_the_parameters_of_the_whole_ones() -> None:
         ),
         (
             {"code": "behind_share", "reason": NONE_FREE, "account": ACCOUNT | {"now": 0}, "group": None},
-            "Others are further below their fair share.",
+            short_reason(NONE_FREE),
         ),
         ({"code": "in_cpu_slots", "reason": NONE_FREE | {"ahead": 1}}, "All 48 CPU slots for it are taken (1 job ahead)."),
         (reasons.TooFewFree(0, 4, 1, False), "It needs 4 GPUs; 1 is free."),
