@@ -41,7 +41,8 @@ def is_stale(form: forms.BaseForm, who: Callable[[], str] = str) -> bool:
     changed = [name for name in stored if name in shown and stored[name] not in (shown[name], typed[name])]
     if not changed:
         return False
-    _take_over(form, {name: stored[name] for name in changed if typed[name] == shown[name]})
+    taken = {name: stored[name] for name in changed if typed[name] == shown[name]}
+    _take_over(form, taken)
     by = who()
     changes = "; ".join(
         f"{form[name].label} from {_quote(shown[name])} to {_quote(stored[name])}"
@@ -49,10 +50,14 @@ def is_stale(form: forms.BaseForm, who: Callable[[], str] = str) -> bool:
         else f"{form[name].label}, now {_quote(stored[name])}"
         for name in changed
     )
+    below = (
+        "The form has the new values beside what you typed: save it again to keep both."
+        if len(taken) == len(changed)
+        else "What you typed is below: save it again to replace the change."
+    )
     form.add_error(
         None,
-        f"{f'{by} has' if by else 'Someone has'} changed this since you opened it: {changes}. Nothing is saved yet. "
-        "What you typed is below: submit it again to replace the change.",
+        f"{f'{by} has' if by else 'Someone has'} changed this since you opened it: {changes}. Nothing is saved yet. {below}",
     )
     return True
 

@@ -23,7 +23,7 @@ class StopCost:
 def _about(seconds: float) -> str:
     """A duration that does not change each second: pages that show it are drawn again when it does."""
     step = 10 if seconds < 60 else 60 if seconds < 3600 else 600
-    return duration(seconds // step * step)
+    return duration(max(seconds // step * step, 10))
 
 
 def restart_sentence(cost: StopCost) -> str:

@@ -130,3 +130,16 @@ def test_only_those_who_may_act_see_the_button(client: Client, world: World) -> 
     for role, sees in {"alice": True, "ada": True, "bob": False, "victor": False}.items():
         client.force_login(world.users[role])
         assert (f'href="/jobs/{job.pk}/edit"' in client.get(f"/jobs/{job.pk}/").content.decode()) is sees, role
+
+
+def test_another_persons_change_beside_ones_own_is_kept_with_it(alice: Client, world: World) -> None:
+    job = world.jobs["QUEUED"]
+    values = opened(alice, job) | {"description": "mine"}
+    Job.objects.filter(pk=job.pk).update(name="theirs")
+    answer = send(alice, job, **values)
+    page = answer.content.decode()
+    assert answer.status_code == 409 and "save it again to keep both" in page and 'value="theirs"' in page
+    hidden = page.split('name="shown_values" value="')[1].split('"')[0].replace("&quot;", '"')
+    assert send(alice, job, **values | {"name": "theirs", "shown_values": hidden}).status_code == 302
+    row = Job.objects.get(pk=job.pk)
+    assert (row.name, row.description) == ("theirs", "mine")

@@ -20,6 +20,7 @@ HOUR = 3600.0
 @pytest.mark.parametrize(
     ("cost", "words"),
     [
+        (StopCost(False, 3, None), "the 10 s that it has run are lost"),
         (StopCost(False, 29, None), "It keeps no checkpoints, so it starts over: the 20 s that it has run are lost."),
         (StopCost(False, 2 * HOUR + 100, None), "the 2 h that it has run are lost"),
         (
