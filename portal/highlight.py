@@ -37,7 +37,7 @@ def highlight_lines(text: str, *, path: str = "", language: str = "") -> list[st
     lines = text.split("\n")
     lexer = _lexer_named(language) if language else _lexer_for(path)
     if lexer is not None and len(text) <= MAX_CHARACTERS:
-        coloured = highlight(text, lexer, _formatter).split("\n")
+        coloured: list[str] = highlight(text, lexer, _formatter).split("\n")
         coloured = coloured[: len(lines)] if not any(coloured[len(lines) :]) else coloured
         if len(coloured) == len(lines):
             return coloured

@@ -51,7 +51,7 @@ def hue_of(pk: int) -> int:
 
 def code_of(name: str) -> str:
     """Return two letters: the first ones of the first and the last word, or of the only word."""
-    words = WORD.findall(name)
+    words: list[str] = WORD.findall(name)
     if not words:
         return UNKNOWN_CODE
     letters = words[0][:1] + words[-1][:1] if len(words) > 1 else words[0][:2]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django import template
+from django.http import HttpRequest
 from django.template.context import RequestContext
 
 from portal.accounts.models import SavedView
@@ -81,4 +82,5 @@ def list_problems(table: Table) -> dict[str, Any]:
 
 
 def _here(context: RequestContext, table: Table, **changes: str) -> str:
-    return context["request"].path + table.address(**changes)
+    request: HttpRequest = context["request"]
+    return request.path + table.address(**changes)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from django.core.paginator import Page, Paginator
+from django.core.paginator import Page
 from django.db.models import F, Model, QuerySet
 from django.db.models.expressions import Combinable, OrderBy
 from django.http import HttpRequest, QueryDict
@@ -16,6 +16,7 @@ from django.utils.functional import cached_property
 from django.utils.http import url_has_allowed_host_and_scheme
 
 from portal.accounts.models import ListColumns, SavedView, User
+from portal.generics import Paginator
 
 SORT, COLUMNS, PAGE = "sort", "columns", "page"
 """Parameters that every list has."""
@@ -221,7 +222,7 @@ def unknown_choice(chosen: str, choices: Container[str], instead: str) -> list[s
 # --- pages -------------------------------------------------------------------------------------------------------
 
 
-class CappedPaginator(Paginator):
+class CappedPaginator(Paginator[Any]):
     """Counts up to ``max_rows``: a search that every row matches need not count them all."""
 
     def __init__(self, rows: QuerySet[Any, Any], size: int, max_rows: int) -> None:
@@ -250,7 +251,7 @@ def page_of_rows(
     number: str | None,
     load: Callable[[QuerySet[Row]], QuerySet[Row]],
     max_rows: int = MAX_COUNTED,
-) -> Page:
+) -> "Page[Row]":
     """Return a page: the numbers of its rows first, so that nothing wide is sorted, then these rows. Three queries."""
     page = CappedPaginator(rows.order_by(*ordering).values_list("pk", flat=True), size, max_rows).get_page(number)
     numbers = list(page.object_list)

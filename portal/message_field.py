@@ -3,13 +3,13 @@
 import json
 from typing import Any
 
-from django.db import models
+from portal.generics import TextField
 
 MESSAGE_PREFIX = '{"code":'
 """How a message begins in the column."""
 
 
-class MessageField(models.TextField):
+class MessageField(TextField[Any, Any]):
     """A message as data (a dict with its code), or the text of an earlier release; empty for none.
 
     The column is one of text: old rows stay as they are, and can be read while two releases run.

@@ -97,17 +97,18 @@ class ExplainButtons(Middleware):
 
     async def _handle_async(self, request: HttpRequest) -> HttpResponseBase:
         answer: Any = self.get_response(request)
-        response = await answer
+        response: HttpResponseBase = await answer
         if not isinstance(response, HttpResponseNotAllowed):
             return response
         explained: HttpResponseBase = await sync_to_async(self._explain)(request, response)
         return explained
 
     def _explain(self, request: HttpRequest, response: Any) -> HttpResponseBase:
-        if not isinstance(response, HttpResponseNotAllowed) or is_program(request) or response.content:
-            return response
+        answer: HttpResponseBase = response
+        if not isinstance(answer, HttpResponseNotAllowed) or is_program(request) or answer.content:
+            return answer
         page = method_not_allowed(request)
-        page["Allow"] = response["Allow"]
+        page["Allow"] = answer["Allow"]
         return page
 
 
@@ -122,7 +123,8 @@ class NoStore(Middleware):
 
     async def _handle_async(self, request: HttpRequest) -> HttpResponseBase:
         answer: Any = self.get_response(request)
-        return _without_caching(request, await answer)
+        response: HttpResponseBase = _without_caching(request, await answer)
+        return response
 
 
 def _without_caching(request: HttpRequest, response: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import CharField, Model, Q, TextField, Transform
 
+from portal import generics
 from portal.names import search_key
 
 MAX_CHARACTERS = 1000
@@ -46,7 +47,7 @@ def any_contains(words: str, *fields: str) -> Q:
     return reduce(or_, (Q(**{f"{field}__folded__contains": wanted}) for field in fields))
 
 
-class SearchTextField(TextField):
+class SearchTextField(generics.TextField[str, str]):
     """The texts of a row that are searched together, in the form in which they are compared.
 
     The model's ``searched_text`` has them. Databases would take a second to fold the texts of 100,000 rows for each search.

@@ -338,7 +338,7 @@ def sparkline(values: Sequence[float | None] | None, name: str = "Main curve") -
 
 
 @register.inclusion_tag("components/pager.html", takes_context=True)
-def pager(context: dict[str, Any], page: Page, word: str = "entry,entries") -> dict[str, Any]:
+def pager(context: dict[str, Any], page: "Page[Any]", word: str = "entry,entries") -> dict[str, Any]:
     """Draw links to the previous and next page, which keep the rest of the query string."""
     query = context["request"].GET.copy()
     query.pop("page", None)

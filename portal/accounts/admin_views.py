@@ -15,7 +15,6 @@ from django.urls import reverse
 from django.utils.functional import cached_property
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
-from django.views.generic import ListView
 
 from portal import stale_forms
 from portal.accounts import services
@@ -23,6 +22,7 @@ from portal.accounts.audit import last_actor
 from portal.accounts.forms import GroupForm, InviteForm, LabSettingsForm, MembersForm
 from portal.accounts.models import Invite, LabSettings, User
 from portal.accounts.permissions import AdminOnly, admin_required, signed_in
+from portal.generics import ListView
 from portal.lists import Column, Listing, Table, declare, read_table, unknown_choice
 from portal.refused import Refused
 from portal.search import any_contains
@@ -30,7 +30,7 @@ from portal.search import any_contains
 PAGE_SIZE = 50
 
 
-class PagedList(ListView):
+class PagedList(ListView[Any]):
     """A list that shows its last page for a number beyond it, and the first for no number, as all lists do."""
 
     paginate_by = PAGE_SIZE

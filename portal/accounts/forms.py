@@ -5,7 +5,7 @@ from typing import Any
 
 from django import forms
 from django.conf import settings
-from django.contrib.auth.forms import AuthenticationForm, PasswordChangeForm, SetPasswordForm, UsernameField
+from django.contrib.auth.forms import AuthenticationForm, PasswordChangeForm, UsernameField
 from django.contrib.auth.forms import PasswordResetForm as DjangoPasswordResetForm
 from django.contrib.auth.models import Group
 from django.core.cache import cache
@@ -17,6 +17,7 @@ from portal.accounts.people import is_name_taken, people_called
 from portal.accounts.services import check_password_rules
 from portal.accounts.tasks import send_reset_mail
 from portal.form_fields import LinesField
+from portal.generics import ModelForm, SetPasswordForm
 from portal.names import name_problem
 from portal.refused import Refused
 
@@ -43,7 +44,7 @@ class SignInForm(AuthenticationForm):
         self.fields["username"].widget.attrs["maxlength"] = MAX_ADDRESS_CHARACTERS
 
 
-class JoinForm(forms.ModelForm):
+class JoinForm(ModelForm[User]):
     """Name and password of a new account. Validated as a User, so that taken names and addresses are rejected."""
 
     password = forms.CharField(
@@ -78,7 +79,7 @@ class JoinForm(forms.ModelForm):
         return cleaned
 
 
-class ProfileForm(forms.ModelForm):
+class ProfileForm(ModelForm[User]):
     class Meta:
         model = User
         fields = ("first_name", "last_name", "email")
@@ -141,7 +142,7 @@ class RevokesTokens(forms.Form):
     revoke_tokens = forms.BooleanField(required=False, label="Also revoke all API tokens")
 
 
-class NewPasswordForm(RevokesTokens, SetPasswordForm):
+class NewPasswordForm(RevokesTokens, SetPasswordForm[User]):
     pass
 
 
@@ -171,7 +172,7 @@ class InviteForm(forms.Form):
     makes_admin = forms.BooleanField(required=False, label="Make this person an admin")
 
 
-class GroupForm(forms.ModelForm):
+class GroupForm(ModelForm[Group]):
     class Meta:
         model = Group
         fields = ("name",)

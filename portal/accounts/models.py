@@ -13,6 +13,7 @@ from django.dispatch import receiver
 from django.utils import timezone
 from django.utils.crypto import salted_hmac
 
+from portal.generics import TextField
 from portal.names import SPARE, is_key_of, may_be_name, name_key, search_key
 
 
@@ -33,7 +34,7 @@ def same_key(*keys: str) -> Q:
     return Q(name_key__in=keys) | Q(name_key__startswith=SPARE)
 
 
-class NameKeyField(models.TextField):
+class NameKeyField(TextField[str, str]):
     """The key of a row's ``username``. It is unique: names that differ by case or by the way to write a letter are one."""
 
     def pre_save(self, model_instance: models.Model, add: bool) -> Any:
@@ -65,7 +66,7 @@ class PeopleQuerySet(models.QuerySet["User"]):
 class People(UserManager.from_queryset(PeopleQuerySet)):  # type: ignore[misc]
     def get_by_natural_key(self, username: str | None) -> "User":
         """Return the user who signs in with this: a user name in any case, or an e-mail address. Exactly one may match."""
-        found = self.called(username or "") or self.matching(username or "")
+        found: list[User] = self.called(username or "") or self.matching(username or "")
         if len(found) != 1:
             raise self.model.DoesNotExist
         return found[0]

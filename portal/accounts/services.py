@@ -138,7 +138,7 @@ def accept_invite(token: str, *, username: str, password: str, email: str = "") 
             person_will_be_added.send(sender=Invite)
         try:
             with transaction.atomic():
-                user = User.objects.create_user(username, email, password, is_staff=invite.makes_admin)
+                user: User = User.objects.create_user(username, email, password, is_staff=invite.makes_admin)
         except IntegrityError as error:  # another user took them after the form was validated
             raise Refused(
                 "This name or e-mail address has just been taken. Choose another.", field="username"
@@ -154,7 +154,8 @@ def accept_invite(token: str, *, username: str, password: str, email: str = "") 
 
 def people() -> QuerySet[User]:
     """Return the accounts that a person can sign in to once active: all but the one that owns the first examples."""
-    return User.objects.exclude(username=EXAMPLES_OWNER, password__startswith=UNUSABLE_PASSWORD_PREFIX)
+    everyone: QuerySet[User] = User.objects.all()
+    return everyone.exclude(username=EXAMPLES_OWNER, password__startswith=UNUSABLE_PASSWORD_PREFIX)
 
 
 def active_people() -> QuerySet[User]:
@@ -162,7 +163,8 @@ def active_people() -> QuerySet[User]:
 
 
 def _admins() -> QuerySet[User]:
-    return User.objects.filter(is_staff=True, is_active=True)
+    admins: QuerySet[User] = User.objects.filter(is_staff=True, is_active=True)
+    return admins
 
 
 def _lock_admins(and_user: int) -> list[User]:

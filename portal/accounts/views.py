@@ -8,6 +8,7 @@ from django.contrib import messages
 from django.contrib.auth import login, views
 from django.contrib.auth.decorators import login_not_required
 from django.db import transaction
+from django.db.models import QuerySet
 from django.db.models.functions import Lower
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
@@ -16,7 +17,6 @@ from django.utils.decorators import method_decorator
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_POST
-from django.views.generic import UpdateView
 
 from portal import stale_forms
 from portal.accounts import guessing, services
@@ -33,6 +33,7 @@ from portal.accounts.forms import (
 from portal.accounts.limits import limits_for
 from portal.accounts.models import ApiToken, User
 from portal.accounts.permissions import signed_in
+from portal.generics import UpdateView
 from portal.lists import Column, Listing, read_table
 from portal.refused import Refused
 from portal.ui import counted
@@ -146,14 +147,16 @@ def invite(request: HttpRequest, token: str) -> HttpResponse:
     return render(request, "accounts/invite.html", {"form": form, "first": found.created_by is None})
 
 
-class Profile(UpdateView):
+class Profile(UpdateView[User, ProfileForm]):
     form_class = ProfileForm
     template_name = "accounts/profile.html"
     success_url = reverse_lazy("accounts:profile")
 
     def get_object(self, queryset: Any = None) -> User:
         # a copy: values that the form rejects must not appear in the page header
-        users = User.objects.select_for_update(no_key=True) if self.request.method == "POST" else User.objects
+        users: QuerySet[User] = User.objects.all()
+        if self.request.method == "POST":
+            users = users.select_for_update(no_key=True)
         return users.get(pk=signed_in(self.request).pk)
 
     def post(self, request: HttpRequest, *args: Any, **named: Any) -> HttpResponse:

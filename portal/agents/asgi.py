@@ -78,7 +78,9 @@ async def _response(scope: dict[str, Any], receive: Any, view: Any, named: dict[
             return refusal
         if view is views.wait:
             return await _respond_while_connected(views.wait(request, report_threads), receive)
-        return await (log_threads if view is views.append_log else report_threads)(view)(request, **named)
+        threads = log_threads if view is views.append_log else report_threads
+        response: HttpResponse = await threads(view)(request, **named)
+        return response
     except ClientDisconnectedError:
         raise
     except UnicodeDecodeError:

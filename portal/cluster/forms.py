@@ -11,11 +11,12 @@ from portal.accounts.models import User
 from portal.accounts.people import people_called
 from portal.cluster.models import LIVE_NODE, Gpu, Node, usable_gpu
 from portal.cluster.slots import counted, lab_noun
+from portal.generics import ModelChoiceField
 from portal.refused import Refused
 from portal.zones import MomentField
 
 
-class NodeField(forms.ModelChoiceField):
+class NodeField(ModelChoiceField[Node]):
     def label_from_instance(self, node: Any) -> str:
         return f"{node.name} ({counted(node.usable, 'GPU' if node.usable_gpus else 'CPU slot')})"
 

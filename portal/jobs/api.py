@@ -37,6 +37,7 @@ from portal.jobs.spec import FIELDS, WORD_LISTS, Submission, label_of
 from portal.jobs.word_lists import contains_all_words
 from portal.projects.inspecting import entries
 from portal.projects.models import CodeVersion, Project
+from portal.projects.services import require_member
 from portal.refused import Refused
 from portal.rest import KnownParameters, NewestFirst, refusals, validated
 from portal.search import any_contains
@@ -175,7 +176,7 @@ class Jobs(KnownParameters, mixins.ListModelMixin, mixins.RetrieveModelMixin, Ge
         """Submit a job. The status is 200 instead of 201 if the same Idempotency-Key created it before."""
         user, data = signed_in(request), validated(SubmitSerializer(data=request.data))
         project = get_object_or_404(Project.objects.visible_to(user), pk=data["project"])
-        services.require_member(user, project)
+        require_member(user, project)
         key, body = request.headers.get("Idempotency-Key", ""), _canonical_body(request.data)
         # Before anything is guessed: after another upload the guess may differ, but the response must not.
         if job := services.submitted_before(user, key, body):

@@ -11,7 +11,7 @@ from rest_framework.response import Response
 from rest_framework.viewsets import ViewSet
 
 from portal.accounts.limits import set_limit, visible_limits
-from portal.accounts.models import User
+from portal.accounts.models import PeopleQuerySet, User
 from portal.accounts.people import groups_called, only_one
 from portal.accounts.permissions import IsAdmin, signed_in
 from portal.jobs.limits import LimitWithUsage, limit_with_usage, with_usage
@@ -104,7 +104,7 @@ class Limits(KnownParameters, ViewSet):
 
     def _user(self, username: str) -> User:
         user = signed_in(self.request)
-        rows = User.objects.all() if user.is_admin else User.objects.filter(pk=user.pk)
+        rows: PeopleQuerySet = User.objects.all() if user.is_admin else User.objects.filter(pk=user.pk)
         return only_one(rows.called(username))
 
     def _group(self, name: str) -> Group:

@@ -15,7 +15,7 @@ from typing import Any
 from django.conf import settings
 from django.contrib.auth.models import Group
 from django.db import IntegrityError, transaction
-from django.db.models import Count, Q
+from django.db.models import Q
 from django.utils import timezone
 
 from portal.accounts.limits import limits_for, may_use_premium
@@ -283,7 +283,7 @@ def _check_gpus(asked: Submission) -> None:
 def lab_gpus() -> int:
     """Return the number of GPUs (or CPU slots) of all registered nodes; 0 before the first has joined."""
     offered = Q(node__removed_at__isnull=True, node__approved_at__isnull=False, present=True)
-    return Gpu.objects.filter(offered).aggregate(n=Count("id"))["n"]
+    return Gpu.objects.filter(offered).count()
 
 
 def _check_numbers(asked: Submission) -> None:

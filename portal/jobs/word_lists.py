@@ -9,6 +9,8 @@ from typing import Any
 from django.db import models
 from django.db.models.expressions import BaseExpression
 
+from portal.generics import CharField
+
 MAX_WORDS = 20
 MAX_WORD_LENGTH = 40
 WORD = re.compile(rf"\w[\w.+:/-]{{0,{MAX_WORD_LENGTH - 1}}}")
@@ -38,7 +40,7 @@ def contains_all_words(field: str, text: str) -> models.Q:
     return reduce(and_, (models.Q(**{f"{field}__contains": f" {word} "}) for word in words), models.Q())
 
 
-class WordsField(models.CharField):
+class WordsField(CharField[Any, tuple[str, ...]]):
     """A tuple of words, stored in one text with a space before and after each."""
 
     def __init__(self, *args: Any, **named: Any) -> None:

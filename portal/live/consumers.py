@@ -127,7 +127,8 @@ class PageConsumer(CountedConsumer):
             if due or self.signed_out.is_set() or now - checked_at >= ACCESS_CHECK_SECONDS:
                 self.signed_out.clear()
                 checked_at = now
-                if (code := await self._code_of_refusal()) is not None:
+                code: int | None = await self._code_of_refusal()
+                if code is not None:
                     return code
             if due or now - sent_at >= HEARTBEAT_SECONDS:
                 for watch in due:

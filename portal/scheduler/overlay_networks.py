@@ -15,13 +15,14 @@ PREFIX_LENGTH = 22
 """The prefix length of one network: about a thousand containers in all, and as many networks as a lab has GPUs."""
 FIRST_ADDRESS = 2
 """The first address is that of the network, the second that of the engine."""
-ADDRESS_COUNT = 2 ** (32 - PREFIX_LENGTH) - FIRST_ADDRESS - 1
+ADDRESS_COUNT: int = 2 ** (32 - PREFIX_LENGTH) - FIRST_ADDRESS - 1
 """Addresses for containers; the last one of the network is for broadcasts."""
 
 
 def network_count() -> int:
     """Return how many networks there can be at once."""
-    return 2 ** (PREFIX_LENGTH - int(settings.RING_NETWORK.prefixlen))
+    count: int = 2 ** (PREFIX_LENGTH - int(settings.RING_NETWORK.prefixlen))
+    return count
 
 
 def next_free_number() -> int | None:

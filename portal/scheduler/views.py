@@ -199,7 +199,7 @@ def _without_unchanged(found: preview.Preview) -> list[JobChange]:
     return [change for change in found.changes if change.kind != "goes on"]
 
 
-def _rows(found: preview.Preview, page: Page) -> list[PreviewRow]:
+def _rows(found: preview.Preview, page: "Page[JobChange]") -> list[PreviewRow]:
     names = {node.id: node.name for node in found.snapshot.nodes}
     shown = Job.objects.filter(pk__in=[int(change.job) for change in page]).select_related("submitted_by")
     jobs = {str(job.pk): job for job in shown.only("name", "submitted_by__username")}

@@ -335,4 +335,5 @@ class _Sweep:
 
 def decayed_balance(lines: Mapping[int, int], half_life_days: float) -> float:
     """Sum balances by age in days; each is worth half after ``half_life_days``."""
-    return sum(balance * 0.5 ** (age / half_life_days) for age, balance in lines.items())
+    worth: Iterator[float] = (balance * 0.5 ** (age / half_life_days) for age, balance in lines.items())
+    return sum(worth)

@@ -226,4 +226,5 @@ def _simulate_policies(simulation: Simulation) -> dict[str, Any]:
         "gpu_hours_offered": round(world.capacity_gpu_seconds / 3600, 3),
         "nodes": len(world.nodes),
     }
-    return json.loads(json.dumps(report))
+    plain: dict[str, Any] = json.loads(json.dumps(report))
+    return plain

@@ -330,7 +330,7 @@ def _unwatched_pause(queued: _QueuedLog) -> float:
     """Return the pause of a steady writer while no user watches: growing, and shared among its streams."""
     if queued.log.watched:
         return 0.0
-    whole = min(UNWATCHED_SECONDS, POLL_SECONDS * 2 ** min(queued.consecutive_batches, 8))
+    whole: float = min(UNWATCHED_SECONDS, POLL_SECONDS * 2 ** min(queued.consecutive_batches, 8))
     return whole / max(1, queued.log.open_streams)
 
 

@@ -78,7 +78,7 @@ class Backoff:
     def next_pause(self) -> float:
         """Count a failure; return how many seconds to wait now."""
         self.failures += 1
-        limit = min(self.max_seconds, self.first_seconds * 2 ** min(self.failures - 1, 20))
+        limit: float = min(self.max_seconds, self.first_seconds * 2 ** min(self.failures - 1, 20))
         return limit * random.uniform(0.5, 1.0)  # noqa: S311  a pause is not a secret
 
     def reset(self) -> None:

@@ -187,7 +187,9 @@ class Training:
         return min(0.995, max(0.02, 0.1 + (self.best - 0.1) * grown * kept + noise))
 
     def mean_step_seconds(self, gpus: int) -> float:
-        return 0.09 + self.batch / 600 / max(1, gpus) ** 0.85
+        one_gpu = self.batch / 600
+        seconds: float = one_gpu / max(1, gpus) ** 0.85
+        return 0.09 + seconds
 
     def step_seconds(self, step: int, gpus: int) -> float:
         return self.mean_step_seconds(gpus) * (0.95 + 0.1 * _uniform(self.seed, step, 6))

@@ -101,7 +101,7 @@ def _solve_exactly(tails: Sequence[Values], rough: Sequence[int], left: int) -> 
 
 def _add_job(table: Values, tail: Values, chosen: NDArray[np.uint16]) -> Values:
     """Add one job: return the best of ``table[k - g] + tail[g]`` for every k, and write that g to ``chosen``."""
-    maximum = table + tail[0]
+    maximum: Values = table + tail[0]
     for count in range(1, len(tail)):
         if tail[count] == -np.inf:
             continue

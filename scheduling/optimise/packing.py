@@ -72,7 +72,8 @@ def fill_cheapest(prices: Floats, room: Counts, count: int) -> Counts | None:
 def capacity(free: Floats, need: Floats) -> Counts:
     """Return how many tasks of one kind each node could have."""
     used = need > 0
-    return np.floor((free[:, used] / need[used]).min(axis=1) + EPSILON).clip(0).astype(np.int64)
+    counts: Counts = np.floor((free[:, used] / need[used]).min(axis=1) + EPSILON).clip(0).astype(np.int64)
+    return counts
 
 
 def _program(prices: Floats, free: Floats, needs: Floats) -> tuple[Floats, Floats, Floats, Floats]:

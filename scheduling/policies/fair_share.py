@@ -473,7 +473,8 @@ def _ancestors(index: int, rows: Sequence[tuple[str, str]], by_name: Mapping[str
 
 @lru_cache(maxsize=1024)
 def _average_usage(used: tuple[float, ...], half_life_days: float) -> float:
-    return sum(map(mul, used, _decay_weights(len(used), half_life_days)))
+    products: map[float] = map(mul, used, _decay_weights(len(used), half_life_days))
+    return sum(products)
 
 
 @lru_cache(maxsize=64)
@@ -483,4 +484,5 @@ def _decay_weights(days: int, half_life_days: float) -> tuple[float, ...]:
 
 def _decayed_usage(gpu_seconds: float, days_ago: int, half_life_days: float) -> float:
     """Return decayed usage as GPUs held on average: an account that always held n gets n, for any half-life."""
-    return gpu_seconds * 0.5 ** ((days_ago + 0.5) / half_life_days) * log(2) / (half_life_days * DAY_SECONDS)
+    left: float = gpu_seconds * 0.5 ** ((days_ago + 0.5) / half_life_days)
+    return left * log(2) / (half_life_days * DAY_SECONDS)

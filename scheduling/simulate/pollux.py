@@ -129,7 +129,8 @@ class Application:
         scale = batch / self.first_batch
         sqr = np.array([np.interp(batch, self.validated, column) for column in self.sqr.T])
         var = np.array([np.interp(batch, self.validated, column) for column in self.var.T])
-        return (var + sqr) / (var / scale + sqr)
+        gains: np.ndarray = (var + sqr) / (var / scale + sqr)
+        return gains
 
     def epoch_schedule(self, shape: Shape, batch: int, *, whole_seconds: bool) -> "EpochSchedule":
         """Return the schedule of epochs on such GPUs; with batch 0, with the best batch for each epoch."""
@@ -201,12 +202,14 @@ class EpochSchedule:
     """The epochs of an application at one speed each: converts progress to seconds and back."""
 
     def __init__(self, ends: np.ndarray, rates: np.ndarray, batches: list[int], whole_seconds: bool) -> None:
-        self.ends, self.rates, self.whole = ends.tolist(), rates.tolist(), whole_seconds
+        self.ends: list[float] = ends.tolist()
+        self.rates: list[float] = rates.tolist()
+        self.whole = whole_seconds
         self.batches = batches
         lasts = np.diff(ends, prepend=0.0) / rates
         if whole_seconds:
             lasts = np.rint(lasts)
-        self.after = np.append(np.cumsum(lasts[::-1])[::-1], 0.0).tolist()
+        self.after: list[float] = np.append(np.cumsum(lasts[::-1])[::-1], 0.0).tolist()
         """Seconds from the start of each epoch to the end of the job."""
 
     def seconds_left(self, epoch: int, progress: float) -> float:

@@ -23,7 +23,8 @@ def speed(job: Job, gpus: int, *, free_batch: bool = False) -> float:
         return 0.0
     known = curve(job, free_batch=free_batch)
     if known is None or not known.speeds:
-        return gpus**DEFAULT_EXPONENT
+        assumed: float = gpus**DEFAULT_EXPONENT
+        return assumed
     return known.speeds[min(gpus, len(known.speeds)) - 1]
 
 

@@ -22,4 +22,5 @@ def updated_job(job: Job, **facts: Any) -> Job:
     for name, value in facts.items():
         setattr(draft, name, value)
     draft.__class__ = Job
-    return draft
+    updated: Job = draft
+    return updated

@@ -106,7 +106,8 @@ class Model:
         grad, sync = np.broadcast_arrays(self.grad_seconds(local_batch), self.sync_seconds(nodes, gpus))
         longer = np.maximum(grad, sync)  # scaled by it, no power overflows or vanishes
         last = longer * ((grad / longer) ** self.g + (sync / longer) ** self.g) ** (1 / self.g)
-        return np.asarray(accumulation) * grad + last
+        seconds: Array = np.asarray(accumulation) * grad + last
+        return seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,7 +349,8 @@ class _Observations:
         for of in (self.several, ~self.several & ~self.alone):
             usual = float(np.median(sync[of])) if of.any() else grad / 10
             theta += [np.log(usual), np.log(usual / 20)]
-        return np.clip(np.array([*theta, overlap]), LOWER_BOUNDS, UPPER_BOUNDS)
+        within: Array = np.clip(np.array([*theta, overlap]), LOWER_BOUNDS, UPPER_BOUNDS)
+        return within
 
     def residuals(self, theta: Array) -> tuple[Array, Array]:
         """Return the (S, R) weighted errors of S sets of parameters, and their (S, R, 7) slopes, the regularisers last."""

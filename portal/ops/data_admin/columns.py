@@ -67,7 +67,7 @@ def row_label(row: models.Model) -> str:
     return f"{capfirst(row._meta.verbose_name)} {row.pk}"
 
 
-def fields_in_list(model: type[models.Model]) -> list[models.Field]:
+def fields_in_list(model: type[models.Model]) -> "list[models.Field[Any, Any]]":
     chosen = LISTED.get(model._meta.label_lower)
     fields = [field for field in shown_fields(model) if not field.primary_key or field.is_relation]
     if chosen:
@@ -91,7 +91,7 @@ row_number.short_description = "Row"  # type: ignore[attr-defined]
 row_number.admin_order_field = "pk"  # type: ignore[attr-defined]
 
 
-def column_of(field: models.Field) -> Column:
+def column_of(field: "models.Field[Any, Any]") -> Column:
     """Return the column of a field: links for relations, indented JSON for structures, otherwise the field itself."""
     if isinstance(field, models.ManyToManyField):
         return _named(field, lambda row: _links(getattr(row, field.name).all()))
@@ -102,7 +102,7 @@ def column_of(field: models.Field) -> Column:
     return field.name
 
 
-def _named(field: models.Field, show: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _named(field: "models.Field[Any, Any]", show: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def column(row: models.Model) -> Any:
         shown = show(row)
         return NOTHING if shown is None else shown
@@ -114,7 +114,7 @@ def _named(field: models.Field, show: Callable[[Any], Any]) -> Callable[[Any], A
     return column
 
 
-def _link_of(field: models.ForeignKey, row: models.Model) -> str:
+def _link_of(field: models.ForeignKey[Any, Any], row: models.Model) -> str:
     model, pk = field.related_model, getattr(row, field.attname)
     if pk is None:
         return NOTHING
@@ -134,7 +134,7 @@ def _structure(value: Any) -> str:
     return format_html("<pre>{}</pre>", text)
 
 
-def references_to(model: type[models.Model]) -> list[models.ForeignKey]:
+def references_to(model: type[models.Model]) -> list[models.ForeignKey[Any, Any]]:
     """Return the relations of other tables to this one."""
     return [
         field

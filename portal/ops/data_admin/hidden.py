@@ -1,6 +1,7 @@
 """Columns that the rows of the database never show, search, sort or filter by."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from django.apps import apps
 from django.contrib.auth.models import Group
@@ -39,7 +40,7 @@ def is_hidden(model: type[models.Model], name: str) -> bool:
     return name in HIDDEN.get(model._meta.label_lower, ())
 
 
-def shown_fields(model: type[models.Model]) -> Iterator[models.Field]:
+def shown_fields(model: type[models.Model]) -> "Iterator[models.Field[Any, Any]]":
     """Yield the fields of a model that may be shown, those with several rows last."""
     for field in (*model._meta.concrete_fields, *model._meta.many_to_many):
         if not is_hidden(model, field.name):

@@ -5,7 +5,7 @@ from typing import Any
 from django import forms
 from django.apps import apps
 from django.contrib import messages
-from django.contrib.admin import AdminSite, ModelAdmin, ShowFacets
+from django.contrib.admin import AdminSite, ShowFacets
 from django.contrib.admin.views.main import ERROR_FLAG
 from django.db import models
 from django.db.models import QuerySet
@@ -16,6 +16,7 @@ from django.urls import URLPattern, URLResolver, include, path, re_path
 
 from portal import stale_forms
 from portal.accounts.permissions import View, admin_required, is_admin, signed_in
+from portal.generics import ModelAdmin, ModelForm
 from portal.ops.data_admin.columns import (
     NAMES,
     Column,
@@ -40,7 +41,7 @@ MAX_SEARCH_WORDS = 20
 """Words of a search; each is looked for in every text of the table."""
 
 
-class RowForm(forms.ModelForm):
+class RowForm(ModelForm[Any]):
     """The form of a row: it stores no value that is older than that of someone else, and shows refusals of services."""
 
     refusal: Refused | None = None
@@ -92,7 +93,7 @@ class DataSite(AdminSite):
         ]
 
 
-class DataAdmin(ModelAdmin):
+class DataAdmin(ModelAdmin[Any]):
     """The rows of a model: listed by fifty, found by words and filters, and linked with those of other tables."""
 
     actions = None
@@ -217,7 +218,7 @@ class DataAdmin(ModelAdmin):
             request.refusal = refusal  # type: ignore[attr-defined]  # for the form, which then has what was typed
             return super().changeform_view(request, object_id, form_url, extra_context)
 
-    def get_form(self, request: HttpRequest, *args: Any, **options: Any) -> type[forms.ModelForm]:
+    def get_form(self, request: HttpRequest, *args: Any, **options: Any) -> "type[forms.ModelForm[Any]]":
         form = super().get_form(request, *args, **options)
         return type(form.__name__, (form,), {"refusal": getattr(request, "refusal", None)})
 
@@ -230,7 +231,7 @@ class DataAdmin(ModelAdmin):
             else f"data:{self.opts.label_lower.replace('.', '_')}_changelist"
         )
 
-    def save_model(self, request: HttpRequest, obj: Any, form: forms.ModelForm, change: bool) -> None:
+    def save_model(self, request: HttpRequest, obj: Any, form: "forms.ModelForm[Any]", change: bool) -> None:
         edit = EDITS[self.model][1]
         edit(signed_in(request), obj, {name: form.cleaned_data[name] for name in self.editable})
 
@@ -241,7 +242,7 @@ class DataAdmin(ModelAdmin):
         raise Http404
 
 
-def filter_fields(fields: list[models.Field]) -> list[str]:
+def filter_fields(fields: "list[models.Field[Any, Any]]") -> list[str]:
     """Return what a list is filtered by: the fields with choices, a state before all, those for yes or no, and two times."""
     choices = sorted((each.name for each in fields if each.choices), key=lambda name: name not in ("state", "status"))
     yes_or_no = [each.name for each in fields if isinstance(each, models.BooleanField)]

@@ -210,7 +210,8 @@ class _WorkloadGenerator:
     def _submission_time(self, pattern: JobPattern) -> float:
         if pattern.when == "rush":
             # They become more frequent as the deadline approaches.
-            return self.end - RUSH_HOURS * HOUR * self.chance.random() ** 1.5
+            before: float = self.chance.random() ** 1.5
+            return self.end - RUSH_HOURS * HOUR * before
         if pattern.when == "last":
             return self.end - LAST_SECONDS * (0.1 + 0.9 * self.chance.random())
         if pattern.when == "practical":

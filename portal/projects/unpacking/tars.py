@@ -67,7 +67,8 @@ def read_tar(file: IO[bytes]) -> list[Entry]:
                     f"The header of {printable(self.name)} is not one that an archiving tool writes. Pack it again."
                 )
             file.seek(begin)
-            return super()._proc_pax(archive)  # type: ignore[misc]
+            info: tarfile.TarInfo = super()._proc_pax(archive)  # type: ignore[misc]
+            return info
 
     file.seek(0)
     entries: list[Entry] = []

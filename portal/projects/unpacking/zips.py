@@ -156,7 +156,8 @@ def zip_data_start(file: IO[bytes], info: zipfile.ZipInfo, name: str, directory_
     raw = info.orig_filename.encode("utf-8" if info.flag_bits & UTF8_FLAG else ZIP_ENCODING, "surrogatepass")
     if file.read(name_length) != raw or method != info.compress_type or (flags ^ info.flag_bits) & 0x1:
         raise BadUploadError(f"{printable(name)} has contradictory headers in this zip. Pack it again.")
-    return info.header_offset + 30 + name_length + extra_length
+    start: int = info.header_offset + 30 + name_length + extra_length
+    return start
 
 
 def check_ranges(ranges: list[tuple[int, int, str]], directory_at: int) -> None:

@@ -81,7 +81,8 @@ def ask_for_place() -> dict[str, str]:
             answer = response.read()
             connection.close()
             if response.status == 200:
-                return json.loads(answer)
+                first: dict[str, str] = json.loads(answer)
+                return first
         except (OSError, http.client.HTTPException, ValueError):
             pass
         time.sleep(1)  # another driver may take over

@@ -65,7 +65,8 @@ def allocate(workers: Sequence[Worker], total: int) -> tuple[int, ...]:
         )
 
     def samples_within(level: float) -> np.ndarray:
-        return np.clip((level - fixed) / each, lower, upper)
+        samples: np.ndarray = np.clip((level - fixed) / each, lower, upper)
+        return samples
 
     bends = np.unique(np.concatenate([fixed + each * lower, fixed + each * upper]))
     level = float(np.interp(total, [samples_within(bend).sum() for bend in bends], bends))

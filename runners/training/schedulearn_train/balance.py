@@ -83,7 +83,8 @@ class Speed:
         """
         values = max(1, len(self._sizes))
         deviation = sqrt(pi / 2) * self.error()  # assumes a normal distribution
-        return AUTOCORRELATION * (FIRST_DEVIATION + (values - 1) * deviation) / values**1.5
+        shrinking: float = values**1.5
+        return AUTOCORRELATION * (FIRST_DEVIATION + (values - 1) * deviation) / shrinking
 
 
 class FixedCost:

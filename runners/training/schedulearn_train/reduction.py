@@ -289,7 +289,7 @@ def _divisor(node: Any, samples: int) -> "_Divisor | None":
 def _is_python_number(number: torch.Tensor) -> bool:
     """Return whether a tensor stands for a Python number, which does not affect the type of the result."""
     small = torch.tensor(1, dtype=torch.float16 if number.is_floating_point() else torch.int8)
-    return torch.result_type(small, number.cpu() if number.is_cuda else number) == small.dtype
+    return bool(torch.result_type(small, number.cpu() if number.is_cuda else number) == small.dtype)
 
 
 class Losses:

@@ -405,4 +405,5 @@ def _receive_bytes(channel: Channel, source: int) -> bytes:
     channel.receive(length, source)
     content = torch.empty(int(length), dtype=torch.uint8)
     channel.receive(content, source)
-    return content.numpy().tobytes()
+    received: bytes = content.numpy().tobytes()
+    return received

@@ -76,7 +76,8 @@ def max_staleness(staleness: float = STALENESS) -> int:
 
 def weight(samples: int, staleness: int, power: float = 1.0) -> float:
     """Return the weight of a gradient among those of its update."""
-    return samples / (1 + staleness) ** power
+    found: float = samples / (1 + staleness) ** power
+    return found
 
 
 def too_far_ahead(lead: int, bound: int | None) -> bool:
