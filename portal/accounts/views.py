@@ -129,7 +129,7 @@ def invite(request: HttpRequest, token: str) -> HttpResponse:
     """The page of an invitation or the set-up link: choose a name and a password, and be signed in."""
     found = services.find_invite(token)
     if found is None:
-        return render(request, "accounts/invite_invalid.html", status=404)
+        return render(request, "accounts/invite_invalid.html", {"has_admin": services.has_admin()}, status=404)
     form = JoinForm(request.POST if request.method == "POST" else None, initial={"email": found.email})
     if request.method == "POST" and form.is_valid():
         data = form.cleaned_data
@@ -142,7 +142,7 @@ def invite(request: HttpRequest, token: str) -> HttpResponse:
             return redirect("home")
         except Refused as refusal:
             if refusal.code == "conflict":
-                return render(request, "accounts/invite_invalid.html", status=404)
+                return render(request, "accounts/invite_invalid.html", {"has_admin": services.has_admin()}, status=404)
             form.add_error(refusal.field or None, refusal.message)
     return render(request, "accounts/invite.html", {"form": form, "first": found.created_by is None})
 

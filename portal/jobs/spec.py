@@ -187,8 +187,8 @@ class Submission:
     deadline: datetime | None = job_field(
         None,
         kind=Kind.MOMENT,
-        help="When you need the result. Some policies consider it; none can promise it.",
-        api_help="When the result is needed. Only some policies consider it.",
+        help="When you need the result. Only the policy pdors considers it, and none can promise it.",
+        api_help="When the result is needed. Only the policy pdors considers it.",
         optional=True,
     )
     restarts_without_progress: int | None = job_field(
