@@ -8,6 +8,7 @@ import pytest
 from django.core.cache import cache
 from django.db import transaction
 
+from portal.rest import StrangerThrottle
 from tests.laws.people import World, make_world
 from tests.laws.route_matrix import names
 
@@ -25,6 +26,12 @@ def documentation(tmp_path: Path, settings: Any) -> None:
     """Let /help/ have a page, whether the documentation was built or not."""
     (tmp_path / "index.html").write_text("<h1>Schedulearn</h1>")
     settings.DOCUMENTATION = tmp_path
+
+
+@pytest.fixture(autouse=True)
+def strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every visit have an answer of its own: hundreds of refused ones come from one address in a minute."""
+    monkeypatch.setattr(StrangerThrottle, "THROTTLE_RATES", {"user": None, "anon": None})
 
 
 @pytest.fixture(scope="module")

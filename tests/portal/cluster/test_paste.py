@@ -298,9 +298,9 @@ def test_an_update_that_is_cut_off_starts_the_service_again(portal: TlsProxy, tm
     unit = (tmp_path / "schedulearn-agent.service").read_text()
     with working_agent(tmp_path) as agent:
         (tmp_path / "pid").write_text(str(agent.pid))
-        # The terminal is gone while the agent is stopped: a hang-up for the script.
-        hangs_up = SYSTEMCTL.replace("sleep 0.5", "kill -HUP $PPID")
-        done = as_service(portal, tmp_path, systemctl=hangs_up)
+        # Not a hang-up, which a test that runs under nohup could not send.
+        ends = SYSTEMCTL.replace("sleep 0.5", "kill -TERM $PPID")
+        done = as_service(portal, tmp_path, systemctl=ends)
     assert done.returncode == 1
     calls = (tmp_path / "calls").read_text().splitlines()
     assert calls[-2:] == ["stop schedulearn-agent.service", "start schedulearn-agent.service"]

@@ -54,7 +54,8 @@ def test_once_turns_once() -> None:
         for signum, handler in zip((signal.SIGTERM, signal.SIGINT), handlers, strict=True):
             signal.signal(signum, handler)
     assert gpus_of(job) == 1
-    assert Leader.objects.get().holder.endswith(f"pid {os.getpid()}")
+    leader = Leader.objects.get()
+    assert (leader.epoch, leader.holder) == (1, ""), "it has ended"
 
 
 @pytest.mark.django_db
