@@ -1,5 +1,6 @@
 """The site of Django's admin, with the portal's sign-in and rules of access, and the admin of every model."""
 
+from datetime import MAXYEAR, MINYEAR, datetime
 from typing import Any
 
 from django import forms
@@ -195,10 +196,13 @@ class DataAdmin(ModelAdmin[Any]):
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         about = {"title": table_title(self.model), "policy": self.model is SchedulerConfig}
+        beyond = redirect(f"{request.path}?{ERROR_FLAG}=1")
+        if any(_is_beyond_every_date(value) for values in request.GET.lists() for value in values[1]):
+            return beyond
         try:
             return super().changelist_view(request, about)
-        except OverflowError:  # a time or a number in the address that the database has no room for
-            return redirect(f"{request.path}?{ERROR_FLAG}=1")
+        except OverflowError:  # a number in the address that the database has no room for
+            return beyond
 
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **named: Any
@@ -240,6 +244,14 @@ class DataAdmin(ModelAdmin[Any]):
 
     def _get_obj_does_not_exist_redirect(self, request: HttpRequest, opts: Any, object_id: str) -> HttpResponse:
         raise Http404
+
+
+def _is_beyond_every_date(value: str) -> bool:
+    """Return whether a text is a time that a zone would move out of the years that Python and the databases know."""
+    try:
+        return datetime.fromisoformat(value).year in (MINYEAR, MAXYEAR)
+    except ValueError:
+        return False
 
 
 def filter_fields(fields: "list[models.Field[Any, Any]]") -> list[str]:
