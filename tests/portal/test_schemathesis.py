@@ -19,7 +19,7 @@ from drf_spectacular.generators import SchemaGenerator
 from portal.rest import StrangerThrottle
 from tests.laws.people import World, make_world
 
-EXAMPLES = int(os.environ.get("SCHEMATHESIS_EXAMPLES", "12"))
+EXAMPLES = int(os.environ.get("SCHEMATHESIS_EXAMPLES", "8"))
 SECONDS = 600 + 60 * EXAMPLES
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 HOOKS = Path(__file__).with_name("schemathesis_hooks.py")
