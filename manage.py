@@ -21,15 +21,23 @@ def main() -> None:
     except ImproperlyConfigured as error:  # a setting that was refused: the sentence says what to do
         raise SystemExit(str(error)) from error
     except DatabaseError as error:
-        from django.db import connection
-
-        connection.close()
-        if connection.introspection.table_names():
+        if not is_database_empty():
             raise
         raise SystemExit(
-            f"{error}\nThe database {connection.settings_dict['NAME']} has no tables. Run this command with the portal's settings "
-            "(SCHEDULEARN_HOME, DATABASE_URL), or create the tables: manage.py migrate."
+            f"{error}\nThe database has no tables. Run this command with the portal's settings (SCHEDULEARN_HOME, "
+            "DATABASE_URL), or create the tables: manage.py migrate."
         ) from error
+
+
+def is_database_empty() -> bool:
+    """Return whether the database answers and has no tables."""
+    from django.db import DatabaseError, connection
+
+    connection.close()
+    try:
+        return not connection.introspection.table_names()
+    except DatabaseError:
+        return False
 
 
 if __name__ == "__main__":

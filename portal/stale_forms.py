@@ -8,17 +8,18 @@ submitting it again replaces them.
 
 import json
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
 from django import forms
 from django.core.exceptions import ValidationError
 from django.utils import timezone
 
+from portal.zones import LOCAL_TIME_FORMAT
+
 SHOWN = "shown_values"
 """The name of the hidden input."""
-MINUTE = "%Y-%m-%dT%H:%M"
-"""A time as an input of a page has it, by the reader's clock."""
 MAX_QUOTED_LENGTH = 80
 """Characters of a value that a sentence quotes."""
 
@@ -44,10 +45,14 @@ def is_stale(form: forms.BaseForm, who: Callable[[], str] = str) -> bool:
     taken = {name: stored[name] for name in changed if typed[name] == shown[name]}
     _take_over(form, taken)
     by = who()
+
+    def quote(name: str, values: Mapping[str, Any]) -> str:
+        return _quote(_as_typed(form.fields[name], values[name]))
+
     changes = "; ".join(
-        f"{form[name].label} from {_quote(shown[name])} to {_quote(stored[name])}"
+        f"{form[name].label} from {quote(name, shown)} to {quote(name, stored)}"
         if not isinstance(stored[name], str) or max(len(stored[name]), len(str(shown[name]))) <= MAX_QUOTED_LENGTH
-        else f"{form[name].label}, now {_quote(stored[name])}"
+        else f"{form[name].label}, now {quote(name, stored)}"
         for name in changed
     )
     below = (
@@ -111,7 +116,15 @@ def _plain(field: forms.Field, value: Any) -> Any:
         read = field.to_python(value)
     except ValidationError:
         return value
-    return f"{timezone.localtime(read):{MINUTE}}" if isinstance(read, datetime) else read
+    return read.astimezone(UTC).isoformat(timespec="minutes") if isinstance(read, datetime) else read
+
+
+def _as_typed(field: forms.Field, value: Any) -> Any:
+    """Return a value of ``_plain`` as the reader would type it: a time by their clock."""
+    if isinstance(field, forms.DateTimeField) and isinstance(value, str) and value:
+        with suppress(ValueError, OverflowError):
+            return f"{timezone.localtime(datetime.fromisoformat(value)):{LOCAL_TIME_FORMAT}}"
+    return value
 
 
 def _take_over(form: forms.BaseForm, values: Mapping[str, Any]) -> None:
@@ -119,7 +132,8 @@ def _take_over(form: forms.BaseForm, values: Mapping[str, Any]) -> None:
     data: Any = form.data
     data = data.copy()
     for name, value in values.items():
-        key = form.add_prefix(name)
+        key, value = form.add_prefix(name), _as_typed(form.fields[name], value)
+        data.pop(f"{key}_zone", None)  # of a time that is by the present clock now
         if value is False or value is None:
             data.pop(key, None)
         else:

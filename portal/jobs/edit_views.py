@@ -12,7 +12,7 @@ from portal import stale_forms
 from portal.accounts.permissions import signed_in
 from portal.jobs import editing, lifecycle, permissions
 from portal.jobs.form_fields import form_field
-from portal.jobs.forms import REFUSAL_FIELDS, TimeLimitForm, time_limit_in_units
+from portal.jobs.forms import TimeLimitForm, time_limit_in_units
 from portal.jobs.models import Job
 from portal.jobs.names import typed_name
 from portal.jobs.spec import field_value
@@ -37,9 +37,6 @@ class EditForm(TimeLimitForm):
         if not editing.may_change_goals(job) and (data is None or "time_amount" not in data):
             for name in ("priority", *TIME_FIELDS, "deadline"):
                 del self.fields[name]
-        for name, field in self.fields.items():
-            if self.is_bound and name in self.errors:
-                field.widget.attrs["aria-invalid"] = "true"
 
     def changes(self) -> dict[str, Any]:
         """Return the fields that the person changed; the form must be valid."""
@@ -47,11 +44,6 @@ class EditForm(TimeLimitForm):
         if set(self.changed_data) & set(TIME_FIELDS):
             changed["time_limit_seconds"] = self.time_limit_seconds
         return changed
-
-    def refuse(self, refusal: Refused) -> None:
-        """Show a refusal at the field that it is about."""
-        name = REFUSAL_FIELDS.get(refusal.field, refusal.field)
-        self.add_error(name if name in self.fields else None, refusal.message)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -9,6 +9,7 @@ from django.utils import timezone
 
 from portal.cluster.models import Environment
 from portal.cluster.slots import lab_noun
+from portal.form_fields import RefusableForm
 from portal.jobs import services
 from portal.jobs.environments import best_environment, environment_label, offered_environments
 from portal.jobs.form_fields import form_field
@@ -28,8 +29,8 @@ INITIAL_VALUES: dict[str, Any] = {"retries": 0, "priority": 0, "tier": Job.Tier.
 """Values that are in the form from the start."""
 
 
-class TimeLimitForm(forms.Form):
-    """A time limit as a number and its unit."""
+class TimeLimitForm(RefusableForm):
+    """A form with a time limit as a number and its unit."""
 
     time_amount = forms.IntegerField(
         label=label_of("time_limit_seconds"),
@@ -43,6 +44,9 @@ class TimeLimitForm(forms.Form):
     def time_limit_seconds(self) -> int:
         """The limit that was typed; the form must be valid."""
         return int(self.cleaned_data["time_amount"] * self.cleaned_data["time_unit"])
+
+    def field_of(self, refusal: Refused) -> str | None:
+        return REFUSAL_FIELDS.get(refusal.field, refusal.field)
 
 
 class JobForm(TimeLimitForm):
@@ -97,9 +101,6 @@ class JobForm(TimeLimitForm):
         self.fields["environment"].choices = [(each.key, environment_label(each)) for each in self.environments]  # type: ignore[attr-defined]
         if lab_noun() != "GPU":
             _name_slots(self.fields.values())
-        for name, field in self.fields.items():
-            if self.is_bound and name in self.errors:
-                field.widget.attrs["aria-invalid"] = "true"
 
     def suggest(self, values: Mapping[str, str]) -> None:
         """Start with these values, for example with a change that would let a copy start sooner."""
@@ -164,16 +165,10 @@ class JobForm(TimeLimitForm):
             f"This form has already submitted job {job.pk}, with other values. To queue another job with these, submit it again.",
         )
 
-    def refuse(self, refusal: Refused) -> None:
-        """Show a refusal at the field that it is about."""
-        name = REFUSAL_FIELDS.get(refusal.field, refusal.field)
-        if name == "entry" and self.cleaned_data.get("launcher") == Job.Launcher.COMMAND:
-            name = "command"
-        if name in self.fields:
-            self.fields[name].widget.attrs["aria-invalid"] = "true"
-            self.add_error(name, refusal.message)
-        else:
-            self.add_error(None, refusal.message)
+    def field_of(self, refusal: Refused) -> str | None:
+        name = super().field_of(refusal)
+        is_command = self.cleaned_data.get("launcher") == Job.Launcher.COMMAND
+        return "command" if name == "entry" and is_command else name
 
 
 def _name_slots(fields: Iterable[forms.Field]) -> None:

@@ -4,15 +4,8 @@ from typing import Any
 
 from django import forms
 
-from portal.form_fields import LinesField
+from portal.form_fields import LinesField, RefusableForm
 from portal.projects.models import Membership, Project
-from portal.refused import Refused
-
-
-class RefusableForm(forms.Form):
-    def refuse(self, refusal: Refused) -> None:
-        """Show a refusal at the input at fault."""
-        self.add_error(refusal.field if refusal.field in self.fields else None, refusal.message)
 
 
 class ProjectForm(RefusableForm):

@@ -229,11 +229,9 @@ class DataAdmin(ModelAdmin[Any]):
     def response_change(self, request: HttpRequest, obj: Any) -> HttpResponseRedirect:
         """Return to the list, or to the row for "Save and continue"; Django also has buttons for what no one may do here."""
         messages.success(request, f"{row_label(obj)} is saved.")
-        return redirect(
-            request.path
-            if "_continue" in request.POST
-            else f"data:{self.opts.label_lower.replace('.', '_')}_changelist"
-        )
+        if "_continue" in request.POST:
+            return HttpResponseRedirect(request.path)
+        return self.response_post_save_change(request, obj)
 
     def save_model(self, request: HttpRequest, obj: Any, form: "forms.ModelForm[Any]", change: bool) -> None:
         edit = EDITS[self.model][1]

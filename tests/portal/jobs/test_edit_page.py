@@ -2,11 +2,13 @@
 
 from datetime import timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.test import Client
 from django.utils import timezone
 
+from portal import zones
 from portal.jobs.models import Job
 from tests.laws.people import World, make_world
 
@@ -143,3 +145,23 @@ def test_another_persons_change_beside_ones_own_is_kept_with_it(alice: Client, w
     assert send(alice, job, **values | {"name": "theirs", "shown_values": hidden}).status_code == 302
     row = Job.objects.get(pk=job.pk)
     assert (row.name, row.description) == ("theirs", "mine")
+
+
+def test_a_form_opened_by_another_clock_is_not_stale(alice: Client, world: World) -> None:
+    """The first page of a visit is by the lab's clock, before the browser has sent its zone."""
+    job = world.jobs["QUEUED"]
+    deadline = (timezone.now() + timedelta(days=2)).replace(second=0, microsecond=0)
+    Job.objects.filter(pk=job.pk).update(deadline=deadline)
+    values = opened(alice, job) | {"deadline_zone": "UTC"}
+    alice.cookies[zones.COOKIE] = "Asia/Tokyo"
+    later = deadline + timedelta(hours=1)
+    assert send(alice, job, **values | {"deadline": f"{later:%Y-%m-%dT%H:%M}"}).status_code == 302
+    assert Job.objects.get(pk=job.pk).deadline == later
+    # What someone else changed meanwhile is shown by the present clock, with its zone.
+    Job.objects.filter(pk=job.pk).update(deadline=deadline)
+    answer = send(alice, job, **values | {"priority": "3", "deadline": values["deadline"]})
+    assert answer.status_code == 302 and Job.objects.get(pk=job.pk).deadline == deadline
+    Job.objects.filter(pk=job.pk).update(deadline=later)
+    page = send(alice, job, **values | {"priority": "4"}).content.decode()
+    tokyo = f"{later.astimezone(ZoneInfo('Asia/Tokyo')):%Y-%m-%dT%H:%M}"
+    assert f'value="{tokyo}"' in page and 'name="deadline_zone" value="Asia/Tokyo"' in page
