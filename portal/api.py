@@ -16,7 +16,8 @@ from rest_framework.viewsets import ViewSetMixin
 
 from portal.accounts.admin_api import Audit, Groups, Invitations
 from portal.accounts.api import Me, Tokens
-from portal.cluster.api import Environments, Reservations
+from portal.cluster.api import Reservations
+from portal.environments.api import Environments
 from portal.forecast.api import Forecasts
 from portal.forecast.queue_api import Queue
 from portal.jobs.api import Attempts, Events, Jobs

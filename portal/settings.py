@@ -165,6 +165,7 @@ INSTALLED_APPS = [
     "portal.accounts",
     "portal.cluster",
     "portal.projects",
+    "portal.environments",
     "portal.jobs",
     "portal.usage",
     "portal.monitoring",

@@ -188,7 +188,7 @@ def _offers(nodes: list[Any], gpus: dict[Any, Any], at: Any, now: datetime) -> N
 
 
 def _environment(nodes: list[Any]) -> Any:
-    from portal.cluster.models import Environment, NodeEnvironment
+    from portal.environments.models import Environment, NodeEnvironment
 
     environment, _ = Environment.objects.get_or_create(
         key="pytorch-horovod", defaults={"title": "PyTorch with Horovod", "packages": ["torch", "horovod", "numpy"]}

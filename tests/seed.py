@@ -30,7 +30,8 @@ def main(lines: int = 4000) -> dict[str, Any]:
     from django.utils import timezone
 
     from portal.accounts.models import User
-    from portal.cluster.models import Environment, NodeEnvironment, Reservation
+    from portal.cluster.models import Reservation
+    from portal.environments.models import Environment, NodeEnvironment
     from portal.jobs import events, lifecycle, services
     from portal.jobs.models import Attempt, Job
     from portal.projects.models import Membership

@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 from ipaddress import IPv4Address
 from typing import Any
 
-from portal.cluster.models import Gpu, NodeEnvironment
+from portal.cluster.models import Gpu
+from portal.environments.models import NodeEnvironment
 from portal.jobs.models import ContainerState
 from portal.sentences import SENTENCES, agents
 from portal.sentences.problems import FORMER_FIX

@@ -38,7 +38,8 @@ from portal.agents.queries import ListedContainer, ReportingNode
 from portal.cluster import quarantine
 from portal.cluster import services as cluster
 from portal.cluster.installation import installation_id
-from portal.cluster.models import Environment, Gpu, Node, NodeEnvironment
+from portal.cluster.models import Gpu, Node
+from portal.environments.models import Environment, NodeEnvironment
 from portal.jobs import gpu_failures, lifecycle
 from portal.jobs.models import Container, ContainerState, Job, JobState
 from portal.monitoring import sampling

@@ -1,25 +1,20 @@
-"""Reservations and environments over REST. All users may read; admins reserve and cancel."""
+"""Reservations over REST. All users may read; admins reserve and cancel."""
 
 from typing import Any
 
-from django.db.models import Prefetch, QuerySet
 from django.http import Http404
 from django.utils import timezone
 from drf_spectacular.utils import extend_schema
-from rest_framework import mixins, status
+from rest_framework import status
 from rest_framework.permissions import IsAuthenticated
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.viewsets import GenericViewSet, ViewSet
+from rest_framework.viewsets import ViewSet
 
 from portal.accounts.permissions import IsAdmin, signed_in
 from portal.cluster import reservations
-from portal.cluster.models import Environment, NodeEnvironment, Reservation
-from portal.cluster.serializers import (
-    EnvironmentSerializer,
-    NewReservationSerializer,
-    ReservationSerializer,
-)
+from portal.cluster.models import Reservation
+from portal.cluster.serializers import NewReservationSerializer, ReservationSerializer
 from portal.rest import KnownParameters, refusals, validated
 
 
@@ -50,17 +45,3 @@ class Reservations(KnownParameters, ViewSet):
             raise Http404
         reservations.cancel(signed_in(request), row)
         return Response(status=status.HTTP_204_NO_CONTENT)
-
-
-class Environments(KnownParameters, mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[Environment]):
-    """Curated sets of packages that jobs run in."""
-
-    serializer_class = EnvironmentSerializer
-    lookup_field = "key"
-    queryset = Environment.objects.none()
-
-    def get_queryset(self) -> QuerySet[Environment]:
-        ready = NodeEnvironment.objects.filter(
-            state=NodeEnvironment.State.READY, node__removed_at=None, node__approved_at__isnull=False
-        ).select_related("node")
-        return Environment.objects.filter(retired=False).prefetch_related(Prefetch("on_nodes", ready))

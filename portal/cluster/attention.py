@@ -8,7 +8,7 @@ from django.db.models import Q
 from django.urls import reverse
 
 from portal.cluster.alarms import current_alarms
-from portal.cluster.models import LIVE_NODE, Node, NodeEnvironment
+from portal.cluster.models import LIVE_NODE, Node
 from portal.ui import counted
 
 MAX_OF_A_KIND = 5
@@ -32,38 +32,28 @@ class Item:
 
 
 def lab_attention(now: datetime) -> Iterator[Item]:
-    """Yield what needs an admin, in four queries."""
-    yield from _first(
+    """Yield what needs an admin, in three queries."""
+    yield from first_items(
         Item("alarm", "alert", "red", alarm.text, "", "See the machine", alarm.path) for alarm in current_alarms(now)
     )
     nodes = list(Node.objects.filter(LIVE_NODE).filter(Q(approved_at=None) | ~Q(problems=[])).order_by("name"))
     waiting = [node for node in nodes if node.approved_at is None]
-    yield from _first(
-        Item("pending", "node", "amber", f"{node.name} waits for approval", "", "Review it", _node_path(node.pk))
+    yield from first_items(
+        Item("pending", "node", "amber", f"{node.name} waits for approval", "", "Review it", node_path(node.pk))
         for node in waiting
     )
-    yield from _first(
+    yield from first_items(
         Item(
-            "unfit", "alert", "red", f"{node.name} accepts no jobs", problem.text, "See what to do", _node_path(node.pk)
+            "unfit", "alert", "red", f"{node.name} accepts no jobs", problem.text, "See what to do", node_path(node.pk)
         )
         for node in nodes
         if node.approved_at is not None
         for problem in node.shown_problems
         if problem.blocking
     )
-    failed = NodeEnvironment.objects.filter(
-        state=NodeEnvironment.State.FAILED, node__removed_at=None, node__approved_at__isnull=False
-    )
-    yield from _first(
-        Item(
-            "environment", "alert", "red", f"{row.environment.title} could not be prepared on {row.node.name}", "",
-            "See the reason", _node_path(row.node_id),
-        )
-        for row in failed.select_related("node", "environment").order_by("node__name", "environment")
-    )  # fmt: skip
 
 
-def _first(items: Iterable[Item]) -> list[Item]:
+def first_items(items: Iterable[Item]) -> list[Item]:
     """Return the first items of a kind, and one for the others."""
     found = list(items)
     if len(found) <= MAX_OF_A_KIND:
@@ -73,5 +63,5 @@ def _first(items: Iterable[Item]) -> list[Item]:
     return [*found[:MAX_OF_A_KIND], Item("more", "alert", "red", f"{more} an admin", "", "See all nodes", path)]
 
 
-def _node_path(pk: int) -> str:
+def node_path(pk: int) -> str:
     return reverse("monitoring:admin-node", args=[pk])

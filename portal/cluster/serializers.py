@@ -1,4 +1,4 @@
-"""API representations of environments and reservations."""
+"""API representations of reservations."""
 
 from typing import Any
 
@@ -8,20 +8,7 @@ from rest_framework import serializers
 from portal.accounts.models import User
 from portal.accounts.serializers import GroupField, PersonField
 from portal.cluster import reservations
-from portal.cluster.models import LIVE_NODE, Environment, Node, Reservation
-
-
-class EnvironmentSerializer(serializers.ModelSerializer[Environment]):
-    packages = serializers.ListField(child=serializers.CharField(), read_only=True)
-    ready_on = serializers.SerializerMethodField(help_text="Names of the nodes where jobs can use it at once.")
-
-    class Meta:
-        model = Environment
-        fields = ("key", "title", "description", "packages", "ready_on")
-        read_only_fields = fields
-
-    def get_ready_on(self, environment: Environment) -> list[str]:
-        return sorted(row.node.name for row in environment.on_nodes.all())
+from portal.cluster.models import LIVE_NODE, Node, Reservation
 
 
 class ReservationSerializer(serializers.ModelSerializer[Reservation]):

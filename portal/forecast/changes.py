@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from portal.cluster.models import Environment, Node, NodeEnvironment
+from portal.cluster.models import Node
+from portal.environments.models import Environment, NodeEnvironment
 from portal.forecast import messages
 from portal.forecast.futures import HORIZON_SECONDS, NEVER, simulate_futures
 from portal.jobs.models import Job

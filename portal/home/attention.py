@@ -12,6 +12,7 @@ from portal.accounts.models import User
 from portal.cluster.attention import MAX_OF_A_KIND, Item, lab_attention
 from portal.cluster.models import LIVE_NODE, Node
 from portal.cluster.services import is_online
+from portal.environments.attention import failed_environments
 from portal.home.models import SeenFailures
 from portal.home.runs import LiveAttempt
 from portal.jobs import silence
@@ -39,7 +40,7 @@ def attention_of(user: User, live: Mapping[int, LiveAttempt], now: datetime) -> 
     mine = Job.objects.visible_to(user).filter(submitted_by=user)
     failed = _failed(user, mine, now)
     items = [
-        *(lab_attention(now) if user.is_admin else ()),
+        *((*lab_attention(now), *failed_environments()) if user.is_admin else ()),
         *failed,
         *_silent(user, live, now),
         *_near_limit(live),

@@ -13,9 +13,9 @@ from django.views.decorators.http import require_POST, require_safe
 
 from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
-from portal.cluster.models import NodeEnvironment
 from portal.context import BANNER_DISMISSED
 from portal.editions import sent_if_changed
+from portal.environments.models import NodeEnvironment
 from portal.errors import page_before
 from portal.home.attention import attention_of, mark_seen
 from portal.home.queue import queue_for

@@ -20,7 +20,7 @@ from rest_framework.viewsets import GenericViewSet
 
 from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
-from portal.cluster.models import Environment
+from portal.environments.models import Environment
 from portal.jobs import editing, permissions, services
 from portal.jobs.environments import best_environment, offered_environments
 from portal.jobs.job_list import JOBS

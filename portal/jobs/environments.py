@@ -5,7 +5,7 @@ from typing import Any
 
 from django.db.models import Count, Q
 
-from portal.cluster.models import Environment, NodeEnvironment
+from portal.environments.models import Environment, NodeEnvironment
 from portal.jobs.models import Job
 from portal.projects import inspection
 

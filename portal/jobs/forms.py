@@ -7,8 +7,8 @@ from typing import Any
 from django import forms
 from django.utils import timezone
 
-from portal.cluster.models import Environment
 from portal.cluster.slots import lab_noun
+from portal.environments.models import Environment
 from portal.form_fields import RefusableForm
 from portal.jobs import services
 from portal.jobs.environments import best_environment, environment_label, offered_environments

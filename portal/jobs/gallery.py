@@ -1,7 +1,8 @@
 """Runs an example of the gallery: uploads its code to a project and submits the job that its ``gallery.toml`` describes."""
 
 from portal.accounts.models import User
-from portal.cluster.models import LIVE_NODE, Environment, Node, NodeEnvironment
+from portal.cluster.models import LIVE_NODE, Node
+from portal.environments.models import Environment, NodeEnvironment
 from portal.jobs import services
 from portal.jobs.models import Job
 from portal.jobs.spec import Submission

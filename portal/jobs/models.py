@@ -11,7 +11,8 @@ from django.db.models import F, Q
 from django.utils import timezone
 
 from portal.accounts.models import User
-from portal.cluster.models import Environment, Gpu, Node
+from portal.cluster.models import Gpu, Node
+from portal.environments.models import Environment
 from portal.jobs.resize_timeline.models import RankGroup as RankGroup
 from portal.jobs.states import FINISHED_STATES as FINISHED_STATES
 from portal.jobs.states import RESTART_LIMIT_VARIABLE as RESTART_LIMIT_VARIABLE

@@ -5,7 +5,8 @@ from collections.abc import Collection, Iterable
 from django.db.models import Prefetch, QuerySet
 
 from portal.accounts.models import User
-from portal.cluster.models import LIVE_NODE, Gpu, Node, NodeEnvironment
+from portal.cluster.models import LIVE_NODE, Gpu, Node
+from portal.environments.models import NodeEnvironment
 from portal.jobs.models import Allocation, Job
 
 _LIVE_ALLOCATIONS = "live_allocations"

@@ -15,7 +15,7 @@ from typing import Any
 from django.conf import settings
 from django.db import models
 
-from portal.cluster.models import Environment
+from portal.environments.models import Environment
 from portal.jobs.models import Job
 from portal.jobs.word_lists import MAX_WORDS, normalise
 from portal.projects.models import CodeVersion

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from portal.cluster.models import Environment
 from portal.cluster.slots import lab_noun
+from portal.environments.models import Environment
 from portal.jobs.models import Job
 from portal.projects import inspection
 from portal.projects.models import CodeVersion

@@ -11,7 +11,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
-from portal.cluster.models import Environment
+from portal.environments.models import Environment
 from portal.jobs import permissions, services
 from portal.jobs.forms import JobForm
 from portal.jobs.job_list import is_id

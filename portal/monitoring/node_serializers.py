@@ -7,8 +7,9 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from portal.cluster.findings import confinement
-from portal.cluster.models import Gpu, Node, NodeEnvironment
+from portal.cluster.models import Gpu, Node
 from portal.cluster.services import is_online
+from portal.environments.models import NodeEnvironment
 from portal.jobs.occupancy import holder
 from portal.sentences import sentence_of
 from portal.sentences.problems import FORMER_FIX

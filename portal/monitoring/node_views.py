@@ -12,10 +12,11 @@ from django.views.decorators.http import require_safe
 from portal.accounts.models import User
 from portal.accounts.permissions import admin_required, signed_in
 from portal.cluster import findings, unconfined
-from portal.cluster.models import Environment, Gpu, Node, NodeEnvironment
+from portal.cluster.models import Gpu, Node
 from portal.cluster.node_state import state_of
 from portal.cluster.slots import lab_noun, noun
 from portal.editions import sent_if_changed
+from portal.environments.models import Environment, NodeEnvironment
 from portal.jobs.models import Job
 from portal.jobs.occupancy import gpus_of, holder, nodes_with_gpus, visible_holders
 from portal.jobs.queue import may_see_queue

@@ -15,7 +15,7 @@ class SchedulerConfig(AppConfig):
 
 def offer_environments(using: str = "default", **kwargs: Any) -> None:
     """Update the rows of the curated environments: add new ones, update changed ones, retire those that were dropped."""
-    from portal.cluster.models import Environment
+    from portal.environments.models import Environment
     from runners.environments.images import catalogue
 
     entries = catalogue()

@@ -10,8 +10,9 @@ from django.db.models import Count
 from django.db.models.fields.json import KT
 
 from portal.cluster import unconfined
-from portal.cluster.models import LIVE_NODE, Gpu, Node, NodeEnvironment, usable_gpu
+from portal.cluster.models import LIVE_NODE, Gpu, Node, usable_gpu
 from portal.cluster.services import is_online
+from portal.environments.models import NodeEnvironment
 from scheduling.messages import Message
 
 USABLE_GPU = usable_gpu()

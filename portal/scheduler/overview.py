@@ -20,6 +20,7 @@ from portal.cluster import unconfined
 from portal.cluster.attention import Item, lab_attention
 from portal.cluster.models import LIVE_NODE, Node
 from portal.context import BANNER_DISMISSED
+from portal.environments.attention import failed_environments
 from portal.jobs.models import Job, JobState
 from portal.scheduler import services
 from portal.ui import counted
@@ -48,7 +49,7 @@ def overview(request: HttpRequest) -> HttpResponse:
         hidden.add("processes")  # the banner at the top of every page has it
     states = {row["state"]: row["count"] for row in Job.objects.order_by().values("state").annotate(count=Count("pk"))}
     about = {
-        "urgent": list(lab_attention(now)),
+        "urgent": [*lab_attention(now), *failed_environments()],
         "notices": [notice for notice in notices() if notice.key not in hidden],
         "nodes": len(nodes),
         "nodes_waiting": sum(node.approved_at is None for node in nodes),

@@ -16,7 +16,7 @@ from django.utils import timezone
 from portal.accounts.limits import LimitInForce, limits_in_force
 from portal.accounts.models import User
 from portal.cluster import reservations
-from portal.cluster.models import Environment
+from portal.environments.models import Environment
 from portal.jobs import retries
 from portal.jobs.metrics import seconds_left
 from portal.jobs.models import Job, Progress

@@ -18,7 +18,8 @@ from typing import NamedTuple
 from django.db.models import Q, QuerySet
 
 from portal.accounts.models import User
-from portal.cluster.models import Gpu, Node, NodeEnvironment
+from portal.cluster.models import Gpu, Node
+from portal.environments.models import NodeEnvironment
 from portal.jobs.models import Allocation, Attempt, Job, JobEvent, JobState, Outcome
 from portal.jobs.rules import CHECKPOINTED_OUTCOMES
 from portal.scheduler import snapshot as snapshots

@@ -63,7 +63,7 @@ def fill(count: int) -> None:
     from django.utils import timezone
 
     from portal.accounts.models import User
-    from portal.cluster.models import Environment
+    from portal.environments.models import Environment
     from portal.jobs.models import Job
     from portal.projects.models import CodeVersion, Membership, Project
 

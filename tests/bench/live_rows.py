@@ -10,7 +10,8 @@ from typing import Any
 
 from django.utils import timezone
 
-from portal.cluster.models import Environment, Node
+from portal.cluster.models import Node
+from portal.environments.models import Environment
 from portal.jobs.models import Allocation, Attempt, Container, Job
 from portal.projects.models import Project
 from portal.scheduler.recording import read_recordings

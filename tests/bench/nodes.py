@@ -53,7 +53,8 @@ def cpu_seconds(pid: int) -> float:
 def make_lab(count: int) -> list[str]:
     """Create nodes that are all busy, each with one job; return their tokens."""
     from portal.accounts.models import digest
-    from portal.cluster.models import Gpu, Node, NodeEnvironment
+    from portal.cluster.models import Gpu, Node
+    from portal.environments.models import NodeEnvironment
     from tests.portal.control_world import heartbeat, queue, ready_node, run_agents, turn
     from tests.portal.jobs_world import make_environment
 

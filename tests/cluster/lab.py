@@ -29,7 +29,7 @@ from tests.system.product import JOIN_TOKEN, MAKE_ADMIN, PASSWORD, ROOT, Product
 
 SLOTS = 2
 ONLY_THESE = """
-from portal.cluster.models import Environment
+from portal.environments.models import Environment
 Environment.objects.exclude(key__in={keys!r}).update(retired=True)
 """
 

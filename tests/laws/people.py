@@ -17,8 +17,9 @@ from django.contrib.auth.models import Group
 from django.utils import timezone
 
 from portal.accounts.models import ApiToken, User
-from portal.cluster.models import Environment, Gpu, Node, NodeEnvironment
+from portal.cluster.models import Gpu, Node
 from portal.cluster.models import new_token as new_node_token
+from portal.environments.models import Environment, NodeEnvironment
 from portal.jobs import checkpoints, logs, outputs
 from portal.jobs.models import (
     Allocation,

@@ -5,7 +5,8 @@ from typing import Any
 from django.utils import timezone
 
 from portal.accounts.models import User
-from portal.cluster.models import Node, NodeEnvironment
+from portal.cluster.models import Node
+from portal.environments.models import NodeEnvironment
 from portal.jobs import lifecycle
 from portal.jobs.models import Allocation, Container, ContainerState, Job
 from portal.projects.models import Project

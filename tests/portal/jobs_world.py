@@ -6,7 +6,8 @@ from typing import Any
 from django.utils import timezone
 
 from portal.accounts.models import User
-from portal.cluster.models import Environment, Gpu, Node
+from portal.cluster.models import Gpu, Node
+from portal.environments.models import Environment
 from portal.jobs import lifecycle
 from portal.jobs.models import Allocation, Attempt, Container, Job
 from portal.projects.models import CodeVersion, Membership, Project

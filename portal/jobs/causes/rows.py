@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
-from portal.cluster.models import Environment
+from portal.environments.models import Environment
 from portal.jobs import logs, rules, silence, survival
 from portal.jobs.causes.cause import Cause, Facts
 from portal.jobs.causes.classify import classify, end_of

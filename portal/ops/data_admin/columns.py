@@ -13,7 +13,8 @@ from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 
 from portal.accounts.models import User
-from portal.cluster.models import Environment, Node
+from portal.cluster.models import Node
+from portal.environments.models import Environment
 from portal.message_field import MessageField
 from portal.ops.data_admin.hidden import shown_fields, shown_models
 from portal.projects.models import Project

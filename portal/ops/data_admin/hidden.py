@@ -14,7 +14,7 @@ HIDDEN: dict[str, frozenset[str]] = {
     "auth.group": frozenset({"permissions"}),
     "cluster.jointoken": frozenset({"token_digest"}),
     "cluster.node": frozenset({"token_digest", "next_token_digest", "report_digest"}),
-    "cluster.nodeenvironment": frozenset({"digest"}),
+    "environments.nodeenvironment": frozenset({"digest"}),
     "home.walllink": frozenset({"token_digest"}),
     "jobs.attempt": frozenset({"secret"}),
     "jobs.checkpointset": frozenset({"files"}),  # with the SHA-256 of each piece

@@ -9,7 +9,8 @@ from django.urls import reverse
 from django.utils.http import urlencode
 
 from portal.accounts.models import AuditEntry, Invite, LabSettings, Limit, User
-from portal.cluster.models import Gpu, JoinToken, Node, NodeEnvironment, Reservation
+from portal.cluster.models import Gpu, JoinToken, Node, Reservation
+from portal.environments.models import NodeEnvironment
 from portal.forecast.models import Forecast
 from portal.home.models import WallLink
 from portal.jobs.models import Attempt, CheckpointSet, Container, Job, JobEvent, Output

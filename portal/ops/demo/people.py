@@ -11,7 +11,8 @@ from django.contrib.auth.hashers import make_password
 from django.contrib.auth.models import Group
 
 from portal.accounts.models import AuditEntry, Limit, User, digest
-from portal.cluster.models import Environment, Gpu, Node, NodeEnvironment, new_token
+from portal.cluster.models import Gpu, Node, new_token
+from portal.environments.models import Environment, NodeEnvironment
 from portal.ops.demo.workload import JOB_PATTERNS, LabSize
 from portal.projects import examples
 from portal.projects.models import CodeVersion, Membership, Project

@@ -4,7 +4,8 @@ import random
 
 from django.db.models import Sum
 
-from portal.cluster.models import Environment, Gpu, usable_gpu
+from portal.cluster.models import Gpu, usable_gpu
+from portal.environments.models import Environment
 from portal.jobs import services
 from portal.jobs.models import Job, JobState
 from portal.jobs.spec import Submission

@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from portal.accounts.models import User
 from portal.accounts.services import EXAMPLES_OWNER
-from portal.cluster.models import NodeEnvironment
+from portal.environments.models import NodeEnvironment
 from portal.jobs.gallery import run_example
 from portal.jobs.logs import tail
 from portal.jobs.models import FINISHED_STATES, Job, JobState

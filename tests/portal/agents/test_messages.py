@@ -12,7 +12,8 @@ from django.utils import timezone
 
 from portal.agents import protocol
 from portal.cluster import findings, quarantine, services
-from portal.cluster.models import Gpu, Node, NodeEnvironment, usable_gpu
+from portal.cluster.models import Gpu, Node, usable_gpu
+from portal.environments.models import NodeEnvironment
 from portal.jobs.events import OutputsNotSent
 from portal.jobs.models import Attempt, Container, Job
 from portal.refused import Refused

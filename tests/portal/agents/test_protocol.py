@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from portal.agents import sync
 from portal.agents.views import AgentError
 from portal.cluster import services as cluster
-from portal.cluster.models import Environment, Gpu, Node
+from portal.cluster.models import Gpu, Node
+from portal.environments.models import Environment
 from portal.jobs import lifecycle, logs, services
 from portal.jobs.models import Attempt, Container
 from portal.jobs.rules import STOP_SECONDS

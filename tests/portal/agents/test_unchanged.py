@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from portal.agents import sync
 from portal.agents.protocol import READINGS, digest_of
 from portal.cluster import services as cluster
-from portal.cluster.models import Gpu, Node, NodeEnvironment
+from portal.cluster.models import Gpu, Node
+from portal.environments.models import NodeEnvironment
 from portal.jobs import lifecycle
 from portal.jobs.models import Container
 from portal.monitoring.models import Sample

@@ -11,8 +11,8 @@ from django.urls import resolve
 
 from portal.accounts.models import digest
 from portal.cluster import services as cluster
-from portal.cluster.models import Environment
 from portal.cluster.models import Node as NodeRow
+from portal.environments.models import Environment
 from portal.wake import node_channel
 from runners.agent.log_shipper import LogShipper
 from runners.agent.machine import Machine

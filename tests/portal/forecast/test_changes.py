@@ -12,8 +12,9 @@ from django.test import Client
 from django.utils import timezone
 
 from portal.accounts.models import Limit, User
-from portal.cluster.models import Environment, Gpu, NodeEnvironment
+from portal.cluster.models import Gpu
 from portal.cluster.slots import CPU_SLOT_MODEL
+from portal.environments.models import Environment, NodeEnvironment
 from portal.forecast import advice, changes
 from portal.forecast.messages import AdviceBusy
 from portal.forecast.models import Forecast

@@ -2,7 +2,7 @@
 
 import pytest
 
-from portal.cluster.models import Environment
+from portal.environments.models import Environment
 from portal.jobs.environments import best_environment
 from runners.environments import images
 

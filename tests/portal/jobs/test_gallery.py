@@ -2,7 +2,7 @@
 
 import pytest
 
-from portal.cluster.models import Environment
+from portal.environments.models import Environment
 from portal.jobs.gallery import run_example
 from portal.projects.examples import Example, all_examples
 from portal.projects.models import Project

@@ -32,16 +32,16 @@ LOOKS_SECRET = re.compile(
 NO_SECRET = {
     "accounts.user.name_key": "the user name in lower case",
     "accounts.groupname.name_key": "the name of the group in lower case",
-    "cluster.environment.key": "the name of the environment",
+    "environments.environment.key": "the name of the environment",
     "cluster.node.token_revoked_at": "a time",
-    "cluster.nodeenvironment.environment": "a relation",
+    "environments.nodeenvironment.environment": "a relation",
     "jobs.job.environment": "a relation",
 }
 REVIEWED = {
     "accounts.auditentry.after",
     "accounts.auditentry.before",
     "accounts.listcolumns.columns",
-    "cluster.environment.packages",
+    "environments.environment.packages",
     "cluster.node.facts",
     "cluster.node.problems",
     "control.cycle.dropped",

@@ -18,7 +18,8 @@ from django.db import transaction
 from django.test import Client, override_settings
 
 from portal.accounts.models import AuditEntry, User
-from portal.cluster.models import Environment, Gpu, Node, Reservation
+from portal.cluster.models import Gpu, Node, Reservation
+from portal.environments.models import Environment
 from portal.jobs import causes, logs
 from portal.jobs.models import (
     Allocation,

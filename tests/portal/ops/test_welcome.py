@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from portal.accounts.models import User
 from portal.accounts.services import EXAMPLES_OWNER
-from portal.cluster.models import Environment, NodeEnvironment
+from portal.environments.models import Environment, NodeEnvironment
 from portal.jobs.gallery import run_example
 from portal.jobs.models import FINISHED_STATES, Job, JobState
 from portal.ops.up.welcome import SETTLE_TIME, ExampleReport, submit_examples, unfinished_examples

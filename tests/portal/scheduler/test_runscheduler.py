@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 
-from portal.cluster.models import Environment
+from portal.environments.models import Environment
 from portal.scheduler.apps import offer_environments
 from portal.scheduler.models import Leader
 from runners.environments.images import catalogue

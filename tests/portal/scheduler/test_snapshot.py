@@ -11,7 +11,8 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from portal.accounts.models import Limit
-from portal.cluster.models import Node, NodeEnvironment
+from portal.cluster.models import Node
+from portal.environments.models import NodeEnvironment
 from portal.jobs import lifecycle
 from portal.jobs.models import Allocation, Attempt, CheckpointSet, Container, Job
 from portal.scheduler import apply as applying
