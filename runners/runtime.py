@@ -83,6 +83,13 @@ class AttemptNetwork:
 
 EnvironmentLookup = Callable[[str], str | None]
 """Maps an environment's key to what runs it here (an image, or a virtualenv's python); None while it is not ready."""
+LayerLookup = Callable[[str], Path | None]
+"""Maps a layer's digest to its folder on this machine; None while it is not here."""
+
+
+def no_layers(digest: str) -> Path | None:
+    """The lookup of a node that has no layers."""
+    return None
 
 
 class ContainerRuntime(Protocol):
@@ -166,4 +173,5 @@ SCRIBE = "/run/schedulearn/scribe"
 WORKSPACE = "/workspace"
 OUTPUTS = "/outputs"
 CHECKPOINTS = "/checkpoints"
+LAYER = "/opt/layer"
 DATA = "/data"

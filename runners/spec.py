@@ -17,6 +17,8 @@ COLLECTIVE_KEY = "ring"
 """The key of ``RunSpec.collective`` in JSON: agents and database rows of earlier releases use it."""
 SHELL = ("sh", "-ec")
 """The beginning of a command that a shell reads: the third word is the command line, as a user typed it."""
+LAYER_VARIABLE = "SCHEDULEARN_LAYER"
+"""The variable with the folder of the packages that a job has in addition to those of its environment's base."""
 OLD_NAME_PARTS = 4
 """How many parts a container's name has in earlier releases: ``sl-42-a1-0``."""
 
@@ -100,7 +102,7 @@ class RunSpec:
     hostname: str
     """``driver`` or ``h<index>``: the container's name inside the attempt's network."""
     environment: str
-    """Key of a curated environment, e.g. ``pytorch-horovod``."""
+    """Key of a curated environment, e.g. ``pytorch-horovod``: the job's own, or the base of its layer."""
     code_sha256: str
     launcher: Launcher
     command: tuple[str, ...]
@@ -117,6 +119,8 @@ class RunSpec:
     resources: Resources = field(default_factory=Resources)
     grace_seconds: int = 10
     """The time between SIGTERM and SIGKILL."""
+    layer: str = ""
+    """Digest of the packages that the job has in addition to those of ``environment``; empty for none."""
     identity: JobIdentity | None = None
     """Not part of the JSON: the portal sends it beside that. None with a portal of an earlier release."""
 
@@ -137,6 +141,8 @@ class RunSpec:
     def to_json(self) -> dict[str, Any]:
         fields = {COLLECTIVE_KEY if key == "collective" else key: value for key, value in asdict(self).items()}
         del fields["identity"]
+        if not self.layer:
+            del fields["layer"]  # an agent of an earlier release refuses a spec with a key that it does not know
         return fields
 
     @classmethod

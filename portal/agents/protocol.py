@@ -215,7 +215,7 @@ def _problems(data: dict[str, Any]) -> tuple[dict[str, Any], ...]:
 def _problem(item: dict[str, Any]) -> dict[str, Any]:
     """Read a problem: a message, or the texts of an agent of the previous release. A message comes with them as well."""
     blocking = {"blocking": item.get("blocking") is True}
-    if message := _known_message(
+    if message := known_message(
         {name: value for name, value in item.items() if name not in ("text", "fix", FORMER_FIX)}
     ):
         return message | blocking
@@ -223,7 +223,7 @@ def _problem(item: dict[str, Any]) -> dict[str, Any]:
     return {"text": _text(item, "text", 500), "fix": fix, FORMER_FIX: fix} | blocking
 
 
-def _known_message(value: Any) -> dict[str, Any] | None:
+def known_message(value: Any) -> dict[str, Any] | None:
     """Read a message; None for anything else, and for one of a later release or that is too long: a text is beside it."""
     message = _message(value)
     known = message is not None and message["code"] in SENTENCES and len(json.dumps(message)) <= MAX_MESSAGE_CHARACTERS
@@ -258,13 +258,13 @@ def _gpu(item: dict[str, Any]) -> GpuReport:
         model=_text(item, "model", 80),
         memory_mib=_number(item, "memory_mib", 0, MAX_INTEGER) or 0,
         healthy=item.get("healthy") is not False,
-        problem=_known_message(item.get("message")) or _text(item, "problem", 200),
+        problem=known_message(item.get("message")) or _text(item, "problem", 200),
         utilisation_percent=utilisation,
         memory_used_mib=memory,
         temperature_celsius=temperature,
         links=_text(item, "links", 200),
-        outside=_known_message(item.get("outside_message")) or _text(item, "outside", 200),
-        fault=_known_message(item.get("fault_message")) or _text(item, "fault", 200),
+        outside=known_message(item.get("outside_message")) or _text(item, "outside", 200),
+        fault=known_message(item.get("fault_message")) or _text(item, "fault", 200),
     )
 
 
@@ -275,7 +275,7 @@ def _environment(item: dict[str, Any]) -> EnvironmentReport:
         digest=_text(item, "digest", 80),
         state=str(state) if state in NodeEnvironment.State.values else NodeEnvironment.State.WAITING,
         progress_percent=_number(item, "progress_percent", 0, 100) or 0,
-        detail=_known_message(item.get("message")) or _text(item, "detail", 2000),
+        detail=known_message(item.get("message")) or _text(item, "detail", 2000),
     )
 
 
@@ -295,7 +295,7 @@ def _container(item: dict[str, Any]) -> ContainerReport | None:
         name=name,
         epoch=epoch,
         state=str(state),
-        detail=_known_message(item.get("message")) or _text(item, "detail", 2000),
+        detail=known_message(item.get("message")) or _text(item, "detail", 2000),
         running_at=_moment(item.get("running_at")),
         exit_code=_number(item, "exit_code", -MAX_INTEGER, MAX_INTEGER),
         # An unknown reason comes from an agent of another version, not from users' code.

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Min, QuerySet
+from django.db.models import Min, Q, QuerySet
 from django.utils import timezone
 
 from portal.agents import queries
@@ -50,6 +50,8 @@ from scheduling.messages import Message
 
 FULL_COMPARISON_SECONDS = 900
 """At this interval a report is compared with all rows even if it repeats the last one, which repairs rows that differ."""
+REQUESTED_FOR = timedelta(days=1)
+"""How long nodes keep up with a build that a user asked for, although no job needs it."""
 ENVIRONMENTS_CACHE_SECONDS = 5.0
 """How long the list of environments to prepare is cached: it is the same for all nodes, and preparing one takes minutes."""
 # The agent's columns are what it reports, each under its own name.
@@ -281,7 +283,9 @@ def _answer(node: ReportingNode, listed: Sequence[ListedContainer], now: datetim
         **wanted,
         "seen": hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()[:32],
         # Changes of the rest wake no node: the next answer brings them.
-        "environments": _environments.value() if node.approved else [],
+        "environments": [each.key for each in _environments.value() if not each.recipe] if node.approved else [],
+        # Agents of earlier releases read only the curated ones, which they prepare themselves.
+        "all_environments": [each.to_json() for each in _environments.value()] if node.approved else [],
         "lease_seconds": settings.FENCE_SECONDS,
         "now": now.timestamp(),
         "rotate": node.rotate,
@@ -350,30 +354,58 @@ def _other_nodes(node_id: int, attempts: set[int]) -> dict[int, OtherNodes]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class WantedEnvironment:
+    """An environment that nodes prepare. Without a recipe, each node does so from the files of its release."""
+
+    key: str
+    base: str = ""
+    recipe: str = ""
+    generation: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        if not self.recipe:
+            return {"key": self.key}
+        return {"key": self.key, "base": self.base, "recipe": self.recipe, "generation": self.generation}
+
+
 class EnvironmentOrder:
-    """The environments that nodes prepare: those of waiting jobs in the order these came, then those offered to all."""
+    """The environments that nodes prepare: those of waiting jobs in the order these came, those for which a
+    user requested a build, then those offered to all."""
 
     def __init__(self) -> None:
         self._read_at = float("-inf")
-        self._keys: list[str] = []
+        self._wanted: list[WantedEnvironment] = []
 
-    def value(self) -> list[str]:
-        """Return their keys, at most ``ENVIRONMENTS_CACHE_SECONDS`` old."""
+    def value(self) -> list[WantedEnvironment]:
+        """Return them, at most ``ENVIRONMENTS_CACHE_SECONDS`` old. The base of each one precedes it."""
         now = time.monotonic()
         if now >= self._read_at + ENVIRONMENTS_CACHE_SECONDS:
-            self._read_at, self._keys = now, self._read()
-        return self._keys
+            self._read_at, self._wanted = now, self._read()
+        return self._wanted
 
     def forget(self) -> None:
         """Read them again the next time, as a process that has just started."""
         self._read_at = float("-inf")
 
-    def _read(self) -> list[str]:
+    def _read(self) -> list[WantedEnvironment]:
         active = Job.objects.filter(state__in=(JobState.QUEUED, JobState.RUNNING)).order_by()
-        first = dict(active.values_list("environment").annotate(first=Min("id")))
-        offered = Environment.objects.filter(retired=False).order_by("position", "key")
-        wanted = (row for row in offered if row.pk in first or not row.on_demand)
-        return [row.key for row in sorted(wanted, key=lambda row: first.get(row.pk, float("inf")))]
+        first: dict[int, int] = dict(active.values_list("environment").annotate(first=Min("id")))
+        asked = Q(requested_at__gt=timezone.now() - REQUESTED_FOR)
+        rows = Environment.objects.filter(
+            Q(pk__in=first) | Q(retired=False) & (asked | Q(project=None, on_demand=False))
+        )
+        by_need = sorted(
+            rows.select_related("base").order_by("position", "key"),
+            key=lambda row: (first.get(row.pk, float("inf")), row.requested_at is None),
+        )
+        wanted: dict[str, WantedEnvironment] = {}
+        for row in by_need:
+            if row.base is not None:
+                wanted.setdefault(row.base.key, WantedEnvironment(row.base.key))
+            base = row.base.key if row.base else ""
+            wanted.setdefault(row.key, WantedEnvironment(row.key, base, row.recipe, row.generation))
+        return list(wanted.values())
 
 
 _environments = EnvironmentOrder()

@@ -1,6 +1,6 @@
 from django.urls import URLPattern, URLResolver, path
 
-from portal.agents import checkpoint_views, identity_views, rank_group_views, views
+from portal.agents import build_views, checkpoint_views, identity_views, rank_group_views, views
 
 app_name = "agents"
 
@@ -10,6 +10,11 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("agent/v1/token", views.new_token, name="token"),
     path("agent/v1/wait", views.wait, name="wait"),
     path("agent/v1/code/<str:sha256>", views.code, name="code"),
+    path("agent/v1/environments/<slug:key>/claim", build_views.claim, name="claim"),
+    path("agent/v1/builds/<int:pk>/progress", build_views.progress, name="build-progress"),
+    path("agent/v1/builds/<int:pk>/archive", build_views.archive, name="build-archive"),
+    path("agent/v1/builds/<int:pk>/end", build_views.end, name="build-end"),
+    path("agent/v1/layers/<str:digest>", build_views.layer, name="layer"),
     path("agent/v1/containers/<str:name>/logs/<str:stream>", views.append_log, name="log"),
     path("agent/v1/containers/<str:name>/outputs/<path:path>", views.output, name="output"),
     path("agent/v1/containers/<str:name>/identity", identity_views.identity, name="identity"),

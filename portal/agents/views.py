@@ -261,7 +261,7 @@ async def _pieces_of(path: Path) -> AsyncIterator[bytes]:
 @agent_view("POST")
 def append_log(request: HttpRequest, name: str, stream: str) -> HttpResponseBase:
     container = own_container(authenticate(request), name)
-    offset = _whole_number(request, "offset")
+    offset = whole_number(request, "offset")
     label = request.GET.get("label", "").replace("\0", "").encode(errors="replace").decode()
     data = read_body(request, MAX_LOG_BYTES)
     try:
@@ -295,7 +295,7 @@ def _check_output(request: HttpRequest, name: str, path: str) -> HttpResponseBas
     """Check whether a file of ``size`` bytes would be kept, before a large one is sent."""
     container = own_container(authenticate(request), name)
     with _output_refusals():
-        outputs.check_room(container.attempt, path, _whole_number(request, "size"))
+        outputs.check_room(container.attempt, path, whole_number(request, "size"))
     return JsonResponse({})
 
 
@@ -309,7 +309,7 @@ def _output_refusals() -> Iterator[None]:
         raise AgentError(413, "too_large", error.why) from error
 
 
-def _whole_number(request: HttpRequest, name: str) -> int:
+def whole_number(request: HttpRequest, name: str) -> int:
     """Return a number of bytes from the address."""
     value = request.GET.get(name, "")
     if not (value.isascii() and value.isdecimal() and len(value) < 19 and int(value) <= MAX_OFFSET):

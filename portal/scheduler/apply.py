@@ -135,7 +135,7 @@ class _PlanApplier:
         self.policy = policy
         self.now = now
         wanted = sorted({step.job for step in steps})
-        jobs = Job.objects.select_for_update(no_key=True, of=("self",)).select_related("environment", "code")
+        jobs = Job.objects.select_for_update(no_key=True, of=("self",)).select_related("environment__base", "code")
         self.jobs = {job.pk: job for job in jobs.filter(pk__in=wanted).order_by("pk")}
         self.node_ids = sorted({node for step in steps for node in (*step.add, *step.drop, *map(int, step.before))})
         gpus = Gpu.objects.select_for_update(no_key=True).filter(USABLE_GPU, node__in=self.node_ids)
@@ -153,6 +153,12 @@ class _PlanApplier:
                 self.free[gpu.node_id].append(gpu)
 
     def apply_step(self, step: PlanStep) -> None:
+        try:
+            self._apply(step)
+        except run_specs.LayerGoneError as error:
+            raise PlanStaleError("environment_gone", error.node) from error
+
+    def _apply(self, step: PlanStep) -> None:
         job = self.jobs.get(step.job)
         if job is None:
             raise PlanStaleError("job_gone")

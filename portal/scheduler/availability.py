@@ -45,6 +45,8 @@ class Nodes:
     """Why nodes are not open, by node."""
     out_of_reach: frozenset[int]
     """Nodes that report no address at which containers of other nodes reach theirs."""
+    without_layers: frozenset[int] = frozenset()
+    """Nodes whose agent, of an earlier release, knows only curated environments."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +95,12 @@ def why_closed(node: Node, now: datetime) -> ClosedNode | None:
 def read_nodes(now: datetime) -> Nodes:
     """Read the nodes of the lab, their usable GPUs and their environments."""
     ours = Node.objects.filter(LIVE_NODE, approved_at__isnull=False)
-    # The facts that a node reports are long; only its overlay address is read here.
-    rows = list(ours.defer("facts").annotate(address=KT("facts__ring_address")).order_by("name"))
+    # The facts that a node reports are long; only these are read here.
+    rows = list(
+        ours.defer("facts")
+        .annotate(address=KT("facts__ring_address"), layers=KT("facts__layer_format"))
+        .order_by("name")
+    )
     usable = Gpu.objects.filter(USABLE_GPU, node__in=ours).values_list("node", "model").annotate(n=Count("pk"))
     gpus: Counter[int] = Counter()
     kinds: dict[int, str] = {}
@@ -116,6 +122,7 @@ def read_nodes(now: datetime) -> Nodes:
         names={node.pk: node.name for node in rows},
         closed=closed,
         out_of_reach=frozenset(node.pk for node in rows if not node.address),
+        without_layers=frozenset(node.pk for node in rows if not node.layers)  # type: ignore,
     )
 
 
@@ -167,6 +174,15 @@ class EnvironmentPreparing(Message):
 
 
 @dataclass(frozen=True)
+class AgentsTooOld(Message):
+    """The agents of all open nodes know only the environments of their release."""
+
+    code: ClassVar[str] = "agents_too_old"
+    title: str
+    nodes: list[str]
+
+
+@dataclass(frozen=True)
 class EnvironmentPlanned(Message):
     code: ClassVar[str] = "environment_planned"
     title: str
@@ -181,8 +197,13 @@ class EnvironmentFailed(Message):
     """As ``NodeEnvironment.detail`` has it."""
 
 
-def why_blocked(min_gpus: int, environment: int, title: str, nodes: Nodes, ready: frozenset[int]) -> Message | None:
-    """Return why a job cannot start on any node now, whatever the policy; None when it can."""
+def why_blocked(
+    min_gpus: int, environment: int, title: str, nodes: Nodes, ready: frozenset[int], *, has_recipe: bool = False
+) -> Message | None:
+    """Return why a job cannot start on any node now, whatever the policy; None when it can.
+
+    ``has_recipe``: its environment is one that only nodes of this release can get.
+    """
     if not nodes.rows:
         return NoNodeYet()
     lab = sum(nodes.gpus.values())
@@ -191,14 +212,17 @@ def why_blocked(min_gpus: int, environment: int, title: str, nodes: Nodes, ready
     if not nodes.open:
         return NoNodeAccepts(list(nodes.closed.values())[:3])
     if not ready:
-        return _preparation_message(nodes, environment, title)
+        able = nodes.open - nodes.without_layers if has_recipe else nodes.open
+        if not able:
+            return AgentsTooOld(title, sorted(nodes.names[node] for node in nodes.open)[:3])
+        return _preparation_message(nodes, environment, title, able)
     return None
 
 
-def _preparation_message(nodes: Nodes, environment: int, title: str) -> Message:
-    """Describe the preparation of the environment on the node that will have it first."""
+def _preparation_message(nodes: Nodes, environment: int, title: str, able: frozenset[int]) -> Message:
+    """Describe the preparation of the environment on the node, of those that can have it, that will have it first."""
     State = NodeEnvironment.State  # noqa: N806
-    here = [row for node, row in nodes.environments.get(environment, {}).items() if node in nodes.open]
+    here = [row for node, row in nodes.environments.get(environment, {}).items() if node in able]
     preparing = max(
         (row for row in here if row.state == State.PREPARING), key=lambda row: row.progress_percent, default=None
     )
@@ -206,7 +230,7 @@ def _preparation_message(nodes: Nodes, environment: int, title: str) -> Message:
         name = nodes.names[preparing.node_id]
         return EnvironmentPreparing(title, name, preparing.progress_percent, preparing.detail)
     waiting = next((row for row in here if row.state == State.WAITING), None)
-    if waiting is not None or len(here) < len(nodes.open):
+    if waiting is not None or len(here) < len(able):
         return EnvironmentPlanned(title)
     failed = here[0]
     return EnvironmentFailed(title, nodes.names[failed.node_id], failed.detail)

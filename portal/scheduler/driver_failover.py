@@ -38,7 +38,7 @@ def replace(now: datetime | None = None) -> None:
 @transaction.atomic
 def _replace(pk: int, now: datetime) -> None:
     job = lifecycle.get_locked(Attempt.objects.values_list("job", flat=True).get(pk=pk))
-    attempt = Attempt.objects.select_related("job__environment", "job__code").get(pk=pk)
+    attempt = Attempt.objects.select_related("job__environment__base", "job__code").get(pk=pk)
     parts = list(attempt.containers.select_related("node").order_by("index"))
     drivers = [part for part in parts if part.role == Container.Role.DRIVER]
     if attempt.ended_at or job.intent != Job.Intent.RUN or not lacks_driver(survival_rule_for(job, attempt), parts):
@@ -52,7 +52,10 @@ def _replace(pk: int, now: datetime) -> None:
         return
     home = min(running, key=lambda node: node.draining)
     index = overlay_networks.next_index([part.index for part in parts], [part.index for part in live])
-    spec = run_specs.driver_spec(attempt, index, home, len(hosts))
+    try:
+        spec = run_specs.driver_spec(attempt, index, home, len(hosts))
+    except run_specs.LayerGoneError:
+        return  # once the node has it again
     lifecycle.add_container(attempt, home, index, Container.Role.DRIVER, spec.name, spec.to_json())
     lifecycle.record(job, DriverMoved(spec.name, home.name))
     for node in {part.node_id for part in live}:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from portal.cluster.models import Gpu, Node
+from portal.environments.models import Environment, NodeEnvironment
 from portal.jobs.models import RESTART_LIMIT_VARIABLE, Attempt, Container, Job
 from portal.projects.inspecting.entries import python_arguments
 from portal.scheduler import overlay_networks
@@ -17,6 +18,8 @@ from runners.spec import SHELL, CollectiveGroup, Launcher, Resources, RunSpec
 FIRST_PORT, PORTS = 21_000, 8_000
 """Attempts that share a machine's network (the process runtime) get different ports."""
 
+BARE_KEY = "bare"
+"""The environment below a full one, which has all packages in its layer; nodes know it by this key."""
 UID_DIGITS, RANDOM_DIGITS = 12, 6
 """Hexadecimal digits in a container's name: of its attempt's uid, and random ones."""
 
@@ -24,6 +27,14 @@ DRIVER_RESOURCES = Resources(cpus=1.0, memory_mib=1024, shm_mib=64, tmp_mib=256,
 SYSTEM_MEMORY_MIB = 1024
 """Memory that a node keeps for itself: engine, agent, kernel."""
 MIN_MEMORY_MIB = 512
+
+
+class LayerGoneError(Exception):
+    """A node no longer has the layer of an environment, which was there when it was chosen."""
+
+    def __init__(self, node: str) -> None:
+        super().__init__(node)
+        self.node = node
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +167,7 @@ def _spec(
         number=attempt.number,
         role="driver" if driver else "host",
         hostname="driver" if driver else f"h{index}",
-        environment=job.environment.key,
+        environment=base_key(job.environment),
         code_sha256=job.code.sha256,
         launcher=launcher,
         command=command_of(job),
@@ -167,4 +178,23 @@ def _spec(
         env=tuple(sorted((str(key), str(value)) for key, value in env.items())),
         collective=group,
         resources=resources,
+        layer=layer_on(part.node, job.environment),
     )
+
+
+def base_key(environment: Environment) -> str:
+    """Return the key of what nodes prepare themselves for an environment: it, its base, or the bare interpreter."""
+    if not environment.recipe:
+        return environment.key
+    return environment.base.key if environment.base else BARE_KEY
+
+
+def layer_on(node: Node, environment: Environment) -> str:
+    """Return the digest of the layer that a node has of an environment; empty for one without a recipe."""
+    if not environment.recipe:
+        return ""
+    ready = NodeEnvironment.objects.filter(node=node, environment=environment, state=NodeEnvironment.State.READY)
+    digest = ready.values_list("digest", flat=True).first()
+    if not digest:
+        raise LayerGoneError(node.name)
+    return digest

@@ -44,12 +44,19 @@ def take(
     past = read_past_usage(now)
     names = _Names.read(rows)
     available = {key: availability_of(nodes, key) for key in {row.environment_id for row in rows}}
-    titles = dict(Environment.objects.filter(pk__in=available).values_list("pk", "title"))
+    environments = Environment.objects.only("title", "recipe").in_bulk(available)
     limits = limits_in_force()
     programs = _ProgramCatalogue(history, max(nodes.gpus.values(), default=1))
     progress_by_job = _read_progress({*holdings, *past})
     blocked = {
-        (size, key): why_blocked(size, key, titles.get(key, "?"), nodes, available[key].ready)
+        (size, key): why_blocked(
+            size,
+            key,
+            environments[key].title,
+            nodes,
+            available[key].ready,
+            has_recipe=bool(environments[key].recipe),
+        )
         for size, key in {(row.min_gpus, row.environment_id) for row in rows}
     }
     has_failed = any(row.id in past and row.id not in holdings for row in rows)

@@ -3,6 +3,7 @@
 The classes of these messages are in ``scheduling/toolkit/reasons.py``, in the policies, and in ``portal/scheduler``.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from portal.sentences import words
@@ -97,6 +98,15 @@ def _why_closed(why: str, problem: dict[str, Any] | None) -> str:
 def environment_preparing(title: str, node: str, percent: int, detail: Any) -> str:
     doing = f" ({nested_sentence(detail)})" if detail else ""
     return f"Its environment {title} is being prepared on node {node}: {percent} %{doing}."
+
+
+@sentence
+def agents_too_old(title: str, nodes: Sequence[str]) -> str:
+    agents = "The agent" if len(nodes) == 1 else "The agents"
+    return (
+        f"{agents} of {', '.join(nodes)} {is_or_are(len(nodes))} too old for its environment {title}. Ask an admin to "
+        "update the agents."
+    )
 
 
 @sentence
@@ -292,6 +302,7 @@ def not_started(why: Any) -> str:
 DROPPED = {
     "another_scheduler": "Another scheduler was quicker.",
     "driver_moving": "The job's driver is being moved.",
+    "environment_gone": "Node {node} no longer has the job's environment.",
     "gpus_changed": "The job's GPUs have changed in the meantime.",
     "job_gone": "The job is gone.",
     "no_longer_runs": "The job no longer runs.",

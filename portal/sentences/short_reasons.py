@@ -89,6 +89,11 @@ def environment_preparing(title: str, node: str, percent: int, detail: Any) -> s
 
 
 @short
+def agents_too_old(title: str, nodes: list[str]) -> str:
+    return f"The nodes' agents are too old for {title}."
+
+
+@short
 def environment_failed(title: str, node: str, detail: Any) -> str:
     return f"{title} could not be prepared on {node}."
 

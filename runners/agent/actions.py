@@ -100,8 +100,8 @@ class ActionState:
 
 
 class EnvironmentReadiness(Protocol):
-    def require(self, key: str) -> None:
-        """Raise NotReadyError while the environment is being prepared, and CreateError if that failed."""
+    def require(self, key: str, layer: str = "") -> None:
+        """Raise NotReadyError while the environment or its layer is being prepared, and CreateError if that failed."""
         ...
 
 
@@ -298,7 +298,7 @@ class ActionExecutor:
         if spec.role == "driver":
             self._wait_for_hosts(spec)
         self._set_detail(spec, AwaitingEnvironment())
-        self.environments.require(spec.environment)
+        self.environments.require(spec.environment, spec.layer)
         if not shared_folders.is_mounted(self.files):
             raise NotReadyError(AwaitingSharedFolder())
         self.claims.claim(spec)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from runners.agent.actions import NotReadyError
-from runners.agent.portal_client import Backoff
+from runners.agent.layers import BuildCancelledError, Layers, WantedEnvironment
+from runners.agent.portal_client import Backoff, PortalError
 from runners.environments.builds import Environments, Report
 from runners.environments.preparing import Progress
 from runners.host.node_files import read_own_json, write_json
@@ -22,6 +23,8 @@ CHECK_SECONDS = 30.0
 """Between two checks whether ready environments still exist."""
 FIRST_RETRY_SECONDS = 30.0
 MAX_RETRY_SECONDS = 1800.0
+ELSEWHERE_SECONDS = 3.0
+"""Until the portal is asked again about an environment that another node builds."""
 
 
 class AgentStoppedError(Exception):
@@ -34,13 +37,19 @@ class EnvironmentKeeper:
     After a restart of the agent, those that were ready come first: they take a second each, a new one takes minutes.
     """
 
-    def __init__(self, environments: Environments, ready_file: Path | None = None) -> None:
-        """``ready_file`` keeps the keys of those that are ready, for the next start."""
+    def __init__(
+        self, environments: Environments, ready_file: Path | None = None, layers: Layers | None = None
+    ) -> None:
+        """``ready_file`` keeps the keys of those that are ready, for the next start. ``layers`` gets environments with a
+        recipe."""
         self._environments = environments
+        self._layers = layers
         self._ready_file = ready_file
         self._ready_before_start = _read_keys(ready_file) if ready_file else set()
         """Those that were ready before the start and have not been looked at since."""
-        self._wanted: tuple[str, ...] = ()
+        self._wanted: tuple[WantedEnvironment, ...] = ()
+        self._missing_layers: tuple[str, ...] = ()
+        """Digests of layers that containers need and that are not here, although the portal expects them."""
         self._changed = threading.Condition()
         self._stopping = False
         self._retry: dict[str, tuple[float, Backoff]] = {}
@@ -57,43 +66,53 @@ class EnvironmentKeeper:
         if self._thread.is_alive():
             self._thread.join(seconds)
 
-    def set_wanted(self, keys: Sequence[str]) -> None:
+    def set_wanted(self, wanted: Sequence[WantedEnvironment]) -> None:
         """Set the environments to prepare, in this order. An environment that is not named any more is left as it is."""
         with self._changed:
-            if self._wanted != tuple(keys):
-                self._wanted = tuple(keys)
+            if self._wanted != tuple(wanted):
+                self._wanted = tuple(wanted)
                 self._changed.notify_all()
 
-    def require(self, key: str) -> None:
-        """Raise NotReadyError while the environment is being prepared, and CreateError if that failed."""
-        if self._environments.reference_of(key) is not None:
-            return
-        report = self._reports_by_key().get(key)
-        if report is not None and report.state == "failed":
-            raise CreateError(EnvironmentFailed(key, report.message))
-        with self._changed:
-            if key not in self._wanted:
-                self._wanted = (key, *self._wanted)
-                self._changed.notify_all()
-        raise NotReadyError(EnvironmentInPreparation(key, report.message if report else None))
+    def require(self, key: str, layer: str = "") -> None:
+        """Raise NotReadyError while the environment, or the layer with this digest, is being prepared, and CreateError if
+        that failed."""
+        if self._environments.reference_of(key) is None:
+            report = self._reports_by_key().get(key)
+            if report is not None and report.state == "failed":
+                raise CreateError(EnvironmentFailed(key, report.message))
+            with self._changed:
+                if key not in {each.key for each in self._wanted}:
+                    self._wanted = (WantedEnvironment(key), *self._wanted)
+                    self._changed.notify_all()
+            raise NotReadyError(EnvironmentInPreparation(key, report.message if report else None))
+        if layer and self._layers is not None and not self._layers.has(layer):
+            with self._changed:
+                if layer not in self._missing_layers:
+                    self._missing_layers = (*self._missing_layers, layer)
+                    self._changed.notify_all()
+            raise NotReadyError(EnvironmentInPreparation(key, self._layers.step_of(layer)))
 
     def reports(self) -> list[dict[str, Any]]:
         known = self._reports_by_key()
         with self._changed:
             wanted = self._wanted
-        waiting = [Report(key) for key in wanted if key not in known]
+        waiting = [Report(each.key) for each in wanted if each.key not in known]
         return [report.to_json() for report in [*known.values(), *waiting]]
 
     def _reports_by_key(self) -> dict[str, Report]:
-        return {report.key: report for report in self._environments.reports()}
+        layered = self._layers.reports() if self._layers is not None else []
+        return {report.key: report for report in [*self._environments.reports(), *layered]}
 
     def _work(self) -> None:
         while not self._stopping:
             with self._changed:
-                wanted = self._wanted
+                wanted, missing = self._wanted, self._missing_layers
             try:
-                if (key := self._next_to_prepare(wanted)) is not None:
-                    self._prepare(key)
+                if missing:
+                    self._fetch_layer(missing[0])
+                    continue
+                if (environment := self._next_to_prepare(wanted)) is not None:
+                    self._prepare(environment)
                     continue
             except AgentStoppedError:
                 return
@@ -101,27 +120,45 @@ class EnvironmentKeeper:
                 logger.exception("The next environment to prepare could not be determined; it is tried again.")
             with self._changed:
                 if not self._stopping and self._wanted is wanted:  # else more environments were requested meanwhile
-                    self._changed.wait(min(CHECK_SECONDS, FIRST_RETRY_SECONDS))
+                    self._changed.wait(self._pause())
 
-    def _next_to_prepare(self, wanted: Sequence[str]) -> str | None:
+    def _pause(self) -> float:
+        """Return the seconds until an environment is to be tried again, or looked at."""
         now = time.monotonic()
-        for key in sorted(wanted, key=lambda key: key not in self._ready_before_start):
-            if key in self._retry and now < self._retry[key][0]:
+        return max(0.1, min([CHECK_SECONDS, *(at - now for at, _ in self._retry.values() if at > now)]))
+
+    def _next_to_prepare(self, wanted: Sequence[WantedEnvironment]) -> WantedEnvironment | None:
+        now = time.monotonic()
+        for each in sorted(wanted, key=lambda each: each.key not in self._ready_before_start):
+            if each.key in self._retry and now < self._retry[each.key][0]:
                 continue
             try:
-                if self._environments.reference_of(key) is None:
-                    return key
+                if not self._is_here(each):
+                    return each
             except EngineError:
                 return None  # it cannot be prepared either
         return None
 
-    def _prepare(self, key: str) -> None:
+    def _is_here(self, wanted: WantedEnvironment) -> bool:
+        if not wanted.recipe:
+            return self._environments.reference_of(wanted.key) is not None
+        return self._layers is None or self._layers.has_current(wanted)
+
+    def _prepare(self, wanted: WantedEnvironment) -> None:
+        key = wanted.key
         self._ready_before_start.discard(key)
         logger.info("Preparing the environment %s.", key)
         try:
-            report = self._environments.prepare(key, self._progress)
+            if wanted.recipe and self._layers is not None:
+                report = self._layers.prepare(wanted, self._progress)
+            else:
+                report = self._environments.prepare(key, self._progress)
         except AgentStoppedError:
             raise
+        except (BuildCancelledError, PortalError) as error:
+            self._postpone(key)
+            logger.warning("Preparing the environment %s was interrupted: %s", key, error or "the build was cancelled")
+            return
         except Exception:
             self._postpone(key)
             logger.exception("Preparing the environment %s failed; it is tried again.", key)
@@ -130,9 +167,23 @@ class EnvironmentKeeper:
             self._retry.pop(key, None)
             logger.info("The environment %s is ready.", key)
             self._store_ready_keys()
+        elif report.state == "preparing":
+            self._retry[key] = (time.monotonic() + ELSEWHERE_SECONDS, Backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS))
         else:
             self._postpone(key)
             logger.warning("The environment %s is not ready: %s", key, report.detail)
+
+    def _fetch_layer(self, digest: str) -> None:
+        """Fetch a layer that a container needs. It is asked for again as long as the container waits."""
+        try:
+            if self._layers is not None:
+                self._layers.fetch(digest, self._progress)
+        except AgentStoppedError:
+            raise
+        except Exception as error:
+            logger.warning("The layer %s could not be fetched; it is tried again: %s", digest[:12], error)
+        with self._changed:
+            self._missing_layers = tuple(each for each in self._missing_layers if each != digest)
 
     def _store_ready_keys(self) -> None:
         if self._ready_file is None:

@@ -18,6 +18,8 @@ from runners.messages.containers import GpuInUse
 from runners.messages.problems import Problem
 from runners.runtime import ContainerRuntime, RunError
 
+LAYER_FORMAT = 1
+"""The fact by which the portal knows that this agent gets environments with a recipe."""
 CLOCK_STEP_SECONDS = 0.5
 """The precision of the clock's offset; smaller changes would only make each report differ."""
 
@@ -76,7 +78,7 @@ class Machine:
             **network_facts(self.url, self.overlay_address),
             **nvidia_facts(),
         }
-        facts |= shared_folders.facts(self.files)
+        facts |= shared_folders.facts(self.files) | {"layer_format": LAYER_FORMAT}
         with self._lock:
             self._facts = {**self._facts, **facts}
         problems = (*self.runtime.check(), *self._local_problems(facts))

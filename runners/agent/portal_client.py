@@ -14,7 +14,8 @@ import ipaddress
 import json
 import random
 import ssl
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -40,6 +41,8 @@ UPLOAD_SECONDS = 60.0
 """The longest time between two pieces of an output file, not for the whole file."""
 UPLOAD_TIMEOUT = httpx.Timeout(UPLOAD_SECONDS, connect=CONNECT_SECONDS)
 PIECE_BYTES = 256 * 1024
+LAYER_TRIES = 5
+LAYER_PAUSE_SECONDS = 2.0
 
 
 class PortalError(MessageError):
@@ -265,6 +268,64 @@ class PortalClient:
         if not response.is_success:
             raise response_error(response)
         return response.content
+
+    def claim_environment(self, key: str, kind: str) -> dict[str, Any]:
+        """Ask what this node does to get an environment with a recipe: fetch a layer, build it, or wait."""
+        return self._json("POST", f"/agent/v1/environments/{quote(key, safe='')}/claim", json={"kind": kind})
+
+    def report_build(self, build: int, report: dict[str, Any]) -> int:
+        """Send how far a build is and a piece of its log; return how many bytes of the log the portal has."""
+        return int(self._json("POST", f"/agent/v1/builds/{build}/progress", json=report).get("size", 0))
+
+    def put_archive_piece(self, build: int, offset: int, content: bytes) -> int:
+        """Send a piece of a layer; return how many bytes the portal has, also if it did not expect this piece."""
+        path, headers = f"/agent/v1/builds/{build}/archive", {"Content-Type": "application/octet-stream"}
+        response = self._send(
+            "PUT", path, params={"offset": offset}, content=content, headers=headers, timeout=UPLOAD_TIMEOUT
+        )
+        try:
+            if response.status_code in (200, 409):
+                return int(response.json()["size"])
+        except (AttributeError, KeyError, TypeError, ValueError):
+            pass  # also 409 for a build that has ended
+        raise response_error(response)
+
+    def end_build(self, build: int, result: dict[str, Any]) -> None:
+        self._json("POST", f"/agent/v1/builds/{build}/end", json=result, timeout=UPLOAD_TIMEOUT)
+
+    def fetch_layer(self, digest: str, into: BinaryIO, progress: Callable[[int, int], None]) -> str:
+        """Write the archive of a layer into a file, and return the hash that it should have. A connection that breaks is
+        continued where it broke, a few times. ``progress`` gets the bytes so far and in all."""
+        for left in reversed(range(LAYER_TRIES)):
+            try:
+                return self._fetch_layer(digest, into, progress)
+            except PortalUnavailableError:
+                if not left:
+                    raise
+                time.sleep(LAYER_PAUSE_SECONDS)
+        raise AssertionError
+
+    def _fetch_layer(self, digest: str, into: BinaryIO, progress: Callable[[int, int], None]) -> str:
+        done = into.tell()
+        try:
+            with self._http.stream(
+                "GET",
+                f"/agent/v1/layers/{quote(digest, safe='')}",
+                params={"offset": done},
+                headers={"Accept-Encoding": "identity"},
+                timeout=UPLOAD_TIMEOUT,
+            ) as response:
+                if response.status_code != 200:
+                    response.read()
+                    raise response_error(response)
+                total = done + int(response.headers.get("Content-Length", 0))
+                for piece in response.iter_raw(PIECE_BYTES):
+                    into.write(piece)
+                    done += len(piece)
+                    progress(done, total)
+                return str(response.headers.get("Layer-SHA256", ""))
+        except httpx.HTTPError as error:
+            raise unavailable_error(error) from error
 
     def _json(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         response = self._send(method, path, **options)

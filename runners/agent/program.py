@@ -37,6 +37,7 @@ from runners.agent.disk_watch import exceeded_limit, tidy
 from runners.agent.enrol import rotate_token
 from runners.agent.environment_keeper import EnvironmentKeeper
 from runners.agent.journal import ContainerJournal, delete_tree
+from runners.agent.layers import Layers, WantedEnvironment
 from runners.agent.log_shipper import LogShipper
 from runners.agent.loops import Loop, OverdueTracker
 from runners.agent.machine import Machine
@@ -47,7 +48,7 @@ from runners.agent.reconcile import Action, DesiredContainer, Finish, JournalEnt
 from runners.agent.report import container_report, exit_message, node_report, read_phase
 from runners.agent.settings import NodeIdentity, Settings, load_or_join, lock_home, make_runtime
 from runners.agent.signals import StopSignal
-from runners.environments.builds import Environments
+from runners.environments.builds import BaseEnvironments, Environments
 from runners.host.node_files import NodeFiles
 from runners.messages import Message
 from runners.messages.problems import EngineAway
@@ -103,7 +104,8 @@ class Agent:
         self.journal = ContainerJournal(files)
         self.networks = Networks(runtime, self.journal)
         self.shipper = LogShipper(portal)
-        self.environments = EnvironmentKeeper(environments, files.home / "environments.json")
+        layers = Layers(environments, portal) if isinstance(environments, BaseEnvironments) else None
+        self.environments = EnvironmentKeeper(environments, files.home / "environments.json", layers)
         self.code = CodeStore(files.code, portal)
         self.machine = machine or Machine(files.home, runtime, portal.url)
         self.executor = ActionExecutor(
@@ -243,7 +245,7 @@ class Agent:
     def _apply_reply(self, reply: dict[str, Any], sent_at: float) -> None:
         containers = [DesiredContainer.from_json(entry) for entry in reply["containers"]]
         desired = {container.spec.name: container for container in containers}
-        environments = [str(key) for key in reply.get("environments", ())]
+        environments = _wanted_environments(reply)
         if self._desired is None:  # only this loop sets it
             logger.info("In contact with the portal; %s container(s) are expected here.", len(desired))
             for name, container in desired.items():
@@ -441,6 +443,13 @@ class Agent:
         self._full_pass = True  # only this loop sets it
         logger.info("The first full pass is complete: this node is ready.")
         self._wake("sync")
+
+
+def _wanted_environments(reply: Mapping[str, Any]) -> list[WantedEnvironment]:
+    """Return the environments of a reply. A portal of an earlier release names only the curated ones, by their keys."""
+    if "all_environments" in reply:
+        return [WantedEnvironment.from_json(each) for each in reply["all_environments"]]
+    return [WantedEnvironment(str(key)) for key in reply.get("environments", ())]
 
 
 def run(settings: Settings) -> int:

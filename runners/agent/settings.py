@@ -19,6 +19,7 @@ from runners.agent.environment_keeper import FakeEnvironments
 from runners.agent.portal_client import Backoff, PortalClient, PortalRefusedError, PortalUnavailableError, checked_url
 from runners.agent.signals import StopSignal
 from runners.environments.builds import DockerEnvironments, Environments, ProcessEnvironments
+from runners.environments.layers.store import path_of
 from runners.host.gpus import cuda_devices
 from runners.host.node_files import NodeFiles, read_own_json, write_json
 from runners.host.overlay import node_address
@@ -286,12 +287,14 @@ def make_runtime(
 
             images = DockerEnvironments(cuda=cuda)
             address = node_address(identity.url, overlay_address)
-            return DockerRuntime(identity.installation, node, images.reference_of, overlay_address=address), images
+            return DockerRuntime(
+                identity.installation, node, images.reference_of, overlay_address=address, layer_of=path_of
+            ), images
         if identity.runtime == "process":
             venvs = ProcessEnvironments(cuda=cuda)
             state = files.home / "processes"
             return ProcessRuntime(
-                identity.installation, node, state, venvs.reference_of, confinement_check.find_confinement
+                identity.installation, node, state, venvs.reference_of, confinement_check.find_confinement, path_of
             ), venvs
     except RunError as error:
         raise SetupError(str(error)) from error

@@ -9,6 +9,7 @@ write exit.json. It holds no GPU and has no more rights than the user's code, wh
 
 import os
 import signal
+import site
 import sys
 import threading
 import time
@@ -40,7 +41,7 @@ from runners.messages.launch import (
     Running,
     Stopping,
 )
-from runners.spec import CollectiveGroup, RunSpec
+from runners.spec import LAYER_VARIABLE, CollectiveGroup, RunSpec
 
 NUMBERS_PER_DRIVER = 1_000_000
 """How many numbers of runs and host updates each driver of an attempt has, by the index of its container: those of a
@@ -150,6 +151,8 @@ class Driver:
     def _form_and_run(self) -> None:
         try:
             if self.spec.elastic and self.spec.launcher == "horovod":
+                if layer := os.environ.get(LAYER_VARIABLE):
+                    site.addsitedir(layer)  # a full environment has Horovod there
                 import_module("runners.launch.elastic")  # takes a moment, during which hosts connect
             outcome = self._wait_for_hosts() or self._run()
         except Exception as error:  # whatever it was, the attempt must end and report it

@@ -1,5 +1,6 @@
 """The variables and the command line with which a rank is started."""
 
+import os
 import shutil
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -7,7 +8,7 @@ from pathlib import Path
 
 from runners.launch.files import ContainerPaths
 from runners.launch.host_updates import STALL_SECONDS, STALL_VARIABLE, stall_check_seconds
-from runners.spec import RunSpec
+from runners.spec import LAYER_VARIABLE, RunSpec
 
 SHIM = Path(__file__).resolve().parent / "shim"
 TRAINING = Path(__file__).resolve().parent.parent / "training"
@@ -42,6 +43,9 @@ def rank_env(spec: RunSpec, paths: ContainerPaths, inherited: Mapping[str, str])
     env.update(spec.env)
     # The shim comes first: each Python of the job runs ``shim/sitecustomize.py`` when it starts.
     env["PYTHONPATH"] = ":".join(filter(None, (str(SHIM), env.get("PYTHONPATH"), str(TRAINING))))
+    if layer := env.get(LAYER_VARIABLE):
+        first, _, rest = env.get("PATH", os.defpath).partition(":")
+        env["PATH"] = ":".join(filter(None, (first, f"{layer}/bin", rest)))
     env.update(
         SCHEDULEARN_JOB=str(spec.job),
         SCHEDULEARN_ATTEMPT=str(spec.attempt),

@@ -42,8 +42,10 @@ from runners.runtime import (
     EngineError,
     EnvironmentLookup,
     Folders,
+    LayerLookup,
     ObservedContainer,
     TransientCreateError,
+    no_layers,
 )
 from runners.runtimes import docker_checks
 from runners.runtimes.host_config import AgentIdentity, Host, container_config, network_config, owner_for
@@ -116,9 +118,11 @@ class DockerRuntime:
         base_url: str | None = None,
         close_firewall: bool = True,
         overlay_address: str = "",
+        layer_of: LayerLookup = no_layers,
     ) -> None:
         self.identity = AgentIdentity(installation, node)
         self.image_of = image_of
+        self.layer_of = layer_of
         self.base_url = base_url
         self._client: docker.DockerClient | None = None
         self.close_firewall = close_firewall
@@ -182,8 +186,8 @@ class DockerRuntime:
     # Operations
 
     def create(self, spec: RunSpec, folders: Folders) -> None:
-        image = self.image_of(spec.environment)
-        if image is None:
+        image, layer = self.image_of(spec.environment), self.layer_of(spec.layer) if spec.layer else None
+        if image is None or (spec.layer and layer is None):
             raise CreateError(EnvironmentMissing(spec.environment))
         owner = owner_for(spec.job, os.geteuid(), os.getegid())
         try:
@@ -199,7 +203,7 @@ class DockerRuntime:
                     self._ensure_network(spec.network, spec.collective, spec.identity)
             host = self.host()
             try:
-                config = container_config(spec, folders, image, owner, self.identity, host)
+                config = container_config(spec, folders, image, owner, self.identity, host, layer)
             except ValueError as error:  # only here: an answer of the engine that was cut off raises it as well
                 raise CreateError(str(error)) from error
             try:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from runners.host.overlay import MTU
-from runners.runtime import CHECKPOINTS, CONTROL, DATA, OUTPUTS, SCRIBE, WORKSPACE, Folders, launch_module
-from runners.spec import CollectiveGroup, JobIdentity, RunSpec
+from runners.runtime import CHECKPOINTS, CONTROL, DATA, LAYER, OUTPUTS, SCRIBE, WORKSPACE, Folders, launch_module
+from runners.spec import LAYER_VARIABLE, CollectiveGroup, JobIdentity, RunSpec
 
 APP_FOLDER = "/opt/schedulearn"
 """Where the launch package is in the images: as part of the image, so that its digest covers what runs first."""
@@ -97,8 +97,9 @@ def owner_for(job: int, agent_uid: int, agent_gid: int) -> Owner:
     return Owner(uid, uid)
 
 
-def mounts(folders: Folders) -> list[dict[str, Any]]:
-    """Return the mounts: the user's four folders and the supervisor's two; nothing else of the host."""
+def mounts(folders: Folders, layer: Path | None = None) -> list[dict[str, Any]]:
+    """Return the mounts: the user's four folders, the supervisor's two, and the layer of the environment; nothing else of
+    the host."""
     pairs: list[tuple[Path | None, str, bool]] = [
         (folders.workspace, WORKSPACE, False),
         (folders.data, DATA, True),
@@ -106,6 +107,7 @@ def mounts(folders: Folders) -> list[dict[str, Any]]:
         (folders.checkpoints, CHECKPOINTS, False),
         (folders.control, CONTROL, True),
         (folders.scribe, SCRIBE, False),
+        (layer, LAYER, True),
     ]
     return [
         {
@@ -153,11 +155,18 @@ def environment(spec: RunSpec) -> list[str]:
         f"SCHEDULEARN_DATA={DATA}",
         f"SCHEDULEARN_OUTPUTS={OUTPUTS}",
         f"SCHEDULEARN_CHECKPOINTS={CHECKPOINTS}",
+        *([f"{LAYER_VARIABLE}={LAYER}"] if spec.layer else []),
     ]
 
 
 def container_config(
-    spec: RunSpec, folders: Folders, image: str, owner: Owner, identity: AgentIdentity, host: Host
+    spec: RunSpec,
+    folders: Folders,
+    image: str,
+    owner: Owner,
+    identity: AgentIdentity,
+    host: Host,
+    layer: Path | None = None,
 ) -> dict[str, Any]:
     """Return the configuration of a container, the whole policy. Raises ValueError if a GPU is not given by its UUID.
 
@@ -193,7 +202,7 @@ def container_config(
             "SecurityOpt": ["no-new-privileges:true"],
             "Privileged": False,
             "ReadonlyRootfs": True,
-            "Mounts": mounts(folders),
+            "Mounts": mounts(folders, layer),
             "Tmpfs": {"/tmp": f"rw,nosuid,nodev,mode=1777,size={max(1, resources.tmp_mib)}m"},  # noqa: S108 - inside
             "ShmSize": max(1, resources.shm_mib) * 2**20,
             "Memory": memory,

@@ -26,12 +26,21 @@ from runners.host import interpreters, processes
 from runners.host.node_files import write_json
 from runners.messages.containers import EnvironmentMissing, GoneBeforeStart, NotConfined, ProcessNotStarted
 from runners.messages.problems import CannotConfine, Problem
-from runners.runtime import AttemptNetwork, CreateError, EnvironmentLookup, Folders, ObservedContainer, launch_module
+from runners.runtime import (
+    AttemptNetwork,
+    CreateError,
+    EnvironmentLookup,
+    Folders,
+    LayerLookup,
+    ObservedContainer,
+    launch_module,
+    no_layers,
+)
 from runners.runtimes import confinement
 from runners.runtimes.confinement_check import CODE_ROOT, Confinement, hidden_folders, unconfined
 from runners.runtimes.host_config import owner_for
 from runners.runtimes.owners import chown_folders
-from runners.spec import RunSpec
+from runners.spec import LAYER_VARIABLE, RunSpec
 
 """The working directory in which ``python -m runners.launch...`` finds the package."""
 
@@ -61,11 +70,13 @@ class ProcessRuntime:
         state: Path,
         python_of: EnvironmentLookup,
         confine: Callable[[Path], Confinement] = lambda state: unconfined(CannotConfine()),
+        layer_of: LayerLookup = no_layers,
     ) -> None:
         self.installation = installation
         self.node = node
         self.state = state
         self.python_of = python_of
+        self.layer_of = layer_of
         self.children: dict[str, subprocess.Popen[bytes]] = {}
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.confinement = confine(state)
@@ -93,15 +104,15 @@ class ProcessRuntime:
     def create(self, spec: RunSpec, folders: Folders) -> None:
         if self._read(spec.name) is not None:
             return
-        python = self.python_of(spec.environment)
-        if python is None:
+        python, layer = self.python_of(spec.environment), self.layer_of(spec.layer) if spec.layer else None
+        if python is None or (spec.layer and layer is None):
             raise CreateError(EnvironmentMissing(spec.environment))
         sandbox = self.confinement.sandbox
         private = self._make_private_folder(spec.name, may_be_long=sandbox is not None)
         argv = [python, "-m", launch_module(spec)]
         if sandbox is not None:
             try:
-                argv = confinement.command_line(sandbox, self._view(spec, folders, python), argv)
+                argv = confinement.command_line(sandbox, self._view(spec, folders, python, layer), argv)
             except (OSError, ValueError, subprocess.SubprocessError) as error:
                 raise CreateError(NotConfined(str(error))) from error
         record = {
@@ -114,14 +125,14 @@ class ProcessRuntime:
             "epoch": spec.number,
             "argv": argv,
             "confined": sandbox is not None,
-            "env": environment(spec, folders, python, confinement.PRIVATE_FOLDER if sandbox else private),
+            "env": environment(spec, folders, python, confinement.PRIVATE_FOLDER if sandbox else private, layer),
             "file_mib": spec.resources.disk_mib,
             "process": None,
             "exit_code": None,
         }
         self._write(spec.name, record)
 
-    def _view(self, spec: RunSpec, folders: Folders, python: str) -> confinement.JobView:
+    def _view(self, spec: RunSpec, folders: Folders, python: str, layer: Path | None) -> confinement.JobView:
         """Give the job its folders, and return what it sees of this machine."""
         private = self._private_folder(spec.name)
         owner = owner_for(spec.job, os.geteuid(), os.getegid())
@@ -137,7 +148,7 @@ class ProcessRuntime:
             python=interpreters.required_paths(python, hidden_folders(self.state)),
             cwd=CODE_ROOT,
             private=private,
-            read_only=(*confinement.launch_paths(CODE_ROOT), folders.control, *filter(None, (folders.data,))),
+            read_only=(*confinement.launch_paths(CODE_ROOT), folders.control, *filter(None, (folders.data, layer))),
             writable=(folders.workspace, folders.scribe, folders.outputs, folders.checkpoints),
             devices=devices,
             tmp_mib=spec.resources.tmp_mib,
@@ -350,7 +361,9 @@ def first_process(marked: set[int], confined: bool) -> int:
     return min(inside) if confined and inside else outermost
 
 
-def environment(spec: RunSpec, folders: Folders, python: str, private: Path) -> dict[str, str]:
+def environment(
+    spec: RunSpec, folders: Folders, python: str, private: Path, layer: Path | None = None
+) -> dict[str, str]:
     """Return a job's variables, without the agent's own ones: they may contain secrets and settings of this machine."""
     virtualenv = Path(python).parent.parent
     return {
@@ -367,6 +380,7 @@ def environment(spec: RunSpec, folders: Folders, python: str, private: Path) -> 
         "SCHEDULEARN_DATA": str(folders.data or ""),
         "SCHEDULEARN_OUTPUTS": str(folders.outputs),
         "SCHEDULEARN_CHECKPOINTS": str(folders.checkpoints),
+        **({LAYER_VARIABLE: str(layer)} if layer else {}),
     }
 
 

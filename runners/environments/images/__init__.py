@@ -1,6 +1,6 @@
 """The curated environments: one folder each, with a recipe (environment.toml) and a pinned requirements.txt.
 
-The same recipe makes the Docker image and, for the process runtime, a virtual environment.
+The same recipe makes the Docker image and, for the process runtime, a virtual environment. One with a base is a layer on it.
 """
 
 import tomllib
@@ -27,7 +27,7 @@ class Entry:
     title: str
     description: str
     packages: tuple[str, ...]
-    """The import names that it offers."""
+    """The import names that it offers, in addition to those of its base."""
     position: int
     folder: Path
     torch: str | None = None
@@ -40,6 +40,10 @@ class Entry:
     """The free space that must be available before it is prepared."""
     on_demand: bool = False
     """Nodes prepare it only once a job asks for it."""
+    base: str = ""
+    """The key of the environment to which its packages are added, as a layer that one node builds for all of its kind."""
+    hidden: bool = False
+    """It is only a base, and no job chooses it."""
 
     @property
     def requirements(self) -> Path:
@@ -49,6 +53,12 @@ class Entry:
         """Return the requirements file; packages for GPUs have a separate file where they differ."""
         own = self.folder / "requirements-cuda.txt"
         return own if cuda and own.exists() else self.requirements
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The packages of the requirements file."""
+        lines = (line.strip() for line in self.requirements.read_text().splitlines())
+        return tuple(line for line in lines if line and not line.startswith("#"))
 
     def constraints_on(self, cuda: bool) -> Path | None:
         """Return the file with exact versions of PyTorch's GPU dependencies, for some of which it requires only ranges."""

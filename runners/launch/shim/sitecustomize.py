@@ -6,7 +6,8 @@ reports how long a change kept it from training. A rank that was started before 
 place when it begins. A torchrun rank, which ends at a change, records the times of its steps (``restart_costs``). A rank
 with a process group of torch ends only when the threads of that group are idle. Marks show whether ranks join each other
 at all (``joining``). The modules of the upload are importable from its top and from ``src``, where it has no mere source of
-an installed package. A ``sitecustomize`` that is hidden by this one runs afterwards.
+an installed package. The packages of the environment's layer follow those of its base. A ``sitecustomize`` that is hidden
+by this one runs afterwards.
 """
 
 from __future__ import annotations
@@ -390,6 +391,14 @@ def find_modules_of_upload() -> None:
     sys.path[first:first] = [place for place in places if place not in sys.path and os.path.isdir(place)]  # noqa: PTH112
 
 
+def add_layer() -> None:
+    """Let Python find the packages of the environment's layer, after those of its base: a layer never replaces these."""
+    if layer := os.environ.get("SCHEDULEARN_LAYER"):
+        import site
+
+        site.addsitedir(layer)
+
+
 def run_hidden_sitecustomize() -> None:
     """Run the site's own sitecustomize, if there is one."""
     others = [place for place in sys.path if os.path.abspath(place or ".") != HERE]  # noqa: PTH100
@@ -401,5 +410,6 @@ def run_hidden_sitecustomize() -> None:
 if is_one_of_several():
     leave_mark("started")
 sys.meta_path.insert(0, Finder())
+add_layer()
 find_modules_of_upload()
 run_hidden_sitecustomize()

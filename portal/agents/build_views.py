@@ -1,0 +1,171 @@
+"""The agents' API about environments with a recipe: claim a build, report its progress, send and fetch layers."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.contrib.auth.decorators import login_not_required
+from django.http import HttpRequest, HttpResponseBase, JsonResponse, StreamingHttpResponse
+from django.utils import timezone
+from django.views.decorators.csrf import csrf_exempt
+
+from portal.agents.protocol import BadReportError, known_message, parse_storable
+from portal.agents.views import (
+    PIECE_BYTES,
+    AgentError,
+    agent_view,
+    authenticate,
+    body_pieces,
+    content_length,
+    not_found,
+    read_body,
+    whole_number,
+)
+from portal.cluster.models import Node
+from portal.environments import archives, builds
+from portal.environments.models import Build, Environment, Lock
+
+MAX_PROGRESS_BYTES = 512 * 1024
+MAX_END_BYTES = 4 * 1024 * 1024
+MAX_PIECE_BYTES = 16 * 1024 * 1024
+"""Of an archive: daphne keeps the whole body of a request on its disk before the view sees it."""
+KIND = re.compile(r"[a-z0-9][A-Za-z0-9._-]{0,119}")
+DIGEST = re.compile(r"[0-9a-f]{24,64}")
+SHA256 = re.compile(r"[0-9a-f]{64}")
+MODULE = re.compile(r"[A-Za-z_]\w{0,99}")
+
+
+def _approved(request: HttpRequest) -> Node:
+    node = authenticate(request)
+    if node.approved_at is None:
+        raise not_found()
+    return node
+
+
+def _ended() -> AgentError:
+    return AgentError(409, "ended", "This build has ended: it was cancelled, or another node was given it.")
+
+
+def _build(request: HttpRequest, pk: int) -> Build:
+    try:
+        return builds.running_build(_approved(request), pk)
+    except builds.BuildEndedError:
+        raise _ended() from None
+
+
+@agent_view("POST")
+def claim(request: HttpRequest, key: str) -> HttpResponseBase:
+    """Answer what a node of ``kind`` does to get an environment: fetch a layer, build it, or wait."""
+    node = _approved(request)
+    kind = _matching(parse_storable(read_body(request, MAX_PROGRESS_BYTES)), "kind", KIND)
+    environment = Environment.objects.filter(key=key).exclude(recipe="").select_related("base").first()
+    if environment is None:
+        raise not_found()
+    return JsonResponse(builds.claim(node, environment, kind).to_json())
+
+
+@agent_view("POST")
+def progress(request: HttpRequest, pk: int) -> HttpResponseBase:
+    """Store ``{"percent", "message", "offset", "log"}``; answer how many bytes of the log there are. 409: stop building."""
+    build = _build(request, pk)
+    data = parse_storable(read_body(request, MAX_PROGRESS_BYTES))
+    percent, offset, log = data.get("percent"), data.get("offset"), data.get("log")
+    if type(percent) is not int or type(offset) is not int or not isinstance(log, str):
+        raise BadReportError("percent and offset must be numbers, and log a text.")
+    message = known_message(data.get("message")) or ""
+    try:
+        size = builds.record_progress(build, min(max(percent, 0), 100), message, offset, log.encode())
+    except builds.BuildEndedError:
+        raise _ended() from None
+    return JsonResponse({"size": size})
+
+
+@agent_view("PUT")
+def archive(request: HttpRequest, pk: int) -> HttpResponseBase:
+    """Append a piece of the archive at ``offset``; 409 with ``size`` when the portal has another number of bytes."""
+    build = _build(request, pk)
+    if (content_length(request) or MAX_PIECE_BYTES + 1) > MAX_PIECE_BYTES:
+        raise AgentError(413, "too_large", f"At most {MAX_PIECE_BYTES >> 20} MiB at once.")
+    try:
+        size = archives.append(build.pk, whole_number(request, "offset"), body_pieces(request))
+    except archives.OffsetMismatchError as error:
+        return JsonResponse({"size": error.size}, status=409)
+    Build.objects.filter(pk=build.pk).update(renewed_at=timezone.now())
+    return JsonResponse({"size": size})
+
+
+@agent_view("POST")
+def end(request: HttpRequest, pk: int) -> HttpResponseBase:
+    """Accept ``{"state": "done", "digest", "sha256", "lock", "unpacked_bytes", "modules"}``, or ``{"state": "failed",
+    "message"}``."""
+    build = _build(request, pk)
+    data = parse_storable(read_body(request, MAX_END_BYTES))
+    try:
+        if data.get("state") == "failed":
+            builds.fail(build, known_message(data.get("message")) or str(data.get("detail", ""))[:2000])
+        else:
+            builds.finish(build, _built_layer(data))
+    except builds.BuildEndedError:
+        raise _ended() from None
+    return JsonResponse({})
+
+
+def _built_layer(data: dict[str, Any]) -> builds.BuiltLayer:
+    lock, modules, size = data.get("lock"), data.get("modules"), data.get("unpacked_bytes")
+    if not isinstance(lock, str) or len(lock) > builds.MAX_LOCK_CHARACTERS:
+        raise BadReportError("lock must be a text.")
+    if not isinstance(modules, list) or len(modules) > builds.MAX_MODULES or type(size) is not int or size < 0:
+        raise BadReportError("modules must be a list of names, and unpacked_bytes a number.")
+    names = tuple(name for name in modules if isinstance(name, str) and MODULE.fullmatch(name))
+    return builds.BuiltLayer(_matching(data, "digest", DIGEST), lock, _matching(data, "sha256", SHA256), size, names)
+
+
+def _matching(data: dict[str, Any], name: str, pattern: re.Pattern[str]) -> str:
+    value = data.get(name)
+    if not isinstance(value, str) or not pattern.fullmatch(value):
+        raise BadReportError(f"{name} is not understood.")
+    return value
+
+
+@csrf_exempt
+@login_not_required
+async def layer(request: HttpRequest, digest: str) -> HttpResponseBase:
+    """Send the archive of a layer from ``offset`` on."""
+    if request.method != "GET":
+        return AgentError(405, "method", "Use GET.").response()
+    try:
+        path, offset, size, sha256 = await sync_to_async(_layer_path)(request, digest)
+    except AgentError as error:
+        return error.response()
+    response = StreamingHttpResponse(_pieces_of(path, offset), content_type="application/x-tar")
+    response["Content-Length"] = str(size - offset)
+    response["Layer-SHA256"] = sha256
+    return response
+
+
+def _layer_path(request: HttpRequest, digest: str) -> tuple[Path, int, int, str]:
+    _approved(request)
+    offset = whole_number(request, "offset")
+    locks = Lock.objects.filter(digest=digest) if DIGEST.fullmatch(digest) else Lock.objects.none()
+    sha256 = locks.exclude(archive_sha256="").values_list("archive_sha256", flat=True).first()
+    if sha256 is None:
+        raise not_found()
+    path = archives.path_of(digest)
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        # It is built again by the next node that asks.
+        locks.update(archive_sha256="", archive_bytes=0)
+        raise not_found() from None
+    locks.update(used_at=timezone.now())
+    return path, min(offset, size), size, sha256
+
+
+async def _pieces_of(path: Path, offset: int) -> AsyncIterator[bytes]:
+    with await asyncio.to_thread(path.open, "rb") as file:
+        file.seek(offset)
+        while piece := await asyncio.to_thread(file.read, PIECE_BYTES):
+            yield piece

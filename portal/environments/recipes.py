@@ -1,0 +1,39 @@
+"""The recipe of an environment: its hash, and how a node gets it."""
+
+import hashlib
+import json
+from typing import Any
+from urllib.parse import urlsplit
+
+from portal.environments.models import Environment
+
+FORMAT = 1
+"""Part of each hash: increased when nodes build something else from the same recipe."""
+
+
+def recipe_hash(environment: Environment) -> str:
+    """Return the hash of what is built for an environment. The base is part of it by its name; the packages that the base
+    has on a node are part of the node's kind."""
+    text = json.dumps([FORMAT, recipe_of(environment)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def recipe_of(environment: Environment) -> dict[str, Any]:
+    """Return the recipe as nodes read it (``runners.environments.layers.recipe``)."""
+    return {
+        "base": environment.base.key if environment.base else "",
+        "lines": list(environment.lines),
+        "constraints": list(environment.constraints),
+        "indexes": list(environment.indexes),
+        "python": environment.python,
+        "source_builds": environment.source_builds,
+        "horovod": environment.horovod,
+        "hosts": sorted(_hosts(environment)),
+    }
+
+
+def _hosts(environment: Environment) -> set[str]:
+    """Return the hosts of addresses in the list, which an admin allowed when the list was accepted."""
+    addresses = [line.partition(" @ ")[2] for line in environment.lines] + list(environment.indexes)
+    hosts = (urlsplit(address.removeprefix("git+")).hostname for address in addresses if address)
+    return {host for host in hosts if host}

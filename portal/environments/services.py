@@ -1,0 +1,205 @@
+"""Actions on environments: make one, build it again, cancel a build, remove it.
+
+Each checks the user's permission and returns rows, or raises Refused with a sentence. Admins manage the environments of the
+lab; members of a project make environments for it, and its owners and their makers manage these.
+"""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from django.db import transaction
+from django.utils import timezone
+from django.utils.text import slugify
+
+from portal.accounts.audit import audit
+from portal.accounts.models import User
+from portal.environments import builds
+from portal.environments.models import Build, Environment, PackageSettings
+from portal.environments.recipes import recipe_hash
+from portal.names import name_problem
+from portal.projects.models import Project
+from portal.projects.services import may_manage, require_member, role_of
+from portal.refused import Refused
+
+MAX_OF_A_PROJECT = 50
+MAX_LINES = 500
+KEY_DIGITS = 6
+KEY_CHARACTERS = 40
+
+
+@dataclass(frozen=True)
+class PackageRequest:
+    """What a user wants in an environment; lines are checked and in canonical form (``projects.package_lists``)."""
+
+    lines: Sequence[str]
+    constraints: Sequence[str] = ()
+    indexes: Sequence[str] = ()
+    base: Environment | None = None
+    """None: a full environment, which has nothing but its own packages."""
+    python: str = ""
+    horovod: bool = False
+    source_builds: bool = False
+
+
+def may_manage_environment(user: User, environment: Environment) -> bool:
+    """Return whether a user may build an environment again, cancel its builds and remove it."""
+    if not environment.recipe:
+        return False
+    if user.is_admin:
+        return True
+    if environment.project is None:
+        return False
+    role = role_of(user, environment.project)
+    return may_manage(role) or (role is not None and environment.created_by_id == user.pk)
+
+
+def require_manager(user: User, environment: Environment) -> None:
+    if not environment.recipe:
+        raise Refused("This environment comes with the release; nodes prepare it themselves.", "conflict")
+    if not may_manage_environment(user, environment):
+        who = "an admin" if environment.project is None else f"an owner of “{environment.project.name}”"
+        raise Refused(f"Only {who} may do that.", "forbidden")
+
+
+def create(
+    user: User, project: Project | None, request: PackageRequest, title: str = "", description: str = ""
+) -> Environment:
+    """Make an environment for a project, or for the whole lab without one, and request its build.
+
+    One of the same place with the same packages is returned instead of a second one.
+    """
+    _require_may_create(user, project, request)
+    if not request.lines:
+        raise Refused("Name at least one package.", field="packages")
+    if len(request.lines) > MAX_LINES:
+        raise Refused(f"An environment has at most {MAX_LINES} packages of its own.", field="packages")
+    title = _clean_title(title) or default_title(request)
+    row = Environment(
+        key=_new_key(title),
+        title=title,
+        description=description.strip()[:2000],
+        project=project,
+        created_by=user,
+        base=request.base,
+        lines=list(request.lines),
+        constraints=list(request.constraints),
+        indexes=list(request.indexes),
+        python=request.python,
+        horovod=request.horovod and request.base is None,
+        source_builds=request.source_builds,
+        packages=list(request.base.packages) if request.base else [],
+        on_demand=True,
+        position=request.base.position + 100 if request.base else 200,
+        requested_at=timezone.now(),
+    )
+    row.recipe = recipe_hash(row)
+    with transaction.atomic():
+        if project is not None:
+            Project.objects.select_for_update().get(pk=project.pk)
+        same = Environment.objects.filter(project=project, recipe=row.recipe, retired=False).first()
+        if same is not None:
+            Environment.objects.filter(pk=same.pk).update(requested_at=row.requested_at)
+            return same
+        if project is not None and project.environments.filter(retired=False).count() >= MAX_OF_A_PROJECT:
+            raise Refused(
+                f"“{project.name}” has {MAX_OF_A_PROJECT} environments, the maximum. Remove one that is no longer used.",
+                "conflict",
+            )
+        row.save()
+        audit(user, "environment.create", f"environment {row.key}", after={"title": title, "packages": list(row.lines)})
+    return row
+
+
+def _require_may_create(user: User, project: Project | None, request: PackageRequest) -> None:
+    if project is not None:
+        require_member(user, project)
+    elif not user.is_admin:
+        raise Refused("Only admins make environments for the whole lab.", "forbidden")
+    if request.base is not None and (request.base.recipe or request.base.retired):
+        raise Refused("Choose one of the environments of the release as the base.", field="base")
+    if request.python and request.base is not None:
+        raise Refused(
+            f"“{request.base.title}” has its own Python. Choose a full environment for Python {request.python}.",
+            field="python",
+        )
+    if request.source_builds and not (user.is_admin or PackageSettings.current().source_builds):
+        raise Refused("An admin has to allow packages that are built from source.", "forbidden", "source_builds")
+
+
+def default_title(request: PackageRequest) -> str:
+    """Return a title from the base and the packages: ``PyTorch with pandas, rich and 3 more``."""
+    names = [line.split("[")[0].split(" ")[0].rstrip("=<>!~;,.0123456789") for line in request.lines]
+    shown = ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+    return f"{request.base.title if request.base else 'Python'} with {shown}"[:120]
+
+
+def _clean_title(title: str) -> str:
+    title = " ".join(title.split())
+    if len(title) > 120 or "\0" in title:
+        raise Refused("Give it a title of at most 120 characters.", field="title")
+    if title and (problem := name_problem(title)):
+        raise Refused(problem, field="title")
+    return title
+
+
+def _new_key(title: str) -> str:
+    name = slugify(title)[:KEY_CHARACTERS].strip("-") or "environment"
+    return f"{name}-{secrets.token_hex(KEY_DIGITS // 2)}"
+
+
+def build_again(user: User, environment: Environment) -> None:
+    """Resolve the packages of an environment anew: after a failure, or for their latest releases. Until a build succeeds,
+    jobs use the last one that did."""
+    require_manager(user, environment)
+    with transaction.atomic():
+        row = Environment.objects.select_for_update().get(pk=environment.pk)
+        if row.retired:
+            raise Refused("This environment was removed.", "conflict")
+        if Build.objects.filter(recipe=row.recipe, state=Build.State.RUNNING).exists():
+            raise Refused("It is being built now. Wait until that ends, or cancel it.", "conflict")
+        newest = Build.objects.filter(recipe=row.recipe).order_by("-generation").first()
+        row.generation = max(row.generation, newest.generation if newest else 0) + 1
+        row.requested_at = timezone.now()
+        row.save(update_fields=["generation", "requested_at"])
+        audit(user, "environment.build_again", f"environment {row.key}", after={"generation": row.generation})
+
+
+def cancel_build(user: User, build: Build) -> None:
+    require_manager(user, build.environment)
+    if not builds.cancel(user, build):
+        raise Refused("This build has ended already.", "conflict")
+
+
+def remove(user: User, environment: Environment, unfinished_jobs: int) -> None:
+    """Remove an environment: new jobs cannot choose it, and its files are deleted once no job needs them.
+
+    ``unfinished_jobs`` is how many waiting and running jobs use it: with any, it stays.
+    """
+    require_manager(user, environment)
+    if unfinished_jobs:
+        jobs = (
+            "1 job that has not ended uses it"
+            if unfinished_jobs == 1
+            else f"{unfinished_jobs} jobs that have not ended use it"
+        )
+        raise Refused(f"{jobs.capitalize()}. Wait for the end, or cancel them first.", "conflict")
+    with transaction.atomic():
+        if Environment.objects.filter(pk=environment.pk, retired=False).update(retired=True):
+            audit(user, "environment.remove", f"environment {environment.key}", before={"title": environment.title})
+    for build in Build.objects.filter(environment=environment, state=Build.State.RUNNING):
+        builds.cancel(user, build)
+
+
+def set_package_settings(user: User, allowed_sources: Sequence[str], *, source_builds: bool) -> None:
+    """Set what environments may contain. Only admins may."""
+    if not user.is_admin:
+        raise Refused("Only admins may do that.", "forbidden")
+    with transaction.atomic():
+        row, _ = PackageSettings.objects.select_for_update().get_or_create(pk=PackageSettings.ONLY)
+        before = {"allowed_sources": row.allowed_sources, "source_builds": row.source_builds}
+        row.allowed_sources, row.source_builds = list(allowed_sources), source_builds
+        row.save()
+        after = {"allowed_sources": row.allowed_sources, "source_builds": row.source_builds}
+        if before != after:
+            audit(user, "environment.settings", "packages", before, after)
