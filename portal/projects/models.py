@@ -83,7 +83,8 @@ class CodeVersion(models.Model):
     the tar. Versions of earlier releases do not state what is executable."""
     guess = models.JSONField(default=dict)
     """The result of inspection: {"entry", "module", "launcher", "elastic", "imports", "requirements",
-    "warnings": [{"code", "path", "line", "text"}], "notes": [what unpacking changed]}."""
+    "package_lists" (package_lists/model.py), "warnings": [{"code", "path", "line", "text"}], "notes": [what unpacking changed]}.
+    Versions of earlier releases lack some keys."""
     upload_name = models.CharField(max_length=200)
     note = models.CharField(max_length=200, blank=True)
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+")

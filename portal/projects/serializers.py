@@ -70,6 +70,38 @@ class CodeWarningSerializer(serializers.Serializer[Any]):
     text = serializers.CharField()
 
 
+class RefusedLineSerializer(serializers.Serializer[Any]):
+    """A line of a package list that is not taken."""
+
+    line = serializers.IntegerField(help_text="From 1; 0 where no single line is meant.")
+    text = serializers.CharField(allow_blank=True)
+    why = serializers.CharField(help_text="Why it is not taken, and what to do.")
+    path = serializers.CharField(allow_blank=True)
+
+
+class ListNoteSerializer(serializers.Serializer[Any]):
+    """Something in a package list that was changed or left out."""
+
+    text = serializers.CharField()
+    line = serializers.IntegerField(help_text="From 1; 0 is the whole file.")
+    path = serializers.CharField(allow_blank=True)
+
+
+class PackageListSerializer(serializers.Serializer[Any]):
+    """The packages that a file of the code asks for."""
+
+    path = serializers.CharField()
+    kind = serializers.CharField(help_text="requirements, pyproject or conda")
+    lines = serializers.ListField(
+        child=serializers.CharField(), help_text="The accepted requirements, in the form that pip reads."
+    )
+    constraints = serializers.ListField(child=serializers.CharField())
+    refused = RefusedLineSerializer(many=True)
+    notes = ListNoteSerializer(many=True)
+    python = serializers.CharField(allow_blank=True, help_text="The version of Python, if exactly one is asked for.")
+    indexes = serializers.ListField(child=serializers.CharField(), help_text="Allowed package indexes.")
+
+
 class GuessSerializer(serializers.Serializer[Any]):
     """How the code is started, as far as inspection can tell. Versions of earlier releases lack some fields."""
 
@@ -86,6 +118,7 @@ class GuessSerializer(serializers.Serializer[Any]):
         help_text="The modules that an environment must provide, each with the file and line of its import.",
     )
     requirements = serializers.ListField(child=serializers.CharField(), required=False)
+    package_lists = PackageListSerializer(many=True, required=False)
     warnings = CodeWarningSerializer(many=True, required=False)
     notes = serializers.ListField(child=serializers.CharField(), required=False, help_text="What unpacking changed.")
 

@@ -4,5 +4,5 @@
 
 ``program.py`` selects the files and assembles the guess, ``source.py`` makes a file's syntax tree easy to query,
 ``rules.py`` has the warnings: one function for each common mistake; ``entries.py`` has what ranks may run, for jobs too.
-Standard library only.
+The package lists of the upload are read by ``portal/projects/package_lists/``.
 """

@@ -5,9 +5,13 @@ import re
 import sys
 import tarfile
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import IO, Any
 
+from ..package_lists.gathering import ListFiles
+from ..package_lists.model import as_json
+from ..package_lists.reading import read_lists
 from . import commands
 from .entries import SOURCE_FOLDER, as_module
 from .gpus import uses_one_gpu
@@ -28,26 +32,39 @@ EXAMPLES = frozenset({"benchmarks", "demos", "example", "examples", "guides", "t
 NOT_STARTED = re.compile(r"(test_.*|.*_test|conftest|setup|__init__|noxfile|utils?|models?|config|dataset)$")
 
 
-def python_files(tar: IO[bytes]) -> tuple[dict[str, bytes], list[str], dict[str, str]]:
-    """Return the Python files by path, all paths, and the texts of requirements.txt, shell scripts and Makefiles."""
-    files: dict[str, bytes] = {}
-    paths = []
-    texts: dict[str, str] = {}
+@dataclass(slots=True)
+class Upload:
+    """What is read of an upload."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    """The Python files by path."""
+    paths: list[str] = field(default_factory=list)
+    texts: dict[str, str] = field(default_factory=dict)
+    """The texts of shell scripts and Makefiles."""
+    lists: ListFiles = field(default_factory=ListFiles)
+    """The package lists, and what they may include."""
+
+
+def read_upload(tar: IO[bytes]) -> Upload:
+    found = Upload()
     with tarfile.open(fileobj=tar, mode="r|") as archive:  # our own tar; as a stream, its offsets are not used
         for member in archive:
             if not member.isreg():
                 continue
-            paths.append(member.name)
-            wanted = member.name.endswith(".py") and len(files) < MAX_FILES
-            is_text = member.name == "requirements.txt" or (commands.is_read(member.name) and len(texts) < MAX_TEXTS)
-            if (wanted or is_text) and member.size <= MAX_FILE_BYTES:
+            found.paths.append(member.name)
+            if found.lists.wants(member.name):
+                found.lists.add(member.name, archive.extractfile(member))
+                continue
+            is_python = member.name.endswith(".py") and len(found.files) < MAX_FILES
+            is_text = commands.is_read(member.name) and len(found.texts) < MAX_TEXTS
+            if (is_python or is_text) and member.size <= MAX_FILE_BYTES:
                 file = archive.extractfile(member)
                 content = file.read() if file else b""
-                if wanted:
-                    files[member.name] = content
+                if is_python:
+                    found.files[member.name] = content
                 else:
-                    texts[member.name] = content.decode(errors="replace")
-    return files, paths, texts
+                    found.texts[member.name] = content.decode(errors="replace")
+    return found
 
 
 def module_paths(module: str, importer: str) -> Iterable[str]:
@@ -202,11 +219,13 @@ def nothing_to_run(paths: Iterable[str]) -> dict[str, Any]:
 
 
 def inspect(tar: IO[bytes]) -> dict[str, Any]:
-    files, paths, texts = python_files(tar)
-    sources = {path: read(path, content) for path, content in files.items()}
+    upload = read_upload(tar)
+    paths, texts = upload.paths, upload.texts
+    sources = {path: read(path, content) for path, content in upload.files.items()}
     guess: dict[str, Any] = {
         "entry": "", "command": "", "candidates": [], "launcher": "command", "elastic": False, "imports": {},
-        "requirements": required_packages(texts.get("requirements.txt", "")), "warnings": [],
+        "requirements": required_packages(upload.lists.text("requirements.txt")), "warnings": [],
+        "package_lists": [as_json(found) for found in read_lists(paths, upload.lists.contents)],
     }  # fmt: skip
     if not sources:
         script = commands.shell_script(texts, ())
