@@ -40,6 +40,7 @@ from portal.cluster import services as cluster
 from portal.cluster.installation import installation_id
 from portal.cluster.models import Gpu, Node
 from portal.environments.models import Environment, NodeEnvironment
+from portal.environments.recipes import base_key
 from portal.jobs import gpu_failures, lifecycle
 from portal.jobs.models import Container, ContainerState, Job, JobState
 from portal.monitoring import sampling
@@ -403,7 +404,7 @@ class EnvironmentOrder:
         for row in by_need:
             if row.base is not None:
                 wanted.setdefault(row.base.key, WantedEnvironment(row.base.key))
-            base = row.base.key if row.base else ""
+            base = base_key(row) if row.recipe else ""
             wanted.setdefault(row.key, WantedEnvironment(row.key, base, row.recipe, row.generation))
         return list(wanted.values())
 

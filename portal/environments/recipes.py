@@ -7,6 +7,8 @@ from urllib.parse import urlsplit
 
 from portal.environments.models import Environment
 
+BARE_KEY = "bare"
+"""The key of what is below a full environment, an interpreter; with a dash and its version if the recipe names one."""
 FORMAT = 1
 """Part of each hash: increased when nodes build something else from the same recipe."""
 
@@ -30,6 +32,15 @@ def recipe_of(environment: Environment) -> dict[str, Any]:
         "horovod": environment.horovod,
         "hosts": sorted(_hosts(environment)),
     }
+
+
+def base_key(environment: Environment) -> str:
+    """Return the key of what nodes prepare themselves for an environment: it, its base, or an interpreter."""
+    if not environment.recipe:
+        return environment.key
+    if environment.base is not None:
+        return environment.base.key
+    return f"{BARE_KEY}-{environment.python}" if environment.python else BARE_KEY
 
 
 def _hosts(environment: Environment) -> set[str]:

@@ -142,7 +142,7 @@ def _other_environments(row: Job, job: types.Job, snapshot: Snapshot) -> Iterato
     rows = NodeEnvironment.objects.filter(state=NodeEnvironment.State.READY, node__in=[int(id) for id in opened])
     for key, node in rows.values_list("environment", "node"):
         ready.setdefault(key, set()).add(str(node))
-    others = Environment.objects.filter(retired=False, pk__in=ready).exclude(pk=row.environment_id)
+    others = Environment.objects.usable_in(row.project).filter(pk__in=ready).exclude(pk=row.environment_id)
     for environment in others.order_by("position", "key"):
         nodes = ready[environment.pk]
         if nodes <= here or inspection.missing_modules(row.code.guess, environment.packages):

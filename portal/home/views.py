@@ -15,7 +15,7 @@ from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
 from portal.context import BANNER_DISMISSED
 from portal.editions import sent_if_changed
-from portal.environments.models import NodeEnvironment
+from portal.environments.models import Environment, NodeEnvironment
 from portal.errors import page_before
 from portal.home.attention import attention_of, mark_seen
 from portal.home.queue import queue_for
@@ -73,6 +73,7 @@ def _first_steps(user: User) -> dict[str, Any] | None:
 
 def _cluster(request: HttpRequest, user: User, now: datetime) -> dict[str, Any]:
     places = NodeEnvironment.objects.filter(node__removed_at=None, node__approved_at__isnull=False)
+    places = places.filter(environment__in=Environment.objects.visible_to(user))
     preparing = places.exclude(state=NodeEnvironment.State.READY).select_related("node", "environment")
     return {
         **board_context(board_for(Viewer.of(user), now), colours_of(request)),

@@ -238,7 +238,7 @@ def _submission(project: Project, data: dict[str, Any]) -> Submission:
         raise Refused("Name the file or command to run: none could be guessed from the code.", field="entry")
     asked: dict[str, Any] = {
         "code": code,
-        "environment": _environment(data.get("environment"), guess),
+        "environment": _environment(project, data.get("environment"), guess),
         "launcher": launcher,
         "entry": entry,
         "elastic": data.get("elastic", launcher == Job.Launcher.HOROVOD and bool(guess.get("elastic"))),
@@ -261,8 +261,8 @@ def _code_version(project: Project, number: int | None) -> CodeVersion:
     return found
 
 
-def _environment(key: str | None, guess: dict[str, Any]) -> Environment:
-    offered = offered_environments()
+def _environment(project: Project, key: str | None, guess: dict[str, Any]) -> Environment:
+    offered = offered_environments(project)
     found = next((each for each in offered if each.key == key), None) if key else best_environment(guess, offered)
     if found is None:
         known = ", ".join(each.key for each in offered) or "none yet"

@@ -8,16 +8,17 @@ from django.db.models import Count, Q
 from portal.environments.models import Environment, NodeEnvironment
 from portal.jobs.models import Job
 from portal.projects import inspection
+from portal.projects.models import Project
 
 FRAMEWORKS = frozenset({"torch", "tensorflow", "keras", "horovod"})
 """The import names of packages for which there are environments; others come with them."""
 
 
-def offered_environments() -> list[Environment]:
-    """Return the environments a job can choose, each with ``ready_on`` and ``known_on``: numbers of nodes."""
+def offered_environments(project: Project) -> list[Environment]:
+    """Return the environments a job of a project can choose, each with ``ready_on`` and ``known_on``: numbers of nodes."""
     on_live = Q(on_nodes__node__removed_at__isnull=True, on_nodes__node__approved_at__isnull=False)
     ready = Q(on_nodes__state=NodeEnvironment.State.READY)
-    rows = Environment.objects.filter(retired=False).annotate(
+    rows = Environment.objects.usable_in(project).annotate(
         ready_on=Count("on_nodes", filter=on_live & ready), known_on=Count("on_nodes", filter=on_live)
     )
     return list(rows.order_by("position", "key"))

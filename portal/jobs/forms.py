@@ -89,7 +89,7 @@ class JobForm(TimeLimitForm):
         copied_env_vars: Mapping[str, str | None] | None = None,
     ) -> None:
         self.code = code
-        self.environments = offered_environments()
+        self.environments = offered_environments(code.project)
         super().__init__(
             data,
             initial=_initial_from_job(copy_of, copied_env_vars or {})

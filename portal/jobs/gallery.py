@@ -45,7 +45,7 @@ def _environment(example: Example) -> Environment | None:
     If it is ready on no node, return another that is ready and has the same packages: nodes of an earlier release cannot
     prepare newer environments.
     """
-    offered = Environment.objects.filter(retired=False)
+    offered = Environment.objects.usable_in(None)
     named = offered.filter(key=example.environment).first()
     if named is None or not Node.objects.filter(LIVE_NODE).exists():
         return named

@@ -6,16 +6,18 @@ from django.db.models import Prefetch, QuerySet
 
 from portal.accounts.models import User
 from portal.cluster.models import LIVE_NODE, Gpu, Node
-from portal.environments.models import NodeEnvironment
+from portal.environments.models import Environment, NodeEnvironment
 from portal.jobs.models import Allocation, Job
 
 _LIVE_ALLOCATIONS = "live_allocations"
 
 
-def nodes_with_gpus() -> list[Node]:
-    """Return the lab's nodes with their GPUs, the holders of these and environments, in four queries."""
+def nodes_with_gpus(user: User) -> list[Node]:
+    """Return the lab's nodes with their GPUs, the holders of these and the environments that the user may see, in four
+    queries."""
     gpus = with_holders(Gpu.objects.filter(present=True))
-    environments = NodeEnvironment.objects.select_related("environment").order_by("environment__position")
+    seen = NodeEnvironment.objects.filter(environment__in=Environment.objects.visible_to(user))
+    environments = seen.select_related("environment").order_by("environment__position", "environment__key")
     return list(
         Node.objects.filter(LIVE_NODE).prefetch_related(Prefetch("gpus", gpus), Prefetch("environments", environments))
     )

@@ -202,6 +202,8 @@ def check(project: Project, asked: Submission) -> None:
         raise Refused("This code version does not belong to this project.", field="code")
     if asked.environment.retired:
         raise Refused("This environment is no longer offered. Choose another.", field="environment")
+    if asked.environment.project_id not in (None, project.pk):
+        raise Refused("This environment belongs to another project. Choose one of this project.", field="environment")
     if asked.launcher not in Job.Launcher.values:
         raise Refused(f"Choose a launcher: {', '.join(Job.Launcher.values)}.", field="launcher")
     _check_texts(asked)

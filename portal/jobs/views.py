@@ -102,7 +102,7 @@ def new_warnings(request: HttpRequest) -> HttpResponse:
     code = _requested_row(request, "code", CodeVersion.objects.visible_to(signed_in(request)))
     if code is None:
         raise Http404
-    environment = Environment.objects.filter(key=request.GET.get("environment", "")).first()
+    environment = Environment.objects.usable_in(code.project).filter(key=request.GET.get("environment", "")).first()
     found = warnings_for(code, environment, *_asked_gpus(request.GET.dict()))
     return render(request, "jobs/_warnings.html", {"warnings": found, "code": code})
 

@@ -39,7 +39,7 @@ class Nodes(KnownParameters, ViewSet):
 
     def _visible_nodes(self, user: User) -> list[Node]:
         """Return the nodes that a user sees: those that wait for approval are visible to admins only."""
-        return [node for node in nodes_with_gpus() if node.approved_at is not None or user.is_admin]
+        return [node for node in nodes_with_gpus(user) if node.approved_at is not None or user.is_admin]
 
     @extend_schema(responses={200: NodeSerializer(many=True), **refusals()})
     def list(self, request: Request) -> Response:

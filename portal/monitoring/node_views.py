@@ -74,7 +74,7 @@ class Machine:
 
 
 def machines_for(user: User) -> list[Machine]:
-    nodes = nodes_with_gpus()
+    nodes = nodes_with_gpus(user)
     refused = any(node.runtime == unconfined.PROCESS for node in nodes) and unconfined.is_refused(unconfined.PROCESS)
     known = visible_holders(user, gpus_of(nodes))
     machines = []
@@ -147,7 +147,7 @@ def nodes(request: HttpRequest) -> HttpResponse:
         "busy": sum(machine.busy for machine in machines),
         "preparing": [each for machine in machines for each in machine.environments if each.state != "ready"],
         "shows_people": may_see_queue(user),
-        "environments": Environment.objects.filter(retired=False),
+        "environments": Environment.objects.visible_to(user).filter(retired=False),
     }
     return render(request, "monitoring/nodes.html", about)
 

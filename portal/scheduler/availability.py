@@ -122,7 +122,7 @@ def read_nodes(now: datetime) -> Nodes:
         names={node.pk: node.name for node in rows},
         closed=closed,
         out_of_reach=frozenset(node.pk for node in rows if not node.address),
-        without_layers=frozenset(node.pk for node in rows if not node.layers)  # type: ignore,
+        without_layers=frozenset(node.pk for node in rows if not node.layers),  # type: ignore,
     )
 
 

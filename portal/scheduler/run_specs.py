@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from portal.cluster.models import Gpu, Node
 from portal.environments.models import Environment, NodeEnvironment
+from portal.environments.recipes import base_key
 from portal.jobs.models import RESTART_LIMIT_VARIABLE, Attempt, Container, Job
 from portal.projects.inspecting.entries import python_arguments
 from portal.scheduler import overlay_networks
@@ -18,8 +19,6 @@ from runners.spec import SHELL, CollectiveGroup, Launcher, Resources, RunSpec
 FIRST_PORT, PORTS = 21_000, 8_000
 """Attempts that share a machine's network (the process runtime) get different ports."""
 
-BARE_KEY = "bare"
-"""The environment below a full one, which has all packages in its layer; nodes know it by this key."""
 UID_DIGITS, RANDOM_DIGITS = 12, 6
 """Hexadecimal digits in a container's name: of its attempt's uid, and random ones."""
 
@@ -180,13 +179,6 @@ def _spec(
         resources=resources,
         layer=layer_on(part.node, job.environment),
     )
-
-
-def base_key(environment: Environment) -> str:
-    """Return the key of what nodes prepare themselves for an environment: it, its base, or the bare interpreter."""
-    if not environment.recipe:
-        return environment.key
-    return environment.base.key if environment.base else BARE_KEY
 
 
 def layer_on(node: Node, environment: Environment) -> str:

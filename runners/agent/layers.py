@@ -32,8 +32,6 @@ from runners.messages.environment_failures import SystemRefused, UnknownEnvironm
 
 logger = logging.getLogger(__name__)
 
-BARE = "bare"
-"""The key of the environment below a full one: an interpreter without packages."""
 PIECE_BYTES = 8 * 1024 * 1024
 """Of an archive, in each request to the portal."""
 PIECE_TRIES = 5
@@ -53,6 +51,7 @@ class WantedEnvironment:
 
     key: str
     base: str = ""
+    """The key of the environment below its layer."""
     recipe: str = ""
     generation: int = 0
 
@@ -110,7 +109,7 @@ class Layers:
             current is not None
             and current.wanted == wanted
             and store.path_of(current.digest) is not None
-            and self._bases.reference_of(wanted.base or BARE) is not None
+            and self._bases.reference_of(wanted.base) is not None
         )
 
     def prepare(self, wanted: WantedEnvironment, progress: Progress) -> Report:
@@ -138,14 +137,13 @@ class Layers:
         return self._record(failed)
 
     def _prepare(self, wanted: WantedEnvironment, progress: Progress) -> Report:
-        base_key = wanted.base or BARE
-        if self._bases.reference_of(base_key) is None:
-            prepared = self._bases.prepare(base_key, progress)
+        if self._bases.reference_of(wanted.base) is None:
+            prepared = self._bases.prepare(wanted.base, progress)
             if prepared.state != "ready":
                 return self._record(Report(wanted.key, state="failed", message=prepared.message))
-        base = self._bases.base_of(base_key)
+        base = self._bases.base_of(wanted.base)
         if base is None:
-            raise PrepareError(UnknownEnvironment(base_key))
+            raise PrepareError(UnknownEnvironment(wanted.base))
         claim = self._portal.claim_environment(wanted.key, kind_of(base))
         match claim["state"]:
             case "ready":

@@ -125,7 +125,7 @@ def _offers(job: Job) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
     needed = frameworks_of(job.code.guess, job.launcher).intersection(job.environment.packages)
     offered_by: dict[str, list[str]] = {}
     without: dict[str, list[str]] = {}
-    for environment in Environment.objects.filter(retired=False):
+    for environment in Environment.objects.usable_in(job.project):
         lacking = sorted(needed.difference(environment.packages))
         for package in map(str, environment.packages):
             titles = offered_by.setdefault(package, [])

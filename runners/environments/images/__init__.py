@@ -3,12 +3,15 @@
 The same recipe makes the Docker image and, for the process runtime, a virtual environment. One with a base is a layer on it.
 """
 
+import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
+BARE_KEY = "bare"
+BARE_PYTHON = re.compile(rf"{BARE_KEY}-(3\.[0-9]{{1,2}})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,8 @@ class Entry:
     """The key of the environment to which its packages are added, as a layer that one node builds for all of its kind."""
     hidden: bool = False
     """It is only a base, and no job chooses it."""
+    python: str = ""
+    """The version of Python, for the base of full environments that name one; empty: that of the node or base image."""
 
     @property
     def requirements(self) -> Path:
@@ -84,4 +89,9 @@ def catalogue() -> tuple[Entry, ...]:
 
 
 def find(key: str) -> Entry | None:
-    return next((entry for entry in catalogue() if entry.key == key), None)
+    """Return the environment with this key; ``bare-3.12`` is the bare one with that Python."""
+    found = next((entry for entry in catalogue() if entry.key == key), None)
+    if found is None and (python := BARE_PYTHON.fullmatch(key)):
+        bare = find(BARE_KEY)
+        return replace(bare, key=key, python=python[1]) if bare else None
+    return found

@@ -9,10 +9,15 @@ import pytest
 
 from runners.agent.actions import NotReadyError
 from runners.agent.environment_keeper import EnvironmentKeeper
+from runners.agent.layers import WantedEnvironment
 from runners.environments.builds import Report
 from runners.environments.preparing import Progress
 from runners.messages import Quotation
 from runners.runtime import CreateError
+
+
+def wanted(*keys: str) -> list[WantedEnvironment]:
+    return [WantedEnvironment(key) for key in keys]
 
 
 class Slow:
@@ -57,7 +62,7 @@ def test_they_are_prepared_in_order_and_reported_meanwhile() -> None:
     slow = Slow()
     keeper = EnvironmentKeeper(slow)
     keeper.start()
-    keeper.set_wanted(["b", "a"])
+    keeper.set_wanted(wanted("b", "a"))
     until(lambda: slow.order == ["b"])
     states = {report["key"]: (report["state"], report["progress_percent"]) for report in keeper.reports()}
     assert states == {"b": ("preparing", 40), "a": ("waiting", 0)}
@@ -76,13 +81,13 @@ def test_those_that_were_ready_come_first_after_a_restart(tmp_path: Path) -> Non
     slow.go.set()
     before = EnvironmentKeeper(slow, file)
     before.start()
-    before.set_wanted(["c", "b"])
+    before.set_wanted(wanted("c", "b"))
     until(lambda: {report["state"] for report in before.reports()} == {"ready"})
     before.stop()
     again = Slow()
     again.go.set()
     keeper = EnvironmentKeeper(again, file)
-    keeper.set_wanted(["new", "a", "b", "c"])
+    keeper.set_wanted(wanted("new", "a", "b", "c"))
     keeper.start()
     until(lambda: len(again.order) == 4)
     assert again.order == ["b", "c", "new", "a"]
@@ -96,7 +101,7 @@ def test_a_damaged_memory_changes_nothing(tmp_path: Path, content: str) -> None:
     slow = Slow()
     slow.go.set()
     keeper = EnvironmentKeeper(slow, file)
-    keeper.set_wanted(["b", "a"])
+    keeper.set_wanted(wanted("b", "a"))
     keeper.start()
     until(lambda: len(slow.order) == 2)
     assert slow.order == ["b", "a"]
@@ -110,7 +115,7 @@ def test_what_failed_is_reported_and_tried_again_later(monkeypatch: pytest.Monke
     slow.go.set()
     keeper = EnvironmentKeeper(slow)
     keeper.start()
-    keeper.set_wanted(["a"])
+    keeper.set_wanted(wanted("a"))
     until(lambda: slow.order)
     until(lambda: slow.known["a"].state == "failed")
     with pytest.raises(CreateError, match="no compiler"):
@@ -126,13 +131,13 @@ def test_what_is_wanted_while_it_looks_is_not_missed() -> None:
 
         def reference_of(self, key: str) -> str | None:
             if key == "a" and not self.order:
-                keeper.set_wanted(["a", "b"])
+                keeper.set_wanted(wanted("a", "b"))
             return "a" if key == "a" else super().reference_of(key)
 
     slow = Wanting()
     slow.go.set()
     keeper = EnvironmentKeeper(slow)
-    keeper.set_wanted(["a"])
+    keeper.set_wanted(wanted("a"))
     keeper.start()
     until(lambda: slow.order == ["b"])
     keeper.stop()
@@ -153,7 +158,7 @@ def test_a_mistake_of_ours_is_not_repeated_in_a_hot_loop_and_holds_up_no_other(
     slow = Broken()
     slow.go.set()
     keeper = EnvironmentKeeper(slow)
-    keeper.set_wanted(["broken", "good"])
+    keeper.set_wanted(wanted("broken", "good"))
     keeper.start()
     until(lambda: "good" in slow.order)
     assert slow.order[:2] == ["broken", "good"]
@@ -176,7 +181,7 @@ def test_its_end_drops_what_is_being_prepared() -> None:
     slow = Slow()
     keeper = EnvironmentKeeper(slow)
     keeper.start()
-    keeper.set_wanted(["a"])
+    keeper.set_wanted(wanted("a"))
     until(lambda: slow.order)
     keeper.stop()
     assert slow.dropped.is_set(), "a compiler would run on"

@@ -9,9 +9,13 @@ IMPORT_NAMES = {
     "google_auth": "google",
     "google_pasta": "pasta",
     "grpcio": "grpc",
+    "ipython": "IPython",
     "libclang": "clang",
+    "opencv_python_headless": "cv2",
+    "pillow": "PIL",
     "protobuf": "google",
     "pyyaml": "yaml",
+    "scikit_image": "skimage",
     "scikit_learn": "sklearn",
     "tensorflow_cpu": "tensorflow",
 }
