@@ -102,6 +102,16 @@ class JobForm(TimeLimitForm):
         if lab_noun() != "GPU":
             _name_slots(self.fields.values())
 
+    @classmethod
+    def draft(cls, code: CodeVersion, data: Any, environment: Environment | None = None) -> "JobForm":
+        """Return a form with what was typed so far, not checked yet, and perhaps another environment."""
+        form = cls(code)
+        for name, field in form.fields.items():
+            form.initial[name] = field.widget.value_from_datadict(data, {}, form.add_prefix(name))
+        if environment is not None:
+            form.initial["environment"] = environment.key
+        return form
+
     def suggest(self, values: Mapping[str, str]) -> None:
         """Start with these values, for example with a change that would let a copy start sooner."""
         self.initial.update({name: value for name, value in values.items() if name in self.SUGGESTED})

@@ -3,22 +3,16 @@
 from typing import Any
 
 from portal.cluster.slots import lab_noun
-from portal.environments.models import Environment
 from portal.jobs.models import Job
-from portal.projects import inspection
 from portal.projects.models import CodeVersion
 
 LAUNCHER_NAMES = {Job.Launcher.HOROVOD: "Horovod", Job.Launcher.TORCHRUN: "torch.distributed"}
 
 
-def warnings_for(
-    code: CodeVersion, environment: Environment | None, launcher: str = "", entry: str = "", gpus: int = 1
-) -> list[dict[str, Any]]:
-    """Return warnings about a code, in an environment, with a launcher and the GPUs that the job asks for at most."""
-    found = list(code.guess.get("warnings", []))
-    if environment is not None:
-        found += inspection.missing_modules(code.guess, environment.packages)
-    return _idle_gpus(code, launcher, entry, gpus) + found
+def warnings_for(code: CodeVersion, launcher: str = "", entry: str = "", gpus: int = 1) -> list[dict[str, Any]]:
+    """Return warnings about a code, with a launcher and the GPUs that the job asks for at most. What an environment lacks
+    is in ``package_offers``."""
+    return _idle_gpus(code, launcher, entry, gpus) + list(code.guess.get("warnings", []))
 
 
 def _idle_gpus(code: CodeVersion, launcher: str, entry: str, gpus: int) -> list[dict[str, Any]]:

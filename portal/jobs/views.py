@@ -12,10 +12,12 @@ from django.views.decorators.http import require_http_methods, require_safe
 from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
 from portal.environments.models import Environment
-from portal.jobs import permissions, services
+from portal.jobs import package_offers, permissions, services
+from portal.jobs.environments import offered_environments
 from portal.jobs.forms import JobForm
 from portal.jobs.job_list import is_id
 from portal.jobs.models import Job
+from portal.jobs.package_offers import offer_for
 from portal.jobs.submit_warnings import warnings_for
 from portal.projects.models import CodeVersion, Membership, Project
 from portal.projects.services import may_submit, role_of
@@ -44,6 +46,8 @@ def new(request: HttpRequest) -> HttpResponseBase:
     if code is None:
         return _choose_code(request, user)
     env_vars = permissions.env_vars_for(user, copied) if copied else None
+    if request.method == "POST" and "install" in request.POST:
+        return _install(request, user, code, copied)
     form = JobForm(code, request.POST if request.method == "POST" else None, copied, env_vars)
     form.suggest(request.GET.dict())
     if request.method == "POST" and form.is_valid():
@@ -57,6 +61,19 @@ def new(request: HttpRequest) -> HttpResponseBase:
                 form.renew_key(earlier)
             else:
                 form.refuse(refusal)
+    return _show_form(request, user, form, copied)
+
+
+def _show_form(
+    request: HttpRequest,
+    user: User,
+    form: JobForm,
+    copied: Job | None,
+    installed: Environment | None = None,
+    problem: str = "",
+) -> HttpResponse:
+    """Show the form. ``installed`` is an environment that was just made, ``problem`` why none was."""
+    code = form.code
     newest = code.project.code_versions.light().first()
     about = {
         "form": form,
@@ -64,9 +81,36 @@ def new(request: HttpRequest) -> HttpResponseBase:
         "copied": copied,
         "newest": newest if newest and newest.pk != code.pk else None,
         "may_submit": may_submit(role_of(user, code.project)),
-        "warnings": warnings_for(code, form.chosen_environment, *_asked_gpus(form.shown)),
+        "warnings": warnings_for(code, *_asked_gpus(form.shown)),
+        "offer": offer_for(code, form.chosen_environment, form.environments),
+        "environment": form.chosen_environment,
+        "installed": installed,
+        "install_problem": problem,
     }
-    return render(request, "jobs/new.html", about, status=400 if form.errors else 200)
+    failed = problem or (form.is_bound and form.errors)
+    return render(request, "jobs/new.html", about, status=400 if failed else 200)
+
+
+def _install(request: HttpRequest, user: User, code: CodeVersion, copied: Job | None) -> HttpResponse:
+    """Make an environment with the packages that were chosen on the form, and show the form again with it."""
+    form = JobForm.draft(code, request.POST)
+    installed, problem = None, ""
+    if (chosen := form.chosen_environment) is None:
+        raise Http404
+    try:
+        installed = package_offers.install(
+            user,
+            code,
+            chosen,
+            request.POST["install"],
+            request.POST.getlist("package"),
+            full="full" in request.POST,
+        )
+    except Refused as refusal:
+        problem = refusal.message
+    if installed is not None:
+        form = JobForm.draft(code, request.POST, installed)
+    return _show_form(request, user, form, copied, installed, problem)
 
 
 def _requested_row(request: HttpRequest, name: str, rows: QuerySet[Any]) -> Any:
@@ -99,12 +143,19 @@ def _choose_code(request: HttpRequest, user: User) -> HttpResponse:
 @require_safe
 def new_warnings(request: HttpRequest) -> HttpResponse:
     """Show the warnings about a code with the environment, launcher and GPUs that are chosen, when the choice changes."""
-    code = _requested_row(request, "code", CodeVersion.objects.visible_to(signed_in(request)))
+    code = _requested_row(request, "code", CodeVersion.objects.visible_to(signed_in(request)).select_related("project"))
     if code is None:
         raise Http404
-    environment = Environment.objects.usable_in(code.project).filter(key=request.GET.get("environment", "")).first()
-    found = warnings_for(code, environment, *_asked_gpus(request.GET.dict()))
-    return render(request, "jobs/_warnings.html", {"warnings": found, "code": code})
+    choices = offered_environments(code.project)
+    environment = next((each for each in choices if each.key == request.GET.get("environment", "")), None)
+    about = {
+        "warnings": warnings_for(code, *_asked_gpus(request.GET.dict())),
+        "code": code,
+        "environment": environment,
+        "offer": offer_for(code, environment, choices),
+        "may_submit": may_submit(role_of(signed_in(request), code.project)),
+    }
+    return render(request, "jobs/_checks.html", about)
 
 
 def _asked_gpus(asked: Mapping[str, Any]) -> tuple[str, str, int]:

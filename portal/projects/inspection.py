@@ -87,7 +87,8 @@ def missing_modules(guess: dict[str, Any], packages: Iterable[str]) -> list[dict
             "code": "missing-module",
             "path": path,
             "line": line,
-            "text": f"“{module}” is not in this environment. Choose another, or ask an admin to add it.",
+            "module": module,
+            "text": f"“{module}” is not in this environment.",
         }
         for module, (path, line) in sorted(guess.get("imports", {}).items())
         if module.lower() not in offered

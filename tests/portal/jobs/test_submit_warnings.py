@@ -28,7 +28,7 @@ def code(user: User, **files: str) -> CodeVersion:
 
 
 def found(version: CodeVersion, *asked: Any) -> list[str]:
-    return [each["text"] for each in warnings_for(version, None, *asked) if each["code"] == "idle-gpus"]
+    return [each["text"] for each in warnings_for(version, *asked) if each["code"] == "idle-gpus"]
 
 
 @pytest.mark.parametrize(

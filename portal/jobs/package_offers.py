@@ -1,0 +1,153 @@
+"""What the form for a new job offers to install: the packages that the code lists, or imports and does not find.
+
+One click makes an environment for the project: these packages in addition to those of the environment that is chosen.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from portal.accounts.models import User
+from portal.environments import services as environments
+from portal.environments.models import Environment, PackageSettings
+from portal.environments.services import PackageRequest
+from portal.projects import inspection
+from portal.projects.models import CodeVersion
+from portal.projects.package_lists.imports import ProposedPackage, packages_for_imports
+from portal.projects.package_lists.model import PackageList
+from portal.refused import Refused
+
+IMPORTS = "imports"
+"""The choice of what the code imports, in place of the path of a list."""
+HOROVOD = "horovod"
+
+
+@dataclass(frozen=True)
+class PackageOffer:
+    """What may be installed for a code version, in addition to an environment."""
+
+    lists: Sequence[PackageList]
+    """The lists of the upload with at least one line, nearest to the top first."""
+    refused_lists: Sequence[PackageList]
+    """Lists of which no line can be installed."""
+    missing: Sequence[Mapping[str, Any]]
+    """The modules that the code imports and the environment lacks: ``module``, and the ``path`` and ``line`` of the import."""
+    proposed: Sequence[ProposedPackage]
+    """The packages of these modules, as far as they are known or plausible."""
+    others: Sequence[Environment]
+    """Other environments that can be chosen and lack none of these modules, while this one does."""
+
+    @property
+    def certain(self) -> list[ProposedPackage]:
+        return [each for each in self.proposed if not each.guessed]
+
+    @property
+    def guessed(self) -> list[ProposedPackage]:
+        return [each for each in self.proposed if each.guessed]
+
+    @property
+    def unknown(self) -> list[str]:
+        """Missing modules for which no package is proposed: they look like files that were not uploaded."""
+        known = {each.module for each in packages_for_imports(each["module"] for each in self.missing)}
+        return [each["module"] for each in self.missing if each["module"] not in known]
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.missing or self.lists or self.refused_lists)
+
+
+def offer_for(code: CodeVersion, environment: Environment | None, choices: Sequence[Environment]) -> PackageOffer:
+    """Return what to offer while ``environment`` is chosen. ``choices`` are all that can be."""
+    lists = inspection.package_lists(code, PackageSettings.current().allowed_sources)
+    missing = inspection.missing_modules(code.guess, environment.packages) if environment else []
+    others = [
+        each
+        for each in choices
+        if missing
+        and each != environment
+        and environment is not None
+        and not missing_names(code, each)
+        and set(environment_frameworks(environment)) <= set(each.packages)
+    ]
+    return PackageOffer(
+        lists=[each for each in lists if each.lines],
+        refused_lists=[each for each in lists if not each.lines and each.refused],
+        missing=missing,
+        proposed=packages_for_imports(each["module"] for each in missing),
+        others=others[:2],
+    )
+
+
+def environment_frameworks(environment: Environment) -> list[str]:
+    return [name for name in ("torch", "tensorflow", "horovod") if name in environment.packages]
+
+
+def missing_names(code: CodeVersion, environment: Environment) -> list[str]:
+    """Return the modules that a code imports and an environment lacks."""
+    return [str(each["module"]) for each in inspection.missing_modules(code.guess, environment.packages)]
+
+
+def install(
+    user: User,
+    code: CodeVersion,
+    environment: Environment,
+    choice: str,
+    confirmed: Collection[str] = (),
+    *,
+    full: bool = False,
+) -> Environment:
+    """Make an environment for the code's project: the packages of a list of the upload (``choice`` is its path), or those
+    of the imports, of which guessed ones must be ``confirmed``. ``full``: with nothing but the list's packages."""
+    found: PackageList | None = None
+    if choice == IMPORTS:
+        offer = packages_for_imports(missing_names(code, environment))
+        lines = [each.package for each in offer if not each.guessed or each.package in confirmed]
+        if not lines:
+            raise Refused("Tick at least one package to install.", field="environment")
+    else:
+        lists = inspection.package_lists(code, PackageSettings.current().allowed_sources)
+        found = next((each for each in lists if each.path == choice and each.lines), None)
+        if found is None:
+            raise Refused(f"The upload has no package list “{choice[:200]}”.", field="environment")
+        lines = list(found.lines)
+    with_horovod = HOROVOD in map(_name_of, lines)
+    lines = [
+        line for line in lines if _name_of(line) != HOROVOD
+    ]  # it has no wheels: the base has it, or it is compiled
+    base = None if full or environment.is_full else environment.base or environment
+    if base is not None and with_horovod and HOROVOD not in base.packages:
+        base = _base_with_horovod(base)
+    request = PackageRequest(
+        lines=lines if full else merged(environment.lines, lines),
+        constraints=found.constraints if found else (),
+        indexes=tuple(found.indexes if found else ()) + tuple(() if full else environment.indexes),
+        base=base,
+        python=(found.python if found else "") if full else environment.python,
+        horovod=with_horovod or (not full and environment.horovod),
+    )
+    return environments.create(user, code.project, request)
+
+
+def _base_with_horovod(base: Environment) -> Environment:
+    """Return the environment of the release that has Horovod and the frameworks of another one."""
+    needed = {HOROVOD, *environment_frameworks(base)}
+    for each in Environment.objects.filter(project=None, recipe="", retired=False).order_by("position"):
+        if needed <= set(each.packages):
+            return each
+    raise Refused("No environment has Horovod with these packages. Choose a full environment.", field="environment")
+
+
+def merged(present: Sequence[str], added: Sequence[str]) -> list[str]:
+    """Return the lines of an environment with others in addition, which replace those of the same package."""
+    names = {_name_of(line) for line in added}
+    return [*(line for line in present if _name_of(line) not in names), *added]
+
+
+def _name_of(line: str) -> str:
+    try:
+        return canonicalize_name(Requirement(line).name)
+    except InvalidRequirement:
+        return line
