@@ -1,0 +1,428 @@
+"""An HTTP proxy on a unix socket that reaches only named hosts and records each connection.
+
+A sandbox without a network gets this socket, and through it the hosts that it may use: package indexes for builds. The proxy
+resolves names itself and connects to the address that it has checked, so a name that points into the local network reaches
+nothing there unless its rule is ``internal``. TLS passes through: the proxy sees only the name and the number of bytes.
+"""
+
+import base64
+import ipaddress
+import logging
+import os
+import selectors
+import socket
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import SplitResult, unquote, urlsplit
+
+logger = logging.getLogger(__name__)
+
+WEB_PORTS = frozenset({80, 443})
+REFUSED_NETWORKS = tuple(
+    ipaddress.ip_network(network)
+    for network in (
+        *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"),
+        *("192.0.0.0/24", "192.168.0.0/16", "198.18.0.0/15", "224.0.0.0/3"),
+        *("::/96", "64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "fc00::/7", "fe80::/10", "fec0::/10", "ff00::/8"),
+    )
+)
+"""Private, shared, loopback, link-local, multicast and reserved addresses, and IPv6 addresses that contain IPv4 ones."""
+MAX_CONNECTIONS = 64
+"""uv opens 50 at a time."""
+MAX_HEAD_BYTES = 64 * 1024
+MAX_TOTAL_BYTES = 100 * 2**30
+CHUNK_BYTES = 256 * 1024
+CONNECT_SECONDS = 30.0
+IDLE_SECONDS = 180.0
+POLL_SECONDS = 0.5
+FORWARDED_HEADERS = frozenset(
+    {"accept", "accept-encoding", "authorization", "cache-control", "if-modified-since", "if-none-match", "range"}
+    | {"if-range", "user-agent"}
+)
+"""Headers of a plain request that the server receives; the others are dropped."""
+
+
+class RefusedError(Exception):
+    """The proxy does not open this connection; the text is the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostRule:
+    """A host that may be reached."""
+
+    pattern: str
+    """``pypi.org``, or ``*.pytorch.org`` for all names below it."""
+    ports: frozenset[int] = WEB_PORTS
+    internal: bool = False
+    """Whether it may have a private address: true only for hosts that the machine's settings or an admin named."""
+
+    def allows(self, host: str, port: int) -> bool:
+        if port not in self.ports:
+            return False
+        if self.pattern.startswith("*."):
+            return host.endswith(self.pattern[1:].lower())
+        return host == self.pattern.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """The machine's own proxy, through which this one connects."""
+
+    host: str
+    port: int
+    authorization: str = ""
+    """The value of ``Proxy-Authorization``; empty without a password."""
+
+    @classmethod
+    def parse(cls, address: str) -> Self:
+        """Parse ``http://user:password@host:port``. Raises ValueError for another kind of proxy."""
+        parts = urlsplit(address if "://" in address else f"http://{address}")
+        if parts.scheme != "http" or not parts.hostname:
+            raise ValueError(f"The proxy {redacted(parts)} is not supported: only addresses with http:// are.")
+        authorization = ""
+        if parts.username is not None:
+            pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            authorization = f"Basic {base64.b64encode(pair.encode()).decode()}"
+        return cls(parts.hostname, parts.port or 80, authorization)
+
+
+def redacted(parts: SplitResult) -> str:
+    """Return an address without user name and password."""
+    return f"{parts.scheme}://{parts.hostname or ''}" + (f":{parts.port}" if parts.port else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """One connection that has ended, or was refused."""
+
+    host: str
+    port: int
+    received_bytes: int = 0
+    sent_bytes: int = 0
+    refusal: str = ""
+    """Why it was refused or failed; empty if it was not."""
+
+    @property
+    def text(self) -> str:
+        if self.refusal:
+            return f"{self.host}:{self.port} refused: {self.refusal}"
+        return f"{self.host}:{self.port} {self.received_bytes} bytes in, {self.sent_bytes} bytes out"
+
+
+class EgressProxy:
+    """Serves ``path`` until it is closed. ``record`` is called in a thread of the proxy for each connection."""
+
+    def __init__(
+        self,
+        path: Path,
+        rules: Iterable[HostRule],
+        record: Callable[[Connection], None],
+        upstream: Upstream | None = None,
+        max_total_bytes: int = MAX_TOTAL_BYTES,
+        idle_seconds: float = IDLE_SECONDS,
+    ) -> None:
+        """Listen at ``path``. Raises OSError when that is not possible."""
+        self.path = path
+        self.rules = tuple(rules)
+        self.upstream = upstream
+        self.idle_seconds = idle_seconds
+        self._record = record
+        self._left_bytes = max_total_bytes
+        self._lock = threading.Lock()
+        self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._closed = threading.Event()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._listener.bind(str(path))
+            self._listener.listen(MAX_CONNECTIONS)
+        except OSError:
+            self._listener.close()
+            raise
+        self._listener.settimeout(POLL_SECONDS)
+        self._thread = threading.Thread(target=self._accept, name="egress proxy", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Close all connections and remove the socket."""
+        self._closed.set()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+        self._thread.join()
+        self._listener.close()
+        with suppress(FileNotFoundError):
+            self.path.unlink()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _accept(self) -> None:
+        while not self._closed.is_set():
+            if not self._slots.acquire(timeout=POLL_SECONDS):
+                continue
+            try:
+                client, _ = self._listener.accept()
+            except OSError:  # no connection within the time
+                self._slots.release()
+                continue
+            threading.Thread(target=self._serve, args=(client,), name="egress connection", daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        try:
+            with client:
+                client.settimeout(self.idle_seconds)
+                self._handle(client)
+        except OSError as error:
+            logger.debug("A connection of the proxy was lost: %s", error)
+        finally:
+            self._slots.release()
+
+    def _handle(self, client: socket.socket) -> None:
+        try:
+            head, rest = read_head(client)
+            request = Request.parse(head)
+        except RefusedError as error:
+            refuse(client, "400 Bad Request", str(error))
+            return
+        try:
+            server = self._connect(request)
+        except RefusedError as error:
+            self._record(Connection(request.host, request.port, refusal=str(error)))
+            refuse(client, "403 Forbidden", str(error))
+            return
+        except OSError as error:
+            self._record(Connection(request.host, request.port, refusal=f"cannot connect: {error}"))
+            refuse(client, "502 Bad Gateway", f"Cannot connect to {request.host}: {error}")
+            return
+        with server:
+            received, sent, refusal = 0, 0, ""
+            try:
+                if request.tunnel:
+                    client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                first = rest if request.tunnel else request.forwarded(self._proxied(request.host))
+                server.sendall(first)
+                received, sent, refusal = self._copy(client, server, request.tunnel)
+                sent += len(first)
+            finally:
+                self._record(Connection(request.host, request.port, received, sent, refusal))
+
+    def _proxied(self, host: str) -> Upstream | None:
+        """Return the machine's proxy if this host is reached through it."""
+        if self.upstream is None or urllib.request.proxy_bypass(host):
+            return None
+        return self.upstream
+
+    def _connect(self, request: "Request") -> socket.socket:
+        """Connect to where a request leads. Raises RefusedError or OSError."""
+        host, port = request.host, request.port
+        rules = [rule for rule in self.rules if rule.allows(host, port)]
+        if not rules:
+            raise RefusedError("this host is not allowed")
+        internal = any(rule.internal for rule in rules)
+        if (upstream := self._proxied(host)) is not None:
+            check_literal(host, internal)
+            server = socket.create_connection((upstream.host, upstream.port), CONNECT_SECONDS)
+            try:
+                if request.tunnel:
+                    open_tunnel(server, host, port, upstream)
+            except BaseException:
+                server.close()
+                raise
+        else:
+            server = connect_checked(host, port, internal)
+        server.settimeout(self.idle_seconds)
+        return server
+
+    def _copy(self, client: socket.socket, server: socket.socket, both: bool) -> tuple[int, int, str]:
+        """Copy until one side ends. Returns the bytes in, the bytes out, and why it was cut off.
+
+        ``both``: also what the client sends. A plain request has been sent in full, so its client sends nothing more."""
+        counts = {client: 0, server: 0}
+        with selectors.DefaultSelector() as ready:
+            ready.register(server, selectors.EVENT_READ, (server, client))
+            if both:
+                ready.register(client, selectors.EVENT_READ, (client, server))
+            quiet_since = time.monotonic()
+            while not self._closed.is_set():
+                events = ready.select(POLL_SECONDS)
+                if not events and time.monotonic() - quiet_since > self.idle_seconds:
+                    return counts[server], counts[client], f"idle for {self.idle_seconds:.0f} s"
+                for key, _ in events:
+                    quiet_since = time.monotonic()
+                    source, target = key.data
+                    data = source.recv(CHUNK_BYTES)
+                    if not data:
+                        return counts[server], counts[client], ""
+                    if not self._spend(len(data)):
+                        return counts[server], counts[client], "the maximum size of all downloads is reached"
+                    counts[source] += len(data)
+                    target.sendall(data)
+        return counts[server], counts[client], ""
+
+    def _spend(self, size: int) -> bool:
+        with self._lock:
+            self._left_bytes -= size
+            return self._left_bytes >= 0
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The head of a request to a proxy: ``CONNECT host:port``, or GET or HEAD with a whole address."""
+
+    method: str
+    host: str
+    port: int
+    target: str
+    """The path and the query; empty for a tunnel."""
+    headers: tuple[tuple[str, str], ...]
+
+    @property
+    def tunnel(self) -> bool:
+        return self.method == "CONNECT"
+
+    @classmethod
+    def parse(cls, head: bytes) -> Self:
+        """Raises RefusedError for what this proxy does not serve."""
+        try:
+            first, *lines = head.decode("ascii").split("\r\n")
+            method, address, version = first.split(" ")
+        except ValueError:
+            raise RefusedError("this is not a request to a proxy") from None
+        if not version.startswith("HTTP/1.") or method not in ("CONNECT", "GET", "HEAD"):
+            raise RefusedError("only CONNECT, GET and HEAD are served")
+        headers = []
+        for line in lines:
+            name, separator, value = line.partition(":")
+            if not separator or name != name.strip() or any(ord(each) < 32 and each != "\t" for each in value):
+                raise RefusedError("a header is malformed")
+            headers.append((name.lower(), value.strip()))
+        names = [name for name, _ in headers]
+        if method != "CONNECT" and ("transfer-encoding" in names or "content-length" in names):
+            raise RefusedError("requests with content are not served")
+        return cls(method, *parse_address(method, address), tuple(headers))
+
+    def forwarded(self, upstream: Upstream | None) -> bytes:
+        """Return a plain request as the server, or the machine's proxy, receives it: one response, then the end."""
+        host = self.host if ":" not in self.host else f"[{self.host}]"
+        place = host if self.port == 80 else f"{host}:{self.port}"
+        target = f"http://{place}{self.target}" if upstream else self.target
+        kept = [f"{name}: {value}" for name, value in self.headers if name in FORWARDED_HEADERS]
+        if upstream and upstream.authorization:
+            kept.append(f"proxy-authorization: {upstream.authorization}")
+        lines = [f"{self.method} {target} HTTP/1.1", f"host: {place}", "connection: close", *kept, "", ""]
+        return "\r\n".join(lines).encode("ascii")
+
+
+def parse_address(method: str, address: str) -> tuple[str, int, str]:
+    """Return the host, the port and the path of a request. Raises RefusedError."""
+    try:
+        parts = urlsplit(f"//{address}" if method == "CONNECT" else address)
+        host, port = (parts.hostname or "").lower().rstrip("."), parts.port
+    except ValueError:
+        raise RefusedError("the address is malformed") from None
+    if not host or "@" in parts.netloc:
+        raise RefusedError("the address has no host, or a user name")
+    if method == "CONNECT":
+        if port is None or parts.path or parts.query:
+            raise RefusedError("the address of a tunnel is HOST:PORT")
+        return host, port, ""
+    if parts.scheme != "http":
+        raise RefusedError("plain requests have addresses with http://")
+    return host, port or 80, (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+
+
+def read_head(client: socket.socket) -> tuple[bytes, bytes]:
+    """Read the head of a request. Returns it, and what follows it. Raises RefusedError if it is too long or cut off."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        if len(data) > MAX_HEAD_BYTES:
+            raise RefusedError("the request is too long")
+        more = client.recv(4096)
+        if not more:
+            raise RefusedError("the request is cut off")
+        data += more
+    head, _, rest = data.partition(b"\r\n\r\n")
+    return head, rest
+
+
+def refuse(client: socket.socket, status: str, reason: str) -> None:
+    body = f"{reason}\n".encode()
+    head = f"HTTP/1.1 {status}\r\ncontent-type: text/plain\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    with suppress(OSError):
+        client.sendall(head.encode() + body)
+
+
+# --- connections ------------------------------------------------------------------------------------------------------
+
+
+def is_refused(address: str) -> bool:
+    """Whether this is an address of the local network or of this machine."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
+        found = found.ipv4_mapped
+    return any(found in network for network in REFUSED_NETWORKS if network.version == found.version)
+
+
+def check_literal(host: str, internal: bool) -> None:
+    """Refuse an internal address that is written as the host. The machine's proxy resolves names."""
+    with suppress(ValueError):
+        if is_refused(host) and not internal:
+            raise RefusedError(f"{host} is an address of an internal network")
+
+
+def connect_checked(host: str, port: int, internal: bool) -> socket.socket:
+    """Connect to an address that was checked, not to a name that may have changed since. Raises RefusedError or OSError."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = [each for each in found if internal or not is_refused(str(each[4][0]))]
+    if not addresses:
+        raise RefusedError(f"it has an address of an internal network ({found[0][4][0]})")
+    error = OSError("no address")
+    for family, kind, protocol, _, address in addresses:
+        server = socket.socket(family, kind, protocol)
+        server.settimeout(CONNECT_SECONDS)
+        try:
+            server.connect(address)
+            return server
+        except OSError as failed:
+            server.close()
+            error = failed
+    raise error
+
+
+def open_tunnel(server: socket.socket, host: str, port: int, upstream: Upstream) -> None:
+    """Ask the machine's proxy for a tunnel. Raises OSError when it refuses."""
+    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    lines = [f"CONNECT {place} HTTP/1.1", f"host: {place}"]
+    if upstream.authorization:
+        lines.append(f"proxy-authorization: {upstream.authorization}")
+    server.sendall(("\r\n".join(lines) + "\r\n\r\n").encode("ascii"))
+    data = b""
+    while not data.endswith(b"\r\n\r\n"):  # one byte at a time: what follows belongs to the tunnel
+        more = server.recv(1)
+        if not more or len(data) > MAX_HEAD_BYTES:
+            raise OSError("the machine's proxy closed the connection")
+        data += more
+    status = data.split(b"\r\n", 1)[0].decode("latin-1")
+    if status.split(" ")[1:2] != ["200"]:
+        raise OSError(f"the machine's proxy answered {status}")
+
+
+def environment_upstream(address: str = "") -> Upstream | None:
+    """Return the proxy at this address, else the one of the environment (HTTPS_PROXY, HTTP_PROXY). Raises ValueError."""
+    names = ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
+    found = address or next((value for name in names if (value := os.environ.get(name))), "")
+    return Upstream.parse(found) if found else None

@@ -1,0 +1,262 @@
+"""The proxy of sandboxes: which hosts it reaches, and what it makes of requests that are not what they seem."""
+
+import http.server
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from runners.host import egress
+from runners.host.egress import Connection, EgressProxy, HostRule, Upstream, environment_upstream, is_refused
+
+NO_PROXY = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+
+
+class Echo(http.server.BaseHTTPRequestHandler):
+    """Answers with the request that it received."""
+
+    def do_GET(self) -> None:
+        headers = "".join(f"{name}: {value}\n" for name, value in self.headers.items())
+        body = f"{self.path}\n{headers}".lower().encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[int]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Echo) as made:
+        threading.Thread(target=made.serve_forever, daemon=True).start()
+        yield made.server_address[1]
+        made.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def no_upstream(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in NO_PROXY:
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+
+
+@pytest.fixture
+def seen() -> list[Connection]:
+    return []
+
+
+@contextmanager
+def proxy(tmp_path: Path, seen: list[Connection], *rules: HostRule, **options: object) -> Iterator[Path]:
+    path = tmp_path / "s"
+    with EgressProxy(path, rules, seen.append, **options):  # type: ignore[arg-type]
+        yield path
+
+
+def ask(path: Path, request: str, then: bytes = b"") -> str:
+    """Send a request and return all that is answered."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(20)
+        client.connect(str(path))
+        client.sendall(request.replace("\n", "\r\n").encode())
+        if then:
+            assert client.recv(1000).startswith(b"HTTP/1.1 200")
+            client.sendall(then)
+        answer = b""
+        while data := client.recv(65536):
+            answer += data
+        return answer.decode()
+
+
+def local(port: int, internal: bool = True) -> HostRule:
+    return HostRule("localhost", frozenset({port}), internal)
+
+
+def test_a_plain_request_reaches_an_allowed_host(tmp_path: Path, seen: list[Connection], server: int) -> None:
+    with proxy(tmp_path, seen, local(server)) as path:
+        answer = ask(
+            path, f"GET http://LocalHost:{server}/a?b=c HTTP/1.1\nAccept: x\nProxy-Authorization: p\nCookie: c\n\n"
+        )
+    assert "200 OK" in answer and "/a?b=c" in answer and "accept: x" in answer
+    assert f"host: localhost:{server}" in answer
+    assert "cookie" not in answer and "proxy-authorization" not in answer
+    assert [(each.host, each.port, each.refusal) for each in seen] == [("localhost", server, "")]
+    assert seen[0].received_bytes > 50 and seen[0].sent_bytes > 50
+    assert "bytes in" in seen[0].text
+
+
+def test_a_tunnel_passes_bytes_both_ways(tmp_path: Path, seen: list[Connection], server: int) -> None:
+    with proxy(tmp_path, seen, local(server)) as path:
+        request = b"GET /through HTTP/1.0\r\n\r\n"
+        assert "/through" in ask(path, f"CONNECT localhost:{server} HTTP/1.1\n\n", request)
+    assert seen[0].sent_bytes == len(request)
+
+
+@pytest.mark.parametrize(
+    ("rules", "address"),
+    [
+        ((), "localhost:{port}"),
+        ((HostRule("localhost"),), "localhost:{port}"),
+        ((HostRule("*.localhost", frozenset({1})),), "localhost:{port}"),
+        ((HostRule("pypi.org"),), "pypi.org.evil.example:443"),
+        ((HostRule("*.pytorch.org"),), "evilpytorch.org:443"),
+    ],
+)
+def test_other_hosts_and_ports_are_refused(
+    tmp_path: Path, seen: list[Connection], server: int, rules: tuple[HostRule, ...], address: str
+) -> None:
+    with proxy(tmp_path, seen, *rules) as path:
+        place = address.format(port=server)
+        assert "403 Forbidden" in ask(path, f"CONNECT {place} HTTP/1.1\n\n")
+        assert "403 Forbidden" in ask(path, f"GET http://{place}/ HTTP/1.1\n\n")
+    assert [each.refusal for each in seen] == ["this host is not allowed"] * 2
+    assert "refused" in seen[0].text
+
+
+def test_a_name_of_this_machine_is_refused_unless_its_rule_is_internal(
+    tmp_path: Path, seen: list[Connection], server: int
+) -> None:
+    with proxy(tmp_path, seen, local(server, internal=False)) as path:
+        assert "403 Forbidden" in ask(path, f"CONNECT localhost:{server} HTTP/1.1\n\n")
+    assert "internal network" in seen[0].refusal
+
+
+@pytest.mark.parametrize(
+    ("address", "refused"),
+    [
+        *(
+            (each, True)
+            for each in ("127.0.0.1", "10.1.2.3", "172.31.0.1", "192.168.1.1", "169.254.169.254", "0.0.0.0")
+        ),  # noqa: S104
+        *(
+            (each, True)
+            for each in ("100.64.0.1", "224.0.0.1", "255.255.255.255", "::1", "::", "fe80::1%eth0", "fd00::1")
+        ),
+        *((each, True) for each in ("::ffff:127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "::127.0.0.1")),
+        *((each, False) for each in ("151.101.0.223", "8.8.8.8", "172.32.0.1", "2a04:4e42::223", "::ffff:8.8.8.8")),
+    ],
+)
+def test_internal_addresses_are_known_in_every_notation(address: str, refused: bool) -> None:
+    assert is_refused(address) is refused
+
+
+@pytest.mark.parametrize(
+    "request_text",
+    [
+        "POST http://localhost/ HTTP/1.1\n\n",
+        "GET / HTTP/1.1\nHost: localhost\n\n",
+        "GET https://localhost/ HTTP/1.1\n\n",
+        "GET file:///etc/passwd HTTP/1.1\n\n",
+        "GET http://user@localhost/ HTTP/1.1\n\n",
+        "GET http://localhost:x/ HTTP/1.1\n\n",
+        "GET http://localhost/ HTTP/1.1\nContent-Length: 3\n\nabc",
+        "GET http://localhost/ HTTP/1.1\nTransfer-Encoding: chunked\n\n",
+        "GET http://localhost/ HTTP/1.1\n folded: x\n\n",
+        "GET http://localhost/ HTTP/1.1\nno colon\n\n",
+        "GET http://localhost/ HTTP/1.1\nname : x\n\n",
+        "GET http://localhost/ HTTP/2\n\n",
+        "CONNECT localhost HTTP/1.1\n\n",
+        "CONNECT localhost:80/x HTTP/1.1\n\n",
+        "nonsense\n\n",
+        "GET http://localhost/\u00e4 HTTP/1.1\n\n",
+        "GET http://localhost/ HTTP/1.1\n" + "a: b\n" * 20_000 + "\n",
+    ],
+)
+def test_malformed_requests_are_refused(tmp_path: Path, seen: list[Connection], request_text: str) -> None:
+    with proxy(tmp_path, seen, HostRule("localhost", internal=True)) as path:
+        try:
+            assert ask(path, request_text).startswith("HTTP/1.1 400")
+        except (BrokenPipeError, ConnectionResetError):
+            assert len(request_text) > egress.MAX_HEAD_BYTES, "it is not read to its end"
+    assert not seen
+
+
+def test_only_the_first_request_of_a_connection_is_forwarded(
+    tmp_path: Path, seen: list[Connection], server: int
+) -> None:
+    smuggled = f"GET http://localhost:{server}/one HTTP/1.1\n\nGET http://localhost:{server}/two HTTP/1.1\n\n"
+    with proxy(tmp_path, seen, local(server)) as path:
+        answer = ask(path, smuggled)
+    assert "/one" in answer and "/two" not in answer
+
+
+def test_a_quiet_connection_is_closed(tmp_path: Path, seen: list[Connection]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        rule = HostRule("127.0.0.1", frozenset({silent.getsockname()[1]}), internal=True)
+        with proxy(tmp_path, seen, rule, idle_seconds=0.2) as path:
+            ask(path, f"CONNECT 127.0.0.1:{silent.getsockname()[1]} HTTP/1.1\n\n")
+    assert "idle" in seen[0].refusal
+
+
+def test_all_connections_together_have_a_maximum_size(tmp_path: Path, seen: list[Connection], server: int) -> None:
+    with proxy(tmp_path, seen, local(server), max_total_bytes=10) as path:
+        assert ask(path, f"GET http://localhost:{server}/ HTTP/1.1\n\n") == ""
+    assert "maximum size" in seen[0].refusal
+
+
+def test_a_host_that_does_not_answer_is_an_error_and_recorded(tmp_path: Path, seen: list[Connection]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    with proxy(tmp_path, seen, local(port)) as path:
+        assert ask(path, f"CONNECT localhost:{port} HTTP/1.1\n\n").startswith("HTTP/1.1 502")
+    assert "cannot connect" in seen[0].refusal
+
+
+def test_the_machines_own_proxy_is_used(tmp_path: Path, seen: list[Connection], server: int) -> None:
+    """A second proxy of ours plays it; it is reached by TCP through a small bridge."""
+    others: list[Connection] = []
+    (tmp_path / "upper").mkdir()
+    with (
+        proxy(tmp_path / "upper", others, local(server)) as upper,
+        bridged(upper) as port,
+        proxy(tmp_path, seen, local(server), upstream=Upstream("127.0.0.1", port, "Basic eDp5")) as path,
+    ):
+        assert "/plain" in ask(path, f"GET http://localhost:{server}/plain HTTP/1.1\n\n")
+        assert "/tunnel" in ask(path, f"CONNECT localhost:{server} HTTP/1.1\n\n", b"GET /tunnel HTTP/1.0\r\n\r\n")
+        assert "403" in ask(path, "CONNECT 10.0.0.1:443 HTTP/1.1\n\n")
+    assert len(others) == 2
+
+
+@contextmanager
+def bridged(path: Path) -> Iterator[int]:
+    """Serve a unix socket at a TCP port."""
+    from runners.environments.layers import inside
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            while True:
+                try:
+                    client, _ = listener.accept()
+                except OSError:
+                    return
+                threading.Thread(target=inside.forward, args=(client, str(path)), daemon=True).start()
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def test_the_proxy_of_the_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert environment_upstream() is None
+    monkeypatch.setenv("HTTPS_PROXY", "http://ada:se%40cret@proxy.lab:3128")
+    assert environment_upstream() == Upstream("proxy.lab", 3128, "Basic YWRhOnNlQGNyZXQ=")
+    assert environment_upstream("proxy.other:8080") == Upstream("proxy.other", 8080)
+    with pytest.raises(ValueError, match=r"socks5://proxy\.lab") as refusal:
+        environment_upstream("socks5://ada:secret@proxy.lab:1080")
+    assert "secret" not in str(refusal.value)
+
+
+def test_closing_ends_connections_and_removes_the_socket(tmp_path: Path, seen: list[Connection], server: int) -> None:
+    with proxy(tmp_path, seen, local(server)) as path:
+        client = socket.socket(socket.AF_UNIX)
+        client.connect(str(path))
+        client.sendall(f"CONNECT localhost:{server} HTTP/1.1\r\n\r\n".encode())
+        assert client.recv(100)
+    assert client.recv(100) == b""
+    client.close()
+    assert not path.exists()
