@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from django.conf import settings
 
-PACKAGES = ("docker", "httpx", "nvidia-ml-py", "uv")
+PACKAGES = ("docker", "httpx", "nvidia-ml-py", "packaging", "uv")
 """The packages of requirements.txt that the agent needs."""
 LOCK = "deploy/agent/requirements.lock"
 """These packages and all their dependencies, with hashes (``make lock``)."""

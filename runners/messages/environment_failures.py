@@ -2,12 +2,16 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 from runners.messages import Message
 
 
 class Failure(Message):
     """Why an environment could not be prepared. The text is the reason followed by the fix."""
+
+    transient: ClassVar[bool] = False
+    """Whether the same may succeed later or on another node; if not, what was asked for has to change."""
 
     @property
     @abstractmethod
@@ -37,6 +41,7 @@ class UnknownEnvironment(Failure):
 @dataclass(frozen=True)
 class EngineFailed(Failure):
     code = "environment.engine_failed"
+    transient = True
     fix = "Start the engine; it is tried again."
     error: Message
 
@@ -48,6 +53,7 @@ class EngineFailed(Failure):
 @dataclass(frozen=True)
 class SystemRefused(Failure):
     code = "environment.system_refused"
+    transient = True
     error: str
 
     @property
@@ -58,6 +64,7 @@ class SystemRefused(Failure):
 @dataclass(frozen=True)
 class NoSpace(Failure):
     code = "environment.no_space"
+    transient = True
     fix = "Make room there, or set SCHEDULEARN_CACHE to a folder with more space."
     free_mib: int
     needed_mib: int
@@ -140,6 +147,7 @@ class StageFailed(Failure):
 @dataclass(frozen=True)
 class DiskFull(StageFailed):
     code = "environment.disk_full"
+    transient = True
     cause = "no space is left on the disk."
     fix = "Make room, then try again."
     stage: Stage
@@ -148,6 +156,7 @@ class DiskFull(StageFailed):
 @dataclass(frozen=True)
 class OutOfMemory(StageFailed):
     code = "environment.out_of_memory"
+    transient = True
     cause = "memory ran out."
     fix = "Free some memory (4 GiB are needed), then try again."
     stage: Stage
@@ -156,6 +165,7 @@ class OutOfMemory(StageFailed):
 @dataclass(frozen=True)
 class IndexOutOfReach(StageFailed):
     code = "environment.index_out_of_reach"
+    transient = True
     fix = "Check that this machine's pip reaches a package index (pip config list), then try again."
     stage: Stage
     error: str
@@ -168,6 +178,7 @@ class IndexOutOfReach(StageFailed):
 @dataclass(frozen=True)
 class ProgramFailed(StageFailed):
     code = "environment.program_failed"
+    transient = True
     stage: Stage
     error: str
     log: str
@@ -184,6 +195,7 @@ class ProgramFailed(StageFailed):
 @dataclass(frozen=True)
 class TookTooLong(Failure):
     code = "environment.took_too_long"
+    transient = True
     stage: Stage
     minutes: int
     log: str
@@ -203,6 +215,7 @@ class TookTooLong(Failure):
 @dataclass(frozen=True)
 class EngineDiskFull(Failure):
     code = "environment.engine_disk_full"
+    transient = True
     reason = "Building the image failed: the engine's disk is full."
     fix = "Make room (docker system prune), then try again."
 
@@ -275,6 +288,7 @@ class OtherDigest(Failure):
 @dataclass(frozen=True)
 class MissingTools(Failure):
     code = "environment.missing_tools"
+    transient = True
     missing: tuple[str, ...]
 
     @property

@@ -106,6 +106,18 @@ class CheckingPackages(TimedStep):
 
 
 @dataclass(frozen=True)
+class CompilingBytecode(TimedStep):
+    code = "environment.compiling_bytecode"
+    phrase = "compiling Python files to bytecode"
+
+
+@dataclass(frozen=True)
+class KeepingLayer(TimedStep):
+    code = "environment.keeping_layer"
+    phrase = "packing the packages"
+
+
+@dataclass(frozen=True)
 class InstallingTools(TimedStep):
     code = "environment.installing_tools"
     phrase = "installing what Horovod is compiled with"

@@ -103,6 +103,8 @@ class JobView:
     """The device files of its GPUs; with any, /sys is visible too."""
     tmp_mib: int = 1024
     shm_mib: int = 1024
+    isolated: bool = False
+    """Whether it has no network and ends with the process that started it: builds of packages. Jobs outlive their agent."""
 
 
 def command_line(sandbox: Sandbox, view: JobView, command: Sequence[str]) -> list[str]:
@@ -142,7 +144,13 @@ def _namespace_options(sandbox: Sandbox, view: JobView) -> list[str]:
         users = []
         for name in ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"):
             capabilities += ["--cap-add", name]
-    processes = ["--unshare-pid", "--as-pid-1"] if sandbox.own_processes else []
+    processes = ["--unshare-pid"] if sandbox.own_processes else []
+    if (
+        view.isolated
+    ):  # bubblewrap stays the first process there: a new user id clears what ends a process with its parent
+        processes += ["--unshare-net", "--die-with-parent"]
+    elif sandbox.own_processes:
+        processes.append("--as-pid-1")
     return [*users, *processes, "--unshare-ipc", "--unshare-uts", "--new-session", *capabilities]
 
 

@@ -278,3 +278,10 @@ def test_a_program_that_refuses_everything_is_found_out_by_trying(
     monkeypatch.setattr(confinement_check, "hidden_folders", lambda state: (machine,))
     found = find_confinement(machine)
     assert found.sandbox is None and found.problem is not None and "No permissions" in found.problem.fix
+
+
+def test_a_build_has_no_network_and_ends_with_the_agent() -> None:
+    words = line(isolated=True)
+    assert "--unshare-net" in words and "--die-with-parent" in words and "--unshare-pid" in words
+    assert "--as-pid-1" not in words, "bubblewrap ends it; a process with a new user id would not end by itself"
+    assert "--unshare-net" not in line() and "--die-with-parent" not in line() and "--as-pid-1" in line()

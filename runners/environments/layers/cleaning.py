@@ -1,0 +1,142 @@
+"""Makes what a build left in a folder fit to be shared: portable, readable by every job, and without surprises.
+
+A build may have been hostile. It has ended, so nothing changes the folder any more; no link in it is followed. Removed are
+
+- links that are absolute or lead out of the folder, devices, sockets and FIFOs, and set-user-id bits;
+- ``.pth`` files, ``sitecustomize.py`` and ``usercustomize.py``, which Python would run when it starts. Layers are on
+  PYTHONPATH, where ``.pth`` files have no effect anyway;
+- modules that would hide one of the standard library (the ``argparse`` and ``typing`` of the index): layers come first.
+"""
+
+import os
+import re
+import shutil
+import stat
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from runners.runtimes.host_config import Owner
+
+SHEBANG = b"#!/usr/bin/env python3\n"
+MAX_SHEBANG_BYTES = 4096
+STARTS = frozenset({"sitecustomize.py", "usercustomize.py"})
+OUR_MODULES = frozenset({"runners", "schedulearn_train"})
+"""Packages of ours in a job: what runs first, and the training library."""
+METADATA_FOLDER = re.compile(r".+\.(dist-info|egg-info|data|libs)")
+NO_PACKAGES = frozenset({"bin", "include", "lib", "lib64", "share", "etc", "man", "__pycache__"})
+"""Folders of wheels beside their packages, and of scripts."""
+
+
+def clean(site: Path, standard: Collection[str], owner: Owner) -> list[str]:
+    """Clean a folder of packages and give it to ``owner``. ``standard`` are the modules of Python itself. Returns what was
+    removed, for the log."""
+    removed = [f"{path.relative_to(site)}: {why}" for path, why in unsafe(site, owner)]
+    for name in sorted(set(top_level(site)) & set(standard)):
+        for path in module_paths(site, name):
+            remove(path)
+        removed.append(f"{name}: Python has this module itself")
+    if (site / "bin").is_dir():
+        for script in sorted((site / "bin").iterdir()):
+            make_portable(script)
+    return removed
+
+
+def unsafe(site: Path, owner: Owner) -> Iterator[tuple[Path, str]]:
+    """Remove what is unsafe, give all files to ``owner`` and make them readable. Yields (path, reason)."""
+    top = site.resolve()
+    waiting = [site]
+    while waiting:
+        folder = waiting.pop()
+        os.chown(folder, owner.uid, owner.gid, follow_symlinks=False)
+        folder.chmod(0o755)
+        for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+            path = Path(entry.path)
+            mode = entry.stat(follow_symlinks=False).st_mode
+            if why := unsafe_reason(path, mode, site, top):
+                remove(path)
+                yield path, why
+            elif stat.S_ISDIR(mode):
+                waiting.append(path)
+            else:
+                os.chown(path, owner.uid, owner.gid, follow_symlinks=False)
+                if stat.S_ISREG(mode):
+                    path.chmod(0o755 if mode & 0o111 else 0o644)
+
+
+def unsafe_reason(path: Path, mode: int, site: Path, top: Path) -> str:
+    """Return why a file must not stay; empty if it may."""
+    if not path.name.isprintable():  # also names that are not UTF-8
+        return "its name has unprintable characters"
+    if stat.S_ISLNK(mode):
+        return "" if leads_inside(path, top) else "a link out of the folder"
+    if stat.S_ISDIR(mode):
+        return ""
+    if not stat.S_ISREG(mode):
+        return "not a file"
+    at_top = path.parent == site
+    if at_top and (path.suffix == ".pth" or path.name in STARTS):
+        return "Python would run it at its start"
+    return "a lock file" if at_top and path.name == ".lock" else ""
+
+
+def leads_inside(link: Path, top: Path) -> bool:
+    """Whether a link is relative and what it names is a file within the folder."""
+    if link.readlink().is_absolute():
+        return False
+    try:
+        target = link.resolve(strict=True)
+    except (OSError, RuntimeError):
+        return False
+    return target.is_relative_to(top) and target != top and target.is_file()
+
+
+def make_portable(script: Path) -> None:
+    """Have a script run the Python that is first on PATH: it names the one it was installed with, which has another path."""
+    if script.is_symlink() or not script.is_file():
+        return
+    with script.open("rb") as file:
+        first = file.readline(MAX_SHEBANG_BYTES)
+        if not first.startswith(b"#!") or b"python" not in first and first.strip() != b"#!/bin/sh":
+            return
+        rest = file.read()
+    if first.strip() == b"#!/bin/sh":
+        # The form for long paths: '''exec' "/long/path/python" "$0" "$@" and, on the next line, ' '''
+        found = re.match(rb"'''exec' [^\n]*python[^\n]*\n' '''\n", rest)
+        if found is None:
+            return
+        rest = rest[found.end() :]
+    script.write_bytes(SHEBANG + rest)
+    script.chmod(0o755)
+
+
+def top_level(site: Path) -> dict[str, bool]:
+    """Return the import names in a folder, and for each whether it is a package or module of its own, not a namespace."""
+    names: dict[str, bool] = {}
+    for entry in os.scandir(site):
+        stem = entry.name.partition(".")[0]
+        if not stem.isidentifier() or entry.name in NO_PACKAGES or METADATA_FOLDER.fullmatch(entry.name):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            if entry.name == stem:
+                names[stem] = names.get(stem, False) or (Path(entry.path) / "__init__.py").exists()
+        elif entry.name.endswith((".py", ".so")):
+            names[stem] = True
+    return names
+
+
+def module_paths(site: Path, name: str) -> list[Path]:
+    """Return the folder and files of a top-level module."""
+    return [path for path in site.iterdir() if path.name == name or path.name in (f"{name}.py", f"{name}.so")]
+
+
+def hidden_modules(site: Path, below: Collection[str]) -> tuple[str, ...]:
+    """Return the modules of a layer that would hide one of the environment below it, or of ours."""
+    hidden = set(below) | OUR_MODULES
+    return tuple(sorted(name for name, own in top_level(site).items() if own and name in hidden))
+
+
+def remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()

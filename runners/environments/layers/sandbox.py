@@ -1,0 +1,251 @@
+"""Where packages are resolved and built: bubblewrap, a container, or, for wheels only, a plain process.
+
+A package that is built from source runs its own code. In a sandbox it has its own user id (where the agent is root), sees the
+system, the interpreter and its own folder, writes only there, and reaches only the hosts of a proxy through a unix socket
+(``runners/host/egress.py``, and ``inside.py`` on the other end). uv itself runs there too: it reads what strangers published.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from runners.environments.installing import Tick, report_nothing
+from runners.environments.layers.disk_watch import DiskWatch
+from runners.environments.preparing import PrepareError, ProgramError, cache_home, run
+from runners.host import interpreters
+from runners.messages.environment_failures import SystemRefused
+from runners.messages.layer_failures import TimeLimit
+from runners.runtimes import confinement_check
+from runners.runtimes.confinement import JobView, Sandbox, command_line
+from runners.runtimes.host_config import Owner
+
+INSIDE = Path(__file__).with_name("inside.py")
+BUILD_UID_BASE, BUILD_UID_SPAN = 2_101_000_000, 1_000_000
+"""User ids of builds, outside those of jobs (``host_config.JOB_UID_BASE``) and outside every range that people use."""
+GIB = 2**30
+MIN_MEMORY = 8 * GIB
+MAX_FILE_BYTES = 16 * GIB
+MAX_OPEN_FILES = 4096
+MAX_PROCESSES = 1024
+TEMPORARY_MIB = 256
+PATH = "/usr/local/bin:/usr/bin:/bin"
+NICENESS = 10
+"""Builds yield the processors to the jobs that run on this machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkAccess:
+    """The socket of the proxy through which a command reaches its hosts. Its folder belongs to the build alone."""
+
+    socket: Path
+
+
+class BuildSandbox(Protocol):
+    @property
+    def confined(self) -> bool:
+        """Whether code of strangers may run in it. Without, packages are only unpacked."""
+        ...
+
+    def run(
+        self,
+        argv: Sequence[str | Path],
+        work: Path,
+        *,
+        network: NetworkAccess | None = None,
+        read_only: Sequence[Path] = (),
+        env: Mapping[str, str],
+        log: Path,
+        tick: Tick = report_nothing,
+        seconds: float = 3600,
+    ) -> None:
+        """Run a command to its end. All paths are the same inside and outside. It may write to ``work`` and reads
+        ``read_only``, the interpreter and the system. ``env`` is its whole environment, with HOME and TMPDIR in ``work``.
+        Output goes to the end of ``log``; ``tick`` is called each second and may raise, which ends the command.
+
+        Raises ProgramError when it fails, and PrepareError when a limit (disk, size, time) stops it.
+        """
+        ...
+
+
+# --- what all sandboxes share -----------------------------------------------------------------------------------------
+
+
+def build_owner(work: Path) -> Owner:
+    """Return the user of a build: its own if the agent is root, else the agent's."""
+    if os.geteuid() != 0:
+        return Owner(os.geteuid(), os.getegid())
+    uid = BUILD_UID_BASE + int(hashlib.sha256(str(work).encode()).hexdigest(), 16) % BUILD_UID_SPAN
+    return Owner(uid, uid)
+
+
+def make_homes(work: Path, owner: Owner) -> None:
+    """Make ``work`` and the folders for HOME and TMPDIR in it writable for the build. It may have put links in their place
+    meanwhile, so none is followed."""
+    for folder in (work, work / "home", work / "tmp"):
+        if not folder.is_symlink():
+            folder.mkdir(exist_ok=True)
+        os.chown(folder, owner.uid, owner.gid, follow_symlinks=False)
+
+
+def private_folder(work: Path) -> Path:
+    """Return a folder beside ``work``, for a mount whose source the build must not have replaced by a link."""
+    return make(work.with_name(f"{work.name}.private"))
+
+
+def give_socket(network: NetworkAccess | None, owner: Owner) -> None:
+    """Let the build connect to the proxy. Other users cannot: the folder of the socket has mode 0700."""
+    for path in (network.socket.parent, network.socket) if network else ():
+        os.chown(path, owner.uid, owner.gid)
+
+
+def process_environment(work: Path, env: Mapping[str, str]) -> dict[str, str]:
+    usual = {"PATH": PATH, "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**usual, **env, "HOME": str(work / "home"), "TMPDIR": str(work / "tmp")}
+
+
+def limits(own_user: bool) -> dict[str, int]:
+    """Return the limits of each process, as RLIMIT names. Without an own user, all processes of the agent would count."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    counted = {"NPROC": MAX_PROCESSES} if own_user else {}
+    return {"AS": max(MIN_MEMORY, memory), "FSIZE": MAX_FILE_BYTES, "NOFILE": MAX_OPEN_FILES, "CORE": 0, **counted}
+
+
+def entry_command(python: str, own_user: bool, network: NetworkAccess | None, argv: Sequence[str | Path]) -> list[str]:
+    """Return the command that sets the limits, forwards the network and then runs ``argv``."""
+    socket = str(network.socket) if network else ""
+    return [python, "-I", "-S", str(INSIDE), json.dumps(limits(own_user)), socket, *map(str, argv)]
+
+
+def watched(work: Path, log: Path, tick: Tick, seconds: float) -> Tick:
+    """Return a tick that also ends a build which fills the disk or takes too long."""
+    watch = DiskWatch(work.parent, log)  # with what is beside it
+    began = time.monotonic()
+
+    def check(spent: float, output: str) -> None:
+        if time.monotonic() - began > seconds:
+            raise PrepareError(TimeLimit(int(seconds // 60)))
+        watch.check()
+        tick(spent, output)
+
+    return check
+
+
+def only(env: Mapping[str, str]) -> dict[str, str | None]:
+    """Return changes after which a process has exactly these variables."""
+    return {**dict.fromkeys(os.environ), **env}
+
+
+def run_process(
+    command: Sequence[str | Path], work: Path, env: Mapping[str, str], log: Path, tick: Tick, seconds: float
+) -> None:
+    variables = only(process_environment(work, env))
+    check = watched(work, log, tick, seconds)
+    try:
+        run(command, log, check, env=variables, cwd=work, seconds=seconds + 60, niceness=NICENESS)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise ProgramError("No space left on device") from error
+        raise PrepareError(SystemRefused(str(error))) from error
+
+
+# --- the sandboxes ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BubblewrapSandbox:
+    """Bubblewrap on this machine, without a network."""
+
+    sandbox: Sandbox
+    python: str
+
+    confined = True
+
+    def run(
+        self,
+        argv: Sequence[str | Path],
+        work: Path,
+        *,
+        network: NetworkAccess | None = None,
+        read_only: Sequence[Path] = (),
+        env: Mapping[str, str],
+        log: Path,
+        tick: Tick = report_nothing,
+        seconds: float = 3600,
+    ) -> None:
+        owner = build_owner(work)
+        make_homes(work, owner)
+        give_socket(network, owner)
+        is_root = os.geteuid() == 0
+        sockets = (network.socket.parent,) if network else ()
+        view = JobView(
+            owner,
+            is_root,
+            interpreters.required_paths(self.python, confinement_check.hidden_folders(cache_home())),
+            cwd=work,
+            private=private_folder(work),
+            read_only=(INSIDE, *sockets, *read_only),
+            writable=(work,),
+            tmp_mib=TEMPORARY_MIB,
+            shm_mib=TEMPORARY_MIB,
+            isolated=True,
+        )
+        command = command_line(self.sandbox, view, entry_command(self.python, is_root, network, argv))
+        run_process(command, work, env, log, tick, seconds)
+
+
+@dataclass(frozen=True)
+class PlainSandbox:
+    """No sandbox, for machines that have neither bubblewrap nor Docker: only wheels are unpacked, no code of theirs runs."""
+
+    python: str
+
+    confined = False
+
+    def run(
+        self,
+        argv: Sequence[str | Path],
+        work: Path,
+        *,
+        network: NetworkAccess | None = None,
+        read_only: Sequence[Path] = (),
+        env: Mapping[str, str],
+        log: Path,
+        tick: Tick = report_nothing,
+        seconds: float = 3600,
+    ) -> None:
+        make_homes(work, Owner(os.geteuid(), os.getegid()))
+        run_process(entry_command(self.python, False, network, argv), work, env, log, tick, seconds)
+
+
+def process_sandbox(python: str, probe: Callable[[BubblewrapSandbox], bool] | None = None) -> BuildSandbox:
+    """Return the sandbox for builds with an interpreter of this machine: bubblewrap if it works, else a plain process."""
+    confinement = confinement_check.find_confinement(make(cache_home()))
+    if confinement.sandbox is not None and confinement.sandbox.own_processes:
+        found = BubblewrapSandbox(confinement.sandbox, python)
+        if (probe or can_isolate)(found):
+            return found
+    return PlainSandbox(python)
+
+
+def can_isolate(found: BubblewrapSandbox) -> bool:
+    """Whether bubblewrap can also take the network away; some containers do not allow it."""
+    namespace = ["--ro-bind", "/", "/", "--unshare-net", "--unshare-pid", "--die-with-parent"]
+    try:
+        probe = subprocess.run(
+            [found.sandbox.program, *namespace, "true"], capture_output=True, timeout=30, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return probe.returncode == 0
+
+
+def make(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

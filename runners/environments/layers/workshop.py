@@ -1,0 +1,151 @@
+"""The folders, the network and the log of one build, and how its commands run."""
+
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from runners.environments import pip_settings
+from runners.environments.installing import Tick, report_nothing
+from runners.environments.layers.base import Base, require_uv
+from runners.environments.layers.indexes import IndexAccess, find_access
+from runners.environments.layers.recipe import Recipe
+from runners.environments.layers.sandbox import NetworkAccess
+from runners.environments.pip_settings import UvSettings
+from runners.environments.preparing import PrepareError, ProgramError, temporary_folder
+from runners.host.egress import Connection, EgressProxy
+from runners.messages.environment_failures import SystemRefused
+
+MAX_OUTPUT_BYTES = 256 * 1024
+"""How much of the end of a command's output is searched for the cause of its failure."""
+SCRIPTS = Path(__file__).parent
+NETWORK_MARK = "network: "
+MAX_REFUSED = 100
+
+
+@dataclass
+class Workshop:
+    """One build. ``inputs`` has what we wrote, and is read by the sandbox; ``work`` is where it writes."""
+
+    base: Base
+    recipe: Recipe
+    access: IndexAccess
+    inputs: Path
+    work: Path
+    log: Path
+    uv: str
+    network: NetworkAccess
+    refused: list[Connection] = field(default_factory=list)
+
+    def run(
+        self,
+        argv: Sequence[str | Path],
+        *,
+        online: bool = False,
+        env: Mapping[str, str] | None = None,
+        tick: Tick = report_nothing,
+        seconds: float = 600,
+    ) -> None:
+        """Run a command in the sandbox. Raises ProgramError with its output, PrepareError when a limit stops it."""
+        start = self.log.stat().st_size if self.log.exists() else 0
+        self.refused.clear()
+        try:
+            self.base.sandbox.run(
+                argv,
+                self.work,
+                network=self.network if online else None,
+                read_only=[self.inputs, SCRIPTS, Path(self.uv), *(self.access.folders if online else ())],
+                env=env or {},
+                log=self.log,
+                tick=tick,
+                seconds=seconds,
+            )
+        except ProgramError as error:
+            raise ProgramError(self.output_since(start) or error.tail) from error
+
+    def run_uv(
+        self,
+        *argv: str | Path,
+        variables: Mapping[str, str] | None = None,
+        tick: Tick = report_nothing,
+        seconds: float = 3600,
+    ) -> None:
+        """Run ``uv pip ...`` with the settings of this machine's pip and the network. Its cache ends with the build, as
+        what one build has left in a cache must not get into another."""
+        settings = UvSettings((), {**self.access.variables, **(variables or {})})
+        changes = pip_settings.environment(settings, self.work / "cache")
+        env = {name: value for name, value in changes.items() if value is not None}
+        env |= {"UV_CACHE_DIR": str(self.work / "cache"), "UV_NO_PROGRESS": "1", "UV_LINK_MODE": "hardlink"}
+        self.run([self.uv, "pip", *argv], online=True, env=env, tick=tick, seconds=seconds)
+
+    def run_script(
+        self, name: str, *argv: str | Path, tick: Tick = report_nothing, seconds: float = 600, path: Path | None = None
+    ) -> None:
+        """Run a script of this package with the interpreter of the base, without a network. ``path``: for PYTHONPATH."""
+        env = {"PYTHONPATH": str(path)} if path else {}
+        isolated = [] if path else ["-I"]
+        self.run([self.base.python, *isolated, SCRIPTS / name, *argv], env=env, tick=tick, seconds=seconds)
+
+    def note(self, text: str) -> None:
+        """Write a line to the build's log."""
+        with self.log.open("a") as file:
+            file.write(f"{text}\n")
+
+    def output_since(self, start: int) -> str:
+        """Return what was printed since then, without the lines of the proxy."""
+        with self.log.open("rb") as file:
+            file.seek(max(start, file.seek(0, os.SEEK_END) - MAX_OUTPUT_BYTES))
+            text = file.read().decode(errors="replace")
+        return "".join(line for line in text.splitlines(keepends=True) if not line.startswith(NETWORK_MARK))
+
+    def record(self, connection: Connection) -> None:
+        """Note a connection of the proxy in the log, from one of its threads."""
+        if connection.refusal and len(self.refused) < MAX_REFUSED:
+            self.refused.append(connection)
+        self.note(f"{NETWORK_MARK}{connection.text}")
+
+
+@contextmanager
+def workshop(recipe: Recipe, base: Base, log: Path, home: Path) -> Iterator[Workshop]:
+    """Make the folders and the proxy of a build in ``home``, and remove them at its end. Raises PrepareError."""
+    uv = require_uv()
+    log.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with temporary_folder(home, ".build-") as top, socket_folder() as sockets:
+            top.chmod(0o755)
+            inputs, work = top / "inputs", top / "work"
+            inputs.mkdir()
+            work.mkdir()
+            access = find_access(recipe, inputs)
+            network = NetworkAccess(sockets / "proxy")
+            made = Workshop(base, recipe, access, inputs, work, log, uv, network)
+            with EgressProxy(network.socket, access.rules, Recorder(made).record, access.upstream):
+                yield made
+    except OSError as error:
+        raise PrepareError(SystemRefused(str(error))) from error
+
+
+class Recorder:
+    """Passes connections to the log, one at a time: each has its own thread in the proxy."""
+
+    def __init__(self, made: Workshop) -> None:
+        self._made = made
+        self._lock = threading.Lock()
+
+    def record(self, connection: Connection) -> None:
+        with self._lock:
+            self._made.record(connection)
+
+
+@contextmanager
+def socket_folder() -> Iterator[Path]:
+    """Make a folder with a short path, because the path of a socket has 107 characters at most. Only its owner may enter."""
+    folder = Path(tempfile.mkdtemp(prefix="schedulearn-egress-", dir="/tmp"))  # noqa: S108  mode 0700
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
