@@ -23,7 +23,6 @@ from runners.environments.preparing import PrepareError, Progress, cache_home, t
 from runners.messages import Message, message_from
 from runners.messages.builds import (
     FetchingLayer,
-    LayerDamaged,
     PortalRefusedLayer,
     SendingLayer,
     UnpackingLayer,
@@ -190,8 +189,6 @@ class Layers:
             progress(92, UnpackingLayer())
             try:
                 store.unpack(archive, digest, sha256)
-            except ValueError as error:
-                raise PrepareError(LayerDamaged()) from error
             finally:
                 with self._lock:
                     self._fetching.pop(digest, None)
@@ -235,9 +232,10 @@ class Layers:
             reporter.stop()
 
     def _send(self, number: int, layer: BuiltLayer, progress: Progress) -> None:
-        with store.packed(layer.digest) as (archive, sha256):
-            total = archive.stat().st_size
-            with archive.open("rb") as file:
+        with temporary_folder(cache_home(), "schedulearn-layer-") as folder:
+            packed = store.pack(layer.digest, folder / "layer.tar")
+            total = packed.bytes
+            with packed.path.open("rb") as file:
                 sent = 0
                 while piece := file.read(PIECE_BYTES):
                     progress(95, SendingLayer(sent >> 20, total >> 20))
@@ -248,7 +246,7 @@ class Layers:
                 {
                     "state": "done",
                     "digest": layer.digest,
-                    "sha256": sha256,
+                    "sha256": packed.sha256,
                     "lock": layer.lock,
                     "unpacked_bytes": layer.bytes,
                     "modules": list(layer.modules),

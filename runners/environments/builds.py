@@ -22,6 +22,8 @@ from runners.environments import horovod_wheel, image_digests, images
 from runners.environments.docker_images import DockerImages
 from runners.environments.images import Entry
 from runners.environments.installing import current_download, make_environment, uv_program
+from runners.environments.layers.base import Base, find_python
+from runners.environments.layers.sandbox import process_sandbox
 from runners.environments.preparing import (
     TICK_SECONDS,
     PrepareError,
@@ -116,6 +118,9 @@ class PreparedEnvironment:
     reference: str
     origin: Message | None = None
     """The base image that it was made from, with its digest."""
+    target: Target | None = None
+    packages: tuple[str, ...] = ()
+    """Its exact packages."""
 
 
 class Environments(Protocol):
@@ -187,6 +192,15 @@ class BaseEnvironments(ABC):
             self._reports[key] = replace(self._reports[key], state="waiting", progress_percent=0, message=Gone())
         return None
 
+    def base_of(self, key: str) -> Base | None:
+        """Return what a layer on an environment is built with; None while the environment is not ready. Not quick."""
+        reference = self.reference_of(key)
+        with self._lock:
+            prepared = self._prepared.get(key)
+        if reference is None or prepared is None or prepared.target is None:
+            return None
+        return self._base(reference, prepared.target, prepared.packages)
+
     def _record(self, report: Report) -> Report:
         with self._lock:
             self._reports[report.key] = report
@@ -195,6 +209,10 @@ class BaseEnvironments(ABC):
     @abstractmethod
     def _make(self, entry: Entry, progress: Progress) -> PreparedEnvironment:
         """Make an environment. Raises PrepareError with what would fix it."""
+
+    @abstractmethod
+    def _base(self, reference: str, target: Target, packages: tuple[str, ...]) -> Base:
+        """Return the base with its sandbox."""
 
     @abstractmethod
     def _exists(self, prepared: PreparedEnvironment) -> bool:
@@ -209,6 +227,10 @@ class ProcessEnvironments(BaseEnvironments):
         self.target = this_machine(cuda)
 
     def _make(self, entry: Entry, progress: Progress) -> PreparedEnvironment:
+        if entry.is_bare:
+            python = find_python(entry.python)
+            version = entry.python or self.target.python
+            return PreparedEnvironment(content_key("bare", python), python, target=replace(self.target, python=version))
         pins = pinned_packages(entry, self.target, progress, 1)
         compiles = entry.horovod is not None and horovod_wheel.find(entry, self.target, pins) is None
         if compiles and (lacking := horovod_wheel.missing_tools(self.target)):
@@ -232,7 +254,10 @@ class ProcessEnvironments(BaseEnvironments):
                 shutil.rmtree(folder, ignore_errors=True)
                 self._install(entry, folder, pins, wheel, progress, begin)
                 done.touch()
-        return PreparedEnvironment(digest, str(python))
+        return PreparedEnvironment(digest, str(python), target=self.target, packages=pins.packages)
+
+    def _base(self, reference: str, target: Target, packages: tuple[str, ...]) -> Base:
+        return Base(reference, target, packages, process_sandbox(reference))
 
     def _install(
         self, entry: Entry, folder: Path, pins: Pins, wheel: Path | None, progress: Progress, begin: int
@@ -316,7 +341,10 @@ class DockerEnvironments(BaseEnvironments):
             self.engine.remove_old_images("schedulearn-job", entry.key, keep=tag)
             self.engine.remove_old_images("schedulearn-packages", entry.key, keep=packages)
         origin = image_digests.origin(base, self.engine.repo_digests(base), self.engine.id_of(base) or "")
-        return PreparedEnvironment(self.engine.id_of(tag) or digest, tag, origin)
+        return PreparedEnvironment(self.engine.id_of(tag) or digest, tag, origin, target, pins.packages)
+
+    def _base(self, reference: str, target: Target, packages: tuple[str, ...]) -> Base:
+        raise NotImplementedError
 
     def _choose_base_image(self, progress: Progress) -> str:
         """Return the image named by the settings, with its digest if they pin one; else the public one, or what

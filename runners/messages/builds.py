@@ -88,13 +88,6 @@ class BuildLost(Failure):
 
 
 @dataclass(frozen=True)
-class LayerDamaged(Failure):
-    code = "build.layer_damaged"
-    reason = "Its packages arrived damaged from the portal."
-    fix = "It is tried again. If this repeats, choose Build again on the page of the environment."
-
-
-@dataclass(frozen=True)
 class PortalRefusedLayer(Failure):
     code = "build.refused"
     error: str

@@ -60,6 +60,11 @@ class Entry:
         return own if cuda and own.exists() else self.requirements
 
     @property
+    def is_bare(self) -> bool:
+        """Whether it is an interpreter without packages."""
+        return self.key == BARE_KEY or bool(self.python)
+
+    @property
     def lines(self) -> tuple[str, ...]:
         """The packages of the requirements file."""
         lines = (line.strip() for line in self.requirements.read_text().splitlines())
