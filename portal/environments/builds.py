@@ -48,12 +48,15 @@ class Claim:
     wait: agents.Message | None = None
     failure: Any = None
     """A message as data."""
+    final: bool = True
+    """False for the lock of an earlier generation while a later one is being built."""
 
     def to_json(self) -> dict[str, Any]:
         if self.lock is not None:
             lock = self.lock
             return {
                 "state": "ready",
+                "final": self.final,
                 "digest": lock.digest,
                 "sha256": lock.archive_sha256,
                 "bytes": lock.archive_bytes,
@@ -83,7 +86,7 @@ def claim(node: Node, environment: Environment, kind: str) -> Claim:
         if running.node_id == node.pk:  # its agent was restarted, and begins again
             restart(running)
             return Claim(build=running)
-        return _ready(built) if built is not None else Claim(wait=_elsewhere(running))
+        return Claim(lock=built.lock, final=False) if built is not None else Claim(wait=_elsewhere(running))
     attempts = same.filter(generation__gte=environment.generation)
     last = attempts.first()
     if last is not None and last.state in (Build.State.FAILED, Build.State.CANCELLED):

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,7 @@ class EnvironmentKeeper:
         """Digests of layers that containers need and that are not here, although the portal expects them."""
         self._changed = threading.Condition()
         self._stopping = False
-        self._retry: dict[str, tuple[float, Backoff]] = {}
+        self._retry: dict[WantedEnvironment, tuple[float, Backoff]] = {}
         self._thread = threading.Thread(target=self._work, name="environments", daemon=True)
 
     def start(self) -> None:
@@ -92,6 +92,11 @@ class EnvironmentKeeper:
                     self._changed.notify_all()
             raise NotReadyError(EnvironmentInPreparation(key, self._layers.step_of(layer)))
 
+    def tidy(self, needed: Collection[str]) -> None:
+        """Delete layers that nothing uses, except those that containers need."""
+        if self._layers is not None:
+            self._layers.tidy(needed)
+
     def reports(self) -> list[dict[str, Any]]:
         known = self._reports_by_key()
         with self._changed:
@@ -130,7 +135,7 @@ class EnvironmentKeeper:
     def _next_to_prepare(self, wanted: Sequence[WantedEnvironment]) -> WantedEnvironment | None:
         now = time.monotonic()
         for each in sorted(wanted, key=lambda each: each.key not in self._ready_before_start):
-            if each.key in self._retry and now < self._retry[each.key][0]:
+            if each in self._retry and now < self._retry[each][0]:
                 continue
             try:
                 if not self._is_here(each):
@@ -155,22 +160,26 @@ class EnvironmentKeeper:
                 report = self._environments.prepare(key, self._progress)
         except AgentStoppedError:
             raise
-        except (BuildCancelledError, PortalError) as error:
-            self._postpone(key)
-            logger.warning("Preparing the environment %s was interrupted: %s", key, error or "the build was cancelled")
+        except BuildCancelledError:
+            logger.info("The build of the environment %s was cancelled.", key)
+            return  # the portal is asked at once what to do instead
+        except PortalError as error:
+            self._postpone(wanted)
+            logger.warning("Preparing the environment %s was interrupted: %s", key, error)
             return
         except Exception:
-            self._postpone(key)
+            self._postpone(wanted)
             logger.exception("Preparing the environment %s failed; it is tried again.", key)
             return
         if report.state == "ready":
-            self._retry.pop(key, None)
+            self._retry.pop(wanted, None)
             logger.info("The environment %s is ready.", key)
             self._store_ready_keys()
-        elif report.state == "preparing":
-            self._retry[key] = (time.monotonic() + ELSEWHERE_SECONDS, Backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS))
-        else:
-            self._postpone(key)
+        if report.state == "preparing" or (report.state == "ready" and not self._is_here(wanted)):
+            pause = time.monotonic() + ELSEWHERE_SECONDS  # another node builds it
+            self._retry[wanted] = (pause, Backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS))
+        elif report.state != "ready":
+            self._postpone(wanted)
             logger.warning("The environment %s is not ready: %s", key, report.detail)
 
     def _fetch_layer(self, digest: str) -> None:
@@ -194,9 +203,10 @@ class EnvironmentKeeper:
         except OSError as error:  # only the order after the next start depends on it
             logger.warning("%s could not be written: %s", self._ready_file, error.strerror or error)
 
-    def _postpone(self, key: str) -> None:
-        backoff = self._retry[key][1] if key in self._retry else Backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
-        self._retry[key] = (time.monotonic() + backoff.next_pause(), backoff)
+    def _postpone(self, wanted: WantedEnvironment) -> None:
+        known = self._retry.get(wanted)
+        backoff = known[1] if known else Backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
+        self._retry[wanted] = (time.monotonic() + backoff.next_pause(), backoff)
 
     @property
     def _progress(self) -> Progress:

@@ -7,7 +7,7 @@ node asks it (``claim``) each time that it prepares an environment whose layer i
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +38,8 @@ TRY_PAUSE_SECONDS = 2.0
 REPORT_SECONDS = 2.0
 """Between two reports about a running build."""
 LOG_PIECE_BYTES = 128 * 1024
+UNUSED_SECONDS = 14 * 24 * 3600.0
+"""How long a layer is kept that nothing uses; fetching it again takes seconds."""
 
 
 class BuildCancelledError(Exception):
@@ -67,6 +69,8 @@ class CurrentLayer:
 
     wanted: WantedEnvironment
     digest: str
+    final: bool = True
+    """False while another node builds the layer that the portal wants instead."""
 
 
 class LayerPortal(Protocol):
@@ -93,7 +97,20 @@ class Layers:
             return [self._reports[key] for key in sorted(self._reports)]
 
     def has(self, digest: str) -> bool:
-        return store.path_of(digest) is not None
+        """Whether a layer is here. It counts as used now."""
+        if store.path_of(digest) is None:
+            return False
+        store.mark_used(digest)
+        return True
+
+    def tidy(self, needed: Collection[str]) -> None:
+        """Delete layers that neither the portal wants nor a container of this node needs, some time after their last use."""
+        with self._lock:
+            current = {each.digest for each in self._current.values()}
+        keep = {*current, *needed}
+        for digest in keep:
+            store.mark_used(digest)  # for other agents of this machine, which share the folder
+        store.tidy(keep, UNUSED_SECONDS)
 
     def step_of(self, digest: str) -> Message | None:
         """Return how far the fetching of a layer is; None before it begins."""
@@ -106,6 +123,7 @@ class Layers:
             current = self._current.get(wanted.key)
         return (
             current is not None
+            and current.final
             and current.wanted == wanted
             and store.path_of(current.digest) is not None
             and self._bases.reference_of(wanted.base) is not None
@@ -147,7 +165,7 @@ class Layers:
         match claim["state"]:
             case "ready":
                 self.fetch(str(claim["digest"]), progress)
-                return self._ready(wanted, str(claim["digest"]))
+                return self._ready(wanted, str(claim["digest"]), final=claim.get("final") is not False)
             case "build":
                 recipe, fresh = Recipe.from_json(claim["recipe"]), bool(claim.get("fresh"))
                 return self._ready(wanted, self._build(int(claim["build"]), recipe, base, progress, fresh))
@@ -158,9 +176,9 @@ class Layers:
             case _:
                 return self._record(Report(wanted.key, state="failed", message=message_from(claim["message"])))
 
-    def _ready(self, wanted: WantedEnvironment, digest: str) -> Report:
+    def _ready(self, wanted: WantedEnvironment, digest: str, *, final: bool = True) -> Report:
         with self._lock:
-            self._current[wanted.key] = CurrentLayer(wanted, digest)
+            self._current[wanted.key] = CurrentLayer(wanted, digest, final)
         store.mark_used(digest)
         return self._record(Report(wanted.key, digest, "ready", 100))
 

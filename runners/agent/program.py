@@ -350,6 +350,7 @@ class Agent:
         jobs, attempts = {spec.job for spec in listed}, {spec.attempt for spec in listed}
         tidy(self.files, jobs | {entry.job for entry in known}, attempts | {entry.attempt for entry in known})
         self.code.tidy()
+        self.environments.tidy({spec.layer for spec in listed if spec.layer})
         self.executor.claims.find_set_aside()
         return None
 

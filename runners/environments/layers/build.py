@@ -91,7 +91,7 @@ if name == "torchvision" and not module.extension._has_ops():
 
 
 def build_layer(recipe: Recipe, base: Base, log: Path, progress: Progress, *, fresh: bool = False) -> BuiltLayer:
-    """Build a layer over ``base``, or return the one that was built before. ``fresh``: resolve and install again.
+    """Build a layer over ``base``, or return the one that was built before. ``fresh``: resolve again.
 
     ``log`` is emptied first, and grows while the build runs. ``progress`` may raise to cancel: everything that was started
     ends, and nothing remains. Raises PrepareError whose failure names the cause.
@@ -108,7 +108,7 @@ def build_layer(recipe: Recipe, base: Base, log: Path, progress: Progress, *, fr
         log.write_text("")
         progress(0, Starting())
         with workshop(recipe, base, log, store.home()) as shop:
-            return Build(shop, progress).run(kind, fresh)
+            return Build(shop, progress).run(kind)
 
 
 def refuse_impossible(recipe: Recipe, base: Base) -> None:
@@ -132,7 +132,7 @@ class Build:
         self.progress = progress
         self.site = shop.work / "site"
 
-    def run(self, kind: str, fresh: bool) -> BuiltLayer:
+    def run(self, kind: str) -> BuiltLayer:
         with self.step("Looking at the base"):
             probe = probe_base(self.shop)
         with self.step("Resolving the packages"):
@@ -143,7 +143,8 @@ class Build:
         lock = resolved.lock + (f"# horovod {store_name(wheel)}\n" if wheel else "")
         digest = store.digest_of(kind, lock)
         with exclusive_lock(store.home().parent / "locks" / f"layer-{digest}", self.progress, RESOLVED):
-            if not fresh and (known := store.layer_of(digest)):
+            if known := store.layer_of(digest):  # perhaps of another recipe, and in use by jobs now
+                store.mark_used(digest)
                 return known
             self.install(resolved, wheel, probe)
             return self.keep(digest, kind, lock, resolved)
