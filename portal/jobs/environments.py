@@ -36,7 +36,8 @@ def environment_label(environment: Any) -> str:
 def best_environment(guess: Mapping[str, Any], environments: Sequence[Environment]) -> Environment | None:
     """Return the offered environment that fits the inspected code best.
 
-    It lacks the fewest frameworks, then the fewest packages of the code, and is ready if possible.
+    It lacks the fewest frameworks, then the fewest packages that the code always imports, then the fewest of its functions, and
+    is ready if possible.
     """
     return min(environments, key=lambda each: _mismatch(guess, each), default=None)
 
@@ -49,8 +50,9 @@ def frameworks_of(guess: Mapping[str, Any], launcher: str) -> frozenset[str]:
     return FRAMEWORKS.intersection(guess.get("imports", {})) | needed
 
 
-def _mismatch(guess: Mapping[str, Any], environment: Any) -> tuple[int, int, bool, int]:
-    missing = len(inspection.missing_modules(dict(guess), environment.packages))
+def _mismatch(guess: Mapping[str, Any], environment: Any) -> tuple[int, int, int, bool, int]:
+    missing = [each["code"] for each in inspection.missing_modules(dict(guess), environment.packages)]
+    always = missing.count(inspection.MISSING)
     frameworks = frameworks_of(guess, str(guess.get("launcher", "")))
     lacking = len(frameworks.difference(environment.packages))
-    return lacking, missing, not environment.ready_on, environment.position
+    return lacking, always, len(missing), not environment.ready_on, environment.position

@@ -14,6 +14,9 @@ from portal.projects import store
 from portal.projects.models import CodeVersion
 from portal.projects.package_lists.model import PackageList, from_json
 
+MISSING = "missing-module"
+MISSING_IN_FUNCTION = "missing-in-function"
+
 LIST_LIMITS = sandbox.Limits(15, 512 * 1024 * 1024, 1024 * 1024, threading.BoundedSemaphore(2), wait_seconds=5)
 """For reading package lists again, while a person waits for a page."""
 LISTS_CACHED_SECONDS = 24 * 3600
@@ -80,16 +83,21 @@ def _read_lists(code: CodeVersion, allowed: tuple[str, ...]) -> list[dict[str, A
 
 
 def missing_modules(guess: dict[str, Any], packages: Iterable[str]) -> list[dict[str, Any]]:
-    """Return warnings for imports that are not among the modules of an environment."""
+    """Return warnings for imports that are not among the modules of an environment, each with the name of its ``module``."""
     offered = {name.split(".")[0].lower() for name in packages}
+    in_functions = set(guess.get("in_functions", ()))
     return [
-        {
-            "code": "missing-module",
-            "path": path,
-            "line": line,
-            "module": module,
-            "text": f"“{module}” is not in this environment.",
-        }
+        _missing_in_function(module, path, line) if module in in_functions else _missing(module, path, line)
         for module, (path, line) in sorted(guess.get("imports", {}).items())
         if module.lower() not in offered
     ]
+
+
+def _missing(module: str, path: str, line: int) -> dict[str, Any]:
+    text = f"“{module}” is not in this environment."
+    return {"code": MISSING, "module": module, "path": path, "line": line, "text": text}
+
+
+def _missing_in_function(module: str, path: str, line: int) -> dict[str, Any]:
+    text = f"“{module}” is not in this environment. It is imported only inside a function, so the job fails only if that function runs."
+    return {"code": MISSING_IN_FUNCTION, "module": module, "path": path, "line": line, "text": text}

@@ -82,7 +82,7 @@ class CodeVersion(models.Model):
     """[{"path", "size", "sha256", "offset", "executable"}], sorted by path; ``offset`` is the position of the file's bytes in
     the tar. Versions of earlier releases do not state what is executable."""
     guess = models.JSONField(default=dict)
-    """The result of inspection: {"entry", "module", "launcher", "elastic", "imports", "requirements",
+    """The result of inspection: {"entry", "module", "launcher", "elastic", "imports", "in_functions", "requirements",
     "package_lists" (package_lists/model.py), "warnings": [{"code", "path", "line", "text"}], "notes": [what unpacking changed]}.
     Versions of earlier releases lack some keys."""
     upload_name = models.CharField(max_length=200)

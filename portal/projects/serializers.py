@@ -117,6 +117,9 @@ class GuessSerializer(serializers.Serializer[Any]):
         required=False,
         help_text="The modules that an environment must provide, each with the file and line of its import.",
     )
+    in_functions = serializers.ListField(
+        child=serializers.CharField(), required=False, help_text="The imports that stand only inside functions."
+    )
     requirements = serializers.ListField(child=serializers.CharField(), required=False)
     package_lists = PackageListSerializer(many=True, required=False)
     warnings = CodeWarningSerializer(many=True, required=False)

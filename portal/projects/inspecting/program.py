@@ -164,25 +164,45 @@ def launcher_of(running: list[Source]) -> tuple[str, bool]:
 
 def needs_package(source: Source) -> bool:
     """Return whether a file has relative imports, with which it runs only as a module of its package."""
-    return any(module.startswith(".") for module in source.imports)
+    return any(module.startswith(".") for module in source.needed_imports)
 
 
-def external_modules(running: list[Source], sources: dict[str, Source]) -> dict[str, list[Any]]:
-    """Return the modules that an environment must provide, each with file and line: {"torch": ["train.py", 3]}."""
-    found: dict[str, list[Any]] = {}
+@dataclass(slots=True)
+class ExternalModules:
+    """The modules that an environment must provide."""
+
+    places: dict[str, list[Any]] = field(default_factory=dict)
+    """Each with file and line: {"torch": ["train.py", 3]}."""
+    in_functions: list[str] = field(default_factory=list)
+    """Those that are imported only inside functions."""
+
+
+def external_modules(running: list[Source], sources: dict[str, Source]) -> ExternalModules:
+    found = ExternalModules()
     for source in running:
         for module, line in source.imports.items():
+            if _is_external(module, source, sources):
+                found.places.setdefault(module.split(".")[0], [source.path, line])
+    for source in running:
+        for module, line in source.lazy.items():
             top = module.split(".")[0]
-            if module.startswith(".") or is_standard(module) or top in found or top == LIBRARY:
-                continue
-            if module in source.optional:  # the file goes on without it, as a converted notebook does without IPython
-                continue
-            ours = any(path in sources for path in module_paths(top, source.path))
-            places = (f"{top}/", f"{SOURCE_FOLDER}/{top}/", f"{PurePosixPath(source.path).parent}/{top}/")
-            folder = any(path.startswith(places) for path in sources)
-            if top in COMPILED or not (ours or folder):
-                found[top] = [source.path, line]
+            if top not in found.places and _is_external(module, source, sources):
+                found.places[top] = [source.path, line]
+                found.in_functions.append(top)
     return found
+
+
+def _is_external(module: str, source: Source, sources: dict[str, Source]) -> bool:
+    """Return whether an import needs a package of the environment: not Python's own, not a file of the upload."""
+    top = module.split(".")[0]
+    if module.startswith(".") or is_standard(module) or top == LIBRARY:
+        return False
+    if module in source.optional:  # the file goes on without it, as a converted notebook does without IPython
+        return False
+    ours = any(path in sources for path in module_paths(top, source.path))
+    places = (f"{top}/", f"{SOURCE_FOLDER}/{top}/", f"{PurePosixPath(source.path).parent}/{top}/")
+    folder = any(path.startswith(places) for path in sources)
+    return top in COMPILED or not (ours or folder)
 
 
 def required_packages(requirements: str) -> list[str]:
@@ -243,6 +263,7 @@ def inspect(tar: IO[bytes]) -> dict[str, Any]:
         warnings = [*commands.activations(script, texts[script]), *warnings][:MAX_WARNINGS]
     elif launcher == "command" and not needs_package(entry) and commands.starts_in_its_folder(entry, running, paths):
         command = commands.in_folder(entry.path)
+    external = external_modules(running, sources)
     return guess | {
         "entry": order[0],
         "command": command,
@@ -250,7 +271,8 @@ def inspect(tar: IO[bytes]) -> dict[str, Any]:
         "candidates": order[:MAX_CANDIDATES],
         "launcher": launcher,
         "elastic": elastic,
-        "imports": external_modules(running, sources),
+        "imports": external.places,
+        "in_functions": sorted(external.in_functions),
         "one_gpu": uses_one_gpu(sources.values()),
         "warnings": warnings,
     }

@@ -54,7 +54,7 @@ class Code:
         for source in self.sources:
             lines = [
                 line
-                for name, line in (source.optional | source.imports).items()
+                for name, line in (source.optional | source.needed_imports).items()
                 if name == package or name.startswith(package + ".")
             ]
             if lines:
@@ -75,7 +75,7 @@ def syntax_error(code: Code) -> Found:
 def relative_import(code: Code) -> Found:
     """A file at the top of an upload is in no package; a file of a package runs as a module (``program.inspect``)."""
     entry = code.sources[0]
-    lines = [line for module, line in entry.imports.items() if module.startswith(".")]
+    lines = [line for module, line in entry.needed_imports.items() if module.startswith(".")]
     if lines and as_module(entry.path) is None:
         yield (
             entry,

@@ -6,8 +6,19 @@ import sys
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 MAX_DEPTH = 32
+
+
+class Need(IntEnum):
+    """When a program needs what it imports, by where the import stands."""
+
+    ALWAYS = 0
+    IN_FUNCTION = 1
+    """Only if it calls the function."""
+    OPTIONAL = 2
+    """Never: that it fails is handled, or it is for type checkers only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +51,9 @@ class Call:
 class Source:
     path: str
     imports: dict[str, int] = field(default_factory=dict)
-    """Full module names with their first line, without optional ones."""
+    """Full module names with their first line, of what is imported whenever the file runs."""
+    lazy: dict[str, int] = field(default_factory=dict)
+    """Imports inside functions. A module may also be in ``imports``."""
     optional: dict[str, int] = field(default_factory=dict)
     """Imports whose failure is caught, or that are for type checkers only."""
     calls: list[Call] = field(default_factory=list)
@@ -56,8 +69,13 @@ class Source:
     error: tuple[str, int] | None = None
 
     @property
+    def needed_imports(self) -> dict[str, int]:
+        """The imports that are not optional, with the line where each is needed first."""
+        return self.lazy | self.imports
+
+    @property
     def all_imports(self) -> set[str]:
-        return self.imports.keys() | self.optional.keys()
+        return self.imports.keys() | self.lazy.keys() | self.optional.keys()
 
     @property
     def root_imports(self) -> set[str]:
@@ -100,9 +118,9 @@ class _SourceReader:
 
     def run(self, tree: ast.Module) -> None:
         nodes = list(_nodes(tree))
-        for node, optional in nodes:  # imports first: names are resolved by them
+        for node, need in nodes:  # imports first: names are resolved by them
             if isinstance(node, ast.Import | ast.ImportFrom):
-                self._record_import(node, optional)
+                self._record_import(node, need)
         docstrings = {id(node.value) for node, _ in nodes if isinstance(node, ast.Expr)}
         for node, _ in nodes:
             if isinstance(node, ast.Call):
@@ -120,10 +138,10 @@ class _SourceReader:
             elif isinstance(node, ast.If):
                 self.source.has_main |= _is_main_guard(node.test)
 
-    def _record_import(self, node: ast.Import | ast.ImportFrom, optional: bool) -> None:
+    def _record_import(self, node: ast.Import | ast.ImportFrom, need: Need) -> None:
         if isinstance(node, ast.ImportFrom) and (node.level > MAX_DEPTH or (node.module or "").count(".") > MAX_DEPTH):
             return  # nothing in an upload lies that deep
-        found = self.source.optional if optional else self.source.imports
+        found = (self.source.imports, self.source.lazy, self.source.optional)[need]
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.count(".") > MAX_DEPTH:
@@ -162,34 +180,62 @@ class _SourceReader:
                 self.source.set_variables.append((str(target.slice.value), str(node.value.value), node.lineno))
 
 
-def _nodes(tree: ast.Module) -> Iterator[tuple[ast.AST, bool]]:
-    """Yield all nodes in source order, each with whether a failed import there is handled."""
-    stack: list[tuple[ast.AST, bool]] = [(tree, False)]
+def _nodes(tree: ast.Module) -> Iterator[tuple[ast.AST, Need]]:
+    """Yield all nodes in source order, each with when the program needs what is imported there."""
+    stack: list[tuple[ast.AST, Need]] = [(tree, Need.ALWAYS)]
     while stack:
-        node, optional = stack.pop()
-        yield node, optional
-        if isinstance(node, ast.Try):
-            caught = any(_catches_imports(handler) for handler in node.handlers)
-            inner = [(child, True) for child in node.body] if caught else [(child, optional) for child in node.body]
-            rest = [(child, optional or caught) for child in (*node.handlers, *node.orelse, *node.finalbody)]
-            stack.extend(reversed([*inner, *rest]))
-        elif isinstance(node, ast.If) and _is_type_checking_guard(node.test):
-            stack.extend((child, True) for child in reversed([node.test, *node.body, *node.orelse]))
-        else:
-            stack.extend((child, optional) for child in reversed(list(ast.iter_child_nodes(node))))
+        node, need = stack.pop()
+        yield node, need
+        children = list(ast.iter_child_nodes(node))
+        unneeded = _optional_children(node)
+        inner = max(need, Need.IN_FUNCTION) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else need
+        stack.extend((child, Need.OPTIONAL if id(child) in unneeded else inner) for child in reversed(children))
+
+
+def _optional_children(node: ast.AST) -> set[int]:
+    """Return the children, by identity, in which a failed import does no harm."""
+    children: list[ast.AST]
+    if isinstance(node, ast.Try | ast.TryStar):
+        harmless = any(_catches_imports(handler) for handler in node.handlers)
+        children = [*node.body, *node.handlers, *node.orelse, *node.finalbody]
+    elif isinstance(node, ast.With | ast.AsyncWith):
+        harmless, children = any(_suppresses_imports(item.context_expr) for item in node.items), [*node.body]
+    elif isinstance(node, ast.If):
+        harmless, children = _is_type_checking_guard(node.test) or _looks_for_module(node.test), [*node.body]
+    else:
+        return set()
+    return {id(child) for child in children} if harmless else set()
 
 
 def _catches_imports(handler: ast.ExceptHandler) -> bool:
-    caught = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    return any(
-        one is None or (isinstance(one, ast.Name) and one.id in ("ImportError", "ModuleNotFoundError", "Exception"))
-        for one in caught
-    )
+    return handler.type is None or _names_import_error(handler.type)
+
+
+def _names_import_error(caught: ast.expr) -> bool:
+    names = ("ImportError", "ModuleNotFoundError", "Exception", "BaseException")
+    each = caught.elts if isinstance(caught, ast.Tuple) else [caught]
+    return any(isinstance(one, ast.Name) and one.id in names for one in each)
+
+
+def _suppresses_imports(manager: ast.expr) -> bool:
+    """Return whether a context manager is ``contextlib.suppress(ImportError)``."""
+    if not isinstance(manager, ast.Call) or _last_name(manager.func) != "suppress":
+        return False
+    return any(_names_import_error(argument) for argument in manager.args)
+
+
+def _looks_for_module(test: ast.expr) -> bool:
+    """Return whether a condition looks for a module first: ``if importlib.util.find_spec("wandb"):``."""
+    call = test.left if isinstance(test, ast.Compare) else test
+    return isinstance(call, ast.Call) and _last_name(call.func) == "find_spec"
+
+
+def _last_name(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
 def _is_type_checking_guard(test: ast.expr) -> bool:
-    name = test.id if isinstance(test, ast.Name) else test.attr if isinstance(test, ast.Attribute) else ""
-    return name == "TYPE_CHECKING"
+    return _last_name(test) == "TYPE_CHECKING"
 
 
 def _is_main_guard(test: ast.expr) -> bool:

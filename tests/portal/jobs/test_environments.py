@@ -41,3 +41,10 @@ def test_a_code_that_was_not_inspected_gets_an_environment() -> None:
     best = best_environment({}, offered())
     assert best is not None and best.key == "pytorch"
     assert best_environment({}, []) is None
+
+
+def test_what_is_always_imported_counts_more_than_what_only_functions_import() -> None:
+    guess = {"imports": {name: ["train.py", 1] for name in ("six", "networkx", "sympy")}}
+    for more, key in (({}, "pytorch"), ({"in_functions": ["networkx", "sympy"]}, "tensorflow-horovod")):
+        best = best_environment(guess | more, offered())
+        assert best is not None and best.key == key

@@ -187,7 +187,7 @@ def test_what_only_colab_has_is_neither_imported_nor_missed() -> None:
         "Left out, since jobs have no such folder: %cd (cell 2). A job starts at the top of the upload.",
     ]
     source = read("try.py", script.text.encode())
-    assert list(external_modules([source], {"try.py": source})) == ["torch"]
+    assert list(external_modules([source], {"try.py": source}).places) == ["torch"]
 
 
 def test_other_packages_of_google_stay_as_they_are(tmp_path: Path) -> None:
