@@ -39,6 +39,7 @@ class Collector:
     python: str = ""
     read_lines: int = 0
     refused_count: int = 0
+    left_out_notes: int = 0
 
     def count(self, place: Place) -> bool:
         """Count a line. Return False, and refuse the first line that is one too many."""
@@ -74,8 +75,12 @@ class Collector:
 
     def note(self, place: Place, text: str) -> None:
         """Keep a sentence; the same one is kept once."""
-        if len(self.notes) < MAX_NOTES and all(note.text != text for note in self.notes):
+        if any(note.text == text for note in self.notes):
+            return
+        if len(self.notes) < MAX_NOTES:
             self.notes.append(Note(text, place.line, place.path))
+        else:
+            self.left_out_notes += 1
 
     def finish(self) -> PackageList:
         more = self.refused_count - MAX_REFUSED
@@ -83,6 +88,8 @@ class Collector:
             self.refused.append(
                 RefusedLine(0, "", f"{more} more {'line is' if more == 1 else 'lines are'} not taken.", self.path)
             )
+        if self.left_out_notes:
+            self.notes.append(Note(f"Further remarks that are not shown: {self.left_out_notes}.", 0, self.path))
         return PackageList(
             path=self.path,
             kind=self.kind,

@@ -16,6 +16,7 @@ from .texts import decode, shown
 MAX_BYTES = 64 * 1024
 MAX_DEPTH = 10
 MAX_NODES = 5000
+MAX_NAMES = 50
 MAX_VERSIONS = 200
 """Characters of what follows a name."""
 
@@ -67,6 +68,8 @@ def load_yaml(text: str) -> Any:
 class _CondaReader:
     def __init__(self, path: str, collector: Collector, reader: RequirementsReader, lines: list[str]) -> None:
         self.path, self.collector, self.reader, self.texts = path, collector, reader, lines
+        self.left_out: list[str] = []
+        self.unknown: list[str] = []
 
     def read(self, dependencies: Iterable[Any]) -> None:
         for each in dependencies:
@@ -75,6 +78,12 @@ class _CondaReader:
                     self._read_part(str(name), lines)
             elif self.collector.count(place := self._place(str(each))):
                 self._read_package(str(each).strip(), place)
+        if self.unknown:
+            text = f"Packages of conda that are not known here, so they are not installed: {_names(self.unknown)}."
+            self.collector.note(Place(self.path), text)
+        if self.left_out:
+            text = f"Left out, because tools and system libraries come from the base: {_names(self.left_out)}."
+            self.collector.note(Place(self.path), text)
 
     def _read_part(self, name: str, lines: Any) -> None:
         if name != "pip" or not isinstance(lines, list):
@@ -105,11 +114,9 @@ class _CondaReader:
             return
         known = index_name(name)
         if known is None:
-            self.collector.note(
-                place, f"{shown(name, 60)} is a package of conda that is not known here, so it is not installed."
-            )
+            self.unknown.append(name)
         elif not known:
-            self.collector.note(place, f"{shown(name, 60)} is left out: tools and system libraries come from the base.")
+            self.left_out.append(name)
         else:
             if known != name.replace("_", "-").replace(".", "-"):
                 self.collector.note(place, f"{shown(name, 60)} of conda is {known} on the package index.")
@@ -119,6 +126,12 @@ class _CondaReader:
         """Return where a text stands first; the values of a YAML document have no lines."""
         found = (number for number, line in enumerate(self.texts, 1) if text in line)
         return Place(self.path, next(found, 0) if text else 0)
+
+
+def _names(names: list[str]) -> str:
+    """Return names in a row, at most as many as a person reads."""
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return ", ".join(shown(name, 60) for name in names[:MAX_NAMES]) + more
 
 
 def translate(asked: str) -> str:

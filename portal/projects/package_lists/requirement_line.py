@@ -28,7 +28,8 @@ _HERE = re.compile(r"\./?(?:\[[^]]*\])?")
 _PREFIXED_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _CONDA_EXPORT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=([A-Za-z0-9][^=\s]*)(?:=[^=\s]+)?")
 _BLANK_VERSION = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)[ \t]+(\d[\w.*+!-]*)")
-_CONDA_BUILD = re.compile(r"/(?:croot|conda-bld|feedstock_root|bld|tmp/build)/", re.IGNORECASE)
+_CONDA_BUILD = re.compile(r"/(?:croot|conda-bld|feedstock_root|tmp/build/[0-9a-f]{8}|[A-Z]:/bld)/", re.IGNORECASE)
+"""The folders in which conda, conda-forge and Anaconda build packages."""
 _CODE = re.compile(r"[A-Za-z0-9._+*,<>=!~()\[\]\"'; @:/#%&-]*")
 _MARKER = re.compile(r"[A-Za-z0-9_ ()<>=!~]*(?:\"[A-Za-z0-9._+*, -]*\"[A-Za-z0-9_ ()<>=!~]*)*")
 
@@ -144,7 +145,7 @@ def _parse_requirement(line: str) -> Requirement:
         requirement = Requirement(line)
     except (InvalidRequirement, RecursionError):
         raise LineRefusedError(_why_not_understood(line)) from None
-    if _is_version(requirement.name):
+    if _is_version(canonicalize_name(requirement.name)):
         raise LineRefusedError(f"{requirement.name} is a version, not a package. Write name=={requirement.name}.")
     requirement.specifier = _usual_specifiers(requirement.specifier)
     return requirement
@@ -223,7 +224,9 @@ def _from_bare_address(line: str, allowed: Sequence[str]) -> str:
         name = found.egg or parse_wheel_filename(unquote(found.segments[-1]))[0]
         requirement = Requirement(f"{name} {marker}")
     except sources.AddressError as error:
-        raise LineRefusedError(f"{error} {_WHY_ADDRESS}") from None
+        raise LineRefusedError(
+            f"{error} Write the name of the package, or ask an admin to allow this source."
+        ) from None
     except (InvalidWheelFilename, IndexError):
         raise LineRefusedError("The name of the package is missing. Write name @ before the address.") from None
     except (InvalidRequirement, RecursionError):

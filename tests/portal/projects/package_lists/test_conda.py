@@ -46,9 +46,16 @@ def test_an_environment_of_conda_is_translated() -> None:
     assert [each.line for each in found.refused] == [14, 18, 19]
     notes = {each.line: each.text for each in found.notes}
     assert notes[5] == "pytorch of conda is torch on the package index."
-    assert "left out" in notes[6] and "left out" in notes[10] and "left out" in notes[13]
-    assert notes[11] == "gdal is a package of conda that is not known here, so it is not installed."
-    assert "environment variables" in notes[0]
+    assert [each.text for each in found.notes if each.line == 0] == [
+        "Packages of conda that are not known here, so they are not installed: gdal.",
+        "Left out, because tools and system libraries come from the base: pytorch-cuda, _libgcc_mutex, pip.",
+        "Its environment variables are left out.",
+    ]
+
+
+def test_an_export_with_many_packages_has_few_notes() -> None:
+    found = read("dependencies:\n" + "".join(f"  - lib{i}=1=0\n  - other{i}=2=0\n" for i in range(120)))
+    assert [each.text[-12:] for each in found.notes] == ["and 70 more.", "and 70 more."] and not found.refused
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,8 @@ def test_a_long_list_is_cut_with_a_sentence() -> None:
     assert [(each.line, "first 500 lines" in each.why) for each in found.refused] == [(501, True)]
     large = read(b"#" * (MAX_BYTES + 1))
     assert not large.lines and "256 KiB" in large.refused[0].why
+    noted = read("".join(f"p{i} @ file:///croot/p{i}/work\n" for i in range(150)))
+    assert len(noted.notes) == 101 and noted.notes[-1].text == "Further remarks that are not shown: 50."
     many = read("".join(f"-e x{i}\n" for i in range(400)))
     assert len(many.refused) == 101 and many.refused[-1].why == "300 more lines are not taken."
 
