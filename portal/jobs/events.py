@@ -41,6 +41,26 @@ class Submitted(Message):
 
 
 @dataclass(frozen=True)
+class LineTranslated(Message):
+    """An entry was the command line of a launcher, which was replaced by what it means. It may set variables that not all may see."""
+
+    code: ClassVar[str] = "job_line_translated"
+    kind: ClassVar[str] = "translated"
+    tool: str
+    entry: str
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class LineAdvised(Message):
+    """A plain command calls a launcher in a way that may not do what was meant; ``text`` has sentences."""
+
+    code: ClassVar[str] = "job_line_advised"
+    kind: ClassVar[str] = "advised"
+    text: str
+
+
+@dataclass(frozen=True)
 class Cancelled(Message):
     code: ClassVar[str] = "job_cancelled"
     kind: ClassVar[str] = "cancel_asked"

@@ -24,6 +24,7 @@ from portal.cluster.models import Gpu
 from portal.cluster.slots import counted, lab_noun
 from portal.jobs import events, lifecycle, rules
 from portal.jobs.events import Event
+from portal.jobs.launch_lines import with_line_read
 from portal.jobs.models import (
     FINISHED_STATES,
     MAX_ENTRY_LENGTH,
@@ -81,6 +82,7 @@ def submit(
     body = _canonical_body(project, submission) if body is None else body
     if job := submitted_before(user, idempotency_key, body):
         return job
+    submission, remarks = with_line_read(submission)
     check(project, submission)
     if copied_from is None or submission.name != copied_from.name:  # a copy may keep what earlier releases allowed
         check_name(submission.name)
@@ -90,6 +92,8 @@ def submit(
         with transaction.atomic():
             _check_limits(user, submission)
             job = _create_job(user, project, submission, copied_from)
+            for remark in remarks:
+                lifecycle.record(job, remark)
             if idempotency_key:
                 IdempotencyKey.objects.create(user=user, key=idempotency_key, body_sha256=_body_digest(body), job=job)
     except IntegrityError:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from portal.cluster.slots import lab_noun
+from portal.jobs import launch_lines
 from portal.jobs.models import Job
 from portal.projects.models import CodeVersion
 
@@ -12,7 +13,17 @@ LAUNCHER_NAMES = {Job.Launcher.HOROVOD: "Horovod", Job.Launcher.TORCHRUN: "torch
 def warnings_for(code: CodeVersion, launcher: str = "", entry: str = "", gpus: int = 1) -> list[dict[str, Any]]:
     """Return warnings about a code, with a launcher and the GPUs that the job asks for at most. What an environment lacks
     is in ``package_offers``."""
-    return _idle_gpus(code, launcher, entry, gpus) + list(code.guess.get("warnings", []))
+    about_gpus = _other_launcher(code, launcher, entry, gpus) + _idle_gpus(code, launcher, entry, gpus)
+    return about_gpus + list(code.guess.get("warnings", []))
+
+
+def _other_launcher(code: CodeVersion, launcher: str, entry: str, gpus: int) -> list[dict[str, Any]]:
+    """Return a warning about a plain command that calls torchrun or the like; ``translated``: the form can take its values."""
+    advice = launch_lines.advice(code, launcher, entry, gpus)
+    if advice is None:
+        return []
+    translated = advice.translation is not None
+    return [{"code": "other-launcher", "path": "", "line": 0, "text": advice.text, "translated": translated}]
 
 
 def _idle_gpus(code: CodeVersion, launcher: str, entry: str, gpus: int) -> list[dict[str, Any]]:

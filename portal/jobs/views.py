@@ -11,14 +11,14 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
-from portal.environments.models import Environment
-from portal.jobs import package_offers, permissions, services
+from portal.jobs import launch_lines, package_offers, permissions, services
 from portal.jobs.environments import offered_environments
 from portal.jobs.forms import JobForm
 from portal.jobs.job_list import is_id
 from portal.jobs.models import Job
 from portal.jobs.package_offers import offer_for
 from portal.jobs.submit_warnings import warnings_for
+from portal.projects.inspecting.launch_lines import UntranslatableError
 from portal.projects.models import CodeVersion, Membership, Project
 from portal.projects.services import may_submit, role_of
 from portal.refused import Refused
@@ -48,6 +48,8 @@ def new(request: HttpRequest) -> HttpResponseBase:
     env_vars = permissions.env_vars_for(user, copied) if copied else None
     if request.method == "POST" and "install" in request.POST:
         return _install(request, user, code, copied)
+    if request.method == "POST" and "translate" in request.POST:
+        return _translate(request, user, code, copied)
     form = JobForm(code, request.POST if request.method == "POST" else None, copied, env_vars)
     form.suggest(request.GET.dict())
     if request.method == "POST" and form.is_valid():
@@ -64,15 +66,9 @@ def new(request: HttpRequest) -> HttpResponseBase:
     return _show_form(request, user, form, copied)
 
 
-def _show_form(
-    request: HttpRequest,
-    user: User,
-    form: JobForm,
-    copied: Job | None,
-    installed: Environment | None = None,
-    problem: str = "",
-) -> HttpResponse:
-    """Show the form. ``installed`` is an environment that was just made, ``problem`` why none was."""
+def _show_form(request: HttpRequest, user: User, form: JobForm, copied: Job | None, **changes: Any) -> HttpResponse:
+    """Show the form. ``changes``: ``installed``, an environment that was just made, or ``install_problem``, why none was;
+    ``line``, the command line that the form's values replace."""
     code = form.code
     newest = code.project.code_versions.light().first()
     about = {
@@ -84,17 +80,15 @@ def _show_form(
         "warnings": warnings_for(code, *_asked_gpus(form.shown)),
         "offer": offer_for(code, form.chosen_environment, form.environments),
         "environment": form.chosen_environment,
-        "installed": installed,
-        "install_problem": problem,
+        **changes,
     }
-    failed = problem or (form.is_bound and form.errors)
+    failed = changes.get("install_problem") or (form.is_bound and form.errors)
     return render(request, "jobs/new.html", about, status=400 if failed else 200)
 
 
 def _install(request: HttpRequest, user: User, code: CodeVersion, copied: Job | None) -> HttpResponse:
     """Make an environment with the packages that were chosen on the form, and show the form again with it."""
     form = JobForm.draft(code, request.POST)
-    installed, problem = None, ""
     if (chosen := form.chosen_environment) is None:
         raise Http404
     try:
@@ -107,10 +101,21 @@ def _install(request: HttpRequest, user: User, code: CodeVersion, copied: Job | 
             full="full" in request.POST,
         )
     except Refused as refusal:
-        problem = refusal.message
-    if installed is not None:
-        form = JobForm.draft(code, request.POST, installed)
-    return _show_form(request, user, form, copied, installed, problem)
+        return _show_form(request, user, form, copied, install_problem=refusal.message)
+    return _show_form(request, user, JobForm.draft(code, request.POST, installed), copied, installed=installed)
+
+
+def _translate(request: HttpRequest, user: User, code: CodeVersion, copied: Job | None) -> HttpResponse:
+    """Show the form again with the values that the command line of another launcher means."""
+    line = request.POST.get("command", "")
+    try:
+        found = launch_lines.translation_for(code, line)
+    except UntranslatableError:
+        found = None
+    if found is None:  # the warning beside the line has the reason
+        return _show_form(request, user, JobForm.draft(code, request.POST), copied)
+    form = JobForm.draft(code, launch_lines.with_values(request.POST.dict(), found))
+    return _show_form(request, user, form, copied, line=line)
 
 
 def _requested_row(request: HttpRequest, name: str, rows: QuerySet[Any]) -> Any:

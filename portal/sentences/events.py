@@ -43,6 +43,18 @@ def job_submitted(user: str, copied_from: int | None) -> str:
 
 
 @sentence
+def job_line_translated(tool: str, entry: str, notes: Sequence[str]) -> str:
+    return " ".join(
+        [f"The entry was a line of {tool}: its ranks run {entry}, and Schedulearn starts them itself.", *notes]
+    )
+
+
+@sentence
+def job_line_advised(text: str) -> str:
+    return text
+
+
+@sentence
 def job_cancelled(user: str) -> str:
     return f"Cancelled by {user}."
 

@@ -89,6 +89,12 @@ FIVE_RANKS = [[f"rank {number}", "gpu-2"] for number in range(5)]
     [
         (events.Submitted("alice"), "submitted", "Submitted by alice."),
         (events.Submitted("alice", 7), "submitted", "Submitted by alice, copied from job 7."),
+        (
+            events.LineTranslated("torchrun", "train.py", ["Ask for 4 GPUs."]),
+            "translated",
+            "The entry was a line of torchrun: its ranks run train.py, and Schedulearn starts them itself. Ask for 4 GPUs.",
+        ),
+        (events.LineAdvised("No environment has srun."), "advised", "No environment has srun."),
         (events.Cancelled("alice"), "cancel_asked", "Cancelled by alice."),
         (events.Held("alice"), "held", "Put on hold by alice."),
         (events.Released("alice"), "released", "Released by alice."),

@@ -22,10 +22,50 @@ from .options import (
 )
 from .translation import PLACED, Draft, ReadConfig, Translation, UntranslatableError
 
-PLACEMENT = ["num_machines", "gpu_ids", "machine_rank", "main_process_ip", "main_process_port", "rdzv_backend", "rdzv_conf", "deepspeed_hostfile", "deepspeed_exclusion_filter", "deepspeed_inclusion_filter", "deepspeed_multinode_launcher", "mpirun_hostfile"]
+PLACEMENT = [
+    "num_machines",
+    "gpu_ids",
+    "machine_rank",
+    "main_process_ip",
+    "main_process_port",
+    "rdzv_backend",
+    "rdzv_conf",
+    "deepspeed_hostfile",
+    "deepspeed_exclusion_filter",
+    "deepspeed_inclusion_filter",
+    "deepspeed_multinode_launcher",
+    "mpirun_hostfile",
+]
 PLACEMENT_FLAGS = ["multi_gpu", "same_network"]
-VALUES = ["config_file", "mixed_precision", "num_processes", "num_cpu_threads_per_process", "dynamo_backend", "dynamo_mode", "max_restarts", "deepspeed_config_file", "zero_stage", "offload_optimizer_device", "offload_param_device", "gradient_accumulation_steps", "gradient_clipping", "zero3_init_flag", "zero3_save_16bit_model", "deepspeed_moe_layer_cls_names"]
-FLAGS = ["cpu", "enable_cpu_affinity", "dynamo_use_fullgraph", "dynamo_use_dynamic", "dynamo_use_regional_compilation", "use_deepspeed", "use_fsdp", "use_parallelism_config", "debug"]
+VALUES = [
+    "config_file",
+    "mixed_precision",
+    "num_processes",
+    "num_cpu_threads_per_process",
+    "dynamo_backend",
+    "dynamo_mode",
+    "max_restarts",
+    "deepspeed_config_file",
+    "zero_stage",
+    "offload_optimizer_device",
+    "offload_param_device",
+    "gradient_accumulation_steps",
+    "gradient_clipping",
+    "zero3_init_flag",
+    "zero3_save_16bit_model",
+    "deepspeed_moe_layer_cls_names",
+]
+FLAGS = [
+    "cpu",
+    "enable_cpu_affinity",
+    "dynamo_use_fullgraph",
+    "dynamo_use_dynamic",
+    "dynamo_use_regional_compilation",
+    "use_deepspeed",
+    "use_fsdp",
+    "use_parallelism_config",
+    "debug",
+]
 FSDP = {
     "fsdp_version": "1",
     "fsdp_sharding_strategy": "FULL_SHARD",
@@ -69,7 +109,16 @@ PARALLELISM = {
     "sp_seq_length_is_variable": "true",
     "sp_attn_implementation": "sdpa",
 }
-FP8 = ["backend", "use_autocast_during_eval", "margin", "interval", "format", "amax_history_len", "amax_compute_algo", "opt_level"]
+FP8 = [
+    "backend",
+    "use_autocast_during_eval",
+    "margin",
+    "interval",
+    "format",
+    "amax_history_len",
+    "amax_compute_algo",
+    "opt_level",
+]
 DYNAMO: dict[str, Callable[[str], str]] = {
     "dynamo_backend": str.upper,
     "dynamo_mode": str,
@@ -87,7 +136,16 @@ GROUPS = {
 """The groups of keys in a configuration file, with what their names in the options begin with."""
 DISTRIBUTED = {"DEEPSPEED": "use_deepspeed", "FSDP": "use_fsdp"}
 PLAIN_TYPES = ("", "NO", "MULTI_GPU", "MULTI_CPU")
-WITHOUT_EFFECT = ["main_training_function", "compute_environment", "downcast_bf16", "tpu_use_cluster", "tpu_use_sudo", "tpu_env", "tpu_name", "tpu_zone"]
+WITHOUT_EFFECT = [
+    "main_training_function",
+    "compute_environment",
+    "downcast_bf16",
+    "tpu_use_cluster",
+    "tpu_use_sudo",
+    "tpu_env",
+    "tpu_name",
+    "tpu_zone",
+]
 NOT_HERE = refuse("is not translated. Keep the plain command, which runs accelerate itself on one node.")
 
 

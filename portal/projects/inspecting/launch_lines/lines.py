@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from .accelerate_lines import accelerate
 from .deepspeed_lines import deepspeed
 from .mpi_lines import PYTHON, horovodrun, mpirun, srun
-from .shell_words import MARK, Command, read_command
+from .shell_words import ASSIGNMENT, MARK, Command, read_command
 from .torch_lines import torch_launch, torchrun
 from .translation import ReadConfig, Translation, UntranslatableError, no_config
 
@@ -42,11 +42,11 @@ SET_HERE = {"CUDA_VISIBLE_DEVICES", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", 
 
 
 def tool_of(line: str) -> str | None:
-    """Return the launcher that a line calls, one of ``TOOLS``; None for another program, and for an unreadable line."""
-    try:
-        return _tool(_without_prefixes(read_command(line).words))[0]
-    except UntranslatableError:
-        return None
+    """Return the launcher that a line calls first, one of ``TOOLS``, also where it is not translated; None for another program."""
+    words = line.split()
+    while words and ASSIGNMENT.fullmatch(words[0]):
+        del words[0]
+    return _tool(_without_prefixes(words))[0]
 
 
 def translate(line: str, written_for: str = "", read_config: ReadConfig = no_config) -> Translation | None:

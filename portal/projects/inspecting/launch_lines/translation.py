@@ -13,7 +13,7 @@ MAX_RANKS = 4096
 
 
 class UntranslatableError(Exception):
-    """A line that cannot be translated; the text is a sentence that says why and what to do."""
+    """A line that cannot be translated; the text is a sentence with the reason and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
