@@ -23,6 +23,13 @@ MALLOC_VARIABLES = {"MALLOC_MMAP_THRESHOLD_": str(32 * 2**20), "MALLOC_TRIM_THRE
 By default the library returns most of that to the kernel, which then clears it again: steps of a small network took 1.4
 times as long. Each process may keep 256 MiB more than it uses.
 """
+LOOPBACK_VARIABLES = {"PET_LOCAL_ADDR": "127.0.0.1"}
+"""The default of torchrun's --local-addr in a plain command, whose ranks are all on its host.
+
+Otherwise they look for the first rank by the machine's own name, and wait for minutes where that does not resolve.
+"""
+THREADS_VARIABLE = "SCHEDULEARN_THREADS"
+"""The threads of a plain command, which the ranks that it starts share (``shim``), unless its user sets their number."""
 JOINING_FILE = "joining"
 """The prefix of the names of the files in which ranks leave marks for ``joining``."""
 BATCH_FILE = "batch"
@@ -35,8 +42,11 @@ def rank_env(spec: RunSpec, paths: ContainerPaths, inherited: Mapping[str, str])
     threads = max(1, int(spec.resources.cpus) // max(1, spec.slots if spec.launcher != "command" else 1))
     env["PYTHONUNBUFFERED"] = "1"
     env["OMP_NUM_THREADS"] = str(threads)
+    if spec.launcher == "command":
+        env.update(LOOPBACK_VARIABLES)
     if spec.gpu_kind == "cpu":
         env.update(MALLOC_VARIABLES)
+        env["ACCELERATE_USE_CPU"] = "true"  # without it, accelerate connects no ranks where there is no GPU
     env.setdefault("HOME", "/tmp")  # noqa: S108 - the container's own
     for name in ("USER", "LOGNAME"):  # libraries ask for the user's name, and the container's user has none
         env.setdefault(name, "schedulearn")
@@ -46,6 +56,8 @@ def rank_env(spec: RunSpec, paths: ContainerPaths, inherited: Mapping[str, str])
     if layer := env.get(LAYER_VARIABLE):
         first, _, rest = env.get("PATH", os.defpath).partition(":")
         env["PATH"] = ":".join(filter(None, (first, f"{layer}/bin", rest)))
+    if spec.launcher == "command" and "OMP_NUM_THREADS" not in dict(spec.env):
+        env[THREADS_VARIABLE] = str(threads)
     env.update(
         SCHEDULEARN_JOB=str(spec.job),
         SCHEDULEARN_ATTEMPT=str(spec.attempt),

@@ -6,8 +6,8 @@ reports how long a change kept it from training. A rank that was started before 
 place when it begins. A torchrun rank, which ends at a change, records the times of its steps (``restart_costs``). A rank
 with a process group of torch ends only when the threads of that group are idle. Marks show whether ranks join each other
 at all (``joining``). The modules of the upload are importable from its top and from ``src``, where it has no mere source of
-an installed package. The packages of the environment's layer follow those of its base. A ``sitecustomize`` that is hidden
-by this one runs afterwards.
+an installed package. The packages of the environment's layer follow those of its base. Ranks that a plain command starts
+share its threads. A ``sitecustomize`` that is hidden by this one runs afterwards.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ COLLECTIVES = "torch.distributed.distributed_c10d"
 STEPS_VARIABLE = "SCHEDULEARN_STEPS"
 ASKS_FOR_PLACE = "SCHEDULEARN_NEWCOMER"
 JOINING = "SCHEDULEARN_JOINING"
+THREADS = "SCHEDULEARN_THREADS"
+LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "HOROVOD_LOCAL_SIZE")  # of torchrun, DeepSpeed and Horovod
 ALONE_AFTER_STEPS = 20  # of an optimizer: a rank that has made so many without the others trains alone
 MEDIAN_STEPS = 5  # steps, whose median time is that of a usual step
 HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - in every Python's start: no pathlib
@@ -399,6 +401,18 @@ def add_layer() -> None:
         site.addsitedir(layer)
 
 
+def share_threads() -> None:
+    """Divide the threads of a plain command among the ranks that torchrun, DeepSpeed or horovodrun has started in it."""
+    threads = os.environ.get(THREADS, "")
+    if not threads.isdecimal() or os.environ.get("OMP_NUM_THREADS") != threads:
+        return
+    for name in LOCAL_SIZES:
+        ranks = os.environ.get(name, "")
+        if ranks.isdecimal() and int(ranks) > 1:
+            os.environ["OMP_NUM_THREADS"] = str(max(1, int(threads) // int(ranks)))
+            return
+
+
 def run_hidden_sitecustomize() -> None:
     """Run the site's own sitecustomize, if there is one."""
     others = [place for place in sys.path if os.path.abspath(place or ".") != HERE]  # noqa: PTH100
@@ -409,6 +423,7 @@ def run_hidden_sitecustomize() -> None:
 
 if is_one_of_several():
     leave_mark("started")
+share_threads()
 sys.meta_path.insert(0, Finder())
 add_layer()
 find_modules_of_upload()
