@@ -210,9 +210,9 @@ class BaseEnvironments(ABC):
     def _make(self, entry: Entry, progress: Progress) -> PreparedEnvironment:
         """Make an environment. Raises PrepareError with what would fix it."""
 
-    @abstractmethod
     def _base(self, reference: str, target: Target, packages: tuple[str, ...]) -> Base:
-        """Return the base with its sandbox."""
+        """Return the base with its sandbox: by default that of a python of this machine."""
+        return Base(reference, target, packages, process_sandbox(reference))
 
     @abstractmethod
     def _exists(self, prepared: PreparedEnvironment) -> bool:
@@ -255,9 +255,6 @@ class ProcessEnvironments(BaseEnvironments):
                 self._install(entry, folder, pins, wheel, progress, begin)
                 done.touch()
         return PreparedEnvironment(digest, str(python), target=self.target, packages=pins.packages)
-
-    def _base(self, reference: str, target: Target, packages: tuple[str, ...]) -> Base:
-        return Base(reference, target, packages, process_sandbox(reference))
 
     def _install(
         self, entry: Entry, folder: Path, pins: Pins, wheel: Path | None, progress: Progress, begin: int

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from runners.launch.ranks import SHIM
+from runners.launch.files import ContainerPaths
+from runners.launch.ranks import SHIM, rank_env
+from runners.spec import LAYER_VARIABLE
+from tests.runners.conftest import make_spec
 
 INSTALLED = ("__init__.py", "api.py", "codec.py", "core/__init__.py", "core/native.so")
 SOURCE = ("__init__.py", "api.py", "codec.py", "core/__init__.py", "core/native.cc", "newer.py")
@@ -60,3 +63,23 @@ def test_a_package_of_the_upload_that_can_work_is_used(tmp_path: Path, files: tu
     (workspace / "scripts").mkdir()
     (workspace / "scripts" / "run.py").write_text("import fast.api\nprint(fast.api.ORIGIN)\n")
     assert origin_of(tmp_path, "scripts/run.py") == "uploaded"
+
+
+def test_packages_of_the_layer_follow_those_of_the_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer adds packages and never replaces one of the base, or a module of the upload."""
+    layer, workspace = tmp_path / "layer", tmp_path / "workspace"
+    for folder, files in ((layer / "fast", INSTALLED), (layer / "added", INSTALLED), (layer / "mine", INSTALLED)):
+        package(folder, files, "layer")
+    package(workspace / "mine", SOURCE[:2], "uploaded")
+    (workspace / "run.py").write_text(
+        "import added, fast, mine, subprocess, sys\nprint(added.ORIGIN, fast.ORIGIN, mine.ORIGIN, flush=True)\n"
+        "subprocess.run([sys.executable, '-c', 'import added; print(added.ORIGIN)'], check=True)\n"
+    )
+    monkeypatch.setenv("SCHEDULEARN_LAYER", str(layer))
+    assert origin_of(tmp_path, "run.py").split("\n") == ["layer installed uploaded", "layer"]
+
+
+def test_programs_of_the_layer_come_after_those_of_the_base(tmp_path: Path) -> None:
+    inherited = {"PATH": "/opt/env/bin:/usr/bin", LAYER_VARIABLE: "/opt/layer"}
+    env = rank_env(make_spec(), ContainerPaths.from_env({}), inherited)
+    assert env["PATH"] == "/opt/env/bin:/opt/layer/bin:/usr/bin"

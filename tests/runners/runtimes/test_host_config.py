@@ -225,3 +225,12 @@ def test_a_container_and_its_network_name_the_job_that_no_restored_backup_repeat
     for labels in (config_of(spec)["Labels"], network["labels"]):
         assert (labels["sl.portal"], labels["sl.job-uid"]) == (job.installation, job.job)
     assert "sl.job-uid" not in config_of(make_spec())["Labels"], "a portal of the release before gives none"
+
+
+def test_the_layer_of_an_environment_is_mounted_read_only() -> None:
+    spec = make_spec(layer="a" * 64)
+    config = container_config(spec, FOLDERS, "image:tag", owner_for(1, 0, 0), IDENTITY, HOST, Path("/cache/layers/a"))
+    (mount,) = [mount for mount in config["HostConfig"]["Mounts"] if mount["Target"] == "/opt/layer"]
+    assert (mount["Source"], mount["ReadOnly"]) == ("/cache/layers/a", True)
+    assert "SCHEDULEARN_LAYER=/opt/layer" in config["Env"]
+    assert not any("LAYER" in line for line in config_of(make_spec())["Env"])

@@ -278,3 +278,20 @@ def test_what_is_kept_of_a_process_names_its_job(runtime: ProcessRuntime, folder
         runtime.create(make_spec(name, identity=identity), folders)
     kept = [json.loads(path.read_bytes())["identity"] for path in sorted(runtime.state.glob("*.json"))]
     assert kept == [None, {"installation": "1" * 32, "job": "a" * 32}]
+
+
+def test_a_job_gets_the_layer_of_its_environment(runtime: ProcessRuntime, folders: Folders, tmp_path: Path) -> None:
+    layer = tmp_path / "layer"
+    layer.mkdir()
+    runtime.layer_of = {"a" * 64: layer}.get
+    spec = make_spec(layer="a" * 64)
+    (folders.workspace / "main.py").write_text("import os; print(os.environ['SCHEDULEARN_LAYER'])")
+    runtime.create(spec, folders)
+    runtime.start(spec.name)
+    wait(lambda: only(runtime).state == "exited")
+    assert runtime.logs(spec.name, 1000).decode().strip() == str(layer)
+
+
+def test_a_layer_that_is_not_here_is_a_missing_environment(runtime: ProcessRuntime, folders: Folders) -> None:
+    with pytest.raises(CreateError, match="python"):
+        runtime.create(make_spec(layer="b" * 64), folders)
