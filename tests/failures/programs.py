@@ -85,7 +85,7 @@ FAILURES = (
     Failure("clean-up-fails", "def train():\n    log = None\n    try:\n        raise ArithmeticError('loss exploded at step 7')\n    finally:\n        log.close()\ntrain()\n", ("loss exploded at step 7",)),
     Failure("exit-text", "import sys\nprint('loading')\nsys.exit('no GPU kind fits this model')\n", ("no GPU kind fits this model",), noises=("", "before", "bars")),
     Failure("exit-number", "import sys, time\nprint('epoch 1 accuracy 0.2', flush=True)\ntime.sleep(0.3)\nprint('accuracy 0.2 is below the target 0.9')\nsys.exit(5)\n", ("exit code 5", "below the target 0.9"), noises=("", "before", "")),
-    Failure("missing-package", "import polars\n", ("polars",), advice="ask an admin for an environment with the package polars", noises=("", "bars", "after")),
+    Failure("missing-package", "import polars\n", ("polars",), advice="offers to install polars", noises=("", "bars", "after")),
     Failure("missing-package-other-name", "def run():\n    import skimage.io\nrun()\n", ("skimage",), advice="scikit-image", launchers=("command", "torchrun")),
     Failure("file-elsewhere", "def read():\n    return open('train.csv').read()\nread()\n", ("train.csv", "was not there"), files={"data/train.csv": "1,2\n"}, advice="data/train.csv"),
     Failure("file-of-another-computer", "def read():\n    return open('/home/mia/photos/labels.json').read()\nread()\n", ("/home/mia/photos/labels.json",), advice="another computer", launchers=("command", "horovod")),
@@ -125,7 +125,7 @@ FAILURES = (
     Failure("rank1-file", "def read():\n    return open('shard-1.bin')\nread()\n", ("shard-1.bin",), one_rank=True, launchers=("horovod", "torchrun"), noises=("bars", "before")),
 )  # fmt: skip
 SHELL_FAILURES = (
-    ("not-there", "bash", "set -e\nacceleratee launch main.py\n", ("acceleratee", "not found"), "ask an admin"),
+    ("not-there", "bash", "set -e\nacceleratee launch main.py\n", ("acceleratee", "not found"), "make an environment with that package"),
     ("in-a-pipe", "bash", "python first.py | python second.py\n", ("KeyError", "'train'"), ""),
     ("second-of-two", "bash", "python ok.py\npython second.py\n", ("second program has no input",), ""),
     ("windows-lines", "bash", "echo ready\r\npython main.py\r\n", ("line endings",), "LF"),

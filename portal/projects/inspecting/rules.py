@@ -349,7 +349,8 @@ def installs_packages(code: Code) -> Found:
                         source,
                         call.line,
                         (
-                            "Packages cannot be installed while a job runs. Choose an environment that has them, or ask an admin."
+                            "Packages cannot be installed while a job runs. List them in a requirements.txt, and this form offers "
+                            "to install them."
                         ),
                     )
 

@@ -50,17 +50,13 @@ def import_error(
             + "import it by its path from there, with dots, or move it.",
         )
     where = f" in the environment {environment}" if environment else ""
-    called = (
-        f"the package {package}, imported as {module.partition('.')[0]}"
-        if package
-        else f"the package {module.partition('.')[0]}"
-    )
+    called = package or module.partition(".")[0]
     return Explanation(
         f"The package {module} is missing{where}",
         f"Choose the environment {' or '.join(environments)}, which has it."
         if environments
-        else f"If it is a file of yours, upload it with the code. If not, ask an admin for an environment with {called}: none has "
-        f"it{' together with ' if beside else ''}{' and '.join(beside)}.",
+        else "If it is a file of yours, upload it with the code. If not, submit the job again with changes: the form offers to "
+        f"install {called}{' beside ' if beside else ''}{' and '.join(beside)}.",
     )
 
 
@@ -91,7 +87,7 @@ def relative_import(module: str = "") -> Explanation:
 
 @cause
 def missing_library(library: str) -> Explanation:
-    advice = f"Ask an admin for an environment with {library}."
+    advice = f"It is not a Python package. Ask an admin to install {library} on the nodes, or in their base image."
     if library.startswith(("libGL", "libgthread", "libSM", "libXext", "libXrender")):
         advice = "Use the package opencv-python-headless, which does not need it, in place of opencv-python. Or ask an admin."
     return Explanation(f"The system library {library} is missing", advice)
@@ -213,7 +209,7 @@ def command_not_found(command: str, environments: Sequence[str] = (), file: str 
     if command.rpartition("/")[2] in ACTIVATORS:
         advice = (
             "A job has the packages of its environment, and uploads have no virtual environments: remove the line with "
-            f"{command}, and choose an environment that has the packages."
+            f"{command}. Upload the list of packages, and the form offers to install them."
         )
     elif file:
         advice = f"A name with spaces needs quotes: write {shlex.quote(file)}, for a Python file with python before it."
@@ -228,8 +224,8 @@ def command_not_found(command: str, environments: Sequence[str] = (), file: str 
         )
     else:
         advice = (
-            "Start Python programs with python and their file. If it comes with a package, ask an admin for an environment with "
-            "that package."
+            "Start Python programs with python and their file. If it comes with a package, make an environment with that "
+            "package (Environments, New environment), and choose it."
         )
     return Explanation(f"The command {command} was not found", advice)
 

@@ -146,10 +146,10 @@ def test_a_shell_error_from_windows_line_endings_is_named_as_such() -> None:
             [],
             "remove the line with venv/bin/activate",
         ),
-        ("run.sh: line 2: conda: command not found\n", [], "environment that has the packages"),
+        ("run.sh: line 2: conda: command not found\n", [], "offers to install them"),
         ("bash: line 1: module: command not found\n", [], "remove the line with module"),
         ("bash: line 1: Copy: command not found\n", ["Copy of Lab3.py"], "write 'Copy of Lab3.py'"),
-        ("bash: line 1: fastqc: command not found\n", ["reads.fq"], "ask an admin"),
+        ("bash: line 1: fastqc: command not found\n", ["reads.fq"], "make an environment with that package"),
         ("bash: line 1: ./go/run: No such file or directory\n", ["go.sh"], "upload the file if it is missing"),
     ],
 )

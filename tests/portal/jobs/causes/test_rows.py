@@ -52,7 +52,7 @@ def test_only_the_end_of_a_large_log_is_read(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("imports", "advice"),
     [
-        (["torch", "plots"], "none has it together with torch."),
+        (["torch", "plots"], "beside torch."),
         (["plots"], "Choose the environment other, which has it."),
     ],
 )
