@@ -23,6 +23,7 @@ from runners.environments.docker_images import DockerImages
 from runners.environments.images import Entry
 from runners.environments.installing import current_download, make_environment, uv_program
 from runners.environments.layers.base import Base, find_python
+from runners.environments.layers.container import ContainerSandbox
 from runners.environments.layers.sandbox import process_sandbox
 from runners.environments.preparing import (
     TICK_SECONDS,
@@ -58,9 +59,13 @@ from runners.messages.environments import (
     PullingBuildImage,
     Starting,
 )
+from runners.messages.layer_failures import NeedsPython
 from runners.runtime import LAUNCH_PATHS, EngineError
 
 PUBLIC_BASE = "python:3.11-slim-bookworm"
+PUBLIC_BASE_OF = "python:{python}-slim-bookworm"
+IMAGE_PYTHON = "/opt/env/bin/python"
+"""The interpreter in the images that are made here."""
 LOCAL_BASE = "schedulearn-base:bookworm"
 """The image that deploy/base-image.sh makes."""
 PUBLIC_BUILDER = "python:3.11-bookworm"
@@ -228,9 +233,11 @@ class ProcessEnvironments(BaseEnvironments):
 
     def _make(self, entry: Entry, progress: Progress) -> PreparedEnvironment:
         if entry.is_bare:
-            python = find_python(entry.python)
+            interpreter = find_python(entry.python)
             version = entry.python or self.target.python
-            return PreparedEnvironment(content_key("bare", python), python, target=replace(self.target, python=version))
+            return PreparedEnvironment(
+                content_key("bare", interpreter), interpreter, target=replace(self.target, python=version)
+            )
         pins = pinned_packages(entry, self.target, progress, 1)
         compiles = entry.horovod is not None and horovod_wheel.find(entry, self.target, pins) is None
         if compiles and (lacking := horovod_wheel.missing_tools(self.target)):
@@ -315,9 +322,11 @@ class DockerEnvironments(BaseEnvironments):
         return self._engine
 
     def _make(self, entry: Entry, progress: Progress) -> PreparedEnvironment:
-        base = self._choose_base_image(progress)
+        base = self._choose_base_image(progress, entry.python)
         target = self.engine.target(base, self.cuda)
-        pins = pinned_packages(entry, target, progress, 3)
+        if entry.python and target.python != entry.python:
+            raise PrepareError(NeedsPython(entry.python, target.python))
+        pins = Pins(()) if entry.is_bare else pinned_packages(entry, target, progress, 3)
         house = wheelhouse(entry, target, pins, progress, (4, 25 if entry.horovod else 70))
         wheel = horovod_wheel.ensure(entry, target, pins, progress, self._choose_builder(target, house), (25, 70))
         packages = self._build_packages_image(entry, base, target, house, wheel, progress)
@@ -341,12 +350,13 @@ class DockerEnvironments(BaseEnvironments):
         return PreparedEnvironment(self.engine.id_of(tag) or digest, tag, origin, target, pins.packages)
 
     def _base(self, reference: str, target: Target, packages: tuple[str, ...]) -> Base:
-        raise NotImplementedError
+        return Base(IMAGE_PYTHON, target, packages, ContainerSandbox(self.engine, reference, IMAGE_PYTHON))
 
-    def _choose_base_image(self, progress: Progress) -> str:
-        """Return the image named by the settings, with its digest if they pin one; else the public one, or what
-        deploy/base-image.sh made."""
-        wanted = [self.base_image] if self.base_image else [PUBLIC_BASE, LOCAL_BASE]
+    def _choose_base_image(self, progress: Progress, python: str = "") -> str:
+        """Return the image named by the settings, with its digest if they pin one; else the public one (of another version
+        of Python if one is named), or what deploy/base-image.sh made."""
+        public = PUBLIC_BASE_OF.format(python=python) if python else PUBLIC_BASE
+        wanted = [self.base_image] if self.base_image else [public, LOCAL_BASE]
         image_digests.pinned_digest(wanted[0])
         image = next((image for image in wanted if self.engine.id_of(image)), wanted[0])
         if self.engine.id_of(image) is None:

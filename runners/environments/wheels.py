@@ -164,6 +164,8 @@ def wheelhouse(
     with exclusive_lock(cache_home() / "locks" / f"house-{key}", progress, low):
         if folder.is_dir():
             return folder
+        if not pins.packages:
+            return make_folder(folder)
         require_space(cache_home(), entry.disk_mib if not target.cuda else entry.disk_mib * 3)
         log = cache_home() / "logs" / f"fetch-{entry.key}.log"
         log.unlink(missing_ok=True)
