@@ -125,7 +125,13 @@ FAILURES = (
     Failure("rank1-file", "def read():\n    return open('shard-1.bin')\nread()\n", ("shard-1.bin",), one_rank=True, launchers=("horovod", "torchrun"), noises=("bars", "before")),
 )  # fmt: skip
 SHELL_FAILURES = (
-    ("not-there", "bash", "set -e\nacceleratee launch main.py\n", ("acceleratee", "not found"), "make an environment with that package"),
+    (
+        "not-there",
+        "bash",
+        "set -e\nacceleratee launch main.py\n",
+        ("acceleratee", "not found"),
+        "make an environment with that package",
+    ),
     ("in-a-pipe", "bash", "python first.py | python second.py\n", ("KeyError", "'train'"), ""),
     ("second-of-two", "bash", "python ok.py\npython second.py\n", ("second program has no input",), ""),
     ("windows-lines", "bash", "echo ready\r\npython main.py\r\n", ("line endings",), "LF"),

@@ -31,6 +31,8 @@ from runners.runtimes.docker import APIError, NotFound, engine_calls
 from runners.runtimes.host_config import Owner
 
 LABEL = "schedulearn.build"
+CLOSED = ("/root", "/home")
+"""Folders above the agent's files that exist in images, too, with other rights."""
 LEFT_SECONDS = 3600.0
 """A container that has ended for so long was left by an agent that was killed."""
 READ_AHEAD_SECONDS = 10.0
@@ -112,17 +114,30 @@ def copy_output(container: Any, log: Path) -> None:
             file.flush()
 
 
+def cover_for(work: Path, name: str) -> Path:
+    """Return a folder that is mounted in the place of one that images close to other users than root. It belongs to root, so
+    that the build cannot write there; the engine makes the places for the other mounts in it."""
+    folder = work.with_name(f"{work.name}{name.replace('/', '.')}")
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o755)
+    return folder
+
+
 def container_options(work: Path, read_only: Sequence[Path], env: Mapping[str, str], owner: Owner) -> dict[str, Any]:
     """Return what a build may do on this machine: write to ``work``, and read the rest that it is given."""
+    paths = tuple(dict.fromkeys((*read_only, work)))
+    covers = [
+        (cover_for(work, name), Path(name)) for name in CLOSED if any(path.is_relative_to(name) for path in paths)
+    ]
     binds: list[Any] = [
         {
             "Type": "bind",
-            "Source": str(path),
-            "Target": str(path),
-            "ReadOnly": path != work,
+            "Source": str(source),
+            "Target": str(target),
+            "ReadOnly": target in read_only,
             "BindOptions": {"Propagation": "rprivate"},
         }
-        for path in dict.fromkeys((*read_only, work))
+        for source, target in (*covers, *zip(paths, paths, strict=True))
     ]
     return {
         "entrypoint": [],
@@ -132,11 +147,7 @@ def container_options(work: Path, read_only: Sequence[Path], env: Mapping[str, s
         "network_mode": "none",
         "mounts": binds,
         "read_only": True,
-        "tmpfs": {
-            "/tmp": f"rw,nosuid,nodev,mode=1777,size={TEMPORARY_MIB}m",  # noqa: S108  the container's own
-            # Above the folders that are mounted: the image's own are closed to other users than root.
-            **dict.fromkeys(("/root", "/home"), "rw,nosuid,nodev,mode=755,size=1m"),
-        },
+        "tmpfs": {"/tmp": f"rw,nosuid,nodev,mode=1777,size={TEMPORARY_MIB}m"},  # noqa: S108  the container's own
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges:true"],
         "pids_limit": MAX_PROCESSES,
