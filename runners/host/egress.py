@@ -107,12 +107,16 @@ class Connection:
     received_bytes: int = 0
     sent_bytes: int = 0
     refusal: str = ""
-    """Why it was refused or failed; empty if it was not."""
+    """Why it was refused or cut off; empty if it was not."""
+    error: str = ""
+    """Why the host was not reached; empty if it was."""
 
     @property
     def text(self) -> str:
         if self.refusal:
             return f"{self.host}:{self.port} refused: {self.refusal}"
+        if self.error:
+            return f"{self.host}:{self.port} cannot be reached: {self.error}"
         return f"{self.host}:{self.port} {self.received_bytes} bytes in, {self.sent_bytes} bytes out"
 
 
@@ -202,7 +206,7 @@ class EgressProxy:
             refuse(client, "403 Forbidden", str(error))
             return
         except OSError as error:
-            self._record(Connection(request.host, request.port, refusal=f"cannot connect: {error}"))
+            self._record(Connection(request.host, request.port, error=error.strerror or str(error)))
             refuse(client, "502 Bad Gateway", f"Cannot connect to {request.host}: {error}")
             return
         with server:

@@ -165,7 +165,7 @@ class Build:
 
     def install(self, resolved: Resolved, wheel: Path | None, probe: Probe) -> None:
         """Fill the folder of packages, clean it and check it."""
-        with self.step(f"Installing {resolved.count} packages"):
+        with self.step(InstallingPackages(resolved.count).text.capitalize()):
             self.fetch(resolved, probe)
             if wheel is not None:
                 self.unpack_wheel(wheel)
@@ -186,7 +186,8 @@ class Build:
 
     def fetch(self, resolved: Resolved, probe: Probe) -> None:
         """Install the lock. Wheels are unpacked; a package that is built from source runs its code here."""
-        self.shop.run(["mkdir", "-p", self.site])
+        # A build from source during the resolution may have put something there.
+        self.shop.run(["sh", "-c", 'rm -rf -- "$1" && mkdir -- "$1"', "sh", self.site])
         if not resolved.lock.strip():
             return
         lock = self.shop.inputs / "lock.txt"
@@ -209,7 +210,7 @@ class Build:
                 seconds=INSTALL_SECONDS,
             )
         except ProgramError as error:
-            failure = explain_output(error.tail, question_of(self.shop, probe), tuple(self.shop.refused))
+            failure = explain_output(error.tail, question_of(self.shop, probe), tuple(self.shop.troubles))
             raise PrepareError(failure) from error
 
     def unpack_wheel(self, wheel: Path) -> None:

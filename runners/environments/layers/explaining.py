@@ -56,8 +56,8 @@ class Question:
     """For people: ``Python 3.11, x86_64, CPU``."""
 
 
-def explain_output(output: str, question: Question, refused: Sequence[Connection] = ()) -> Failure:
-    """Return the cause of a failure from the output of uv."""
+def explain_output(output: str, question: Question, troubles: Sequence[Connection] = ()) -> Failure:
+    """Return the cause of a failure from the output of uv, and from the connections that were refused or failed meanwhile."""
     if NO_SPACE.search(output):
         return NoSpaceLeft()
     if mismatch := re.search(rf"Hash mismatch for `?({NAME}{SPECIFIER})`?", output):
@@ -65,26 +65,34 @@ def explain_output(output: str, question: Question, refused: Sequence[Connection
     built = BUILD_FAILED.search(output)
     if NO_MEMORY.search(output):
         return NoMemoryLeft()
-    if refused and "No solution found" not in output:
-        return HostNotAllowed(refused[0].host, refused[0].refusal)
+    if troubles and "No solution found" not in output and not built:
+        return explain_trouble(troubles)
     if built:
         return SourceBuildFailed(built[1], build_output(output))
     if "No solution found" in output:
-        return explain_contradiction(proof_of(output), hints_of(output), question, refused)
+        return explain_contradiction(proof_of(output), hints_of(output), question, troubles)
     if (fetched := FETCH_FAILED.search(output)) or (DOWNLOAD_FAILED.search(output) and is_network_error(output)):
         return IndexAway(short_address(fetched[1]) if fetched else "The package index", last_cause(output))
     return CommandFailed(last_error(output))
 
 
-def explain_contradiction(proof: str, hints: str, question: Question, refused: Sequence[Connection]) -> Failure:
+def explain_trouble(troubles: Sequence[Connection]) -> Failure:
+    """Return why hosts were not reached. What is refused stays so, and what fails may pass."""
+    for each in troubles:
+        if each.refusal:
+            return HostNotAllowed(each.host, each.refusal)
+    return IndexAway(f"{troubles[0].host}:{troubles[0].port}", troubles[0].error)
+
+
+def explain_contradiction(proof: str, hints: str, question: Question, troubles: Sequence[Connection]) -> Failure:
     """Return why no versions fit together. ``proof`` is uv's, in one line."""
     if found := re.search(rf"({NAME})(?:==\S+)? (?:requires|depends on) Python ?([<>=!~]=?[^\s,]+)", proof):
         return NeedsOtherPython(found[1], found[2], question.python)
     if contradiction := base_contradiction(proof, question):
         return contradiction
     if found := re.search(rf"({NAME}) was not found in the", proof):
-        if refused:
-            return HostNotAllowed(refused[0].host, refused[0].refusal)
+        if troubles:
+            return explain_trouble(troubles)
         return NoSuchPackage(found[1], needed_by(found[1], proof, question.lines))
     if found := re.search(rf"({NAME}{SPECIFIER}) (?:has|have) no wheels with a matching", proof):
         return NoFittingWheel(found[1], question.kind, offered_tags(hints))

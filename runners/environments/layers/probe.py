@@ -31,13 +31,12 @@ def markers() -> "dict[str, str]":
 
 
 def distributions() -> "list[dict[str, str]]":
-    """Name and version of each installed package; the metadata of those with a local version, which no index has."""
+    """Name, version and metadata of each installed package."""
     found = []
     for each in importlib.metadata.distributions():
         name, version = each.metadata["Name"], each.version
         if name and version:
-            metadata = each.read_text("METADATA") if "+" in version else ""
-            found.append({"name": name, "version": version, "metadata": metadata or ""})
+            found.append({"name": name, "version": version, "metadata": each.read_text("METADATA") or ""})
     return found
 
 

@@ -51,7 +51,7 @@ class Probe:
     packages: Mapping[str, str]
     """name: version"""
     metadata: Mapping[str, str]
-    """The metadata of packages with a local version (``2.13.0+cpu``), which no index has."""
+    """The metadata of each package."""
     modules: tuple[str, ...]
     standard: frozenset[str]
 
@@ -115,7 +115,7 @@ def resolve(shop: Workshop, probe: Probe, tick: Tick = report_nothing) -> Resolv
     try:
         found = Resolved(compile_lock(shop, probe, (), tick=tick))
     except ProgramError as error:
-        raise PrepareError(explain_output(error.tail, question_of(shop, probe), tuple(shop.refused))) from error
+        raise PrepareError(explain_output(error.tail, question_of(shop, probe), tuple(shop.troubles))) from error
     if not shop.base.target.cuda:
         found = with_cpu_builds(shop, probe, found, tick)
     check_lock(found.lock, probe)
@@ -144,8 +144,8 @@ def write_lines(path: Path, lines: Sequence[str]) -> None:
 
 
 def write_metadata_wheel(folder: Path, name: str, version: str, metadata: str) -> None:
-    """Write a wheel that has only the metadata of an installed package. It lets uv resolve against ``torch==2.13.0+cpu``,
-    which the index does not have, and is never installed: no package of the base gets into a lock."""
+    """Write a wheel that has only the metadata of an installed package. It lets uv resolve against what the index does not
+    have, such as ``torch==2.13.0+cpu`` and our Horovod. It is never installed: no package of the base gets into a lock."""
     stem = f"{name.replace('-', '_')}-{version}"
     files = {
         f"{stem}.dist-info/METADATA": metadata,

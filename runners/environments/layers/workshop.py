@@ -3,7 +3,6 @@
 import os
 import shutil
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ MAX_OUTPUT_BYTES = 256 * 1024
 """How much of the end of a command's output is searched for the cause of its failure."""
 SCRIPTS = Path(__file__).parent
 NETWORK_MARK = "network: "
-MAX_REFUSED = 100
+MAX_TROUBLES = 100
 
 
 @dataclass
@@ -39,7 +38,8 @@ class Workshop:
     log: Path
     uv: str
     network: NetworkAccess
-    refused: list[Connection] = field(default_factory=list)
+    troubles: list[Connection] = field(default_factory=list)
+    """Connections of the last command that were refused or failed."""
 
     def run(
         self,
@@ -52,7 +52,7 @@ class Workshop:
     ) -> None:
         """Run a command in the sandbox. Raises ProgramError with its output, PrepareError when a limit stops it."""
         start = self.log.stat().st_size if self.log.exists() else 0
-        self.refused.clear()
+        self.troubles.clear()
         try:
             self.base.sandbox.run(
                 argv,
@@ -91,9 +91,12 @@ class Workshop:
         self.run([self.base.python, *isolated, SCRIPTS / name, *argv], env=env, tick=tick, seconds=seconds)
 
     def note(self, text: str) -> None:
-        """Write a line to the build's log."""
-        with self.log.open("a") as file:
-            file.write(f"{text}\n")
+        """Write a line to the build's log, from any thread: one write to the end of a file is not divided."""
+        log = os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(log, f"{text}\n".encode())
+        finally:
+            os.close(log)
 
     def output_since(self, start: int) -> str:
         """Return what was printed since then, without the lines of the proxy."""
@@ -104,8 +107,8 @@ class Workshop:
 
     def record(self, connection: Connection) -> None:
         """Note a connection of the proxy in the log, from one of its threads."""
-        if connection.refusal and len(self.refused) < MAX_REFUSED:
-            self.refused.append(connection)
+        if (connection.refusal or connection.error) and len(self.troubles) < MAX_TROUBLES:
+            self.troubles.append(connection)
         self.note(f"{NETWORK_MARK}{connection.text}")
 
 
@@ -123,22 +126,10 @@ def workshop(recipe: Recipe, base: Base, log: Path, home: Path) -> Iterator[Work
             access = find_access(recipe, inputs)
             network = NetworkAccess(sockets / "proxy")
             made = Workshop(base, recipe, access, inputs, work, log, uv, network)
-            with EgressProxy(network.socket, access.rules, Recorder(made).record, access.upstream):
+            with EgressProxy(network.socket, access.rules, made.record, access.upstream):
                 yield made
     except OSError as error:
         raise PrepareError(SystemRefused(str(error))) from error
-
-
-class Recorder:
-    """Passes connections to the log, one at a time: each has its own thread in the proxy."""
-
-    def __init__(self, made: Workshop) -> None:
-        self._made = made
-        self._lock = threading.Lock()
-
-    def record(self, connection: Connection) -> None:
-        with self._lock:
-            self._made.record(connection)
 
 
 @contextmanager

@@ -203,7 +203,7 @@ def test_a_host_that_does_not_answer_is_an_error_and_recorded(tmp_path: Path, se
         port = gone.getsockname()[1]
     with proxy(tmp_path, seen, local(port)) as path:
         assert ask(path, f"CONNECT localhost:{port} HTTP/1.1\n\n").startswith("HTTP/1.1 502")
-    assert "cannot connect" in seen[0].refusal
+    assert seen[0].error == "Connection refused" and "cannot be reached" in seen[0].text
 
 
 def test_the_machines_own_proxy_is_used(tmp_path: Path, seen: list[Connection], server: int) -> None:

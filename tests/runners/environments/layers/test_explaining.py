@@ -110,6 +110,14 @@ def test_a_refused_host_is_the_cause_of_what_cannot_be_fetched() -> None:
         found = explain_output(output, question("six"), (REFUSED,))
         assert found == HostNotAllowed("files.example", "this host is not allowed")
     assert isinstance(explain_output(outputs.BASE_DIRECT, question("torch==2.9.1"), (REFUSED,)), ContradictsBase)
+    assert isinstance(explain_output(outputs.BUILD_FAILED, question("gym"), (REFUSED,)), SourceBuildFailed)
+
+
+def test_a_host_that_does_not_answer_is_named() -> None:
+    away = Connection("files.example", 443, error="Connection refused")
+    output = "error: Failed to fetch: https://files.example/x\n  cause: tunnel error: unsuccessful\n"
+    assert explain_output(output, question("six"), (away,)) == IndexAway("files.example:443", "Connection refused")
+    assert isinstance(explain_output(output, question("six"), (away, REFUSED)), HostNotAllowed)
 
 
 def test_a_proof_about_nothing_in_the_list_is_quoted() -> None:
