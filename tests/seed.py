@@ -129,7 +129,7 @@ def main(lines: int = 4000) -> dict[str, Any]:
             "code": "import_error",
             "title": "A package is missing: albumentations",
             "detail": "train.py, line 31: ModuleNotFoundError: No module named 'albumentations'",
-            "advice": "If it is a file of yours, upload it with the code. If not, submit the job again with changes: the form offers to install it.",
+            "advice": "If it is a file of yours, upload it with the code. If not, choose “Duplicate and edit”: the form offers to install it.",
         }
     )
     running = job(vision, "sweep lr=0.01 wd=5e-4", max_gpus=4, elastic=True)

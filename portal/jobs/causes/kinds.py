@@ -82,7 +82,10 @@ KINDS = (
         r".*(?:No CUDA GPUs are available|Found no NVIDIA driver|not compiled with CUDA|driver version is insufficient|"
         r"_cuda_setDevice|no CUDA-capable device|Attempting to deserialize object on a CUDA device|Cannot initialize CUDA).*",
     ),
-    _kind("wrong_gpu", r".*invalid device ordinal.*"),
+    _kind(
+        "wrong_gpu",
+        r".*(?:invalid device ordinal|You requested gpu: |No slot '\d+' specified on host).*",  # of CUDA, Lightning, DeepSpeed
+    ),
     _kind("index_on_gpu", r".*device-side assert triggered.*"),
     _kind("cuda_error", r".*CUDA error: .+"),
     # --- imports
@@ -132,6 +135,15 @@ KINDS = (
     _kind("initialised_twice", r".*trying to initialize the default process group twice.*"),
     _kind(
         "not_initialised", r".*(?:Horovod has not been initialized|Default process group has not been initialized).*"
+    ),
+    _kind(
+        "lightning_ranks",
+        r".*You set `devices=(?P<devices>\d+)` and `num_nodes=(?P<nodes>\d+)` in Lightning, but .* world size \((?P<ranks>\d+)\).*",
+    ),
+    _kind("other_nodes", r".*(?:RendezvousTimeoutError|no extra nodes available via hostfile).*"),
+    _kind(
+        "mpi_failed",
+        r".*(?:(?P<command>mpirun|mpiexec|prterun|orterun) was unable to|There are not enough slots available in the system).*",
     ),
     _kind("samples_differ", r".*stack expects each tensor to be equal size.*"),
     _kind(

@@ -98,6 +98,7 @@ NOISE = re.compile(
     r"|\[?[WIE]\d{4} \d\d:\d\d:"  # glog and c10
     r"|.{0,500}?: \w*Warning: |\w*Warning: "
     r"|.{0,300}?(?:\d+%\||\bit/s\b|\bs/it\b)"  # progress bars
+    r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+\] \[\w+\] \[(?:launch|runner|real_accelerator)\.py:\d+:"  # DeepSpeed's launcher
     r"|wandb: |Exception ignored in|\[schedulearn\]|frame #\d+: |.{0,100}? NCCL (?:INFO|WARN) "
     r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] tensorflow/"
     r"|During handling of the above exception|The above exception was the direct cause"

@@ -81,6 +81,7 @@ EXAMPLES: dict[str, Variants] = {
         ("", {"command": "dvc"}),
         ("an environment has it", {"command": "dvc", "environments": ["PyTorch vision"]}),
         ("a launcher", {"command": "torchrun"}),
+        ("another scheduler", {"command": "sbatch"}),
         ("a file", {"command": "./run.sh"}),
         ("a name with spaces", {"command": "my", "file": "my script.py"}),
         ("an activation of packages", {"command": "conda"}),
@@ -135,6 +136,8 @@ EXAMPLES: dict[str, Variants] = {
     "stuck": (("", {"final": False}), ("too often", {"final": True})),
     "launch": (("", {"final": False}), ("too often", {"final": True})),
     "rank_hangs": (("", {"seconds": "600"}),),
+    "lightning_ranks": (("", {"devices": "4", "nodes": "1", "ranks": "8"}),),
+    "mpi_failed": (("", {"command": "mpirun"}),),
     "stood_still": (("", {"seconds": "30"}),),
 }
 """By code, what distinguishes each form of a cause and parameters of it. The others have no parameters."""

@@ -20,8 +20,10 @@ HINTS = {
     "ZeroDivisionError": "A number is divided by 0: something that is counted there is empty.",
 }
 """What exceptions of Python itself mean."""
-LAUNCHERS = {"accelerate", "deepspeed", "fabric", "horovodrun", "mpiexec", "mpirun", "torchrun"}
+LAUNCHERS = {"accelerate", "deepspeed", "fabric", "horovodrun", "mpiexec", "mpirun", "orterun", "srun", "torchrun"}
 """Commands in place of which a job has its launcher."""
+SCHEDULERS = {"sbatch", "salloc", "qsub", "bsub"}
+"""Commands that submit jobs elsewhere."""
 
 ACTIVATORS = {"activate", "conda", "mamba", "micromamba", "module", "workon", "pyenv"}
 """Commands and files that switch to packages which no job has."""
@@ -55,7 +57,7 @@ def import_error(
         f"The package {module} is missing{where}",
         f"Choose the environment {' or '.join(environments)}, which has it."
         if environments
-        else "If it is a file of yours, upload it with the code. If not, submit the job again with changes: the form offers to "
+        else "If it is a file of yours, upload it with the code. If not, choose “Duplicate and edit”: the form offers to "
         f"install {called}{' beside ' if beside else ''}{' and '.join(beside)}.",
     )
 
@@ -216,7 +218,14 @@ def command_not_found(command: str, environments: Sequence[str] = (), file: str 
     elif environments:
         advice = f"Choose the environment {' or '.join(environments)}, which has {command}."
     elif command in LAUNCHERS:
-        advice = f"Choose the launcher torchrun or Horovod for the job, with the Python file as the entry, in place of {command}."
+        advice = (
+            f"Choose the launcher torchrun or Horovod for the job, with the Python file as the entry, in place of {command}. "
+            "“Duplicate and edit” can translate its line."
+        )
+    elif command in SCHEDULERS:
+        advice = (
+            f"There is no other scheduler here: enter as the command line what the script that {command} submits runs."
+        )
     elif "/" in command:
         advice = (
             "Check its path, which starts at the top of the upload, and upload the file if it is missing. If the script writes "

@@ -104,7 +104,8 @@ def no_gpu() -> Explanation:
 def wrong_gpu() -> Explanation:
     return Explanation(
         "The code chose a GPU that the job does not have",
-        "A job sees only its own GPUs, numbered from 0: use cuda:0, or the local rank where there is one rank for each GPU.",
+        "A job sees only its own GPUs, numbered from 0: use cuda:0, or the local rank where there is one rank for each GPU. A plain "
+        "command that starts ranks starts as many as the job has GPUs.",
     )
 
 
@@ -146,7 +147,9 @@ def cuda_error() -> Explanation:
 def address_in_use() -> Explanation:
     return Explanation(
         "A network port was in use already",
-        "Let the system choose one (port 0), or take another MASTER_PORT. If the code uses a port twice, use two.",
+        "Jobs that run without containers share the ports of their machine, and deepspeed takes 29500 for all: give it another with "
+        "--master_port, and leave that option out for torchrun, which takes a free one. In the code, let the system choose (port 0), "
+        "and use two ports where it uses one twice.",
     )
 
 

@@ -167,3 +167,31 @@ def ranks_apart() -> Explanation:
         "Let it train with schedulearn_train, Horovod or torch.distributed, or submit it as a single rank, "
         "which takes as long. If it divides its work by rank itself, there is nothing to do.",
     )
+
+
+@cause
+def lightning_ranks(devices: str = "", nodes: str = "", ranks: str = "") -> Explanation:
+    return Explanation(
+        f"Lightning expects {devices} x {nodes} ranks, and the job has {ranks}",
+        'Take the numbers from the job: Trainer(devices=int(os.environ["LOCAL_WORLD_SIZE"]), '
+        'num_nodes=int(os.environ["GROUP_WORLD_SIZE"])). Or run the file as a plain command, python and its name: Lightning then '
+        "starts its ranks itself, on one node.",
+    )
+
+
+@cause
+def other_nodes() -> Explanation:
+    return Explanation(
+        "The command waited for other nodes",
+        "A plain command runs on one node: remove --nnodes, --num_nodes and the address of the first node. For several nodes, choose the "
+        "launcher torchrun with the Python file as the entry; “Duplicate and edit” can translate the line.",
+    )
+
+
+@cause
+def mpi_failed(command: str = "mpirun") -> Explanation:
+    return Explanation(
+        f"{command} could not start its processes",
+        "Schedulearn starts the ranks itself: choose the launcher Horovod, or torchrun for torch.distributed, with the Python file as "
+        f"the entry, and leave out {command}.",
+    )

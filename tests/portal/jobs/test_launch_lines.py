@@ -204,7 +204,13 @@ class TestForm:
             "time_unit": "3600", "environment": "pytorch", "key": "k", "retries": "0", "priority": "0", "tier": "standard",
             "env_vars": "A=b", "arguments": "--epochs 3",
         }  # fmt: skip
-        asked = {"code": version.pk, "launcher": "command", "command": line, "max_gpus": "2", "environment": "pytorch"}
+        asked: dict[str, Any] = {
+            "code": version.pk,
+            "launcher": "command",
+            "command": line,
+            "max_gpus": "2",
+            "environment": "pytorch",
+        }
         assert "Use these values" in client.get(reverse("jobs:new-warnings"), asked).content.decode()
         response = client.post(address, sent | {"translate": "yes"})
         assert response.status_code == 200 and not Job.objects.exists()

@@ -9,7 +9,7 @@ import pytest
 
 from runners.runtime import Folders
 from runners.runtimes.docker import DockerRuntime
-from runners.spec import CollectiveGroup, Resources, RunSpec
+from runners.spec import SHELL, CollectiveGroup, Resources, RunSpec
 from tests.runners.conftest import make_folders, make_spec
 from tests.runners.environments.test_gallery import GALLERY, about
 from tests.runners.launching import last_accuracy, until
@@ -112,6 +112,23 @@ def test_one_container_without_a_network_learns(node: Node, key: str) -> None:
     gpus = tuple(f"cpu-{number}" for number in range(ranks))
     spec = make_spec(launcher=job["launcher"], command=command, slots=ranks, gpus=gpus, resources=ROOMY)
     node.run(spec, key)
+    assert node.exit(spec.name)["code"] == 0, node.summary()
+    assert last_accuracy(node.log(spec.name)) >= 0.95
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torchrun --nproc_per_node=2 train.py",
+        "python -m torch.distributed.run --standalone --nproc_per_node=2 train.py",
+    ],
+)
+@pytest.mark.thorough
+def test_torchrun_in_a_plain_command_needs_no_network(node: Node, line: str) -> None:
+    words = " ".join(about("torchrun-ddp")["arguments"])
+    gpus = ("cpu-0", "cpu-1")
+    spec = make_spec(command=(*SHELL, f"{line} {words}"), slots=2, gpus=gpus, resources=ROOMY)
+    node.run(spec, "torchrun-ddp")
     assert node.exit(spec.name)["code"] == 0, node.summary()
     assert last_accuracy(node.log(spec.name)) >= 0.95
 

@@ -150,6 +150,13 @@ def test_a_shell_error_from_windows_line_endings_is_named_as_such() -> None:
         ("bash: line 1: module: command not found\n", [], "remove the line with module"),
         ("bash: line 1: Copy: command not found\n", ["Copy of Lab3.py"], "write 'Copy of Lab3.py'"),
         ("bash: line 1: fastqc: command not found\n", ["reads.fq"], "make an environment with that package"),
+        (
+            "bash: line 1: srun: command not found\n",
+            [],
+            "in place of srun. “Duplicate and edit” can translate its line",
+        ),
+        ("bash: line 1: accelerate: command not found\n", [], "launcher torchrun or Horovod"),
+        ("run.sh: line 9: sbatch: command not found\n", [], "There is no other scheduler here"),
         ("bash: line 1: ./go/run: No such file or directory\n", ["go.sh"], "upload the file if it is missing"),
     ],
 )
@@ -190,3 +197,57 @@ def test_a_quoted_line_keeps_its_colon() -> None:
     assert explained(trace("fit.py", "with open('a') as f:", "ValueError: x"))["detail"].endswith(
         "with open('a') as f:"
     )
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (
+            "ValueError: You set `devices=4` and `num_nodes=1` in Lightning, but the product (4 * 1) does not match the world size (8).",
+            "lightning_ranks",
+            "expects 4 x 1 ranks, and the job has 8",
+        ),
+        (
+            "lightning.fabric.utilities.exceptions.MisconfigurationException: You requested gpu: [0, 1, 2, 3]\n"
+            " But your machine only has: [0, 1]",
+            "wrong_gpu",
+            "as many as the job has GPUs",
+        ),
+        ("ValueError: No slot '5' specified on host 'localhost'", "wrong_gpu", "numbered from 0"),
+        ("ValueError: Num nodes is >1 but no extra nodes available via hostfile", "other_nodes", "remove --nnodes"),
+        ("torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError", "other_nodes", "runs on one node"),
+        (
+            "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: 29500, "
+            "useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
+            "address_in_use",
+            "--master_port",
+        ),
+    ],
+)
+def test_what_launchers_in_a_plain_command_raise(error: str, code: str, words: str) -> None:
+    cause = explained(trace("train.py", "run()", error))
+    assert cause["code"] == code and words in f"{cause['title']} {cause['advice']}"
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "There are not enough slots available in the system to satisfy the 4\nslots that were requested by the application:\n",
+        "mpirun was unable to launch the specified application as it could not access\nor execute an executable:\n",
+    ],
+)
+def test_mpirun_that_starts_nothing_is_named(log: str) -> None:
+    cause = explained(f"{'-' * 74}\n{log}{'-' * 74}\n", exit_code=1)
+    assert cause["code"] == "mpi_failed" and "leave out mpirun" in cause["advice"]
+
+
+def test_what_the_launcher_of_deepspeed_reports_afterwards_does_not_hide_the_error() -> None:
+    report = "".join(
+        f"[2026-11-30 02:39:28,439] [{level}] [launch.py:{number}:sigkill_handler] {text}\n"
+        for level, number, text in (
+            ("INFO", 253, "Killing subprocess 17034"),
+            ("ERROR", 259, "['/opt/env/bin/python3', '-u', 'train.py'] exits with return code = 1"),
+        )
+    )
+    cause = explained(trace("train.py", 'config["weights"]', "KeyError: 'weights'") + report)
+    assert cause["code"] == "exception" and "KeyError" in cause["title"]
