@@ -6,14 +6,17 @@ import os
 import re
 import tarfile
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from runners.environments.preparing import PrepareError, ProgramError, explain, last_error, read_tail
 from runners.environments.targets import Target, parse_glibc
+from runners.host import processes
 from runners.messages import Message
 from runners.messages.environment_failures import (
     CannotPull,
@@ -24,7 +27,7 @@ from runners.messages.environment_failures import (
     TookTooLong,
 )
 from runners.messages.environments import AskingRegistry, LayersArrived
-from runners.runtimes.docker import APIError, ContainerError, ImageNotFound, connect, engine_calls
+from runners.runtimes.docker import APIError, ContainerError, ImageNotFound, NotFound, connect, engine_calls
 
 BUILD_SECONDS = 900
 """The maximum time between two lines of a build."""
@@ -33,6 +36,11 @@ SCRIPT_SECONDS = 7200
 
 KEEP_OLD_DAYS = 7
 """How long old images are kept: several installations may share an engine, each with its own version of the images."""
+
+BUILD_LABEL = "schedulearn.build"
+"""The label of containers in which packages are built: the process that waits for them."""
+FOLLOW_SECONDS = 10.0
+"""The maximum time for the last output of a container that has ended."""
 
 TICK_SECONDS = 1.0
 TAIL_LINES = 20
@@ -118,6 +126,51 @@ class DockerImages:
         with self._container(image, script, mounts, log, options) as container:
             yield from follow_until_exit(container, Stage("compiling_in", image), log)
 
+    @contextmanager
+    def confined(
+        self, image: str, command: Sequence[str], mounts: Mapping[Path, bool], log: Path, options: Mapping[str, Any]
+    ) -> Iterator[Callable[[], int | None]]:
+        """Start a command in a container without a network, privileges or a writable file but those of ``mounts``.
+
+        ``mounts``: whether each path, which is the same inside, may be written to. Output is added to ``log`` while it runs.
+        Yields a function that returns the exit code, None before the end. The container is removed at the end, and by the
+        next call if this process is killed.
+        """
+        with engine_calls():
+            self._remove_abandoned()
+            container = self.client.containers.create(
+                image,
+                list(command),
+                entrypoint=[],
+                network_mode="none",
+                mounts=bind_mounts({path: (str(path), write) for path, write in mounts.items()}),
+                labels={BUILD_LABEL: json.dumps(waiting_process())},
+                cap_drop=["ALL"],
+                security_opt=["no-new-privileges:true"],
+                read_only=True,
+                init=True,
+                **options,
+            )
+        try:
+            with engine_calls():
+                container.start()
+            follower = threading.Thread(target=follow_output, args=(container, log), name="build output", daemon=True)
+            follower.start()
+            yield partial(exit_code, container)
+            follower.join(FOLLOW_SECONDS)
+        finally:
+            with engine_calls():
+                container.remove(force=True, v=True)
+
+    def _remove_abandoned(self) -> None:
+        """Remove the containers of builds whose agent was killed. Agents elsewhere with the same engine are not seen here."""
+        here = waiting_process()["namespace"]
+        for container in self.client.containers.list(all=True, filters={"label": BUILD_LABEL}):
+            with suppress(ValueError, LookupError, NotFound):
+                waiting = json.loads(container.labels[BUILD_LABEL])
+                if waiting["namespace"] == here and not processes.is_alive(waiting):
+                    container.remove(force=True, v=True)
+
     def install(
         self,
         base: str,
@@ -159,11 +212,7 @@ class DockerImages:
         options: Mapping[str, Any],
     ) -> Iterator[Any]:
         """Run a script of ours over some folders in a container without a network; its output is stored in ``log``."""
-        # Given as "volumes", they would become volumes of an image that is made from the container.
-        binds: list[Any] = [
-            {"Type": "bind", "Source": str(path), "Target": to, "ReadOnly": not write}
-            for path, (to, write) in mounts.items()
-        ]
+        binds = bind_mounts(mounts)
         with engine_calls():
             container = self.client.containers.create(
                 image, ["sh", "-ec", script], entrypoint=[], network_mode="none", mounts=binds, **options
@@ -227,6 +276,37 @@ class DockerImages:
                     except APIError as error:
                         if error.status_code not in (404, 409):  # gone, or a container has it
                             raise
+
+
+def waiting_process() -> dict[str, Any]:
+    """Return what identifies this process to others that see the same processes."""
+    try:
+        namespace = str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        namespace = ""
+    return {**processes.identity_of(os.getpid()), "namespace": namespace}
+
+
+def bind_mounts(mounts: Mapping[Path, tuple[str, bool]]) -> list[Any]:
+    """Return mounts for the engine. Given as "volumes", they would become volumes of an image made from the container."""
+    return [
+        {"Type": "bind", "Source": str(path), "Target": to, "ReadOnly": not write}
+        for path, (to, write) in mounts.items()
+    ]
+
+
+def follow_output(container: Any, log: Path) -> None:
+    """Add what a container prints to a log, until it ends or is removed."""
+    with log.open("ab", buffering=0) as file, suppress(APIError, OSError):
+        for data in container.logs(stream=True, follow=True):
+            file.write(data)
+
+
+def exit_code(container: Any) -> int | None:
+    """Return a container's exit code, None while it runs."""
+    with engine_calls():
+        container.reload()
+    return int(container.attrs["State"]["ExitCode"]) if container.status == "exited" else None
 
 
 def follow_until_exit(container: Any, stage: Stage, log: Path) -> Iterator[str]:

@@ -112,9 +112,19 @@ def process_environment(work: Path, env: Mapping[str, str]) -> dict[str, str]:
 
 def limits(own_user: bool) -> dict[str, int]:
     """Return the limits of each process, as RLIMIT names. Without an own user, all processes of the agent would count."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     counted = {"NPROC": MAX_PROCESSES} if own_user else {}
-    return {"AS": max(MIN_MEMORY, memory), "FSIZE": MAX_FILE_BYTES, "NOFILE": MAX_OPEN_FILES, "CORE": 0, **counted}
+    return {
+        "AS": max(MIN_MEMORY, physical_memory()),
+        "FSIZE": MAX_FILE_BYTES,
+        "NOFILE": MAX_OPEN_FILES,
+        "CORE": 0,
+        **counted,
+    }
+
+
+def physical_memory() -> int:
+    """Return the bytes of this machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def entry_command(python: str, own_user: bool, network: NetworkAccess | None, argv: Sequence[str | Path]) -> list[str]:
