@@ -23,7 +23,7 @@ from runners.environments.docker_images import DockerImages
 from runners.environments.images import Entry
 from runners.environments.installing import current_download, make_environment, uv_program
 from runners.environments.layers.base import Base, find_python
-from runners.environments.layers.container import ContainerSandbox
+from runners.environments.layers.docker_sandbox import DockerSandbox
 from runners.environments.layers.sandbox import process_sandbox
 from runners.environments.preparing import (
     TICK_SECONDS,
@@ -350,7 +350,7 @@ class DockerEnvironments(BaseEnvironments):
         return PreparedEnvironment(self.engine.id_of(tag) or digest, tag, origin, target, pins.packages)
 
     def _base(self, reference: str, target: Target, packages: tuple[str, ...]) -> Base:
-        return Base(IMAGE_PYTHON, target, packages, ContainerSandbox(self.engine, reference, IMAGE_PYTHON))
+        return Base(IMAGE_PYTHON, target, packages, DockerSandbox(self.engine, reference, IMAGE_PYTHON))
 
     def _choose_base_image(self, progress: Progress, python: str = "") -> str:
         """Return the image named by the settings, with its digest if they pin one; else the public one (of another version

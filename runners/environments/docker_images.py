@@ -128,11 +128,16 @@ class DockerImages:
 
     @contextmanager
     def confined(
-        self, image: str, command: Sequence[str], mounts: Mapping[Path, bool], log: Path, options: Mapping[str, Any]
+        self,
+        image: str,
+        command: Sequence[str],
+        mounts: Mapping[Path, tuple[str, bool]],
+        log: Path,
+        options: Mapping[str, Any],
     ) -> Iterator[Callable[[], int | None]]:
         """Start a command in a container without a network, privileges or a writable file but those of ``mounts``.
 
-        ``mounts``: whether each path, which is the same inside, may be written to. Output is added to ``log`` while it runs.
+        ``mounts``: where each path is inside, and whether it may be written to. Output is added to ``log`` while it runs.
         Yields a function that returns the exit code, None before the end. The container is removed at the end, and by the
         next call if this process is killed.
         """
@@ -143,7 +148,7 @@ class DockerImages:
                 list(command),
                 entrypoint=[],
                 network_mode="none",
-                mounts=bind_mounts({path: (str(path), write) for path, write in mounts.items()}),
+                mounts=bind_mounts(mounts),
                 labels={BUILD_LABEL: json.dumps(waiting_process())},
                 cap_drop=["ALL"],
                 security_opt=["no-new-privileges:true"],

@@ -29,6 +29,18 @@ MEMORY_SHARE = 0.5
 CPU_SHARES = 256
 """A quarter of what a job gets when both want the processors."""
 
+CLOSED = ("/root", "/home")
+"""Folders that images close to other users than root, and that an agent's own files are often in."""
+
+
+def cover_for(work: Path, name: str) -> Path:
+    """Return a folder for the place of a closed one. It belongs to root, so that the build cannot write there; the engine
+    makes the places of the other mounts in it."""
+    folder = work.with_name(f"{work.name}{name.replace('/', '.')}")
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o755)
+    return folder
+
 
 @dataclass(frozen=True)
 class DockerSandbox:
@@ -68,7 +80,9 @@ class DockerSandbox:
             "pids_limit": MAX_PROCESSES,
             "cpu_shares": CPU_SHARES,
         }
-        mounts = dict.fromkeys((INSIDE, *sockets, *read_only), False) | {work: True}
+        mounts = {path: (str(path), path == work) for path in (INSIDE, *sockets, *read_only, work)}
+        covered = [name for name in CLOSED if any(path.is_relative_to(name) for path in mounts)]
+        mounts = {cover_for(work, name): (name, True) for name in covered} | mounts
         check = watched(work, log, tick, seconds)
         began = time.monotonic()
         # The engine counts processes and memory, also without an own user id.
