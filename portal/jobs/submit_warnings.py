@@ -13,8 +13,8 @@ LAUNCHER_NAMES = {Job.Launcher.HOROVOD: "Horovod", Job.Launcher.TORCHRUN: "torch
 def warnings_for(code: CodeVersion, launcher: str = "", entry: str = "", gpus: int = 1) -> list[dict[str, Any]]:
     """Return warnings about a code, with a launcher and the GPUs that the job asks for at most. What an environment lacks
     is in ``package_offers``."""
-    about_gpus = _other_launcher(code, launcher, entry, gpus) + _idle_gpus(code, launcher, entry, gpus)
-    return about_gpus + list(code.guess.get("warnings", []))
+    about_launcher = _other_launcher(code, launcher, entry, gpus) + _lightning(code, launcher, gpus)
+    return about_launcher + _idle_gpus(code, launcher, entry, gpus) + list(code.guess.get("warnings", []))
 
 
 def _other_launcher(code: CodeVersion, launcher: str, entry: str, gpus: int) -> list[dict[str, Any]]:
@@ -24,6 +24,19 @@ def _other_launcher(code: CodeVersion, launcher: str, entry: str, gpus: int) -> 
         return []
     translated = advice.translation is not None
     return [{"code": "other-launcher", "path": "", "line": 0, "text": advice.text, "translated": translated}]
+
+
+def _lightning(code: CodeVersion, launcher: str, gpus: int) -> list[dict[str, Any]]:
+    """Return a warning if torchrun starts several ranks of code with Lightning, whose Trainer compares their number with its own."""
+    imported = [name for name in ("lightning", "pytorch_lightning") if name in code.guess.get("imports", {})]
+    if launcher != Job.Launcher.TORCHRUN or gpus < 2 or not imported:
+        return []
+    path, line = code.guess["imports"][imported[0]]
+    text = (
+        'Lightning needs the numbers of the job: Trainer(devices=int(os.environ["LOCAL_WORLD_SIZE"]), '
+        'num_nodes=int(os.environ["GROUP_WORLD_SIZE"])). With others it stops, or each rank trains by itself.'
+    )
+    return [{"code": "lightning-ranks", "path": path, "line": line, "text": text}]
 
 
 def _idle_gpus(code: CodeVersion, launcher: str, entry: str, gpus: int) -> list[dict[str, Any]]:

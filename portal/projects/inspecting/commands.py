@@ -8,8 +8,9 @@ import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
+from .launch_lines import Translation, UntranslatableError, tool_of, translate
 from .source import Source
 
 MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
@@ -24,6 +25,12 @@ FOR_ANOTHER_SCHEDULER = re.compile(
 )
 PYTHON_NAME = re.compile(r"(?<![\w.-])[\w.-]{1,255}\.py\b")
 """The name of a Python file; a match begins only where a name does, so that data in a script takes no time."""
+SCRIPT_FOLDERS = ("scripts", "bin", "examples", "launch")
+README = re.compile(r"readme(?:\.\w{2,3})?", re.I)
+QUOTED = re.compile(r"`([^`\n]{5,1000})`")
+MAX_LINES = 5000
+MAX_LINE_CHARACTERS = 2000
+MAX_LINES_OF_COMMAND = 100
 RUN_TARGET = re.compile(r"^run\s*:(?!=)", re.M)
 ACTIVATION = re.compile(
     r"\s*(?P<line>(?:source|\.)\s+\S*\bactivate\b.*|(?:conda|mamba|micromamba)\s+activate\b.*|module\s+load\b.*)"
@@ -32,8 +39,12 @@ MAX_PATH_CHARACTERS = 300
 
 
 def is_read(path: str) -> bool:
-    """Return whether the text of a file is needed here: a shell script or a Makefile at the top of the upload."""
-    return "/" not in path and (path.endswith(".sh") or path in MAKEFILES)
+    """Return whether the text of a file is needed here: a shell script, a Makefile or a README at the top of the upload, or a
+    shell script in a folder of scripts."""
+    folder, _, name = path.rpartition("/")
+    if folder:
+        return folder in SCRIPT_FOLDERS and name.endswith(".sh")
+    return name.endswith(".sh") or name in MAKEFILES or bool(README.fullmatch(name))
 
 
 def shell_script(texts: Mapping[str, str], python_files: Collection[str], entry: str = "") -> str | None:
@@ -49,12 +60,48 @@ def shell_script(texts: Mapping[str, str], python_files: Collection[str], entry:
         path
         for path, text in sorted(texts.items())
         if path.endswith(".sh")
+        and "/" not in path
         and not NOT_STARTED.match(path)
         and not FOR_ANOTHER_SCHEDULER.search(text)
         and runs_the_program(path, text)
     ]
     likely = [f"{stem}.sh" for stem in LIKELY_SCRIPTS if f"{stem}.sh" in found]
     return likely[0] if likely else found[0] if len(found) == 1 else None
+
+
+class LaunchLine(NamedTuple):
+    """A line of a script or README that starts a program with another launcher."""
+
+    path: str
+    number: int
+    translation: Translation
+
+
+def launch_lines(texts: Mapping[str, str], launcher: str) -> Iterator[LaunchLine]:
+    """Yield the lines that start a program with another launcher, scripts first. One that contradicts ``launcher``, the one that the
+    code is written for, does not count."""
+    for path, text in sorted(texts.items(), key=lambda item: (not item[0].endswith(".sh"), item[0])):
+        for number, line in _lines(text):
+            for each in (line, *QUOTED.findall(line)):
+                try:
+                    found = translate(each, launcher) if tool_of(each) else None
+                except UntranslatableError:
+                    continue
+                if found is not None and launcher in ("command", found.launcher):
+                    yield LaunchLine(path, number, found)
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines with the number at which each begins, joined where a backslash continues them, without a prompt."""
+    parts: list[str] = []
+    first = 1
+    for number, line in enumerate(text.split("\n")[:MAX_LINES], 1):
+        parts.append(line[:MAX_LINE_CHARACTERS].rstrip("\r"))
+        if line.rstrip("\r").endswith("\\") and len(parts) < MAX_LINES_OF_COMMAND:
+            continue
+        whole = "\n".join(parts).strip()
+        yield first, whole.removeprefix("$ ").removeprefix("> ")
+        parts, first = [], number + 1
 
 
 def make_command(texts: Mapping[str, str]) -> str:

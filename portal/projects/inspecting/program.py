@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import sys
 import tarfile
 from collections.abc import Collection, Iterable
@@ -13,7 +14,8 @@ from ..package_lists.gathering import ListFiles
 from ..package_lists.model import as_json
 from ..package_lists.reading import read_lists
 from . import commands
-from .entries import SOURCE_FOLDER, as_module
+from .commands import LaunchLine
+from .entries import SOURCE_FOLDER, as_module, file_of, module_of
 from .gpus import uses_one_gpu
 from .rules import LIBRARY, RULES, Code
 from .source import Source, is_standard, read
@@ -222,6 +224,25 @@ def warnings_of(code: Code) -> list[dict[str, Any]]:
     return found[:MAX_WARNINGS]
 
 
+def started_as(texts: dict[str, str], paths: Collection[str], launcher: str, entry: str) -> LaunchLine | None:
+    """Return the line of a script or README that starts the entry with another launcher, or else the only program that any starts."""
+    lines = [line for line in commands.launch_lines(texts, launcher) if file_of(line.translation.entry, paths)]
+    of_entry = [line for line in lines if file_of(line.translation.entry, paths) == entry]
+    others = lines if len({line.translation.entry for line in lines}) == 1 else []
+    return next(iter(of_entry or others), None)
+
+
+def line_found(found: LaunchLine) -> dict[str, Any]:
+    """Return the note that the launcher and the entry are those of a line, with what it has beyond them."""
+    line = found.translation
+    more = [f"the arguments {shlex.join(line.arguments)}"] if line.arguments else []
+    more += [f"the environment variable {name}={text}" for name, text in line.env_vars.items()]
+    more += [f"{line.max_ranks} GPUs"] if line.max_ranks and line.max_ranks > 1 else []
+    text = f"The launcher and the file are those of this line of {line.tool}."
+    text += f" Enter what else it has: {', '.join(more)}." if more else ""
+    return {"code": "started-with", "path": found.path, "line": found.number, "text": text[:1000]}
+
+
 def nothing_to_run(paths: Iterable[str]) -> dict[str, Any]:
     """Return the warning about an upload in which nothing that could be started was found."""
     notebook = next((path for path in paths if path.endswith(".ipynb")), None)
@@ -253,10 +274,19 @@ def inspect(tar: IO[bytes]) -> dict[str, Any]:
         warnings = list(commands.activations(script, texts[script])) if script else []
         return guess | {"command": command, "warnings": warnings if command else [nothing_to_run(paths)]}
     order = candidates(sources)
-    entry = sources[order[0]]
     running = [sources[path] for path in reachable(order[0], sources)]
     launcher, elastic = launcher_of(running)
+    line = None if starts_ranks(running[0]) else started_as(texts, sources, launcher, order[0])
+    if line is not None:
+        path = str(file_of(line.translation.entry, sources))
+        order = [path, *(other for other in order if other != path)]
+        running = [sources[path] for path in reachable(path, sources)]
+    entry = running[0]
     command, warnings = "", warnings_of(Code(running, launcher, elastic))
+    module = as_module(entry.path) if needs_package(entry) else None
+    if line is not None:
+        launcher, module = line.translation.launcher, module_of(line.translation.entry) or module
+        warnings = [line_found(line), *warnings][:MAX_WARNINGS]
     script = commands.shell_script(texts, sources, entry.path)
     if launcher == "command" and script:
         command = commands.of_script(script)
@@ -267,7 +297,7 @@ def inspect(tar: IO[bytes]) -> dict[str, Any]:
     return guess | {
         "entry": order[0],
         "command": command,
-        "module": as_module(order[0]) if needs_package(entry) else None,
+        "module": module,
         "candidates": order[:MAX_CANDIDATES],
         "launcher": launcher,
         "elastic": elastic,

@@ -100,3 +100,20 @@ def test_the_form_asks_when_the_choice_changes_and_takes_any_text(alice: User, c
         f"{reverse('jobs:new')}?code={version.pk}", {"launcher": "torchrun", "min_gpus": "2", "max_gpus": "2"}
     )
     assert posted.status_code == 400 and "each of its 2 ranks" in posted.content.decode()
+
+
+@pytest.mark.parametrize(
+    ("imported", "asked", "warned"),
+    [
+        ("lightning as L", ("torchrun", "", 2), True),
+        ("pytorch_lightning as pl", ("torchrun", "", 8), True),
+        ("lightning as L", ("torchrun", "", 1), False),
+        ("lightning as L", ("command", "python train.py", 2), False),
+        ("torch", ("torchrun", "", 2), False),
+    ],
+)
+def test_lightning_under_torchrun_needs_the_numbers_of_the_job(
+    alice: User, imported: str, asked: tuple[str, str, int], warned: bool
+) -> None:
+    warnings = warnings_for(code(alice, train=f"import {imported}\n"), None, *asked)
+    assert any(each["code"] == "lightning-ranks" and "GROUP_WORLD_SIZE" in each["text"] for each in warnings) is warned

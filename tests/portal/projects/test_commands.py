@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from portal.jobs.services import command_for
+from portal.projects.inspecting.entries import entry_of
 from portal.projects.inspecting.program import inspect
 
 
@@ -112,6 +113,43 @@ def test_a_launcher_keeps_its_file_beside_a_script_of_steps() -> None:
     torch = "import torch.distributed as dist\ndist.init_process_group()\n"
     guess = guess_for({"train.py": torch, "data.py": "", "run.sh": "python data.py\npython train.py\n"})
     assert (guess["launcher"], guess["entry"], guess["command"]) == ("torchrun", "train.py", "")
+
+
+ACCELERATE = "from accelerate import Accelerator\naccelerator = Accelerator()\n"
+LINE = "accelerate launch --num_processes 4 --mixed_precision bf16 train.py --lr 0.1"
+
+
+@pytest.mark.parametrize(
+    ("files", "launcher", "entry"),
+    [
+        ({"train.py": ACCELERATE, "run.sh": f"set -e\n{LINE}\n"}, "torchrun", "train.py"),
+        ({"train.py": ACCELERATE, "README.md": f"Train with:\n\n```sh\n$ {LINE}\n```\n"}, "torchrun", "train.py"),
+        ({"train.py": ACCELERATE, "readme.rst": f"Start `{LINE}` and wait.\n"}, "torchrun", "train.py"),
+        ({"train.py": ACCELERATE, "scripts/go.sh": "accelerate launch \\\n  --multi_gpu \\\n  train.py\n"}, "torchrun", "train.py"),
+        ({"train.py": ACCELERATE, "fit.py": ACCELERATE, "run.sh": "accelerate launch fit.py\n"}, "torchrun", "fit.py"),
+        ({"pkg/__init__.py": "", "pkg/fit.py": ACCELERATE, "run.sh": "torchrun -m pkg.fit\n"}, "torchrun", "-m pkg.fit"),
+        ({"train.py": "import horovod.torch", "run.sh": "horovodrun -np 2 python train.py\n"}, "horovod", "train.py"),
+        # but not of another program, of several, of a line that means something else, or against the code
+        ({"train.py": ACCELERATE, "run.sh": "accelerate launch other.py\n"}, "command", "train.py"),
+        ({"train.py": ACCELERATE, "a.py": "", "b.py": "", "run.sh": "torchrun a.py\ntorchrun b.py\n"}, "command", "train.py"),
+        ({"train.py": ACCELERATE, "run.sh": "accelerate launch train.py $ARGS\n"}, "command", "train.py"),
+        ({"train.py": ACCELERATE, "README.md": "We use torchrun train.py.\n"}, "command", "train.py"),
+        ({"train.py": "import horovod.torch", "run.sh": "torchrun train.py\n"}, "horovod", "train.py"),
+        ({"train.py": "import torch\ntorch.multiprocessing.spawn(f)", "run.sh": "torchrun train.py\n"}, "command", "train.py"),
+    ],
+)  # fmt: skip
+def test_a_script_or_readme_shows_the_launcher(files: dict[str, str], launcher: str, entry: str) -> None:
+    guess = guess_for(files)
+    assert (guess["launcher"], entry_of(guess)) == (launcher, entry)
+
+
+def test_what_else_a_line_has_is_named_with_its_place() -> None:
+    (warning,) = guess_for({"train.py": ACCELERATE, "run.sh": f"set -e\n{LINE}\n"})["warnings"]
+    assert (warning["code"], warning["path"], warning["line"]) == ("started-with", "run.sh", 2)
+    assert warning["text"] == (
+        "The launcher and the file are those of this line of accelerate launch. Enter what else it has: the arguments --lr 0.1, "
+        "the environment variable ACCELERATE_MIXED_PRECISION=bf16, 4 GPUs."
+    )
 
 
 def test_a_program_without_python_raises_no_alarm() -> None:

@@ -227,6 +227,15 @@ def test_what_has_no_counterpart_is_refused_with_a_reason(line: str, words: str)
     assert words in refusal(line)
 
 
+def test_a_hostile_line_takes_no_time() -> None:
+    for line in (
+        "torchrun t.py " + "1>a" * 5000 + "|x",
+        "torchrun t.py " + "| tee a " * 3000 + "|x",
+        "A=1 " * 5000 + "torchrun `",
+    ):
+        assert refusal(line)
+
+
 WORDS = st.sampled_from(
     [
         "torchrun",

@@ -37,6 +37,7 @@ TOOLS = ("torchrun", "torch.distributed.launch", "accelerate launch", "deepspeed
 """The launchers that are translated, as notes name them."""
 PREFIXES = (("exec",), ("nohup",), ("time",), ("uv", "run"), ("poetry", "run"), ("pipenv", "run"))
 """What people write before a command, and no job needs."""
+MAX_OUTER = 2
 SET_HERE = {"CUDA_VISIBLE_DEVICES", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "NODE_RANK", "LOCAL_RANK"}
 """Variables for the placement of ranks."""
 
@@ -59,11 +60,14 @@ def translate(line: str, written_for: str = "", read_config: ReadConfig = no_con
     return None if found is None else _with_surroundings(found, command)
 
 
-def _translate(words: Sequence[str], written_for: str, read_config: ReadConfig) -> Translation | None:
+def _translate(words: Sequence[str], written_for: str, read_config: ReadConfig, outer: int = 0) -> Translation | None:
+    """Translate a command; ``outer`` is the number of launchers that start it."""
     tool, rest = _tool(words)
+    if outer > MAX_OUTER:
+        raise UntranslatableError("The line has launchers within launchers. Write the innermost one alone.")
 
     def inner(words: Sequence[str]) -> Translation | None:
-        return _translate(words, written_for, read_config)
+        return _translate(words, written_for, read_config, outer + 1)
 
     match tool:
         case "torchrun":
@@ -100,11 +104,11 @@ def _tool(words: Sequence[str]) -> tuple[str | None, Sequence[str]]:
     return tool, rest
 
 
-def _without_prefixes(words: list[str]) -> list[str]:
-    for prefix in PREFIXES:
-        if tuple(words[: len(prefix)]) == prefix:
-            return _without_prefixes(words[len(prefix) :])
-    return words
+def _without_prefixes(words: Sequence[str]) -> Sequence[str]:
+    at = 0
+    while length := next((len(each) for each in PREFIXES if tuple(words[at : at + len(each)]) == each), 0):
+        at += length
+    return words[at:]
 
 
 def _with_surroundings(found: Translation, command: Command) -> Translation:

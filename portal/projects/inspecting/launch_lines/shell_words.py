@@ -12,7 +12,7 @@ PATTERN = frozenset("*?[")
 MARK = "\ue000"
 """Stands before the name of a shell variable among the words, for which only the shell knows the value."""
 OUTPUT_ONLY = re.compile(
-    r"(?:\s*(?:[12]?>{1,2}\s*&?[^\s|&;<>()]+|&>{1,2}\s*[^\s|&;<>()]+|\|&?\s*tee(?:\s+-a)?\s+[^\s|&;<>()]+|&\s*$))*\s*"
+    r"(?:\s*(?:[12]?>{1,2}\s*&?[^\s|&;<>()]++|&>{1,2}\s*[^\s|&;<>()]++|\|&?\s*tee(?:\s+-a)?\s+[^\s|&;<>()]++|&\s*$))*\s*"
 )
 """What may follow a command without changing what it does: its output goes into files, or the shell does not wait."""
 COMMENT = re.compile(r"\s#")
