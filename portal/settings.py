@@ -429,6 +429,9 @@ MAX_CHECKPOINTS_MIB = env_int("MAX_CHECKPOINTS_MIB", 20_480, 1, 16_777_216)
 """Maximum size of a job's checkpoints in the portal; while they are replaced, it keeps both the old and the new."""
 CHECKPOINTS_LEAVE_FREE_MIB = env_int("CHECKPOINTS_LEAVE_FREE_MIB", 4096, 0, 16_777_216)
 """With less free space on the portal's disk it accepts no checkpoints: logs and the database need the space."""
+KEEP_LAYERS_DAYS = env_int("SCHEDULEARN_KEEP_LAYERS_DAYS", 60, 1, 36_500)
+"""After so many days without a job, the portal deletes the built packages of an environment. A job that needs them has them built
+again."""
 MAX_LOG_MIB = env_int("MAX_LOG_MIB", 1024, 1, 1_048_576)
 """Maximum size of one container's log; the rest is cut, with a visible marker."""
 

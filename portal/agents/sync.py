@@ -41,6 +41,7 @@ from portal.cluster.installation import installation_id
 from portal.cluster.models import Gpu, Node
 from portal.environments.models import Environment, NodeEnvironment
 from portal.environments.recipes import base_key
+from portal.environments.summary import REQUESTED_FOR
 from portal.jobs import gpu_failures, lifecycle
 from portal.jobs.models import Container, ContainerState, Job, JobState
 from portal.monitoring import sampling
@@ -51,8 +52,6 @@ from scheduling.messages import Message
 
 FULL_COMPARISON_SECONDS = 900
 """At this interval a report is compared with all rows even if it repeats the last one, which repairs rows that differ."""
-REQUESTED_FOR = timedelta(days=1)
-"""How long nodes keep up with a build that a user asked for, although no job needs it."""
 ENVIRONMENTS_CACHE_SECONDS = 5.0
 """How long the list of environments to prepare is cached: it is the same for all nodes, and preparing one takes minutes."""
 # The agent's columns are what it reports, each under its own name.

@@ -9,7 +9,8 @@ from django.core.management import call_command
 from django.utils import timezone
 
 from portal import wake
-from portal.jobs import checkpoints, silence_check
+from portal.environments import collecting
+from portal.jobs import checkpoints, environment_use, silence_check
 from portal.jobs.models import IdempotencyKey
 from portal.monitoring import idle_check
 from portal.scheduler import recording
@@ -39,6 +40,9 @@ def tidy() -> None:
     remove_stale_files()
     recording.delete_old()
     checkpoints.delete_files_of_ended_jobs()
+    use = environment_use.current_use()
+    collecting.delete_unused_layers(use.last, use.busy, use.layers)
+    collecting.delete_old_logs()
     wake.delete_unused(UNUSED_CHANNEL_SECONDS)
 
 
@@ -48,9 +52,9 @@ for task in (idle_gpus, silent_jobs, tidy):
 
 
 def remove_stale_files() -> int:
-    """Delete the files of uploads and outputs that never got their name; return how many."""
+    """Delete the files of uploads, outputs and layers that never got their name; return how many."""
     before, removed = time.time() - INCOMING_LIFE_SECONDS, 0
-    for folder in (settings.HOME / "code", settings.HOME / "outputs"):
+    for folder in (settings.HOME / "code", settings.HOME / "outputs", settings.HOME / "layers"):
         for path in folder.rglob(".incoming-*"):
             try:
                 if path.lstat().st_mtime < before:

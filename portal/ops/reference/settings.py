@@ -102,6 +102,7 @@ GROUPS: tuple[tuple[str, dict[str, str]], ...] = (
             "MAX_CHECKPOINTS_MIB": "nodes",
             "CHECKPOINTS_LEAVE_FREE_MIB": "nodes",
             "MAX_LOG_MIB": "nodes",
+            "SCHEDULEARN_KEEP_LAYERS_DAYS": "worker",
         },
     ),
     (

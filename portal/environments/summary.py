@@ -1,0 +1,181 @@
+"""Where environments stand: on which nodes they are ready, what is being built, what failed, how large they are.
+
+For lists, so the number of queries does not grow with the number of environments.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from django.db.models import Exists, Max, OuterRef, Q, QuerySet, Subquery
+from django.utils import timezone
+
+from portal.environments.models import Build, Environment, Lock, NodeEnvironment
+
+REQUESTED_FOR = timedelta(days=1)
+"""How long nodes keep up with a build that a user asked for, although no job needs it."""
+ON_LIVE_NODE = Q(node__removed_at=None, node__approved_at__isnull=False)
+UNSUCCESSFUL = (Build.State.FAILED, Build.State.CANCELLED, Build.State.LOST)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Where one environment stands."""
+
+    environment: Environment
+    places: tuple[NodeEnvironment, ...]
+    """Its state on each node of the lab that has reported one, by the node's name."""
+    last_build: Build | None
+    """The newest build of its recipe."""
+    running: Build | None
+    """The furthest of those that run; there may be one for each kind of node."""
+    lock: Lock | None
+    """The newest lock, without its text."""
+
+    @property
+    def ready_on(self) -> list[str]:
+        """The names of the nodes that have it ready."""
+        return [place.node.name for place in self.places if place.state == NodeEnvironment.State.READY]
+
+    @property
+    def failed(self) -> NodeEnvironment | None:
+        """A node that could not get it."""
+        return next((place for place in self.places if place.state == NodeEnvironment.State.FAILED), None)
+
+    @property
+    def preparing(self) -> NodeEnvironment | None:
+        """The node that is furthest in getting it, of those that have begun."""
+        begun = [place for place in self.places if place.state == NodeEnvironment.State.PREPARING]
+        return max(begun, key=lambda place: place.progress_percent, default=None)
+
+    @property
+    def failed_build(self) -> Build | None:
+        """The newest build, if it ended without success and was not requested again since."""
+        last = self.last_build
+        if last is None or last.state not in UNSUCCESSFUL or last.generation < self.environment.generation:
+            return None
+        return last
+
+    @property
+    def is_requested(self) -> bool:
+        """Whether nodes build it as soon as they can, although no job needs it."""
+        asked = self.environment.requested_at
+        return asked is not None and asked > timezone.now() - REQUESTED_FOR and not self.environment.retired
+
+    @property
+    def state(self) -> str:
+        """One of ``STATES``, the first that is true."""
+        if self.environment.retired:
+            return "removed"
+        if self.ready_on:
+            return "ready"
+        if self.running is not None or self.preparing is not None:
+            return "building"
+        if self.failed_build is not None or self.failed is not None:
+            return "failed"
+        return "requested" if self.is_requested else "not_built"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing changes until someone acts: no build runs, and none is awaited."""
+        return self.running is None and self.preparing is None and self.state != "requested"
+
+
+STATES = ("ready", "building", "failed", "requested", "not_built", "removed")
+
+
+def summaries(environments: Iterable[Environment]) -> dict[int, Summary]:
+    """Return where environments stand, by their numbers. Four queries."""
+    rows = list(environments)
+    recipes = {row.recipe for row in rows if row.recipe}
+    places: dict[int, list[NodeEnvironment]] = defaultdict(list)
+    known = NodeEnvironment.objects.filter(ON_LIVE_NODE, environment__in=rows).select_related("node")
+    for place in known.order_by("node__name"):
+        places[place.environment_id].append(place)
+    last = {build.recipe: build for build in newest_builds(Build.objects.filter(recipe__in=recipes))}
+    running: dict[str, Build] = {}
+    for build in Build.objects.filter(recipe__in=recipes, state=Build.State.RUNNING).order_by("progress_percent"):
+        running[build.recipe] = build
+    done = Build.objects.filter(recipe__in=recipes, state=Build.State.DONE).select_related("lock")
+    locks = {build.recipe: build.lock for build in newest_builds(done.defer("lock__text", "lock__modules"))}
+    return {
+        row.pk: Summary(
+            row,
+            tuple(places[row.pk]),
+            last.get(row.recipe),
+            running.get(row.recipe),
+            locks.get(row.recipe),
+        )
+        for row in rows
+    }
+
+
+def summary_of(environment: Environment) -> Summary:
+    return summaries([environment])[environment.pk]
+
+
+def newest_builds(builds: QuerySet[Build], *, per_kind: bool = False) -> QuerySet[Build]:
+    """Return the newest of these builds for each recipe, or for each recipe and kind of node."""
+    by = ("recipe", "kind") if per_kind else ("recipe",)
+    newest = builds.select_related(None).order_by().values(*by).annotate(newest=Max("pk")).values("newest")
+    return builds.filter(pk__in=newest)
+
+
+def current_builds(environment: Environment) -> list[Build]:
+    """Return, for each kind of node, the build whose packages jobs use, with its lock. By the kind."""
+    if not environment.recipe:
+        return []
+    done = Build.objects.filter(recipe=environment.recipe, state=Build.State.DONE, lock__isnull=False)
+    return list(newest_builds(done, per_kind=True).select_related("lock").order_by("kind"))
+
+
+def current_locks(environments: Iterable[Environment]) -> dict[str, list[Lock]]:
+    """Return the same locks without their texts, by the recipes of environments. One query."""
+    recipes = {row.recipe for row in environments if row.recipe}
+    done = Build.objects.filter(recipe__in=recipes, state=Build.State.DONE, lock__isnull=False)
+    rows = newest_builds(done, per_kind=True).select_related("lock").defer("lock__text", "lock__modules")
+    locks: dict[str, list[Lock]] = defaultdict(list)
+    for build in rows.order_by("kind"):
+        if build.lock is not None:
+            locks[build.recipe].append(build.lock)
+    return locks
+
+
+def with_size(environments: QuerySet[Environment]) -> QuerySet[Environment]:
+    """Annotate environments with ``size``: the bytes of the packages that they add to their base, of the newest build."""
+    done = Build.objects.filter(recipe=OuterRef("recipe"), state=Build.State.DONE).exclude(recipe="")
+    return environments.annotate(size=Subquery(done.order_by("-pk").values("lock__unpacked_bytes")[:1]))
+
+
+# --- filters -----------------------------------------------------------------------------------------------------
+
+
+def _on_a_node(*states: str) -> Any:
+    return Exists(NodeEnvironment.objects.filter(ON_LIVE_NODE, environment=OuterRef("pk"), state__in=states))
+
+
+def _is_built() -> Any:
+    return Exists(Build.objects.filter(recipe=OuterRef("recipe"), state=Build.State.RUNNING))
+
+
+def _ended_without_success() -> Any:
+    later = Build.objects.filter(recipe=OuterRef("recipe"), pk__gt=OuterRef("pk"))
+    ended = Build.objects.filter(recipe=OuterRef("recipe"), state__in=UNSUCCESSFUL).filter(~Exists(later))
+    return Exists(ended.filter(generation__gte=OuterRef("generation")))
+
+
+CONDITIONS: dict[str, tuple[str, Callable[[], Q]]] = {
+    "ready": ("ready on a node", lambda: Q(_on_a_node(NodeEnvironment.State.READY))),
+    "building": (
+        "being built",
+        lambda: Q(_on_a_node(NodeEnvironment.State.PREPARING)) | ~Q(recipe="") & Q(_is_built()),
+    ),
+    "failed": (
+        "failed",
+        lambda: Q(_on_a_node(NodeEnvironment.State.FAILED)) | ~Q(recipe="") & Q(_ended_without_success()),
+    ),
+    "not_built": ("ready on no node", lambda: ~Q(_on_a_node(NodeEnvironment.State.READY))),
+}
+"""What a list may be narrowed to: the words, and the condition. More than one may hold for an environment."""
