@@ -17,11 +17,12 @@ from rest_framework.viewsets import ViewSetMixin
 from portal.accounts.admin_api import Audit, Groups, Invitations
 from portal.accounts.api import Me, Tokens
 from portal.cluster.api import Reservations
-from portal.environments.api import Environments
+from portal.environments.api import Builds, Locks
 from portal.forecast.api import Forecasts
 from portal.forecast.queue_api import Queue
 from portal.jobs.api import Attempts, Events, Jobs
 from portal.jobs.departure_api import Users
+from portal.jobs.environment_api import Environments
 from portal.jobs.limits_api import Limits
 from portal.jobs.log_api import Checkpoints, Log, Outputs, Streams
 from portal.jobs.metric_api import Metrics, TrainingProgress
@@ -65,6 +66,7 @@ class UnknownPath(APIView):
 PROJECT = "projects/<int:project_pk>/"
 CODE = f"{PROJECT}code/<int:number>/"
 JOB = "jobs/<int:job_pk>/"
+ENVIRONMENT = "environments/<slug:environment_key>/"
 
 v1 = [
     path("me/", Me.as_view(), name="me"),
@@ -121,8 +123,14 @@ v1 = [
     route(f"{JOB}readings/", Gauges, get="job_readings"),
     route(f"{JOB}band/", ResizeTimelines, get="retrieve"),
     route("queue/", Queue, get="whole"),
-    route("environments/", Environments, get="list"),
-    route("environments/<slug:key>/", Environments, get="retrieve"),
+    route("environments/", Environments, get="list", post="create"),
+    route("environments/<slug:key>/", Environments, get="retrieve", delete="destroy"),
+    route("environments/<slug:key>/build/", Environments, post="build"),
+    route(f"{ENVIRONMENT}locks/<slug:digest>/", Locks, pages=False, get="file"),
+    route(f"{ENVIRONMENT}builds/", Builds, get="list"),
+    route(f"{ENVIRONMENT}builds/<int:pk>/", Builds, get="retrieve"),
+    route(f"{ENVIRONMENT}builds/<int:pk>/log/", Builds, pages=False, get="log"),
+    route(f"{ENVIRONMENT}builds/<int:pk>/cancel/", Builds, post="cancel"),
     route("nodes/", Nodes, get="list"),
     route("nodes/join-token/", Nodes, post="join_token"),
     route("nodes/<int:pk>/", Nodes, get="retrieve", delete="destroy"),

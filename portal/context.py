@@ -23,6 +23,7 @@ MAIN_NAVIGATION: tuple[Definition, ...] = (
     ("home", "Home", "home", "/"),
     ("projects:list", "Projects", "folder", "/projects/"),
     ("jobs:list", "Jobs", "jobs", "/jobs/"),
+    ("jobs:environments", "Environments", "chip", "/environments/"),
     ("projects:gallery", "Gallery", "star", "/gallery/"),
     ("monitoring:nodes", "Cluster", "node", ("/nodes/", "/gpus/", "/reservations/", "/admin/nodes/")),
     ("usage:usage", "Usage", "chart", "/usage/"),

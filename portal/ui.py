@@ -45,6 +45,7 @@ BADGES: dict[str, tuple[str, str]] = {
     # nodes, environments and everything else that is up, waiting or gone
     "ready": ("green", "check"),
     "waiting": ("amber", "clock"),
+    "not_built": ("grey", "dot"),
     "draining": ("violet", "drain"),
     "removed": ("grey", "slash"),
     "active": ("green", "check"),

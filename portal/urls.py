@@ -10,6 +10,7 @@ urlpatterns = [
     path("", include("portal.accounts.urls")),
     path("api/", include("portal.api")),
     path("", include("portal.projects.urls")),
+    path("", include("portal.environments.urls")),
     path("", include("portal.jobs.urls")),
     path("", include("portal.cluster.urls")),
     path("", include("portal.usage.urls")),

@@ -2,19 +2,24 @@
 
 from collections.abc import Iterator
 
-from portal.cluster.attention import Item, first_items, node_path
+from django.urls import reverse
+
+from portal.cluster.attention import Item, first_items
 from portal.environments.models import NodeEnvironment
 
 
 def failed_environments() -> Iterator[Item]:
     """Yield environments that could not be prepared on a node, in one query."""
     failed = NodeEnvironment.objects.filter(
-        state=NodeEnvironment.State.FAILED, node__removed_at=None, node__approved_at__isnull=False
+        state=NodeEnvironment.State.FAILED,
+        node__removed_at=None,
+        node__approved_at__isnull=False,
+        environment__retired=False,
     )
     yield from first_items(
         Item(
             "environment", "alert", "red", f"{row.environment.title} could not be prepared on {row.node.name}", "",
-            "See the reason", node_path(row.node_id),
+            "See the reason", reverse("jobs:environment", args=[row.environment.key]),
         )
         for row in failed.select_related("node", "environment").order_by("node__name", "environment")
     )  # fmt: skip

@@ -71,7 +71,7 @@ class Environment(models.Model):
     recipe = models.CharField(max_length=64, blank=True, db_index=True)
     """A hash of all that; environments with the same recipe share their builds. Empty: prepared by each node itself."""
     generation = models.PositiveIntegerField(default=1)
-    """Counts requests to resolve its packages anew. Builds of an earlier generation stay in use until the next succeeds."""
+    """Counts requests to resolve its packages again. Builds of an earlier generation stay in use until the next succeeds."""
 
     objects = EnvironmentQuerySet.as_manager()
 

@@ -1,18 +1,193 @@
-"""API representations of environments."""
+"""API representations of environments, their locks and builds."""
 
+from collections.abc import Iterable
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from portal.environments.models import Environment
+from portal.environments.models import Build, Environment, Lock
+from portal.environments.package_input import PackageInput
+from portal.environments.services import PYTHON_VERSIONS
+from portal.environments.summary import STATES
+from portal.projects.models import Project
+from portal.projects.package_lists.model import PackageList
+from portal.projects.package_lists.typed import MAX_CHARACTERS, read_typed
+from portal.sentences import sentence_of
+
+MAX_ITEMS = 500
+
+
+class LockSerializer(serializers.Serializer[Lock]):
+    """The packages that were built for a kind of node."""
+
+    digest = serializers.CharField()
+    kind = serializers.CharField(
+        help_text="Python, processor, C library and CUDA of these nodes, and a hash of their base."
+    )
+    size_bytes = serializers.IntegerField(source="unpacked_bytes", help_text="Of the files, in addition to the base.")
+    created_at = serializers.DateTimeField()
 
 
 class EnvironmentSerializer(serializers.ModelSerializer[Environment]):
-    packages = serializers.ListField(child=serializers.CharField(), read_only=True)
+    packages = serializers.ListField(
+        child=serializers.CharField(), read_only=True, help_text="Names of the modules that code can import."
+    )
     ready_on = serializers.SerializerMethodField(help_text="Names of the nodes where jobs can use it at once.")
+    project = serializers.IntegerField(
+        source="project_id", read_only=True, allow_null=True, help_text="Only its jobs can use it; null: all jobs can."
+    )
+    base = serializers.CharField(
+        source="base.key",
+        read_only=True,
+        allow_null=True,
+        default=None,
+        help_text="The environment to which `lines` are added; null for one of the release, and for a full one.",
+    )
+    lines = serializers.ListField(
+        child=serializers.CharField(), read_only=True, help_text="Its own packages, as in a requirements.txt."
+    )
+    constraints = serializers.ListField(child=serializers.CharField(), read_only=True)
+    indexes = serializers.ListField(child=serializers.CharField(), read_only=True)
+    created_by = serializers.SlugRelatedField[Any](slug_field="username", read_only=True, allow_null=True)
+    state = serializers.SerializerMethodField(
+        help_text="`ready` on a node at least, `building`, `failed`, `requested` (the next node builds it), `not_built` "
+        "(a node builds it when a job needs it) or `removed`."
+    )
+    size_bytes = serializers.SerializerMethodField(help_text="Of the newest build; null before the first.")
+    locks = serializers.SerializerMethodField(help_text="The newest for each kind of node.")
 
     class Meta:
         model = Environment
-        fields = ("key", "title", "description", "packages", "ready_on")
+        fields = (
+            "key",
+            "title",
+            "description",
+            "packages",
+            "ready_on",
+            "project",
+            "base",
+            "lines",
+            "constraints",
+            "indexes",
+            "python",
+            "horovod",
+            "source_builds",
+            "created_by",
+            "created_at",
+            "state",
+            "size_bytes",
+            "locks",
+        )
         read_only_fields = fields
 
+    def _standing(self, environment: Environment) -> Any:
+        return self.context["standings"][environment.pk]
+
     def get_ready_on(self, environment: Environment) -> list[str]:
-        return sorted(row.node.name for row in environment.on_nodes.all())
+        return list(self._standing(environment).ready_on)
+
+    @extend_schema_field(serializers.ChoiceField(STATES))
+    def get_state(self, environment: Environment) -> str:
+        return str(self._standing(environment).state)
+
+    @extend_schema_field(serializers.IntegerField(allow_null=True))
+    def get_size_bytes(self, environment: Environment) -> int | None:
+        lock = self._standing(environment).lock
+        return None if lock is None else lock.unpacked_bytes
+
+    @extend_schema_field(LockSerializer(many=True))
+    def get_locks(self, environment: Environment) -> Any:
+        return LockSerializer(self.context["locks"].get(environment.recipe, ()), many=True).data
+
+
+@extend_schema_field({"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]})
+class PackagesField(serializers.Field[PackageInput, Any, Any, Any]):
+    """Packages as a person types them: a list with one in each item, or a text. Refused ones are errors, each with its place."""
+
+    default_error_messages = {
+        "kind": "Send a list of packages, such as ['rich', 'pandas>=2'], or a text with one on each line.",
+        "many": f"At most {MAX_ITEMS} packages.",
+        "none": "Name at least one package.",
+    }
+
+    def to_internal_value(self, data: Any) -> PackageInput:
+        allowed = self.context["allowed_sources"]
+        if isinstance(data, str):
+            found = read_typed(data, allowed)
+            self._refuse({line.line: f"Line {line.line}: {line.why}" for line in found.refused}.values())
+            return self._some(found)
+        if not isinstance(data, list) or not all(isinstance(each, str) for each in data):
+            self.fail("kind")
+        if len(data) > MAX_ITEMS:
+            self.fail("many")
+        if sum(map(len, data)) > MAX_CHARACTERS:
+            self._refuse([f"At most {MAX_CHARACTERS:,} characters."])
+        lists = [read_typed(each, allowed) for each in data]
+        wrong = {number: [line.why for line in each.refused] for number, each in enumerate(lists) if each.refused}
+        if wrong:
+            raise serializers.ValidationError({str(number): whys for number, whys in wrong.items()})
+        return self._some(*lists)
+
+    def _refuse(self, sentences: Iterable[str]) -> None:
+        if found := list(sentences):
+            raise serializers.ValidationError(found)
+
+    def _some(self, *lists: PackageList) -> PackageInput:
+        understood = PackageInput(lists)
+        if not understood.lines:
+            self.fail("none")
+        return understood
+
+    def to_representation(self, value: Any) -> Any:
+        return value
+
+
+class NewEnvironmentSerializer(serializers.Serializer[Any]):
+    project = serializers.PrimaryKeyRelatedField[Any](
+        queryset=Project.objects.none(),
+        allow_null=True,
+        help_text="Only jobs of this project can use it; null, which only admins may send: all jobs can.",
+    )
+    base = serializers.SlugRelatedField[Any](
+        slug_field="key",
+        queryset=Environment.objects.none(),
+        allow_null=True,
+        help_text="The environment of the release to which the packages are added; null: a full environment, which has "
+        "nothing but these packages.",
+    )
+    packages = PackagesField(help_text="As in a requirements.txt, or as you would type them after `pip install`.")
+    title = serializers.CharField(max_length=120, required=False, default="", allow_blank=True)
+    python = serializers.ChoiceField(
+        PYTHON_VERSIONS, required=False, default="", allow_blank=True, help_text="For a full environment only."
+    )
+    horovod = serializers.BooleanField(
+        default=False, help_text="For a full environment: Horovod, compiled for its torch or TensorFlow."
+    )
+    source_builds = serializers.BooleanField(
+        default=False, help_text="Packages without wheels may be built from source, if an admin allows that."
+    )
+
+
+class BuildSerializer(serializers.ModelSerializer[Build]):
+    node = serializers.CharField(source="node_name", read_only=True)
+    message = serializers.SerializerMethodField(help_text="The current step, or why it ended without success.")
+    lock = serializers.CharField(
+        source="lock.digest", read_only=True, allow_null=True, default=None, help_text="The digest of what was built."
+    )
+
+    class Meta:
+        model = Build
+        fields = ("id", "kind", "node", "state", "progress_percent", "message", "lock", "started_at", "ended_at")
+        read_only_fields = fields
+
+    def get_message(self, build: Build) -> str:
+        return sentence_of(build.message) if build.message else ""
+
+
+class BuildLogSerializer(serializers.Serializer[Any]):
+    """A piece of the log of a build."""
+
+    text = serializers.CharField(trim_whitespace=False)
+    end = serializers.IntegerField(help_text="Send it as `offset` for what follows.")
+    finished = serializers.BooleanField(help_text="The build has ended, and `text` has the end of its log.")

@@ -19,11 +19,13 @@ from portal.environments.models import Build, Environment, PackageSettings
 from portal.environments.recipes import recipe_hash
 from portal.names import name_problem
 from portal.projects.models import Project
-from portal.projects.services import may_manage, require_member, role_of
+from portal.projects.services import may_manage, may_submit, require_member, role_of
 from portal.refused import Refused
 
 MAX_OF_A_PROJECT = 50
 MAX_LINES = 500
+PYTHON_VERSIONS = ("3.13", "3.12", "3.11", "3.10", "3.9")
+"""Those that a full environment may have, newest first."""
 KEY_DIGITS = 6
 KEY_CHARACTERS = 40
 
@@ -51,7 +53,7 @@ def may_manage_environment(user: User, environment: Environment) -> bool:
     if environment.project is None:
         return False
     role = role_of(user, environment.project)
-    return may_manage(role) or (role is not None and environment.created_by_id == user.pk)
+    return may_manage(role) or (may_submit(role) and environment.created_by_id == user.pk)
 
 
 def require_manager(user: User, environment: Environment) -> None:
@@ -123,8 +125,19 @@ def _require_may_create(user: User, project: Project | None, request: PackageReq
             f"“{request.base.title}” has its own Python. Choose a full environment for Python {request.python}.",
             field="python",
         )
-    if request.source_builds and not (user.is_admin or PackageSettings.current().source_builds):
+    if request.python and request.python not in PYTHON_VERSIONS:
+        raise Refused(f"Choose one of these versions of Python: {', '.join(PYTHON_VERSIONS)}.", field="python")
+    if request.source_builds and not may_build_from_source(user):
         raise Refused("An admin has to allow packages that are built from source.", "forbidden", "source_builds")
+
+
+def bases() -> list[Environment]:
+    """Return the environments to which packages may be added, in the order in which they are offered."""
+    return list(Environment.objects.filter(recipe="", project=None, retired=False).order_by("position", "key"))
+
+
+def may_build_from_source(user: User) -> bool:
+    return user.is_admin or PackageSettings.current().source_builds
 
 
 def default_title(request: PackageRequest) -> str:
@@ -149,7 +162,7 @@ def _new_key(title: str) -> str:
 
 
 def build_again(user: User, environment: Environment) -> None:
-    """Resolve the packages of an environment anew: after a failure, or for their latest releases. Until a build succeeds,
+    """Resolve the packages of an environment again: after a failure, or for their latest releases. Until a build succeeds,
     jobs use the last one that did."""
     require_manager(user, environment)
     with transaction.atomic():
@@ -166,6 +179,11 @@ def build_again(user: User, environment: Environment) -> None:
 
 
 def cancel_build(user: User, build: Build) -> None:
+    """Cancel a running build. Those who share it, because their environment has the same packages, cannot."""
+    if not Environment.objects.visible_to(user).filter(pk=build.environment_id).exists():
+        raise Refused(
+            "Another project with the same packages started this build; only its owners may cancel it.", "forbidden"
+        )
     require_manager(user, build.environment)
     if not builds.cancel(user, build):
         raise Refused("This build has ended already.", "conflict")
@@ -187,7 +205,9 @@ def remove(user: User, environment: Environment, unfinished_jobs: int) -> None:
     with transaction.atomic():
         if Environment.objects.filter(pk=environment.pk, retired=False).update(retired=True):
             audit(user, "environment.remove", f"environment {environment.key}", before={"title": environment.title})
-    for build in Build.objects.filter(environment=environment, state=Build.State.RUNNING):
+    if Environment.objects.filter(recipe=environment.recipe, retired=False).exists():
+        return  # another one with the same packages needs what is being built
+    for build in Build.objects.filter(recipe=environment.recipe, state=Build.State.RUNNING):
         builds.cancel(user, build)
 
 

@@ -72,8 +72,10 @@ def _first_steps(user: User) -> dict[str, Any] | None:
 
 
 def _cluster(request: HttpRequest, user: User, now: datetime) -> dict[str, Any]:
-    places = NodeEnvironment.objects.filter(node__removed_at=None, node__approved_at__isnull=False)
-    places = places.filter(environment__in=Environment.objects.visible_to(user))
+    known = Environment.objects.visible_to(user).filter(retired=False)
+    places = NodeEnvironment.objects.filter(
+        node__removed_at=None, node__approved_at__isnull=False, environment__in=known
+    )
     preparing = places.exclude(state=NodeEnvironment.State.READY).select_related("node", "environment")
     return {
         **board_context(board_for(Viewer.of(user), now), colours_of(request)),

@@ -20,6 +20,7 @@ from django.utils.safestring import SafeString
 from portal.accounts.models import AuditEntry
 from portal.accounts.services import people
 from portal.cluster.models import LIVE_NODE, Node, Reservation
+from portal.environments.models import Environment
 from portal.home.models import WallLink
 from portal.projects.models import Project
 from portal.sentences import audit
@@ -58,7 +59,7 @@ def _named(entry: AuditEntry) -> tuple[str, str]:
     word, _, name = entry.target.partition(" ")
     if kind == "owner":
         return (f"limited-{word}", name) if word in {"user", "group"} and name else ("other", entry.target)
-    if kind in {"user", "group", "project"} and word == kind and name:
+    if kind in {"user", "group", "project", "environment"} and word == kind and name:
         return kind, name
     return kind, entry.target
 
@@ -130,6 +131,11 @@ def _walls(names: Iterable[str]) -> dict[str, Address]:
     return {name: (reverse("home:walls"), None) for name in found}
 
 
+def _environments(names: Iterable[str]) -> dict[str, Address]:
+    found = Environment.objects.filter(key__in=names).values_list("key", flat=True)
+    return {key: (reverse("jobs:environment", args=[key]), None) for key in found}
+
+
 FINDERS: dict[str, Callable[[Iterable[str]], dict[str, Address]]] = {
     "user": _users,
     "limited-user": _limited_users,
@@ -139,6 +145,8 @@ FINDERS: dict[str, Callable[[Iterable[str]], dict[str, Address]]] = {
     "project": _projects,
     "reservation": _reservations,
     "wall": _walls,
+    "environment": _environments,
+    "packages": lambda names: {name: (reverse("jobs:admin-environments"), None) for name in names},
     "policy": lambda names: {name: (reverse("scheduler:policy"), None) for name in names},
     "lab": lambda names: {name: (reverse("accounts:lab-settings"), None) for name in names},
 }

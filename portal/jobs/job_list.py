@@ -26,6 +26,7 @@ from django.utils import timezone
 
 from portal.accounts.models import User
 from portal.days import read_days
+from portal.environments.models import Environment
 from portal.jobs.models import FINISHED_STATES, UNFINISHED_STATES, Allocation, Attempt, Job, JobState
 from portal.jobs.spec import WORD_LISTS
 from portal.jobs.word_lists import contains_all_words
@@ -102,7 +103,7 @@ JOBS = declare(
             Column("command", "Command", ("entry",), shown=False),
         ),
         "-submitted",
-        ("q", "state", "project", "person", "mine", "period", "from", "to", *WORD_LISTS),
+        ("q", "state", "project", "person", "mine", "period", "from", "to", "environment", *WORD_LISTS),
     )
 )
 
@@ -129,6 +130,7 @@ def read_filter(query: QueryDict, user: User, now: datetime | None = None) -> Jo
         condition &= Q(submitted_by=user)
     condition &= _of_project(query.get("project", "").strip(), user, problems)
     condition &= _of_person(query.get("person", "").strip(), problems)
+    condition &= _with_environment(query.get("environment", "").strip(), user, problems)
     condition &= _submitted(query, problems, now or timezone.now())
     for name in WORD_LISTS:
         condition &= contains_all_words(name, query.get(name, "").strip())
@@ -160,6 +162,15 @@ def _of_project(text: str, user: User, problems: list[str]) -> Q:
     if not Project.objects.visible_to(user).filter(pk=int(text)).exists():
         problems.append(f"There is no project {text}, or you may not see it.")
     return Q(project=int(text))
+
+
+def _with_environment(key: str, user: User, problems: list[str]) -> Q:
+    if not key:
+        return Q()
+    found = Environment.objects.visible_to(user).filter(key=key.replace("\0", "")).first()
+    if found is None:
+        problems.append(f"There is no environment “{quote(key)}”, or you may not see it.")
+    return Q(environment=found)
 
 
 def _of_person(name: str, problems: list[str]) -> Q:

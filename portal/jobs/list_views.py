@@ -15,6 +15,7 @@ from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
 from portal.cluster.slots import lab_noun
 from portal.editions import sent_if_changed
+from portal.environments.models import Environment
 from portal.jobs import services
 from portal.jobs.curve_views import MAX_JOBS as MAX_COMPARED
 from portal.jobs.job_list import JOBS, PERIODS, STATE_ORDER, add_gpu_hours, is_id, read_filter, with_list_columns
@@ -71,12 +72,21 @@ def job_list(request: HttpRequest) -> HttpResponse:
         "has_dates": any(query[name] for name in ("period", "from", "to")),
         "projects": projects.only("name")[:MAX_MENU_PROJECTS],
         "projects_left_out": max(0, projects.count() - MAX_MENU_PROJECTS),
+        "environment_title": _environment_title(query["environment"], user),
         "people": _people(user),
         "may_see_queue": may_see_queue(user),
         "asked_columns": request.GET.get("columns", ""),
         "word_lists": [(name, label_of(name), query[name]) for name in WORD_LISTS],
     }
     return render(request, "jobs/list.html", about)
+
+
+def _environment_title(key: str, user: User) -> str:
+    """Return the title of the environment by which the list is filtered; its key if there is none that the user may see."""
+    if not key:
+        return ""
+    found = Environment.objects.visible_to(user).filter(key=key.replace("\0", ""))
+    return found.values_list("title", flat=True).first() or key
 
 
 def _people(user: User) -> list[str]:

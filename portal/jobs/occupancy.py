@@ -13,11 +13,11 @@ _LIVE_ALLOCATIONS = "live_allocations"
 
 
 def nodes_with_gpus(user: User) -> list[Node]:
-    """Return the lab's nodes with their GPUs, the holders of these and the environments that the user may see, in four
-    queries."""
+    """Return the lab's nodes with their GPUs, the holders of these and the environments that a user may see, in four queries."""
     gpus = with_holders(Gpu.objects.filter(present=True))
-    seen = NodeEnvironment.objects.filter(environment__in=Environment.objects.visible_to(user))
-    environments = seen.select_related("environment").order_by("environment__position", "environment__key")
+    known = Environment.objects.visible_to(user).filter(retired=False)
+    environments = NodeEnvironment.objects.filter(environment__in=known).select_related("environment", "node")
+    environments = environments.order_by("environment__position", "environment__key")
     return list(
         Node.objects.filter(LIVE_NODE).prefetch_related(Prefetch("gpus", gpus), Prefetch("environments", environments))
     )

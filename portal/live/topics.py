@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from portal.accounts.models import User
+from portal.environments.models import Build, Environment
 from portal.jobs.models import Job
 from portal.wake import LAB, SCHEDULER, job_channel, user_channel
 from portal.whatif.models import Simulation
@@ -53,6 +54,15 @@ def _may_see_jobs(user: User, numbers: Sequence[int]) -> bool:
     return Job.objects.visible_to(user).filter(pk__in=numbers).count() == len(numbers)
 
 
+def _may_see_environments(user: User, numbers: Sequence[int]) -> bool:
+    return Environment.objects.visible_to(user).filter(pk__in=numbers).count() == len(numbers)
+
+
+def _may_see_builds(user: User, numbers: Sequence[int]) -> bool:
+    recipes = Environment.objects.visible_to(user).exclude(recipe="").values("recipe")
+    return Build.objects.filter(pk__in=numbers, recipe__in=recipes).count() == len(numbers)
+
+
 def _may_see_simulations(user: User, numbers: Sequence[int]) -> bool:
     return user.is_admin and Simulation.objects.filter(pk__in=numbers).count() == len(numbers)
 
@@ -66,6 +76,8 @@ KINDS = {
     "joining": Kind(2, may_watch=lambda user, numbers: user.is_admin),
     "job": Kind(10, _job, _may_see_jobs, is_numbered=True),
     "readings": Kind(30, _job, _may_see_jobs, is_numbered=True),
+    "environment": Kind(5, may_watch=_may_see_environments, is_numbered=True),
+    "build": Kind(2, may_watch=_may_see_builds, is_numbered=True),
     "simulation": Kind(2, may_watch=_may_see_simulations, is_numbered=True),
 }
 """The topics by name; docs/development/live-pages.md lists what they mean."""

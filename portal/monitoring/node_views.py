@@ -16,7 +16,7 @@ from portal.cluster.models import Gpu, Node
 from portal.cluster.node_state import state_of
 from portal.cluster.slots import lab_noun, noun
 from portal.editions import sent_if_changed
-from portal.environments.models import Environment, NodeEnvironment
+from portal.environments.models import NodeEnvironment
 from portal.jobs.models import Job
 from portal.jobs.occupancy import gpus_of, holder, nodes_with_gpus, visible_holders
 from portal.jobs.queue import may_see_queue
@@ -147,7 +147,6 @@ def nodes(request: HttpRequest) -> HttpResponse:
         "busy": sum(machine.busy for machine in machines),
         "preparing": [each for machine in machines for each in machine.environments if each.state != "ready"],
         "shows_people": may_see_queue(user),
-        "environments": Environment.objects.visible_to(user).filter(retired=False),
     }
     return render(request, "monitoring/nodes.html", about)
 

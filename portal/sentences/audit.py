@@ -283,6 +283,41 @@ simple("wall_link.revoked", "Lab", "Wall screen revoked", "wall", "{actor} revok
 simple("lab.settings_changed", "Lab", "Lab settings changed", "lab", "{actor} changed {subject}.")
 
 
+# --- environments -----------------------------------------------------------------------------------------------
+
+simple(
+    "environment.create", "Environments", "Environment made", "environment", "{actor} made the environment {subject}."
+)
+simple(
+    "environment.build_again",
+    "Environments",
+    "Environment built again",
+    "environment",
+    "{actor} had the environment {subject} built again.",
+)
+simple(
+    "environment.cancel_build",
+    "Environments",
+    "Build cancelled",
+    "environment",
+    "{actor} cancelled a build of the environment {subject}.",
+)
+simple(
+    "environment.remove",
+    "Environments",
+    "Environment removed",
+    "environment",
+    "{actor} removed the environment {subject}.",
+)
+simple(
+    "environment.settings",
+    "Environments",
+    "What environments may contain",
+    "packages",
+    "{actor} changed which {subject} environments may contain.",
+)
+
+
 # --- the values -------------------------------------------------------------------------------------------------
 
 FIELDS: dict[str, str] = {
@@ -322,6 +357,12 @@ FIELDS: dict[str, str] = {
     "owner": "Owner",
     "names_people": "Shows names of people",
     "queue_for_members": "Members see the whole queue",
+    "title": "Title",
+    "packages": "Packages",
+    "generation": "Number of requests to build it",
+    "build": "Number of the build",
+    "allowed_sources": "Allowed sources",
+    "source_builds": "Members may build from source",
 }
 """By the key of a value, its name on pages."""
 NONE = {"max_gpus": "no limit", "max_queued": "as usual"}

@@ -23,6 +23,9 @@ from portal.accounts.models import ApiToken, SavedView
 from portal.cluster import agent_package
 from portal.cluster import services as cluster
 from portal.cluster.models import Reservation
+from portal.environments import builds
+from portal.environments import services as environments
+from portal.environments.models import Environment
 from portal.home import wall as walls
 from portal.jobs import outputs
 from portal.jobs.models import LogStream
@@ -30,6 +33,7 @@ from portal.projects import services as projects
 from portal.projects.models import Membership
 from portal.whatif import services as whatif
 from tests.laws.people import CANARY, ROLES, World
+from tests.portal import environments_world as made
 from tests.portal.files import tiny_png
 
 # Pages
@@ -104,6 +108,8 @@ def names(world: World) -> dict[str, Any]:
         "uid": urlsafe_base64_encode(force_bytes(world.alice.pk)),
         "reset": default_token_generator.make_token(world.alice),
         "environment": world.environment.key,
+        "base": BASE,
+        **an_environment(world),
         "container": world.running.attempts.get().containers.get().name,
         "sha256": world.code.sha256,
         "reservation": reserve(world).pk,
@@ -112,6 +118,18 @@ def names(world: World) -> dict[str, Any]:
         "shown": show_files(world),
         "simulation": whatif.queue_simulation(world.ada, 7, [("srjf", {})]).pk,
     }
+
+
+def an_environment(world: World) -> dict[str, Any]:
+    """Make an environment of Alice's project with a build that has ended, and one that runs."""
+    base, _ = Environment.objects.get_or_create(key=BASE, defaults={"title": "Route base"})
+    request = environments.PackageRequest(lines=("rich",), base=base)
+    own = environments.create(world.alice, world.project, request, "Tools of Alice")
+    Environment.objects.filter(pk=own.pk).update(title=f"Tools {CANARY}")  # its key is part of addresses
+    lock = made.finish(made.start(world.node, own, "cp311-linux_x86_64-glibc2.36-cpu-0"))
+    running = made.start(world.node, own)
+    builds.record_progress(running, 5, "", 0, f"{CANARY} in the log of a build".encode())
+    return {"own_environment": own.key, "build": running.pk, "lock": lock.digest}
 
 
 def show_files(world: World) -> int:
@@ -130,12 +148,14 @@ def reserve(world: World) -> Reservation:
     )
 
 
+BASE = "route-base"
 SHOWN = {
     "plot.png": tiny_png(),
     "sample.wav": b"RIFF\x2c\0\0\0WAVEfmt " + CANARY.encode() + bytes(20),
     "report.html": f"<p>{CANARY} in the report</p>".encode(),
 }
 
+NEW_ENVIRONMENT = {"project": "{project}", "base": "{base}", "packages": "tqdm", "do": "create"}
 NEW_JOB = {
     "launcher": "command",
     "command": "python train.py",
@@ -300,6 +320,49 @@ TABLE: dict[str, list[Visit]] = {
         post("/jobs/selected", "302 302- 302- 302- 302- 302-", do="nonsense", job=["{job}"]),
     ],
     "jobs/queue": [get("/jobs/queue", MEMBERS)],
+    "environments/": [get("/environments/", MEMBERS), get("/environments/?project={project}&sort=-size", MEMBERS)],
+    "environments/new/": [
+        get("/environments/new/", MEMBERS),
+        get("/environments/new/?project={project}", MEMBERS),
+        post("/environments/new/", "302 400 400 302 302 302", **NEW_ENVIRONMENT),
+    ],
+    "environments/<slug:key>/": [
+        get("/environments/{environment}/", MEMBERS),
+        get("/environments/{own_environment}/", IN_PROJECT),
+        get("/environments/nothing/", "302 404 404 404 404 404"),
+    ],
+    "environments/<slug:key>/build-again": [
+        post("/environments/{environment}/build-again", "302 302- 302- 302- 302- 302-"),
+        # it is being built now
+        post("/environments/{own_environment}/build-again", "302 404 302- 302- 302- 302-"),
+    ],
+    "environments/<slug:key>/remove": [
+        post("/environments/{environment}/remove", "302 302- 302- 302- 302- 302-"),
+        post("/environments/{own_environment}/remove", "302 404 302- 302- 302 302"),
+    ],
+    "environments/<slug:key>/locks/<slug:digest>/": [
+        get("/environments/{own_environment}/locks/{lock}/", IN_PROJECT),
+        get("/environments/{own_environment}/locks/{lock}/?download=1", IN_PROJECT),
+        get("/environments/{environment}/locks/{lock}/", "302 404 404 404 404 404"),
+    ],
+    "environments/(?P<key>[-\\w]{1,50})/builds/(?P<pk>[0-9]{1,18})/": [
+        get("/environments/{own_environment}/builds/{build}/", IN_PROJECT),
+        get("/environments/{environment}/builds/{build}/", "302 404 404 404 404 404"),
+    ],
+    "environments/(?P<key>[-\\w]{1,50})/builds/(?P<pk>[0-9]{1,18})/log": [
+        get("/environments/{own_environment}/builds/{build}/log?offset=0", IN_PROJECT)
+    ],
+    "environments/(?P<key>[-\\w]{1,50})/builds/(?P<pk>[0-9]{1,18})/log.txt": [
+        get("/environments/{own_environment}/builds/{build}/log.txt", IN_PROJECT)
+    ],
+    "environments/(?P<key>[-\\w]{1,50})/builds/(?P<pk>[0-9]{1,18})/cancel": [
+        post("/environments/{own_environment}/builds/{build}/cancel", "302 404 302- 302- 302 302")
+    ],
+    "projects/<int:pk>/environments": [get("/projects/{project}/environments", IN_PROJECT)],
+    "admin/environments/": [
+        get("/admin/environments/", ADMINS),
+        post("/admin/environments/", DONE_BY_ADMINS, allowed_sources="https://download.example.org/"),
+    ],
     "projects/<int:pk>/jobs": [get("/projects/{project}/jobs", IN_PROJECT)],
     "lists/<slug:key>/columns": [
         post("/lists/jobs/columns", DONE, column=["state"]),
@@ -571,8 +634,33 @@ TABLE: dict[str, list[Visit]] = {
     "api/v1/gpus/<int:pk>/readings/": [get("/api/v1/gpus/{gpu}/readings/?window=6h", API_MEMBERS)],
     "api/v1/occupancy/": [get("/api/v1/occupancy/", API_MEMBERS)],
     "api/v1/timeline/": [get("/api/v1/timeline/", API_MEMBERS)],
-    "api/v1/environments/": [get("/api/v1/environments/", API_MEMBERS)],
-    "api/v1/environments/<slug:key>/": [get("/api/v1/environments/{environment}/", API_MEMBERS)],
+    "api/v1/environments/": [
+        get("/api/v1/environments/", API_MEMBERS),
+        post("/api/v1/environments/", "401 400 403 201 201 201", project="{project}", base="{base}", packages=["tqdm"]),
+    ],
+    "api/v1/environments/<slug:key>/": [
+        get("/api/v1/environments/{environment}/", API_MEMBERS),
+        get("/api/v1/environments/{own_environment}/", API_IN_PROJECT),
+        Visit("DELETE", "/api/v1/environments/{own_environment}/", "401 404 403 403 204 204"),
+    ],
+    "api/v1/environments/<slug:key>/build/": [
+        post("/api/v1/environments/{own_environment}/build/", "401 404 403 403 409 409")
+    ],
+    "api/v1/environments/<slug:environment_key>/locks/<slug:digest>/": [
+        get("/api/v1/environments/{own_environment}/locks/{lock}/", API_IN_PROJECT)
+    ],
+    "api/v1/environments/<slug:environment_key>/builds/": [
+        get("/api/v1/environments/{own_environment}/builds/", API_IN_PROJECT)
+    ],
+    "api/v1/environments/<slug:environment_key>/builds/<int:pk>/": [
+        get("/api/v1/environments/{own_environment}/builds/{build}/", API_IN_PROJECT)
+    ],
+    "api/v1/environments/<slug:environment_key>/builds/<int:pk>/log/": [
+        get("/api/v1/environments/{own_environment}/builds/{build}/log/?offset=3", API_IN_PROJECT)
+    ],
+    "api/v1/environments/<slug:environment_key>/builds/<int:pk>/cancel/": [
+        post("/api/v1/environments/{own_environment}/builds/{build}/cancel/", "401 404 403 403 200 200")
+    ],
     "api/v1/nodes/": [get("/api/v1/nodes/", API_MEMBERS)],
     "api/v1/reservations/": [
         get("/api/v1/reservations/", API_MEMBERS),
@@ -634,6 +722,17 @@ TABLE: dict[str, list[Visit]] = {
     "agent/v1/containers/<str:name>/outputs/<path:path>": [
         Visit("PUT", "/agent/v1/containers/{container}/outputs/x.txt", NODES_ONLY, raw=b"x")
     ],
+    "agent/v1/environments/<slug:key>/claim": [
+        post("/agent/v1/environments/{own_environment}/claim", NODES_ONLY, kind="cp311-linux")
+    ],
+    "agent/v1/builds/<int:pk>/progress": [
+        post("/agent/v1/builds/{build}/progress", NODES_ONLY, percent=1, message=None, offset=0, log="")
+    ],
+    "agent/v1/builds/<int:pk>/archive": [
+        Visit("PUT", "/agent/v1/builds/{build}/archive?offset=0", NODES_ONLY, raw=b"x")
+    ],
+    "agent/v1/builds/<int:pk>/end": [post("/agent/v1/builds/{build}/end", NODES_ONLY, state="failed")],
+    "agent/v1/layers/<str:digest>": [get("/agent/v1/layers/{lock}?offset=0", NODES_ONLY)],
     "agent/v1/containers/<str:name>/checkpoints": [
         get("/agent/v1/containers/{container}/checkpoints", NODES_ONLY),
         post("/agent/v1/containers/{container}/checkpoints", NODES_ONLY),

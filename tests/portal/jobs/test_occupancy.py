@@ -25,9 +25,8 @@ def placed(name: str, gpus: int = 2) -> Job:
 
 def test_nodes_their_gpus_and_holders_take_four_queries_however_many(django_assert_num_queries: Any) -> None:
     jobs = [placed(f"user{number}") for number in range(5)]
-    viewer = jobs[0].submitted_by
     with django_assert_num_queries(4):
-        holders = [holder(gpu) for node in nodes_with_gpus(viewer) for gpu in node.gpus.all()]
+        holders = [holder(gpu) for node in nodes_with_gpus(jobs[0].submitted_by) for gpu in node.gpus.all()]
         names = sorted(job.submitted_by.username for job in holders if job)
         assert all(job.project.name for job in holders if job)
     assert names == sorted(job.submitted_by.username for job in jobs for _ in range(2))

@@ -115,5 +115,5 @@ def test_the_form_asks_when_the_choice_changes_and_takes_any_text(alice: User, c
 def test_lightning_under_torchrun_needs_the_numbers_of_the_job(
     alice: User, imported: str, asked: tuple[str, str, int], warned: bool
 ) -> None:
-    warnings = warnings_for(code(alice, train=f"import {imported}\n"), None, *asked)
+    warnings = warnings_for(code(alice, train=f"import {imported}\n"), *asked)
     assert any(each["code"] == "lightning-ranks" and "GROUP_WORLD_SIZE" in each["text"] for each in warnings) is warned

@@ -1,0 +1,15 @@
+from django.urls import URLPattern, URLResolver, path, re_path
+
+from portal.environments import views
+
+app_name = "environments"
+BUILD = r"^environments/(?P<key>[-\w]{1,50})/builds/(?P<pk>[0-9]{1,18})/"
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("environments/new/", views.new, name="new"),
+    path("environments/<slug:key>/build-again", views.build_again, name="build-again"),
+    path("environments/<slug:key>/locks/<slug:digest>/", views.lock, name="lock"),
+    re_path(rf"{BUILD}$", views.build, name="build"),
+    re_path(rf"{BUILD}log$", views.build_log_from, name="log-from"),
+    re_path(rf"{BUILD}log.txt$", views.whole_log, name="log"),
+    re_path(rf"{BUILD}cancel$", views.cancel_build, name="cancel-build"),
+]
