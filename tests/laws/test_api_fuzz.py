@@ -141,7 +141,11 @@ def requests(draw: st.DrawFn, operation: Operation, known: dict[str, Any]) -> tu
         "gpu_index": 0,
         "username": "bob",
         "group_name": "students",
-        "environment_key": known["environment"],
+        "environment_key": known[
+            "own_environment" if "builds" in operation.path or "locks" in operation.path else "environment"
+        ],
+        "build_id": known["build"],
+        "digest": known["lock"],
         "example_key": "failing",
         "path": "train.py",
     }

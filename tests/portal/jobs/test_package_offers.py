@@ -1,0 +1,196 @@
+"""The packages that the form for a new job offers to install."""
+
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from portal.accounts.models import AuditEntry, User
+from portal.environments.models import Environment
+from portal.jobs import package_offers
+from portal.jobs.models import Job
+from portal.jobs.package_offers import offer_for
+from portal.projects.models import CodeVersion, Membership, Project
+from portal.refused import Refused
+from tests.portal.jobs_world import make_environment, make_project, make_user
+
+pytestmark = pytest.mark.django_db
+
+LIST = {
+    "path": "requirements.txt",
+    "kind": "requirements",
+    "lines": ["pandas>=2", "rich"],
+    "constraints": [],
+    "refused": [{"line": 3, "text": "-e .", "why": "Your upload is importable already.", "path": "requirements.txt"}],
+    "notes": [],
+    "python": "",
+    "indexes": [],
+}
+
+
+@pytest.fixture
+def alice() -> User:
+    return make_user("alice")
+
+
+@pytest.fixture
+def project(alice: User) -> Project:
+    return make_project(alice)
+
+
+@pytest.fixture
+def base() -> Environment:
+    return make_environment("own-base", ("torch", "numpy"))
+
+
+def upload(project: Project, imports: tuple[str, ...], *lists: dict[str, Any]) -> CodeVersion:
+    guess = {
+        "imports": {name: ["train.py", number] for number, name in enumerate(imports, 1)},
+        "package_lists": list(lists),
+        "entry": "train.py",
+        "launcher": "command",
+    }
+    return CodeVersion.objects.create(
+        project=project,
+        number=1,
+        sha256="0" * 64,
+        size=1,
+        guess=guess,
+        upload_name="a.zip",
+        created_by=project.created_by,
+    )
+
+
+def test_a_list_of_the_upload_is_offered(project: Project, base: Environment) -> None:
+    code = upload(project, ("torch", "pandas"), LIST)
+    offer = offer_for(code, base, [base])
+    assert [each.path for each in offer.lists] == ["requirements.txt"]
+    assert [each["module"] for each in offer.missing] == ["pandas"] and not offer.is_empty
+
+
+def test_what_the_code_imports_is_offered_without_a_list(project: Project, base: Environment) -> None:
+    offer = offer_for(upload(project, ("torch", "cv2", "somenet", "utils")), base, [base])
+    assert [each.package for each in offer.certain] == ["opencv-python-headless"]
+    assert [each.package for each in offer.guessed] == ["somenet"]
+    assert offer.unknown == ["utils"]
+
+
+def test_another_environment_that_has_everything_is_named(project: Project, base: Environment) -> None:
+    more = make_environment("more", ("torch", "numpy", "pandas"))
+    without_torch = make_environment("tables", ("pandas", "numpy"))
+    offer = offer_for(upload(project, ("numpy", "pandas")), base, [base, without_torch, more])
+    assert offer.others == [more]
+
+
+def test_nothing_is_offered_to_code_that_lacks_nothing(project: Project, base: Environment) -> None:
+    assert offer_for(upload(project, ("torch",)), base, [base]).is_empty
+
+
+class TestInstall:
+    def test_it_makes_an_environment_of_the_project(self, alice: User, project: Project, base: Environment) -> None:
+        code = upload(project, ("pandas",), LIST)
+        made = package_offers.install(alice, code, base, "requirements.txt")
+        assert (made.project, made.base, made.lines, made.created_by) == (project, base, ["pandas>=2", "rich"], alice)
+        assert made.requested_at is not None and made.recipe and set(base.packages) <= set(made.packages)
+        assert AuditEntry.objects.filter(action="environment.create").count() == 1
+
+    def test_a_second_click_makes_no_second_one(self, alice: User, project: Project, base: Environment) -> None:
+        code = upload(project, ("pandas",), LIST)
+        first = package_offers.install(alice, code, base, "requirements.txt")
+        assert package_offers.install(alice, code, base, "requirements.txt") == first
+
+    def test_lines_are_added_to_those_of_the_chosen_environment(
+        self, alice: User, project: Project, base: Environment
+    ) -> None:
+        """Those of the same package are replaced."""
+        code = upload(project, ("pandas",), LIST)
+        vision = Environment.objects.create(
+            key="vision", title="Vision", base=base, lines=["torchvision==0.28.0", "Pandas==1.0"], recipe="r"
+        )
+        made = package_offers.install(alice, code, vision, "requirements.txt")
+        assert (made.base, made.lines) == (base, ["torchvision==0.28.0", "pandas>=2", "rich"])
+
+    def test_guessed_packages_need_a_tick(self, alice: User, project: Project, base: Environment) -> None:
+        code = upload(project, ("yaml", "somenet"))
+        assert package_offers.install(alice, code, base, package_offers.IMPORTS).lines == ["pyyaml"]
+        assert package_offers.install(alice, code, base, package_offers.IMPORTS, ["somenet"]).lines == [
+            "somenet",
+            "pyyaml",
+        ]
+
+    def test_only_what_the_code_imports_can_be_ticked(self, alice: User, project: Project, base: Environment) -> None:
+        code = upload(project, ("somenet",))
+        with pytest.raises(Refused, match="Tick"):
+            package_offers.install(alice, code, base, package_offers.IMPORTS, ["evil"])
+
+    def test_horovod_comes_from_a_base_that_has_it(self, alice: User, project: Project, base: Environment) -> None:
+        code = upload(project, ("horovod",), {**LIST, "lines": ["horovod", "rich"]})
+        with_it = make_environment("own-horovod", ("torch", "numpy", "horovod"))
+        Environment.objects.exclude(pk__in=(base.pk, with_it.pk)).update(retired=True)
+        made = package_offers.install(alice, code, base, "requirements.txt")
+        assert (made.base, made.lines) == (with_it, ["rich"])
+        full = package_offers.install(alice, code, base, "requirements.txt", full=True)
+        assert (full.base, full.lines, full.horovod) == (None, ["rich"], True)
+
+    def test_an_unknown_list_is_refused(self, alice: User, project: Project, base: Environment) -> None:
+        with pytest.raises(Refused, match="no package list"):
+            package_offers.install(alice, upload(project, (), LIST), base, "/etc/passwd")
+
+    def test_viewers_install_nothing(self, project: Project, base: Environment) -> None:
+        bob = make_user("bob")
+        Membership.objects.create(project=project, user=bob, role="viewer")
+        with pytest.raises(Refused, match="members"):
+            package_offers.install(bob, upload(project, (), LIST), base, "requirements.txt")
+
+
+class TestForm:
+    def post(self, user: User, code: CodeVersion, **sent: Any) -> Any:
+        client = Client()
+        client.force_login(user)
+        form = {
+            "launcher": "command", "command": "python train.py --lr 1", "min_gpus": "3", "max_gpus": "3", "key": "k",
+            "time_amount": "7", "time_unit": "60", "env_vars": "A=b", "environment": "own-base",
+        }  # fmt: skip
+        return client.post(f"/jobs/new?code={code.pk}", form | sent)
+
+    def test_one_click_keeps_what_was_typed_and_submits_nothing(
+        self, alice: User, project: Project, base: Environment
+    ) -> None:
+        code = upload(project, ("pandas",), LIST)
+        response = self.post(alice, code, install="requirements.txt")
+        made = Environment.objects.get(project=project)
+        form = response.context["form"]
+        assert response.status_code == 200 and not Job.objects.exists()
+        assert form["environment"].value() == made.key
+        assert {name: form[name].value() for name in ("command", "min_gpus", "time_amount", "env_vars")} == {
+            "command": "python train.py --lr 1",
+            "min_gpus": "3",
+            "time_amount": "7",
+            "env_vars": "A=b",
+        }
+        page = response.content.decode()
+        assert made.title in page and "is being built" in page
+
+    def test_a_refusal_is_shown_on_the_form(self, alice: User, project: Project, base: Environment) -> None:
+        response = self.post(alice, upload(project, ("somenet",)), install="imports")
+        assert response.status_code == 400 and "Tick at least one package" in response.content.decode()
+
+    def test_lists_are_hostile(self, alice: User, project: Project, base: Environment) -> None:
+        evil = "<script>alert(1)</script>"
+        refused = [{"line": 1, "text": evil, "why": evil, "path": evil}]
+        code = upload(project, ("pandas",), {**LIST, "path": evil, "refused": refused, "notes": [{"text": evil}]})
+        client = Client()
+        client.force_login(alice)
+        page = client.get(f"/jobs/new?code={code.pk}").content.decode()
+        assert evil not in page and "&lt;script&gt;" in page
+
+    def test_an_environment_of_another_project_cannot_be_chosen(
+        self, alice: User, project: Project, base: Environment
+    ) -> None:
+        other = make_project(make_user("carol"))
+        secret = Environment.objects.create(key="secret", title="Secret tools", project=other, recipe="r", base=base)
+        code = upload(project, ("pandas",), LIST)
+        response = self.post(alice, code, environment=secret.key)
+        assert response.status_code == 400 and not Job.objects.exists()
+        assert "Secret tools" not in response.content.decode()
+        assert self.post(alice, code, environment=secret.key, install="requirements.txt").status_code == 404
