@@ -28,7 +28,8 @@ from pathlib import Path
 
 from runners.environments.builds import LOCAL_BASE, PUBLIC_BASE, DockerEnvironments, ProcessEnvironments
 from runners.environments.docker_images import DockerImages
-from runners.environments.preparing import cache_home, content_key
+from runners.environments.installing import PIP
+from runners.environments.preparing import cache_home, content_key, temporary_folder
 from runners.launch.ranks import MALLOC_VARIABLES
 from runners.messages import Message
 from runners.runtime import EngineError
@@ -141,6 +142,8 @@ def prepare_environments(thorough: bool = False) -> None:
         job_environment_image(key)
         job_environment_python(key)
     pretender_image()
+    if thorough:
+        layer_wheels()
 
 
 @cache
@@ -192,6 +195,26 @@ def prepared(environments: DockerEnvironments | ProcessEnvironments, key: str) -
     if reference is None:
         raise NoEngineError(f"The environment {key} could not be prepared: {report.detail}")
     return reference
+
+
+LAYER_WHEELS = (
+    *("markdown-it-py==4.3.0", "mdurl==0.1.2", "pandas==3.1.1", "pillow==13.0.0", "pygments==2.21.0"),
+    *("python-dateutil==4.0.0", "rich==15.0.0", "torchvision==0.28.0", "tzdata==2026.6"),
+)
+"""What a layer with pandas, rich and torchvision has over the environment "pytorch"."""
+
+
+@cache
+def layer_wheels() -> Path:
+    """Return a folder with the wheels of such a layer."""
+    folder = cache_home() / "test-wheels" / content_key(*LAYER_WHEELS)
+    if not folder.is_dir():
+        with temporary_folder(folder.parent, ".part-") as work:
+            made = work / "wheels"
+            fetch = [*PIP, "download", "--quiet", "--no-deps", "--only-binary=:all:", "-d", made, *LAYER_WHEELS]
+            subprocess.run(fetch, check=True, timeout=600)
+            made.rename(folder)
+    return folder
 
 
 PRETENDER = b"""

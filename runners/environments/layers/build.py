@@ -76,10 +76,10 @@ StepOf = Callable[[int, str], Message]
 COMPILE = """
 import compileall, py_compile, sys
 mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
-compileall.compile_dir(sys.argv[1], maxlevels=64, quiet=2, workers=0, invalidation_mode=mode)
+compileall.compile_dir(sys.argv[1], maxlevels=64, quiet=2, workers=0, invalidation_mode=mode, stripdir=sys.argv[1])
 """
 """Compiles all files. Some packages have files of other Python versions on purpose, so errors are ignored. A hash takes the
-place of the time of each source: times change when a layer is sent to another node."""
+place of the time of each source, and no path of this build is in the result: both change when a layer is sent to a node."""
 CHECK_IMPORT = """
 import importlib, sys
 name = sys.argv[1]
@@ -170,8 +170,7 @@ class Build:
             if wheel is not None:
                 self.unpack_wheel(wheel)
         self.clean(probe, build_owner(self.shop.work))
-        with self.step("Fitting extensions to PyTorch"):
-            self.fit_torch(probe)
+        self.fit_torch(probe)
         with self.step("Compiling bytecode"):
             self.progress(INSTALLED, CompilingBytecode())
             self.shop.run(
@@ -231,9 +230,10 @@ class Build:
         names = set(top_level(self.site))
         if self.shop.base.target.cuda or not self.shop.base.sandbox.confined or not needs_torch(names, probe):
             return
-        self.shop.run_script("torch_stubs.py", self.site, self.shop.work / "stubs.json", path=self.site)
-        for package in read_json(self.shop, "stubs.json"):
-            self.shop.note(f"{package} was made for CUDA; its libraries load without.")
+        with self.step("Fitting extensions to PyTorch"):
+            self.shop.run_script("torch_stubs.py", self.site, self.shop.work / "stubs.json", path=self.site)
+            for package in read_json(self.shop, "stubs.json"):
+                self.shop.note(f"{package} was made for CUDA; its libraries load without.")
 
     def check(self, probe: Probe) -> None:
         """Check metadata, and import the packages that most often do not fit their PyTorch. Raises PrepareError."""
@@ -241,8 +241,8 @@ class Build:
             raise PrepareError(Inconsistent(tuple(problems)))
         if not self.shop.base.sandbox.confined:
             return
-        for name in BESIDE_TORCH:
-            if name not in top_level(self.site):
+        for name in (*BESIDE_TORCH, "horovod.torch"):
+            if name.partition(".")[0] not in top_level(self.site):
                 continue
             try:
                 self.shop.run([self.shop.base.python, "-c", CHECK_IMPORT, name], env={"PYTHONPATH": str(self.site)})

@@ -3,6 +3,7 @@
 A build may have been hostile. It has ended, so nothing changes the folder any more; no link in it is followed. Removed are
 
 - links that are absolute or lead out of the folder, devices, sockets and FIFOs, and set-user-id bits;
+- what an installer notes beside the metadata for itself, which has paths of this machine;
 - ``.pth`` files, ``sitecustomize.py`` and ``usercustomize.py``, which Python would run when it starts. Layers are on
   PYTHONPATH, where ``.pth`` files have no effect anyway;
 - modules that would hide one of the standard library (the ``argparse`` and ``typing`` of the index): layers come first.
@@ -17,8 +18,10 @@ from pathlib import Path
 
 from runners.runtimes.host_config import Owner
 
+OWN_NOTE = "a note of the installer"
 SHEBANG = b"#!/usr/bin/env python3\n"
 MAX_SHEBANG_BYTES = 4096
+NOTES = frozenset({"direct_url.json", "uv_build.json", "uv_cache.json"})
 STARTS = frozenset({"sitecustomize.py", "usercustomize.py"})
 OUR_MODULES = frozenset({"runners", "schedulearn_train"})
 """Packages of ours in a job: what runs first, and the training library."""
@@ -30,7 +33,7 @@ NO_PACKAGES = frozenset({"bin", "include", "lib", "lib64", "share", "etc", "man"
 def clean(site: Path, standard: Collection[str], owner: Owner) -> list[str]:
     """Clean a folder of packages and give it to ``owner``. ``standard`` are the modules of Python itself. Returns what was
     removed, for the log."""
-    removed = [f"{path.relative_to(site)}: {why}" for path, why in unsafe(site, owner)]
+    removed = [f"{path.relative_to(site)}: {why}" for path, why in unsafe(site, owner) if why != OWN_NOTE]
     for name in sorted(set(top_level(site)) & set(standard)):
         for path in module_paths(site, name):
             remove(path)
@@ -76,7 +79,9 @@ def unsafe_reason(path: Path, mode: int, site: Path, top: Path) -> str:
     at_top = path.parent == site
     if at_top and (path.suffix == ".pth" or path.name in STARTS):
         return "Python would run it at its start"
-    return "a lock file" if at_top and path.name == ".lock" else ""
+    if path.name in NOTES and path.parent.suffix == ".dist-info":
+        return OWN_NOTE
+    return OWN_NOTE if at_top and path.name == ".lock" else ""
 
 
 def leads_inside(link: Path, top: Path) -> bool:

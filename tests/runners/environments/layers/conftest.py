@@ -31,6 +31,7 @@ class Lab:
 
     top: Path
     base: Base
+    patch: pytest.MonkeyPatch
     address: str = ""
     asked: list[str] = field(default_factory=list)
     """What the index was asked for."""
@@ -46,6 +47,16 @@ class Lab:
 
     def publish(self, hashes: dict[str, str] | None = None) -> None:
         make_index(self.top / "index", hashes)
+
+    def configure(self, **settings: str) -> None:
+        """Have pip use these settings and no others of this machine."""
+        for name in [name for name in os.environ if name.startswith("PIP_")]:
+            self.patch.delenv(name)
+        for name, value in {"retries": "0", "config_file": os.devnull, **settings}.items():
+            self.patch.setenv(f"PIP_{name.upper()}", value)
+
+    def use_index(self, **settings: str) -> None:
+        self.configure(index_url=f"{self.address}/simple", **settings)
 
     def progress(self, percent: int, step: Message) -> None:
         assert 0 <= percent <= 100
@@ -90,16 +101,14 @@ def base_python(tmp_path_factory: pytest.TempPathFactory) -> str:
 def lab(tmp_path: Path, base_python: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     """A node that can confine nothing: wheels are unpacked by a plain process."""
     for name in list(os.environ):
-        if name.startswith(("PIP_", "UV_")) or name.upper().endswith("_PROXY"):
+        if name.startswith("UV_") or name.upper().endswith("_PROXY"):
             monkeypatch.delenv(name)
     monkeypatch.delenv("SCHEDULEARN_TORCH_INDEX", raising=False)
     monkeypatch.setenv("SCHEDULEARN_CACHE", str(tmp_path / "cache"))
-    made = Lab(tmp_path, Base(base_python, this_machine(False), BASE_PACKAGES, PlainSandbox(base_python)))
+    made = Lab(tmp_path, Base(base_python, this_machine(False), BASE_PACKAGES, PlainSandbox(base_python)), monkeypatch)
     made.files.mkdir(parents=True)
     with serving(tmp_path / "index") as (made.address, made.asked):
-        config = tmp_path / "pip.conf"
-        config.write_text(f"[global]\nindex-url = {made.address}/simple\nretries = 0\n")
-        monkeypatch.setenv("PIP_CONFIG_FILE", str(config))
+        made.use_index()
         yield made
 
 

@@ -139,7 +139,7 @@ def test_a_file_that_differs_from_its_hash_is_refused(lab: Lab) -> None:
 
 
 def test_an_index_that_is_away_may_come_back(lab: Lab) -> None:
-    (lab.top / "pip.conf").write_text("[global]\nindex-url = http://127.0.0.1:9/simple\nretries = 0\n")
+    lab.configure(index_url="http://127.0.0.1:9/simple")
     failure = lab.failure("demo")
     assert isinstance(failure, IndexAway) and failure.transient and "127.0.0.1:9" in failure.text
 
@@ -166,7 +166,7 @@ def test_further_indexes_and_constraints_apply(lab: Lab) -> None:
     for version in ("1.0", "2.0"):
         make_wheel(lab.files, "demo", version)
     lab.publish()
-    (lab.top / "pip.conf").write_text(f"[global]\nindex-url = {lab.address}/none\n")
+    lab.configure(index_url=f"{lab.address}/none")
     index = f"{lab.address}/simple".replace("127.0.0.1", "localhost")
     host = index.removeprefix("http://").partition("/")[0]
     layer = lab.build("demo", indexes=(index,), constraints=("demo<2",), hosts=(host,))
@@ -177,17 +177,16 @@ def test_further_indexes_and_constraints_apply(lab: Lab) -> None:
 def test_wheels_of_a_folder_of_the_machine_are_found(lab: Lab) -> None:
     make_wheel(lab.top / "house", "demo")
     (lab.top / "limits.txt").write_text("demo<5\n")
-    settings = f"no-index = true\nfind-links = {lab.top / 'house'}\nconstraint = {lab.top / 'limits.txt'}\n"
-    (lab.top / "pip.conf").write_text(f"[global]\n{settings}")
+    lab.configure(no_index="true", find_links=str(lab.top / "house"), constraint=str(lab.top / "limits.txt"))
     assert lab.build("demo").modules == ("demo",)
 
 
 @pytest.mark.parametrize(
-    ("setting", "kind"), [("require-hashes = true", PipOptionUnsupported), ("proxy = socks5://p:1", ProxyUnsupported)]
+    ("setting", "kind"),
+    [({"require_hashes": "true"}, PipOptionUnsupported), ({"proxy": "socks5://p:1"}, ProxyUnsupported)],
 )
-def test_a_setting_of_pip_that_cannot_be_followed_is_named(lab: Lab, setting: str, kind: type) -> None:
-    with (lab.top / "pip.conf").open("a") as file:
-        file.write(f"{setting}\n")
+def test_a_setting_of_pip_that_cannot_be_followed_is_named(lab: Lab, setting: dict[str, str], kind: type) -> None:
+    lab.use_index(**setting)
     failure = lab.failure("demo")
     assert isinstance(failure, kind) and failure.transient
 
@@ -257,8 +256,7 @@ def test_a_full_disk_and_a_large_list_are_stopped(lab: Lab, monkeypatch: pytest.
 def test_a_build_that_takes_too_long_is_stopped(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runners.environments.layers.resolving.RESOLVE_SECONDS", -1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = f"http://127.0.0.1:{silent.getsockname()[1]}/simple"
-        (lab.top / "pip.conf").write_text(f"[global]\nindex-url = {address}\n")
+        lab.configure(index_url=f"http://127.0.0.1:{silent.getsockname()[1]}/simple")
         assert isinstance(lab.failure("demo"), TimeLimit)
 
 

@@ -76,8 +76,7 @@ def test_nothing_of_a_source_archive_runs_without_permission(confined: Lab) -> N
     hostile(confined, ran)
     make_wheel(confined.files, "friendly", needs=["demo"])
     confined.publish()
-    with (confined.top / "pip.conf").open("a") as file:
-        file.write("no-binary = demo\n")
+    confined.use_index(no_binary="demo")
     assert confined.failure("demo") == OnlySource("demo==1.0")
     assert confined.failure("friendly") == OnlySource("demo==1.0", "friendly")
     assert "IT RAN" not in confined.log.read_text()
