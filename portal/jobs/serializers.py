@@ -144,7 +144,8 @@ class SubmitSerializer(serializers.Serializer[Any]):
     entry = serializers.CharField(
         max_length=MAX_ENTRY_LENGTH,
         required=False,
-        help_text="Python file, or a module as -m package.train; of a plain command the whole line, which a shell reads.",
+        help_text="Python file, or a module as -m package.train; of a plain command the whole line, which a shell reads. With another "
+        "launcher, a line such as torchrun --nproc_per_node 4 train.py is translated, and the job's history has the notes.",
     )
 
     def get_fields(self) -> dict[str, Any]:
