@@ -122,6 +122,8 @@ def advice(code: CodeVersion, launcher: str, line: str, gpus: int) -> Advice | N
     ranks = found.max_ranks
     if tool in NOT_HERE:
         start = f"No environment has {tool}, since Schedulearn starts the ranks itself."
+    elif found.nodes > 1:
+        start = f"The line waits for {found.nodes} nodes, and a plain command runs on one."
     elif ranks is not None and ranks != gpus:
         start = (
             f"The line starts {_processes(found)}, and the job asks for {counted(gpus, 'GPU')} at most: "

@@ -12,8 +12,10 @@ from portal.jobs import services
 from portal.jobs.launch_lines import advice, translation_for
 from portal.jobs.models import Job
 from portal.jobs.spec import Submission
+from portal.jobs.variables import reason_reserved
 from portal.projects import services as projects
 from portal.projects.inspecting.launch_lines import UntranslatableError
+from portal.projects.inspecting.launch_lines.lines import SET_HERE
 from portal.projects.models import CodeVersion
 from portal.refused import Refused
 from tests import corpus
@@ -116,6 +118,20 @@ class TestEntries:
         assert services.submit(alice, version.project, asked, idempotency_key="k") == first
 
 
+def test_what_is_left_out_as_set_here_cannot_be_set_by_a_job() -> None:
+    names = (
+        "CUDA_VISIBLE_DEVICES",
+        "MASTER_ADDR",
+        "LOCAL_RANK",
+        "NCCL_SOCKET_IFNAME",
+        "PET_NNODES",
+        "TORCHELASTIC_RUN_ID",
+    )
+    for name in names:
+        assert SET_HERE.fullmatch(name) and reason_reserved(name), name
+    assert not SET_HERE.fullmatch("NCCL_DEBUG")
+
+
 class TestConfigurationFiles:
     def test_its_values_are_those_of_the_job(self, alice: User) -> None:
         found = translation_for(
@@ -159,7 +175,13 @@ class TestPlainCommands:
             ("torchrun --nproc_per_node 2 train.py", 2, "starts its processes on one node"),
             ("torchrun --nproc_per_node 4 train.py", 2, "starts 4 processes, and the job asks for 2 CPU slots at most"),
             ("torchrun --nproc_per_node 2 train.py", 4, "the others are idle"),
-            ("torchrun --nnodes 2 --nproc_per_node 2 train.py", 2, "starts 4 processes"),
+            (
+                "torchrun --nnodes 2 --nproc_per_node 2 train.py",
+                4,
+                "waits for 2 nodes, and a plain command runs on one",
+            ),
+            ("deepspeed --num_nodes 2 train.py", 1, "waits for 2 nodes"),
+            ("accelerate launch --num_machines 3 --num_processes 6 train.py", 1, "waits for 3 nodes"),
             ("accelerate launch --mixed_precision bf16 train.py --lr 1", 2, "ACCELERATE_MIXED_PRECISION=bf16"),
             ("mpirun -np 2 python train.py", 1, "No environment has mpirun"),
             ("srun python train.py", 1, "No environment has srun"),

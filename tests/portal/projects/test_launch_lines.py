@@ -115,6 +115,8 @@ def test_variables_before_the_line_and_output_behind_it() -> None:
     text = " ".join(found.notes)
     assert "CUDA_VISIBLE_DEVICES was left out" in text
     assert "“2>&1 | tee log.txt” was left out" in text
+    spread = translated("mpirun -np 2 -x NCCL_SOCKET_IFNAME=eth0 -x NCCL_DEBUG=WARN python t.py", "torchrun")
+    assert spread.env_vars == {"NCCL_DEBUG": "WARN"} and "NCCL_SOCKET_IFNAME was left out" in " ".join(spread.notes)
     assert translated("nohup torchrun train.py > out.log 2>&1 &").arguments == ()
     assert translated("torchrun train.py --x 1 # on one node").arguments == ("--x", "1")
 

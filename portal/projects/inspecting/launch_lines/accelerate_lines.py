@@ -109,6 +109,8 @@ PARALLELISM = {
     "sp_seq_length_is_variable": "true",
     "sp_attn_implementation": "sdpa",
 }
+PARALLELISM_PARTS = {"cp_comm": "cp_size", "sp_seq": "sp_size", "sp_attn": "sp_size"}
+"""The beginnings of names that are set only where a size is more than 1."""
 FP8 = [
     "backend",
     "use_autocast_during_eval",
@@ -157,11 +159,17 @@ def _dashed(names: Sequence[str]) -> str:
     return " ".join(f"--{name.replace('_', '-')}" for name in names)
 
 
+def _machines(draft: Draft, typed: str, value: str) -> None:
+    draft.leave_out(typed, PLACED)
+    draft.values["num_machines"] = value
+
+
 OPTIONS = table(
     _named([*VALUES, *FSDP, *(f"parallelism_config_{name}" for name in PARALLELISM), *(f"fp8_{name}" for name in FP8)]),
     _named(FLAGS, 0),
     {"--fp8-use-autocast-during-eval": Option(0, remember("fp8_use_autocast_during_eval"))},
     each(_dashed(PLACEMENT), place),
+    each("--num-machines", _machines),
     each(_dashed(PLACEMENT_FLAGS), place, 0),
     each("-t --tee --log-dir", log),
     each("-q --quiet", ignore, 0),
@@ -185,6 +193,7 @@ def accelerate(tool: str, words: Sequence[str], read_config: ReadConfig) -> Tran
         config, config_keys = _from_config(draft, path, read_config(path))
     values = config | typed
     _check_kind(values)
+    draft.nodes = product((values.get("num_machines", "1"), "num_machines")) or 1
     if values.get("num_processes", "-1") != "-1":
         draft.set_ranks(product((values["num_processes"], "num_processes")))
     if restarts := whole_number(values.get("max_restarts", "0"), "--max_restarts"):
@@ -224,9 +233,11 @@ def _from_config(draft: Draft, path: str, config: Mapping[str, object]) -> tuple
         elif key not in WITHOUT_EFFECT:
             values[str(key)] = str(value)
     known = {option.removeprefix("--").replace("-", "_") for option in OPTIONS} | {"distributed_type"}
-    for name in [name for name in values if name in PLACEMENT]:
+    for name in [name for name in values if name in PLACEMENT]:  # in the group of DeepSpeed
         placed.append(name)
         del values[name]
+    if "num_machines" in config:
+        values["num_machines"] = str(config["num_machines"])
     if unknown := sorted(values.keys() - known):
         raise UntranslatableError(
             f"{path} has {', '.join(unknown)[:200]}, which Schedulearn cannot translate. Remove it, or keep the plain command, "
@@ -296,6 +307,9 @@ def _of_fsdp(values: Mapping[str, str]) -> dict[str, str]:
 def _of_parallelism(values: Mapping[str, str]) -> dict[str, str]:
     found = {"ACCELERATE_USE_PARALLELISM_CONFIG": "true"}
     for name, default in PARALLELISM.items():
+        only_for = next((size for start, size in PARALLELISM_PARTS.items() if name.startswith(start)), None)
+        if only_for is not None and values.get(f"parallelism_config_{only_for}", "1") == "1":
+            continue
         if value := values.get(f"parallelism_config_{name}", default):
             found[f"PARALLELISM_CONFIG_{name.upper()}"] = value
     return found

@@ -40,8 +40,9 @@ def deepspeed(tool: str, words: Sequence[str]) -> Translation:
     if "include" in values:
         draft.leave_out(f"--include {values['include']}", "the scheduler chooses the GPUs")
         draft.set_ranks(_included(values["include"]))
-    elif values.get("gpus", "-1") != "-1":
-        nodes = values.get("nodes", "1").replace("-1", "1")
+    nodes = values.get("nodes", "1").replace("-1", "1")
+    draft.nodes = product((nodes, "--num_nodes")) or 1
+    if "include" not in values and values.get("gpus", "-1") != "-1":
         draft.set_ranks(product((values["gpus"], "--num_gpus"), (nodes, "--num_nodes")))
     if "no_local_rank" not in values:
         draft.notes.append(LOCAL_RANK)

@@ -1,6 +1,7 @@
 """Recognises which launcher a line calls, and has it translated."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
@@ -38,8 +39,11 @@ TOOLS = ("torchrun", "torch.distributed.launch", "accelerate launch", "deepspeed
 PREFIXES = (("exec",), ("nohup",), ("time",), ("uv", "run"), ("poetry", "run"), ("pipenv", "run"))
 """What people write before a command, and no job needs."""
 MAX_OUTER = 2
-SET_HERE = {"CUDA_VISIBLE_DEVICES", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "NODE_RANK", "LOCAL_RANK"}
-"""Variables for the placement of ranks."""
+SET_HERE = re.compile(
+    r"(CUDA|NVIDIA|HIP|ROCR)_VISIBLE_DEVICES|MASTER_(ADDR|PORT)|((LOCAL|GROUP|ROLE)_)?(RANK|WORLD_SIZE)|NODE_RANK"
+    r"|(GLOO|NCCL|TP)_SOCKET_IFNAME|NCCL_(COMM_ID|HOSTID)|(PET|TORCHELASTIC)_\w+"
+)
+"""Variables for the placement of ranks and for the way to each other."""
 
 
 def tool_of(line: str) -> str | None:
@@ -114,15 +118,15 @@ def _without_prefixes(words: Sequence[str]) -> Sequence[str]:
 def _with_surroundings(found: Translation, command: Command) -> Translation:
     """Return a translation with the variables before its line, and a note on what was behind it."""
     notes = []
-    own: Mapping[str, str] = {name: text for name, text in command.variables.items() if name not in SET_HERE}
-    if placed := [name for name in command.variables if name in SET_HERE]:
+    given = {**command.variables, **found.env_vars}
+    if placed := [name for name in given if SET_HERE.fullmatch(name)]:
         verb = "was" if len(placed) == 1 else "were"
         notes.append(f"{', '.join(placed)} {verb} left out: Schedulearn sets such variables for each rank.")
     if command.tail:
         notes.append(
             f"“{command.tail[:100]}” was left out: the log keeps all output, and Files has what the code writes."
         )
-    env_vars = {**own, **found.env_vars}
+    env_vars = {name: text for name, text in given.items() if name not in placed}
     for text in (found.entry, *found.arguments, *env_vars.values()):
         if MARK in text:
             raise UntranslatableError(

@@ -69,6 +69,7 @@ def _finish(draft: Draft, rest: Sequence[str]) -> Translation:
         )
     fewest, _, most = values.get("--nnodes", "1").partition(":")
     per_node = values.get("--nproc-per-node", "1")
+    draft.nodes = product((fewest, "--nnodes")) or 1
     if per_node not in MACHINE_DEPENDENT:
         draft.set_ranks(*(_ranks(nodes, per_node) for nodes in (fewest, most or fewest)))
     if most and most != fewest:

@@ -31,6 +31,8 @@ class Translation:
     min_ranks: int | None = None
     """How many ranks the line starts at least and at most; None where it leaves that to the machine."""
     max_ranks: int | None = None
+    nodes: int = 1
+    """How many nodes the line waits for at least; 1 also where a variable of the shell has the number."""
     elastic: bool = False
     """The number of ranks may change while they run."""
     retries: int = 0
@@ -62,6 +64,7 @@ class Draft:
     is_module: bool = False
     min_ranks: int | None = None
     max_ranks: int | None = None
+    nodes: int = 1
     elastic: bool = False
     retries: int = 0
 
@@ -87,6 +90,7 @@ class Draft:
             env_vars=dict(self.env_vars),
             min_ranks=self.min_ranks,
             max_ranks=self.max_ranks,
+            nodes=self.nodes,
             elastic=self.elastic,
             retries=self.retries,
             notes=(*(_sentence(options, why) for why, options in self.left_out.items()), *self.notes),
