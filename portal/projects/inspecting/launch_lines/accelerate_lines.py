@@ -191,6 +191,7 @@ def accelerate(tool: str, words: Sequence[str], read_config: ReadConfig) -> Tran
     config_keys: list[str] = []
     if path := typed.pop("config_file", ""):
         config, config_keys = _from_config(draft, path, read_config(path))
+        draft.notes.append(f"What else {path} sets is among the environment variables.")
     values = config | typed
     _check_kind(values)
     draft.nodes = product((values.get("num_machines", "1"), "num_machines")) or 1
