@@ -21,15 +21,19 @@ from portal.accounts.models import User  # noqa: E402
 from portal.cluster import quarantine  # noqa: E402
 from portal.cluster.models import Node, Reservation  # noqa: E402
 from portal.cluster.quarantine import Fault  # noqa: E402
+from portal.environments import builds  # noqa: E402
+from portal.environments.models import Environment  # noqa: E402
 from portal.jobs import lifecycle, logs, metrics  # noqa: E402
 from portal.jobs.models import Allocation, Attempt, Container, Job  # noqa: E402
 from portal.jobs.resize_timeline.models import RankGroup  # noqa: E402
 from portal.monitoring import sampling  # noqa: E402
 from portal.monitoring.sampling import Reading  # noqa: E402
 from portal.projects.models import Membership, Project  # noqa: E402
+from portal.sentences import agents  # noqa: E402
 from tests import month as made_up  # noqa: E402
 from tests import seed  # noqa: E402
 from tests.browser.portal import PASSWORD  # noqa: E402
+from tests.portal import environments_world as recipes  # noqa: E402
 from tests.portal import jobs_world as world  # noqa: E402
 
 FACTS = {
@@ -40,6 +44,10 @@ FACTS = {
     "gpus_by_variable": False, "clock_offset_seconds": 0.04, "address": "10.20.0.17", "interface": "eth0",
     "python": "3.11.2", "agent": "1.0",
 }  # fmt: skip
+BUILD_LOG = "".join(f" + {name}=={version}\n" for name, version in (
+    ("accelerate", "1.1.1"), ("datasets", "3.1.0"), ("huggingface-hub", "0.26.3"), ("pyarrow", "18.1.0"),
+    ("safetensors", "0.4.5"), ("tokenizers", "0.20.3"), ("transformers", "4.46.3"), ("xxhash", "3.5.0"),
+))  # fmt: skip
 PROBLEMS = [
     {
         "text": "Jobs do not survive a restart of the engine.",
@@ -57,6 +65,36 @@ def seeded() -> dict[str, Any]:
         user.save(update_fields=["password"])
     Node.objects.filter(draining=False).update(last_seen_at=timezone.now())
     return made
+
+
+def environments() -> dict[str, Any]:
+    """The seeded lab with environments of its users: ready, being built, failed, and unused."""
+    made = seeded()
+    alice, bob = (User.objects.get(username=name) for name in ("alice", "bob"))
+    vision = Project.objects.get(name="Digits from pictures")
+    alpha, beta = (Node.objects.get(name=name) for name in ("gpu-alpha", "gpu-beta"))
+    base = Environment.objects.get(key="pytorch-horovod")
+    failure = agents.builds.BuildLost("gpu-alpha", 3).data()
+    ready = recipes.make_environment(
+        bob, vision, ["albumentations>=1.4", "pandas>=2", "rich", "wandb==0.18.7"], "Augmentation", base=base
+    )
+    recipes.build(alpha, ready)
+    recipes.place(beta, ready, "preparing", progress_percent=62, detail=agents.builds.FetchingLayer(81, 131).data())
+    Job.objects.filter(pk__in=[made["done"], made["failed"]]).update(environment=ready)
+    failed = recipes.make_environment(alice, vision, ["torchtext==0.18", "torch==2.1"], base=base)
+    builds.fail(recipes.start(alpha, failed), failure)
+    recipes.place(alpha, failed, "failed", detail=failure)
+    built = recipes.make_environment(
+        alice, None, ["transformers", "accelerate", "datasets"], "Language models", base=base
+    )
+    running = recipes.start(beta, built)
+    builds.record_progress(running, 40, agents.builds.BuildStarting().data(), 0, BUILD_LOG.encode())
+    recipes.place(beta, built, "preparing", progress_percent=40, detail=agents.builds.BuildStarting().data())
+    old = recipes.make_environment(alice, None, ["gym==0.26"], "Reinforcement learning", base=base)
+    before = timezone.now() - timedelta(days=120)
+    Environment.objects.filter(pk=old.pk).update(created_at=before, requested_at=before)
+    keys = {"ready": ready.key, "broken": failed.key, "built": built.key, "build": running.pk}
+    return made | keys | {"lock": ready.builds.get().lock.digest, "failed_build": failed.builds.get().pk}
 
 
 def resized_job() -> dict[str, int]:
@@ -361,6 +399,7 @@ ORDERS = {
         turn,
         holds,
         seeded,
+        environments,
         month,
         past_month,
         month_simulated,
