@@ -19,11 +19,14 @@ from portal.environments.models import Build, Environment, PackageSettings
 from portal.environments.recipes import recipe_hash
 from portal.names import name_problem
 from portal.projects.models import Project
+from portal.projects.package_lists.imports import modules_of
+from portal.projects.package_lists.model import package_name
 from portal.projects.services import may_manage, may_submit, require_member, role_of
 from portal.refused import Refused
 
 MAX_OF_A_PROJECT = 50
 MAX_LINES = 500
+MAX_TITLE = 120
 PYTHON_VERSIONS = ("3.13", "3.12", "3.11", "3.10", "3.9")
 """Those that a full environment may have, newest first."""
 KEY_DIGITS = 6
@@ -90,7 +93,7 @@ def create(
         python=request.python,
         horovod=request.horovod and request.base is None,
         source_builds=request.source_builds,
-        packages=list(request.base.packages) if request.base else [],
+        packages=_expected_modules(request),
         on_demand=True,
         position=request.base.position + 100 if request.base else 200,
         requested_at=timezone.now(),
@@ -111,6 +114,12 @@ def create(
         row.save()
         audit(user, "environment.create", f"environment {row.key}", after={"title": title, "packages": list(row.lines)})
     return row
+
+
+def _expected_modules(request: PackageRequest) -> list[str]:
+    """Return the modules that it will probably have: those of its base and, by their names, of its packages."""
+    base = request.base.packages if request.base else ["horovod"] if request.horovod else []
+    return list(dict.fromkeys([*base, *modules_of(package_name(line) for line in request.lines)]))
 
 
 def _require_may_create(user: User, project: Project | None, request: PackageRequest) -> None:
@@ -141,15 +150,20 @@ def may_build_from_source(user: User) -> bool:
 
 
 def default_title(request: PackageRequest) -> str:
-    """Return a title from the base and the packages: ``PyTorch with pandas, rich and 3 more``."""
-    names = [line.split("[")[0].split(" ")[0].rstrip("=<>!~;,.0123456789") for line in request.lines]
+    names = [package_name(line) for line in request.lines]
+    return title_of(request.base.title if request.base else "Python", names)
+
+
+def title_of(base: str, names: Sequence[str]) -> str:
+    """Return a title from a base and packages: ``PyTorch with pandas, rich and 3 more``."""
     shown = ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
-    return f"{request.base.title if request.base else 'Python'} with {shown}"[:120]
+    title = f"{base} with {shown}"
+    return title if len(title) <= MAX_TITLE else f"{title[: MAX_TITLE - 1].rstrip()}…"
 
 
 def _clean_title(title: str) -> str:
     title = " ".join(title.split())
-    if len(title) > 120 or "\0" in title:
+    if len(title) > MAX_TITLE or "\0" in title:
         raise Refused("Give it a title of at most 120 characters.", field="title")
     if title and (problem := name_problem(title)):
         raise Refused(problem, field="title")

@@ -6,6 +6,7 @@ from typing import Any
 from django.db.models import Count, Q
 
 from portal.environments.models import Environment, NodeEnvironment
+from portal.environments.summary import Summary, summaries
 from portal.jobs.models import Job
 from portal.projects import inspection
 from portal.projects.models import Project
@@ -24,13 +25,25 @@ def offered_environments(project: Project) -> list[Environment]:
     return list(rows.order_by("position", "key"))
 
 
-def environment_label(environment: Any) -> str:
-    """Return the title of an offered environment, with its state if no node has it ready."""
-    if environment.ready_on:
-        return f"{environment.title}"
-    if environment.known_on:
-        return f"{environment.title} (being prepared)"
-    return f"{environment.title} ({'prepared when a job asks for it' if environment.on_demand else 'on no node yet'})"
+def environment_labels(environments: Sequence[Environment]) -> list[tuple[str, str]]:
+    """Return the keys of environments with their titles, and what keeps each from being used at once."""
+    known = summaries(environments)
+    return [(each.key, f"{each.title}{_standing(known[each.pk])}") for each in environments]
+
+
+def _standing(summary: Summary) -> str:
+    """Return where an environment stands, in brackets; empty if a node has it ready."""
+    if summary.state == "ready":
+        return ""
+    if summary.running is not None:
+        return f" (being built, {summary.running.progress_percent} %)"
+    texts = {
+        "building": "being prepared",
+        "requested": "being built",
+        "failed": "its build failed" if summary.failed_build else "it could not be prepared",
+        "not_built": "built when a job needs it" if summary.environment.recipe else "prepared when a job needs it",
+    }
+    return f" ({texts.get(summary.state, summary.state)})"
 
 
 def best_environment(guess: Mapping[str, Any], environments: Sequence[Environment]) -> Environment | None:

@@ -11,7 +11,7 @@ from portal.cluster.slots import lab_noun
 from portal.environments.models import Environment
 from portal.form_fields import RefusableForm
 from portal.jobs import services
-from portal.jobs.environments import best_environment, environment_label, offered_environments
+from portal.jobs.environments import best_environment, environment_labels, offered_environments
 from portal.jobs.form_fields import form_field
 from portal.jobs.models import MAX_ENTRY_LENGTH, Job
 from portal.jobs.names import typed_name
@@ -98,7 +98,7 @@ class JobForm(TimeLimitForm):
         )
         self.fields |= {name: form_field(name) for name in MORE_FIELDS}
         self.fields["entry"].choices = _entries(code)  # type: ignore[attr-defined]
-        self.fields["environment"].choices = [(each.key, environment_label(each)) for each in self.environments]  # type: ignore[attr-defined]
+        self.fields["environment"].choices = environment_labels(self.environments)  # type: ignore[attr-defined]
         if lab_noun() != "GPU":
             _name_slots(self.fields.values())
 

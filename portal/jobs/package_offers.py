@@ -7,17 +7,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
-
 from portal.accounts.models import User
 from portal.environments import services as environments
 from portal.environments.models import Environment, PackageSettings
 from portal.environments.services import PackageRequest
 from portal.projects import inspection
 from portal.projects.models import CodeVersion
-from portal.projects.package_lists.imports import ProposedPackage, packages_for_imports
-from portal.projects.package_lists.model import PackageList
+from portal.projects.package_lists.imports import ProposedPackage, modules_of, packages_for_imports
+from portal.projects.package_lists.model import PackageList, package_name
 from portal.refused import Refused
 
 IMPORTS = "imports"
@@ -113,9 +110,9 @@ def install(
         if found is None:
             raise Refused(f"The upload has no package list “{choice[:200]}”.", field="environment")
         lines = list(found.lines)
-    with_horovod = HOROVOD in map(_name_of, lines)
+    with_horovod = HOROVOD in map(package_name, lines)
     lines = [
-        line for line in lines if _name_of(line) != HOROVOD
+        line for line in lines if package_name(line) != HOROVOD
     ]  # it has no wheels: the base has it, or it is compiled
     base = None if full or environment.is_full else environment.base or environment
     if base is not None and with_horovod and HOROVOD not in base.packages:
@@ -128,7 +125,16 @@ def install(
         python=(found.python if found else "") if full else environment.python,
         horovod=with_horovod or (not full and environment.horovod),
     )
-    return environments.create(user, code.project, request)
+    title = "" if full else _title(environment, lines)
+    return environments.create(user, code.project, request, title)
+
+
+def _title(environment: Environment, lines: Sequence[str]) -> str:
+    """Return the title of the environment with what these lines add to it."""
+    known = {package_name(line) for line in environment.lines}
+    names = [package_name(line) for line in lines]
+    added = [name for name in names if name not in known and not set(modules_of([name])) <= set(environment.packages)]
+    return environments.title_of(environment.title, added or names)
 
 
 def _base_with_horovod(base: Environment) -> Environment:
@@ -142,12 +148,5 @@ def _base_with_horovod(base: Environment) -> Environment:
 
 def merged(present: Sequence[str], added: Sequence[str]) -> list[str]:
     """Return the lines of an environment with others in addition, which replace those of the same package."""
-    names = {_name_of(line) for line in added}
-    return [*(line for line in present if _name_of(line) not in names), *added]
-
-
-def _name_of(line: str) -> str:
-    try:
-        return canonicalize_name(Requirement(line).name)
-    except InvalidRequirement:
-        return line
+    names = {package_name(line) for line in added}
+    return [*(line for line in present if package_name(line) not in names), *added]

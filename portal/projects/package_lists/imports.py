@@ -96,6 +96,15 @@ class ProposedPackage:
     guessed: bool
 
 
+def modules_of(packages: Iterable[str]) -> list[str]:
+    """Return the modules that packages probably have, by their names: until one is installed, nothing better is known."""
+    found: dict[str, None] = {}
+    for package in map(canonicalize_name, packages):
+        renamed = [module for module, each in RENAMED.items() if each == package]
+        found |= dict.fromkeys([*renamed, package.replace("-", "_")])
+    return list(found)
+
+
 def packages_for_imports(modules: Iterable[str]) -> tuple[ProposedPackage, ...]:
     """Return the package for each module, by its first name, in order; no package twice.
 

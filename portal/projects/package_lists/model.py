@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
 Kind = Literal["requirements", "pyproject", "conda", "typed"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -70,3 +73,11 @@ def from_json(data: Mapping[str, Any]) -> PackageList:
         python=str(data.get("python", "")),
         indexes=tuple(data.get("indexes", ())),
     )
+
+
+def package_name(line: str) -> str:
+    """Return the name of the package that an accepted line requires, in normalised form."""
+    try:
+        return canonicalize_name(Requirement(line).name)
+    except InvalidRequirement:
+        return line

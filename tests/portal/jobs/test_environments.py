@@ -7,11 +7,18 @@ from portal.jobs.environments import best_environment
 from runners.environments import images
 
 
+def packages_of(entry: images.Entry) -> list[str]:
+    base = images.find(entry.base)
+    return [*(base.packages if base else ()), *entry.packages]
+
+
 def offered() -> list[Environment]:
     """The curated environments, each ready on a node."""
     found = []
     for entry in images.catalogue():
-        found.append(Environment(key=entry.key, packages=list(entry.packages), position=entry.position))
+        if entry.hidden:
+            continue
+        found.append(Environment(key=entry.key, packages=packages_of(entry), position=entry.position))
         found[-1].ready_on = 1  # type: ignore[attr-defined]
     return found
 
@@ -25,9 +32,9 @@ def offered() -> list[Environment]:
         (["sklearn"], "command", "pytorch"),
         (["keras"], "command", "tensorflow-horovod"),
         (["tensorflow"], "horovod", "tensorflow-horovod"),
-        (["torch", "absl", "requests", "six", "google"], "command", "pytorch"),
+        (["torch", "wrapt", "gast", "astunparse", "flatbuffers"], "command", "pytorch"),
         (["torch", "tensorboard", "h5py"], "command", "pytorch"),
-        (["absl", "requests", "six"], "torchrun", "pytorch"),
+        (["wrapt", "gast", "astunparse"], "torchrun", "pytorch"),
         ([], "command", "pytorch"),
     ],
 )
@@ -44,7 +51,7 @@ def test_a_code_that_was_not_inspected_gets_an_environment() -> None:
 
 
 def test_what_is_always_imported_counts_more_than_what_only_functions_import() -> None:
-    guess = {"imports": {name: ["train.py", 1] for name in ("six", "networkx", "sympy")}}
+    guess = {"imports": {name: ["train.py", 1] for name in ("wrapt", "networkx", "sympy")}}
     for more, key in (({}, "pytorch"), ({"in_functions": ["networkx", "sympy"]}, "tensorflow-horovod")):
         best = best_environment(guess | more, offered())
         assert best is not None and best.key == key
