@@ -211,7 +211,7 @@ def layer_wheels() -> Path:
     if not folder.is_dir():
         with temporary_folder(folder.parent, ".part-") as work:
             made = work / "wheels"
-            fetch = [*PIP, "download", "--quiet", "--no-deps", "--only-binary=:all:", "-d", made, *LAYER_WHEELS]
+            fetch = [*PIP, "download", "--quiet", "--no-deps", "--only-binary=:all:", "-d", str(made), *LAYER_WHEELS]
             subprocess.run(fetch, check=True, timeout=600)
             made.rename(folder)
     return folder

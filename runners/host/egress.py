@@ -9,6 +9,7 @@ import base64
 import ipaddress
 import logging
 import os
+import re
 import selectors
 import socket
 import threading
@@ -34,6 +35,8 @@ REFUSED_NETWORKS = tuple(
     )
 )
 """Private, shared, loopback, link-local, multicast and reserved addresses, and IPv6 addresses that contain IPv4 ones."""
+HOST = re.compile(r"[a-z0-9_-][a-z0-9._-]*|[0-9a-f:.]+", re.ASCII)
+"""Names and addresses; no other characters get into records."""
 MAX_CONNECTIONS = 64
 """uv opens 50 at a time."""
 MAX_HEAD_BYTES = 64 * 1024
@@ -338,8 +341,8 @@ def parse_address(method: str, address: str) -> tuple[str, int, str]:
         host, port = (parts.hostname or "").lower().rstrip("."), parts.port
     except ValueError:
         raise RefusedError("the address is malformed") from None
-    if not host or "@" in parts.netloc:
-        raise RefusedError("the address has no host, or a user name")
+    if not HOST.fullmatch(host) or "@" in parts.netloc:
+        raise RefusedError("the address has no proper host, or a user name")
     if method == "CONNECT":
         if port is None or parts.path or parts.query:
             raise RefusedError("the address of a tunnel is HOST:PORT")

@@ -25,6 +25,7 @@ from runners.environments.layers.resolving import (
     ONLY_WHEELS,
     Probe,
     Resolved,
+    framework_pins,
     probe_base,
     question_of,
     read_json,
@@ -139,7 +140,7 @@ class Build:
             self.progress(1, ResolvingPackages())
             resolved = resolve(self.shop, probe, self.ticking(1, RESOLVED, resolving))
             self.shop.note(resolved.lock or "The base has all packages of the list.")
-        wheel = self.horovod(resolved)
+        wheel = self.horovod(resolved, probe)
         lock = resolved.lock + (f"# horovod {store_name(wheel)}\n" if wheel else "")
         digest = store.digest_of(kind, lock)
         with exclusive_lock(store.home().parent / "locks" / f"layer-{digest}", self.progress, RESOLVED):
@@ -149,7 +150,7 @@ class Build:
             self.install(resolved, wheel, probe)
             return self.keep(digest, kind, lock, resolved)
 
-    def horovod(self, resolved: Resolved) -> Path | None:
+    def horovod(self, resolved: Resolved, probe: Probe) -> Path | None:
         """Return Horovod's wheel for the torch of the list, compiled if this machine does not have it yet; None without."""
         if not self.shop.recipe.horovod:
             return None
@@ -157,7 +158,7 @@ class Build:
             return horovod_wheel.ensure(
                 horovod_entry(),
                 self.shop.base.target,
-                Pins(resolved.pins, resolved.index),
+                Pins(framework_pins(self.shop, probe, resolved), resolved.index),
                 self.progress,
                 horovod_wheel.build_here,
                 (RESOLVED, INSTALLED - 10),

@@ -28,6 +28,7 @@ from runners.host.node_files import read_beneath
 from runners.messages.environment_failures import OnlyGpuBuilds, SystemRefused
 from runners.messages.layer_failures import HidesBase
 
+REQUIREMENTS = "requirements.in"
 ONLY_WHEELS = ("--only-binary", ":all:")
 RESOLVE_SECONDS = 900
 RESOLVE_WITH_SOURCE_SECONDS = 3600
@@ -130,7 +131,7 @@ def question_of(shop: Workshop, probe: Probe) -> Question:
 def write_inputs(shop: Workshop, probe: Probe) -> None:
     """Write the files that uv reads: requirements, constraints, and wheels for what no index has."""
     extra = HOROVOD_NEEDS if shop.recipe.horovod else ()
-    write_lines(shop.inputs / "requirements.in", [*(str(Requirement(line)) for line in shop.recipe.lines), *extra])
+    write_lines(shop.inputs / REQUIREMENTS, [*(str(Requirement(line)) for line in shop.recipe.lines), *extra])
     write_lines(shop.inputs / "constraints.txt", [str(Requirement(line)) for line in shop.recipe.constraints])
     write_lines(shop.inputs / "base.txt", probe.pins)
     wheels = shop.inputs / "base-wheels"
@@ -169,6 +170,7 @@ def compile_lock(
     index: str = "",
     tick: Tick = report_nothing,
     impatient: bool = False,
+    requirements: str = REQUIREMENTS,
 ) -> str:
     """Run ``uv pip compile`` and return its lock. Raises ProgramError when there is no solution."""
     write_lines(shop.inputs / "more.txt", constraints)
@@ -187,12 +189,23 @@ def compile_lock(
         *(word for name in probe.packages for word in ("--no-emit-package", name)),
         *("--python", shop.base.python),
         *limits,
-        *("--output-file", shop.work / "lock.txt", shop.inputs / "requirements.in"),
+        *("--output-file", shop.work / "lock.txt", shop.inputs / requirements),
         variables={**variables, **(IMPATIENT if impatient else {})},
         tick=tick,
         seconds=seconds,
     )
     return read_work(shop, "lock.txt")
+
+
+def framework_pins(shop: Workshop, probe: Probe, found: Resolved) -> tuple[str, ...]:
+    """Return torch of a lock, NumPy and what they need: what Horovod is compiled against, outside of the sandbox.
+
+    The other packages of the list stay away from there, because a package can run code wherever it is installed (``.pth``).
+    Raises ProgramError or PrepareError.
+    """
+    kept = [pin for pin in found.pins if pin.partition("==")[0] in ("torch", "numpy")]
+    write_lines(shop.inputs / "framework.in", kept)
+    return pins_in(compile_lock(shop, probe, found.pins, found.index, requirements="framework.in"))
 
 
 def check_lock(lock: str, probe: Probe) -> None:
