@@ -29,7 +29,7 @@ def keep_days() -> int:
 
 
 def unused(last_use: Mapping[int, datetime], busy: Collection[int]) -> list[Environment]:
-    """Return the environments with a recipe that were removed, or that nobody has used for ``KEEP_LAYERS_DAYS``.
+    """Return the environments with a recipe that were removed, or that no job has used for ``KEEP_LAYERS_DAYS``.
 
     ``last_use`` has when a job last used an environment, by its number; those in ``busy`` have jobs that have not ended.
     """

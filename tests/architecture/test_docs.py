@@ -43,11 +43,16 @@ def test_code_in_sentences_keeps_its_quotes_and_dashes() -> None:
     assert re.search(r"^smartquotes = False\b", (ROOT / "docs" / "conf.py").read_text(), re.MULTILINE)
 
 
+def modules_of(entry: images.Entry) -> set[str]:
+    base = images.find(entry.base)
+    return {*entry.packages, *(base.packages if base else ())}
+
+
 def test_the_page_about_environments_names_what_each_has() -> None:
     page = (ROOT / "docs" / "user" / "environments.md").read_text()
     table = page.split("## What is installed")[1].split("\n## ")[0]
     head, _, *rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")]
-    catalogue = {f"`{entry.key}`": entry.packages for entry in images.catalogue()}
+    catalogue = {f"`{entry.key}`": modules_of(entry) for entry in images.catalogue() if not entry.hidden}
     assert set(head[1:]) == set(catalogue)
     named = set()
     for modules, *cells in rows:

@@ -24,6 +24,8 @@ OWNED = {
     "released_at",
     "collected_at",
 }
+BELOW_JOBS = ("environments",)
+"""Apps whose own rows have columns of these names, and that cannot import jobs."""
 WRITING_CALLS = {"update", "create", "get_or_create", "update_or_create", "bulk_update", "save", "setattr", "asave"}
 
 
@@ -66,7 +68,8 @@ def test_only_lifecycle_writes_states() -> None:
     found = []
     for path in sorted((ROOT / "portal").rglob("*.py")):
         here = path.relative_to(ROOT)
-        if here == WRITER or "migrations" in here.parts or "gallery" in here.parts:
+        below = here.parts[1] in BELOW_JOBS
+        if here == WRITER or below or "migrations" in here.parts or "gallery" in here.parts:
             continue
         tree = ast.parse(path.read_text())
         found += [f"{here}:{line} writes {column}" for line, column in writes(tree, here.name == "models.py")]

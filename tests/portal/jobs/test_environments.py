@@ -33,7 +33,7 @@ def offered() -> list[Environment]:
         (["keras"], "command", "tensorflow-horovod"),
         (["tensorflow"], "horovod", "tensorflow-horovod"),
         (["torch", "wrapt", "gast", "astunparse", "flatbuffers"], "command", "pytorch"),
-        (["torch", "tensorboard", "h5py"], "command", "pytorch"),
+        (["torch", "tensorboard", "h5py"], "command", "pytorch-vision"),
         (["wrapt", "gast", "astunparse"], "torchrun", "pytorch"),
         ([], "command", "pytorch"),
     ],
