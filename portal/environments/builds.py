@@ -117,7 +117,7 @@ def _ready(build: Build) -> Claim:
 
 def _elsewhere(build: Build) -> agents.Message:
     try:
-        step = agents.message_from(build.message)
+        step = agents.message_from(build.message) if build.message else None
     except TypeError:
         step = None
     return agents.builds.BuiltElsewhere(build.node_name, build.progress_percent, step)

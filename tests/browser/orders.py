@@ -94,7 +94,7 @@ def environments() -> dict[str, Any]:
     before = timezone.now() - timedelta(days=120)
     Environment.objects.filter(pk=old.pk).update(created_at=before, requested_at=before)
     keys = {"ready": ready.key, "broken": failed.key, "built": built.key, "build": running.pk}
-    return made | keys | {"lock": ready.builds.get().lock.digest, "failed_build": failed.builds.get().pk}
+    return made | keys | {"lock": ready.builds.get().lock.digest, "failed_build": failed.builds.get().pk}  # type: ignore[union-attr]
 
 
 def resized_job() -> dict[str, int]:
