@@ -95,11 +95,11 @@ def explain_contradiction(proof: str, hints: str, question: Question, troubles: 
             return explain_trouble(troubles)
         return NoSuchPackage(found[1], needed_by(found[1], proof, question.lines))
     if found := re.search(rf"({NAME}{SPECIFIER}) (?:has|have) no wheels with a matching", proof):
-        return NoFittingWheel(found[1], question.kind, offered_tags(hints))
+        return NoFittingWheel(found[1].rstrip(","), question.kind, offered_tags(hints))
     if found := re.search(rf"({NAME}{SPECIFIER}) (?:has|have) no usable wheels", proof):
-        return OnlySource(found[1], needed_by(name_in(found[1]), proof, question.lines))
+        return OnlySource(found[1].rstrip(","), needed_by(name_in(found[1]), proof, question.lines))
     if found := re.search(rf"there (?:is|are) no versions? of ({NAME}{SPECIFIER})", proof):
-        return NoSuchVersion(found[1], needed_by(name_in(found[1]), proof, question.lines))
+        return NoSuchVersion(found[1].rstrip(","), needed_by(name_in(found[1]), proof, question.lines))
     lines = lines_in(proof, question.lines)
     if len(lines) > 1:
         return ContradictsItself(tuple(lines), proof[:MAX_EXPLANATION])
@@ -126,7 +126,8 @@ def proof_of(output: str) -> str:
     """Return uv's proof in one line, without its hints."""
     text = output.partition("No solution found")[2].partition("\nhint:")[0]
     text = " ".join(text.partition("cause:")[2].split()) or " ".join(text.split())
-    return text.removesuffix(", we can conclude that your requirements are unsatisfiable.").strip()
+    text = text.removesuffix(", we can conclude that your requirements are unsatisfiable.").strip()
+    return text if text.endswith(".") else f"{text}."
 
 
 def hints_of(output: str) -> str:
