@@ -63,7 +63,7 @@ class NewEnvironmentForm(RefusableForm):
             *((key, row.title) for key, row in self.bases.items()),
             (FULL, "Full environment: all packages from my list"),
         ]
-        fields["python"].choices = [("", "Newest that fits"), *((each, each) for each in PYTHON_VERSIONS)]
+        fields["python"].choices = [("", "That of the nodes"), *((each, each) for each in PYTHON_VERSIONS)]
         if not may_build_from_source(user):
             del fields["source_builds"]
 

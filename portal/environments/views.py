@@ -8,11 +8,12 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
+from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
 from portal.downloads import download
 from portal.editions import sent_if_changed
 from portal.environments import build_log, builds, services
-from portal.environments.forms import NewEnvironmentForm, choose_place
+from portal.environments.forms import FULL, NewEnvironmentForm, choose_place
 from portal.environments.models import Build, Environment, Lock
 from portal.environments.package_input import PackageInput
 from portal.refused import Refused
@@ -45,7 +46,8 @@ def new(request: HttpRequest) -> HttpResponse:
     """Show what was understood of the packages, then make the environment of them."""
     user = signed_in(request)
     if request.method != "POST":
-        form = NewEnvironmentForm(user, initial=choose_place(user, request.GET.get("project", "")))
+        initial = choose_place(user, request.GET.get("project", ""))
+        form = NewEnvironmentForm(user, initial=initial | _as_full(user, request.GET.get("from", "")))
         return _show_new(request, form)
     sent = request.POST.copy()
     if sent.get("drop") == "file":
@@ -65,6 +67,15 @@ def new(request: HttpRequest) -> HttpResponse:
         return _show_new(request, form, understood, 400)
     messages.success(request, f"“{made.title}” is made. A node builds it now; jobs can choose it already.")
     return redirect("jobs:environment", made.key)
+
+
+def _as_full(user: User, key: str) -> dict[str, Any]:
+    """Return the values with which the packages of an environment make a full one; none if the user may not see it."""
+    source = Environment.objects.visible_to(user).exclude(recipe="").filter(key=key[:50]).first()
+    if source is None:
+        return {}
+    place = {"project": str(source.project_id)} if source.project_id else {}
+    return {**place, "base": FULL, "packages": "\n".join(source.lines)}
 
 
 def _show_new(

@@ -49,7 +49,11 @@ def test_a_script_makes_one_builds_it_and_removes_it(alice: User, project: Proje
         "pytorch",
         "requested",
     )
-    assert (body["lines"], body["packages"], body["locks"]) == (["rich", "pandas>=2"], ["torch", "numpy", "rich", "pandas"], [])
+    assert (body["lines"], body["packages"], body["locks"]) == (
+        ["rich", "pandas>=2"],
+        ["torch", "numpy", "rich", "pandas"],
+        [],
+    )
     address = f"environments/{body['key']}/"
     node = world.make_node("alpha")
     lock = made.build(node, Environment.objects.get(key=body["key"]))
@@ -123,7 +127,12 @@ def test_allowed_sources_are_accepted(alice: User, project: Project) -> None:
 
 def test_a_full_environment_has_no_base(alice: User, project: Project) -> None:
     body = create(alice, project, base=None, python="3.12", horovod=True).json()
-    assert (body["base"], body["python"], body["horovod"], body["packages"]) == (None, "3.12", True, ["horovod", "rich"])
+    assert (body["base"], body["python"], body["horovod"], body["packages"]) == (
+        None,
+        "3.12",
+        True,
+        ["horovod", "rich"],
+    )
 
 
 def test_strangers_find_nothing_and_members_change_nothing(alice: User, project: Project) -> None:
