@@ -9,6 +9,7 @@ import django_filters
 from django import forms
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db.models import F, Prefetch, QuerySet
+from django.db.models.fields.json import KT
 from django.shortcuts import get_object_or_404
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import mixins, status
@@ -299,6 +300,7 @@ class Attempts(mixins.ListModelMixin, mixins.RetrieveModelMixin, JobSubresource)
     def get_queryset(self) -> QuerySet[Attempt]:
         containers = (
             Container.objects.defer("spec")
+            .annotate(layer=KT("spec__layer"))
             .select_related("node")
             .prefetch_related(Prefetch("allocations", Allocation.objects.select_related("gpu")))
         )

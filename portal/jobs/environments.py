@@ -7,7 +7,7 @@ from django.db.models import Count, Q
 
 from portal.environments.models import Environment, NodeEnvironment
 from portal.environments.summary import Summary, summaries
-from portal.jobs.models import Job
+from portal.jobs.models import Container, Job
 from portal.projects import inspection
 from portal.projects.models import Project
 
@@ -23,6 +23,12 @@ def offered_environments(project: Project) -> list[Environment]:
         ready_on=Count("on_nodes", filter=on_live & ready), known_on=Count("on_nodes", filter=on_live)
     )
     return list(rows.order_by("position", "key"))
+
+
+def layers_of(job: Job) -> list[str]:
+    """Return the digests of the locks with which a job ran, the last one first; none for an environment without a recipe."""
+    containers = Container.objects.filter(attempt__job=job, spec__layer__isnull=False).order_by("-pk")
+    return list(dict.fromkeys(containers.values_list("spec__layer", flat=True)))
 
 
 def environment_labels(environments: Sequence[Environment]) -> list[tuple[str, str]]:

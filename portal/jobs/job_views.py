@@ -21,6 +21,7 @@ from portal.editions import sent_if_changed
 from portal.highlight import highlight_block
 from portal.jobs import checkpoints, permissions, services, silence
 from portal.jobs.curve_views import curves_context, training_context
+from portal.jobs.environments import layers_of
 from portal.jobs.models import FINISHED_STATES, Allocation, Attempt, Container, Job, JobState
 from portal.jobs.progress import progress_of
 from portal.jobs.states import Outcome
@@ -168,6 +169,7 @@ def _page(request: HttpRequest, pk: int, tab: Tab) -> HttpResponse:
     if tab.key == "details":
         spec = json.dumps(services.specification(job, signed_in(request)), indent=2, ensure_ascii=False)
         context["spec"] = SafeString(highlight_block(spec, language="json"))
+        context["layers"] = layers_of(job)
         context["silent_after"] = silence.limit_of(job.silent_rank_minutes).total_seconds()
     return render(request, f"jobs/job_{tab.key or 'overview'}.html", context)
 

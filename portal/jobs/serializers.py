@@ -215,11 +215,17 @@ class ContainerSerializer(serializers.ModelSerializer[Container]):
     node = serializers.SlugRelatedField[Any](slug_field="name", read_only=True)
     gpus = serializers.SerializerMethodField(help_text="Indices of its GPUs on the node.")
     detail = serializers.SerializerMethodField(help_text="What it does now, or how it ended.")
+    layer = serializers.CharField(
+        read_only=True,
+        allow_null=True,
+        help_text="Digest of the lock of its environment, with the exact packages; null for one without a list of packages.",
+    )
 
     class Meta:
         model = Container
         fields = (
             "name",
+            "layer",
             "role",
             "node",
             "gpus",
