@@ -5,7 +5,7 @@ from typing import Any
 
 from django.db.models import Count, Q
 
-from portal.environments.models import Environment, NodeEnvironment
+from portal.environments.models import Environment, Lock, NodeEnvironment
 from portal.environments.summary import Summary, summaries
 from portal.jobs.models import Container, Job
 from portal.projects import inspection
@@ -28,7 +28,9 @@ def offered_environments(project: Project) -> list[Environment]:
 def layers_of(job: Job) -> list[str]:
     """Return the digests of the locks with which a job ran, the last one first; none for an environment without a recipe."""
     containers = Container.objects.filter(attempt__job=job, spec__layer__isnull=False).order_by("-pk")
-    return list(dict.fromkeys(containers.values_list("spec__layer", flat=True)))
+    digests = dict.fromkeys(containers.values_list("spec__layer", flat=True))
+    known = set(Lock.objects.filter(digest__in=digests).values_list("digest", flat=True))
+    return [digest for digest in digests if digest in known]
 
 
 def environment_labels(environments: Sequence[Environment]) -> list[tuple[str, str]]:

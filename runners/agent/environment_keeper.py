@@ -145,9 +145,9 @@ class EnvironmentKeeper:
         return None
 
     def _is_here(self, wanted: WantedEnvironment) -> bool:
-        if not wanted.recipe:
-            return self._environments.reference_of(wanted.key) is not None
-        return self._layers is None or self._layers.has_current(wanted)
+        if wanted.recipe and self._layers is not None:
+            return self._layers.has_current(wanted)
+        return self._environments.reference_of(wanted.key) is not None
 
     def _prepare(self, wanted: WantedEnvironment) -> None:
         key = wanted.key

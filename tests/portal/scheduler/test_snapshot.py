@@ -12,13 +12,13 @@ from django.utils import timezone
 
 from portal.accounts.models import Limit
 from portal.cluster.models import Node
-from portal.environments.models import NodeEnvironment
+from portal.environments.models import Environment, NodeEnvironment
 from portal.jobs import lifecycle
 from portal.jobs.models import Allocation, Attempt, CheckpointSet, Container, Job
 from portal.scheduler import apply as applying
 from portal.scheduler import snapshot
 from portal.scheduler.job_history import History
-from portal.sentences import sentence_of
+from portal.sentences import agents, sentence_of
 from scheduling.types import Job as JobView
 from scheduling.types import Node as NodeView
 from scheduling.types import Plan
@@ -27,6 +27,9 @@ from tests.portal.jobs_world import exit, make_code, make_environment, make_node
 from tests.portal.past import changed, ran
 
 pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
+
+
+LAYER_FAILURE = agents.layer_failures.ContradictsBase("torch==2.9.1", "torch", "2.13.0")
 
 
 def view(job: Job) -> JobView:
@@ -232,6 +235,23 @@ def test_an_environment_that_is_not_begun_differs_from_one_that_failed() -> None
         node=node, environment=environment, state="failed", detail="No compiler. Install g++."
     )
     assert blocked(job) == ("Its environment chemistry could not be prepared on node a: No compiler. Install g++.")
+
+
+def test_agents_of_the_release_before_do_not_hold_up_an_environment_with_a_recipe_silently() -> None:
+    environment = make_environment("tools")
+    Environment.objects.filter(pk=environment.pk).update(recipe="r" * 64)
+    job = queue(environment=environment)
+    make_node("old"), make_node("older")
+    assert blocked(job) == (
+        "The agents of old, older are too old for its environment tools. Ask an admin to update the agents."
+    )
+    new = make_node("new")
+    Node.objects.filter(pk=new.pk).update(facts={"layer_format": 1})
+    assert blocked(job) == "Its environment tools will be prepared on a node first."
+    NodeEnvironment.objects.create(
+        node=new, environment=environment, state="failed", detail=LAYER_FAILURE.data()
+    )  # the old ones are not waited for
+    assert blocked(job).startswith("Its environment tools could not be prepared on node new: torch==2.9.1 contradicts")
 
 
 def test_a_job_runs_only_where_its_environment_is_ready() -> None:
