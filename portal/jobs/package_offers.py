@@ -11,6 +11,7 @@ from portal.accounts.models import User
 from portal.environments import services as environments
 from portal.environments.models import Environment, PackageSettings
 from portal.environments.services import PackageRequest
+from portal.jobs.models import Job
 from portal.projects import inspection
 from portal.projects.models import CodeVersion
 from portal.projects.package_lists.imports import ProposedPackage, modules_of, packages_for_imports
@@ -56,17 +57,20 @@ class PackageOffer:
         return not (self.missing or self.lists or self.refused_lists)
 
 
-def offer_for(code: CodeVersion, environment: Environment | None, choices: Sequence[Environment]) -> PackageOffer:
-    """Return what to offer while ``environment`` is chosen. ``choices`` are all that can be."""
+def offer_for(
+    code: CodeVersion, environment: Environment | None, choices: Sequence[Environment], copied: Job | None = None
+) -> PackageOffer:
+    """Return what to offer while ``environment`` is chosen. ``choices`` are all that can be. ``copied`` is the job that the
+    form copies: what it lacked when it failed is missing, too."""
     lists = inspection.package_lists(code, PackageSettings.current().allowed_sources)
-    missing = inspection.missing_modules(code.guess, environment.packages) if environment else []
+    missing = missing_modules(code, environment, copied) if environment else []
     others = [
         each
         for each in choices
         if missing
         and each != environment
         and environment is not None
-        and not missing_names(code, each)
+        and not missing_modules(code, each, copied)
         and set(environment_frameworks(environment)) <= set(each.packages)
     ]
     return PackageOffer(
@@ -82,9 +86,21 @@ def environment_frameworks(environment: Environment) -> list[str]:
     return [name for name in ("torch", "tensorflow", "horovod") if name in environment.packages]
 
 
-def missing_names(code: CodeVersion, environment: Environment) -> list[str]:
-    """Return the modules that a code imports and an environment lacks."""
-    return [str(each["module"]) for each in inspection.missing_modules(code.guess, environment.packages)]
+def missing_modules(code: CodeVersion, environment: Environment, copied: Job | None) -> list[dict[str, Any]]:
+    """Return the modules that a code imports, or that a job lacked when it failed, and an environment lacks."""
+    missing = inspection.missing_modules(code.guess, environment.packages)
+    lacked = _lacked_by(copied) if copied else ""
+    known = {str(name).lower() for name in (*environment.packages, *(each["module"] for each in missing))}
+    if lacked and not known.intersection(name.lower() for name in (lacked, *modules_of([lacked]))):
+        missing.append({"module": lacked, "path": f"job {copied.pk if copied else ''}", "line": 0})
+    return missing
+
+
+def _lacked_by(job: Job) -> str:
+    """Return the module or package that the last attempt of a job lacked; empty if it ended for another reason."""
+    causes = job.attempts.order_by("-number").values_list("cause", flat=True)
+    cause = causes.first() or {}
+    return str(cause.get("parameters", {}).get("module", "")) if cause.get("code") == "import_error" else ""
 
 
 def install(
@@ -93,6 +109,7 @@ def install(
     environment: Environment,
     choice: str,
     confirmed: Collection[str] = (),
+    copied: Job | None = None,
     *,
     full: bool = False,
 ) -> Environment:
@@ -100,7 +117,7 @@ def install(
     of the imports, of which guessed ones must be ``confirmed``. ``full``: with nothing but the list's packages."""
     found: PackageList | None = None
     if choice == IMPORTS:
-        offer = packages_for_imports(missing_names(code, environment))
+        offer = packages_for_imports(each["module"] for each in missing_modules(code, environment, copied))
         lines = [each.package for each in offer if not each.guessed or each.package in confirmed]
         if not lines:
             raise Refused("Tick at least one package to install.", field="environment")

@@ -78,7 +78,7 @@ def _show_form(request: HttpRequest, user: User, form: JobForm, copied: Job | No
         "newest": newest if newest and newest.pk != code.pk else None,
         "may_submit": may_submit(role_of(user, code.project)),
         "warnings": warnings_for(code, *_asked_gpus(form.shown)),
-        "offer": offer_for(code, form.chosen_environment, form.environments),
+        "offer": offer_for(code, form.chosen_environment, form.environments, copied),
         "environment": form.chosen_environment,
         **changes,
     }
@@ -98,6 +98,7 @@ def _install(request: HttpRequest, user: User, code: CodeVersion, copied: Job | 
             chosen,
             request.POST["install"],
             request.POST.getlist("package"),
+            copied,
             full="full" in request.POST,
         )
     except Refused as refusal:
@@ -151,13 +152,14 @@ def new_warnings(request: HttpRequest) -> HttpResponse:
     code = _requested_row(request, "code", CodeVersion.objects.visible_to(signed_in(request)).select_related("project"))
     if code is None:
         raise Http404
+    copied = _requested_row(request, "copy", Job.objects.visible_to(signed_in(request)))
     choices = offered_environments(code.project)
     environment = next((each for each in choices if each.key == request.GET.get("environment", "")), None)
     about = {
         "warnings": warnings_for(code, *_asked_gpus(request.GET.dict())),
         "code": code,
         "environment": environment,
-        "offer": offer_for(code, environment, choices),
+        "offer": offer_for(code, environment, choices, copied),
         "may_submit": may_submit(role_of(signed_in(request), code.project)),
     }
     return render(request, "jobs/_checks.html", about)

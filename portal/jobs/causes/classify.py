@@ -28,6 +28,7 @@ from portal.jobs.causes.endings import (
 from portal.jobs.causes.output import Output
 from portal.jobs.causes.tracebacks import Error
 from portal.jobs.models import Outcome, StopReason
+from portal.projects.package_lists.imports import modules_of
 from portal.sentences import agents
 
 MAX_DETAIL_CHARACTERS = 500
@@ -271,6 +272,8 @@ def _with_advice(found: kinds.Found, facts: Facts, place: str, detail: str, erro
     match found.code:
         case "import_error" if "module" in parameters:
             return _missing_module(parameters["module"], facts, detail)
+        case "import_error" if "package" in parameters:
+            return _missing_package(parameters["package"].rstrip(".-"), facts, detail)
         case "shadowed":
             return _shadowed(parameters["module"], facts, place, detail)
         case "relative_import":
@@ -324,6 +327,14 @@ def _missing_module(module: str, facts: Facts, detail: str) -> Cause:
     if facts.environment:
         parameters["environment"] = facts.environment
     return Cause("import_error", parameters, detail)
+
+
+def _missing_package(package: str, facts: Facts, detail: str) -> Cause:
+    """A library has checked for another one, and names the package to install."""
+    offers = [set(facts.offered_by.get(module, ())) for module in modules_of([package])]
+    having = sorted(set.union(*offers)) if offers else []
+    named = {"environment": facts.environment} if facts.environment else {}
+    return Cause("import_error", {"module": package, "environments": having, **named}, detail)
 
 
 def _uploaded_module(module: str, files: Sequence[str]) -> dict[str, str]:

@@ -101,7 +101,13 @@ KINDS = (
     ),
     _kind("import_error", r"ModuleNotFoundError: No module named '(?P<module>[\w.]+)'.*"),
     _kind("import_error", r"(?:.*/)?python[\d.]*: No module named (?P<module>[\w.]+)$"),
-    _kind("import_error", r"ImportError: .+"),
+    # libraries that check for others themselves, and say how to install them
+    _kind("import_error", r"(?:ImportError|ModuleNotFoundError): Requirement '(?P<package>[A-Za-z0-9][\w.-]*).*"),
+    _kind(
+        "import_error",
+        r"(?:ImportError|ModuleNotFoundError): .*\bpip3? install (?:-\S+ )*[`'\"]?(?P<package>[A-Za-z0-9][\w.-]*).*",
+    ),
+    _kind("import_error", r"(?:ImportError|ModuleNotFoundError): .+"),
     # --- code
     _kind("line_endings", r".*can't open file '[^'\n]*\\r'.*"),
     _kind("syntax_error", r"(?:SyntaxError|IndentationError|TabError): .+"),

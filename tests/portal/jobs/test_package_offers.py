@@ -12,7 +12,7 @@ from portal.jobs.models import Job
 from portal.jobs.package_offers import offer_for
 from portal.projects.models import CodeVersion, Membership, Project
 from portal.refused import Refused
-from tests.portal.jobs_world import make_environment, make_project, make_user
+from tests.portal.jobs_world import make_environment, make_job, make_node, make_project, make_user, place
 
 pytestmark = pytest.mark.django_db
 
@@ -84,6 +84,21 @@ def test_another_environment_that_has_everything_is_named(project: Project, base
 
 def test_nothing_is_offered_to_code_that_lacks_nothing(project: Project, base: Environment) -> None:
     assert offer_for(upload(project, ("torch",)), base, [base]).is_empty
+
+
+def test_what_a_copied_job_lacked_is_offered_too(alice: User, project: Project, base: Environment) -> None:
+    """Libraries check for others only when they are used, which no inspection of the code shows."""
+    code = upload(project, ("torch",))
+    job = make_job(project)
+    attempt = place(job, list(make_node().gpus.all())[:1])
+    attempt.cause = {"code": "import_error", "parameters": {"module": "jsonargparse"}, "detail": ""}
+    attempt.save()
+    offer = offer_for(code, base, [base], job)
+    assert [each["module"] for each in offer.missing] == ["jsonargparse"]
+    assert [each.package for each in offer.guessed] == ["jsonargparse"]
+    made = package_offers.install(alice, code, base, package_offers.IMPORTS, ["jsonargparse"], job)
+    assert made.lines == ["jsonargparse"]
+    assert offer_for(code, made, [base, made], job).is_empty
 
 
 class TestInstall:

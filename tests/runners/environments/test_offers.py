@@ -25,5 +25,5 @@ IMPORT_NAMES = {
 def test_an_environment_offers_all_that_it_installs(entry: images.Entry) -> None:
     """What is not listed is reported as missing before a job, and after one its user reads that no environment has it."""
     pinned = [line for line in entry.requirements.read_text().splitlines() if "==" in line]
-    names = [line.split("==")[0].lower().replace("-", "_") for line in pinned]
+    names = [line.split("==")[0].split("[")[0].lower().replace("-", "_") for line in pinned]
     assert {IMPORT_NAMES.get(name, name) for name in names} <= set(entry.packages)

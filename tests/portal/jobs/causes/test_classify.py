@@ -179,6 +179,31 @@ def test_a_missing_package_names_the_environment_that_has_it() -> None:
     assert "offers to install nowhere" in classify(FAILED, "ModuleNotFoundError: No module named 'nowhere'")["advice"]
 
 
+@pytest.mark.parametrize(
+    ("line", "package"),
+    [
+        (
+            "ModuleNotFoundError: Requirement 'jsonargparse[signatures]>=4.27.7' not met. HINT: Try running `pip install -U "
+            "'jsonargparse[signatures]>=4.27.7'`",
+            "jsonargparse",
+        ),
+        ("ImportError: pandas requires openpyxl to read this. Use pip install openpyxl.", "openpyxl"),
+        ("ImportError: AutoModel needs the accelerate library: `pip install accelerate>=1.1.0`", "accelerate"),
+        ("ImportError: Please `pip3 install -q Pillow` first", "Pillow"),
+    ],
+)
+def test_a_package_that_a_library_asks_for_is_named(line: str, package: str) -> None:
+    cause = classify(FAILED, f'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n{line}\n')
+    assert cause["title"] == f"The package {package} is missing"
+    assert f"the form offers to install {package}" in cause["advice"]
+
+
+def test_a_package_that_a_library_asks_for_is_found_in_environments_by_its_modules() -> None:
+    facts = replace(FAILED, offered_by={"PIL": ["PyTorch with vision"]})
+    line = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nImportError: run pip install pillow\n'
+    assert classify(facts, line)["advice"] == "Choose the environment PyTorch with vision, which has it."
+
+
 def test_no_environment_is_named_that_lacks_the_framework_of_the_code() -> None:
     facts = replace(FAILED, offered_by={"tensorboard": []}, without={"tensorboard": ["torch"]})
     advice = classify(facts, TRACE + "ModuleNotFoundError: No module named 'tensorboard'")["advice"]
