@@ -14,11 +14,12 @@ from runners.environments.preparing import (
     cache_home,
     content_key,
     exclusive_lock,
+    last_error,
     run,
     temporary_folder,
 )
 from runners.environments.targets import Target
-from runners.messages.layer_failures import NeedsPython, NoUv
+from runners.messages.layer_failures import CommandFailed, NeedsPython, NoUv
 
 KIND = re.compile(r"cp(3)([0-9]+)-([a-z]+)_([a-z0-9_]+)-(glibc[0-9.]+|other)-(cpu|cuda)-([0-9a-f]{12}|full)")
 KIND_DIGITS = 12
@@ -76,7 +77,7 @@ def find_python(version: str) -> str:
                 try:
                     run([uv, "venv", "--quiet", "--no-project", "--no-config", "--python", found, work / "made"], log)
                 except ProgramError as error:
-                    raise PrepareError(NeedsPython(version or here, here)) from error
+                    raise PrepareError(CommandFailed(last_error(error.tail))) from error
                 shutil.rmtree(folder, ignore_errors=True)
                 (work / "made").rename(folder)
     return str(folder / "bin" / "python")

@@ -9,11 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from runners.environments import horovod_wheel
+from runners.environments.images import Entry
 from runners.environments.layers import disk_watch, store
-from runners.environments.layers.base import kind_of
+from runners.environments.layers.base import Base, find_python, kind_of
 from runners.environments.layers.recipe import Recipe
+from runners.environments.layers.resolving import HOROVOD_NEEDS
+from runners.environments.layers.sandbox import PlainSandbox
+from runners.environments.preparing import PrepareError, Progress
+from runners.environments.targets import Target
+from runners.environments.wheels import Pins
 from runners.messages import Message
-from runners.messages.environment_failures import NoSpace
+from runners.messages.environment_failures import MissingTools, NoSpace
 from runners.messages.environments import CheckingPackages, CompilingBytecode, InstallingPackages, ResolvingPackages
 from runners.messages.layer_failures import (
     BadRecipe,
@@ -22,6 +29,7 @@ from runners.messages.layer_failures import (
     DiskNearlyFull,
     HashMismatch,
     HidesBase,
+    HorovodNotHere,
     HostNotAllowed,
     Inconsistent,
     IndexAway,
@@ -216,6 +224,41 @@ def test_what_this_node_cannot_build_is_refused_at_once(lab: Lab) -> None:
     needed = lab.failure("demo", base="", python="3.99", at=full)
     assert needed == NeedsPython("3.99", lab.base.target.python)
     assert not lab.asked
+
+
+def test_horovod_is_compiled_against_torch_alone(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is compiled outside of the sandbox, where other packages of the list could run code."""
+    for name, needs in (("torch", ["torchdep"]), ("torchdep", []), ("numpy", []), ("demo", ["torch"])):
+        make_wheel(lab.files, name, needs=needs)
+    for name in HOROVOD_NEEDS:
+        make_wheel(lab.files, name)
+    lab.publish()
+    compiled: list[Pins] = []
+
+    def ensure(entry: Entry, target: Target, pins: Pins, progress: Progress, build: object, percent: object) -> Path:
+        compiled.append(pins)
+        return make_wheel(lab.top / "wheels" / "key", "horovod", "0.28.1", files={"horovod/__init__.py": ""})
+
+    monkeypatch.setattr(horovod_wheel, "ensure", ensure)
+    monkeypatch.setattr(horovod_wheel, "host_can_build", lambda target: True)
+    layer = lab.build("torch", "numpy", "demo", base="", horovod=True, at=full_environment(lab))
+    assert {pin.partition("==")[0] for pin in compiled[0].packages} == {"torch", "torchdep", "numpy"}
+    assert {"horovod", "torch", "demo"} <= set(layer.modules)
+    assert layer.lock.endswith("# horovod key/horovod-0.28.1-py3-none-any.whl\n")
+
+
+def test_horovod_that_cannot_be_compiled_here_is_refused_at_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(horovod_wheel, "host_can_build", lambda target: False)
+    monkeypatch.setattr(horovod_wheel, "missing_tools", lambda target: None)
+    failure = lab.failure("torch", base="", horovod=True, at=full_environment(lab))
+    assert failure == HorovodNotHere() and failure.transient
+    monkeypatch.setattr(horovod_wheel, "missing_tools", lambda target: PrepareError(MissingTools(("c++",))))
+    assert lab.failure("torch", base="", horovod=True, at=full_environment(lab)) == MissingTools(("c++",))
+
+
+def full_environment(lab: Lab) -> Base:
+    python = find_python("")
+    return Base(python, lab.base.target, (), PlainSandbox(python))
 
 
 class CancelledError(Exception):

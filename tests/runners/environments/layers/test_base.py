@@ -1,0 +1,139 @@
+"""Kinds of nodes, interpreters of full environments, and how a node confines builds."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runners.environments.layers import base as bases
+from runners.environments.layers import disk_watch, sandbox
+from runners.environments.layers.base import Base, describe_kind, find_python, kind_of
+from runners.environments.layers.disk_watch import DiskWatch, measure
+from runners.environments.layers.sandbox import BubblewrapSandbox, PlainSandbox, process_sandbox
+from runners.environments.preparing import PrepareError
+from runners.environments.targets import Target
+from runners.messages.confinement import FilesAndProcesses, FilesOnly
+from runners.messages.layer_failures import NeedsPython, NoUv, TooManyFiles, TooMuchOutput
+from runners.runtimes.confinement import Sandbox
+from runners.runtimes.confinement_check import Confinement
+
+BOOKWORM = Target("3.11", (2, 36), "x86_64")
+BASE = Base("/env/bin/python", BOOKWORM, ("numpy==2.4.6", "torch==2.13.0+cpu"), PlainSandbox("/env/bin/python"))
+
+
+def test_the_kind_names_what_makes_nodes_equal() -> None:
+    kind = kind_of(BASE)
+    assert kind.startswith("cp311-linux_x86_64-glibc2.36-cpu-") and len(kind.rpartition("-")[2]) == 12
+    assert kind_of(replace(BASE, packages=BASE.packages[::-1], python="/other")) == kind
+    others = [
+        replace(BASE, packages=("numpy==2.4.6", "torch==2.12.0+cpu")),
+        replace(BASE, packages=()),
+        *(replace(BASE, target=each) for each in (replace(BOOKWORM, cuda=True), replace(BOOKWORM, python="3.12"))),
+        *(
+            replace(BASE, target=each)
+            for each in (replace(BOOKWORM, glibc=(2, 41)), replace(BOOKWORM, machine="aarch64"))
+        ),
+    ]
+    assert len({kind, *map(kind_of, others)}) == 7
+
+
+@pytest.mark.parametrize(
+    ("target", "text"),
+    [
+        (BOOKWORM, "Python 3.11, x86_64, CPU"),
+        (Target("3.12", (2, 41), "aarch64", cuda=True), "Python 3.12, aarch64, GPU (CUDA)"),
+    ],
+)
+def test_a_kind_is_described_for_people(target: Target, text: str) -> None:
+    assert describe_kind(kind_of(replace(BASE, target=target))) == text
+    assert describe_kind(kind_of(replace(BASE, target=target, packages=()))) == text
+
+
+def test_a_kind_of_another_release_is_shown_as_it_is() -> None:
+    assert describe_kind("cp4-moon") == "cp4-moon"
+
+
+def test_a_full_environment_has_an_interpreter_without_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCHEDULEARN_CACHE", str(tmp_path))
+    python = find_python("")
+    assert find_python(f"{sys.version_info.major}.{sys.version_info.minor}") == python == find_python("")
+    listed = "import importlib.metadata as m; print(len(list(m.distributions())))"
+    assert subprocess.check_output([python, "-I", "-c", listed], text=True) == "0\n"
+
+
+def test_a_python_that_this_machine_lacks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCHEDULEARN_CACHE", str(tmp_path))
+    with pytest.raises(PrepareError) as error:
+        find_python("3.99")
+    assert isinstance(error.value.failure, NeedsPython) and "3.99" in error.value.failure.text
+    assert error.value.failure.transient, "another node may have it"
+    monkeypatch.setattr(bases, "uv_program", lambda: None)
+    with pytest.raises(PrepareError) as error:
+        find_python("")
+    assert error.value.failure == NoUv()
+
+
+@pytest.mark.parametrize("works", [True, False])
+@pytest.mark.parametrize("processes", [True, False])
+def test_without_full_confinement_only_wheels_are_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, works: bool, processes: bool
+) -> None:
+    monkeypatch.setenv("SCHEDULEARN_CACHE", str(tmp_path))
+    confinement = Confinement(
+        Sandbox("bwrap", own_processes=processes), FilesAndProcesses() if processes else FilesOnly(), None
+    )
+    monkeypatch.setattr(sandbox.confinement_check, "find_confinement", lambda state: confinement)
+    found = process_sandbox("/python", probe=lambda _: works)
+    assert found.confined is (works and processes)
+    assert isinstance(found, BubblewrapSandbox if works and processes else PlainSandbox)
+
+
+def test_a_folder_is_measured_without_following_links_or_counting_twice(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "file").write_bytes(b"x" * 100_000)
+    once, files = measure(tmp_path)
+    assert 100_000 <= once < 200_000 and files == 3
+    (tmp_path / "a" / "hard").hardlink_to(tmp_path / "a" / "b" / "file")
+    (tmp_path / "root").symlink_to("/")
+    (tmp_path / "again").symlink_to(tmp_path / "a")
+    twice, files = measure(tmp_path)
+    assert twice < once + 20_000 and files == 6
+    assert measure(tmp_path / "gone") == (0, 0)
+
+
+def test_many_files_and_long_logs_end_a_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "work").mkdir()
+    log = tmp_path / "log"
+    DiskWatch(tmp_path / "work", log, min_free_bytes=0).check()
+    for number in range(5):
+        (tmp_path / "work" / str(number)).touch()
+    monkeypatch.setattr(disk_watch, "MAX_FILES", 4)
+    with pytest.raises(PrepareError) as error:
+        DiskWatch(tmp_path / "work", log, min_free_bytes=0).check()
+    assert error.value.failure == TooManyFiles(4)
+    log.write_bytes(b"x" * 2000)
+    monkeypatch.setattr(disk_watch, "MAX_LOG_BYTES", 1000)
+    with pytest.raises(PrepareError) as error:
+        DiskWatch(tmp_path / "work", log, min_free_bytes=0).check()
+    assert isinstance(error.value.failure, TooMuchOutput)
+
+
+def test_the_folder_is_measured_rarely_and_the_disk_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[Path] = []
+
+    def note(folder: Path) -> tuple[int, int]:
+        measured.append(folder)
+        return (0, 0)
+
+    monkeypatch.setattr(disk_watch, "measure", note)
+    watch = DiskWatch(tmp_path, tmp_path / "log", min_free_bytes=0)
+    for _ in range(5):
+        watch.check()
+    assert measured == [tmp_path]
+    watch.min_free_bytes = 2**60
+    with pytest.raises(PrepareError, match="MiB left"):
+        watch.check()
