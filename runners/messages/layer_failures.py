@@ -102,8 +102,8 @@ class OnlySource(Failure):
 
     @property
     def reason(self) -> str:
-        needs = f", which {self.line} needs" if self.line else ""
-        return f"{self.package}{needs}, exists only as source code that must be built, not as a wheel."
+        needs = f", which {self.line} needs," if self.line else ""
+        return f"{self.package}{needs} exists only as source code that must be built, not as a wheel."
 
     @property
     def fix(self) -> str:

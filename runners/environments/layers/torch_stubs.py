@@ -39,7 +39,7 @@ for _name in {names!r}:
     ctypes.CDLL(os.path.join(_FOLDER, _name))
 '''
 DT_NULL, DT_NEEDED, DT_HASH, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_SYMENT, DT_SONAME = 0, 1, 4, 5, 6, 10, 11, 14
-DT_GNU_HASH = 0x6FFFFEF5
+DT_GNU_HASH, DT_VERSYM, DT_VERDEF, DT_VERDEFNUM = 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFC, 0x6FFFFFFD
 
 
 class Library:
@@ -103,7 +103,10 @@ class Library:
 
 
 def stub(soname: str, names: "list[str]", machine: str) -> bytes:
-    """Return an ELF library that defines these names: functions that return 0, and zeros for variables."""
+    """Return an ELF library that defines these names: functions that return 0, and zeros for variables.
+
+    The names have the version SONAME, as those of CUDA's runtime do; the loader takes them for names without a version, too.
+    """
     strings = b"\0"
     places = {}
     for name in [soname, *names]:
@@ -113,13 +116,17 @@ def stub(soname: str, names: "list[str]", machine: str) -> bytes:
     symbols_at = 64 + 4 * 56
     hash_at = symbols_at + 24 * count
     strings_at = hash_at + 4 * (2 + 1 + count)
-    code_at = (strings_at + len(strings) + 15) // 16 * 16
+    numbers_at = (strings_at + len(strings) + 15) // 16 * 16
+    versions_at = (numbers_at + 2 * count + 15) // 16 * 16
+    versions = version_definitions(soname, places[soname])
+    code_at = (versions_at + len(versions) + 15) // 16 * 16
     code = RETURN_0[machine]
     text = code_at + len(code)
     dynamic_at = (text + PAGE - 1) // PAGE * PAGE
     dynamic_values = [
         *((DT_SONAME, places[soname]), (DT_HASH, hash_at), (DT_STRTAB, strings_at), (DT_SYMTAB, symbols_at)),
-        *((DT_STRSZ, len(strings)), (DT_SYMENT, 24), (DT_NULL, 0)),
+        *((DT_STRSZ, len(strings)), (DT_SYMENT, 24)),
+        *((DT_VERSYM, numbers_at), (DT_VERDEF, versions_at), (DT_VERDEFNUM, 2), (DT_NULL, 0)),
     ]
     dynamic = b"".join(struct.pack("<qQ", *each) for each in dynamic_values)
     data_at = dynamic_at + len(dynamic)
@@ -142,8 +149,20 @@ def stub(soname: str, names: "list[str]", machine: str) -> bytes:
     ]
     for segment in segments:
         head += struct.pack("<IIQQQQQQ", *segment)
-    content = (head + symbols + table + strings).ljust(code_at, b"\0") + code
+    numbers = struct.pack(f"<{count}H", 0, *[2] * len(names))
+    content = (head + symbols + table + strings).ljust(numbers_at, b"\0") + numbers
+    content = (content.ljust(versions_at, b"\0") + versions).ljust(code_at, b"\0") + code
     return content.ljust(dynamic_at, b"\0") + dynamic + b"\0" * DATA_BYTES
+
+
+def version_definitions(soname: str, place: int) -> bytes:
+    """Return the two versions of a stub: 1, of the library itself, and 2, of its names; both are called SONAME."""
+    hashed = 0
+    for byte in soname.encode():  # as the System V ABI has it
+        hashed = (hashed << 4) + byte
+        hashed = (hashed ^ (hashed & 0xF0000000) >> 24) & 0x0FFFFFFF
+    first = struct.pack("<HHHHIII", 1, 1, 1, 1, hashed, 20, 28) + struct.pack("<II", place, 0)
+    return first + struct.pack("<HHHHIII", 1, 0, 2, 1, hashed, 20, 0) + struct.pack("<II", place, 0)
 
 
 def is_variable(name: str) -> bool:

@@ -26,6 +26,16 @@ def test_a_library_defines_the_names_and_each_function_returns_0(tmp_path: Path)
         library.other  # noqa: B018
 
 
+def test_names_have_the_version_that_callers_of_cuda_s_runtime_ask_for(tmp_path: Path) -> None:
+    path = tmp_path / "libcudart.so.13"
+    path.write_bytes(stub("libcudart.so.13", FUNCTIONS, platform.machine()))
+    library = ctypes.CDLL(str(path))
+    find = ctypes.CDLL(None).dlvsym
+    find.restype, find.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p]
+    assert find(library._handle, b"cudaGetDeviceCount", b"libcudart.so.13")
+    assert not find(library._handle, b"cudaGetDeviceCount", b"libcudart.so.12")
+
+
 def test_a_library_may_define_nothing_or_very_much(tmp_path: Path) -> None:
     names = [f"name_{number}" for number in range(5000)]
     for count in (0, 5000):
