@@ -8,7 +8,6 @@ and all answers to anonymous visitors, mean that anyway.
 
 import io
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -23,63 +22,37 @@ from portal.accounts.models import ApiToken, SavedView
 from portal.cluster import agent_package
 from portal.cluster import services as cluster
 from portal.cluster.models import Reservation
-from portal.environments import builds
-from portal.environments import services as environments
-from portal.environments.models import Environment
 from portal.home import wall as walls
 from portal.jobs import outputs
 from portal.jobs.models import LogStream
 from portal.projects import services as projects
 from portal.projects.models import Membership
 from portal.whatif import services as whatif
-from tests.laws.people import CANARY, ROLES, World
-from tests.portal import environments_world as made
+from tests.laws.environment_routes import BASE, ENVIRONMENT_ROUTES, an_environment
+from tests.laws.people import CANARY, World
+from tests.laws.route_words import (
+    ADMINS,
+    ANYBODY,
+    API_ADMINS,
+    API_IN_PROJECT,
+    API_MEMBERS,
+    API_ON_JOB,
+    API_OWNERS,
+    API_WRITERS,
+    DONE,
+    DONE_BY_ADMINS,
+    DONE_BY_OWNERS,
+    IN_PROJECT,
+    MEMBERS,
+    NO_PASSWORD,
+    NODES_ONLY,
+    ON_JOB,
+    OWNERS,
+    Visit,
+    get,
+    post,
+)
 from tests.portal.files import tiny_png
-
-# Pages
-ANYBODY = "200 200 200 200 200 200"
-MEMBERS = "302 200 200 200 200 200"
-IN_PROJECT = "302 404 200 200 200 200"
-OWNERS = "302 404 404 404 200 200"
-ADMINS = "302 404 404 404 404 200"
-DONE = "302 302 302 302 302 302"
-NO_PASSWORD = "302 400 400 400 400 400"
-"""An empty form would take away the e-mail address, which needs the password."""
-DONE_BY_OWNERS = "302 404 404 404 302 302"
-DONE_BY_ADMINS = "302 404 404 404 404 302"
-ON_JOB = "302 404 302- 302- 302 302"
-"""Actions on Alice's job respond with a message to users who may view it but not act."""
-
-# REST
-API_MEMBERS = "401 200 200 200 200 200"
-API_IN_PROJECT = "401 404 200 200 200 200"
-API_WRITERS = "401 404 403 201 201 201"
-API_ON_JOB = "401 404 403 403 200 200"
-API_OWNERS = "401 404 403 403 200 200"
-API_ADMINS = "401 404 404 404 404 200"
-NODES_ONLY = "401 401 401 401 401 401"
-
-
-@dataclass(frozen=True)
-class Visit:
-    method: str
-    address: str
-    """The address, with names of ``names()`` in braces."""
-    expect: str
-    data: dict[str, Any] = field(default_factory=dict)
-    raw: bytes | None = None
-
-    @property
-    def by_role(self) -> dict[str, str]:
-        return dict(zip(ROLES, self.expect.split(), strict=True))
-
-
-def get(address: str, expect: str) -> Visit:
-    return Visit("GET", address, expect)
-
-
-def post(address: str, expect: str, **data: Any) -> Visit:
-    return Visit("POST", address, expect, data)
 
 
 def names(world: World) -> dict[str, Any]:
@@ -120,18 +93,6 @@ def names(world: World) -> dict[str, Any]:
     }
 
 
-def an_environment(world: World) -> dict[str, Any]:
-    """Make an environment of Alice's project with a build that has ended, and one that runs."""
-    base, _ = Environment.objects.get_or_create(key=BASE, defaults={"title": "Route base"})
-    request = environments.PackageRequest(lines=("rich",), base=base)
-    own = environments.create(world.alice, world.project, request, "Tools of Alice")
-    Environment.objects.filter(pk=own.pk).update(title=f"Tools {CANARY}")  # its key is part of addresses
-    lock = made.finish(made.start(world.node, own, "cp311-linux_x86_64-glibc2.36-cpu-0"))
-    running = made.start(world.node, own)
-    builds.record_progress(running, 5, "", 0, f"{CANARY} in the log of a build".encode())
-    return {"own_environment": own.key, "build": running.pk, "lock": lock.digest}
-
-
 def show_files(world: World) -> int:
     """Store files that pages show as what they are, as outputs and as a version of the code; return its number."""
     for name, content in SHOWN.items():
@@ -148,14 +109,12 @@ def reserve(world: World) -> Reservation:
     )
 
 
-BASE = "route-base"
 SHOWN = {
     "plot.png": tiny_png(),
     "sample.wav": b"RIFF\x2c\0\0\0WAVEfmt " + CANARY.encode() + bytes(20),
     "report.html": f"<p>{CANARY} in the report</p>".encode(),
 }
 
-NEW_ENVIRONMENT = {"project": "{project}", "base": "{base}", "packages": "tqdm", "do": "create"}
 NEW_JOB = {
     "launcher": "command",
     "command": "python train.py",
@@ -171,6 +130,7 @@ NEW_JOB = {
 }
 
 TABLE: dict[str, list[Visit]] = {
+    **ENVIRONMENT_ROUTES,
     "": [get("/", MEMBERS)],
     # tests/portal/ops/test_data_admin.py visits all tables
     "admin/data/": [get("/admin/data/", ADMINS)],
@@ -320,49 +280,6 @@ TABLE: dict[str, list[Visit]] = {
         post("/jobs/selected", "302 302- 302- 302- 302- 302-", do="nonsense", job=["{job}"]),
     ],
     "jobs/queue": [get("/jobs/queue", MEMBERS)],
-    "environments/": [get("/environments/", MEMBERS), get("/environments/?project={project}&sort=-size", MEMBERS)],
-    "environments/new/": [
-        get("/environments/new/", MEMBERS),
-        get("/environments/new/?project={project}", MEMBERS),
-        post("/environments/new/", "302 400 400 302 302 302", **NEW_ENVIRONMENT),
-    ],
-    "environments/<slug:key>/": [
-        get("/environments/{environment}/", MEMBERS),
-        get("/environments/{own_environment}/", IN_PROJECT),
-        get("/environments/nothing/", "302 404 404 404 404 404"),
-    ],
-    "environments/<slug:key>/build-again": [
-        post("/environments/{environment}/build-again", "302 302- 302- 302- 302- 302-"),
-        # it is being built now
-        post("/environments/{own_environment}/build-again", "302 404 302- 302- 302- 302-"),
-    ],
-    "environments/<slug:key>/remove": [
-        post("/environments/{environment}/remove", "302 302- 302- 302- 302- 302-"),
-        post("/environments/{own_environment}/remove", "302 404 302- 302- 302 302"),
-    ],
-    "environments/<slug:key>/locks/<slug:digest>/": [
-        get("/environments/{own_environment}/locks/{lock}/", IN_PROJECT),
-        get("/environments/{own_environment}/locks/{lock}/?download=1", IN_PROJECT),
-        get("/environments/{environment}/locks/{lock}/", "302 404 404 404 404 404"),
-    ],
-    "environments/(?P<key>[-\\w]{1,50})/builds/(?P<pk>[0-9]{1,18})/": [
-        get("/environments/{own_environment}/builds/{build}/", IN_PROJECT),
-        get("/environments/{environment}/builds/{build}/", "302 404 404 404 404 404"),
-    ],
-    "environments/(?P<key>[-\\w]{1,50})/builds/(?P<pk>[0-9]{1,18})/log": [
-        get("/environments/{own_environment}/builds/{build}/log?offset=0", IN_PROJECT)
-    ],
-    "environments/(?P<key>[-\\w]{1,50})/builds/(?P<pk>[0-9]{1,18})/log.txt": [
-        get("/environments/{own_environment}/builds/{build}/log.txt", IN_PROJECT)
-    ],
-    "environments/(?P<key>[-\\w]{1,50})/builds/(?P<pk>[0-9]{1,18})/cancel": [
-        post("/environments/{own_environment}/builds/{build}/cancel", "302 404 302- 302- 302 302")
-    ],
-    "projects/<int:pk>/environments": [get("/projects/{project}/environments", IN_PROJECT)],
-    "admin/environments/": [
-        get("/admin/environments/", ADMINS),
-        post("/admin/environments/", DONE_BY_ADMINS, allowed_sources="https://download.example.org/"),
-    ],
     "projects/<int:pk>/jobs": [get("/projects/{project}/jobs", IN_PROJECT)],
     "lists/<slug:key>/columns": [
         post("/lists/jobs/columns", DONE, column=["state"]),
@@ -634,33 +551,6 @@ TABLE: dict[str, list[Visit]] = {
     "api/v1/gpus/<int:pk>/readings/": [get("/api/v1/gpus/{gpu}/readings/?window=6h", API_MEMBERS)],
     "api/v1/occupancy/": [get("/api/v1/occupancy/", API_MEMBERS)],
     "api/v1/timeline/": [get("/api/v1/timeline/", API_MEMBERS)],
-    "api/v1/environments/": [
-        get("/api/v1/environments/", API_MEMBERS),
-        post("/api/v1/environments/", "401 400 403 201 201 201", project="{project}", base="{base}", packages=["tqdm"]),
-    ],
-    "api/v1/environments/<slug:key>/": [
-        get("/api/v1/environments/{environment}/", API_MEMBERS),
-        get("/api/v1/environments/{own_environment}/", API_IN_PROJECT),
-        Visit("DELETE", "/api/v1/environments/{own_environment}/", "401 404 403 403 204 204"),
-    ],
-    "api/v1/environments/<slug:key>/build/": [
-        post("/api/v1/environments/{own_environment}/build/", "401 404 403 403 409 409")
-    ],
-    "api/v1/environments/<slug:environment_key>/locks/<slug:digest>/": [
-        get("/api/v1/environments/{own_environment}/locks/{lock}/", API_IN_PROJECT)
-    ],
-    "api/v1/environments/<slug:environment_key>/builds/": [
-        get("/api/v1/environments/{own_environment}/builds/", API_IN_PROJECT)
-    ],
-    "api/v1/environments/<slug:environment_key>/builds/<int:pk>/": [
-        get("/api/v1/environments/{own_environment}/builds/{build}/", API_IN_PROJECT)
-    ],
-    "api/v1/environments/<slug:environment_key>/builds/<int:pk>/log/": [
-        get("/api/v1/environments/{own_environment}/builds/{build}/log/?offset=3", API_IN_PROJECT)
-    ],
-    "api/v1/environments/<slug:environment_key>/builds/<int:pk>/cancel/": [
-        post("/api/v1/environments/{own_environment}/builds/{build}/cancel/", "401 404 403 403 200 200")
-    ],
     "api/v1/nodes/": [get("/api/v1/nodes/", API_MEMBERS)],
     "api/v1/reservations/": [
         get("/api/v1/reservations/", API_MEMBERS),
@@ -722,17 +612,6 @@ TABLE: dict[str, list[Visit]] = {
     "agent/v1/containers/<str:name>/outputs/<path:path>": [
         Visit("PUT", "/agent/v1/containers/{container}/outputs/x.txt", NODES_ONLY, raw=b"x")
     ],
-    "agent/v1/environments/<slug:key>/claim": [
-        post("/agent/v1/environments/{own_environment}/claim", NODES_ONLY, kind="cp311-linux")
-    ],
-    "agent/v1/builds/<int:pk>/progress": [
-        post("/agent/v1/builds/{build}/progress", NODES_ONLY, percent=1, message=None, offset=0, log="")
-    ],
-    "agent/v1/builds/<int:pk>/archive": [
-        Visit("PUT", "/agent/v1/builds/{build}/archive?offset=0", NODES_ONLY, raw=b"x")
-    ],
-    "agent/v1/builds/<int:pk>/end": [post("/agent/v1/builds/{build}/end", NODES_ONLY, state="failed")],
-    "agent/v1/layers/<str:digest>": [get("/agent/v1/layers/{lock}?offset=0", NODES_ONLY)],
     "agent/v1/containers/<str:name>/checkpoints": [
         get("/agent/v1/containers/{container}/checkpoints", NODES_ONLY),
         post("/agent/v1/containers/{container}/checkpoints", NODES_ONLY),

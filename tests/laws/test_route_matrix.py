@@ -12,7 +12,8 @@ import pytest
 from portal.errors import page_above
 from tests.laws.armour import check_armour
 from tests.laws.people import CANARY, ROLES, SECRET, World
-from tests.laws.route_matrix import TABLE, Visit
+from tests.laws.route_matrix import TABLE
+from tests.laws.route_words import Visit
 from tests.laws.urlmap import routes
 from tests.laws.visits import Walk, client_of, go, rows, text_of
 

@@ -21,7 +21,7 @@ from portal.jobs.models import Attempt, Job, JobEvent, LogStream, Output
 from portal.projects.models import CodeVersion, Membership, Project
 from portal.scheduler.models import SchedulerConfig
 from tests.laws.people import World
-from tests.laws.route_matrix import Visit
+from tests.laws.route_words import Visit
 
 WATCHED: list[type[models.Model]] = [
     User, ApiToken, AuditEntry, Invite, Limit, Group, JoinToken, Node, SchedulerConfig,

@@ -63,7 +63,7 @@ def is_kept(lock: Lock) -> bool:
     return bool(lock.archive_sha256)
 
 
-def test_a_layer_that_nobody_used_for_long_is_deleted_and_its_row_stays(row: Environment) -> None:
+def test_a_layer_that_no_job_used_for_long_is_deleted_and_its_row_stays(row: Environment) -> None:
     lock = made.build(world.make_node(), row)
     assert collect() == 0
     age(row, LONG_AGO - timedelta(days=2))
