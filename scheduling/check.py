@@ -17,12 +17,14 @@ from scheduling.failures import (
     LimitExceeded,
     LossOfBase,
     MoreGpusThanFree,
+    MoreThanFree,
     ReasonMissing,
     ResizeOfInelastic,
     StopOfUnstoppable,
 )
 from scheduling.messages import Message, Text
-from scheduling.types import Job, Placement, Plan, Snapshot
+from scheduling.toolkit import resources
+from scheduling.types import Job, Node, Placement, Plan, Snapshot
 
 
 def violations(snapshot: Snapshot, plan: Plan) -> list[Message]:
@@ -105,6 +107,7 @@ def _added_gpus(job: Job, target: Placement) -> dict[str, int]:
 
 def _node_violations(snapshot: Snapshot, plan: Plan) -> Iterator[Message]:
     names = {node.id: node.name for node in snapshot.nodes}
+    extra = resources.extra_after(snapshot, plan.target) if resources.matter(snapshot) else {}
     given: Counter[str] = Counter()
     for job in snapshot.jobs:
         target = plan.target.get(job.id)
@@ -120,6 +123,17 @@ def _node_violations(snapshot: Snapshot, plan: Plan) -> Iterator[Message]:
             yield GpusOfClosedNode(view.name, _json_number(given[view.id]))
         if given[view.id] > view.free:
             yield MoreGpusThanFree(view.name, view.free, _json_number(given[view.id]))
+        elif given[view.id] and view.id in extra:
+            yield from _resource_violations(view, given[view.id], extra[view.id])
+
+
+def _resource_violations(node: Node, given: int, extra: resources.Amount) -> Iterator[Message]:
+    """Check that processors and memory suffice when ``given`` GPUs are taken and ``extra`` remains beside their shares."""
+    before = resources.extra_of(node)
+    for index, share in enumerate(resources.share_of(node)):
+        free, taken = node.free * share + before[index], given * share + before[index] - extra[index]
+        if share and taken > max(free, 0):
+            yield MoreThanFree(node.name, resources.RESOURCES[index], max(free, 0), _json_number(taken))
 
 
 def _limit_violations(snapshot: Snapshot, plan: Plan) -> Iterator[Message]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from scheduling import damping, reservations, tiers
+from scheduling.affordable import plan_what_is_affordable
 from scheduling.messages import Text
 from scheduling.toolkit.projected_state import project
 from scheduling.types import Job, JobId, Plan, Policy, Snapshot
@@ -44,7 +45,7 @@ def _decide_once(policy: Policy, snapshot: Snapshot) -> Plan:
             )
         )
 
-    return reservations.plan_with_reservations(plan, snapshot)
+    return plan_what_is_affordable(partial(reservations.plan_with_reservations, plan), snapshot)
 
 
 def _with_messages(plan: Plan) -> Plan:

@@ -136,6 +136,18 @@ class MoreGpusThanFree(Message):
 
 
 @dataclass(frozen=True)
+class MoreThanFree(Message):
+    """More processors or memory of a node than are free; thousandths of a processor, or MiB."""
+
+    code: ClassVar[str] = "more_than_free"
+    node: str
+    resource: str
+    """One of ``resources.RESOURCES``."""
+    free: int
+    given: float
+
+
+@dataclass(frozen=True)
 class LimitExceeded(Message):
     code: ClassVar[str] = "limit_exceeded"
     limit: int

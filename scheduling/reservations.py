@@ -16,6 +16,7 @@ from typing import ClassVar
 
 from scheduling import tiers
 from scheduling.messages import Message
+from scheduling.toolkit import resources
 from scheduling.toolkit.placement import without_empty_nodes
 from scheduling.types import Job, JobId, NodeId, Placement, Plan, Reservation, Snapshot
 
@@ -104,7 +105,11 @@ def _start_on_whole_nodes(
         replace(limit, elsewhere=limit.elsewhere + sum(held.get(id, 0) for id in limit.jobs))
         for limit in snapshot.limits
     )
-    nodes = tuple(replace(node, free=max(0, left[node.id]), leaving=0) for node in snapshot.nodes)
+    extra = resources.extra_after(snapshot, target)
+    nodes = tuple(
+        resources.with_extra(replace(node, free=max(0, left[node.id]), leaving=0), extra[node.id])
+        for node in snapshot.nodes
+    )
     done = plan(replace(snapshot, nodes=nodes, jobs=tuple(jobs), limits=limits, state={}))
     return {job: where for job, where in done.target.items() if where}
 
@@ -135,7 +140,9 @@ def _reclaim_reserved_gpus(snapshot: Snapshot, active: list[Reservation]) -> tup
             jobs[id] = replace(job, now_on=asked[id], stopping=not asked[id])
             for where, gpus in give.items():
                 if where in nodes:
-                    nodes[where] = replace(nodes[where], leaving=nodes[where].leaving + gpus)
+                    more = resources.NOTHING.plus(resources.beyond_share(job, nodes[where]), gpus)
+                    released = replace(nodes[where], leaving=nodes[where].leaving + gpus)
+                    nodes[where] = resources.with_more(released, leaving=more)
     if not asked:
         return snapshot, asked
     before = {job.id: job.gpus for job in snapshot.jobs}
@@ -205,7 +212,8 @@ def _split_nodes(
             jobs[job] = _move_to_part(jobs[job], node.id, id, gpus - kept[job])
         size = part.free + part.leaving + moved
         nodes[node.id] = replace(node, total=node.total - size, free=free, leaving=leaving)
-        nodes[part.id] = replace(node, id=part.id, total=size, free=part.free, leaving=part.leaving)
+        of_part = replace(node, id=part.id, total=size, free=part.free, leaving=part.leaving)
+        nodes[part.id] = resources.with_extra(of_part, resources.NOTHING)
         parts.append(part)
     return replace(
         snapshot, nodes=tuple(nodes.values()), jobs=_add_allowed_parts(snapshot, jobs.values(), parts)

@@ -21,9 +21,10 @@ from typing import Any, ClassVar
 
 from scheduling import damping
 from scheduling.messages import Message
-from scheduling.toolkit import reasons
+from scheduling.toolkit import reasons, resources
 from scheduling.toolkit.capacity import Capacity
-from scheduling.types import Account, Job, JobId, Limit, NodeId, Placement, Plan, Policy, Snapshot
+from scheduling.toolkit.resources import Amount
+from scheduling.types import Account, Job, JobId, Limit, Node, NodeId, Placement, Plan, Policy, Snapshot
 
 LAYERS = ("patient", "premium", "standard", "basic", "spare")
 MAIN_LAYER = "standard"
@@ -164,6 +165,11 @@ class _LayeredPlan:
         self.free = {node.id: node.free for node in self.snapshot.nodes}
         self.leaving = {node.id: node.leaving for node in self.snapshot.nodes}
         self.kept = Counter({node.id: node.kept for node in self.snapshot.nodes if node.kept})
+        self.nodes = {node.id: node for node in self.snapshot.nodes}
+        self.counts_resources = resources.matter(self.snapshot)
+        """Whether processors and memory count; ``extra`` and ``leaving_extra`` change with them only."""
+        self.extra = {id: resources.extra_of(node) for id, node in self.nodes.items()}
+        self.soon_extra = {id: resources.extra_of(node, coming=True) for id, node in self.nodes.items()}
         self.jobs = {job.id: job for job in self.snapshot.jobs}
         self.held = {job.id: job.gpus if job.running else 0 for job in self.snapshot.jobs}
         self.gone: set[JobId] = set()
@@ -213,10 +219,20 @@ class _LayeredPlan:
             self.kept[node] += at_once
             self.leaving[node] -= min(take - at_once, max(0, self.leaving[node]))
             missing -= take
+            self._take_extra(job, {node: take})
         self.reasons[job.id] = Overdue(reasons.rounded_seconds(self.snapshot.patience_seconds))
 
-    def _layer_snapshot(self, name: str, free: Mapping[NodeId, int], leaving: Mapping[NodeId, int]) -> Snapshot:
-        """Return the snapshot of one layer: its own jobs, and the GPUs that no job above it holds or waits for."""
+    def _layer_snapshot(
+        self,
+        name: str,
+        free: Mapping[NodeId, int],
+        leaving: Mapping[NodeId, int],
+        extra: Mapping[NodeId, Amount] | None = None,
+    ) -> Snapshot:
+        """Return the snapshot of one layer: its own jobs, and the GPUs that no job above it holds or waits for.
+
+        ``extra`` is what is free in addition to the shares of ``free``, if it is not what is so now.
+        """
         jobs = tuple(job for id, job in self.jobs.items() if self.layer_of[id] == name and id not in self.gone)
         gpus = {job.id: job.gpus for job in jobs}
         states = self.snapshot.state
@@ -225,17 +241,35 @@ class _LayeredPlan:
             if name != MAIN_LAYER
             else {k: v for k, v in states.items() if k != OTHER_LAYERS_KEY}
         )
+        nodes = tuple(
+            replace(node, free=max(0, free[node.id]), leaving=max(0, leaving[node.id]), kept=self.kept[node.id])
+            for node in self.snapshot.nodes
+        )
+        if self.counts_resources:
+            nodes = tuple(self._with_extra(node, extra) for node in nodes)
         return replace(
             self.snapshot,
-            nodes=tuple(
-                replace(node, free=max(0, free[node.id]), leaving=max(0, leaving[node.id]), kept=self.kept[node.id])
-                for node in self.snapshot.nodes
-            ),
+            nodes=nodes,
             jobs=jobs,
             limits=tuple(self._limit_of_layer(limit, gpus.keys()) for limit in self.snapshot.limits if not limit.soft),
             state=state,
             accounts=tuple(self._account_of_layer(account, gpus) for account in self.snapshot.accounts),
         )
+
+    def _with_extra(self, node: Node, extra: Mapping[NodeId, Amount] | None) -> Node:
+        if extra is not None:
+            return resources.with_extra(node, extra[node.id])
+        now, soon = self.extra[node.id], self.soon_extra[node.id]
+        return resources.with_more(resources.with_extra(node, now), leaving=soon.plus(now, -1))
+
+    def _take_extra(self, job: Job, where: Placement, *, at_once: bool = True, times: int = 1) -> None:
+        """Count what the job needs with these GPUs in addition to their shares; ``at_once`` or when they are released."""
+        for node, gpus in where.items() if self.counts_resources and job.has_demands else ():
+            if node in self.nodes:
+                each = resources.beyond_share(job, self.nodes[node])
+                self.soon_extra[node] = self.soon_extra[node].plus(each, -times * gpus)
+                if at_once:
+                    self.extra[node] = self.extra[node].plus(each, -times * gpus)
 
     def _account_of_layer(self, account: Account, gpus: Mapping[JobId, int]) -> Account:
         """Return the account with the GPUs that its jobs hold in addition to ``gpus``; only reasons use them."""
@@ -259,10 +293,10 @@ class _LayeredPlan:
         """Return the GPUs that its waiting jobs will start on, and by node those that lower layers must release first."""
         soon = {node: self.free[node] + self.leaving[node] for node in self.free}
         nothing = dict.fromkeys(soon, 0)
-        patient = policy.plan(self._layer_snapshot(name, soon, nothing))
-        spare = self._obtainable_gpus(name)
+        patient = policy.plan(self._layer_snapshot(name, soon, nothing, self.soon_extra))
+        spare, extra = self._obtainable_gpus(name)
         everything = {node: soon[node] + spare[node] for node in soon}
-        greedy = policy.plan(self._layer_snapshot(name, everything, nothing)) if any(spare.values()) else patient
+        greedy = policy.plan(self._layer_snapshot(name, everything, nothing, extra)) if any(spare.values()) else patient
         meant: dict[JobId, Placement] = {}
         in_time: Counter[NodeId] = Counter()
         more: Counter[NodeId] = Counter()
@@ -276,7 +310,24 @@ class _LayeredPlan:
             if where:
                 meant[id] = where
         lacking = Counter({node: need - max(0, soon[node] - in_time[node]) for node, need in more.items()})
+        if self.counts_resources:
+            for node in more:
+                lacking[node] = max(lacking[node], self._gpus_with_lacking_shares(node, soon[node], meant))
         return meant, +lacking
+
+    def _gpus_with_lacking_shares(self, node: NodeId, free: int, meant: Mapping[JobId, Placement]) -> int:
+        """Return the GPUs of a node whose shares of processors and memory its jobs lack, as if their GPUs were free."""
+        counts = {id: where.get(node, 0) for id, where in meant.items()}
+        beyond = resources.NOTHING
+        for id, gpus in counts.items():
+            beyond = beyond.plus(resources.beyond_share(self.jobs[id], self.nodes[node]), gpus)
+        lacks = [0]
+        for share, taken, extra in zip(
+            resources.share_of(self.nodes[node]), beyond, self.soon_extra[node], strict=True
+        ):
+            missing = taken - extra + (sum(counts.values()) - max(0, free)) * share
+            lacks.append(-(-missing // share) if share else 0)
+        return max(lacks)
 
     def _patient_job(self) -> Job:
         """Return the job of the layer ``patient``."""
@@ -290,14 +341,16 @@ class _LayeredPlan:
             job for id, job in self.jobs.items() if self.layer_of[id] in lower and job.running and id not in self.gone
         ]
 
-    def _obtainable_gpus(self, name: str) -> "Counter[NodeId]":
+    def _obtainable_gpus(self, name: str) -> "tuple[Counter[NodeId], dict[NodeId, Amount]]":
+        """Return the GPUs that lower layers can release, and what would then be free in addition to the shares of all."""
         found: Counter[NodeId] = Counter()
+        extra = dict(self.soon_extra)
         for job in self._running_jobs_below(name):
-            if job.preemptible:
-                found.update(job.now_on)
-            else:
-                found.update(_spare_gpus(job))
-        return found
+            where = job.now_on if job.preemptible else _spare_gpus(job)
+            found.update(where)
+            for node in where.keys() & self.nodes.keys() if job.has_demands else ():
+                extra[node] = extra[node].plus(resources.beyond_share(job, self.nodes[node]), where[node])
+        return found, extra
 
     def _take_from_lower_layers(self, need: "Counter[NodeId]", name: str) -> bool:
         """Shrink and stop jobs of lower layers until each node has what is needed; return whether any job gave GPUs."""
@@ -323,6 +376,7 @@ class _LayeredPlan:
     def _release(self, job: Job, give: Placement) -> None:
         left = {node: gpus - give.get(node, 0) for node, gpus in job.now_on.items()}
         left = {node: gpus for node, gpus in left.items() if gpus}
+        self._take_extra(job, give, at_once=False, times=-1)
         for node, gpus in give.items():
             self.leaving[node] += gpus
         self.target[job.id] = left
@@ -338,8 +392,10 @@ class _LayeredPlan:
                 continue
             where = done.target.get(id, {})
             self.target[id] = where
-            for node, gpus in where.items():
-                given[node] += max(0, gpus - job.now_on.get(node, 0))
+            more = {node: gpus - job.now_on.get(node, 0) for node, gpus in where.items()}
+            more = {node: gpus for node, gpus in more.items() if gpus > 0}
+            given.update(more)
+            self._take_extra(job, more)
             if not where and job.waiting and id in done.reasons:
                 self.reasons[id] = done.reasons[id]
         promised: Counter[NodeId] = Counter()
@@ -347,6 +403,7 @@ class _LayeredPlan:
             if done.target.get(id):
                 continue  # it starts
             promised.update(where)
+            self._take_extra(self.jobs[id], where)
             missing = sum(max(0, gpus - max(0, self.free[node])) for node, gpus in where.items())
             if id in self.reasons and missing:
                 self.reasons[id] = reasons.Promised(missing)

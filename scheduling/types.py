@@ -71,6 +71,16 @@ class Node:
     """The model of its GPUs, as the driver names it; nodes of one kind are interchangeable."""
     kept: int = 0
     """Free GPUs that are kept for other jobs. Only the reasons of waiting jobs use it; no decision does."""
+    millicpus_per_gpu: int = 0
+    """Thousandths of a processor that each GPU has as its share of the machine; 0 when unknown: then they are unlimited."""
+    memory_mib_per_gpu: int = 0
+    """The same for memory, in MiB."""
+    extra_millicpus: int = 0
+    """What is free in addition to the shares of the free GPUs; negative where jobs took more than the shares of theirs."""
+    extra_memory_mib: int = 0
+    leaving_millicpus: int = 0
+    """What becomes free in addition to the shares of the ``leaving`` GPUs; negative where their jobs took less."""
+    leaving_memory_mib: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +152,15 @@ class Job:
     """When its result is needed; None without a deadline."""
     longest_seconds: float | None = None
     """Its time limit: attempts are stopped after this long."""
+    millicpus_per_gpu: int | None = None
+    """Thousandths of a processor that it needs for each GPU; None for the share of the node's GPUs."""
+    memory_mib_per_gpu: int | None = None
+    """The same for memory, in MiB."""
+
+    @property
+    def has_demands(self) -> bool:
+        """Whether it needs another amount of processors or memory than the shares of its GPUs."""
+        return self.millicpus_per_gpu is not None or self.memory_mib_per_gpu is not None
 
     @property
     def asked(self) -> int:

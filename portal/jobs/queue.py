@@ -18,7 +18,7 @@ from portal.sentences import sentence_of
 
 MAX_ROWS = 500
 """The API counts more rows and does not list them."""
-PUBLIC_TEXTS = {"code", "node", "title"}
+PUBLIC_TEXTS = {"code", "node", "title", "resource"}
 """The parameters of reasons that name nodes and environments."""
 LIMIT_REASONS, LIMIT_TEXTS = {"limit_reached", "above_limit"}, {"name"}
 """These name the person of the row, or their group."""

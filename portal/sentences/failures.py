@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from portal.sentences.registry import nested_sentence, sentence
+from portal.sentences.words import amount
 
 
 @sentence
@@ -139,6 +140,11 @@ def gpus_of_closed_node(node: str, given: float) -> str:
 @sentence
 def more_gpus_than_free(node: str, free: int, given: float) -> str:
     return f"Node {node} has {free} free GPUs, but {given} are given."
+
+
+@sentence
+def more_than_free(node: str, resource: str, free: int, given: float) -> str:
+    return f"Node {node} has {amount(resource, free)} free, but {amount(resource, int(given))} are given."
 
 
 @sentence

@@ -8,7 +8,7 @@ from typing import Any
 
 from portal.sentences import words
 from portal.sentences.registry import nested_sentence, sentence
-from portal.sentences.words import capitalised, clause, duration, gpus, is_or_are, jobs_are
+from portal.sentences.words import amount, capitalised, clause, duration, gpus, is_or_are, jobs_are
 from portal.sentences.words import minutes as in_minutes
 
 
@@ -45,6 +45,14 @@ def no_open_node_for_it() -> str:
 def too_large(needed: int, largest: int, spread: bool) -> str:
     where = "the nodes it can run on have" if spread else "the largest node it can run on has"
     return f"It needs {gpus(needed)} {'at once' if spread else 'on one node'}, but {where} only {largest}."
+
+
+@sentence
+def too_much_per_gpu(resource: str, needed: int, largest: int) -> str:
+    most = f"at most {amount(resource, largest)}" if largest else "less"
+    return (
+        f"It asks for {amount(resource, needed)} per GPU, which no node can give it for all its GPUs: ask for {most}."
+    )
 
 
 @sentence
@@ -148,6 +156,15 @@ def not_under_this_policy(ahead: int, free: int, kept: bool) -> str:
 def too_scattered(ahead: int, needed: int, largest: int, node: str) -> str:
     return _after_jobs_ahead(
         ahead, f"it needs {gpus(needed)} at once; the largest group of free ones is {largest}, on node {node}"
+    )
+
+
+@sentence
+def short_of_resource(ahead: int, resource: str, gpus: int, needed: int, node: str, free: int, left: int) -> str:
+    asks = f"it needs {words.gpus(gpus)} with {amount(resource, needed)}{'' if gpus == 1 else ' each'}"
+    return _after_jobs_ahead(
+        ahead,
+        f"{asks}; node {node} has {words.gpus(free)} free, but only {amount(resource, left)} left",
     )
 
 

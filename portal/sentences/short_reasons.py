@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from portal.sentences import sentence_of, words
-from portal.sentences.words import capitalised, duration, gpus, is_or_are, jobs_are
+from portal.sentences.words import amount, capitalised, duration, gpus, is_or_are, jobs_are
 from scheduling.messages import Message
 
 SHORT: dict[str, Callable[..., str]] = {}
@@ -56,6 +56,11 @@ def no_open_node_for_it() -> str:
 @short
 def too_large(needed: int, largest: int, spread: bool) -> str:
     return f"It needs {gpus(needed)}; {'its nodes have' if spread else 'the largest node has'} {largest}."
+
+
+@short
+def too_much_per_gpu(resource: str, needed: int, largest: int) -> str:
+    return f"No node has {amount(resource, needed)} for each of its GPUs."
 
 
 @short
@@ -120,6 +125,11 @@ def not_under_this_policy(ahead: int, free: int, kept: bool) -> str:
 @short
 def too_scattered(ahead: int, needed: int, largest: int, node: str) -> str:
     return _behind(ahead, f"it needs {needed} GPUs together; {node} has {largest} free")
+
+
+@short
+def short_of_resource(ahead: int, resource: str, gpus: int, needed: int, node: str, free: int, left: int) -> str:
+    return _behind(ahead, f"it needs {amount(resource, needed)} per GPU; {node} has too little")
 
 
 def _behind(ahead: int, clause: str) -> str:

@@ -1,7 +1,8 @@
-"""Counts and durations in words."""
+"""Counts, amounts and durations in words."""
 
 import re
 
+from scheduling.words import amount as amount
 from scheduling.words import duration as duration
 from scheduling.words import gpus as gpus
 from scheduling.words import jobs_are as jobs_are

@@ -16,6 +16,7 @@ from scheduling.messages import Message
 from scheduling.renamed import renamed
 from scheduling.toolkit import estimates, placement, reasons
 from scheduling.toolkit.capacity import UNLIMITED, Capacity, in_queue_order
+from scheduling.toolkit.resources import gpus_when_empty
 from scheduling.types import Curve, Job, JobId, Placement, Snapshot
 
 if not TYPE_CHECKING:
@@ -217,7 +218,9 @@ def problem_from(snapshot: Snapshot) -> AllocationProblem:
 def _max_gpus(job: Job, later: Capacity, everywhere: int, largest: int) -> int:
     """Return the largest count that the nodes of a job allow; ``solve_within_limits`` keeps its limits."""
     if job.running and not job.spread:
-        here = sum(later.nodes[node].total for node in job.now_on)
+        here = sum(gpus_when_empty(later.nodes[node], job) for node in job.now_on)
+    elif job.has_demands:
+        here = later.scope(job).max_gpus(job)
     elif job.nodes is not None:
         totals = [node.total for node in later.nodes_of(job)]
         here = sum(totals) if job.spread else max(totals, default=0)

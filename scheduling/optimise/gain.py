@@ -11,6 +11,7 @@ from typing import Protocol
 from scheduling.optimise import allocation_search
 from scheduling.optimise.allocation_search import AllocationProblem, Candidate
 from scheduling.toolkit import estimates, placement
+from scheduling.toolkit.resources import gpus_when_empty
 from scheduling.types import Job, Placement, Snapshot
 
 NO_CHANGE_BONUS = 1e-6
@@ -174,8 +175,9 @@ class Fleet:
         return [kind for kind in self.kinds if kind in usable]
 
     def room(self, job: Job, kind: str) -> int:
-        if job.nodes is not None:
-            totals = [self.nodes[node].total for node in job.nodes if node in self.nodes and self.kind[node] == kind]
+        if job.nodes is not None or job.has_demands:
+            usable = self.nodes.keys() if job.nodes is None else job.nodes & self.nodes.keys()
+            totals = [gpus_when_empty(self.nodes[node], job) for node in usable if self.kind[node] == kind]
             return sum(totals) if job.spread else max(totals, default=0)
         return self.total[kind] if job.spread else self.sizes[kind]
 

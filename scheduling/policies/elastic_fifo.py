@@ -273,7 +273,7 @@ def _room_for(job: Job, spares: SpareGpus, taken: list[tuple[Job, NodeId]]) -> P
         allowed = later.scope(job).allowed
         where = placement.place(spares.possible, job.min_gpus, spread=job.spread, allowed=allowed)
     for node, gpus in (where or {}).items():
-        while later.free[node] < gpus:
+        while later.levels(job)[node] < gpus:
             donor = spares.next_donor(node)
             if donor is None:
                 return None
@@ -305,17 +305,25 @@ def _take_from_donor(job: Job, spares: SpareGpus) -> bool:
     for node in sorted(home, key=lambda node: (-home[node], node)):
         if node in later.free and (allowed is None or node in allowed):
             donor = spares.next_donor(node)
-            if donor is not None and _gpus_above_minimum(donor, later) >= enough:
-                spares.take(donor, node)
-                spares.give(job, {node: 1})
+            able = donor is not None and _gpus_above_minimum(donor, later) >= enough
+            if donor is not None and able and _take_and_give(donor, job, node, spares):
                 return True
     if not job.spread:
         return False
     for donor in spares.donors(enough):
         held = later.held[donor.id]
         usable = {node: held[node] for node in held if node in later.free and (allowed is None or node in allowed)}
-        if (there := placement.node_to_shrink_on(usable, donor.base)) is not None:
-            spares.take(donor, there)
-            spares.give(job, {there: 1})
+        there = placement.node_to_shrink_on(usable, donor.base)
+        if there is not None and _take_and_give(donor, job, there, spares):
             return True
     return False
+
+
+def _take_and_give(donor: Job, job: Job, node: NodeId, spares: SpareGpus) -> bool:
+    """Move a GPU from one job to another, unless the other needs more of the node's processors or memory than are left."""
+    spares.take(donor, node)
+    if spares.ledger.levels(job)[node] < 1:
+        spares.undo_take(donor, node)
+        return False
+    spares.give(job, {node: 1})
+    return True

@@ -14,7 +14,7 @@ from scheduling.toolkit import placement, reasons
 from scheduling.toolkit.backfill import expected_seconds
 from scheduling.toolkit.capacity import Capacity, queue
 from scheduling.toolkit.levels import Levels
-from scheduling.types import Job, JobId, Knows, NodeId, Placement, Plan, Snapshot
+from scheduling.types import Job, JobId, Knows, Placement, Plan, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,23 +83,24 @@ class PromisedStart:
         self.first = first
         self.capacity = capacity
         self.at = float("inf")
-        then = Levels({id: capacity.free[id] + node.leaving for id, node in capacity.nodes.items()})
+        then = capacity.when_released()
         allowed = capacity.scope(first).allowed
         where: Placement | None = None
-        ends = sorted((now + expected_seconds(job, capacity.count(job), now, guess=True), job.id) for job in holders)
+        known = {job.id: job for job in holders}
+        ends = sorted(
+            (now + expected_seconds(job, capacity.count(job), now, guess=True), job.id) for job in known.values()
+        )
         for end, job in [(now, ""), *ends]:
-            for node, gpus in capacity.held.get(job, {}).items():
-                if node in then:
-                    then[node] += gpus
-            where = placement.place(then, first.min_gpus, spread=first.spread, allowed=allowed)
+            if job in then.held:
+                then.evict(known[job])
+            where = placement.place(then.levels(first), first.min_gpus, spread=first.spread, allowed=allowed)
             if where is not None:
                 self.at = end
                 break
-        for node, gpus in (where or {}).items():
-            then[node] -= gpus
-        self.spare = then
-        """The GPUs of each node that the first job will not need."""
-        self.room = Levels({node: min(free, then[node]) for node, free in capacity.free.items()})
+        then.reserve(where or {}, first)
+        self.then = then
+        """What the first job will not need when it starts."""
+        self.room = Levels({node: min(free, then.free[node]) for node, free in capacity.free.items()})
         """The GPUs that are free now and not needed then."""
 
     def start_if_harmless(self, job: Job, maximum: int) -> bool:
@@ -109,23 +110,27 @@ class PromisedStart:
             self._give(job, where)
             return True
         scope = self.capacity.scope(job).allowed
-        here = self.room.sum_of(scope) if job.spread else self._largest(scope)
+        room = self._room_for(job)
+        here = room.sum_of(scope) if job.spread else next((room[node] for node in room.fullest(scope)), 0)
         count = min(maximum, here, self.capacity.room(job))
-        where = placement.place(self.room, count, spread=job.spread, allowed=scope) if count >= job.min_gpus else None
+        where = placement.place(room, count, spread=job.spread, allowed=scope) if count >= job.min_gpus else None
         if where is None:
             return False
-        for node, gpus in where.items():
-            self.spare[node] -= gpus
+        self.then.reserve(where, job)
         self._give(job, where)
         return True
 
-    def _largest(self, scope: frozenset[NodeId] | None) -> int:
-        return next((self.room[node] for node in self.room.fullest(scope)), 0)
+    def _room_for(self, job: Job) -> Levels:
+        """Return the GPUs that the job could take now and that are not needed then."""
+        if self.capacity.resources is None:
+            return self.room
+        now, then = self.capacity.levels(job), self.then.levels(job)
+        return Levels({node: min(free, then[node]) for node, free in now.items()})
 
     def _give(self, job: Job, where: Placement) -> None:
         self.capacity.give(job, where)
         for node in where:
-            self.room[node] = min(self.capacity.free[node], self.spare[node])
+            self.room[node] = min(self.capacity.free[node], self.then.free[node])
 
     def reason(self, ahead: int) -> Message:
         seconds = None if self.at == float("inf") else self.at - self.now

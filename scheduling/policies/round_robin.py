@@ -85,9 +85,10 @@ class RoundRobin:
     def _next_placement(self, job: Job, capacity: Capacity, last: NodeId) -> tuple[Placement, NodeId] | None:
         """Return the placement on the next node with room and the last node tried, or None."""
         wanted = min(capacity.room(job), job.max_gpus if self.size == "most" else job.min_gpus)
-        node = capacity.free.first_after(last, job.min_gpus, capacity.scope(job).allowed)
+        levels = capacity.levels(job)
+        node = levels.first_after(last, job.min_gpus, capacity.scope(job).allowed)
         if node is not None:
-            return {node: min(capacity.free[node], wanted)}, node
+            return {node: min(levels[node], wanted)}, node
         return _spread_over_nodes(job, capacity, wanted, last) if _is_larger_than_any_node(job, capacity) else None
 
     def _take_turns(self, snapshot: Snapshot) -> Plan:
@@ -143,9 +144,10 @@ def _spread_over_nodes(job: Job, capacity: Capacity, wanted: int, last: NodeId) 
     if not job.spread or capacity.left(job) < job.min_gpus:
         return None
     where: dict[NodeId, int] = {}
-    nodes = sorted(node.id for node in capacity.nodes_of(job) if capacity.free[node.id] > 0)
+    levels = capacity.levels(job)
+    nodes = sorted(node.id for node in capacity.nodes_of(job) if levels[node.id] > 0)
     for node in (*(node for node in nodes if node > last), *(node for node in nodes if node <= last)):
-        where[node] = min(capacity.free[node], wanted)
+        where[node] = min(levels[node], wanted)
         wanted -= where[node]
         last = node
         if not wanted:

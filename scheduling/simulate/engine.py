@@ -24,7 +24,8 @@ from scheduling.simulate.settle import InvalidPlanError
 from scheduling.toolkit.job_updates import updated_job
 from scheduling.toolkit.placement import minus, without_empty_nodes
 from scheduling.toolkit.projected_state import base_of
-from scheduling.types import Account, JobId, Limit, Node, NodeId, Placement, Plan, Policy, Reservation, Snapshot
+from scheduling.toolkit.resources import NOTHING, Amount, beyond_share, extra_of
+from scheduling.types import Account, Job, JobId, Limit, Node, NodeId, Placement, Plan, Policy, Reservation, Snapshot
 
 IDLE_CYCLES = 300
 """After this many cycles in which nothing was under way, the waiting jobs would wait for ever."""
@@ -57,6 +58,8 @@ class Engine:
         self.nodes: dict[NodeId, Node] = {}
         self.free: dict[NodeId, int] = {}
         self.leaving: dict[NodeId, int] = {}
+        self.extra: dict[NodeId, Amount] = {}
+        self.leaving_extra: dict[NodeId, Amount] = {}
         self.stale: set[NodeId] = set()
         self.jobs: dict[JobId, SimulatedJob] = {}
         self.events: list[tuple[float, int, int, str, Any]] = []
@@ -73,6 +76,8 @@ class Engine:
         for node in nodes:
             self.nodes[node.id] = node
             self.free[node.id], self.leaving[node.id] = node.total - node.leaving, node.leaving
+            self.leaving_extra[node.id] = extra_of(node, coming=True).plus(extra_of(node), -1)
+            self.extra[node.id] = NOTHING.plus(self.leaving_extra[node.id], -1)
             if node.leaving:
                 self.push_event(now + options.release_seconds, "release", (None, {node.id: node.leaving}))
             self.stale.add(node.id)
@@ -207,7 +212,10 @@ class Engine:
             jobs.append(live.job)
         for id in self.stale:
             node = self.nodes[id]
-            self.nodes[id] = Node(id, node.name, node.total, self.free[id], self.leaving[id], node.open, node.kind)
+            self.nodes[id] = Node(
+                id, node.name, node.total, self.free[id], self.leaving[id], node.open, node.kind, 0,
+                node.millicpus_per_gpu, node.memory_mib_per_gpu, *self.extra[id], *self.leaving_extra[id],
+            )  # fmt: skip
         self.stale.clear()
         return Snapshot(
             self.now, tuple(self.nodes.values()), tuple(jobs), self.ledger.limits(), self.state,
@@ -251,7 +259,7 @@ class Engine:
         if submission.cancelled_at is not None:
             self.push_event(max(self.now, submission.cancelled_at), "cancel", live)
         if job.now_on:
-            self.take_gpus(job.now_on)
+            self.take_gpus(job, job.now_on)
             self.schedule_end(live)
         elif job.stopping:
             self.push_event(self.now + self.options.release_seconds, "release", (live, {}))
@@ -274,7 +282,7 @@ class Engine:
             restarts=live.attempts - 1,
         )
         live.fresh = False
-        self.take_gpus(target)
+        self.take_gpus(job, target)
         self.schedule_end(live)
 
     def stop(self, live: SimulatedJob, *, at_once: bool = False) -> None:
@@ -294,7 +302,7 @@ class Engine:
         changing = live.submission.growing if more else live.submission.shrinking
         live.interrupt(self.now, Interruption(still_seconds=job.restart_seconds) if moved else changing)
         self.release_gpus(live, minus(job.now_on, target), at_once=at_once)
-        self.take_gpus(more)
+        self.take_gpus(job, more)
         live.job = updated_job(job, now_on=target, since=self.now)
         live.fresh = False
         self.schedule_end(live)
@@ -325,9 +333,14 @@ class Engine:
             self.ledger.add_leaving(live.job.id, -sum(where.values()))
             if live.job.stopping and not live.leaving:
                 live.job = updated_job(live.job, stopping=False)
+            self._add_extra(self.extra, live.job, where)
+            self._add_extra(self.leaving_extra, live.job, where, -1)
         for node, gpus in where.items():
             self.leaving[node] -= gpus
             self.free[node] += gpus
+            if live is None:  # GPUs that were leaving from the start
+                self.extra[node] = self.extra[node].plus(self.leaving_extra[node])
+                self.leaving_extra[node] = NOTHING
             self.stale.add(node)
 
     def lose_node(self, loss: Loss) -> None:
@@ -344,6 +357,7 @@ class Engine:
             self.update(live)
             rest = {where: gpus for where, gpus in live.job.now_on.items() if where != node}
             self.free[node] += here
+            self._add_extra(self.extra, live.job, {node: here})
             if live.job.elastic and rest and node not in live.job.base:
                 live.interrupt(self.now, Interruption())
                 live.job = updated_job(live.job, now_on=rest, since=self.now)
@@ -359,6 +373,7 @@ class Engine:
     def end_job(self, live: SimulatedJob, outcome: Outcome) -> None:
         job = live.job
         live.version += 1
+        self._add_extra(self.extra, job, job.now_on)
         for node, gpus in job.now_on.items():
             self.free[node] += gpus
             self.stale.add(node)
@@ -399,7 +414,8 @@ class Engine:
         if ends < NEVER:
             self.push_event(ends, "end", (live, live.version, outcome))
 
-    def take_gpus(self, where: Placement) -> None:
+    def take_gpus(self, job: Job, where: Placement) -> None:
+        self._add_extra(self.extra, job, where, -1)
         for node, gpus in where.items():
             self.free[node] -= gpus
             self.stale.add(node)
@@ -408,6 +424,7 @@ class Engine:
         if not where:
             return
         if at_once:
+            self._add_extra(self.extra, live.job, where)
             for node, gpus in where.items():
                 self.free[node] += gpus
                 self.stale.add(node)
@@ -416,10 +433,16 @@ class Engine:
         live.leaving += count
         live.fresh = False
         self.ledger.add_leaving(live.job.id, count)
+        self._add_extra(self.leaving_extra, live.job, where)
         for node, gpus in where.items():
             self.leaving[node] += gpus
             self.stale.add(node)
         self.push_event(self.now + self.options.release_seconds, "release", (live, where))
+
+    def _add_extra(self, amounts: dict[NodeId, Amount], job: Job, where: Placement, times: int = 1) -> None:
+        """Count what the job takes on these GPUs in addition to their shares of processors and memory."""
+        for node, gpus in where.items() if job.has_demands else ():
+            amounts[node] = amounts[node].plus(beyond_share(job, self.nodes[node]), times * gpus)
 
     def _record_capacity(self) -> None:
         self.steps.append((self.now, sum(node.total for node in self.nodes.values() if node.open)))

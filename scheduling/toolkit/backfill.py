@@ -21,6 +21,7 @@ from scheduling.renamed import renamed
 from scheduling.toolkit import estimates, placement, reasons
 from scheduling.toolkit.capacity import Capacity, in_queue_order
 from scheduling.toolkit.levels import Levels
+from scheduling.toolkit.resources import NOTHING, beyond_share, extra_after, with_extra, with_more
 from scheduling.types import Job, JobId, Limit, Node, NodeId, Placement, Plan, Snapshot
 
 if not TYPE_CHECKING:
@@ -140,7 +141,7 @@ def _find_reservation(
         if other.id != job.id and (where := ledger.best_fit(other, other.min_gpus)):
             ledger.give(other, where)
     allowed = ledger.scope(job).allowed
-    free = Levels(ledger.free)
+    free = Levels(ledger.levels(job))
     if (where := placement.place(free, count, spread=job.spread, allowed=allowed)) is not None:
         return BackfillReservation(job, where, snapshot.now, where)
     returned: list[tuple[Job, Placement]] = []
@@ -152,8 +153,7 @@ def _find_reservation(
             while ledger.spare(other):
                 ledger.ask_back(other)
             returned.append((other, placement.minus(other.now_on, ledger.held[other.id])))
-    then = Levels(ledger.free)
-    where = placement.place(then, count, spread=job.spread, allowed=allowed)
+    where = placement.place(ledger.levels(job), count, spread=job.spread, allowed=allowed)
     if where is not None:
         return BackfillReservation(
             job,
@@ -167,11 +167,10 @@ def _find_reservation(
         for other in running
         if other.id not in lent
     )
+    known = {other.id: other for other in running}
     for at, id in ends:
-        for node, gpus in ledger.held[id].items():
-            if node in then:
-                then[node] += gpus
-        where = placement.place(then, count, spread=job.spread, allowed=allowed)
+        ledger.evict(known[id])
+        where = placement.place(ledger.levels(job), count, spread=job.spread, allowed=allowed)
         if where is not None:
             return BackfillReservation(job, where, at, _overlap(where, free))
     return None
@@ -213,7 +212,7 @@ def _plan_with_loans(
     arrange: Arrange, snapshot: Snapshot, reservation: BackfillReservation, size: Callable[[Job], int]
 ) -> Plan:
     """Return the plan in which no other job gets reserved GPUs, except on loan."""
-    first, saved = reservation.job, _overlap(reservation.here, {node.id: node.free for node in snapshot.nodes})
+    first, saved = reservation.job, _overlap(reservation.here, Capacity(snapshot).levels(reservation.job))
     lent = _running_borrowers(snapshot, reservation.remains, without=True)
     starts = reservation.at <= snapshot.now and dict(saved) == dict(reservation.where)
     others = _snapshot_for_others(snapshot, reservation, saved)
@@ -237,6 +236,7 @@ def _plan_with_loans(
 
 def _snapshot_for_others(snapshot: Snapshot, reservation: BackfillReservation, saved: Placement) -> Snapshot:
     """Return the snapshot for the other jobs: without the reserved GPUs, and with the job of the reservation blocked."""
+    known = {job.id: job for job in snapshot.jobs}
     gone = {
         job.id: placement.minus(job.now_on, reservation.remains[job.id])
         for job in snapshot.jobs
@@ -251,7 +251,13 @@ def _snapshot_for_others(snapshot: Snapshot, reservation: BackfillReservation, s
         surplus = given[node.id] + reservation.here.get(node.id, 0) - reservation.where.get(node.id, 0)
         coming = reservation.here.get(node.id, 0) - free
         more = max(0, surplus) if given[node.id] else 0
-        nodes.append(replace(node, free=node.free - free, leaving=node.leaving - coming + more))
+        rest = replace(node, free=node.free - free, leaving=node.leaving - coming + more)
+        its_own, released = beyond_share(reservation.job, node), NOTHING
+        for id, where in gone.items():
+            released = released.plus(beyond_share(known[id], node), where.get(node.id, 0))
+        if given[node.id]:
+            coming += reservation.where.get(node.id, 0) - reservation.here.get(node.id, 0)
+        nodes.append(with_more(rest, NOTHING.plus(its_own, -free), released.plus(its_own, -coming)))
     jobs = []
     for job in snapshot.jobs:
         if job.id == reservation.job.id:
@@ -303,7 +309,8 @@ def _snapshot_for_borrowers(
     held = {
         job.id: max(job.gpus, sum(target.get(job.id, {}).values())) for job in snapshot.jobs if job.id not in theirs
     }
-    nodes = tuple(_node_with_free(node, idle.get(node.id, 0)) for node in snapshot.nodes)
+    extra = extra_after(snapshot, target)
+    nodes = tuple(with_extra(_node_with_free(node, idle.get(node.id, 0)), extra[node.id]) for node in snapshot.nodes)
     limits = tuple(
         replace(limit, jobs=limit.jobs & theirs, elsewhere=limit.elsewhere + _gpus_under_limit(limit, held))
         for limit in snapshot.limits

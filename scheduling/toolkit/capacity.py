@@ -1,7 +1,8 @@
 """The GPUs that are left while a policy decides: the only place that knows what fits.
 
 A policy creates a ``Capacity`` from its snapshot, consumes it, and reads its plan from ``held``. It counts the free GPUs
-of open nodes, the nodes that a job can run on and its limits, and never takes from the base of a running job.
+of open nodes, the processors and the memory that go with them, the nodes that a job can run on and its limits, and never
+takes from the base of a running job.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from scheduling.renamed import renamed, warn
-from scheduling.toolkit import placement
+from scheduling.toolkit import placement, resources
 from scheduling.toolkit.levels import Levels
 from scheduling.types import Job, JobId, Limit, Node, NodeId, Placement, Snapshot
 
@@ -28,9 +29,9 @@ class Scope:
     allowed: frozenset[NodeId] | None
     """Their ids; None means all open nodes."""
     total: int
-    """Healthy GPUs of all of them together."""
+    """Healthy GPUs of all of them together, as far as their processors and memory suffice for the job."""
     largest: int
-    """Healthy GPUs of the largest one."""
+    """The same of the largest one."""
 
     def max_gpus(self, job: Job) -> int:
         """Return the largest number of GPUs that the job could start with if all of these nodes were empty."""
@@ -51,7 +52,12 @@ class Capacity:
         self.free = Levels({id: node.free + (node.leaving if coming else 0) for id, node in self.nodes.items()})
         self.kept: dict[NodeId, int] = {id: node.kept for id, node in self.nodes.items() if node.kept}
         """Free GPUs of nodes that no later job of the queue may have in this cycle, and those kept for higher layers."""
-        self._scopes: dict[frozenset[NodeId] | None, Scope] = {}
+        self._scopes: dict[Hashable, Scope] = {}
+        self.resources: resources.ResourceLedger | None = None
+        """The processors and memory; None while GPUs alone decide what fits."""
+        if resources.matter(snapshot):
+            extra = {id: resources.extra_of(node, coming=coming) for id, node in self.nodes.items()}
+            self.resources = resources.ResourceLedger(self.nodes, self.free, extra)
         self.held: dict[JobId, Placement] = {
             job.id: job.now_on for job in snapshot.jobs if job.now_on and not job.stopping
         }
@@ -71,40 +77,61 @@ class Capacity:
         """Return an independent copy, as a draft."""
         draft = copy(self)
         draft.free, draft.kept = Levels(self.free), dict(self.kept)
+        draft.resources = self.resources.copy(draft.free) if self.resources else None
         draft.held, draft.room_of = dict(self.held), list(self.room_of)
+        return draft
+
+    def when_released(self) -> Self:
+        """Return a copy in which the GPUs that are asked back are free."""
+        draft = self.copy()
+        draft.coming = True
+        for id, node in self.nodes.items():
+            if node.leaving:
+                draft.free[id] += node.leaving
+            if draft.resources is not None:
+                draft.resources.add(id, resources.Amount(node.leaving_millicpus, node.leaving_memory_mib))
         return draft
 
     # Questions
 
     def scope(self, job: Job) -> Scope:
-        if job.nodes not in self._scopes:
+        key: Hashable = job.nodes if self.resources is None else (job.nodes, resources.demand_of(job))
+        if key not in self._scopes:
             nodes = tuple(node for node in self.nodes.values() if job.nodes is None or node.id in job.nodes)
-            totals = [node.total for node in nodes]
+            totals = [resources.gpus_when_empty(node, job) for node in nodes]
             allowed = None if len(nodes) == len(self.nodes) else job.nodes
-            self._scopes[job.nodes] = Scope(nodes, allowed, sum(totals), max(totals, default=0))
-        return self._scopes[job.nodes]
+            self._scopes[key] = Scope(nodes, allowed, sum(totals), max(totals, default=0))
+        return self._scopes[key]
+
+    def levels(self, job: Job) -> Levels:
+        """Return the number of free GPUs of each open node that the job could take, if it may run there.
+
+        It is less than ``free`` where the processors or the memory that are left do not suffice for more.
+        """
+        return self.free if self.resources is None else self.resources.levels(job)
 
     def nodes_of(self, job: Job) -> tuple[Node, ...]:
         """Return the open nodes that the job can run on, free or not."""
         return self.scope(job).nodes
 
     def free_for(self, job: Job) -> Mapping[NodeId, int]:
-        """Return the free GPUs on each of those nodes."""
-        allowed = self.scope(job).allowed
-        return self.free if allowed is None else {node: self.free[node] for node in self.free if node in allowed}
+        """Return the free GPUs on each of those nodes that it could take."""
+        allowed, levels = self.scope(job).allowed, self.levels(job)
+        return levels if allowed is None else {node: levels[node] for node in levels if node in allowed}
 
     def left(self, job: Job) -> int:
-        """Return the number of free GPUs on all of those nodes."""
-        return self.free.sum_of(self.scope(job).allowed)
+        """Return the number of free GPUs on all of those nodes that it could take."""
+        return self.levels(job).sum_of(self.scope(job).allowed)
 
     def fullest(self, job: Job) -> Node | None:
-        """Return the node with the most free GPUs among those; None when none is free."""
-        node = next(self.free.fullest(self.scope(job).allowed), None)
+        """Return the node with the most free GPUs for the job among those; None when it can take none."""
+        node = next(self.levels(job).fullest(self.scope(job).allowed), None)
         return None if node is None else self.nodes[node]
 
     def fit_key(self, job: Job) -> Hashable:
         """Return a key that is equal for waiting jobs that fit alike: if one does not fit, neither does the next."""
-        return job.min_gpus, job.spread, self.scope(job).allowed, tuple(self._limits_of.get(job.id, ()))
+        key = job.min_gpus, job.spread, self.scope(job).allowed, tuple(self._limits_of.get(job.id, ()))
+        return key if self.resources is None else (*key, resources.demand_of(job))
 
     def terms(self, job: Job) -> Hashable:
         """The old name of ``fit_key``, for one release."""
@@ -145,7 +172,7 @@ class Capacity:
         """Return where a waiting job could start with exactly ``count`` GPUs, or None."""
         if count > self.room(job):
             return None
-        return placement.place(self.free, count, spread=job.spread, allowed=self.scope(job).allowed)
+        return placement.place(self.levels(job), count, spread=job.spread, allowed=self.scope(job).allowed)
 
     def best_fit(self, job: Job, maximum: int) -> Placement | None:
         """Return where the job could start with the largest number of GPUs from its minimum to ``maximum``, or None."""
@@ -153,7 +180,7 @@ class Capacity:
             here = self.left(job)
         else:
             node = self.fullest(job)
-            here = self.free[node.id] if node is not None else 0
+            here = self.levels(job)[node.id] if node is not None else 0
         maximum = min(maximum, here, self.room(job))
         return self.fit(job, maximum) if maximum >= job.min_gpus else None
 
@@ -173,7 +200,7 @@ class Capacity:
         held = dict(self.held.get(job.id, {}))
         for node, gpus in where.items():
             held[node] = held.get(node, 0) + gpus
-            self.free[node] -= gpus
+            self._use(node, gpus, job)
         self.held[job.id] = held
         self._use_room(job, placement.total(where))
 
@@ -182,7 +209,7 @@ class Capacity:
         node = None
         if self.room(job):
             allowed = self.scope(job).allowed
-            node = placement.node_to_grow_on(self.held[job.id], self.free, spread=job.spread, allowed=allowed)
+            node = placement.node_to_grow_on(self.held[job.id], self.levels(job), spread=job.spread, allowed=allowed)
         if node is not None:
             self.give(job, {node: 1})
         return node is not None
@@ -195,7 +222,7 @@ class Capacity:
         self.held[job.id] = placement.plus(self.held[job.id], where, -1)
         if self.coming:
             if where in self.free:
-                self.free[where] += 1
+                self._use(where, -1, job)
             self._use_room(job, -1)
         return where
 
@@ -204,7 +231,7 @@ class Capacity:
         self.held[job.id] = placement.plus(self.held[job.id], node)
         if self.coming:
             if node in self.free:
-                self.free[node] -= 1
+                self._use(node, 1, job)
             self._use_room(job, 1)
 
     def leave_with(self, job: Job, node: NodeId) -> None:
@@ -218,20 +245,20 @@ class Capacity:
         if self.coming:
             for node, gpus in held.items():
                 if node in self.free:
-                    self.free[node] += gpus
+                    self._use(node, -gpus, job)
             self._use_room(job, -placement.total(held))
         return held
 
-    def reserve(self, where: Placement) -> None:
-        """Keep free GPUs from later jobs of this cycle."""
+    def reserve(self, where: Placement, job: Job | None = None) -> None:
+        """Keep free GPUs from later jobs of this cycle, with the processors and memory that the job needs."""
         for node, gpus in where.items():
-            self.free[node] -= gpus
+            self._use(node, gpus, job)
             self.kept[node] = self.kept.get(node, 0) + gpus
 
-    def unreserve(self, where: Placement) -> None:
+    def unreserve(self, where: Placement, job: Job | None = None) -> None:
         """Undo ``reserve``."""
         for node, gpus in where.items():
-            self.free[node] += gpus
+            self._use(node, -gpus, job)
             self.kept[node] -= gpus
             if not self.kept[node]:
                 del self.kept[node]  # reasons read which nodes have such GPUs
@@ -241,6 +268,11 @@ class Capacity:
         """The GPUs kept by ``reserve``, by node, without those that the snapshot kept already."""
         more = {node: gpus - (self.nodes[node].kept if node in self.nodes else 0) for node, gpus in self.kept.items()}
         return {node: gpus for node, gpus in more.items() if gpus > 0}
+
+    def _use(self, node: NodeId, gpus: int, job: Job | None) -> None:
+        self.free[node] -= gpus
+        if self.resources is not None:
+            self.resources.update(node, job, gpus)
 
     def _use_room(self, job: Job, gpus: int) -> None:
         for index in self._limits_of.get(job.id, []):

@@ -156,7 +156,7 @@ def start(job: Job, now: Capacity, wanted: Placement) -> int:
     if suffices(job, here, wanted):
         now.give(job, here)
         return 0
-    now.reserve(here)
+    now.reserve(here, job)
     if start_elsewhere(job, now, wanted, here):
         return 0
     return placement.total(wanted) - placement.total(here)
@@ -170,10 +170,10 @@ def suffices(job: Job, here: Placement, wanted: Placement) -> bool:
 
 def start_elsewhere(job: Job, now: Capacity, wanted: Placement, here: Placement) -> bool:
     """Start a job if as many GPUs as it wants are free on as few nodes; ``here`` is reserved for it, and used as well."""
-    now.unreserve(here)
+    now.unreserve(here, job)
     elsewhere = now.fit(job, placement.total(wanted))
     if elsewhere is None or len(elsewhere) > len(wanted):
-        now.reserve(here)
+        now.reserve(here, job)
         return False
     now.give(job, elsewhere)
     return True
@@ -181,7 +181,8 @@ def start_elsewhere(job: Job, now: Capacity, wanted: Placement, here: Placement)
 
 def available_part(wanted: Placement, now: Capacity, job: Job) -> Placement:
     """Return as much of ``wanted`` as is free now and within the limits of the job."""
-    free = {node: min(gpus, now.free.get(node, 0)) for node, gpus in wanted.items()}
+    levels = now.levels(job)
+    free = {node: min(gpus, levels.get(node, 0)) for node, gpus in wanted.items()}
     count = min(placement.total(free), now.room(job))
     return placement.place(free, count, spread=True) or {}
 
@@ -263,6 +264,8 @@ def _jobs_to_stop(
     ``candidates`` are (place in the order, job); those before ``rank`` and those in ``gone`` are left out. Empty when
     stopping all of them would not help.
     """
+    if later.resources is not None:
+        return _jobs_to_stop_by_trial(later, job, count, candidates, gone, rank)
     allowed = later.scope(job).allowed
     tight = [(limit.jobs, count - room) for limit, room in later.limits_of(job) if count > room]
     lacks = [lack for _, lack in tight]
@@ -297,5 +300,31 @@ def _jobs_to_stop(
             surplus -= gives
             lacks = [lack + gpus for lack, gpus in zip(lacks, under, strict=True)]
         else:
+            needed.append(victim)
+    return needed
+
+
+def _jobs_to_stop_by_trial(
+    later: Capacity, job: Job, count: int, candidates: Sequence[tuple[int, Job]], gone: set[JobId], rank: int
+) -> list[Job]:
+    """Return the same where processors and memory count, too: stop one after the other in a draft until the job fits."""
+    draft = later.copy()
+    tried: list[Job] = []
+    for place, victim in reversed(candidates):
+        if place < rank:
+            return []
+        if victim.id in gone:
+            continue
+        draft.evict(victim)
+        tried.append(victim)
+        if draft.fit(job, count) is not None:
+            break
+    else:
+        return []
+    needed: list[Job] = []
+    for victim in reversed(tried):
+        draft.give(victim, victim.now_on)
+        if draft.fit(job, count) is None:
+            draft.evict(victim)
             needed.append(victim)
     return needed

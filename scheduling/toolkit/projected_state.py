@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from scheduling.renamed import renamed
 from scheduling.toolkit.job_updates import updated_job
 from scheduling.toolkit.placement import without_empty_nodes
+from scheduling.toolkit.resources import NOTHING, Amount, beyond_share, extra_of, matter, with_extra
 from scheduling.types import Job, JobId, NodeId, Placement, Plan, Snapshot
 
 if not TYPE_CHECKING:
@@ -23,6 +24,8 @@ def project(
     """
     jobs = []
     back: dict[NodeId, int] = {}
+    beyond: dict[NodeId, Amount] = {}
+    known = {node.id: node for node in snapshot.nodes} if matter(snapshot) else {}
     for job in snapshot.jobs:
         target = plan.target.get(job.id, {})
         target = target if target is job.now_on else without_empty_nodes(target)
@@ -32,6 +35,9 @@ def project(
                 back[node] = back.get(node, 0) + gpus
             for node, gpus in target.items():
                 back[node] = back.get(node, 0) - gpus
+            for node in {*job.now_on, *target} & known.keys():
+                less = job.now_on.get(node, 0) - target.get(node, 0)
+                beyond[node] = beyond.get(node, NOTHING).plus(beyond_share(job, known[node]), less)
             before = (at_first or {}).get(job.id)
             if before is not None and before.now_on == target:
                 job = before
@@ -46,6 +52,10 @@ def project(
         else node
         for node in snapshot.nodes
     )
+    if known:
+        nodes = tuple(
+            with_extra(node, extra_of(known[node.id], coming=True).plus(beyond.get(node.id, NOTHING))) for node in nodes
+        )
     limits = tuple(replace(limit, leaving=0) if limit.leaving else limit for limit in snapshot.limits)
     return replace(snapshot, nodes=nodes, jobs=tuple(jobs), limits=limits, state=plan.state)
 

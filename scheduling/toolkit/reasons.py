@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, ClassVar
 from scheduling import words
 from scheduling.messages import Message, Text
 from scheduling.renamed import renamed
-from scheduling.toolkit.capacity import Capacity
+from scheduling.toolkit import resources
+from scheduling.toolkit.capacity import Capacity, Scope
 from scheduling.types import Job, JobId, Limit, Snapshot
 
 if not TYPE_CHECKING:
@@ -121,6 +122,37 @@ class TooScattered(Message):
     needed: int
     largest: int
     node: str
+
+
+@dataclass(frozen=True)
+class TooMuchPerGpu(Message):
+    """No nodes have so much memory, or so many processors, for each of the GPUs that it needs."""
+
+    code: ClassVar[str] = "too_much_per_gpu"
+    resource: str
+    """One of ``resources.RESOURCES``."""
+    needed: int
+    """For each GPU: thousandths of a processor, or MiB."""
+    largest: int
+    """What it could have for each GPU on empty nodes; 0 when that would not help."""
+
+
+@dataclass(frozen=True)
+class ShortOfResource(Message):
+    """Enough GPUs are free, but too little memory or too few processors beside them."""
+
+    code: ClassVar[str] = "short_of_resource"
+    ahead: int
+    resource: str
+    """One of ``resources.RESOURCES``."""
+    gpus: int
+    """The GPUs that it needs."""
+    needed: int
+    """For each of them: thousandths of a processor, or MiB."""
+    node: str
+    """The node with the most GPUs that it could take, which has ``free`` ones and ``left`` of the resource."""
+    free: int
+    left: int
 
 
 @dataclass(frozen=True)
@@ -253,7 +285,7 @@ def impossible(job: Job, capacity: Capacity) -> Message | None:
         return NoOpenNodeForIt()
     maximum = scope.max_gpus(job)
     if job.min_gpus > maximum:
-        return TooLarge(job.min_gpus, maximum, job.spread)
+        return _too_much_per_gpu(job, scope) or TooLarge(job.min_gpus, maximum, job.spread)
     for limit, _ in capacity.limits_of(job):
         if job.min_gpus > limit.max_gpus:
             return AboveLimit(job.min_gpus, limit.max_gpus, limit.name)
@@ -290,16 +322,51 @@ def _limit_reached(job: Job, limit: Limit, room: int, *, promised: bool) -> Limi
     return LimitReached(job.min_gpus, limit.max_gpus, limit.name, limit.max_gpus - room, promised)
 
 
+def _too_much_per_gpu(job: Job, scope: Scope) -> Message | None:
+    """Return that the job asks for too much of a resource per GPU; None when its GPUs alone are too many."""
+    rooms = [resources.Room(node, node.total) for node in scope.nodes]
+    if not job.has_demands or not resources.fits(job, rooms, resources.Demand()):
+        return None
+    asked = {index: own for index, own in enumerate(resources.demand_of(job)) if own is not None}
+    largest = {index: resources.largest_demand(job, rooms, index) for index in asked}
+    index = next((index for index in asked if largest[index]), min(asked))
+    return TooMuchPerGpu(resources.RESOURCES[index], asked[index], largest[index])
+
+
+def _short_of_resource(job: Job, capacity: Capacity, ahead: int) -> Message | None:
+    """Return that processors or memory keep a job waiting for which enough GPUs are free; None when they suffice."""
+    levels, allowed = capacity.levels(job), capacity.scope(job).allowed
+    possible = [node for node in capacity.nodes_of(job) if capacity.free[node.id] > 0]
+    enough = levels.sum_of(allowed) if job.spread else max((levels[node.id] for node in possible), default=0)
+    if capacity.resources is None or enough >= job.min_gpus or not possible:
+        return None
+    node = min(possible, key=lambda node: (-levels[node.id], -capacity.free[node.id], node.id))
+    room = resources.Room(node, capacity.free[node.id], capacity.resources.extra[node.id])
+    index = resources.scarcer(job, room)
+    own, share = resources.demand_of(job)[index], resources.share_of(node)[index]
+    return ShortOfResource(
+        ahead=ahead,
+        resource=resources.RESOURCES[index],
+        gpus=job.min_gpus,
+        needed=share if own is None else own,
+        node=node.name,
+        free=room.gpus,
+        left=room.left(index),
+    )
+
+
 def shortage(job: Job, capacity: Capacity, ahead: int) -> Message:
-    """Return that too few GPUs are free, or too few of them together."""
-    left, node = capacity.left(job), capacity.fullest(job)
-    largest, name = (capacity.free[node.id], node.name) if node is not None else (0, "")
+    """Return that too few GPUs are free, or too few of them together, or too little of what goes with them."""
+    scope = capacity.scope(job)
+    left, node = capacity.free.sum_of(scope.allowed), next(capacity.free.fullest(scope.allowed), None)
+    largest, name = (capacity.free[node], capacity.nodes[node].name) if node is not None else (0, "")
     if left <= 0:
-        scope = capacity.scope(job)
         return NoneFree(ahead, scope.total, scope.allowed is None, _has_kept_gpus(job, capacity))
     if left < job.min_gpus:
         return TooFewFree(ahead, job.min_gpus, left, _has_kept_gpus(job, capacity))
     if job.spread or largest >= job.min_gpus:
+        if short := _short_of_resource(job, capacity, ahead):
+            return short
         return NotUnderThisPolicy(ahead, left, _has_kept_gpus(job, capacity))
     return TooScattered(ahead, job.min_gpus, largest, name)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from scheduling.messages import Message
 from scheduling.renamed import renamed
-from scheduling.toolkit import placement, reasons
+from scheduling.toolkit import placement, reasons, resources
 from scheduling.toolkit.capacity import Capacity
 from scheduling.toolkit.placement import minus
 from scheduling.toolkit.plan_builder import available_part, start_elsewhere, suffices
@@ -34,6 +34,8 @@ def carry_out(
     If those are more than it can spare, it is stopped, and restarts as soon as the other jobs have left. A job whose GPUs
     are not free yet may start on others that the target gives to no job.
     """
+    if resources.matter(snapshot):
+        target = _fitting_target(snapshot, order, target, why)
     now, why = Capacity(snapshot), dict(why)
     for job in order:
         if job.running and target.get(job.id, {}) != job.now_on:
@@ -49,7 +51,7 @@ def carry_out(
             if suffices(job, here, wanted):
                 now.give(job, here)
             else:
-                now.reserve(here)
+                now.reserve(here, job)
                 late.append((job, here))
     for job, here in late:  # what the target gives to others is reserved now
         if not start_elsewhere(job, now, target[job.id], here):
@@ -66,6 +68,50 @@ def carry_out(
     return Plan(now.held, why, state, sizes, again_at, now.reserved)
 
 
+def _fitting_target(
+    snapshot: Snapshot, order: Sequence[Job], target: Mapping[JobId, Placement], why: Mapping[JobId, Message]
+) -> dict[JobId, Placement]:
+    """Return the target without what processors and memory do not suffice for: the search for it counts GPUs alone.
+
+    In order, each job gets what the target adds to its GPUs, or as many GPUs elsewhere; waiting jobs that the target
+    leaves out without a reason get what remains.
+    """
+    ledger = Capacity(snapshot, coming=True)
+    changed = [job for job in order if job.running and target.get(job.id, {}) != job.now_on]
+    for job in sorted(changed, key=lambda job: job.preemptible):
+        wanted = target.get(job.id, {})
+        ledger.evict(job)
+        ledger.give(job, {node: min(gpus, wanted[node]) for node, gpus in job.now_on.items() if node in wanted})
+        if not job.preemptible:
+            _give_rest(job, wanted, ledger)
+    movers = {job.id for job in changed if job.preemptible}
+    for job in order:
+        wanted = target.get(job.id, {})
+        if job.id in movers:
+            _give_rest(job, wanted, ledger)
+        elif job.waiting and wanted:
+            here = available_part(wanted, ledger, job)
+            where = here if suffices(job, here, wanted) else ledger.fit(job, _total(wanted))
+            if where := where or (ledger.best_fit(job, _total(wanted)) if job.elastic else None):
+                ledger.give(job, where)
+    for job in order:
+        left_out = job.waiting and not (job.blocked or target.get(job.id) or job.id in why)
+        if left_out and (where := ledger.best_fit(job, job.asked)):
+            ledger.give(job, where)
+    return {**target, **{job.id: ledger.held.get(job.id, {}) for job in order if not job.stopping}}
+
+
+def _give_rest(job: Job, wanted: Placement, ledger: Capacity) -> None:
+    """Give a running job that keeps some of its GPUs what is left of the others; if that is too little, it stops or stays."""
+    if more := available_part(minus(wanted, ledger.held[job.id]), ledger, job):
+        ledger.give(job, more)
+    count, enough = ledger.count(job), _total(wanted)
+    if count < (min(job.min_gpus, job.gpus, enough) if job.elastic else enough):
+        ledger.evict(job)
+        if not job.preemptible:
+            ledger.give(job, job.now_on)
+
+
 def _starts_elsewhere(job: Job, target: Mapping[JobId, Placement], now: Capacity) -> bool:
     """Whether a job starts on other GPUs than those of its target."""
     return bool(minus(now.held.get(job.id, {}), target.get(job.id, {})))
@@ -78,14 +124,15 @@ def _release_gpus(job: Job, wanted: Placement, now: Capacity) -> None:
     new = minus(wanted, job.now_on)
     keep = {node: min(gpus, wanted[node]) for node, gpus in job.now_on.items() if node in wanted}
     keeps_base = all(keep.get(node, 0) >= gpus for node, gpus in job.base.items())
-    if keeps_base and all(now.free.get(node, 0) >= gpus for node, gpus in new.items()) and _total(new) <= now.room(job):
+    levels = now.levels(job)
+    if keeps_base and all(levels.get(node, 0) >= gpus for node, gpus in new.items()) and _total(new) <= now.room(job):
         now.held[job.id] = keep
         now.give(job, new)
     elif keeps_base and keep and _total(keep) >= min(job.min_gpus, job.gpus):
         now.held[job.id] = keep
     elif job.preemptible:
         now.evict(job)
-        now.reserve(available_part(wanted, now, job))
+        now.reserve(available_part(wanted, now, job), job)
 
 
 _total = placement.total
@@ -93,10 +140,17 @@ _total = placement.total
 
 def world_digest(snapshot: Snapshot) -> str:
     """Return a digest that is equal for snapshots with the same jobs, nodes and limits, whatever the placements."""
-    jobs = sorted((job.id, job.min_gpus, job.max_gpus, job.priority, bool(job.blocked)) for job in snapshot.jobs)
+    jobs = sorted(
+        (job.id, job.min_gpus, job.max_gpus, job.priority, bool(job.blocked), *_demands(job)) for job in snapshot.jobs
+    )
     nodes = sorted((node.id, node.total, node.open) for node in snapshot.nodes)
     limits = sorted((limit.name, limit.max_gpus - limit.elsewhere) for limit in snapshot.limits)
     return hashlib.sha256(repr((jobs, nodes, limits)).encode()).hexdigest()[:16]
+
+
+def _demands(job: Job) -> Sequence[int | None]:
+    """Return what the job needs per GPU; nothing for a job without demands, so that old digests stay valid."""
+    return resources.demand_of(job) if job.has_demands else ()
 
 
 def remember(snapshot: Snapshot, target: Mapping[JobId, Placement], batches: Mapping[JobId, int]) -> dict[str, Any]:
@@ -122,6 +176,7 @@ def recall(snapshot: Snapshot, seconds: float) -> tuple[dict[JobId, Placement], 
 
 
 def _is_feasible(snapshot: Snapshot, aim: Mapping[JobId, Placement]) -> bool:
+    """Whether the GPUs suffice for the target, and its jobs may change; ``carry_out`` looks at processors and memory."""
     left = {node.id: node.total for node in snapshot.nodes}
     for job in snapshot.jobs:
         where = aim.get(job.id, {})

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from portal.sentences import sentence_of
-from portal.sentences.words import duration
+from portal.sentences.words import amount, duration
 from scheduling import tiers
+from scheduling.toolkit import resources
 from scheduling.toolkit.capacity import Capacity, Scope
 from scheduling.toolkit.reasons import rounded_seconds
 from scheduling.types import Job, Limit, NodeId, Plan, Snapshot
@@ -100,6 +101,42 @@ def _too_scattered(facts: Facts, job: Job, match: re.Match[str]) -> bool:
     group = int(match[2])
     there = [facts.free_before[node.id] for node in facts.scope(job).nodes if node.name == match[3]]
     return int(match[1]) == job.min_gpus > group and bool(there) and group <= there[0]
+
+
+def _short_of_resource(facts: Facts, job: Job, match: re.Match[str]) -> bool:
+    """The node has free GPUs, but with what is left there the job does not fit."""
+    gpus, needed, each, name, free, left = match.groups()
+    node = next(node for node in facts.scope(job).nodes if node.name == name)
+    index = 1 if "memory" in needed else 0
+    demand = resources.demand_of(job)[index] or resources.share_of(node)[index]
+    before = node.free * resources.share_of(node)[index] + resources.extra_of(node)[index]
+    return (
+        int(gpus) == job.min_gpus
+        and bool(each) == (job.min_gpus > 1)
+        and needed == amount(resources.RESOURCES[index], demand)
+        and int(free) <= facts.free_before[node.id]
+        and _amount(left) <= max(0, before)
+        and (job.spread or _amount(left) < demand * job.min_gpus)
+    )
+
+
+def _amount(text: str) -> float:
+    """Return MiB, or thousandths of a processor."""
+    number, unit, *_ = text.split()
+    return float(number) * {"GiB": 1024, "MiB": 1}.get(unit, 1000)
+
+
+def _too_much_per_gpu(facts: Facts, job: Job, match: re.Match[str]) -> bool:
+    """The job fits on no empty nodes as it is, but does with the amount that is proposed."""
+    index = 1 if "memory" in match[1] else 0
+    demand = list(resources.demand_of(job))
+    rooms = [resources.Room(node, node.total) for node in facts.scope(job).nodes]
+    if match[1] != amount(resources.RESOURCES[index], demand[index] or 0):
+        return False
+    if resources.fits(job, rooms, resources.Demand(*demand)):
+        return False
+    demand[index] = 1 if match[2] == "less" else int(_amount(match[2].removeprefix("at most ")))
+    return resources.fits(job, rooms, resources.Demand(*demand)) == (match[2] != "less")
 
 
 def _first_needs(facts: Facts, job: Job, match: re.Match[str]) -> bool:
@@ -202,6 +239,8 @@ CLAIMS: Mapping[str, Claim] = {
     r"(?:the only GPU|all (\d+) GPUs)( of the nodes it can run on)? (?:is|are) (in use(?: or kept for jobs ahead of it)?)": _none_free,
     rf"under this policy it does not start yet, though {GPUS} (?:is|are) free(?: for it)?": _not_yet,
     rf"it needs {GPUS} at once; the largest group of free ones is (\d+), on node ([\w-]+)": _too_scattered,
+    rf"it needs {GPUS} with (.+?)( each)?; node ([\w-]+) has {GPUS} free, but only (.+?) left(?=[.;]? |\.$)": _short_of_resource,
+    r"It asks for (.+?) per GPU, which no node can give it for all its GPUs: ask for (less|at most [^;]+?)(?=\. |\.$)": _too_much_per_gpu,
     rf"jobs start strictly in order; the first waits for {GPUS}": _first_needs,
     rf"starting now it could hold up the first, which waits for {GPUS}(?:, expected in about \d+ min)?": _first_needs,
     rf"{GPUS} (?:is|are) being given back by other jobs; then it starts": _promised,

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from scheduling import registry
 from scheduling.messages import Text
+from scheduling.toolkit import resources
 from scheduling.types import Account, Curve, Estimate, Job, Limit, Node, Policy, Snapshot
 from tests.examples import examples
 from tests.scheduling.worlds import NOW
@@ -142,3 +143,50 @@ def _place_job(rng: random.Random, job: Job, left: dict[str, int]) -> Job:
             left[name] += now_on[name] - base.get(name, 0)
         now_on = dict(base)
     return replace(job, now_on=now_on, base=base, stopping=False, started_at=NOW - 60)
+
+
+SHARE = resources.Amount(4000, 16_384)
+"""Four processors and 16 GiB for each GPU."""
+
+
+def with_shares(snapshot: Snapshot) -> Snapshot:
+    """Return the snapshot with known processors and memory, of which each job takes the shares of its GPUs."""
+    nodes = (
+        replace(node, millicpus_per_gpu=SHARE.millicpus, memory_mib_per_gpu=SHARE.memory_mib) for node in snapshot.nodes
+    )
+    return replace(snapshot, nodes=tuple(nodes))
+
+
+def with_demands(snapshot: Snapshot, seed: int) -> Snapshot:
+    """Return the snapshot with demands for some jobs: of those that run, as far as their nodes have enough."""
+    rng = random.Random(seed)
+    snapshot = with_shares(snapshot)
+    nodes = {node.id: node for node in snapshot.nodes}
+    jobs: list[Job] = []
+    for job in snapshot.jobs:
+        if rng.random() < 0.5:
+            asks = replace(
+                job,
+                millicpus_per_gpu=rng.choice([None, 1000, 4000, 5000, 6000, 12_000]),
+                memory_mib_per_gpu=rng.choice([None, 1024, 10_000, 16_384, 17_000, 20_000, 40_000]),
+            )
+            held = {
+                node: resources.NOTHING.plus(resources.beyond_share(asks, nodes[node]), -gpus)
+                for node, gpus in job.now_on.items()
+            }
+            after = {node: resources.with_more(nodes[node], more) for node, more in held.items()}
+            if all(_is_possible(node, job) for node in after.values()):
+                nodes.update(after)
+                job = asks
+        jobs.append(job)
+    for id, node in nodes.items():
+        if node.leaving and rng.random() < 0.5:
+            more = resources.Amount(rng.randint(-4000, 0) * node.leaving, rng.randint(-16_000, 0) * node.leaving)
+            nodes[id] = resources.with_more(node, resources.NOTHING.plus(more, -1), more)
+    return replace(snapshot, nodes=tuple(nodes.values()), jobs=tuple(jobs))
+
+
+def _is_possible(node: Node, job: Job) -> bool:
+    """Whether what is left is not negative, without the GPUs of other jobs."""
+    extra = resources.extra_of(node)
+    return all(node.free * share + more >= 0 for share, more in zip(SHARE, extra, strict=True))

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from scheduling.decide import decide
+from scheduling.toolkit import resources
 from scheduling.toolkit.placement import plus
 from scheduling.types import Job, JobId, Limit, Node, NodeId, Placement, Plan, Policy, Reservation, Snapshot
 
@@ -75,11 +76,22 @@ class World:
         for node in self.nodes.values():
             leaving = sum(where == node.id for _, where in self.going)
             held = sum(job.now_on.get(node.id, 0) for job in self.jobs.values())
-            nodes.append(replace(node, free=node.total - held - leaving, leaving=leaving))
+            nodes.append(self._with_resources(replace(node, free=node.total - held - leaving, leaving=leaving)))
         limits = tuple(replace(limit, leaving=sum(job in limit.jobs for job, _ in self.going)) for limit in self.limits)
         return Snapshot(
             self.now, tuple(nodes), tuple(self.jobs.values()), limits, self.state, damping_seconds=self.damping_seconds
         )
+
+    def _with_resources(self, node: Node) -> Node:
+        """Count what jobs take in addition to the shares of their GPUs."""
+        taken = leaving = resources.NOTHING
+        for job in self.jobs.values():
+            taken = taken.plus(resources.beyond_share(job, node), job.now_on.get(node.id, 0))
+        for id, where in self.going:
+            if where == node.id and id in self.jobs:
+                leaving = leaving.plus(resources.beyond_share(self.jobs[id], node))
+        extra = resources.NOTHING.plus(taken, -1).plus(leaving, -1)
+        return resources.with_more(resources.with_extra(node, extra), leaving=leaving)
 
     def carry_out(self, plan: Plan) -> bool:
         """Carry out a plan; return whether something changed."""

@@ -50,6 +50,11 @@ GROUPS: tuple[tuple[str, str, tuple[Row, ...]], ...] = (
             ),
             ("larger_than_lab", {"needed": 16, "total": 8}, "It never starts: submit it with fewer GPUs."),
             (
+                "too_much_per_gpu",
+                {"resource": "memory", "needed": 2097152, "largest": 63488},
+                "It never starts: submit it with less memory or fewer processors per GPU.",
+            ),
+            (
                 "above_limit",
                 {"needed": 4, "limit": 2, "name": "ada"},
                 "It never starts under this [limit](../user/limits.md): submit it with fewer, or ask an admin.",
@@ -96,6 +101,19 @@ GROUPS: tuple[tuple[str, str, tuple[Row, ...]], ...] = (
                 "not_under_this_policy",
                 {"ahead": 1, "free": 2, "kept": False},
                 "The policy keeps it back although it would fit, for example until it can have all it asked for.",
+            ),
+            (
+                "short_of_resource",
+                {
+                    "ahead": 0,
+                    "resource": "memory",
+                    "gpus": 1,
+                    "needed": 49152,
+                    "node": "gpu-1",
+                    "free": 2,
+                    "left": 10240,
+                },
+                "Other jobs have more than the shares of their GPUs. Ask for less, or wait.",
             ),
             ("promised", {"count": 2}, "Nothing: it takes seconds."),
         ),

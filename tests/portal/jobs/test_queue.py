@@ -14,6 +14,7 @@ from portal.accounts.models import AuditEntry, LabSettings
 from portal.jobs import lifecycle, queue
 from portal.jobs.models import Job
 from portal.jobs.queue import is_public_reason, lab_queue
+from scheduling.toolkit import reasons
 from tests.portal import jobs_world as world
 from tests.portal.api_client import Script
 
@@ -61,6 +62,7 @@ def test_titles_of_other_projects_are_private(lab: Lab) -> None:
         ({"code": "limit_reached", "needed": 1, "limit": 2, "name": "charlie", "held": 2, "promised": False}, True),
         ({"code": "too_scattered", "ahead": 0, "needed": 4, "largest": 2, "node": "alpha"}, True),
         ({"code": "in_cpu_slots", "reason": FREE}, True),
+        (reasons.ShortOfResource(0, "memory", 1, 49_152, "alpha", 2, 10_240).data(), True),
         ("A sentence of an earlier release about secret run.", False),
         ({"code": "text", "text": "secret run waits"}, False),
         ({"code": "account_has", "name": "moon shot", "now": 1, "recent": 1.0, "share": 2.0}, False),
