@@ -16,6 +16,7 @@ from portal.environments.models import Environment, NodeEnvironment
 from portal.forecast import messages
 from portal.forecast.futures import HORIZON_SECONDS, NEVER, simulate_futures
 from portal.jobs.models import Job
+from portal.jobs.spec import limits_of
 from portal.projects import inspection
 from portal.scheduler.snapshot import with_max_gpus
 from scheduling import types
@@ -23,7 +24,7 @@ from scheduling.check import violations
 from scheduling.decide import decide
 from scheduling.messages import Message
 from scheduling.simulate import InvalidPlanError
-from scheduling.toolkit import estimates
+from scheduling.toolkit import estimates, resources
 from scheduling.types import Policy, Snapshot
 
 TIME_LIMITS = (8 * 3600, 4 * 3600, 2 * 3600, 3600, 1800, 900)
@@ -40,6 +41,10 @@ SOONER_FACTOR = 0.7
 MIN_SOONER_SHARE = 0.8
 """... in at least this part of the futures."""
 ALL_SIZES_UP_TO = 16
+DEMANDS = ("cpus_per_gpu", "memory_mib_per_gpu")
+"""Fields of a job, in the order of ``resources.RESOURCES``."""
+FIELD_UNITS, DEMAND_UNITS = (1000, 1), (1000, 256)
+"""How much the fields count in, and the steps in which less is proposed: whole processors, and quarters of a GiB."""
 ELASTIC, OPPORTUNISTIC, RESUMABLE = "elastic", "opportunistic", "resumable"
 
 
@@ -98,6 +103,7 @@ def possible_changes(row: Job, job: types.Job, snapshot: Snapshot) -> list[Propo
     fresh = replace(job, id=_new_id(snapshot))
     return [
         *_fewer_gpus(fresh),
+        *_less_per_gpu(fresh, snapshot),
         *_elastic_variant(row, fresh),
         *_other_environments(row, fresh, snapshot),
         *_shorter_time_limits(row, fresh),
@@ -117,6 +123,21 @@ def _fewer_gpus(job: types.Job) -> Iterator[ProposedChange]:
         else:
             smaller = messages.SmallerMinimum(gpus, job.min_gpus)
             yield ProposedChange(f"gpus-{gpus}", smaller, {"min_gpus": gpus}, replace(job, min_gpus=gpus))
+
+
+def _less_per_gpu(job: types.Job, snapshot: Snapshot) -> Iterator[ProposedChange]:
+    """Yield the most memory, and the most processors, with which it would fit beside the jobs that run now."""
+    usable = [node for node in snapshot.nodes if node.open and (job.nodes is None or node.id in job.nodes)]
+    rooms = [resources.Room(node, node.free, resources.extra_of(node)) for node in usable]
+    for index, (name, field, unit) in enumerate(zip(resources.RESOURCES, DEMANDS, DEMAND_UNITS, strict=True)):
+        asked = resources.demand_of(job)[index]
+        if asked is None or not resources.matter(snapshot):
+            continue
+        largest = resources.largest_demand(job, rooms, index) // unit * unit
+        value, (lowest, _) = largest // FIELD_UNITS[index], limits_of(field)
+        if lowest <= value and largest < asked:
+            changed = resources.with_demand(job, index, largest)
+            yield ProposedChange(f"{name}-{value}", messages.LessPerGpu(name, largest, asked), {field: value}, changed)
 
 
 def _smaller_sizes(gpus: int) -> Iterator[int]:

@@ -28,6 +28,16 @@ class SmallerMinimum(Message):
 
 
 @dataclass(frozen=True)
+class LessPerGpu(Message):
+    """Less memory or fewer processors for each GPU: MiB, or thousandths of a processor."""
+
+    code: ClassVar[str] = "less_per_gpu"
+    resource: str
+    amount: int
+    instead_of: int
+
+
+@dataclass(frozen=True)
 class ElasticFromOne(Message):
     code: ClassVar[str] = "elastic_from_one"
     max_gpus: int

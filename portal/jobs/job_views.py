@@ -19,7 +19,7 @@ from portal.accounts.permissions import signed_in
 from portal.cluster.slots import lab_noun
 from portal.editions import sent_if_changed
 from portal.highlight import highlight_block
-from portal.jobs import checkpoints, permissions, services, silence
+from portal.jobs import checkpoints, permissions, resources, services, silence
 from portal.jobs.curve_views import curves_context, training_context
 from portal.jobs.environments import layers_of
 from portal.jobs.models import FINISHED_STATES, Allocation, Attempt, Container, Job, JobState
@@ -170,6 +170,8 @@ def _page(request: HttpRequest, pk: int, tab: Tab) -> HttpResponse:
         spec = json.dumps(services.specification(job, signed_in(request)), indent=2, ensure_ascii=False)
         context["spec"] = SafeString(highlight_block(spec, language="json"))
         context["layers"] = layers_of(job)
+        context["asked_for"] = resources.asked_in_words(job)
+        context["grants"] = resources.grants(context["last"])
         context["silent_after"] = silence.limit_of(job.silent_rank_minutes).total_seconds()
     return render(request, f"jobs/job_{tab.key or 'overview'}.html", context)
 

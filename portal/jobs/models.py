@@ -109,6 +109,14 @@ class Job(models.Model):
     """Restarts in a row of its ranks without a commit after which an attempt fails; null: the lab's setting."""
     silent_rank_minutes = models.PositiveSmallIntegerField(null=True, blank=True)
     """Time without output after which its owner gets a notice, 0 for none; null: the lab's setting."""
+    cpus_per_gpu = models.PositiveSmallIntegerField(null=True, blank=True)
+    """Processors for each of its GPUs; null: the share of a GPU of its node."""
+    memory_mib_per_gpu = models.PositiveIntegerField(null=True, blank=True)
+    """The same for memory."""
+    shm_mib = models.PositiveIntegerField(null=True, blank=True)
+    """The size of /dev/shm in each container; null: a quarter of its memory."""
+    scratch_mib = models.PositiveIntegerField(null=True, blank=True)
+    """Space for files of each container, without checkpoints; null: the usual limits."""
     group = models.ForeignKey(Group, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
     """Whose share it uses; fixed when it is submitted (``services.accounted_group``)."""
     search_text = SearchTextField()

@@ -22,7 +22,7 @@ from portal.accounts.limits import limits_for, may_use_premium
 from portal.accounts.models import User
 from portal.cluster.models import Gpu
 from portal.cluster.slots import counted, lab_noun
-from portal.jobs import events, lifecycle, rules
+from portal.jobs import events, lifecycle, resources, rules
 from portal.jobs.events import Event
 from portal.jobs.launch_lines import with_line_read
 from portal.jobs.models import (
@@ -43,6 +43,7 @@ from portal.jobs.spec import (
     MAX_GPUS,
     MAX_PRIORITY,
     MAX_RETRIES,
+    OPTIONAL_NUMBERS,
     WORD_LISTS,
     Submission,
     as_columns,
@@ -214,6 +215,7 @@ def check(project: Project, asked: Submission) -> None:
     _check_entry(asked)
     _check_gpus(asked)
     _check_numbers(asked)
+    resources.check(asked)
     _check_goals(asked)
     check_variables(asked.env_vars)
     _check_words(asked)
@@ -300,7 +302,7 @@ def _check_numbers(asked: Submission) -> None:
         raise Refused(f"Retries go from 0 to {MAX_RETRIES}.", field="retries")
     if not -MAX_PRIORITY <= asked.priority <= MAX_PRIORITY:
         raise Refused(f"Priority goes from {-MAX_PRIORITY} to {MAX_PRIORITY}.", field="priority")
-    for name in ("restarts_without_progress", "silent_rank_minutes"):
+    for name in OPTIONAL_NUMBERS:
         value, (low, high) = getattr(asked, name), limits_of(name)
         if value is not None and not low <= value <= high:
             raise Refused(f"Enter a number from {low} to {high:,}, or leave it empty.", field=name)

@@ -213,6 +213,49 @@ class Submission:
         optional=True,
         in_lists=False,
     )
+    cpus_per_gpu: int | None = job_field(
+        None,
+        kind=Kind.INTEGER,
+        label="Processors per GPU",
+        help="Empty: as many as the node has for each of its GPUs. With more, the job waits until they are free.",
+        api_help="Processors for each GPU. Null: as many as the node has for each of its GPUs.",
+        limits=(1, 1024),
+        optional=True,
+        in_lists=False,
+    )
+    memory_mib_per_gpu: int | None = job_field(
+        None,
+        kind=Kind.INTEGER,
+        label="Memory per GPU, in MiB",
+        help="16384 are 16 GiB. Empty: as much as the node has for each of its GPUs. With more, the job waits until it is free. "
+        "A job that needs more than it has is killed.",
+        api_help="Memory (RAM) for each GPU, in MiB. Null: as much as the node has for each of its GPUs.",
+        limits=(512, 16 * 1024 * 1024),
+        optional=True,
+        in_lists=False,
+    )
+    shm_mib: int | None = job_field(
+        None,
+        kind=Kind.INTEGER,
+        label="Size of /dev/shm, in MiB",
+        help="Through it DataLoader workers pass batches. Empty: a quarter of the memory, of which it is a part.",
+        api_help="Size of /dev/shm in each container, in MiB, which is part of its memory. Null: a quarter of that.",
+        limits=(64, 4 * 1024 * 1024),
+        optional=True,
+        in_lists=False,
+    )
+    scratch_mib: int | None = job_field(
+        None,
+        kind=Kind.INTEGER,
+        label="Space for files, in MiB",
+        help="For the working directory, /outputs and /tmp of each container together; a tenth of it is for /tmp. "
+        "Empty: 10 GiB, and 1 GiB for /tmp.",
+        api_help="Space for the working directory, /outputs and /tmp (a tenth of it) of each container together, in MiB. "
+        "Null: 10 GiB, and 1 GiB for /tmp.",
+        limits=(640, 4 * 1024 * 1024),
+        optional=True,
+        in_lists=False,
+    )
     name: str = job_field(
         "",
         kind=Kind.TEXT,
@@ -245,6 +288,7 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
+OPTIONAL_NUMBERS = tuple(name for name, about in FIELDS.items() if about.kind is Kind.INTEGER and about.optional)
 WORD_LISTS = tuple(name for name, about in FIELDS.items() if about.kind is Kind.WORDS)
 """Fields that lists of jobs show as labels and can be filtered by."""
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from portal.cluster.models import Gpu, Node
+from portal.cluster.shares import machine_of
 from portal.environments.models import Environment, NodeEnvironment
 from portal.environments.recipes import base_key
 from portal.jobs.models import RESTART_LIMIT_VARIABLE, Attempt, Container, Job
@@ -23,9 +24,9 @@ UID_DIGITS, RANDOM_DIGITS = 12, 6
 """Hexadecimal digits in a container's name: of its attempt's uid, and random ones."""
 
 DRIVER_RESOURCES = Resources(cpus=1.0, memory_mib=1024, shm_mib=64, tmp_mib=256, pids=512, disk_mib=1024)
-SYSTEM_MEMORY_MIB = 1024
-"""Memory that a node keeps for itself: engine, agent, kernel."""
 MIN_MEMORY_MIB = 512
+TMP_PARTS = 10
+"""One part in so many of a job's own space for files is for /tmp."""
 
 
 class LayerGoneError(Exception):
@@ -89,22 +90,27 @@ def host_spec(
     """
     alone = hosts == 1 and not has_driver(attempt.job)
     group = None if alone else _collective_group(attempt, index, driver, part.node, ranks)
-    return _spec(attempt, Container.Role.HOST, index, group, part, resource_share(part.node, len(part.gpus), node_gpus))
+    return _spec(attempt, Container.Role.HOST, index, group, part, resources_of(attempt.job, part, node_gpus))
 
 
-def resource_share(node: Node, gpus: int, node_gpus: int) -> Resources:
-    """Return a container's share of its node's processors and memory: the same as its share of the node's GPUs."""
+def resources_of(job: Job, part: ContainerPlacement, node_gpus: int) -> Resources:
+    """Return what a container gets of its node: what its job asks for, or the same share as of the node's GPUs."""
+    gpus = len(part.gpus)
+    machine = machine_of(part.node.facts.get("cpus"), part.node.facts.get("memory_mib"), max(gpus, node_gpus, 1))
     share = gpus / max(gpus, node_gpus, 1)
-    cpus, memory = node.facts.get("cpus") or 0, node.facts.get("memory_mib") or 0
-    if not (isinstance(cpus, int | float) and isinstance(memory, int) and cpus > 0 and memory > 0):
-        plain = Resources()
-        cpus, memory = plain.cpus * gpus, plain.memory_mib * gpus
-    else:
-        cpus, memory = cpus * share, int(max(memory - SYSTEM_MEMORY_MIB, memory // 2) * share)
+    cpus = machine.cpus * share if job.cpus_per_gpu is None else job.cpus_per_gpu * gpus
+    memory = int(machine.memory_mib * share) if job.memory_mib_per_gpu is None else job.memory_mib_per_gpu * gpus
     memory = max(MIN_MEMORY_MIB, memory)
-    return Resources(
-        cpus=round(max(0.1, cpus), 2), memory_mib=memory, shm_mib=max(64, memory // 4), pids=1024 + 256 * gpus
+    usual = Resources(
+        cpus=round(max(0.1, cpus), 2),
+        memory_mib=memory,
+        shm_mib=max(64, memory // 4) if job.shm_mib is None else min(job.shm_mib, memory),
+        pids=1024 + 256 * gpus,
     )
+    if job.scratch_mib is None:
+        return usual
+    tmp = job.scratch_mib // TMP_PARTS
+    return replace(usual, tmp_mib=tmp, disk_mib=job.scratch_mib - tmp)
 
 
 def command_of(job: Job) -> tuple[str, ...]:

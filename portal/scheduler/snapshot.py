@@ -23,6 +23,7 @@ from portal.jobs.models import Job, Progress
 from portal.scheduler.availability import Availability, availability_of, gpus_of_largest_node, read_nodes, why_blocked
 from portal.scheduler.holdings import Holding, PastUsage, active_jobs, read_holdings, read_past_usage
 from portal.scheduler.job_history import USAGE_DAYS, HeldGpus, History, RuntimeSample, Script, speed_on
+from portal.scheduler.resource_use import with_resources
 from portal.scheduler.throughput import Speeds
 from scheduling import types
 from scheduling.messages import Message
@@ -75,7 +76,7 @@ def take(
         else:
             jobs.append(_job(facts, holding, had or PastUsage(), progress_by_job.get(row.id)))
     history.new_jobs = new_jobs
-    return types.Snapshot(
+    seen = types.Snapshot(
         now=now.timestamp(),
         nodes=tuple(
             types.Node(
@@ -97,6 +98,7 @@ def take(
         patience_seconds=settings.PATIENCE_HOURS * 3600.0,
         damping_seconds=float(settings.DAMPING_SECONDS),
     )
+    return with_resources(seen)
 
 
 def past_snapshot(rows: list["Row"], since: datetime, history: History) -> types.Snapshot:
@@ -129,6 +131,7 @@ class Row(NamedTuple):
 
     id: int
     arguments: tuple[str, ...]
+    cpus_per_gpu: int | None
     deadline: datetime | None
     elastic: bool
     entry: str
@@ -137,6 +140,7 @@ class Row(NamedTuple):
     intent: str
     launcher: str
     max_gpus: int
+    memory_mib_per_gpu: int | None
     min_gpus: int
     opportunistic: bool
     priority: int
@@ -307,6 +311,8 @@ def _job(
         work=progress.remaining(in_force) if progress else program.similar_runs.remaining(done),
         deadline=row.deadline.timestamp() if row.deadline else None,
         longest_seconds=float(max(0, row.time_limit_seconds - past.counted_seconds)),
+        millicpus_per_gpu=None if row.cpus_per_gpu is None else 1000 * row.cpus_per_gpu,
+        memory_mib_per_gpu=row.memory_mib_per_gpu,
     )
 
 

@@ -13,6 +13,8 @@ from portal.sentences.spans import rough_duration, rough_range, wait_range
 
 KINDS = {
     "gpus": "fewer GPUs",
+    "memory": "less memory",
+    "processors": "fewer processors",
     "elastic": "running elastically",
     "environment": "another environment",
     "time": "a shorter time limit",
@@ -32,6 +34,11 @@ def fewer_gpus(gpus: int, instead_of: int) -> str:
 @sentence
 def smaller_minimum(gpus: int, instead_of: int) -> str:
     return f"with a minimum of {words.gpus(gpus)} instead of {instead_of}"
+
+
+@sentence
+def less_per_gpu(resource: str, amount: int, instead_of: int) -> str:
+    return f"with {words.amount(resource, amount)} per GPU instead of {words.amount(resource, instead_of)}"
 
 
 @sentence

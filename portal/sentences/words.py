@@ -4,6 +4,7 @@ import re
 
 from scheduling.words import amount as amount
 from scheduling.words import duration as duration
+from scheduling.words import gibibytes as gibibytes
 from scheduling.words import gpus as gpus
 from scheduling.words import jobs_are as jobs_are
 

@@ -24,6 +24,7 @@ from portal.jobs.models import Allocation, Attempt, Job, JobEvent, JobState, Out
 from portal.jobs.rules import CHECKPOINTED_OUTCOMES
 from portal.scheduler import snapshot as snapshots
 from portal.scheduler.job_history import History
+from portal.scheduler.resource_use import with_shares
 from portal.scheduler.snapshot import Row
 from portal.usage.models import CapacitySpell
 from scheduling import types
@@ -141,6 +142,8 @@ def read(start: datetime, end: datetime) -> World:
         if one is not None:
             jobs.append(replace(one, owner=names.get(each.row.submitted_by_id, "")))
     nodes, losses, capacity = _nodes(*window, jobs)
+    if any(each.submission.job.has_demands for each in jobs):
+        nodes = with_shares(nodes)
     known = frozenset(node.id for node in nodes)
     jobs = [_restrict_nodes(each, known) for each in jobs]
     reservations = tuple(each for each in past.reservations if each.node in known)

@@ -38,6 +38,13 @@ def demand_of(job: Job) -> Demand:
     return Demand(job.millicpus_per_gpu, job.memory_mib_per_gpu)
 
 
+def with_demand(job: Job, index: int, value: int) -> Job:
+    """Return the job with another demand for one of the ``RESOURCES``."""
+    demand = list(demand_of(job))
+    demand[index] = value
+    return replace(job, millicpus_per_gpu=demand[0], memory_mib_per_gpu=demand[1])
+
+
 def share_of(node: Node) -> Amount:
     """Return the share of one GPU of the node."""
     return Amount(node.millicpus_per_gpu, node.memory_mib_per_gpu)

@@ -52,7 +52,7 @@ GROUPS: tuple[tuple[str, str, tuple[Row, ...]], ...] = (
             (
                 "too_much_per_gpu",
                 {"resource": "memory", "needed": 2097152, "largest": 63488},
-                "It never starts: submit it with less memory or fewer processors per GPU.",
+                "It never starts: submit it with less [memory or fewer processors per GPU](../user/resources.md).",
             ),
             (
                 "above_limit",
@@ -113,7 +113,7 @@ GROUPS: tuple[tuple[str, str, tuple[Row, ...]], ...] = (
                     "free": 2,
                     "left": 10240,
                 },
-                "Other jobs have more than the shares of their GPUs. Ask for less, or wait.",
+                "Other jobs have [more than the shares of their GPUs](../user/resources.md). Ask for less, or wait.",
             ),
             ("promised", {"count": 2}, "Nothing: it takes seconds."),
         ),

@@ -1,0 +1,108 @@
+"""The processors, memory and space that a job asks for: what no node could ever give it is refused at once."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import Count
+
+from portal.cluster.models import Gpu
+from portal.cluster.shares import read_machines
+from portal.cluster.slots import lab_noun
+from portal.jobs.models import Attempt, Container, Job
+from portal.jobs.spec import Submission
+from portal.refused import Refused
+from portal.sentences.words import amount, gibibytes
+
+Rooms = Sequence[tuple[int, int]]
+"""The GPUs of each node, and how much it has of a resource."""
+
+
+def check(asked: Submission) -> None:
+    """Raise Refused for amounts that no nodes of the lab have, with the largest possible ones."""
+    memory, shm = asked.memory_mib_per_gpu, asked.shm_mib
+    if memory is not None and shm is not None and shm > memory * asked.max_gpus:
+        raise Refused(
+            f"Its memory includes /dev/shm: ask for at most {memory * asked.max_gpus} MiB, or for more memory.",
+            field="shm_mib",
+        )
+    if memory is None and asked.cpus_per_gpu is None:
+        return
+    counts = _gpus_of_nodes()
+    machines = read_machines(counts)
+    if memory is not None:
+        largest = largest_possible([(counts[pk], each.memory_mib) for pk, each in machines.items()], asked)
+        if largest is not None and memory > largest:
+            raise Refused(
+                f"No node has {gibibytes(memory)} of memory for each {_place(asked)}. "
+                f"Ask for at most {largest} MiB ({gibibytes(largest)}).",
+                field="memory_mib_per_gpu",
+            )
+    if asked.cpus_per_gpu is not None:
+        largest = largest_possible([(counts[pk], int(each.cpus)) for pk, each in machines.items()], asked)
+        if largest is not None and asked.cpus_per_gpu > largest:
+            instead = f"Ask for at most {largest}, or leave it empty." if largest else "Leave it empty."
+            raise Refused(
+                f"No node has {asked.cpus_per_gpu} processors for each {_place(asked)}. {instead}", field="cpus_per_gpu"
+            )
+
+
+def largest_possible(rooms: Rooms, asked: Submission) -> int | None:
+    """Return the most of a resource that the job could have for each of its GPUs, at its minimum of GPUs.
+
+    None when it would not even fit with none, which is for others to refuse: too few GPUs, or no nodes at all.
+    """
+    spreads = asked.launcher != Job.Launcher.COMMAND
+    for each in sorted({total // count for gpus, total in rooms for count in range(1, gpus + 1)}, reverse=True):
+        counts = [min(gpus, total // each) if each else gpus for gpus, total in rooms]
+        if (sum(counts) if spreads else max(counts)) >= asked.min_gpus:
+            return each
+    return None
+
+
+def asked_in_words(job: Job) -> str:
+    """Return what a job asks for in addition to GPUs; empty where it takes what is usual."""
+    each = f"per {lab_noun()}"
+    parts = [
+        job.cpus_per_gpu and f"{amount('processors', 1000 * job.cpus_per_gpu)} {each}",
+        job.memory_mib_per_gpu and f"{amount('memory', job.memory_mib_per_gpu)} {each}",
+        job.shm_mib and f"{gibibytes(job.shm_mib)} for /dev/shm",
+        job.scratch_mib and f"{gibibytes(job.scratch_mib)} for files",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True)
+class Grant:
+    """What containers of an attempt have got on a node."""
+
+    node: str
+    containers: int
+    text: str
+
+
+def grants(attempt: Attempt | None) -> list[Grant]:
+    """Return what the hosts of an attempt have got, those with the same on one node together."""
+    found: Counter[tuple[str, str]] = Counter()
+    hosts = attempt.containers.filter(role=Container.Role.HOST).select_related("node") if attempt else ()
+    for host in hosts:
+        if given := host.spec.get("resources"):
+            found[host.node.name, _in_words(given)] += 1
+    return [Grant(node, count, text) for (node, text), count in sorted(found.items())]
+
+
+def _in_words(given: Mapping[str, Any]) -> str:
+    parts = [amount("processors", round(1000 * given["cpus"])), amount("memory", given["memory_mib"])]
+    space = gibibytes(given["disk_mib"] + given["tmp_mib"])
+    return f"{', '.join(parts)}, {gibibytes(given['shm_mib'])} of it for /dev/shm; {space} for files"
+
+
+def _gpus_of_nodes() -> dict[int, int]:
+    """Return the number of GPUs of each node of the lab, also of those that are closed now."""
+    present = Gpu.objects.filter(node__removed_at__isnull=True, node__approved_at__isnull=False, present=True)
+    return dict(present.values_list("node").annotate(count=Count("pk")))
+
+
+def _place(asked: Submission) -> str:
+    return f"{lab_noun()} of such a job" if asked.min_gpus == 1 else f"of the {asked.min_gpus} {lab_noun()}s"
