@@ -192,6 +192,7 @@ class PackageSettings(models.Model):
     """Environments of projects may build packages from source, too; those of admins may anyway."""
 
     class Meta:
+        verbose_name_plural = "package settings"
         constraints = [models.CheckConstraint(condition=Q(pk=1), name="one_row_of_package_settings")]
 
     @classmethod

@@ -105,6 +105,7 @@ class Migration(migrations.Migration):
                 ('source_builds', models.BooleanField(default=False)),
             ],
             options={
+                "verbose_name_plural": "package settings",
                 'constraints': [models.CheckConstraint(condition=models.Q(('pk', 1)), name='one_row_of_package_settings')],
             },
         ),

@@ -76,6 +76,11 @@ GROUPS: tuple[tuple[str, str, tuple[Row, ...]], ...] = (
                 "It starts when that is done.",
             ),
             (
+                "agents_too_old",
+                {"title": "Vision tools", "nodes": ["gpu-1", "gpu-2"]},
+                "An admin [updates the agents](../how-to/admin-update-agents.md).",
+            ),
+            (
                 "environment_failed",
                 {"title": "PyTorch", "node": "gpu-1", "detail": None},
                 "The node tries again by itself, after up to 30 minutes; an admin sees why under **Admin > Nodes**.",

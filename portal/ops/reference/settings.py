@@ -188,6 +188,7 @@ AGENT = {
     "SCHEDULEARN_TORCH_INDEX": ("–", "a package index from which PyTorch is taken"),
     "DOCKER_HOST": ("`unix:///var/run/docker.sock`", "the address of the Docker Engine"),
     "REQUESTS_CA_BUNDLE": ("–", "certificates for the download of packages"),
+    "SSL_CERT_FILE": ("–", "the same, for builds of environments, where pip and `REQUESTS_CA_BUNDLE` name none"),
     "UV_CACHE_DIR": ("in `SCHEDULEARN_CACHE`", "the cache of downloaded packages"),
 }
 """By variable of the agent: its default, and its meaning."""

@@ -8,7 +8,7 @@ uv obeys options inside a requirements file (other indexes, ``--no-binary NAME``
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
@@ -175,9 +175,3 @@ def host_rule(host: str, internal: bool = True) -> HostRule:
     return (
         HostRule(name.lower(), frozenset({int(port)}), internal) if port else HostRule(name.lower(), internal=internal)
     )
-
-
-def lines_naming(names: Iterable[str], lines: Iterable[str]) -> list[str]:
-    """Return the lines that are about one of these packages."""
-    wanted = {canonicalize_name(name) for name in names}
-    return [line for line in lines if canonicalize_name(Requirement(line).name) in wanted]

@@ -26,7 +26,6 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 FACTS = "layer.json"
 SITE = "site-packages"
 WORK_PREFIX = ".work-"
-MAX_FACTS_BYTES = 16 * 2**20
 MAX_MEMBERS = 1_100_000
 CHUNK_BYTES = 2**20
 

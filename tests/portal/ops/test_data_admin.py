@@ -34,6 +34,8 @@ NO_SECRET = {
     "accounts.groupname.name_key": "the name of the group in lower case",
     "environments.environment.key": "the name of the environment",
     "cluster.node.token_revoked_at": "a time",
+    "environments.build.environment": "a relation",
+    "environments.lock.digest": "the name of a list of packages, also on pages",
     "environments.nodeenvironment.environment": "a relation",
     "jobs.job.environment": "a relation",
 }
@@ -41,7 +43,12 @@ REVIEWED = {
     "accounts.auditentry.after",
     "accounts.auditentry.before",
     "accounts.listcolumns.columns",
+    "environments.environment.constraints",
+    "environments.environment.indexes",  # addresses with user names or passwords are refused
+    "environments.environment.lines",
     "environments.environment.packages",
+    "environments.lock.modules",
+    "environments.packagesettings.allowed_sources",
     "cluster.node.facts",
     "cluster.node.problems",
     "control.cycle.dropped",

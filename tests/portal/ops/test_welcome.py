@@ -155,7 +155,7 @@ def test_a_portal_of_an_earlier_release_is_given_the_new_environment() -> None:
     Environment.objects.filter(key="pytorch").delete()
     offer_environments()
     assert list(Environment.objects.filter(retired=False).values_list("key", flat=True)) == [
-        "pytorch", "pytorch-horovod", "python", "tensorflow-horovod",
+        "pytorch", "pytorch-horovod", "pytorch-vision", "pytorch-language", "python", "tensorflow-horovod",
     ]  # fmt: skip
 
 
