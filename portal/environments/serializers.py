@@ -158,8 +158,12 @@ class NewEnvironmentSerializer(serializers.Serializer[Any]):
     )
     packages = PackagesField(help_text="As in a requirements.txt, or as you would type them after `pip install`.")
     title = serializers.CharField(max_length=120, required=False, default="", allow_blank=True)
-    python = serializers.ChoiceField(
-        PYTHON_VERSIONS, required=False, default="", allow_blank=True, help_text="For a full environment only."
+    python = serializers.CharField(
+        max_length=10,
+        required=False,
+        default="",
+        allow_blank=True,
+        help_text=f"For a full environment only: {', '.join(PYTHON_VERSIONS)}; empty for the newest that fits.",
     )
     horovod = serializers.BooleanField(
         default=False, help_text="For a full environment: Horovod, compiled for its torch or TensorFlow."
