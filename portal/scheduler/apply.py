@@ -21,6 +21,7 @@ from portal.jobs.models import Allocation, Attempt, Container, ContainerState, J
 from portal.scheduler import overlay_networks, run_specs
 from portal.scheduler.availability import USABLE_GPU, is_open
 from portal.scheduler.events import Resized
+from portal.scheduler.resource_use import fitting_gpus
 from portal.scheduler.run_specs import ContainerPlacement
 from portal.wake import wake_node
 from runners.spec import RunSpec
@@ -181,7 +182,7 @@ class _PlanApplier:
     # Starting
 
     def _start(self, job: Job, step: PlanStep) -> None:
-        chosen = list(self._choose_gpus(step.add))
+        chosen = list(self._choose_gpus(job, step.add))
         hosts = run_specs.host_placements(job, job.elastic, chosen)
         network = _network_number_for(job, [part.node for part in hosts])
         attempt = lifecycle.start_attempt(job, self.policy, _node_shares(chosen), network)
@@ -209,7 +210,7 @@ class _PlanApplier:
         here = {part.node_id for part in live}
         used, taken = [part.index for part in parts], [part.index for part in live]
         ranks = sum(step.before.values()) + sum(step.add.values())
-        for part in self._choose_gpus(step.add):
+        for part in self._choose_gpus(attempt.job, step.add):
             if part.node.pk not in here and (
                 attempt.overlay_network is None or not overlay_networks.is_reachable(part.node)
             ):
@@ -225,14 +226,17 @@ class _PlanApplier:
         for node in here:
             wake_node(node)  # the driver has a new host, and all containers have a new peer
 
-    def _choose_gpus(self, where: Mapping[int, int]) -> Iterator[ContainerPlacement]:
+    def _choose_gpus(self, job: Job, where: Mapping[int, int]) -> Iterator[ContainerPlacement]:
         """Choose the free GPUs with the lowest indexes on each node. Raises PlanStaleError if a node lacks some."""
+        fitting = fitting_gpus(job, {node: len(self.free[node]) for node in where})
         for node_id, count in sorted(where.items()):
             node = self.nodes.get(node_id)
             if node is None or not is_open(node, self.now):
                 raise PlanStaleError("node_closed", node.name if node else str(node_id))
             if len(self.free[node_id]) < count:
                 raise PlanStaleError("too_few_left", node.name, count)
+            if fitting[node_id] < count:
+                raise PlanStaleError("too_little_left", node.name, count)
             yield ContainerPlacement(node, tuple(self.free[node_id][:count]))
 
     def _add_container(

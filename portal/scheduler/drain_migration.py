@@ -23,6 +23,7 @@ from portal.jobs.resize_timeline.models import RankGroup
 from portal.scheduler import apply as applying
 from portal.scheduler.availability import USABLE_GPU, availability_of, read_nodes
 from portal.scheduler.events import Moving
+from portal.scheduler.resource_use import fitting_gpus
 from scheduling.toolkit.placement import place
 
 JOIN_TIMEOUT = timedelta(minutes=3)
@@ -142,7 +143,8 @@ def _choose_free_gpus(job: Job, count: int, now: datetime) -> dict[int, int]:
         if row.start <= now + RESERVATION_LOOKAHEAD and job.submitted_by_id not in reservations.owner_ids(row)
     }
     allowed = availability_of(nodes, job.environment_id).ids - reserved
-    found = place({node: free[node] for node in sorted(free)}, count, spread=True, allowed=allowed)
+    fitting = fitting_gpus(job, {int(node): gpus for node, gpus in free.items()})
+    found = place({node: fitting[int(node)] for node in sorted(free)}, count, spread=True, allowed=allowed)
     if found is None:
         raise applying.PlanStaleError("there is no room elsewhere")
     return {int(node): gpus for node, gpus in found.items()}

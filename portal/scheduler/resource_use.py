@@ -6,13 +6,14 @@ In any other snapshot they play no part, and nothing is read.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from django.db.models import Count
+from django.db.models import Count, Q
 
-from portal.cluster.models import usable_gpu
+from portal.cluster.models import Gpu, usable_gpu
 from portal.cluster.shares import read_machines
-from portal.jobs.models import Allocation
+from portal.jobs.models import Allocation, Job
+from portal.scheduler.availability import USABLE_GPU
 from scheduling import types
-from scheduling.toolkit.resources import NOTHING, beyond_share, with_more
+from scheduling.toolkit.resources import NOTHING, Demand, beyond_share, gpus_that_fit, with_more
 
 
 def with_resources(snapshot: types.Snapshot) -> types.Snapshot:
@@ -56,3 +57,34 @@ def _read_gpus(jobs: Mapping[str, types.Job]) -> dict[tuple[str, str], int]:
         .annotate(count=Count("pk"))
     )
     return {(str(job), str(node)): count for job, node, count in rows.order_by()}
+
+
+def fitting_gpus(job: Job, free: Mapping[int, int]) -> dict[int, int]:
+    """Return how many of the ``free`` GPUs of each node the job can take, with the processors and memory that others left.
+
+    ``free`` maps keys of nodes to numbers of GPUs. For jobs that are placed without a snapshot, or some time after it.
+    """
+    has_demands = Q(attempt__job__cpus_per_gpu__isnull=False) | Q(attempt__job__memory_mib_per_gpu__isnull=False)
+    held = list(
+        Allocation.objects.filter(has_demands, usable_gpu("gpu__"), released_at__isnull=True, gpu__node__in=list(free))
+        .values_list("gpu__node", "attempt__job__cpus_per_gpu", "attempt__job__memory_mib_per_gpu")
+        .annotate(count=Count("pk"))
+        .order_by()
+    )
+    demand = _demand(job.cpus_per_gpu, job.memory_mib_per_gpu)
+    if demand == Demand() and not held:
+        return dict(free)
+    usable = Gpu.objects.filter(USABLE_GPU, node__in=list(free)).values_list("node").annotate(count=Count("pk"))
+    totals = dict(usable.order_by())
+    found = {}
+    for node in with_shares([types.Node(str(pk), "", totals.get(pk, 0), gpus) for pk, gpus in free.items()]):
+        extra = NOTHING
+        for pk, cpus, memory, count in held:
+            if str(pk) == node.id:
+                extra = extra.plus(beyond_share(_demand(cpus, memory), node), -count)
+        found[int(node.id)] = gpus_that_fit(node, node.free, extra, demand)
+    return found
+
+
+def _demand(cpus: int | None, memory_mib: int | None) -> Demand:
+    return Demand(None if cpus is None else 1000 * cpus, memory_mib)

@@ -329,6 +329,7 @@ DROPPED = {
     "nothing_to_release": "The job has nothing left to release there.",
     "out_of_reach": "Containers on node {node} cannot reach the job's others.",
     "too_few_left": "Node {node} no longer has {count} free.",
+    "too_little_left": "Node {node} no longer has the processors and the memory that it needs with {count}.",
 }
 
 

@@ -50,11 +50,13 @@ def share_of(node: Node) -> Amount:
     return Amount(node.millicpus_per_gpu, node.memory_mib_per_gpu)
 
 
-def beyond_share(job: Job, node: Node) -> Amount:
+def beyond_share(job: Job | Demand, node: Node) -> Amount:
     """Return what the job takes with one GPU of the node in addition to its share; negative where it takes less."""
-    if not job.has_demands:
-        return NOTHING
-    pairs = zip(demand_of(job), share_of(node), strict=True)
+    if isinstance(job, Job):
+        if not job.has_demands:
+            return NOTHING
+        job = demand_of(job)
+    pairs = zip(job, share_of(node), strict=True)
     return Amount(*(0 if own is None or not share else own - share for own, share in pairs))
 
 

@@ -1,4 +1,4 @@
-"""What jobs ask for besides GPUs: limits, refusals with the nearest possible value, and what containers get."""
+"""What jobs ask for in addition to GPUs: limits, refusals with the nearest possible value, and what containers get."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,10 +12,13 @@ from portal.jobs import services
 from portal.jobs.models import Container, Job
 from portal.jobs.spec import submission_of
 from portal.refused import Refused
+from portal.scheduler import apply as applying
 from portal.scheduler import snapshot
+from portal.scheduler.resource_use import fitting_gpus
 from portal.scheduler.services import switch_policy
 from portal.sentences import sentence_of
 from scheduling.toolkit import resources
+from scheduling.types import Plan
 from tests.portal import jobs_world as world
 from tests.portal.control_world import ready_node, turn
 
@@ -149,3 +152,17 @@ def test_usual_jobs_have_the_share_of_their_gpus_as_before(lab: Lab) -> None:
     given = Container.objects.get(attempt__job=job).spec["resources"]
     assert (given["cpus"], given["memory_mib"], given["shm_mib"]) == (4.0, 16 * GIB, 4 * GIB)
     assert (given["tmp_mib"], given["disk_mib"]) == (1024, 10_240)
+
+
+def test_a_plan_of_before_cannot_take_memory_that_is_gone(lab: Lab) -> None:
+    """The database has the last word: each step is checked once more when it is carried out."""
+    lab.node()
+    first, other = (lab.submit(memory_mib_per_gpu=40 * GIB) for _ in range(2))
+    seen = snapshot.take()
+    stale = Plan({str(other.pk): {seen.nodes[0].id: 1}})
+    turn()
+    assert first.attempts.exists() and not other.attempts.exists()
+    assert fitting_gpus(other, {Node.objects.get().pk: 3}) == {Node.objects.get().pk: 0}
+    assert fitting_gpus(lab.submit(), {Node.objects.get().pk: 3}) == {Node.objects.get().pk: 1}
+    dropped = applying.apply(seen, stale, "test v1").dropped
+    assert dropped == {other.pk: applying.StepDropped("too_little_left", "alpha", 1)}
