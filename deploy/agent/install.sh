@@ -238,7 +238,8 @@ CapabilityBoundingSet=~CAP_AUDIT_CONTROL CAP_AUDIT_READ CAP_AUDIT_WRITE CAP_BLOC
 CapabilityBoundingSet=~CAP_LINUX_IMMUTABLE CAP_MAC_ADMIN CAP_MAC_OVERRIDE CAP_SYS_BOOT CAP_SYS_PACCT CAP_SYS_RAWIO
 CapabilityBoundingSet=~CAP_SYS_TIME CAP_SYS_TTY_CONFIG CAP_SYSLOG CAP_WAKE_ALARM
 LockPersonality=true
-ProtectControlGroups=true
+# Jobs that run as plain processes get control groups below that of this service.
+Delegate=cpu memory pids
 ProtectHostname=true
 ProtectKernelLogs=true
 ProtectKernelTunables=true

@@ -31,8 +31,8 @@ MAX_PARAMETERS, MAX_DEPTH = 20, 4
 """The maximum number of parameters of a message, and of messages within one another."""
 MAX_MESSAGE_CHARACTERS = 4096
 """The maximum length of a whole message as JSON: the reasons of many jobs may have it."""
-CONFINEMENT = "confinement_message"
-"""The fact that is a message; the others are names, versions and numbers."""
+MESSAGE_FACTS = ("confinement_message", "limits_message")
+"""The facts that are messages; the others are names, versions and numbers."""
 MAX_FACTS_BYTES = 64 * 1024
 MAX_MARKS = 200
 READINGS = ("utilisation_percent", "memory_used_mib", "temperature_celsius")
@@ -321,8 +321,9 @@ def _facts(data: dict[str, Any]) -> dict[str, Any]:
     facts = dict(facts)
     if "ring_address" in facts and not _is_address(facts["ring_address"]):
         del facts["ring_address"]  # it is sent to other nodes, whose agents would reject the whole answer
-    if message := _message(facts.pop(CONFINEMENT, None)):
-        facts[CONFINEMENT] = message
+    for name in MESSAGE_FACTS:
+        if message := _message(facts.pop(name, None)):
+            facts[name] = message
     return facts
 
 

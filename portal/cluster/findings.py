@@ -35,6 +35,11 @@ def confinement(facts: Mapping[str, Any]) -> str:
     return sentence_of(facts.get("confinement_message")) or str(facts.get("confinement") or "")[:200]
 
 
+def limits(facts: Mapping[str, Any]) -> str:
+    """Return whether a process runtime enforces limits of memory and processors; empty for an agent that does not report it."""
+    return sentence_of(facts.get("limits_message"))
+
+
 def _text(*names: str) -> Callable[[dict[str, Any]], str]:
     return lambda facts: ", ".join(str(facts[name])[:200] for name in names if facts.get(name))
 
@@ -74,6 +79,7 @@ FACTS: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
     ("Free disk for the agent", _gib("disk_free_mib")),
     ("Engine", _text("engine", "storage")),
     ("Confinement of jobs", confinement),
+    ("Memory and processor limits", limits),
     ("runc", _text("runc")),
     ("containerd", _text("containerd")),
     ("Packages", _packages),

@@ -1,7 +1,7 @@
 """Checks the disk limits of containers, and deletes what old jobs left.
 
 There are three limits, because three kinds of files are kept for different times: workspace and outputs share
-``disk_mib``; checkpoints, which outlive the attempt, have the same limit once more; and what only the supervisor should
+``disk_mib``, with ``tmp_mib`` more where temporary files are on the disk; checkpoints, which outlive the attempt, have the same limit once more; and what only the supervisor should
 write may be as large as logs can become.
 """
 
@@ -32,12 +32,18 @@ MIN_AGE_SECONDS = 3600
 def exceeded_limit(files: NodeFiles, spec: RunSpec) -> Message | None:
     """Return how a container is over one of its limits, for its user; None when it is not."""
     limit = spec.resources.disk_mib * MIB
-    workspace, outputs = disk_usage(files.workspace(spec.name)), disk_usage(files.outputs(spec.attempt))
-    if not (workspace.complete and outputs.complete):
+    counted = [disk_usage(files.workspace(spec.name)), disk_usage(files.outputs(spec.attempt))]
+    allowed_mib = spec.resources.disk_mib
+    temporary = (private := files.private(spec.name)).is_dir()
+    if temporary:
+        # A process has its temporary files on the disk; those of a container are in memory, and limited by the engine.
+        counted.append(disk_usage(private.resolve()))
+        allowed_mib += spec.resources.tmp_mib
+    if not all(each.complete for each in counted):
         return TooManyFiles()
-    used = workspace.disk_bytes + outputs.disk_bytes
-    if used > limit:
-        return FilesOverLimit(used // MIB, spec.resources.disk_mib)
+    used = sum(each.disk_bytes for each in counted)
+    if used > allowed_mib * MIB:
+        return FilesOverLimit(used // MIB, allowed_mib, temporary)
     checkpoints = disk_usage(files.checkpoints(spec.job))
     if checkpoints.disk_bytes > limit or not checkpoints.complete:
         return CheckpointsOverLimit(spec.resources.disk_mib)

@@ -25,7 +25,7 @@ from runners.host.node_files import NodeFiles, read_own_json, write_json
 from runners.host.overlay import node_address
 from runners.messages.problems import Problem
 from runners.runtime import ContainerRuntime, RunError, SetupError
-from runners.runtimes import confinement_check
+from runners.runtimes import confinement_check, control_groups
 from runners.runtimes.fake import FakeRuntime
 from runners.runtimes.process import ProcessRuntime
 
@@ -292,9 +292,15 @@ def make_runtime(
             ), images
         if identity.runtime == "process":
             venvs = ProcessEnvironments(cuda=cuda)
-            state = files.home / "processes"
+            state = files.processes
             return ProcessRuntime(
-                identity.installation, node, state, venvs.reference_of, confinement_check.find_confinement, path_of
+                identity.installation,
+                node,
+                state,
+                venvs.reference_of,
+                confinement_check.find_confinement,
+                control_groups.find_control_groups,
+                layer_of=path_of,
             ), venvs
     except RunError as error:
         raise SetupError(str(error)) from error

@@ -36,6 +36,10 @@ class UnsafeFileError(OSError):
         super().__init__(errno.EINVAL, "not a regular file beneath its folder", path)
 
 
+PRIVATE_SUFFIX = ".tmp"
+"""Of the folder of a process for HOME and temporary files."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeFiles:
     """The folders beneath ``AGENT_HOME``."""
@@ -85,6 +89,15 @@ class NodeFiles:
     def prepared(self, name: str) -> Path:
         """A file whose time is that at which a container was prepared: later files in its workspace are the job's."""
         return self.container(name) / "prepared.json"
+
+    @property
+    def processes(self) -> Path:
+        """The state of the process runtime."""
+        return self.home / "processes"
+
+    def private(self, name: str) -> Path:
+        """The folder for HOME and temporary files of a process; there is none for other runtimes."""
+        return self.processes / f"{safe_name(name)}{PRIVATE_SUFFIX}"
 
     def attempt(self, attempt: int) -> Path:
         return self.attempts / str(int(attempt))

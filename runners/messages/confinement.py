@@ -21,3 +21,21 @@ class FilesOnly(Message):
 class NotConfined(Message):
     code = "confinement.none"
     text = "none: jobs run as ordinary processes of this user"
+
+
+@dataclass(frozen=True)
+class LimitsEnforced(Message):
+    code = "limits.enforced"
+    text = "enforced: each job is in a control group of its own"
+
+
+@dataclass(frozen=True)
+class LimitsNotEnforced(Message):
+    """Why a job can use more memory and processors than it has got."""
+
+    code = "limits.not_enforced"
+    why: str
+
+    @property
+    def text(self) -> str:
+        return f"not enforced ({self.why}): a job can use more than it has got, and slow others down or stop them"

@@ -288,6 +288,18 @@ class NotConfined(Message):
 
 
 @dataclass(frozen=True)
+class NotLimited(Message):
+    """The control groups that limit its memory and processors could not be made."""
+
+    code = "container.not_limited"
+    error: str
+
+    @property
+    def text(self) -> str:
+        return f"The job's memory and processors could not be limited: {self.error}"
+
+
+@dataclass(frozen=True)
 class ProcessNotStarted(Message):
     code = "container.process_not_started"
     error: str
@@ -382,10 +394,13 @@ class FilesOverLimit(Message):
     code = "container.files_over_limit"
     used_mib: int
     limit_mib: int
+    temporary: bool = False
+    """Whether temporary files are counted, too: those of a process are on the disk."""
 
     @property
     def text(self) -> str:
-        return f"It filled {self.used_mib:,} MiB of /workspace and /outputs; its limit is {self.limit_mib:,} MiB."
+        where = "/workspace, /outputs and temporary files" if self.temporary else "/workspace and /outputs"
+        return f"It filled {self.used_mib:,} MiB of {where}; its limit is {self.limit_mib:,} MiB."
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from runners.host import interpreters, processes
-from runners.host.node_files import write_json
-from runners.messages.containers import EnvironmentMissing, GoneBeforeStart, NotConfined, ProcessNotStarted
+from runners.host.node_files import PRIVATE_SUFFIX, write_json
+from runners.messages import Message
+from runners.messages.confinement import LimitsNotEnforced
+from runners.messages.containers import (
+    EnvironmentMissing,
+    GoneBeforeStart,
+    NotConfined,
+    NotLimited,
+    ProcessNotStarted,
+)
 from runners.messages.problems import CannotConfine, Problem
 from runners.runtime import (
     AttemptNetwork,
@@ -38,7 +46,8 @@ from runners.runtime import (
 )
 from runners.runtimes import confinement
 from runners.runtimes.confinement_check import CODE_ROOT, Confinement, hidden_folders, unconfined
-from runners.runtimes.host_config import owner_for
+from runners.runtimes.control_groups import ControlGroups
+from runners.runtimes.host_config import owner_for, short_hash
 from runners.runtimes.owners import chown_folders
 from runners.spec import LAYER_VARIABLE, RunSpec
 
@@ -70,6 +79,10 @@ class ProcessRuntime:
         state: Path,
         python_of: EnvironmentLookup,
         confine: Callable[[Path], Confinement] = lambda state: unconfined(CannotConfine()),
+        limit: Callable[[str], tuple[ControlGroups | None, Message]] = lambda folder: (
+            None,
+            LimitsNotEnforced("not set up"),
+        ),
         layer_of: LayerLookup = no_layers,
     ) -> None:
         self.installation = installation
@@ -80,6 +93,10 @@ class ProcessRuntime:
         self.children: dict[str, subprocess.Popen[bytes]] = {}
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.confinement = confine(state)
+        # Several agents may share one machine.
+        self.groups, self.limits = limit(f"schedulearn-{short_hash(str(state.resolve()), 8)}")
+        if self.groups is not None:
+            self.groups.remove_others([path.stem for path in state.glob("*.json")])
 
     def check(self) -> list[Problem]:
         return [self.confinement.problem] if self.confinement.problem else []
@@ -90,6 +107,7 @@ class ProcessRuntime:
             "engine": "processes",
             "confinement": self.confinement.kind.text,  # for portals of the previous release
             "confinement_message": self.confinement.kind.data(),
+            "limits_message": self.limits.data(),
             "system": platform.platform(terse=True),
             "kernel": platform.release(),
             "cpus": os.cpu_count() or 1,
@@ -127,12 +145,23 @@ class ProcessRuntime:
             "confined": sandbox is not None,
             "env": environment(spec, folders, python, confinement.PRIVATE_FOLDER if sandbox else private, layer),
             "file_mib": spec.resources.disk_mib,
+            "limited": self._limit(spec),
             "process": None,
             "exit_code": None,
         }
         self._write(spec.name, record)
 
-    def _view(self, spec: RunSpec, folders: Folders, python: str, layer: Path | None) -> confinement.JobView:
+    def _limit(self, spec: RunSpec) -> bool:
+        """Make the container's control groups; return whether there are any."""
+        if self.groups is None:
+            return False
+        try:
+            self.groups.create(spec.name, spec.resources)
+        except OSError as error:
+            raise CreateError(NotLimited(str(error))) from error
+        return True
+
+        def _view(self, spec: RunSpec, folders: Folders, python: str, layer: Path | None) -> confinement.JobView:
         """Give the job its folders, and return what it sees of this machine."""
         private = self._private_folder(spec.name)
         owner = owner_for(spec.job, os.geteuid(), os.getegid())
@@ -170,6 +199,8 @@ class ProcessRuntime:
         argv = record["argv"]
         if confined:
             argv = [argv[0], "--info-fd", str(writer), *argv[1:]]
+        if self.groups is not None and record.get("limited"):
+            argv = self.groups.entering(name, argv)
         try:
             with self._output_file(name).open("ab") as output:
                 child = subprocess.Popen(
@@ -213,6 +244,8 @@ class ProcessRuntime:
             return
         self._kill_all(name)
         self.children.pop(name, None)
+        if self.groups is not None:
+            self.groups.remove(name)
         shutil.rmtree(self._private_folder(name).resolve(), ignore_errors=True)
         if self._private_folder(name).is_symlink():
             self._private_folder(name).unlink()
@@ -240,6 +273,9 @@ class ProcessRuntime:
                     epoch=record["epoch"],
                     state=state,
                     exit_code=record["exit_code"],
+                    oom_killed=state == "exited"
+                    and self.groups is not None
+                    and self.groups.was_out_of_memory(path.stem),
                 )
             )
         return seen
@@ -263,7 +299,7 @@ class ProcessRuntime:
 
     def _private_folder(self, name: str) -> Path:
         """Return the folder for the container's HOME and temporary files."""
-        return self.state / f"{name}.tmp"
+        return self.state / f"{name}{PRIVATE_SUFFIX}"
 
     def _make_private_folder(self, name: str, may_be_long: bool) -> Path:
         """Make a container's private folder. If its path is too long for the sockets in it, it becomes a link to a shorter one."""
@@ -385,7 +421,7 @@ def environment(
 
 
 def set_file_limits(pid: int, file_mib: int) -> None:
-    """Forbid core files and files above the disk limit. Memory cannot be limited reliably in this way."""
+    """Forbid core files and files above the disk limit. Memory is limited by ``control_groups``, if at all."""
     if sys.platform != "linux":
         return
     try:

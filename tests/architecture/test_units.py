@@ -22,7 +22,6 @@ Service = Mapping[str, Sequence[str]]
 EVERYWHERE = {
     "LockPersonality": "true",
     "NoNewPrivileges": "true",
-    "ProtectControlGroups": "true",
     "ProtectHome": "true",
     "ProtectHostname": "true",
     "ProtectKernelLogs": "true",
@@ -39,6 +38,7 @@ OF_THE_PORTAL = EVERYWHERE | {
     "PrivateDevices": "true",
     "PrivateTmp": "true",
     "ProtectClock": "true",
+    "ProtectControlGroups": "true",
     "ProtectKernelModules": "true",
     "ProtectProc": "invisible",
     "RemoveIPC": "true",
@@ -96,6 +96,7 @@ def test_the_agent_keeps_what_engine_gpus_and_networks_of_jobs_need(where: str) 
     stops_jobs_that_are_processes = {"MemoryDenyWriteExecute", "RestrictNamespaces"}
     assert not (hides_gpus | hides_the_engine | stops_jobs_that_are_processes) & set(found)
     assert any("/run" in value.split() for value in found["ReadWritePaths"])
+    assert found["Delegate"] == ["cpu memory pids"] and "ProtectControlGroups" not in found, "jobs that are processes"
 
 
 def test_the_unit_file_and_the_install_script_confine_the_agent_alike() -> None:

@@ -63,7 +63,8 @@ KINDS = (
     ),
     _kind(
         "shared_memory",
-        r".*(?:killed by signal: Bus error|unable to (?:open|allocate|mmap).*shared memory|out of shared memory|insufficient shared memory).*",
+        r".*(?:killed by signal: Bus error|unable to (?:open|allocate|mmap).*shared memory|out of shared memory|insufficient shared memory).*|"
+        r".*unable to write to file </torch_\w+>.*|.*No space left on device.*/dev/shm.*|.*/dev/shm.*No space left on device.*",
     ),
     _kind("disk_full", r".*(?:No space left on device|Disk quota exceeded).*"),
     _kind("file_too_large", r".*File too large.*"),

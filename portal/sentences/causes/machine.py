@@ -9,7 +9,8 @@ def out_of_memory(over_limit: bool = False, limit_mib: int = 0) -> Explanation:
         limit = f" of {limit_mib} MiB" if limit_mib else ""
         return Explanation(
             f"It needed more memory than its limit{limit}",
-            "Load less data at once, use fewer DataLoader workers, or a smaller batch.",
+            "Load less data at once, use fewer DataLoader workers, or a smaller batch. Or ask for more memory under More "
+            "(memory_mib_per_gpu).",
         )
     return Explanation(
         "The machine's memory was not enough",
@@ -30,8 +31,8 @@ def killed() -> Explanation:
 def shared_memory() -> Explanation:
     return Explanation(
         "Shared memory was not enough",
-        "Give your DataLoader fewer workers (num_workers=0 uses none). If a worker reads a mapped file, do not change that file "
-        "meanwhile.",
+        "Ask for a larger /dev/shm under More (shm_mib), or give your DataLoader fewer workers (num_workers=0 uses none). If a "
+        "worker reads a mapped file, do not change that file meanwhile.",
     )
 
 
@@ -57,11 +58,12 @@ def disk_full(over_limit: bool = False) -> Explanation:
     if over_limit:
         return Explanation(
             "It wrote more than its disk limit",
-            "Keep fewer checkpoints, and delete files you no longer need while the job runs.",
+            "Keep fewer checkpoints, and delete files you no longer need while the job runs. Or ask for more space under More "
+            "(scratch_mib).",
         )
     return Explanation(
         "The disk was full",
-        "If it wrote to /tmp, which has 1 GiB, write to another folder. Otherwise the disk of the node is full, whoever filled it: "
+        "If it wrote to /tmp, which has 1 GiB if it asked for nothing else (scratch_mib), write to another folder. Otherwise the disk of the node is full, whoever filled it: "
         "report the node to an admin. Write less, too: keep fewer checkpoints, and delete files you no longer need while the job runs.",
     )
 

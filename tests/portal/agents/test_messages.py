@@ -26,7 +26,7 @@ from runners.agent.report import container_report, exit_message
 from runners.environments.builds import Report
 from runners.host.gpus import Gpu as RunnersGpu
 from runners.messages import Message, Quotation
-from runners.messages.confinement import FilesOnly
+from runners.messages.confinement import FilesOnly, LimitsEnforced, LimitsNotEnforced
 from runners.messages.containers import CheckpointsNotKept, EnvironmentInPreparation, FilesOverLimit
 from runners.messages.environment_failures import MissingTools
 from runners.messages.environments import InstallingPackages
@@ -154,6 +154,16 @@ def test_how_jobs_are_confined_comes_as_data_or_as_a_text(agent: Agent) -> None:
         assert "confinement_message" not in facts and findings.confinement(facts) == FilesOnly().text
 
 
+def test_a_node_reports_whether_limits_are_enforced(agent: Agent) -> None:
+    for message in (LimitsEnforced(), LimitsNotEnforced("the agent is not root")):
+        agent.report["facts"]["limits_message"] = message.data()
+        agent.sync()
+        assert findings.limits(Node.objects.get().facts) == message.text
+    agent.report["facts"]["limits_message"] = ["odd"]
+    agent.sync()
+    assert findings.limits(Node.objects.get().facts) == ""
+
+
 def shown_environment(node: Node) -> str:
     """Return the detail in the API, which the page of the lab's nodes and a waiting job have as well."""
     client = Client()
@@ -245,7 +255,12 @@ def test_an_end_is_data_in_the_cause_too(agent: Agent) -> None:
     host = Container.objects.get(role="host")
     agent.sync(reported(host, "EXITED", FilesOverLimit(70, 64), exit_code=143, exit_reason="disk"))
     cause = Attempt.objects.get().cause
-    assert cause["detail"] == {"code": "container.files_over_limit", "used_mib": 70, "limit_mib": 64}
+    assert cause["detail"] == {
+        "code": "container.files_over_limit",
+        "used_mib": 70,
+        "limit_mib": 64,
+        "temporary": False,
+    }
     assert Attempt.objects.get().explanation["detail"] == FilesOverLimit(70, 64).text
     assert shown_container(job) == FilesOverLimit(70, 64).text
 

@@ -53,6 +53,19 @@ def test_workspace_and_outputs_count_together(tmp_path: Path, folders: Folders) 
     assert "filled 1 MiB" in sentence(tmp_path)
 
 
+def test_temporary_files_of_a_process_count_too(tmp_path: Path, folders: Folders) -> None:
+    spec = replace(SPEC, resources=Resources(disk_mib=1, tmp_mib=1))
+    private = NodeFiles(tmp_path).private(spec.name)
+    private.mkdir(parents=True)
+    (folders.workspace / "a").write_bytes(os.urandom(900 << 10))
+    (private / "b").write_bytes(os.urandom(900 << 10))
+    assert sentence(tmp_path, spec) == ""
+    (private / "c").write_bytes(os.urandom(900 << 10))
+    assert (
+        sentence(tmp_path, spec) == "It filled 2 MiB of /workspace, /outputs and temporary files; its limit is 2 MiB."
+    )
+
+
 def test_a_flood_of_names_is_too_much(tmp_path: Path, folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_files, "FolderWalk", partial(FolderWalk, max_entries=10))
     for number in range(20):

@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from portal.jobs import causes
+from portal.jobs.causes import Facts
+from portal.jobs.causes.output import Output, read_lines
 from runners.runtime import Folders
 from runners.runtimes import confinement_check
 from runners.runtimes.process import ProcessRuntime
-from runners.spec import CollectiveGroup, RunSpec
+from runners.spec import CollectiveGroup, Resources, RunSpec
 from tests.runners.conftest import make_folders, make_spec
 from tests.runners.launching import local_group, until
 
@@ -118,3 +121,33 @@ def test_torchrun_trains_with_two_ranks_and_workers_that_load_data(jobs: Jobs) -
         assert "sum [3.0, 3.0, 3.0] of 2" in jobs.log(spec, rank)
         assert "loaded 400000.0" in jobs.log(spec, rank)
     assert sorted(path.name for path in jobs.folders[spec.name].outputs.iterdir()) == ["0.txt", "1.txt"]
+
+
+LOADER = """
+import torch
+from torch.utils.data import DataLoader
+if __name__ == "__main__":
+    images = torch.ones(256, 3, 224, 224)
+    loader = DataLoader(images, batch_size=32, num_workers=4, prefetch_factor=2)
+    print("loaded", sum(batch.sum().item() for _ in range(2) for batch in loader))
+"""
+
+
+def test_four_workers_of_a_loader_have_enough_of_dev_shm_by_default(jobs: Jobs) -> None:
+    """A job with 4 GiB of memory has a GiB of it."""
+    spec = jobs.start(0, LOADER, [], launcher="torchrun", slots=1, resources=Resources(memory_mib=4096, shm_mib=1024))
+    assert jobs.end(spec)["code"] == 0, jobs.printed(spec)
+    assert "loaded 77070336.0" in jobs.log(spec, "0")
+
+
+def test_a_full_dev_shm_is_the_cause(jobs: Jobs) -> None:
+    spec = jobs.start(0, LOADER, [], launcher="torchrun", slots=1, resources=Resources(memory_mib=4096, shm_mib=64))
+    end = jobs.end(spec)
+    assert end["code"] != 0, jobs.printed(spec)
+    log = jobs.log(spec, "0")
+    assert (
+        causes.classify(
+            Facts(outcome="failed", exit_reason="exited", exit_code=end["code"]), [Output(read_lines(log.encode()))]
+        ).code
+        == "shared_memory"
+    )

@@ -74,6 +74,12 @@ TRACE = 'Traceback (most recent call last):\n  File "/workspace/train.py", line 
             "shared_memory",
             "Shared memory",
         ),
+        (
+            TRACE + "RuntimeError: unable to write to file </torch_8241_1913_0>: No space left on device (28)",
+            "shared_memory",
+            "Shared memory",
+        ),
+        (TRACE + "OSError: [Errno 28] No space left on device: '/dev/shm/psm_1'", "shared_memory", "Shared memory"),
         (TRACE + "RuntimeError: No CUDA GPUs are available", "no_gpu", "CUDA GPU"),
         (TRACE + "RuntimeError: CUDA error: device-side assert triggered", "index_on_gpu", "out of range"),
         (TRACE + "MemoryError", "out_of_memory", "memory"),
