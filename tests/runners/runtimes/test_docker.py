@@ -92,6 +92,31 @@ def test_a_job_over_its_memory_limit_is_reported_as_oom_killed(runtime: DockerRu
     assert seen.oom_killed and seen.exit_code == 137
 
 
+def test_the_greedy_job_is_killed_and_the_other_on_the_node_lives(runtime: DockerRuntime, tmp_path: Path) -> None:
+    modest, greedy = make_spec("sl-1-a1-0"), make_spec("sl-2-a1-0")
+    run(
+        runtime,
+        modest,
+        make_folders(tmp_path / "1"),
+        "import time\nkept = bytearray(2**25)\nwhile True: time.sleep(0.1)",
+    )
+    run(runtime, greedy, make_folders(tmp_path / "2"), "data = []\nwhile True: data.append(bytearray(2**24))")
+    seen = {one.name: one for one in wait(runtime, lambda seen: any(one.state == "exited" for one in seen))}
+    assert seen[greedy.name].oom_killed and seen[greedy.name].exit_code == 137
+    assert seen[modest.name].state == "running" and not seen[modest.name].oom_killed
+
+
+def test_dev_shm_has_the_size_that_was_asked_for(runtime: DockerRuntime, folders: Folders) -> None:
+    script = (
+        "import os\nprint(os.statvfs('/dev/shm').f_blocks * os.statvfs('/dev/shm').f_frsize >> 20, flush=True)\n"
+        "open('/dev/shm/full', 'wb').write(bytes(100 << 20))"
+    )
+    run(runtime, make_spec(resources=Resources(cpus=1, memory_mib=256, shm_mib=64)), folders, script)
+    (seen,) = wait(runtime, exited)
+    printed = runtime.logs(seen.name, 5000)
+    assert printed.startswith(b"64\n") and b"No space left on device" in printed
+
+
 def test_a_fork_bomb_meets_its_limit(runtime: DockerRuntime, folders: Folders) -> None:
     script = (
         "import os, sys, time\nborn = 0\ntry:\n  for _ in range(1000):\n    if os.fork() == 0: time.sleep(60)\n"
