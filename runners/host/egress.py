@@ -1,7 +1,7 @@
 """An HTTP proxy on a unix socket that reaches only named hosts and records each connection.
 
-A sandbox without a network gets this socket, and through it the hosts that it may use: package indexes for builds. The proxy
-resolves names itself and connects to the address that it has checked, so a name that points into the local network reaches
+A sandbox without a network gets this socket, and through it the hosts that it may use: package indexes for builds, and what
+an admin allowed for jobs. The proxy resolves names itself and connects to the address that it has checked, so a name that points into the local network reaches
 nothing there unless its rule is ``internal``. TLS passes through: the proxy sees only the name and the number of bytes.
 """
 
@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 from urllib.parse import SplitResult, unquote, urlsplit
 
 logger = logging.getLogger(__name__)
@@ -45,6 +45,17 @@ CHUNK_BYTES = 256 * 1024
 CONNECT_SECONDS = 30.0
 IDLE_SECONDS = 180.0
 POLL_SECONDS = 0.5
+CLOSE_SECONDS = 2.0
+"""How long connections may take to be recorded when the proxy is closed."""
+MAX_SOCKET_PATH = 107
+UNLIMITED_BYTES = 2**62
+METHODS = frozenset({"GET", "HEAD"})
+CONTENT_METHODS = METHODS | {"POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
+CONNECTION_HEADERS = frozenset(
+    {"connection", "host", "keep-alive", "proxy-authorization", "proxy-connection", "te", "trailer", "upgrade"}
+)
+INTERNAL_MARK = "internal"
+"""The second word of a rule in text, of a host in the local network."""
 FORWARDED_HEADERS = frozenset(
     {"accept", "accept-encoding", "authorization", "cache-control", "if-modified-since", "if-none-match", "range"}
     | {"if-range", "user-agent"}
@@ -52,8 +63,16 @@ FORWARDED_HEADERS = frozenset(
 """Headers of a plain request that the server receives; the others are dropped."""
 
 
+Reason = Literal["", "not_allowed", "internal", "not_served", "unreachable", "cut_off"]
+"""Why a connection was refused or ended early, for programs."""
+
+
 class RefusedError(Exception):
     """The proxy does not open this connection; the text is the reason."""
+
+    def __init__(self, text: str, reason: Reason = "not_served") -> None:
+        super().__init__(text)
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +84,17 @@ class HostRule:
     ports: frozenset[int] = WEB_PORTS
     internal: bool = False
     """Whether it may have a private address: true only for hosts that the machine's settings or an admin named."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse ``NAME[:PORT] [internal]``. Raises ValueError for anything else."""
+        words = text.split()
+        if not words or words[1:] not in ([], [INTERNAL_MARK]):
+            raise ValueError(f"{text!r} is not a rule for hosts.")
+        name, _, port = words[0].partition(":")
+        if not name or (port and not (port.isascii() and port.isdecimal() and 0 < int(port) < 2**16)):
+            raise ValueError(f"{text!r} is not a rule for hosts.")
+        return cls(name, frozenset({int(port)}) if port else WEB_PORTS, internal=len(words) > 1)
 
     def allows(self, host: str, port: int) -> bool:
         if port not in self.ports:
@@ -113,6 +143,7 @@ class Connection:
     """Why it was refused or cut off; empty if it was not."""
     error: str = ""
     """Why the host was not reached; empty if it was."""
+    reason: Reason = ""
 
     @property
     def text(self) -> str:
@@ -124,7 +155,10 @@ class Connection:
 
 
 class EgressProxy:
-    """Serves ``path`` until it is closed. ``record`` is called in a thread of the proxy for each connection."""
+    """Serves ``path`` until it is closed. ``record`` is called in a thread of the proxy for each connection.
+
+    ``content``: plain requests may have any method, content and headers, as programs in jobs send them.
+    """
 
     def __init__(
         self,
@@ -134,12 +168,14 @@ class EgressProxy:
         upstream: Upstream | None = None,
         max_total_bytes: int = MAX_TOTAL_BYTES,
         idle_seconds: float = IDLE_SECONDS,
+        content: bool = False,
     ) -> None:
         """Listen at ``path``. Raises OSError when that is not possible."""
         self.path = path
         self.rules = tuple(rules)
         self.upstream = upstream
         self.idle_seconds = idle_seconds
+        self.content = content
         self._record = record
         self._left_bytes = max_total_bytes
         self._lock = threading.Lock()
@@ -147,7 +183,7 @@ class EgressProxy:
         self._closed = threading.Event()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._listener.bind(str(path))
+            bind(self._listener, path)
             self._listener.listen(MAX_CONNECTIONS)
         except OSError:
             self._listener.close()
@@ -157,7 +193,7 @@ class EgressProxy:
         self._thread.start()
 
     def close(self) -> None:
-        """Close all connections and remove the socket."""
+        """Close all connections, record them and remove the socket."""
         self._closed.set()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
@@ -165,6 +201,9 @@ class EgressProxy:
         self._listener.close()
         with suppress(FileNotFoundError):
             self.path.unlink()
+        until = time.monotonic() + CLOSE_SECONDS
+        for _ in range(MAX_CONNECTIONS):  # each open connection holds one
+            self._slots.acquire(timeout=max(0.0, until - time.monotonic()))
 
     def __enter__(self) -> Self:
         return self
@@ -198,18 +237,19 @@ class EgressProxy:
     def _handle(self, client: socket.socket) -> None:
         try:
             head, rest = read_head(client)
-            request = Request.parse(head)
+            request = Request.parse(head, self.content)
         except RefusedError as error:
             refuse(client, "400 Bad Request", str(error))
             return
         try:
             server = self._connect(request)
         except RefusedError as error:
-            self._record(Connection(request.host, request.port, refusal=str(error)))
+            self._record(Connection(request.host, request.port, refusal=str(error), reason=error.reason))
             refuse(client, "403 Forbidden", str(error))
             return
         except OSError as error:
-            self._record(Connection(request.host, request.port, error=error.strerror or str(error)))
+            why = error.strerror or str(error)
+            self._record(Connection(request.host, request.port, error=why, reason="unreachable"))
             refuse(client, "502 Bad Gateway", f"Cannot connect to {request.host}: {error}")
             return
         with server:
@@ -217,12 +257,16 @@ class EgressProxy:
             try:
                 if request.tunnel:
                     client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
-                first = rest if request.tunnel else request.forwarded(self._proxied(request.host))
+                upstream = None if request.needs_tunnel else self._proxied(request.host)
+                head = b"" if request.tunnel else request.forwarded(upstream, self.content)
+                first = head + (rest if request.needs_tunnel else b"")
                 server.sendall(first)
-                received, sent, refusal = self._copy(client, server, request.tunnel)
-                sent += len(first)
+                sent = len(first)
+                received, copied, refusal = self._copy(client, server, request.needs_tunnel)
+                sent += copied
             finally:
-                self._record(Connection(request.host, request.port, received, sent, refusal))
+                reason: Reason = "cut_off" if refusal else ""
+                self._record(Connection(request.host, request.port, received, sent, refusal, reason=reason))
 
     def _proxied(self, host: str) -> Upstream | None:
         """Return the machine's proxy if this host is reached through it."""
@@ -235,13 +279,13 @@ class EgressProxy:
         host, port = request.host, request.port
         rules = [rule for rule in self.rules if rule.allows(host, port)]
         if not rules:
-            raise RefusedError("this host is not allowed")
+            raise RefusedError("this host is not allowed", "not_allowed")
         internal = any(rule.internal for rule in rules)
         if (upstream := self._proxied(host)) is not None:
             check_literal(host, internal)
             server = socket.create_connection((upstream.host, upstream.port), CONNECT_SECONDS)
             try:
-                if request.tunnel:
+                if request.needs_tunnel:
                     open_tunnel(server, host, port, upstream)
             except BaseException:
                 server.close()
@@ -254,7 +298,8 @@ class EgressProxy:
     def _copy(self, client: socket.socket, server: socket.socket, both: bool) -> tuple[int, int, str]:
         """Copy until one side ends. Returns the bytes in, the bytes out, and why it was cut off.
 
-        ``both``: also what the client sends. A plain request has been sent in full, so its client sends nothing more."""
+        ``both``: also what the client sends. A plain request without content has been sent in full, so that its client sends
+        nothing more."""
         counts = {client: 0, server: 0}
         with selectors.DefaultSelector() as ready:
             ready.register(server, selectors.EVENT_READ, (server, client))
@@ -288,7 +333,7 @@ class EgressProxy:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The head of a request to a proxy: ``CONNECT host:port``, or GET or HEAD with a whole address."""
+    """The head of a request to a proxy: ``CONNECT host:port``, or another method with a whole address."""
 
     method: str
     host: str
@@ -301,16 +346,26 @@ class Request:
     def tunnel(self) -> bool:
         return self.method == "CONNECT"
 
+    @property
+    def has_content(self) -> bool:
+        return any(name in ("transfer-encoding", "content-length") for name, _ in self.headers)
+
+    @property
+    def needs_tunnel(self) -> bool:
+        """Whether it goes through a tunnel of the machine's proxy: after content, that might read another request."""
+        return self.tunnel or self.has_content
+
     @classmethod
-    def parse(cls, head: bytes) -> Self:
+    def parse(cls, head: bytes, content: bool = False) -> Self:
         """Raises RefusedError for what this proxy does not serve."""
         try:
             first, *lines = head.decode("ascii").split("\r\n")
             method, address, version = first.split(" ")
         except ValueError:
             raise RefusedError("this is not a request to a proxy") from None
-        if not version.startswith("HTTP/1.") or method not in ("CONNECT", "GET", "HEAD"):
-            raise RefusedError("only CONNECT, GET and HEAD are served")
+        served = {"CONNECT"} | (CONTENT_METHODS if content else METHODS)
+        if not version.startswith("HTTP/1.") or method not in served:
+            raise RefusedError(f"only these methods are served: {', '.join(sorted(served))}")
         headers = []
         for line in lines:
             name, separator, value = line.partition(":")
@@ -318,16 +373,19 @@ class Request:
                 raise RefusedError("a header is malformed")
             headers.append((name.lower(), value.strip()))
         names = [name for name, _ in headers]
-        if method != "CONNECT" and ("transfer-encoding" in names or "content-length" in names):
-            raise RefusedError("requests with content are not served")
+        framing = [name for name in names if name in ("transfer-encoding", "content-length")]
+        if method != "CONNECT" and len(framing) > (1 if content else 0):
+            raise RefusedError("its content has two lengths" if content else "requests with content are not served")
         return cls(method, *parse_address(method, address), tuple(headers))
 
-    def forwarded(self, upstream: Upstream | None) -> bytes:
+    def forwarded(self, upstream: Upstream | None, all_headers: bool = False) -> bytes:
         """Return a plain request as the server, or the machine's proxy, receives it: one response, then the end."""
         host = self.host if ":" not in self.host else f"[{self.host}]"
         place = host if self.port == 80 else f"{host}:{self.port}"
         target = f"http://{place}{self.target}" if upstream else self.target
-        kept = [f"{name}: {value}" for name, value in self.headers if name in FORWARDED_HEADERS]
+        named = {name for name, _ in self.headers}
+        wanted = named - CONNECTION_HEADERS if all_headers else FORWARDED_HEADERS
+        kept = [f"{name}: {value}" for name, value in self.headers if name in wanted]
         if upstream and upstream.authorization:
             kept.append(f"proxy-authorization: {upstream.authorization}")
         lines = [f"{self.method} {target} HTTP/1.1", f"host: {place}", "connection: close", *kept, "", ""]
@@ -366,6 +424,16 @@ def read_head(client: socket.socket) -> tuple[bytes, bytes]:
     return head, rest
 
 
+def bind(listener: socket.socket, path: Path) -> None:
+    """Bind a socket to a path of any length: the kernel takes 107 bytes at most. Raises OSError."""
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        in_folder = f"/proc/self/fd/{folder}/{path.name}"
+        listener.bind(str(path) if len(os.fsencode(path)) <= MAX_SOCKET_PATH else in_folder)
+    finally:
+        os.close(folder)
+
+
 def refuse(client: socket.socket, status: str, reason: str) -> None:
     body = f"{reason}\n".encode()
     head = f"HTTP/1.1 {status}\r\ncontent-type: text/plain\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
@@ -388,7 +456,7 @@ def check_literal(host: str, internal: bool) -> None:
     """Refuse an internal address that is written as the host. The machine's proxy resolves names."""
     with suppress(ValueError):
         if is_refused(host) and not internal:
-            raise RefusedError(f"{host} is an address of an internal network")
+            raise RefusedError(f"{host} is an address of an internal network", "internal")
 
 
 def connect_checked(host: str, port: int, internal: bool) -> socket.socket:
@@ -396,7 +464,7 @@ def connect_checked(host: str, port: int, internal: bool) -> socket.socket:
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = [each for each in found if internal or not is_refused(str(each[4][0]))]
     if not addresses:
-        raise RefusedError(f"it has an address of an internal network ({found[0][4][0]})")
+        raise RefusedError(f"it has an address of an internal network ({found[0][4][0]})", "internal")
     error = OSError("no address")
     for family, kind, protocol, _, address in addresses:
         server = socket.socket(family, kind, protocol)

@@ -26,6 +26,12 @@ class Echo(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+    def do_POST(self) -> None:
+        content = self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(f"{self.headers['cookie']} {content!r}".encode())
+
     def log_message(self, *_: object) -> None:
         pass
 
@@ -94,6 +100,65 @@ def test_a_tunnel_passes_bytes_both_ways(tmp_path: Path, seen: list[Connection],
         request = b"GET /through HTTP/1.0\r\n\r\n"
         assert "/through" in ask(path, f"CONNECT localhost:{server} HTTP/1.1\n\n", request)
     assert seen[0].sent_bytes == len(request)
+
+
+POST = "POST http://localhost:{port}/ HTTP/1.1\nCookie: c\nContent-Length: 5\n\nhello"
+
+
+def test_programs_in_jobs_send_content_and_headers(tmp_path: Path, seen: list[Connection], server: int) -> None:
+    with proxy(tmp_path, seen, local(server), content=True) as path:
+        assert "c b'hello'" in ask(path, POST.format(port=server))
+        twice = "POST http://localhost/ HTTP/1.1\nContent-Length: 5\nTransfer-Encoding: chunked\n\n"
+        assert "400 Bad Request" in ask(path, twice)
+    with proxy(tmp_path, seen, local(server)) as path:
+        assert "400 Bad Request" in ask(path, POST.format(port=server))
+
+
+def test_content_passes_the_machines_own_proxy_in_a_tunnel(tmp_path: Path, seen: list[Connection], server: int) -> None:
+    """Its content might be another request, which that proxy would serve."""
+    outer = tmp_path / "outer"
+    with (
+        EgressProxy(outer, [local(server)], seen.append),
+        bridged(outer) as port,
+        proxy(tmp_path, [], local(server), content=True, upstream=Upstream("127.0.0.1", port)) as path,
+    ):
+        assert "c b'hello'" in ask(path, POST.format(port=server))
+    assert [each.reason for each in seen] == [""]
+
+
+def test_a_closed_proxy_has_recorded_its_open_connections(tmp_path: Path, seen: list[Connection], server: int) -> None:
+    with proxy(tmp_path, seen, local(server)) as path, socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        client.sendall(f"CONNECT localhost:{server} HTTP/1.1\r\n\r\n".encode())
+        assert client.recv(100).startswith(b"HTTP/1.1 200")
+    assert [each.host for each in seen] == ["localhost"]
+
+
+def test_the_path_of_its_socket_may_be_long(tmp_path: Path, seen: list[Connection], server: int) -> None:
+    folder = tmp_path / ("long" * 40)
+    folder.mkdir()
+    with proxy(folder, seen, local(server)) as path:
+        short = tmp_path / "link"
+        short.symlink_to(folder)
+        assert "200 OK" in ask(short / path.name, f"GET http://localhost:{server}/ HTTP/1.1\n\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("pypi.org", HostRule("pypi.org")),
+        ("*.example.org:8443", HostRule("*.example.org", frozenset({8443}))),
+        ("mlflow.lab:5000 internal", HostRule("mlflow.lab", frozenset({5000}), internal=True)),
+    ],
+)
+def test_rules_are_read_from_text(text: str, rule: HostRule) -> None:
+    assert HostRule.parse(text) == rule
+
+
+@pytest.mark.parametrize("text", ["", " ", "a b", "a internal b", ":80", "a:0", "a:65536", "a:http", "a:٣"])
+def test_other_text_is_no_rule(text: str) -> None:
+    with pytest.raises(ValueError, match="not a rule"):
+        HostRule.parse(text)
 
 
 @pytest.mark.parametrize(
