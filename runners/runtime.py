@@ -52,6 +52,8 @@ class Folders:
     outputs: Path
     checkpoints: Path
     data: Path | None = None
+    network: Path | None = None
+    """The folder with the socket of the container's proxy; None for a container that may reach no host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,4 +176,5 @@ WORKSPACE = "/workspace"
 OUTPUTS = "/outputs"
 CHECKPOINTS = "/checkpoints"
 LAYER = "/opt/layer"
+NETWORK = "/run/schedulearn/network"
 DATA = "/data"

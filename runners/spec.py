@@ -17,6 +17,10 @@ COLLECTIVE_KEY = "ring"
 """The key of ``RunSpec.collective`` in JSON: agents and database rows of earlier releases use it."""
 SHELL = ("sh", "-ec")
 """The beginning of a command that a shell reads: the third word is the command line, as a user typed it."""
+NETWORK_VARIABLE = "SCHEDULEARN_NETWORK"
+"""The variable with the folder of the socket of the proxy through which a container reaches hosts, for its first process."""
+PROXY_SOCKET = "proxy"
+"""The name of that socket."""
 LAYER_VARIABLE = "SCHEDULEARN_LAYER"
 """The variable with the folder of the packages that a job has in addition to those of its environment's base."""
 OLD_NAME_PARTS = 4
@@ -121,6 +125,8 @@ class RunSpec:
     """The time between SIGTERM and SIGKILL."""
     layer: str = ""
     """Digest of the packages that the job has in addition to those of ``environment``; empty for none."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Hosts that it may reach through the agent's proxy, as ``host.egress.HostRule.parse`` reads them; empty: no network."""
     identity: JobIdentity | None = None
     """Not part of the JSON: the portal sends it beside that. None with a portal of an earlier release."""
 
@@ -141,8 +147,9 @@ class RunSpec:
     def to_json(self) -> dict[str, Any]:
         fields = {COLLECTIVE_KEY if key == "collective" else key: value for key, value in asdict(self).items()}
         del fields["identity"]
-        if not self.layer:
-            del fields["layer"]  # an agent of an earlier release refuses a spec with a key that it does not know
+        for name in ("layer", "allowed_hosts"):
+            if not fields[name]:
+                del fields[name]  # an agent of an earlier release refuses a spec with a key that it does not know
         return fields
 
     @classmethod
@@ -154,6 +161,7 @@ class RunSpec:
                 **{key: value for key, value in data.items() if key != COLLECTIVE_KEY},
                 "command": tuple(data["command"]),
                 "gpus": tuple(data.get("gpus", ())),
+                "allowed_hosts": tuple(str(each) for each in data.get("allowed_hosts", ())),
                 "env": tuple((str(key), str(value)) for key, value in data.get("env", ())),
                 "collective": CollectiveGroup(**collective) if collective else None,
                 "resources": Resources(**data.get("resources", {})),

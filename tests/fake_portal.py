@@ -42,6 +42,8 @@ class FakePortal:
         self.code: dict[str, bytes] = {}
         self.logs: dict[tuple[str, str], Stream] = {}
         self.outputs: dict[tuple[str, str], bytes] = {}
+        self.networks: dict[str, list[Any]] = {}
+        """What was last reported of the hosts that a container contacted."""
         self.checkpoints: dict[str, Any] = {}
         """The set: path -> [size, modified, pieces]; of all jobs, since a test has one."""
         self.checkpoint_version = 0
@@ -321,6 +323,9 @@ class _Handler(BaseHTTPRequestHandler):
         found = re.fullmatch(r"/agent/v1/containers/([^/]+)/identity", path)
         if found and (lineage := portal.lineages.get(found[1])):
             return 200, lineage
+        if found := re.fullmatch(r"/agent/v1/containers/([^/]+)/network", path):
+            portal.networks[found[1]] = json.loads(body)["hosts"]
+            return 200, {}
         if re.fullmatch(r"/agent/v1/containers/[^/]+/checkpoints", path):
             update = json.loads(body) if body else None
             return portal.change(update["changed"], update["deleted"]) if update else portal.newest()

@@ -7,7 +7,6 @@ tried again. An action that can never work ends the container with ``create_erro
 import contextlib
 import errno
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from runners.agent import exits, shared_folders
 from runners.agent.checkpoints import CheckpointPortal, JobCheckpoints
 from runners.agent.claims import Claims, IdentityPortal
 from runners.agent.code_store import CodeStore, unpack
+from runners.agent.job_proxies import JobProxies, NetworkPortal
 from runners.agent.journal import ContainerJournal, delete_tree
 from runners.agent.log_shipper import LogShipper
 from runners.agent.outputs import BesideCodeSender, OutputPortal, OutputSender
@@ -38,8 +38,7 @@ from runners.agent.reconcile import (
     WriteControl,
 )
 from runners.host.exclusive import BusyError
-from runners.host.node_files import NodeFiles, read_json_beneath, write_atomic, write_json
-from runners.launch.fence import COUNTS_FROM_REPORT, lease_content
+from runners.host.node_files import NodeFiles, read_json_beneath, write_json
 from runners.launch.log_writer import reserve_space
 from runners.messages import Message, MessageError
 from runners.messages.containers import (
@@ -55,6 +54,7 @@ from runners.messages.containers import (
     FoldersNotPrepared,
     HostsFirst,
     NodeSwitchedOff,
+    NoProxy,
     PortalRefused,
     SendingLog,
     Starting,
@@ -105,8 +105,8 @@ class EnvironmentReadiness(Protocol):
         ...
 
 
-class FilesPortal(OutputPortal, CheckpointPortal, IdentityPortal, Protocol):
-    """The portal's endpoints for files of jobs."""
+class ContainerPortal(OutputPortal, CheckpointPortal, IdentityPortal, NetworkPortal, Protocol):
+    """The portal's endpoints for files of jobs, and for what they contact."""
 
 
 class ActionExecutor:
@@ -119,7 +119,7 @@ class ActionExecutor:
         journal: ContainerJournal,
         code: CodeStore,
         shipper: LogShipper,
-        portal: FilesPortal,
+        portal: ContainerPortal,
         environments: EnvironmentReadiness,
         may_start: Callable[[str], bool],
         gpu_conflict: Callable[[tuple[str, ...]], Message | None] = lambda gpus: None,
@@ -140,6 +140,7 @@ class ActionExecutor:
         """Since when the engine has failed to start a container, by name; monotonic seconds."""
         self._portal = portal
         self.claims = Claims(files, journal, portal)
+        self.proxies = JobProxies(files, portal)
         self._senders: dict[tuple[int, str], OutputSender] = {}
         self._beside: dict[str, BesideCodeSender] = {}
         """By the number of an attempt and the common part of its containers' names."""
@@ -168,9 +169,24 @@ class ActionExecutor:
                 raise ValueError(f"{action} needs its desired container.")
 
     def adopt(self, container: DesiredContainer) -> None:
-        """Continue to send the log of a container that an earlier agent started."""
+        """Continue to send the log of a container that an earlier agent started, and to serve its proxy."""
         spec = container.spec
+        self._follow(spec)
+        entry = self.journal.get(spec.name)
+        if entry is not None and entry.exit is None:
+            try:
+                self._open_proxy(spec)
+            except CreateError as error:
+                logger.error("%s reaches no host: %s", spec.name, error)
+
+    def _follow(self, spec: RunSpec) -> None:
         self.shipper.follow(spec.name, self.files.scribe(spec.name), spec.slots, known_to_portal=True)
+
+    def _open_proxy(self, spec: RunSpec) -> None:
+        try:
+            self.proxies.open(spec)
+        except (OSError, ValueError) as error:
+            raise CreateError(NoProxy(str(error))) from error
 
     def output_sender(self, spec: RunSpec) -> OutputSender:
         key = (spec.attempt, spec.group)
@@ -323,6 +339,7 @@ class ActionExecutor:
         self._set_detail(spec, UnpackingCode())
         unpack(tar, folders.workspace)
         self._set_detail(spec, Creating())
+        self._open_proxy(spec)
         self.runtime.create(spec, folders)
         write_json(self.files.prepared(spec.name), {})
         self.journal.change(spec.name, created=True)
@@ -349,6 +366,7 @@ class ActionExecutor:
             raise NotReadyError(AwaitingConfirmation())
         if occupied := self.gpu_conflict(tuple(spec.gpus)):
             raise CreateError(occupied)
+        self._open_proxy(spec)  # an earlier agent may have prepared it
         self.journal.change(spec.name, started=True)
         self.shipper.follow(spec.name, self.files.scribe(spec.name), spec.slots)
         self.runtime.start(spec.name)
@@ -375,8 +393,11 @@ class ActionExecutor:
             with contextlib.suppress(EngineError):
                 printed = self.runtime.logs(spec.name, MAX_PRINTED_BYTES)
         self._set_detail(spec, SendingLog())
+        self.proxies.close(spec.name)
+        with contextlib.suppress(PortalError):  # the cause of a failure names the host; else it is sent later
+            self.proxies.send(spec)
         if entry is not None and entry.started:
-            self.adopt(container)  # if it is not followed yet
+            self._follow(spec)  # if it is not followed yet
             self.shipper.finish(spec.name, LOG_DRAIN_SECONDS)
         self._record_exit(spec, exits.determine_exit(container, seen, entry, exit_file, printed))
 
@@ -393,11 +414,10 @@ class ActionExecutor:
             in_use = any(self._may_use_checkpoints(user, spec) for user in checkpoints.users() if user != spec.name)
             checkpoints.send(spec.name, ended=not in_use)
         if entry is not None and entry.started:
-            self.shipper.follow(
-                spec.name, self.files.scribe(spec.name), spec.slots, known_to_portal=True
-            )  # an earlier agent noted the exit
+            self._follow(spec)  # an earlier agent noted the exit
             if not self.shipper.finish(spec.name, COLLECT_SECONDS):
                 raise PortalUnavailableError(LogNotSent())
+            self.proxies.send(spec)
             if self.claims.owns_attempt_folder(spec):
                 self.output_sender(spec).send(spec.name, ended=True)
                 if (beside := self._beside_code_sender(spec)) is not None:
@@ -406,6 +426,7 @@ class ActionExecutor:
 
     def _forget(self, name: str) -> None:
         self.shipper.forget(name)
+        self.proxies.forget(name)
         self.details.pop(name, None)
         self._failing_since.pop(name, None)
         entry = self.journal.get(name)
@@ -456,30 +477,3 @@ def _refusal_as_create_error(kind: Callable[[Message], Message]) -> Iterator[Non
         if error.status == 401:
             raise
         raise CreateError(kind(error.message)) from error
-
-
-def accepts_late_renewal(files: NodeFiles, name: str) -> bool:
-    """Whether a late reply may renew this container's lease: a supervisor of an earlier release counts from the reply."""
-    return read_json_beneath(files.scribe(name), "status.json").get("lease") == COUNTS_FROM_REPORT
-
-
-LEASE_BYTES = 160
-"""The size of each lease: one that is written over an older one leaves nothing of it."""
-
-
-def renew_lease(files: NodeFiles, name: str, sent_at: float) -> None:
-    """Write a lease: a number that the supervisor has not seen before, and when the report was sent.
-
-    On a full disk the old file is overwritten, which needs no space.
-    """
-    lease = files.control(name) / "lease"
-    content = lease_content(time.time_ns(), sent_at).ljust(LEASE_BYTES)
-    try:
-        write_atomic(lease, content, sync=False)
-    except OSError:
-        with contextlib.suppress(FileNotFoundError):
-            handle = os.open(lease, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                os.pwrite(handle, content, 0)
-            finally:
-                os.close(handle)

@@ -78,7 +78,7 @@ class Machine:
             **network_facts(self.url, self.overlay_address),
             **nvidia_facts(),
         }
-        facts |= shared_folders.facts(self.files) | {"layer_format": LAYER_FORMAT}
+        facts |= shared_folders.facts(self.files) | {"layer_format": LAYER_FORMAT, "allowed_hosts": True}
         with self._lock:
             self._facts = {**self._facts, **facts}
         problems = (*self.runtime.check(), *self._local_problems(facts))

@@ -242,6 +242,9 @@ class PortalClient:
     def report_rank_groups(self, container: str, groups: list[Any]) -> None:
         self._json("POST", f"/agent/v1/containers/{quote(container, safe='')}/rings", json={"rings": groups})
 
+    def report_network(self, container: str, hosts: list[Any]) -> None:
+        self._json("POST", f"/agent/v1/containers/{quote(container, safe='')}/network", json={"hosts": hosts})
+
     def identity(self, container: str) -> dict[str, Any]:
         """Return the facts that may show that a folder of an earlier release belongs to the container's job (claims.py)."""
         return self._json("GET", f"/agent/v1/containers/{quote(container, safe='')}/identity")

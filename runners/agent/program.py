@@ -9,6 +9,7 @@ the observed one and decides what to do. Each loop has one task, so that no slow
     observe      lists the runtime's containers; bounded calls only, never a stream
     networks     joins the networks of attempts that run on several nodes
     facts        reads GPUs, problems and facts of the machine
+    network      reports which hosts containers contact through their proxies
     disk limits  enforces the disk limits of running containers
     tidy         deletes what old jobs left, every hour
     outputs, checkpoints   send files of running containers, every 30 s and 15 s
@@ -31,13 +32,15 @@ from functools import partial
 from typing import Any
 
 from runners.agent import shared_folders
-from runners.agent.actions import ActionExecutor, ActionState, NotReadyError, accepts_late_renewal, renew_lease
+from runners.agent.actions import ActionExecutor, ActionState, NotReadyError
 from runners.agent.code_store import CodeStore
 from runners.agent.disk_watch import exceeded_limit, tidy
 from runners.agent.enrol import rotate_token
 from runners.agent.environment_keeper import EnvironmentKeeper
+from runners.agent.job_proxies import REPORT_SECONDS
 from runners.agent.journal import ContainerJournal, delete_tree
 from runners.agent.layers import Layers, WantedEnvironment
+from runners.agent.leases import accepts_late_renewal, renew_lease
 from runners.agent.log_shipper import LogShipper
 from runners.agent.loops import Loop, OverdueTracker
 from runners.agent.machine import Machine
@@ -153,6 +156,7 @@ class Agent:
                     partial(self.executor.send_checkpoints, self._running_containers),
                 ),
                 Loop("rank groups", RANK_GROUPS_SECONDS, RankGroupReports(files, portal, self._desired_specs).send),
+                Loop("network", REPORT_SECONDS, lambda: self.executor.proxies.send_all(self._desired_specs())),
                 Loop("tidy", TIDY_SECONDS, self._tidy),
             )
         }
@@ -174,6 +178,7 @@ class Agent:
         self.environments.stop()
         if stop_jobs:
             self.executor.stop_everything(EXIT_GRACE_SECONDS)
+        self.executor.proxies.close_all()
         self.shipper.stop()
         self.portal.close()
         for loop in self._loops.values():

@@ -82,6 +82,14 @@ class NodeFiles:
     def workspace(self, name: str) -> Path:
         return self.container(name) / "workspace"
 
+    def network(self, name: str) -> Path:
+        """The folder of the socket through which a container reaches hosts."""
+        return self.container(name) / "network"
+
+    def network_use(self, name: str) -> Path:
+        """The file with the hosts that a container has contacted."""
+        return self.container(name) / "network.json"
+
     def state(self, name: str) -> Path:
         """The file of a container's journal entry, which the agent keeps across its restarts."""
         return self.container(name) / STATE_FILE
@@ -119,6 +127,7 @@ class NodeFiles:
             outputs=self.outputs(spec.attempt),
             checkpoints=self.checkpoints(spec.job),
             data=self.datasets,
+            network=self.network(spec.name) if spec.allowed_hosts else None,
         )
 
     def make(self) -> None:
@@ -130,7 +139,8 @@ class NodeFiles:
     def make_container(self, spec: RunSpec) -> Folders:
         """Make the folders of one container. The agent owns all of them until the runtime's ``create`` grants access."""
         folders = self.folders(spec)
-        for folder in (folders.workspace, folders.control, folders.scribe, folders.outputs, folders.checkpoints):
+        made = folders.workspace, folders.control, folders.scribe, folders.outputs, folders.checkpoints, folders.network
+        for folder in filter(None, made):
             folder.mkdir(parents=True, exist_ok=True)
         return folders
 

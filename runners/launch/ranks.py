@@ -8,12 +8,12 @@ from pathlib import Path
 
 from runners.launch.files import ContainerPaths
 from runners.launch.host_updates import STALL_SECONDS, STALL_VARIABLE, stall_check_seconds
-from runners.spec import LAYER_VARIABLE, RunSpec
+from runners.spec import LAYER_VARIABLE, NETWORK_VARIABLE, RunSpec
 
 SHIM = Path(__file__).resolve().parent / "shim"
 TRAINING = Path(__file__).resolve().parent.parent / "training"
 """Where scripts find ``schedulearn_train``, after the modules of the job itself."""
-PRIVATE_VARIABLES = ("SCHEDULEARN_CONTROL", "SCHEDULEARN_SCRIBE")
+PRIVATE_VARIABLES = ("SCHEDULEARN_CONTROL", "SCHEDULEARN_SCRIBE", NETWORK_VARIABLE)
 NOTICE_FILE = "notice.json"
 METRICS_PIPE = "metrics"
 """The pipe for lines of JSON, which become the stream of the same name: docs/training/reports.md."""

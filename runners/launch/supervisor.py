@@ -29,7 +29,7 @@ from runners.launch.processes import Processes, Wakeup, adopt_orphans
 from runners.launch.ranks import BATCH_FILE, METRICS_PIPE
 from runners.launch.tensorboard import EventFiles
 from runners.messages import Message, launch
-from runners.spec import RunSpec
+from runners.spec import NETWORK_VARIABLE, RunSpec
 
 TICK_SECONDS = 0.5
 """The interval at which the agent's files are read. ``SCHEDULEARN_TURN_SECONDS`` shortens it in tests."""
@@ -82,7 +82,8 @@ class Supervisor:
         self.tick_seconds = seconds_from_env(os.environ, "SCHEDULEARN_TURN_SECONDS", TICK_SECONDS)
         self.fence = Fence.from_env(paths.control / "lease", os.environ)
         self.hang_detector = HangDetector.from_env(os.environ)
-        self.context = WorkerContext(spec, paths, control, logs, self.processes, dict(os.environ))
+        inherited = {**os.environ, **self._proxy_variables()}
+        self.context = WorkerContext(spec, paths, control, logs, self.processes, inherited)
         self.worker = self._choose_worker()
         self.joining = JoinCheck(paths.scribe, logs.report)
         self.stopping: PendingStop | None = None
@@ -91,6 +92,17 @@ class Supervisor:
         self._batch = 0
         self._metrics: int | None = None
         self._event_files = EventFiles((paths.outputs, paths.workspace), self._write_metric)
+
+    def _proxy_variables(self) -> dict[str, str]:
+        if NETWORK_VARIABLE not in os.environ:
+            return {}
+        from runners.launch.network_access import proxy_variables  # takes a moment, and few containers need it
+
+        try:
+            return proxy_variables(self.spec, os.environ)
+        except OSError as error:
+            self.logs.report(f"No host can be reached: {error}")
+            return {}
 
     def _choose_worker(self) -> HostWorker:
         if self.spec.launcher == "command":

@@ -12,6 +12,12 @@ class FilesAndProcesses(Message):
 
 
 @dataclass(frozen=True)
+class Isolated(Message):
+    code = "confinement.isolated"
+    text = "bubblewrap: jobs see only their own files and processes, and have no network unless their ranks need each other"
+
+
+@dataclass(frozen=True)
 class FilesOnly(Message):
     code = "confinement.files_only"
     text = "bubblewrap: jobs see only their own files, but also other processes"
@@ -20,7 +26,7 @@ class FilesOnly(Message):
 @dataclass(frozen=True)
 class NotConfined(Message):
     code = "confinement.none"
-    text = "none: jobs run as ordinary processes of this user"
+    text = "none: jobs run as ordinary processes of this user, with its files and network"
 
 
 @dataclass(frozen=True)

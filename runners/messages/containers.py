@@ -300,6 +300,18 @@ class NotLimited(Message):
 
 
 @dataclass(frozen=True)
+class NoProxy(Message):
+    """The proxy through which a container reaches its hosts could not be started."""
+
+    code = "container.no_proxy"
+    error: str
+
+    @property
+    def text(self) -> str:
+        return f"The proxy for the hosts that this job may reach could not be started: {self.error}"
+
+
+@dataclass(frozen=True)
 class ProcessNotStarted(Message):
     code = "container.process_not_started"
     error: str

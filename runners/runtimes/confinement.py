@@ -1,7 +1,7 @@
 """The command line that runs the first process of a job inside bubblewrap: what it sees of this machine, and what it may do.
 
 ``command_line`` is the whole policy. A job sees the system read-only, its environment, its own folders, and its own processes,
-IPC and /tmp. It shares the network with the machine: ranks and driver meet at 127.0.0.1.
+IPC and /tmp. A container without peers has an empty network; ranks and driver meet at the machine's own 127.0.0.1.
 
 An agent that is not root makes a user namespace, in which the job keeps the agent's user id. A root agent gives each job its
 own user id instead: root can write to much of /proc even without capabilities (``kernel/core_pattern`` runs a program as root
@@ -82,6 +82,8 @@ class Sandbox:
     """False if the system refuses a new /proc: jobs then see the processes of this machine."""
     nested_users: bool = True
     """Whether jobs may make user namespaces themselves; False if bubblewrap (0.8) can prevent it."""
+    own_network: bool = False
+    """Whether a job can get a network that has nothing but a loopback."""
     sizes: bool = False
     """Whether bubblewrap (0.7) can limit /tmp and /dev/shm; else each may take half of the memory."""
 
@@ -103,8 +105,12 @@ class JobView:
     """The device files of its GPUs; with any, /sys is visible too."""
     tmp_mib: int = 1024
     shm_mib: int = 1024
+    hosts: Path | None = None
+    """Seen as /etc/hosts, where its name has another address than that of the machine: in a network of its own."""
+    own_network: bool = False
+    """Whether its network has nothing but a loopback."""
     isolated: bool = False
-    """Whether it has no network and ends with the process that started it: builds of packages. Jobs outlive their agent."""
+    """Whether it also ends with the process that started it: builds of packages. Jobs outlive their agent."""
 
 
 def command_line(sandbox: Sandbox, view: JobView, command: Sequence[str]) -> list[str]:
@@ -123,6 +129,7 @@ def command_line(sandbox: Sandbox, view: JobView, command: Sequence[str]) -> lis
         *_device_options(sandbox, view),
         *(_parent_options(made) if view.is_root else []),
         *(word for path, option in binds for word in (option, str(path), str(path))),
+        *(["--ro-bind", str(view.hosts), "/etc/hosts"] if view.hosts else []),
         *("--bind", str(view.private), str(PRIVATE_FOLDER)),
         *(word for link, target in view.python.links for word in ("--symlink", target, str(link))),
         "--remount-ro",
@@ -145,10 +152,10 @@ def _namespace_options(sandbox: Sandbox, view: JobView) -> list[str]:
         for name in ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"):
             capabilities += ["--cap-add", name]
     processes = ["--unshare-pid"] if sandbox.own_processes else []
-    if (
-        view.isolated
-    ):  # bubblewrap stays the first process there: a new user id clears what ends a process with its parent
-        processes += ["--unshare-net", "--die-with-parent"]
+    if view.own_network or view.isolated:
+        processes.append("--unshare-net")
+    if view.isolated:
+        processes.append("--die-with-parent")  # a new user id clears that, so bubblewrap stays the first process
     elif sandbox.own_processes:
         processes.append("--as-pid-1")
     return [*users, *processes, "--unshare-ipc", "--unshare-uts", "--new-session", *capabilities]

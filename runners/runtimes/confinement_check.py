@@ -10,12 +10,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runners.host import interpreters
 from runners.messages import Message
-from runners.messages.confinement import FilesAndProcesses, FilesOnly, NotConfined
+from runners.messages.confinement import FilesAndProcesses, FilesOnly, Isolated, NotConfined
 from runners.messages.problems import (
     INSTALL_BUBBLEWRAP,
     BubblewrapRefuses,
@@ -61,6 +61,10 @@ class Confinement:
     kind: Message
     problem: Problem | None = None
 
+    @property
+    def own_network(self) -> bool:
+        return self.sandbox is not None and self.sandbox.own_network
+
 
 def unconfined(problem: Unconfined) -> Confinement:
     return Confinement(None, NotConfined(), problem)
@@ -85,7 +89,8 @@ def find_confinement(state_folder: Path) -> Confinement:
         if not refusal:
             for package in launch_paths(CODE_ROOT):  # jobs cannot write bytecode there themselves
                 compileall.compile_dir(package, quiet=2)
-            return _confined(sandbox)
+            alone = replace(sandbox, own_network=True)
+            return _confined(sandbox if _refusal(alone, state_folder) else alone)
         refusals.append(refusal)
     problem = _refusal_problem(refusals[0])
     logger.warning("Jobs are not confined (%s). %s", refusals[0], problem.advice)
@@ -94,7 +99,7 @@ def find_confinement(state_folder: Path) -> Confinement:
 
 def _confined(sandbox: Sandbox) -> Confinement:
     if sandbox.own_processes:
-        return Confinement(sandbox, FilesAndProcesses())
+        return Confinement(sandbox, Isolated() if sandbox.own_network else FilesAndProcesses())
     return Confinement(sandbox, FilesOnly(), JobsSeeEachOther())
 
 
@@ -129,7 +134,15 @@ def _probe(sandbox: Sandbox, state_folder: Path, private: Path) -> subprocess.Co
     owner = owner_for(0, os.geteuid(), os.getegid())
     os.chown(private, owner.uid, owner.gid)
     python = interpreters.required_paths(sys.executable, hidden_folders(state_folder))
-    view = JobView(owner, os.geteuid() == 0, python, CODE_ROOT, private, launch_paths(CODE_ROOT))
+    view = JobView(
+        owner,
+        os.geteuid() == 0,
+        python,
+        CODE_ROOT,
+        private,
+        launch_paths(CODE_ROOT),
+        own_network=sandbox.own_network,
+    )
     return subprocess.run(
         command_line(sandbox, view, [sys.executable, "-c", PROBE, str(PRIVATE_FOLDER)]),
         env={"PATH": os.defpath},

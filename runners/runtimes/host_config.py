@@ -12,8 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from runners.host.overlay import MTU
-from runners.runtime import CHECKPOINTS, CONTROL, DATA, LAYER, OUTPUTS, SCRIBE, WORKSPACE, Folders, launch_module
-from runners.spec import LAYER_VARIABLE, CollectiveGroup, JobIdentity, RunSpec
+from runners.runtime import (
+    CHECKPOINTS,
+    CONTROL,
+    DATA,
+    LAYER,
+    NETWORK,
+    OUTPUTS,
+    SCRIBE,
+    WORKSPACE,
+    Folders,
+    launch_module,
+)
+from runners.spec import LAYER_VARIABLE, NETWORK_VARIABLE, CollectiveGroup, JobIdentity, RunSpec
 
 APP_FOLDER = "/opt/schedulearn"
 """Where the launch package is in the images: as part of the image, so that its digest covers what runs first."""
@@ -98,8 +109,8 @@ def owner_for(job: int, agent_uid: int, agent_gid: int) -> Owner:
 
 
 def mounts(folders: Folders, layer: Path | None = None) -> list[dict[str, Any]]:
-    """Return the mounts: the user's four folders, the supervisor's two, and the layer of the environment; nothing else of
-    the host."""
+    """Return the mounts: the user's four folders, the supervisor's two, the layer of the environment, and the folder of the
+    proxy's socket; nothing else of the host."""
     pairs: list[tuple[Path | None, str, bool]] = [
         (folders.workspace, WORKSPACE, False),
         (folders.data, DATA, True),
@@ -108,6 +119,7 @@ def mounts(folders: Folders, layer: Path | None = None) -> list[dict[str, Any]]:
         (folders.control, CONTROL, True),
         (folders.scribe, SCRIBE, False),
         (layer, LAYER, True),
+        (folders.network, NETWORK, True),
     ]
     return [
         {
@@ -156,6 +168,7 @@ def environment(spec: RunSpec) -> list[str]:
         f"SCHEDULEARN_OUTPUTS={OUTPUTS}",
         f"SCHEDULEARN_CHECKPOINTS={CHECKPOINTS}",
         *([f"{LAYER_VARIABLE}={LAYER}"] if spec.layer else []),
+        *([f"{NETWORK_VARIABLE}={NETWORK}"] if spec.allowed_hosts else []),
     ]
 
 

@@ -18,7 +18,8 @@ def chown_folders(folders: Folders, owner: Owner) -> None:
         return
     for folder in (folders.outputs, folders.scribe):
         chown_folder(folder, owner.uid, owner.gid, 0o700)
-    chown_folder(folders.control, 0, owner.gid, 0o750)
+    for folder in filter(None, (folders.control, folders.network)):
+        chown_folder(folder, 0, owner.gid, 0o750)
     for folder in (folders.workspace, folders.checkpoints):
         if folder.stat().st_uid != owner.uid:  # else given by an earlier call, or in use
             chown_tree(folder, owner)

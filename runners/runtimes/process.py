@@ -1,8 +1,8 @@
 """Runs jobs as processes of this machine, for trying Schedulearn out on one's own computer.
 
 Where bubblewrap works, each job runs inside it and sees only its own files and processes (``runners/runtimes/confinement.py``);
-elsewhere a job can access the files of the agent's user. Its network is this machine's. The portal refuses this runtime
-for several users. The facts about each process are in a small file, so that the next agent finds the process again.
+elsewhere a job can access the files of the agent's user. Its network is empty where bubblewrap can make one and it has no
+peers, else that of this machine. The portal refuses this runtime for several users. The facts about each process are in a small file, so that the next agent finds the process again.
 """
 
 import json
@@ -49,7 +49,7 @@ from runners.runtimes.confinement_check import CODE_ROOT, Confinement, hidden_fo
 from runners.runtimes.control_groups import ControlGroups
 from runners.runtimes.host_config import owner_for, short_hash
 from runners.runtimes.owners import chown_folders
-from runners.spec import LAYER_VARIABLE, RunSpec
+from runners.spec import LAYER_VARIABLE, NETWORK_VARIABLE, RunSpec
 
 """The working directory in which ``python -m runners.launch...`` finds the package."""
 
@@ -161,7 +161,7 @@ class ProcessRuntime:
             raise CreateError(NotLimited(str(error))) from error
         return True
 
-        def _view(self, spec: RunSpec, folders: Folders, python: str, layer: Path | None) -> confinement.JobView:
+    def _view(self, spec: RunSpec, folders: Folders, python: str, layer: Path | None) -> confinement.JobView:
         """Give the job its folders, and return what it sees of this machine."""
         private = self._private_folder(spec.name)
         owner = owner_for(spec.job, os.geteuid(), os.getegid())
@@ -171,18 +171,33 @@ class ProcessRuntime:
         if spec.gpu_kind == "cuda":
             confinement.make_gpu_devices()
             devices = confinement.gpu_devices(spec.gpus)
+        own_network = spec.collective is None and self.confinement.own_network
         return confinement.JobView(
             owner=owner,
             is_root=os.geteuid() == 0,
             python=interpreters.required_paths(python, hidden_folders(self.state)),
             cwd=CODE_ROOT,
             private=private,
-            read_only=(*confinement.launch_paths(CODE_ROOT), folders.control, *filter(None, (folders.data, layer))),
+            read_only=(
+                *confinement.launch_paths(CODE_ROOT),
+                folders.control,
+                *filter(None, (folders.data, layer, folders.network)),
+            ),
             writable=(folders.workspace, folders.scribe, folders.outputs, folders.checkpoints),
             devices=devices,
             tmp_mib=spec.resources.tmp_mib,
             shm_mib=spec.resources.shm_mib,
+            hosts=self._write_hosts(spec.name) if own_network else None,
+            own_network=own_network,
         )
+
+    def _write_hosts(self, name: str) -> Path:
+        """Write the /etc/hosts of a container whose network is empty: it cannot have the addresses of the machine."""
+        file = self.state / f"{name}.hosts"
+        own = platform.node()
+        file.write_text(f"127.0.0.1 localhost {own}\n::1 localhost\n")
+        file.chmod(0o644)
+        return file
 
     def start(self, name: str) -> None:
         record = self._read(name)
@@ -250,6 +265,7 @@ class ProcessRuntime:
         if self._private_folder(name).is_symlink():
             self._private_folder(name).unlink()
         self._output_file(name).unlink(missing_ok=True)
+        (self.state / f"{name}.hosts").unlink(missing_ok=True)
         self._record_file(name).unlink(missing_ok=True)
 
     def list(self) -> list[ObservedContainer]:
@@ -417,6 +433,7 @@ def environment(
         "SCHEDULEARN_OUTPUTS": str(folders.outputs),
         "SCHEDULEARN_CHECKPOINTS": str(folders.checkpoints),
         **({LAYER_VARIABLE: str(layer)} if layer else {}),
+        **({NETWORK_VARIABLE: str(folders.network)} if folders.network else {}),
     }
 
 

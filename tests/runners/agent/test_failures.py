@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from runners.agent import actions
-from runners.agent.actions import renew_lease
+from runners.agent.leases import renew_lease
 from runners.agent.portal_client import Backoff
 from runners.agent.program import RETRY_SECONDS
 from runners.host.node_files import NodeFiles, write_json

@@ -2,9 +2,11 @@
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +98,69 @@ def test_killed_and_started_again_it_adopts_and_loses_no_line(agent: AgentProces
         agent.start()
         portal.until(partial(arrives, before))
     enough(agent, portal)
+
+
+FETCH = b"""
+import sys, time, urllib.error, urllib.request, pathlib
+def fetch(address):
+    try:
+        return urllib.request.urlopen(address, timeout=20).read().decode()
+    except urllib.error.HTTPError as error:
+        return f"{error.code} {error.reason}"
+    except OSError as error:
+        return "away"
+allowed, other = sys.argv[1:]
+print("first", fetch(allowed), fetch(other), flush=True)
+while not pathlib.Path("enough").exists():
+    time.sleep(0.05)
+while (found := fetch(allowed)) == "away":
+    time.sleep(0.1)
+print("second", found, flush=True)
+"""
+
+
+class Greeting(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"hello")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def greeter() -> Iterator[str]:
+    """A server of the lab: HOST:PORT, at an address that jobs do not reach without the proxy."""
+    with ThreadingHTTPServer(("127.0.0.2", 0), Greeting) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.2:{server.server_address[1]}"
+        server.shutdown()
+
+
+def test_a_job_reaches_an_allowed_host_also_when_its_agent_was_restarted(
+    agent: AgentProcess, portal: FakePortal, greeter: str
+) -> None:
+    sha256 = give_code(portal, {"fetch.py": FETCH})
+    command = ("python", "fetch.py", f"http://{greeter}/", "http://127.0.0.3:81/")
+    portal.want(entry(spec_of(sha256, command=command, allowed_hosts=(f"{greeter} internal",))))
+    agent.start()
+    portal.until(lambda: b"first hello 403 Forbidden" in portal.log(NAME), what=repr(portal.log(NAME)))
+    portal.until(lambda: len(portal.networks.get(NAME, ())) == 2)
+    agent.kill()
+    agent.start()
+    (agent.home / "containers" / NAME / "workspace" / "enough").touch()
+    portal.until(lambda: not portal.desired)
+    assert b"second hello" in portal.log(NAME)
+    reached, refused = portal.networks[NAME]
+    assert (reached["host"], reached["connections"], reached["reason"]) == ("127.0.0.2", 2, "")
+    assert reached["received_bytes"] > 2 * len(b"hello") and reached["first_at"] < reached["last_at"]
+    assert (refused["host"], refused["port"], refused["refused"], refused["reason"]) == (
+        "127.0.0.3",
+        81,
+        1,
+        "not_allowed",
+    )
 
 
 def test_a_portal_that_is_away_costs_no_line(agent: AgentProcess, portal: FakePortal) -> None:

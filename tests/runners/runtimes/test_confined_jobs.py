@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -24,9 +25,11 @@ from tests.fake_portal import FakePortal
 from tests.runners.agent.test_process import (  # noqa: F401
     counting,
     enough,
+    greeter,
     lines,
     runs,
     test_a_command_runs_and_its_log_and_outputs_arrive,
+    test_a_job_reaches_an_allowed_host_also_when_its_agent_was_restarted,
     test_a_stop_ends_the_ranks,
     test_killed_and_started_again_it_adopts_and_loses_no_line,
     test_stop_jobs_on_exit_leaves_no_process,
@@ -105,6 +108,19 @@ NOTHING = {
     "own control": False, "core pattern": False, "remount": False, "agent": False, "root": False, "disks": [],
     "open files": ["/dev/null", "pipe", "pipe"], "more files": [], "secret": False, "processes": [], "other containers": ["1"],
 }  # fmt: skip
+ONLINE = """
+import socket, sys
+own = socket.gethostbyname(socket.gethostname())
+server = socket.create_server((own, 0))
+socket.create_connection(server.getsockname(), 5)
+print("own", own)
+for host in ("127.0.0.1", sys.argv[1]):
+    try:
+        socket.create_connection((host, int(sys.argv[2])), 5)
+        print("reaches", host)
+    except OSError as error:
+        print("misses", host)
+"""
 FRIENDLY = """
 import multiprocessing, os, resource, socket, tempfile
 from multiprocessing.shared_memory import SharedMemory
@@ -225,7 +241,10 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
 def test_a_hostile_job_reaches_nothing_of_the_lab_or_the_system(lab: Lab) -> None:
     command = ["python", "main.py", str(lab.home), str(os.getpid()), lab.environment]
     report = lab.run({"command": command, "files": {"main.py": HOSTILE}})
-    assert report["confinement"] == "bubblewrap: jobs see only their own files and processes" and not report["problems"]
+    assert report["confinement"].startswith(
+        "bubblewrap: jobs see only their own files and processes, and have no network"
+    )
+    assert not report["problems"]
     (job,) = report["jobs"]
     assert job["exit"] == {"code": 0, "reason": "exited", "detail": ""}, job
     reached = json.loads(job["log"].splitlines()[-1])
@@ -241,6 +260,17 @@ def test_a_friendly_job_has_what_it_needs(lab: Lab) -> None:
     assert "squares [0, 1, 4, 9]" in job["log"] and f"host {os.uname().nodename}" in job["log"]
     assert f"data {SECRET}" in job["log"] and "largest file 64\n" in job["log"]
     assert job["written"] == {"outputs/result.txt": "OUTPUTS"}
+
+
+def test_a_job_without_peers_has_a_network_of_its_own(lab: Lab) -> None:
+    """One with peers meets them on the machine's loopback."""
+    address = socket.gethostbyname(socket.gethostname())
+    with socket.create_server(("", 0)) as server:
+        command = ["python", "main.py", address, str(server.getsockname()[1])]
+        job = {"command": command, "files": {"main.py": ONLINE}}
+        alone, peer = lab.run(job, {**job, "peers": True})["jobs"]
+    assert "own 127.0.0.1" in alone["log"] and alone["log"].count("misses") == 2, alone
+    assert "reaches 127.0.0.1" in peer["log"], peer
 
 
 def test_ends_are_reported_as_without_confinement(lab: Lab) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from runners.host import interpreters
 from runners.host.interpreters import InterpreterPaths
-from runners.messages.confinement import FilesAndProcesses, FilesOnly, NotConfined
+from runners.messages.confinement import FilesAndProcesses, FilesOnly, Isolated, NotConfined
 from runners.runtimes import confinement_check
 from runners.runtimes.confinement import GPU_CONTROLS, JobView, Sandbox, command_line, gpu_devices
 from runners.runtimes.confinement_check import find_confinement
@@ -95,6 +95,12 @@ def test_an_ordinary_user_gets_namespaces_of_its_own_and_no_capability() -> None
     assert has(words, "--cap-drop", "ALL") and "--cap-add" not in words and "setpriv" not in words
     assert "--new-session" in words and "--die-with-parent" not in words, "a job outlives its agent"
     assert "--unshare-net" not in words, "ranks and driver meet at 127.0.0.1"
+
+
+def test_a_job_without_peers_has_an_empty_network_and_its_own_hosts() -> None:
+    words = line(own_network=True, hosts=Path("/home/ada/lab/var/agent/processes/sl-1.hosts"))
+    assert "--unshare-net" in words and "--as-pid-1" in words and "--die-with-parent" not in words
+    assert has(words, "--ro-bind", "/home/ada/lab/var/agent/processes/sl-1.hosts", "/etc/hosts")
 
 
 def test_a_root_agent_gives_the_job_another_user_and_keeps_no_capability() -> None:
@@ -209,7 +215,16 @@ def refusing(monkeypatch: pytest.MonkeyPatch, works: Any) -> list[Sandbox]:
 def test_the_strictest_that_works_is_taken(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refusing(monkeypatch, lambda sandbox: True)
     found = find_confinement(machine)
-    assert found.sandbox == Sandbox(str(machine / "bwrap"), own_processes=True, nested_users=False, sizes=True)
+    assert found.sandbox == Sandbox(str(machine / "bwrap"), True, False, own_network=True, sizes=True)
+    assert found.problem is None and found.kind == Isolated()
+
+
+def test_where_an_empty_network_is_refused_files_and_processes_are_confined_all_the_same(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusing(monkeypatch, lambda sandbox: not sandbox.own_network)
+    found = find_confinement(machine)
+    assert found.sandbox is not None and found.sandbox.own_processes and not found.own_network
     assert found.problem is None and found.kind == FilesAndProcesses()
 
 
@@ -219,7 +234,7 @@ def test_where_only_proc_is_refused_files_are_confined_and_visible_processes_rep
     tried = refusing(monkeypatch, lambda sandbox: not sandbox.own_processes)
     found = find_confinement(machine)
     assert found.sandbox is not None and not found.sandbox.own_processes and not found.sandbox.nested_users
-    assert [sandbox.own_processes for sandbox in tried] == [True, True, False]
+    assert [sandbox.own_processes for sandbox in tried] == [True, True, False, False]
     assert found.problem is not None and "see the processes of this machine" in found.problem.text
     assert found.kind == FilesOnly() and not found.problem.blocking
 

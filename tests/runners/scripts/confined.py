@@ -12,7 +12,7 @@ from typing import Any
 from runners.runtime import Folders
 from runners.runtimes.confinement_check import find_confinement
 from runners.runtimes.process import ProcessRuntime
-from runners.spec import Resources, RunSpec
+from runners.spec import CollectiveGroup, Resources, RunSpec
 
 PATIENCE_SECONDS = 60
 
@@ -37,6 +37,7 @@ def run(runtime: ProcessRuntime, agent: Path, number: int, job: dict[str, Any]) 
         launcher="command",
         command=tuple(job["command"]),
         slots=1,
+        collective=CollectiveGroup("127.0.0.1", 1, "secret", 1, 1) if job.get("peers") else None,
         resources=Resources(disk_mib=64),
         grace_seconds=3,
     )
