@@ -54,7 +54,10 @@ class HostUse:
             self.connections += 1
         if connection.reason:
             self.refused += 1
-            self.reason, self.detail = connection.reason, connection.refusal[:MAX_DETAIL_CHARACTERS]
+            self.reason, self.detail = (
+                connection.reason,
+                (connection.refusal or connection.error)[:MAX_DETAIL_CHARACTERS],
+            )
         self.received_bytes += connection.received_bytes
         self.sent_bytes += connection.sent_bytes
         self.first_at, self.last_at = self.first_at or now, now

@@ -130,6 +130,6 @@ def test_a_file_that_is_not_a_record_counts_as_empty(content: Any) -> None:
 
 def test_what_was_opened_and_cut_off_counts_as_both() -> None:
     use = HostUse("a.example", 443)
-    use.add(Connection("a.example", 443, 5, 6, "idle for 180 s", "cut_off"), 1.0)
-    use.add(Connection("a.example", 443, 0, 0, "cannot connect: no", "unreachable"), 2.0)
+    use.add(Connection("a.example", 443, 5, 6, "idle for 180 s", reason="cut_off"), 1.0)
+    use.add(Connection("a.example", 443, error="no route", reason="unreachable"), 2.0)
     assert (use.connections, use.refused, use.reason, use.first_at, use.last_at) == (1, 2, "unreachable", 1.0, 2.0)
