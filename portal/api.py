@@ -18,6 +18,7 @@ from portal.accounts.admin_api import Audit, Groups, Invitations
 from portal.accounts.api import Me, Tokens
 from portal.cluster.api import Reservations
 from portal.environments.api import Builds, Locks
+from portal.environments.host_api import AllowedHosts
 from portal.forecast.api import Forecasts
 from portal.forecast.queue_api import Queue
 from portal.jobs.api import Attempts, Events, Jobs
@@ -26,6 +27,7 @@ from portal.jobs.environment_api import Environments
 from portal.jobs.limits_api import Limits
 from portal.jobs.log_api import Checkpoints, Log, Outputs, Streams
 from portal.jobs.metric_api import Metrics, TrainingProgress
+from portal.jobs.network_api import JobNetwork
 from portal.jobs.resize_timeline.api import ResizeTimelines
 from portal.monitoring.api import Gauges
 from portal.monitoring.board_api import Occupancy
@@ -116,6 +118,7 @@ v1 = [
     route(f"{JOB}log/follow/", Log, pages=False, get="follow"),
     route(f"{JOB}metrics/", Metrics, get="list"),
     route(f"{JOB}progress/", TrainingProgress, pages=False, get="last"),
+    route(f"{JOB}network/", JobNetwork, pages=False, get="whole"),
     route(f"{JOB}checkpoints/", Checkpoints, pages=False, get="whole"),
     route(f"{JOB}checkpoints/<path:path>", Checkpoints, pages=False, get="file"),
     route(f"{JOB}outputs/", Outputs, get="list"),
@@ -131,6 +134,8 @@ v1 = [
     route(f"{ENVIRONMENT}builds/<int:pk>/", Builds, get="retrieve"),
     route(f"{ENVIRONMENT}builds/<int:pk>/log/", Builds, pages=False, get="log"),
     route(f"{ENVIRONMENT}builds/<int:pk>/cancel/", Builds, post="cancel"),
+    route("allowed-hosts/", AllowedHosts, get="list", post="create"),
+    route("allowed-hosts/<int:pk>/", AllowedHosts, get="retrieve", delete="destroy"),
     route("nodes/", Nodes, get="list"),
     route("nodes/join-token/", Nodes, post="join_token"),
     route("nodes/<int:pk>/", Nodes, get="retrieve", delete="destroy"),

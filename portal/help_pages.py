@@ -33,6 +33,7 @@ PAGES: dict[str, str] = {
     "jobs:environments": "user/environments",
     "jobs:environment": "user/environments#the-page-of-an-environment",
     "jobs:admin-environments": "admin/environments",
+    "environments:network": "admin/network",
     "environments": "user/environments#the-page-of-an-environment",
     "environments:new": "user/environments#make-one",
     "jobs:deactivate-user": "admin/users#when-someone-leaves",

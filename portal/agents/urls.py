@@ -1,6 +1,6 @@
 from django.urls import URLPattern, URLResolver, path
 
-from portal.agents import build_views, checkpoint_views, identity_views, rank_group_views, views
+from portal.agents import build_views, checkpoint_views, identity_views, network_views, rank_group_views, views
 
 app_name = "agents"
 
@@ -18,6 +18,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("agent/v1/containers/<str:name>/logs/<str:stream>", views.append_log, name="log"),
     path("agent/v1/containers/<str:name>/outputs/<path:path>", views.output, name="output"),
     path("agent/v1/containers/<str:name>/identity", identity_views.identity, name="identity"),
+    path("agent/v1/containers/<str:name>/network", network_views.report, name="network"),
     path("agent/v1/containers/<str:name>/rings", rank_group_views.report, name="rings"),
     path("agent/v1/containers/<str:name>/checkpoints", checkpoint_views.checkpoint_set, name="checkpoints"),
     path(

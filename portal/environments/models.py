@@ -1,4 +1,4 @@
-"""Environments, the packages that jobs run in: their locks and builds, and their state on each node.
+"""Environments, the packages that jobs run in: their locks and builds, their state on each node, and the hosts they may reach.
 
 The curated ones come with the release and are prepared by each node itself. Others have a *recipe*: packages in addition to
 those of a base, or a full list of their own. A node of each kind (Python, processor, CUDA, packages of the base) builds it
@@ -178,6 +178,52 @@ class Build(models.Model):
                 fields=["recipe", "kind"], condition=Q(state="running"), name="one_running_build_per_recipe_and_kind"
             )
         ]
+
+
+class AllowedHost(models.Model):
+    """A host that an admin allowed jobs to reach: those of a project, those with an environment, or all of the lab."""
+
+    host = models.CharField(max_length=260)
+    """In canonical form (``host_names``): ``pypi.org``, ``*.example.org``, ``mlflow.example.org:5000``."""
+    internal = models.BooleanField(default=False)
+    """It may have an address of the local network."""
+    project = models.ForeignKey(Project, null=True, blank=True, on_delete=models.CASCADE, related_name="allowed_hosts")
+    environment = models.ForeignKey(
+        Environment, null=True, blank=True, on_delete=models.CASCADE, related_name="allowed_hosts"
+    )
+    """Jobs with this environment, or with one that is based on it. Without either: all jobs."""
+    note = models.CharField(max_length=200, blank=True)
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    created_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ["host", "pk"]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(project=None) | Q(environment=None), name="allowed_host_of_a_project_or_an_environment"
+            ),
+            models.UniqueConstraint(
+                fields=["host"], condition=Q(project=None, environment=None), name="allowed_host_once_in_the_lab"
+            ),
+            models.UniqueConstraint(
+                fields=["host", "project"], condition=Q(project__isnull=False), name="allowed_host_once_in_a_project"
+            ),
+            models.UniqueConstraint(
+                fields=["host", "environment"],
+                condition=Q(environment__isnull=False),
+                name="allowed_host_once_in_an_environment",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.host
+
+    @property
+    def rule(self) -> str:
+        """The host as agents read it."""
+        return f"{self.host} internal" if self.internal else self.host
 
 
 class PackageSettings(models.Model):

@@ -1,11 +1,14 @@
 from django.urls import URLPattern, URLResolver, path, re_path
 
-from portal.environments import views
+from portal.environments import host_views, views
 
 app_name = "environments"
 BUILD = r"^environments/(?P<key>[-\w]{1,50})/builds/(?P<pk>[0-9]{1,18})/"
 urlpatterns: list[URLPattern | URLResolver] = [
     path("environments/new/", views.new, name="new"),
+    path("projects/<int:pk>/network", host_views.of_project, name="network-of-project"),
+    path("admin/network/", host_views.network, name="network"),
+    path("admin/network/<int:pk>/remove", host_views.forbid, name="forbid-host"),
     path("environments/<slug:key>/build-again", views.build_again, name="build-again"),
     path("environments/<slug:key>/locks/<slug:digest>/", views.lock, name="lock"),
     re_path(rf"{BUILD}$", views.build, name="build"),

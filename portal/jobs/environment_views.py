@@ -21,6 +21,7 @@ from portal.accounts.permissions import admin_required, signed_in
 from portal.editions import sent_if_changed
 from portal.environments import archives, collecting, services
 from portal.environments.forms import PackageSettingsForm
+from portal.environments.hosts import hosts_of
 from portal.environments.models import Build, Environment, Lock, PackageSettings
 from portal.environments.summary import CONDITIONS, Summary, current_builds, summaries, summary_of, with_size
 from portal.environments.views import visible_environment
@@ -192,6 +193,8 @@ def environment(request: HttpRequest, key: str) -> HttpResponse:
         "jobs": with_list_columns(jobs).order_by("-submitted_at", "-pk")[:SHOWN_JOBS],
         "job_count": jobs.count(),
         "unfinished": unfinished_jobs_of(row),
+        "hosts": hosts_of(row.project_id, row),
+        "allow_query": f"environment={row.key}",
     }
     return render(request, "environments/detail.html", about)
 

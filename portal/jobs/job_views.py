@@ -1,7 +1,7 @@
 """The pages of one job: a page for each tab below one head. The actions are in ``services``."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +18,9 @@ from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
 from portal.cluster.slots import lab_noun
 from portal.editions import sent_if_changed
+from portal.environments.hosts import rules_for
 from portal.highlight import highlight_block
-from portal.jobs import checkpoints, permissions, resources, services, silence
+from portal.jobs import checkpoints, network_use, permissions, resources, services, silence
 from portal.jobs.curve_views import curves_context, training_context
 from portal.jobs.environments import layers_of
 from portal.jobs.models import FINISHED_STATES, Allocation, Attempt, Container, Job, JobState
@@ -134,6 +135,18 @@ def _attempts(job: Job, context: dict[str, Any]) -> dict[str, Any]:
     return {
         "where_attempts_ran": [(attempt, held_by_node(attempt)) for attempt in context["attempts"]],
         "events": list(job.events.select_related("actor").order_by("-seq")[:MAX_EVENTS]),
+        **_network(job, context["attempts"]),
+    }
+
+
+def _network(job: Job, attempts: Sequence[Attempt]) -> dict[str, Any]:
+    """Return which hosts the newest attempt may reach, or the next one, and which it has contacted."""
+    newest = max(attempts, key=lambda attempt: attempt.number, default=None)
+    rules = newest.allowed_hosts if newest else rules_for(job.project_id, job.environment)
+    return {
+        "allowed_hosts": [rule.partition(" ")[0] for rule in rules],
+        "contacted": network_use.of_attempt(newest),
+        "is_open_network": newest is not None and network_use.has_machines_network(newest.containers.all()),
     }
 
 

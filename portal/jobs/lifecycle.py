@@ -20,6 +20,7 @@ from django.utils import timezone
 from portal.accounts.models import User
 from portal.cluster.models import Node
 from portal.cluster.quarantine import was_quarantined_for_fault_since
+from portal.environments.hosts import rules_for
 from portal.jobs import causes, clock_steps, container_ends, events
 from portal.jobs.clock import wall_clock
 from portal.jobs.events import Event, NodeShare
@@ -189,6 +190,7 @@ def start_attempt(
         secret=secrets.token_hex(32),
         counted_seconds=counted,
         overlay_network=overlay_network,
+        allowed_hosts=rules_for(row.project_id, row.environment),
     )
     record(row, events.Placed(attempt.number, policy, list(nodes)))
     _set_state(row)

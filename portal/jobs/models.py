@@ -212,6 +212,8 @@ class Attempt(models.Model):
     """Seconds that earlier attempts, from whose checkpoints this one restarts, used of the job's time limit."""
     policy = models.CharField(max_length=40, blank=True)
     """The policy that placed it, with its version, e.g. ``elastic_fifo v3``."""
+    allowed_hosts = models.JSONField(default=list)
+    """The hosts that its containers may reach, as agents read them; fixed when it was placed."""
     overlay_network = models.PositiveIntegerField(null=True, blank=True, db_column="ring")
     """The number of the network between its nodes; null for an attempt that stays on one node."""
 
@@ -497,3 +499,6 @@ class IdempotencyKey(models.Model):
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["user", "key"], name="idempotency_key_once")]
+
+
+from portal.jobs.network_use import NetworkUse  # noqa: E402, F401  Django finds the model here

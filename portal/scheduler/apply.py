@@ -156,7 +156,7 @@ class _PlanApplier:
     def apply_step(self, step: PlanStep) -> None:
         try:
             self._apply(step)
-        except run_specs.LayerGoneError as error:
+        except run_specs.NodeLacksError as error:
             raise PlanStaleError("environment_gone", error.node) from error
 
     def _apply(self, step: PlanStep) -> None:

@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar, NamedTuple, TypedDict
 
@@ -16,6 +16,10 @@ from portal.environments.models import NodeEnvironment
 from scheduling.messages import Message
 
 USABLE_GPU = usable_gpu()
+LAYERS, HOSTS = "layers", "hosts"
+NEEDS = {LAYERS: "layer_format", HOSTS: "allowed_hosts"}
+"""What some jobs need of agents, and the fact by which an agent shows that it has it: environments with a recipe, and allowed
+hosts. Agents refuse specifications with keys that they do not know."""
 
 
 class EnvironmentStatus(NamedTuple):
@@ -45,8 +49,12 @@ class Nodes:
     """Why nodes are not open, by node."""
     out_of_reach: frozenset[int]
     """Nodes that report no address at which containers of other nodes reach theirs."""
-    without_layers: frozenset[int] = frozenset()
-    """Nodes whose agent, of an earlier release, knows only curated environments."""
+    lacking: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """By what a job may need of an agent (``NEEDS``), the nodes whose agent, of an earlier release, does not have it."""
+
+    def able(self, needs: frozenset[str]) -> frozenset[int]:
+        """Return the open nodes whose agents have what a job needs of them."""
+        return self.open.difference(*(self.lacking.get(need, frozenset()) for need in needs))
 
 
 @dataclass(frozen=True)
@@ -98,7 +106,9 @@ def read_nodes(now: datetime) -> Nodes:
     # The facts that a node reports are long; only these are read here.
     rows = list(
         ours.defer("facts")
-        .annotate(address=KT("facts__ring_address"), layers=KT("facts__layer_format"))
+        .annotate(
+            address=KT("facts__ring_address"), **{f"has_{need}": KT(f"facts__{fact}") for need, fact in NEEDS.items()}
+        )
         .order_by("name")
     )
     usable = Gpu.objects.filter(USABLE_GPU, node__in=ours).values_list("node", "model").annotate(n=Count("pk"))
@@ -122,7 +132,7 @@ def read_nodes(now: datetime) -> Nodes:
         names={node.pk: node.name for node in rows},
         closed=closed,
         out_of_reach=frozenset(node.pk for node in rows if not node.address),
-        without_layers=frozenset(node.pk for node in rows if not node.layers),  # type: ignore,
+        lacking={need: frozenset(node.pk for node in rows if not getattr(node, f"has_{need}")) for need in NEEDS},
     )
 
 
@@ -132,11 +142,16 @@ def gpus_of_largest_node() -> int:
     return max(usable.values_list("n", flat=True), default=1)
 
 
-def availability_of(nodes: Nodes, environment: int) -> Availability:
-    """Return the nodes on which jobs of an environment can run."""
-    prepared = nodes.environments.get(environment, {})
+def needs_of(*, has_recipe: bool, has_hosts: bool) -> frozenset[str]:
+    """Return what a job needs of agents, by whether its environment has a recipe and hosts are allowed to it."""
+    return frozenset(need for need, needed in ((LAYERS, has_recipe), (HOSTS, has_hosts)) if needed)
+
+
+def availability_of(nodes: Nodes, environment: int, needs: frozenset[str] = frozenset()) -> Availability:
+    """Return the nodes on which jobs of an environment, with these needs, can run."""
+    prepared, able = nodes.environments.get(environment, {}), nodes.able(needs - {LAYERS})
     ready = frozenset(
-        node for node, row in prepared.items() if node in nodes.open and row.state == NodeEnvironment.State.READY
+        node for node, row in prepared.items() if node in able and row.state == NodeEnvironment.State.READY
     )
     return Availability(ready, frozenset(map(str, ready)), frozenset(map(str, ready - nodes.out_of_reach)))
 
@@ -183,6 +198,14 @@ class AgentsTooOld(Message):
 
 
 @dataclass(frozen=True)
+class AgentsWithoutHosts(Message):
+    """The agents of all open nodes are of an earlier release, which cannot give a job its allowed hosts."""
+
+    code: ClassVar[str] = "agents_without_hosts"
+    nodes: list[str]
+
+
+@dataclass(frozen=True)
 class EnvironmentPlanned(Message):
     code: ClassVar[str] = "environment_planned"
     title: str
@@ -198,12 +221,14 @@ class EnvironmentFailed(Message):
 
 
 def why_blocked(
-    min_gpus: int, environment: int, title: str, nodes: Nodes, ready: frozenset[int], *, has_recipe: bool = False
+    min_gpus: int,
+    environment: int,
+    title: str,
+    nodes: Nodes,
+    ready: frozenset[int],
+    needs: frozenset[str] = frozenset(),
 ) -> Message | None:
-    """Return why a job cannot start on any node now, whatever the policy; None when it can.
-
-    ``has_recipe``: its environment is one that only nodes of this release can get.
-    """
+    """Return why a job cannot start on any node now, whatever the policy; None when it can. ``needs``: see ``NEEDS``."""
     if not nodes.rows:
         return NoNodeYet()
     lab = sum(nodes.gpus.values())
@@ -212,9 +237,11 @@ def why_blocked(
     if not nodes.open:
         return NoNodeAccepts(list(nodes.closed.values())[:3])
     if not ready:
-        able = nodes.open - nodes.without_layers if has_recipe else nodes.open
+        able, names = nodes.able(needs), sorted(nodes.names[node] for node in nodes.open)[:3]
+        if not able and not nodes.able(needs & {LAYERS}):
+            return AgentsTooOld(title, names)
         if not able:
-            return AgentsTooOld(title, sorted(nodes.names[node] for node in nodes.open)[:3])
+            return AgentsWithoutHosts(names)
         return _preparation_message(nodes, environment, title, able)
     return None
 

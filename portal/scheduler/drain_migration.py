@@ -17,11 +17,12 @@ from django.utils import timezone
 from portal.accounts.limits import limits_for
 from portal.cluster import reservations
 from portal.cluster.models import Gpu
+from portal.environments.hosts import PlacesWithHosts
 from portal.jobs import lifecycle
 from portal.jobs.models import Allocation, Attempt, Container, ContainerState, Job, StopReason
 from portal.jobs.resize_timeline.models import RankGroup
 from portal.scheduler import apply as applying
-from portal.scheduler.availability import USABLE_GPU, availability_of, read_nodes
+from portal.scheduler.availability import USABLE_GPU, availability_of, needs_of, read_nodes
 from portal.scheduler.events import Moving
 from portal.scheduler.resource_use import fitting_gpus
 from scheduling.toolkit.placement import place
@@ -142,7 +143,8 @@ def _choose_free_gpus(job: Job, count: int, now: datetime) -> dict[int, int]:
         for row in reservations.active_or_upcoming(now)
         if row.start <= now + RESERVATION_LOOKAHEAD and job.submitted_by_id not in reservations.owner_ids(row)
     }
-    allowed = availability_of(nodes, job.environment_id).ids - reserved
+    has_hosts = PlacesWithHosts.read().include(job.project_id, job.environment_id)
+    allowed = availability_of(nodes, job.environment_id, needs_of(has_recipe=False, has_hosts=has_hosts)).ids - reserved
     fitting = fitting_gpus(job, {int(node): gpus for node, gpus in free.items()})
     found = place({node: fitting[int(node)] for node in sorted(free)}, count, spread=True, allowed=allowed)
     if found is None:

@@ -54,7 +54,7 @@ def _replace(pk: int, now: datetime) -> None:
     index = overlay_networks.next_index([part.index for part in parts], [part.index for part in live])
     try:
         spec = run_specs.driver_spec(attempt, index, home, len(hosts))
-    except run_specs.LayerGoneError:
+    except run_specs.NodeLacksError:
         return  # once the node has it again
     lifecycle.add_container(attempt, home, index, Container.Role.DRIVER, spec.name, spec.to_json())
     lifecycle.record(job, DriverMoved(spec.name, home.name))

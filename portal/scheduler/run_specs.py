@@ -15,6 +15,7 @@ from portal.environments.recipes import base_key
 from portal.jobs.models import RESTART_LIMIT_VARIABLE, Attempt, Container, Job
 from portal.projects.inspecting.entries import python_arguments
 from portal.scheduler import overlay_networks
+from portal.scheduler.availability import HOSTS, NEEDS
 from runners.spec import SHELL, CollectiveGroup, Launcher, Resources, RunSpec
 
 FIRST_PORT, PORTS = 21_000, 8_000
@@ -29,12 +30,20 @@ TMP_PARTS = 10
 """One part in so many of a job's own space for files is for /tmp."""
 
 
-class LayerGoneError(Exception):
-    """A node no longer has the layer of an environment, which was there when it was chosen."""
+class NodeLacksError(Exception):
+    """A node no longer has what it had when it was chosen for a container."""
 
     def __init__(self, node: str) -> None:
         super().__init__(node)
         self.node = node
+
+
+class LayerGoneError(NodeLacksError):
+    """The layer of the environment."""
+
+
+class HostsUnknownError(NodeLacksError):
+    """An agent that knows allowed hosts. One of an earlier release would refuse the specification."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +193,15 @@ def _spec(
         collective=group,
         resources=resources,
         layer=layer_on(part.node, job.environment),
+        allowed_hosts=() if driver else hosts_on(part.node, attempt),
     )
+
+
+def hosts_on(node: Node, attempt: Attempt) -> tuple[str, ...]:
+    """Return the hosts that a container on a node may reach: those that were allowed when the attempt was placed."""
+    if attempt.allowed_hosts and not node.facts.get(NEEDS[HOSTS]):
+        raise HostsUnknownError(node.name)
+    return tuple(attempt.allowed_hosts)
 
 
 def layer_on(node: Node, environment: Environment) -> str:

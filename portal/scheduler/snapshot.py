@@ -16,11 +16,19 @@ from django.utils import timezone
 from portal.accounts.limits import LimitInForce, limits_in_force
 from portal.accounts.models import User
 from portal.cluster import reservations
+from portal.environments.hosts import PlacesWithHosts
 from portal.environments.models import Environment
 from portal.jobs import retries
 from portal.jobs.metrics import seconds_left
 from portal.jobs.models import Job, Progress
-from portal.scheduler.availability import Availability, availability_of, gpus_of_largest_node, read_nodes, why_blocked
+from portal.scheduler.availability import (
+    Availability,
+    availability_of,
+    gpus_of_largest_node,
+    needs_of,
+    read_nodes,
+    why_blocked,
+)
 from portal.scheduler.holdings import Holding, PastUsage, active_jobs, read_holdings, read_past_usage
 from portal.scheduler.job_history import USAGE_DAYS, HeldGpus, History, RuntimeSample, Script, speed_on
 from portal.scheduler.resource_use import with_resources
@@ -44,21 +52,18 @@ def take(
     holdings, held, leaving = read_holdings({row.id: row.intent for row in rows})
     past = read_past_usage(now)
     names = _Names.read(rows)
-    available = {key: availability_of(nodes, key) for key in {row.environment_id for row in rows}}
-    environments = Environment.objects.only("title", "recipe").in_bulk(available)
+    environments = Environment.objects.only("title", "recipe").in_bulk({row.environment_id for row in rows})
+    with_hosts = PlacesWithHosts.read()
+    places = {row.id: _place_of(row, environments, with_hosts) for row in rows}
+    available = {place: availability_of(nodes, *place) for place in places.values()}
     limits = limits_in_force()
     programs = _ProgramCatalogue(history, max(nodes.gpus.values(), default=1))
     progress_by_job = _read_progress({*holdings, *past})
     blocked = {
-        (size, key): why_blocked(
-            size,
-            key,
-            environments[key].title,
-            nodes,
-            available[key].ready,
-            has_recipe=bool(environments[key].recipe),
+        (size, place): why_blocked(
+            size, place.environment, environments[place.environment].title, nodes, available[place].ready, place.needs
         )
-        for size, key in {(row.min_gpus, row.environment_id) for row in rows}
+        for size, place in {(row.min_gpus, places[row.id]) for row in rows}
     }
     has_failed = any(row.id in past and row.id not in holdings for row in rows)
     pauses = retries.pauses(now) if has_failed else {}
@@ -66,8 +71,8 @@ def take(
     jobs, new_jobs = [], dict[int, tuple[Hashable, types.Job]]()
     for row in rows:
         holding, had = holdings.get(row.id), past.get(row.id)
-        reach = _reachability(row, holding, available[row.environment_id], free)
-        why = blocked[row.min_gpus, row.environment_id] or pauses.get(row.id)
+        reach = _reachability(row, holding, available[places[row.id]], free)
+        why = blocked[row.min_gpus, places[row.id]] or pauses.get(row.id)
         facts = JobFacts(row, reach, why, names.group_of(row), programs.program(row))
         if holding is None and had is None:
             before = history.new_jobs.get(row.id)
@@ -154,6 +159,20 @@ class Row(NamedTuple):
     @classmethod
     def of(cls, values: Sequence[Any]) -> Self:
         return cls(values[0], tuple(values[1]), *values[2:])
+
+
+class Place(NamedTuple):
+    """What decides on which nodes a job can run."""
+
+    environment: int
+    needs: frozenset[str]
+    """Of their agents: ``availability.NEEDS``."""
+
+
+def _place_of(row: Row, environments: Mapping[int, Environment], with_hosts: PlacesWithHosts) -> Place:
+    environment = environments[row.environment_id]
+    has_hosts = with_hosts.include(row.project_id, environment.pk)
+    return Place(environment.pk, needs_of(has_recipe=bool(environment.recipe), has_hosts=has_hosts))
 
 
 class NodeReachability(NamedTuple):

@@ -318,6 +318,24 @@ simple(
 )
 
 
+def _where(values: Values) -> str:
+    if project := str(values.get("project") or ""):
+        return f"jobs of {project.partition(' ')[2] or project}"
+    if environment := str(values.get("environment") or ""):
+        return f"jobs with the environment {environment}"
+    return "all jobs"
+
+
+@action("host.allow", "Environments", "Host allowed", "host")
+def _allowed(before: Values, after: Values) -> Phrase:
+    return Phrase("{actor} allowed {place} to reach {subject}.", {"place": _where(after)})
+
+
+@action("host.forbid", "Environments", "Host no longer allowed", "host")
+def _forbidden(before: Values, after: Values) -> Phrase:
+    return Phrase("{actor} no longer allows {place} to reach {subject}.", {"place": _where(before)})
+
+
 # --- the values -------------------------------------------------------------------------------------------------
 
 FIELDS: dict[str, str] = {
@@ -363,6 +381,10 @@ FIELDS: dict[str, str] = {
     "build": "Number of the build",
     "allowed_sources": "Allowed sources",
     "source_builds": "Members may build from source",
+    "project": "Project",
+    "environment": "Environment",
+    "internal": "In the local network",
+    "note": "Note",
 }
 """By the key of a value, its name on pages."""
 NONE = {"max_gpus": "no limit", "max_queued": "as usual"}

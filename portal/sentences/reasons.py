@@ -118,6 +118,15 @@ def agents_too_old(title: str, nodes: Sequence[str]) -> str:
 
 
 @sentence
+def agents_without_hosts(nodes: Sequence[str]) -> str:
+    agents = "The agent" if len(nodes) == 1 else "The agents"
+    return (
+        f"Hosts of the network are allowed to it, for which {agents.lower()} of {', '.join(nodes)} {is_or_are(len(nodes))} too "
+        "old. Ask an admin to update the agents."
+    )
+
+
+@sentence
 def environment_planned(title: str) -> str:
     return f"Its environment {title} will be prepared on a node first."
 

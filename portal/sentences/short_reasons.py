@@ -99,6 +99,11 @@ def agents_too_old(title: str, nodes: list[str]) -> str:
 
 
 @short
+def agents_without_hosts(nodes: list[str]) -> str:
+    return "The nodes' agents are too old for its allowed hosts."
+
+
+@short
 def environment_failed(title: str, node: str, detail: Any) -> str:
     return f"{title} could not be prepared on {node}."
 

@@ -133,7 +133,7 @@ class JobProxies:
         owner = owner_for(spec.job, os.geteuid(), os.getegid())
         if os.geteuid() == 0:
             os.chown(path, 0, owner.gid, follow_symlinks=False)
-        path.chmod(0o660)  # its folder belongs to the agent, so that nobody can have replaced it
+        path.chmod(0o660)  # no job can have replaced it: its folder belongs to the agent
         with self._lock:
             other = self._proxies.setdefault(spec.name, proxy)
         if other is not proxy:

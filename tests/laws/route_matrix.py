@@ -22,6 +22,7 @@ from portal.accounts.models import ApiToken, SavedView
 from portal.cluster import agent_package
 from portal.cluster import services as cluster
 from portal.cluster.models import Reservation
+from portal.environments import hosts
 from portal.home import wall as walls
 from portal.jobs import outputs
 from portal.jobs.models import LogStream
@@ -29,6 +30,7 @@ from portal.projects import services as projects
 from portal.projects.models import Membership
 from portal.whatif import services as whatif
 from tests.laws.environment_routes import BASE, ENVIRONMENT_ROUTES, an_environment
+from tests.laws.network_routes import NETWORK_ROUTES
 from tests.laws.people import CANARY, World
 from tests.laws.route_words import (
     ADMINS,
@@ -82,6 +84,7 @@ def names(world: World) -> dict[str, Any]:
         "reset": default_token_generator.make_token(world.alice),
         "environment": world.environment.key,
         "base": BASE,
+        "allowed_host": hosts.allow(world.ada, "huggingface.co", world.project, note=f"{CANARY} in a note").pk,
         **an_environment(world),
         "container": world.running.attempts.get().containers.get().name,
         "sha256": world.code.sha256,
@@ -131,6 +134,7 @@ NEW_JOB = {
 
 TABLE: dict[str, list[Visit]] = {
     **ENVIRONMENT_ROUTES,
+    **NETWORK_ROUTES,
     "": [get("/", MEMBERS)],
     # tests/portal/ops/test_data_admin.py visits all tables
     "admin/data/": [get("/admin/data/", ADMINS)],

@@ -16,7 +16,7 @@ from django.test import Client
 from portal.accounts.models import ApiToken, AuditEntry, Invite, Limit, User
 from portal.accounts.sessions import SessionStore
 from portal.cluster.models import JoinToken, Node
-from portal.environments.models import Build, Environment, PackageSettings
+from portal.environments.models import AllowedHost, Build, Environment, PackageSettings
 from portal.jobs.models import Attempt, Job, JobEvent, LogStream, Output
 from portal.projects.models import CodeVersion, Membership, Project
 from portal.scheduler.models import SchedulerConfig
@@ -25,7 +25,7 @@ from tests.laws.route_words import Visit
 
 WATCHED: list[type[models.Model]] = [
     User, ApiToken, AuditEntry, Invite, Limit, Group, JoinToken, Node, SchedulerConfig,
-    Environment, Build, PackageSettings, Attempt, Job, JobEvent, LogStream, Output, CodeVersion, Membership, Project,
+    AllowedHost, Environment, Build, PackageSettings, Attempt, Job, JobEvent, LogStream, Output, CodeVersion, Membership, Project,
 ]  # fmt: skip
 UNWATCHED_COLUMNS = {"last_login", "last_used_at", "session_salt"}
 

@@ -44,6 +44,12 @@ class Facts:
     """The titles of the environments that have a package and the frameworks of the code, by the package's import name."""
     without: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """The frameworks of the code that an environment with a package lacks, by the package's import name."""
+    allowed_hosts: Sequence[str] = ()
+    """The hosts that it may reach, as agents read them."""
+    refused_host: str = ""
+    """The one that its proxy refused, or did not reach, last."""
+    refused_reason: str = ""
+    """Why: ``sentences.network.REASONS``."""
     environment: str = ""
     """The title of the job's environment."""
     files: Sequence[str] = ()

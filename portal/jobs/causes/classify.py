@@ -25,6 +25,7 @@ from portal.jobs.causes.endings import (
     read_ending,
     read_exits,
 )
+from portal.jobs.causes.hosts import about_host
 from portal.jobs.causes.output import Output
 from portal.jobs.causes.tracebacks import Error
 from portal.jobs.models import Outcome, StopReason
@@ -297,6 +298,8 @@ def _with_advice(found: kinds.Found, facts: Facts, place: str, detail: str, erro
             parameters["environments"] = list(facts.offered_by.get(parameters["command"], ()))
             named = [name for name in facts.files if name.startswith(f"{parameters['command']} ")]
             parameters |= {"file": min(named)} if named else {}
+        case "no_internet":
+            parameters |= about_host(f"{found.text}\n{error.text if error else ''}", facts)
     return Cause(found.code, parameters, detail)
 
 

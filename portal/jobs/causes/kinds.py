@@ -164,7 +164,8 @@ KINDS = (
     _kind(
         "no_internet",
         r".*(?:Temporary failure in name resolution|Name or service not known|Network is unreachable|Max retries exceeded with url|"
-        r"urlopen error|couldn't connect to 'https?://|Could not resolve host|LocalEntryNotFoundError|Failed to establish a new connection).*",
+        r"urlopen error|couldn't connect to 'https?://|Could not resolve host|LocalEntryNotFoundError|Failed to establish a new connection|"
+        r"[Tt]unnel connection failed: 403|CONNECT tunnel failed, response 403|HTTP code 403 from proxy|ProxyError\b.*403).*",
     ),
     # --- the command
     _kind(

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from portal.environments.models import Environment
-from portal.jobs import logs, rules, silence, survival
+from portal.jobs import logs, network_use, rules, silence, survival
 from portal.jobs.causes.cause import Cause, Facts
 from portal.jobs.causes.classify import classify, end_of
 from portal.jobs.causes.output import Line, Output, read_lines
@@ -95,6 +95,7 @@ def explain(
     rule = survival.survival_rule_for(job, attempt)
     container = _container_to_blame(rules.judged_containers(job.elastic, containers, rule))  # as the outcome is judged
     offered_by, without = _offers(job)
+    refused = network_use.last_refused(network_use.of_attempt(attempt)) if attempt.allowed_hosts else None
     facts = Facts(
         outcome=attempt.outcome,
         stop_reason=attempt.stop_reason,
@@ -110,6 +111,9 @@ def explain(
         memory_mib=int(container.spec.get("resources", {}).get("memory_mib", 0)) if container else 0,
         offered_by=offered_by,
         without=without,
+        allowed_hosts=attempt.allowed_hosts,
+        refused_host=refused.host if refused else "",
+        refused_reason=refused.reason if refused else "",
         environment=job.environment.title,
         files=[str(entry["path"]) for entry in job.code.files],
         read_first_line=partial(_first_line, job.code),

@@ -72,6 +72,14 @@ EXAMPLES: dict[str, Variants] = {
         ("a path of Windows", {"file": "data\\train.csv", "elsewhere": "data/train.csv", "backslashes": True}),
         ("a path of another computer", {"file": "/home/ada/data.csv", "other_computer": True}),
     ),
+    "no_internet": (
+        ("no host is allowed", {"host": "huggingface.co"}),
+        ("the host is not allowed", {"host": "huggingface.co", "reason": "not_allowed", "has_hosts": True}),
+        ("the host is in the local network", {"host": "mlflow.example.org", "reason": "internal", "has_hosts": True}),
+        ("the host does not answer", {"host": "huggingface.co", "reason": "unreachable", "has_hosts": True}),
+        ("the program looks up names itself", {"host": "huggingface.co", "reason": "bypassed", "has_hosts": True}),
+        ("some hosts are allowed", {"has_hosts": True}),
+    ),
     "folder_missing": (
         ("", {"folder": "results"}),
         ("a path of another computer", {"folder": "/home/ada/results", "other_computer": True}),

@@ -156,8 +156,39 @@ def address_in_use() -> Explanation:
 
 
 @cause
-def no_internet() -> Explanation:
+def no_internet(host: str = "", reason: str = "", has_hosts: bool = False) -> Explanation:
+    """``reason``: of the proxy (``sentences.network``), or *bypassed*, where the program did not use the proxy."""
+    name = host or "the host"
+    match reason:
+        case "not_allowed":
+            return Explanation(
+                f"The job may not reach {name}",
+                f"Ask an admin to allow {name} for this project, under Admin > Network of jobs. Or upload the data with the code.",
+            )
+        case "internal":
+            return Explanation(
+                f"{host or 'The host'} is in the local network, which the job may not reach",
+                "Ask an admin to allow it as a host of the local network, under Admin > Network of jobs.",
+            )
+        case "unreachable":
+            return Explanation(
+                f"The node did not reach {name}",
+                "It is allowed, but did not answer. Try again later; if it lasts, ask an admin whether the node reaches it.",
+            )
+        case "bypassed":
+            return Explanation(
+                f"The program did not use the proxy for {name}",
+                "The job reaches its hosts only through the proxy that the variables HTTPS_PROXY and HTTP_PROXY name; it cannot look "
+                "up names itself. Have the program use it, and do not unset these variables.",
+            )
+    if has_hosts:
+        return Explanation(
+            f"The job tried to reach {name}, and could not",
+            "It reaches only the hosts that an admin allowed, through a proxy; its page lists them under Details. Ask an admin to "
+            f"allow {name} for this project, or upload the data with the code.",
+        )
     return Explanation(
-        "The job tried to reach the Internet",
-        "Jobs have no access to it. Upload the data with the code, or ask an admin to put it under /data.",
+        f"The job tried to reach {host or 'the Internet'}",
+        f"Jobs have no access to it, unless an admin allows it. Ask one to allow {name} for this project, upload the data with the "
+        "code, or have it put under /data.",
     )

@@ -56,7 +56,10 @@ def test_ranks_see_no_variable_that_their_job_did_not_set() -> None:
 
 @pytest.mark.django_db
 def test_the_spec_has_no_field_that_an_agent_of_the_release_before_would_refuse() -> None:
-    known = {COLLECTIVE_KEY if field.name == "collective" else field.name for field in fields(RunSpec)} - {"identity", "layer"}
+    known = {COLLECTIVE_KEY if field.name == "collective" else field.name for field in fields(RunSpec)} - {
+        "identity",
+        "layer",
+    }
     assert set(spec_of(elastic(restarts_without_progress=2), "driver").to_json()) == known
     assert known == {
         "name", "job", "attempt", "number", "role", "hostname", "environment", "code_sha256", "launcher", "command",

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
 
@@ -251,3 +252,53 @@ def test_what_the_launcher_of_deepspeed_reports_afterwards_does_not_hide_the_err
     )
     cause = explained(trace("train.py", 'config["weights"]', "KeyError: 'weights'") + report)
     assert cause["code"] == "exception" and "KeyError" in cause["title"]
+
+
+RESOLUTION = "urllib.error.URLError: <urlopen error [Errno -3] Temporary failure in name resolution>"
+TUNNEL = "requests.exceptions.ProxyError: HTTPSConnectionPool(host='huggingface.co', port=443): Max retries exceeded with url: /gpt2 (Caused by ProxyError('Unable to connect to proxy', OSError('Tunnel connection failed: 403 Forbidden')))"
+
+
+@pytest.mark.parametrize(
+    ("error", "facts", "title", "advice"),
+    [
+        (RESOLUTION, {}, "tried to reach the Internet", "Ask one to allow the host for this project"),
+        (
+            "OSError: We couldn't connect to 'https://huggingface.co' to load the files",
+            {},
+            "tried to reach huggingface.co",
+            "Ask one to allow huggingface.co for this project",
+        ),
+        (
+            TUNNEL,
+            {"allowed_hosts": ["pypi.org"], "refused_host": "huggingface.co", "refused_reason": "not_allowed"},
+            "The job may not reach huggingface.co",
+            "Ask an admin to allow huggingface.co for this project, under Admin > Network of jobs.",
+        ),
+        (
+            "urllib.error.URLError: <urlopen error Tunnel connection failed: 403 Forbidden>",
+            {"allowed_hosts": ["mlflow.lab"], "refused_host": "mlflow.lab", "refused_reason": "internal"},
+            "mlflow.lab is in the local network",
+            "as a host of the local network",
+        ),
+        (
+            "requests.exceptions.ConnectionError: HTTPConnectionPool(host='mlflow.lab.org', port=80): Max retries exceeded with url: /",
+            {"allowed_hosts": ["mlflow.lab.org"], "refused_host": "mlflow.lab.org", "refused_reason": "unreachable"},
+            "did not reach mlflow.lab.org",
+            "did not answer",
+        ),
+        (
+            "fatal: unable to access 'https://github.com/a/b/': Could not resolve host: github.com",
+            {"allowed_hosts": ["*.github.com", "github.com internal"]},
+            "did not use the proxy for github.com",
+            "HTTPS_PROXY",
+        ),
+        (RESOLUTION, {"allowed_hosts": ["pypi.org"]}, "tried to reach the host, and could not", "under Details"),
+    ],
+)
+def test_a_host_that_was_not_reached_is_named_with_the_way_to_it(
+    error: str, facts: dict[str, Any], title: str, advice: str
+) -> None:
+    log = trace("fit.py", "load()", error) if "Error" in error else error
+    cause = causes.classify(replace(FAILED, **facts), [Output(read_lines(log.encode()), exit_code=1)])
+    shown = explain_cause(json.loads(json.dumps(asdict(cause))))
+    assert shown["code"] == "no_internet" and title in shown["title"] and advice in shown["advice"]
