@@ -92,6 +92,7 @@ v1 = [
     route("projects/", Projects, get="list", post="create"),
     route("projects/<int:pk>/", Projects, get="retrieve", patch="partial_update", delete="destroy"),
     route("projects/<int:pk>/restore/", Projects, post="restore"),
+    route("projects/<int:pk>/empty-caches/", Projects, post="empty_caches"),
     route(f"{PROJECT}members/", Members, get="list", post="create"),
     route(f"{PROJECT}members/<str:username>/", Members, patch="partial_update", delete="destroy"),
     route(f"{PROJECT}code/", Code, get="list", post="create"),

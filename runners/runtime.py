@@ -52,6 +52,8 @@ class Folders:
     outputs: Path
     checkpoints: Path
     data: Path | None = None
+    cache: Path | None = None
+    """The cache of the job's project on this node; None for a container without ranks, and where the node keeps none."""
     network: Path | None = None
     """The folder with the socket of the container's proxy; None for a container that may reach no host."""
 
@@ -177,4 +179,5 @@ OUTPUTS = "/outputs"
 CHECKPOINTS = "/checkpoints"
 LAYER = "/opt/layer"
 NETWORK = "/run/schedulearn/network"
+CACHE = "/cache"
 DATA = "/data"

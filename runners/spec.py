@@ -21,6 +21,8 @@ NETWORK_VARIABLE = "SCHEDULEARN_NETWORK"
 """The variable with the folder of the socket of the proxy through which a container reaches hosts, for its first process."""
 PROXY_SOCKET = "proxy"
 """The name of that socket."""
+CACHE_VARIABLE = "SCHEDULEARN_PROJECT_CACHE"
+"""The variable with the folder for caches, which all jobs of a project on a node share."""
 LAYER_VARIABLE = "SCHEDULEARN_LAYER"
 """The variable with the folder of the packages that a job has in addition to those of its environment's base."""
 OLD_NAME_PARTS = 4
@@ -127,6 +129,8 @@ class RunSpec:
     """Digest of the packages that the job has in addition to those of ``environment``; empty for none."""
     allowed_hosts: tuple[str, ...] = ()
     """Hosts that it may reach through the agent's proxy, as ``host.egress.HostRule.parse`` reads them; empty: no network."""
+    cache: str = ""
+    """The name of its project's cache on the node, ``<32 hexadecimal digits>-<generation>``; empty for none."""
     identity: JobIdentity | None = None
     """Not part of the JSON: the portal sends it beside that. None with a portal of an earlier release."""
 
@@ -147,7 +151,7 @@ class RunSpec:
     def to_json(self) -> dict[str, Any]:
         fields = {COLLECTIVE_KEY if key == "collective" else key: value for key, value in asdict(self).items()}
         del fields["identity"]
-        for name in ("layer", "allowed_hosts"):
+        for name in ("layer", "allowed_hosts", "cache"):
             if not fields[name]:
                 del fields[name]  # an agent of an earlier release refuses a spec with a key that it does not know
         return fields

@@ -113,6 +113,12 @@ class Projects(
         services.unarchive_project(signed_in(request), project)
         return Response(self.get_serializer(project).data)
 
+    @extend_schema(request=None, responses={204: None, **refusals(403, 404)})
+    def empty_caches(self, request: Request, pk: int) -> Response:
+        """Let the next jobs begin with empty caches. Nodes delete the present ones when no job uses them."""
+        services.empty_caches(signed_in(request), self.get_object())
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
 
 class InProject(KnownParameters, GenericViewSet[Any]):
     """The base of endpoints below /projects/{project}/. A project that the user may not see answers 404."""

@@ -29,6 +29,8 @@ class Project(models.Model):
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+")
     created_at = models.DateTimeField(default=timezone.now)
     archived_at = models.DateTimeField(null=True, blank=True)
+    cache_generation = models.PositiveIntegerField(default=1)
+    """Part of the name of its caches on nodes: with another one, its next jobs begin with empty caches."""
 
     objects = ProjectQuerySet.as_manager()
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Exists, Max, OuterRef, QuerySet
+from django.db.models import Exists, F, Max, OuterRef, QuerySet
 from django.utils import timezone
 
 from portal.accounts.audit import audit
@@ -91,6 +91,12 @@ def archive_project(user: User, project: Project) -> None:
     require_owner(user, project)
     Project.objects.filter(pk=project.pk, archived_at=None).update(archived_at=timezone.now())
     project.refresh_from_db(fields=["archived_at"])
+
+
+def empty_caches(user: User, project: Project) -> None:
+    """Let the next jobs begin with empty caches. Nodes delete the present ones when no job uses them."""
+    require_owner(user, project)
+    Project.objects.filter(pk=project.pk).update(cache_generation=F("cache_generation") + 1)
 
 
 def unarchive_project(user: User, project: Project) -> None:

@@ -9,6 +9,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("projects/<int:pk>/", views.detail, name="detail"),
     path("projects/<int:pk>/edit", views.edit, name="edit"),
     path("projects/<int:pk>/archive", views.archive, name="archive"),
+    path("projects/<int:pk>/empty-caches", views.empty_caches, name="empty-caches"),
     path("projects/<int:pk>/unarchive", views.unarchive, name="unarchive"),
     path("projects/<int:pk>/members", views.share, name="share"),
     path("projects/<int:pk>/members/<int:member>/role", views.change_role, name="change-role"),

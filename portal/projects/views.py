@@ -188,6 +188,14 @@ def archive(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 @require_POST
+def empty_caches(request: HttpRequest, pk: int) -> HttpResponse:
+    project = owned_project(request, pk)
+    services.empty_caches(signed_in(request), project)
+    messages.success(request, "The next jobs begin with empty caches. Jobs that run now keep theirs until they end.")
+    return redirect("projects:detail", project.pk)
+
+
+@require_POST
 def unarchive(request: HttpRequest, pk: int) -> HttpResponse:
     project = owned_project(request, pk)
     services.unarchive_project(signed_in(request), project)

@@ -136,7 +136,9 @@ class _PlanApplier:
         self.policy = policy
         self.now = now
         wanted = sorted({step.job for step in steps})
-        jobs = Job.objects.select_for_update(no_key=True, of=("self",)).select_related("environment__base", "code")
+        jobs = Job.objects.select_for_update(no_key=True, of=("self",)).select_related(
+            "environment__base", "code", "project"
+        )
         self.jobs = {job.pk: job for job in jobs.filter(pk__in=wanted).order_by("pk")}
         self.node_ids = sorted({node for step in steps for node in (*step.add, *step.drop, *map(int, step.before))})
         gpus = Gpu.objects.select_for_update(no_key=True).filter(USABLE_GPU, node__in=self.node_ids)

@@ -4,16 +4,20 @@ An attempt with a driver has it at index 0 and hosts from 1; any other has hosts
 attempt is its *base*; each further host has a single GPU, so that any size is reached by adding and removing containers.
 """
 
+import hashlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC
 
+from portal.cluster.installation import installation_id
 from portal.cluster.models import Gpu, Node
 from portal.cluster.shares import machine_of
 from portal.environments.models import Environment, NodeEnvironment
 from portal.environments.recipes import base_key
 from portal.jobs.models import RESTART_LIMIT_VARIABLE, Attempt, Container, Job
 from portal.projects.inspecting.entries import python_arguments
+from portal.projects.models import Project
 from portal.scheduler import overlay_networks
 from portal.scheduler.availability import HOSTS, NEEDS
 from runners.spec import SHELL, CollectiveGroup, Launcher, Resources, RunSpec
@@ -194,7 +198,19 @@ def _spec(
         resources=resources,
         layer=layer_on(part.node, job.environment),
         allowed_hosts=() if driver else hosts_on(part.node, attempt),
+        cache="" if driver else cache_on(part.node, job.project),
     )
+
+
+def cache_on(node: Node, project: Project) -> str:
+    """Return the name of a project's cache, the same on all nodes; empty if the node's agent keeps none.
+
+    No other project ever has it, even after a backup of the database was restored.
+    """
+    if not node.facts.get("project_caches"):
+        return ""
+    identity = f"{installation_id()} {project.pk} {project.created_at.astimezone(UTC).isoformat()}"
+    return f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}-{project.cache_generation}"
 
 
 def hosts_on(node: Node, attempt: Attempt) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from runners.agent import exits, shared_folders
+from runners.agent import caches, exits, shared_folders
 from runners.agent.checkpoints import CheckpointPortal, JobCheckpoints
 from runners.agent.claims import Claims, IdentityPortal
 from runners.agent.code_store import CodeStore, unpack
@@ -245,10 +245,15 @@ class ActionExecutor:
                         self.job_checkpoints(spec).send(spec.name, ended=False)
         return None
 
-    def halt(self, container: DesiredContainer, reason: str, detail: Message) -> None:
-        """Mark a container to be ended for a reason of the agent. A stop from the portal takes precedence."""
+    def halt(self, container: DesiredContainer, reason: str, detail: Message) -> bool:
+        """Mark a container to be ended for a reason of the agent; False if it ends already. A stop from the portal takes
+        precedence."""
+        entry = self.journal.get(container.spec.name)
+        if entry is None or entry.halted or entry.exit is not None:
+            return False
         self.journal.change(container.spec.name, halted=reason, halted_detail=detail)
         logger.warning("%s is stopped: %s", container.spec.name, detail.text)
+        return True
 
     def stop_everything(self, grace_seconds: int) -> None:
         """End all running containers. They will be reported as lost, so the portal may run their jobs again."""
@@ -319,6 +324,7 @@ class ActionExecutor:
             raise NotReadyError(AwaitingSharedFolder())
         self.claims.claim(spec)
         folders = self.files.make_container(spec)
+        caches.prepare(self.files, spec)
         reserve_space(folders.scribe)
         write_json(folders.control / "job.json", spec.to_json())
         self._write_control(spec, container.control)

@@ -34,12 +34,15 @@ class Machine:
         url: str = "",
         overlay_address: str = "",
         files: NodeFiles | None = None,
+        keeps_caches: bool = True,
     ) -> None:
         self.home = home
         self.files = files or NodeFiles(home)
         self.runtime = runtime
         self.url = url
         self.overlay_address = overlay_address
+        self.keeps_caches = keeps_caches
+        """Whether jobs get the caches of their projects."""
         self._lock = threading.Lock()
         self._facts: dict[str, Any] = {}
         self._gpus: tuple[Gpu, ...] = ()
@@ -79,6 +82,7 @@ class Machine:
             **nvidia_facts(),
         }
         facts |= shared_folders.facts(self.files) | {"layer_format": LAYER_FORMAT, "allowed_hosts": True}
+        facts["project_caches"] = self.keeps_caches
         with self._lock:
             self._facts = {**self._facts, **facts}
         problems = (*self.runtime.check(), *self._local_problems(facts))

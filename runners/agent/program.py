@@ -10,7 +10,7 @@ the observed one and decides what to do. Each loop has one task, so that no slow
     networks     joins the networks of attempts that run on several nodes
     facts        reads GPUs, problems and facts of the machine
     network      reports which hosts containers contact through their proxies
-    disk limits  enforces the disk limits of running containers
+    disk limits, caches    enforce the disk limits of running containers and of projects
     tidy         deletes what old jobs left, every hour
     outputs, checkpoints   send files of running containers, every 30 s and 15 s
     logs, environments, rank groups   LogShipper, EnvironmentKeeper, RankGroupReports
@@ -33,13 +33,14 @@ from typing import Any
 
 from runners.agent import shared_folders
 from runners.agent.actions import ActionExecutor, ActionState, NotReadyError
+from runners.agent.caches import CHECK_SECONDS, Caches
 from runners.agent.code_store import CodeStore
 from runners.agent.disk_watch import exceeded_limit, tidy
 from runners.agent.enrol import rotate_token
 from runners.agent.environment_keeper import EnvironmentKeeper
 from runners.agent.job_proxies import REPORT_SECONDS
 from runners.agent.journal import ContainerJournal, delete_tree
-from runners.agent.layers import Layers, WantedEnvironment
+from runners.agent.layers import Layers, wanted_environments
 from runners.agent.leases import accepts_late_renewal, renew_lease
 from runners.agent.log_shipper import LogShipper
 from runners.agent.loops import Loop, OverdueTracker
@@ -49,7 +50,7 @@ from runners.agent.portal_client import Backoff, PortalClient, PortalError, Port
 from runners.agent.rank_group_reports import RANK_GROUPS_SECONDS, RankGroupReports
 from runners.agent.reconcile import Action, DesiredContainer, Finish, JournalEntry, leases_to_renew, reconcile, state_of
 from runners.agent.report import container_report, exit_message, node_report, read_phase
-from runners.agent.settings import NodeIdentity, Settings, load_or_join, lock_home, make_runtime
+from runners.agent.settings import DEFAULT_CACHE_GIB, NodeIdentity, Settings, load_or_join, lock_home, make_runtime
 from runners.agent.signals import StopSignal
 from runners.environments.builds import BaseEnvironments, Environments
 from runners.host.node_files import NodeFiles
@@ -99,6 +100,7 @@ class Agent:
         runtime: ContainerRuntime,
         environments: Environments,
         machine: Machine | None = None,
+        cache_gib: int = DEFAULT_CACHE_GIB,
     ) -> None:
         self.files = files
         self.portal = portal
@@ -111,6 +113,7 @@ class Agent:
         self.environments = EnvironmentKeeper(environments, files.home / "environments.json", layers)
         self.code = CodeStore(files.code, portal)
         self.machine = machine or Machine(files.home, runtime, portal.url)
+        self.caches = Caches(files, cache_gib, lambda: {spec.cache for spec in self._desired_specs()})
         self.executor = ActionExecutor(
             files,
             runtime,
@@ -157,6 +160,7 @@ class Agent:
                 ),
                 Loop("rank groups", RANK_GROUPS_SECONDS, RankGroupReports(files, portal, self._desired_specs).send),
                 Loop("network", REPORT_SECONDS, lambda: self.executor.proxies.send_all(self._desired_specs())),
+                Loop("caches", CHECK_SECONDS, self._check_caches),
                 Loop("tidy", TIDY_SECONDS, self._tidy),
             )
         }
@@ -250,7 +254,7 @@ class Agent:
     def _apply_reply(self, reply: dict[str, Any], sent_at: float) -> None:
         containers = [DesiredContainer.from_json(entry) for entry in reply["containers"]]
         desired = {container.spec.name: container for container in containers}
-        environments = _wanted_environments(reply)
+        environments = wanted_environments(reply)
         if self._desired is None:  # only this loop sets it
             logger.info("In contact with the portal; %s container(s) are expected here.", len(desired))
             for name, container in desired.items():
@@ -340,12 +344,21 @@ class Agent:
         """End containers over their disk limits. A slow disk is checked less often."""
         began = time.monotonic()
         for container in self._running_containers():
-            if excess := exceeded_limit(self.files, container.spec):
-                entry = self.journal.get(container.spec.name)
-                if entry is not None and not entry.halted and entry.exit is None:
-                    self.executor.halt(container, "disk", excess)
-                    self._wake("reconcile")
+            excess = exceeded_limit(self.files, container.spec)
+            if excess and self.executor.halt(container, "disk", excess):
+                self._wake("reconcile")
         return max(DISK_LIMITS_SECONDS, 10 * (time.monotonic() - began))
+
+    def _check_caches(self) -> float | None:
+        """Shorten caches that are too large, and end what fills one far beyond its limit."""
+        if not self._full_pass:
+            return SYNC_SECONDS
+        running = self._running_containers()
+        excess = self.caches.excess({container.spec.cache for container in running})
+        for container in running:
+            if (message := excess.get(container.spec.cache)) and self.executor.halt(container, "disk", message):
+                self._wake("reconcile")
+        return self.caches.check()
 
     def _tidy(self) -> float | None:
         if not self._full_pass:
@@ -355,6 +368,7 @@ class Agent:
         jobs, attempts = {spec.job for spec in listed}, {spec.attempt for spec in listed}
         tidy(self.files, jobs | {entry.job for entry in known}, attempts | {entry.attempt for entry in known})
         self.code.tidy()
+        self.caches.tidy()
         self.environments.tidy({spec.layer for spec in listed if spec.layer})
         self.executor.claims.find_set_aside()
         return None
@@ -451,13 +465,6 @@ class Agent:
         self._wake("sync")
 
 
-def _wanted_environments(reply: Mapping[str, Any]) -> list[WantedEnvironment]:
-    """Return the environments of a reply. A portal of an earlier release names only the curated ones, by their keys."""
-    if "all_environments" in reply:
-        return [WantedEnvironment.from_json(each) for each in reply["all_environments"]]
-    return [WantedEnvironment(str(key)) for key in reply.get("environments", ())]
-
-
 def run(settings: Settings) -> int:
     """Run the agent until it is stopped. Raises SetupError when it cannot start."""
     stop = StopSignal(signal.SIGTERM, signal.SIGINT)
@@ -468,8 +475,8 @@ def run(settings: Settings) -> int:
         identity: NodeIdentity = load_or_join(settings, files, stop)
         runtime, environments = make_runtime(identity, files, settings.overlay_address)
         portal = settings.client(settings.url or identity.url, identity.token)
-        machine = Machine(files.home, runtime, portal.url, settings.overlay_address, files)
-        agent = Agent(files, portal, runtime, environments, machine)
+        machine = Machine(files.home, runtime, portal.url, settings.overlay_address, files, settings.cache_gib > 0)
+        agent = Agent(files, portal, runtime, environments, machine, settings.cache_gib)
         try:
             agent.start()
         except ValueError as error:  # an invalid SCHEDULEARN_CPU_SLOTS

@@ -31,7 +31,10 @@ from runners.runtimes.process import ProcessRuntime
 
 logger = logging.getLogger(__name__)
 
+CACHE_SETTING = "SCHEDULEARN_PROJECT_CACHE_GIB"
 RUNTIMES = ("auto", "docker", "process", "fake")
+DEFAULT_CACHE_GIB = 50
+MAX_CACHE_GIB = 1_000_000
 DISK_STEP_MIB = 256
 """Smaller changes would only make each report differ."""
 
@@ -52,6 +55,8 @@ class Settings:
     shared: Path | None = None
     """Where checkpoints are kept instead of beneath ``home``: a folder that other nodes share."""
     stop_jobs_on_exit: bool = False
+    cache_gib: int = DEFAULT_CACHE_GIB
+    """The limit of each project's cache; 0: none is kept."""
     overlay_address: str = ""
     """The address under which other nodes reach this one; empty for that of the interface to the portal."""
 
@@ -95,6 +100,7 @@ class Settings:
             datasets=Path(datasets).resolve() if datasets else None,
             shared=Path(shared).resolve() if shared else None,
             stop_jobs_on_exit=given.stop_jobs_on_exit,
+            cache_gib=read_cache_gib(env),
             overlay_address=overlay_address,
         )
 
@@ -129,6 +135,13 @@ def argument_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"Schedulearn agent {__version__}")
     parser.add_argument("--stop-jobs-on-exit", action="store_true", help="end the containers when the agent stops")
     return parser
+
+
+def read_cache_gib(env: Mapping[str, str]) -> int:
+    value = env.get(CACHE_SETTING) or str(DEFAULT_CACHE_GIB)
+    if not (value.isascii() and value.isdecimal() and len(value) < 8 and int(value) <= MAX_CACHE_GIB):
+        raise SetupError(f"{CACHE_SETTING} must be a whole number of GiB from 0 to {MAX_CACHE_GIB:,}, not {value!r}.")
+    return int(value)
 
 
 def read_bool(env: Mapping[str, str], name: str) -> bool:

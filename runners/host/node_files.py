@@ -70,6 +70,14 @@ class NodeFiles:
     def jobs(self) -> Path:
         return (self.shared or self.home) / "jobs"
 
+    @property
+    def caches(self) -> Path:
+        return self.home / "caches"
+
+    def cache(self, key: str) -> Path:
+        """The folder that jobs see. What is above it is the agent's own, and its time is that of the last use."""
+        return self.caches / safe_name(key) / "files"
+
     def container(self, name: str) -> Path:
         return self.containers / safe_name(name)
 
@@ -127,13 +135,14 @@ class NodeFiles:
             outputs=self.outputs(spec.attempt),
             checkpoints=self.checkpoints(spec.job),
             data=self.datasets,
+            cache=self.cache(spec.cache) if spec.cache and spec.role == "host" else None,
             network=self.network(spec.name) if spec.allowed_hosts else None,
         )
 
     def make(self) -> None:
         """Make the top folders. Only the agent's user may enter the home, because it contains the node's token."""
         self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for folder in (self.code, self.containers, self.attempts, self.jobs):
+        for folder in (self.code, self.containers, self.attempts, self.jobs, self.caches):
             folder.mkdir(mode=0o711, exist_ok=True)
 
     def make_container(self, spec: RunSpec) -> Folders:

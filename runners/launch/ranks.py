@@ -8,7 +8,7 @@ from pathlib import Path
 
 from runners.launch.files import ContainerPaths
 from runners.launch.host_updates import STALL_SECONDS, STALL_VARIABLE, stall_check_seconds
-from runners.spec import LAYER_VARIABLE, NETWORK_VARIABLE, RunSpec
+from runners.spec import CACHE_VARIABLE, LAYER_VARIABLE, NETWORK_VARIABLE, RunSpec
 
 SHIM = Path(__file__).resolve().parent / "shim"
 TRAINING = Path(__file__).resolve().parent.parent / "training"
@@ -28,6 +28,22 @@ LOOPBACK_VARIABLES = {"PET_LOCAL_ADDR": "127.0.0.1"}
 
 Otherwise they look for the first rank by the machine's own name, and wait for minutes where that does not resolve.
 """
+CACHE_FOLDERS = {
+    "XDG_CACHE_HOME": "",
+    "HF_HOME": "huggingface",
+    "KERAS_HOME": "keras",
+    "MPLCONFIGDIR": "matplotlib",
+    "NLTK_DATA": "nltk_data",
+    "NUMBA_CACHE_DIR": "numba",
+    "PIP_CACHE_DIR": "pip",
+    "TFHUB_CACHE_DIR": "tfhub",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TORCH_HOME": "torch",
+    "TRITON_CACHE_DIR": "triton",
+    "UV_CACHE_DIR": "uv",
+    "WANDB_CACHE_DIR": "wandb",
+}
+"""Where libraries keep what they download and compile: folders in the cache of the project."""
 THREADS_VARIABLE = "SCHEDULEARN_THREADS"
 """The threads of a plain command, which the ranks that it starts share (``shim``), unless its user sets their number."""
 JOINING_FILE = "joining"
@@ -48,6 +64,9 @@ def rank_env(spec: RunSpec, paths: ContainerPaths, inherited: Mapping[str, str])
         env.update(MALLOC_VARIABLES)
         env["ACCELERATE_USE_CPU"] = "true"  # without it, accelerate connects no ranks where there is no GPU
     env.setdefault("HOME", "/tmp")  # noqa: S108 - the container's own
+    if cache := env.get(CACHE_VARIABLE):
+        for name, folder in CACHE_FOLDERS.items():
+            env.setdefault(name, f"{cache}/{folder}".rstrip("/"))  # an image may bring its own
     for name in ("USER", "LOGNAME"):  # libraries ask for the user's name, and the container's user has none
         env.setdefault(name, "schedulearn")
     env.update(spec.env)

@@ -29,7 +29,7 @@ from runners.launch.processes import Processes, Wakeup, adopt_orphans
 from runners.launch.ranks import BATCH_FILE, METRICS_PIPE
 from runners.launch.tensorboard import EventFiles
 from runners.messages import Message, launch
-from runners.spec import NETWORK_VARIABLE, RunSpec
+from runners.spec import CACHE_VARIABLE, NETWORK_VARIABLE, RunSpec
 
 TICK_SECONDS = 0.5
 """The interval at which the agent's files are read. ``SCHEDULEARN_TURN_SECONDS`` shortens it in tests."""
@@ -82,6 +82,8 @@ class Supervisor:
         self.tick_seconds = seconds_from_env(os.environ, "SCHEDULEARN_TURN_SECONDS", TICK_SECONDS)
         self.fence = Fence.from_env(paths.control / "lease", os.environ)
         self.hang_detector = HangDetector.from_env(os.environ)
+        if CACHE_VARIABLE in os.environ:
+            os.umask(0o002)  # other jobs of the project, which have other users, share what ranks write there
         inherited = {**os.environ, **self._proxy_variables()}
         self.context = WorkerContext(spec, paths, control, logs, self.processes, inherited)
         self.worker = self._choose_worker()

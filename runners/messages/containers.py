@@ -416,6 +416,22 @@ class FilesOverLimit(Message):
 
 
 @dataclass(frozen=True)
+class CacheOverLimit(Message):
+    """The cache of the job's project, which its jobs on the node share."""
+
+    code = "container.cache_over_limit"
+    used_gib: int
+    limit_gib: int
+
+    @property
+    def text(self) -> str:
+        return (
+            f"The cache of its project on this node reached {self.used_gib:,} GiB, twice its limit of {self.limit_gib:,} GiB. Keep "
+            "data in /outputs or /checkpoints, or ask an admin for more."
+        )
+
+
+@dataclass(frozen=True)
 class CheckpointsOverLimit(Message):
     code = "container.checkpoints_over_limit"
     limit_mib: int

@@ -105,6 +105,8 @@ class JobView:
     """The device files of its GPUs; with any, /sys is visible too."""
     tmp_mib: int = 1024
     shm_mib: int = 1024
+    groups: tuple[int, ...] = ()
+    """The groups of the job's user in addition to its own, if the agent is root."""
     hosts: Path | None = None
     """Seen as /etc/hosts, where its name has another address than that of the machine: in a network of its own."""
     own_network: bool = False
@@ -139,7 +141,7 @@ def command_line(sandbox: Sandbox, view: JobView, command: Sequence[str]) -> lis
         "--chdir",
         str(view.cwd),
         "--",
-        *(_setpriv_command(view.owner) if view.is_root else []),
+        *(_setpriv_command(view.owner, view.groups) if view.is_root else []),
         *command,
     ]
 
@@ -161,9 +163,10 @@ def _namespace_options(sandbox: Sandbox, view: JobView) -> list[str]:
     return [*users, *processes, "--unshare-ipc", "--unshare-uts", "--new-session", *capabilities]
 
 
-def _setpriv_command(owner: Owner) -> list[str]:
-    ids = ["--reuid", str(owner.uid), "--regid", str(owner.gid), "--clear-groups"]
-    return ["setpriv", *ids, "--inh-caps=-all", "--bounding-set=-all", "--"]
+def _setpriv_command(owner: Owner, groups: Sequence[int]) -> list[str]:
+    ids = ["--reuid", str(owner.uid), "--regid", str(owner.gid)]
+    others = ["--groups", ",".join(map(str, groups))] if groups else ["--clear-groups"]
+    return ["setpriv", *ids, *others, "--inh-caps=-all", "--bounding-set=-all", "--"]
 
 
 def _system_options() -> list[str]:

@@ -48,7 +48,14 @@ from runners.runtime import (
     no_layers,
 )
 from runners.runtimes import docker_checks
-from runners.runtimes.host_config import AgentIdentity, Host, container_config, network_config, owner_for
+from runners.runtimes.host_config import (
+    AgentIdentity,
+    Host,
+    container_config,
+    groups_for,
+    network_config,
+    owner_for,
+)
 from runners.runtimes.owners import chown_folders
 from runners.spec import CollectiveGroup, JobIdentity, RunSpec, group_name
 
@@ -203,7 +210,8 @@ class DockerRuntime:
                     self._ensure_network(spec.network, spec.collective, spec.identity)
             host = self.host()
             try:
-                config = container_config(spec, folders, image, owner, self.identity, host, layer)
+                groups = groups_for(spec, os.geteuid())
+                config = container_config(spec, folders, image, owner, self.identity, host, layer, groups)
             except ValueError as error:  # only here: an answer of the engine that was cut off raises it as well
                 raise CreateError(str(error)) from error
             try:

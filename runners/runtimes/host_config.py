@@ -13,6 +13,7 @@ from typing import Any
 
 from runners.host.overlay import MTU
 from runners.runtime import (
+    CACHE,
     CHECKPOINTS,
     CONTROL,
     DATA,
@@ -24,13 +25,16 @@ from runners.runtime import (
     Folders,
     launch_module,
 )
-from runners.spec import LAYER_VARIABLE, NETWORK_VARIABLE, CollectiveGroup, JobIdentity, RunSpec
+from runners.spec import CACHE_VARIABLE, LAYER_VARIABLE, NETWORK_VARIABLE, CollectiveGroup, JobIdentity, RunSpec
 
 APP_FOLDER = "/opt/schedulearn"
 """Where the launch package is in the images: as part of the image, so that its digest covers what runs first."""
 
 MIN_MEMORY_MIB = 64
 """Below this the supervisor itself would not start."""
+
+CACHE_GID_BASE, CACHE_GID_SPAN = 2_110_000_000, 30_000_000
+"""Each project has a group on a node, beside those of jobs: its jobs share a cache."""
 
 JOB_UID_BASE, JOB_UID_SPAN = 2_000_000_000, 100_000_000
 """Each job has its own user id, outside every range that people, services, subuid or systemd use."""
@@ -108,9 +112,19 @@ def owner_for(job: int, agent_uid: int, agent_gid: int) -> Owner:
     return Owner(uid, uid)
 
 
+def cache_group(key: str) -> int:
+    """Return the group of a project's cache, whatever its generation."""
+    return CACHE_GID_BASE + int(short_hash(key.partition("-")[0], 12), 16) % CACHE_GID_SPAN
+
+
+def groups_for(spec: RunSpec, agent_uid: int) -> tuple[int, ...]:
+    """Return the groups of a container's user in addition to its own; none if the agent is not root."""
+    return (cache_group(spec.cache),) if spec.cache and agent_uid == 0 else ()
+
+
 def mounts(folders: Folders, layer: Path | None = None) -> list[dict[str, Any]]:
-    """Return the mounts: the user's four folders, the supervisor's two, the layer of the environment, and the folder of the
-    proxy's socket; nothing else of the host."""
+    """Return the mounts: the user's four folders, the supervisor's two, the layer of the environment, the cache of the project,
+    and the folder of the proxy's socket; nothing else of the host."""
     pairs: list[tuple[Path | None, str, bool]] = [
         (folders.workspace, WORKSPACE, False),
         (folders.data, DATA, True),
@@ -119,6 +133,7 @@ def mounts(folders: Folders, layer: Path | None = None) -> list[dict[str, Any]]:
         (folders.control, CONTROL, True),
         (folders.scribe, SCRIBE, False),
         (layer, LAYER, True),
+        (folders.cache, CACHE, False),
         (folders.network, NETWORK, True),
     ]
     return [
@@ -168,6 +183,7 @@ def environment(spec: RunSpec) -> list[str]:
         f"SCHEDULEARN_OUTPUTS={OUTPUTS}",
         f"SCHEDULEARN_CHECKPOINTS={CHECKPOINTS}",
         *([f"{LAYER_VARIABLE}={LAYER}"] if spec.layer else []),
+        *([f"{CACHE_VARIABLE}={CACHE}"] if spec.cache and spec.role == "host" else []),
         *([f"{NETWORK_VARIABLE}={NETWORK}"] if spec.allowed_hosts else []),
     ]
 
@@ -180,6 +196,7 @@ def container_config(
     identity: AgentIdentity,
     host: Host,
     layer: Path | None = None,
+    groups: tuple[int, ...] = (),
 ) -> dict[str, Any]:
     """Return the configuration of a container, the whole policy. Raises ValueError if a GPU is not given by its UUID.
 
@@ -212,6 +229,7 @@ def container_config(
         "Healthcheck": {"Test": ["NONE"]},
         "HostConfig": {
             "CapDrop": ["ALL"],
+            "GroupAdd": [str(group) for group in groups],
             "SecurityOpt": ["no-new-privileges:true"],
             "Privileged": False,
             "ReadonlyRootfs": True,

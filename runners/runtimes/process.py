@@ -47,9 +47,9 @@ from runners.runtime import (
 from runners.runtimes import confinement
 from runners.runtimes.confinement_check import CODE_ROOT, Confinement, hidden_folders, unconfined
 from runners.runtimes.control_groups import ControlGroups
-from runners.runtimes.host_config import owner_for, short_hash
+from runners.runtimes.host_config import groups_for, owner_for, short_hash
 from runners.runtimes.owners import chown_folders
-from runners.spec import LAYER_VARIABLE, NETWORK_VARIABLE, RunSpec
+from runners.spec import CACHE_VARIABLE, LAYER_VARIABLE, NETWORK_VARIABLE, RunSpec
 
 """The working directory in which ``python -m runners.launch...`` finds the package."""
 
@@ -183,7 +183,11 @@ class ProcessRuntime:
                 folders.control,
                 *filter(None, (folders.data, layer, folders.network)),
             ),
-            writable=(folders.workspace, folders.scribe, folders.outputs, folders.checkpoints),
+            writable=(
+                *(folders.workspace, folders.scribe, folders.outputs, folders.checkpoints),
+                *filter(None, (folders.cache,)),
+            ),
+            groups=groups_for(spec, os.geteuid()),
             devices=devices,
             tmp_mib=spec.resources.tmp_mib,
             shm_mib=spec.resources.shm_mib,
@@ -433,6 +437,7 @@ def environment(
         "SCHEDULEARN_OUTPUTS": str(folders.outputs),
         "SCHEDULEARN_CHECKPOINTS": str(folders.checkpoints),
         **({LAYER_VARIABLE: str(layer)} if layer else {}),
+        **({CACHE_VARIABLE: str(folders.cache)} if folders.cache else {}),
         **({NETWORK_VARIABLE: str(folders.network)} if folders.network else {}),
     }
 

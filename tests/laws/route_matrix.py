@@ -230,6 +230,7 @@ TABLE: dict[str, list[Visit]] = {
         post("/projects/{project}/edit", DONE_BY_OWNERS, name="New"),
     ],
     "projects/<int:pk>/archive": [post("/projects/{project}/archive", DONE_BY_OWNERS)],
+    "projects/<int:pk>/empty-caches": [post("/projects/{project}/empty-caches", DONE_BY_OWNERS)],
     "projects/<int:pk>/unarchive": [post("/projects/{project}/unarchive", DONE_BY_OWNERS)],
     "projects/<int:pk>/members": [post("/projects/{project}/members", DONE_BY_OWNERS, username="ada", role="viewer")],
     "projects/<int:pk>/members/<int:member>/role": [
@@ -471,6 +472,9 @@ TABLE: dict[str, list[Visit]] = {
         get("/api/v1/projects/{project}/", API_IN_PROJECT),
         Visit("PATCH", "/api/v1/projects/{project}/", API_OWNERS, {"name": "New"}),
         Visit("DELETE", "/api/v1/projects/{project}/", "401 404 403 403 204 204"),
+    ],
+    "api/v1/projects/<int:pk>/empty-caches/": [
+        post("/api/v1/projects/{project}/empty-caches/", "401 404 403 403 204 204")
     ],
     "api/v1/projects/<int:pk>/restore/": [post("/api/v1/projects/{project}/restore/", API_OWNERS)],
     "api/v1/projects/<int:project_pk>/members/": [

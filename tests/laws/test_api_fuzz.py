@@ -145,6 +145,7 @@ def requests(draw: st.DrawFn, operation: Operation, known: dict[str, Any]) -> tu
             "own_environment" if "builds" in operation.path or "locks" in operation.path else "environment"
         ],
         "build_id": known["build"],
+        "allowed_host_id": known["allowed_host"],
         "digest": known["lock"],
         "example_key": "failing",
         "path": "train.py",

@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('jobs', '0029_environments_app'),
+        ('jobs', '0030_job_resources'),
     ]
 
     operations = [

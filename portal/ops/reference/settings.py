@@ -174,6 +174,10 @@ AGENT = {
         "the IPv4 address under which other nodes reach this one",
     ),
     "SCHEDULEARN_CPU_SLOTS": ("–", "offers this many CPU slots instead of GPUs, 1 to 1024"),
+    "SCHEDULEARN_PROJECT_CACHE_GIB": (
+        "50",
+        "the limit of each project's cache on the node, in GiB; 0 keeps none",
+    ),
     "SCHEDULEARN_CONFINE": ("`yes`", "`no` runs jobs of the process runtime without bubblewrap"),
     "SCHEDULEARN_CACHE": (
         "`schedulearn` in `XDG_CACHE_HOME`",

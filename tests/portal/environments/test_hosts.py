@@ -205,6 +205,22 @@ def test_agents_of_an_earlier_release_get_no_jobs_with_hosts(lab: Lab) -> None:
         run_specs.host_spec(attempt, 0, ContainerPlacement(old, tuple(old.gpus.all()[:1])), 1, 2, 1)
 
 
+def test_containers_get_the_cache_of_their_project_where_the_agent_keeps_one(lab: Lab) -> None:
+    old, new = control.ready_node("old"), control.ready_node("new", facts={"project_caches": True})
+    other = world.make_project(lab.charlie, "Other")
+    first = run_specs.cache_on(new, lab.project)
+    assert run_specs.cache_on(old, lab.project) == "" and run_specs.cache_on(new, other)[:32] != first[:32]
+    assert Script(lab.bob).post(f"projects/{lab.project.pk}/empty-caches/").status_code == 403
+    assert Script(lab.alice).post(f"projects/{lab.project.pk}/empty-caches/").status_code == 204
+    lab.project.refresh_from_db()
+    assert first.endswith("-1") and run_specs.cache_on(new, lab.project) == f"{first[:32]}-2"
+    page = text_of(lab.get(lab.alice, f"/projects/{lab.project.pk}/"))
+    assert "Empty caches" in page and "Empty caches" not in text_of(lab.get(lab.bob, f"/projects/{lab.project.pk}/"))
+    attempt = lifecycle.start_attempt(world.make_job(lab.project), "fifo v1")
+    spec = run_specs.host_spec(attempt, 0, ContainerPlacement(new, tuple(new.gpus.all()[:1])), 1, 2, 1)
+    assert spec.cache == f"{first[:32]}-2" and run_specs.driver_spec(attempt, 1, new, 1).cache == ""
+
+
 # --- what was contacted ------------------------------------------------------------------------------------------
 
 SEEN = {"host": "huggingface.co", "port": 443, "connections": 2, "received_bytes": 5_000_000, "sent_bytes": 300,

@@ -273,6 +273,31 @@ def test_a_job_without_peers_has_a_network_of_its_own(lab: Lab) -> None:
     assert "reaches 127.0.0.1" in peer["log"], peer
 
 
+CACHING = """
+import os, pathlib, sys
+cache = pathlib.Path(os.environ["TORCH_HOME"])
+cache.mkdir(exist_ok=True)
+for name in sorted(os.listdir(cache)):
+    print("found", name, (cache / name).read_text())
+    (cache / name).write_text("changed")
+handle = os.open(cache / sys.argv[1], os.O_WRONLY | os.O_CREAT, 0o600)
+os.write(handle, b"mine")
+"""
+
+
+def test_jobs_of_a_project_share_a_cache_and_those_of_others_do_not(lab: Lab) -> None:
+    """Also files that a program has written for its own user alone; each job of a root agent has another user."""
+    mine, other = f"{'a' * 32}-1", f"{'b' * 32}-1"
+    jobs = [
+        {"command": ["python", "main.py", name], "files": {"main.py": CACHING}, "cache": cache}
+        for name, cache in (("one", mine), ("two", mine), ("three", other))
+    ]
+    first, second, third = lab.run(*jobs)["jobs"]
+    assert [job["code"] for job in (first, second, third)] == [0, 0, 0], (first, second, third)
+    assert "found one mine" in second["log"] and "found" not in first["log"] + third["log"]
+    assert (lab.home / "agent" / "caches" / mine / "files" / "torch" / "one").read_text() == "changed"
+
+
 def test_ends_are_reported_as_without_confinement(lab: Lab) -> None:
     kill = "import os; os.kill(os.getpid(), {})"
     commands = (["missing"], ["./main.py"], ["python", "-c", kill.format(9)], ["python", "-c", kill.format(15)])

@@ -44,6 +44,7 @@ TOP_KEYS = {
 }
 HOST_KEYS = {
     "CapDrop",
+    "GroupAdd",
     "SecurityOpt",
     "Privileged",
     "ReadonlyRootfs",

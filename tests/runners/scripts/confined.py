@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from runners.agent import caches
+from runners.host.node_files import NodeFiles
 from runners.runtime import Folders
 from runners.runtimes.confinement_check import find_confinement
 from runners.runtimes.process import ProcessRuntime
@@ -40,9 +42,12 @@ def run(runtime: ProcessRuntime, agent: Path, number: int, job: dict[str, Any]) 
         collective=CollectiveGroup("127.0.0.1", 1, "secret", 1, 1) if job.get("peers") else None,
         resources=Resources(disk_mib=64),
         grace_seconds=3,
+        cache=job.get("cache", ""),
     )
+    files = NodeFiles(agent)
+    caches.prepare(files, spec)
     (places["control"] / "job.json").write_text(json.dumps(spec.to_json()))
-    runtime.create(spec, Folders(**places, data=agent.parent / "datasets"))
+    runtime.create(spec, Folders(**places, data=agent.parent / "datasets", cache=files.folders(spec).cache))
     runtime.start(spec.name)
     log, end = places["scribe"] / "log" / "0.log", time.monotonic() + PATIENCE_SECONDS
     while runtime.list()[0].state != "exited" and time.monotonic() < end:
