@@ -81,6 +81,10 @@ class Grant:
     containers: int
     text: str
 
+    @property
+    def where(self) -> str:
+        return self.node if self.containers == 1 else f"{self.node}, {self.containers} of them"
+
 
 def grants(attempt: Attempt | None) -> list[Grant]:
     """Return what the hosts of an attempt have got, those with the same on one node together."""
