@@ -34,7 +34,7 @@ def hosts_of(project: int | None, environment: Environment | None) -> QuerySet[A
 
 
 def rules_for(project: int, environment: Environment) -> list[str]:
-    """Return what the agent of a job reads: each host once, as one of the local network if any admin said so."""
+    """Return what the agent of a job reads: each host once, as one of the local network if any row has it so."""
     internal: dict[str, bool] = {}
     for row in hosts_of(project, environment):
         internal[row.host] = internal.get(row.host, False) or row.internal

@@ -19,7 +19,7 @@ OWN = frozenset({"127.0.0.1", "localhost", "0.0.0.0"})  # noqa: S104  the addres
 def about_host(text: str, facts: Facts) -> dict[str, Any]:
     """Return the parameters of the cause *no_internet*: ``host``, ``reason``, and whether the program passed the proxy by.
 
-    The record of the proxy says what happened; the error itself often names the host only.
+    The record of the proxy has the reason; the error itself often names the host only.
     """
     host = named_host(text)
     if facts.refused_host and host in ("", facts.refused_host):

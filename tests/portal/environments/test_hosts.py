@@ -82,7 +82,7 @@ def test_a_job_gets_the_hosts_of_the_lab_its_project_and_its_environment(lab: La
     assert rules_for(other.pk, lab.environment) == ["*.pytorch.org", "pypi.org"] and PlacesWithHosts.read().lab
 
 
-def test_a_host_allowed_twice_is_internal_if_any_admin_said_so(lab: Lab) -> None:
+def test_a_host_allowed_twice_is_internal_if_any_row_is(lab: Lab) -> None:
     hosts.allow(lab.ada, "mlflow.example.org", lab.project, internal=True)
     hosts.allow(lab.ada, "mlflow.example.org")
     assert rules_for(lab.project.pk, lab.environment) == ["mlflow.example.org internal"]

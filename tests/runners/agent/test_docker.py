@@ -9,7 +9,7 @@ from runners.runtimes.docker import DockerRuntime
 from runners.spec import Resources
 from tests import engine as engines
 from tests.fake_portal import FakePortal
-from tests.runners.agent.test_process import COUNT, lines
+from tests.runners.agent.test_process import COUNT, FETCH, greeter, lines  # noqa: F401  a fixture
 from tests.runners.agent_bench import NAME, Bench, entry, give_code, spec_of
 
 pytestmark = pytest.mark.docker
@@ -52,6 +52,49 @@ def test_its_log_and_outputs_arrive_across_an_agents_restart(bench: Bench, porta
     assert portal.outputs.keys() == {(NAME, "result.txt"), (NAME, "beside-code/enough")}
     assert (portal.container(NAME)["exit_code"], portal.container(NAME)["exit_reason"]) == (0, "exited")
     portal.until(lambda: not bench.runtime.list() and not bench.files.container(NAME).exists(), 20)
+
+
+CACHING = b"""
+import os, pathlib
+kept = pathlib.Path(os.environ["TORCH_HOME"]) / "weights"
+kept.parent.mkdir(exist_ok=True)
+if kept.exists():
+    print("found", kept, kept.read_text(), flush=True)
+    kept.write_text("changed")
+else:
+    os.close(os.open(kept, os.O_WRONLY | os.O_CREAT, 0o600))
+    kept.write_text("of the first")
+"""
+
+
+def test_allowed_hosts_are_reached_from_a_container_without_a_network_also_after_a_restart(
+    bench: Bench,
+    portal: FakePortal,
+    greeter: str,  # noqa: F811
+) -> None:
+    sha256 = give_code(portal, {"fetch.py": FETCH})
+    command = ("python", "fetch.py", f"http://{greeter}/", "http://127.0.0.3:81/")
+    portal.want(entry(spec_of(sha256, command=command, allowed_hosts=(f"{greeter} internal",), resources=SMALL)))
+    bench.start()
+    portal.until(lambda: b"first hello 403 Forbidden" in portal.log(NAME), 60)
+    bench.stop()
+    bench.start()
+    (bench.files.container(NAME) / "workspace" / "enough").touch()
+    portal.until(lambda: not portal.desired, 90)
+    assert b"second hello" in portal.log(NAME)
+    reached, refused = portal.networks[NAME]
+    assert (reached["host"], reached["connections"], refused["reason"]) == ("127.0.0.2", 2, "not_allowed")
+
+
+def test_jobs_with_users_of_their_own_share_the_cache_of_their_project(bench: Bench, portal: FakePortal) -> None:
+    sha256 = give_code(portal, {"cache.py": CACHING})
+    bench.start()
+    for number in (1, 2):
+        name, command = f"sl-{number}-a1-0", ("python", "cache.py")
+        portal.want(entry(spec_of(sha256, name, job=number, command=command, cache=f"{'a' * 32}-1", resources=SMALL)))
+        portal.until(lambda: not portal.desired, 90)
+        assert portal.container(name)["exit_code"] == 0, portal.log(name)
+    assert portal.log("sl-2-a1-0") == b"found /cache/torch/weights of the first\n"
 
 
 def test_memory_and_disk_limits_are_named(bench: Bench, portal: FakePortal) -> None:
