@@ -31,7 +31,6 @@ from runners.runtimes.process import ProcessRuntime
 
 logger = logging.getLogger(__name__)
 
-CACHE_SETTING = "SCHEDULEARN_PROJECT_CACHE_GIB"
 RUNTIMES = ("auto", "docker", "process", "fake")
 DEFAULT_CACHE_GIB = 50
 MAX_CACHE_GIB = 1_000_000
@@ -138,9 +137,11 @@ def argument_parser() -> argparse.ArgumentParser:
 
 
 def read_cache_gib(env: Mapping[str, str]) -> int:
-    value = env.get(CACHE_SETTING) or str(DEFAULT_CACHE_GIB)
+    value = env.get("SCHEDULEARN_PROJECT_CACHE_GIB") or str(DEFAULT_CACHE_GIB)
     if not (value.isascii() and value.isdecimal() and len(value) < 8 and int(value) <= MAX_CACHE_GIB):
-        raise SetupError(f"{CACHE_SETTING} must be a whole number of GiB from 0 to {MAX_CACHE_GIB:,}, not {value!r}.")
+        raise SetupError(
+            f"SCHEDULEARN_PROJECT_CACHE_GIB must be a whole number of GiB from 0 to {MAX_CACHE_GIB:,}, not {value!r}."
+        )
     return int(value)
 
 

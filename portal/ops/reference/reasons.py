@@ -81,6 +81,11 @@ GROUPS: tuple[tuple[str, str, tuple[Row, ...]], ...] = (
                 "An admin [updates the agents](../how-to/admin-update-agents.md).",
             ),
             (
+                "agents_without_hosts",
+                {"nodes": ["gpu-1", "gpu-2"]},
+                "An admin [updates the agents](../how-to/admin-update-agents.md), or [removes the hosts](../admin/network.md).",
+            ),
+            (
                 "environment_failed",
                 {"title": "PyTorch", "node": "gpu-1", "detail": None},
                 "The node tries again by itself, after up to 30 minutes; an admin sees why under **Admin > Nodes**.",
