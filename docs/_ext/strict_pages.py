@@ -48,9 +48,9 @@ def separate(app: Sphinx, problem: Exception | None) -> None:
         text = text.replace(' style="display: none;"', " hidden").replace(' style="opacity: 50%"', "")
         for found, named in NAMED.items():
             text = text.replace(found, named)
-        if found := FORBIDDEN.search(text):
+        if forbidden := FORBIDDEN.search(text):
             line = text.count("\n", 0, found.start()) + 1
-            raise ExtensionError(f"{page.relative_to(out)}:{line}: the portal's policy would block {found[0]!r}.")
+            raise ExtensionError(f"{page.relative_to(out)}:{line}: the portal's policy would block {forbidden[0]!r}.")
         page.write_text(text)
 
 

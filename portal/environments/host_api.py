@@ -75,7 +75,9 @@ class AllowedHosts(
         own = Q(project__in=Project.objects.visible_to(user)) | Q(environment__in=Environment.objects.visible_to(user))
         return rows.filter(own | Q(project=None, environment=None))
 
-    @extend_schema(request=NewAllowedHostSerializer, responses={201: AllowedHostSerializer, **refusals(400, 403, 409)})
+    @extend_schema(
+        request=NewAllowedHostSerializer, responses={201: AllowedHostSerializer, **refusals(400, 403, 404, 409)}
+    )
     def create(self, request: Request) -> Response:
         """Allow a host for a project, an environment, or all jobs. It applies to attempts that start afterwards."""
         asked = validated(NewAllowedHostSerializer(data=request.data))

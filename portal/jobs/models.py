@@ -2,7 +2,6 @@
 
 import shlex
 import uuid
-from typing import Self
 
 from django.conf import settings
 from django.contrib.auth.models import Group
@@ -10,9 +9,9 @@ from django.db import models
 from django.db.models import F, Q
 from django.utils import timezone
 
-from portal.accounts.models import User
 from portal.cluster.models import Gpu, Node
 from portal.environments.models import Environment
+from portal.jobs.querysets import JobQuerySet as JobQuerySet
 from portal.jobs.resize_timeline.models import RankGroup as RankGroup
 from portal.jobs.states import FINISHED_STATES as FINISHED_STATES
 from portal.jobs.states import RESTART_LIMIT_VARIABLE as RESTART_LIMIT_VARIABLE
@@ -28,15 +27,6 @@ from portal.projects.inspecting.entries import python_arguments
 from portal.projects.models import CodeVersion, Project
 from portal.search import SearchTextField
 from portal.sentences import explain_cause, sentence_of
-
-
-class JobQuerySet(models.QuerySet["Job"]):
-    def visible_to(self, user: User) -> Self:
-        """Return the jobs of the projects of which the user is a member; all for admins."""
-        if user.is_admin:
-            return self
-        return self.filter(project__in=Project.objects.filter(memberships__user_id=user.pk).values("pk"))
-
 
 MAX_ENTRY_LENGTH = 4000
 """Of a plain command this is the whole line, with all arguments."""

@@ -15,8 +15,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from runners.agent.portal_client import PortalRefusedError, PortalUnavailableError
-from runners.host.egress import UNLIMITED_BYTES, Connection, EgressProxy, HostRule, Upstream, environment_upstream
+from runners.host.egress import UNLIMITED_BYTES, Connection, EgressProxy, HostRule
 from runners.host.node_files import NodeFiles, read_own_json, write_json
+from runners.host.upstream import Upstream, environment_upstream
 from runners.runtimes.host_config import owner_for
 from runners.spec import PROXY_SOCKET, RunSpec
 

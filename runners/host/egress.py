@@ -1,11 +1,11 @@
 """An HTTP proxy on a unix socket that reaches only named hosts and records each connection.
 
 A sandbox without a network gets this socket, and through it the hosts that it may use: package indexes for builds, and what
-an admin allowed for jobs. The proxy resolves names itself and connects to the address that it has checked, so a name that points into the local network reaches
-nothing there unless its rule is ``internal``. TLS passes through: the proxy sees only the name and the number of bytes.
+an admin allowed for jobs. The proxy resolves names itself and connects to the address that it has checked, so a name that
+points into the local network reaches nothing there unless its rule is ``internal``. TLS passes through: the proxy sees only
+the name and the number of bytes.
 """
 
-import base64
 import ipaddress
 import logging
 import os
@@ -21,7 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import urlsplit
+
+from runners.host.upstream import Upstream, open_tunnel
 
 logger = logging.getLogger(__name__)
 
@@ -102,33 +104,6 @@ class HostRule:
         if self.pattern.startswith("*."):
             return host.endswith(self.pattern[1:].lower())
         return host == self.pattern.lower()
-
-
-@dataclass(frozen=True, slots=True)
-class Upstream:
-    """The machine's own proxy, through which this one connects."""
-
-    host: str
-    port: int
-    authorization: str = ""
-    """The value of ``Proxy-Authorization``; empty without a password."""
-
-    @classmethod
-    def parse(cls, address: str) -> Self:
-        """Parse ``http://user:password@host:port``. Raises ValueError for another kind of proxy."""
-        parts = urlsplit(address if "://" in address else f"http://{address}")
-        if parts.scheme != "http" or not parts.hostname:
-            raise ValueError(f"The proxy {redacted(parts)} is not supported: only addresses with http:// are.")
-        authorization = ""
-        if parts.username is not None:
-            pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-            authorization = f"Basic {base64.b64encode(pair.encode()).decode()}"
-        return cls(parts.hostname, parts.port or 80, authorization)
-
-
-def redacted(parts: SplitResult) -> str:
-    """Return an address without user name and password."""
-    return f"{parts.scheme}://{parts.hostname or ''}" + (f":{parts.port}" if parts.port else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,28 +451,3 @@ def connect_checked(host: str, port: int, internal: bool) -> socket.socket:
             server.close()
             error = failed
     raise error
-
-
-def open_tunnel(server: socket.socket, host: str, port: int, upstream: Upstream) -> None:
-    """Ask the machine's proxy for a tunnel. Raises OSError when it refuses."""
-    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    lines = [f"CONNECT {place} HTTP/1.1", f"host: {place}"]
-    if upstream.authorization:
-        lines.append(f"proxy-authorization: {upstream.authorization}")
-    server.sendall(("\r\n".join(lines) + "\r\n\r\n").encode("ascii"))
-    data = b""
-    while not data.endswith(b"\r\n\r\n"):  # one byte at a time: what follows belongs to the tunnel
-        more = server.recv(1)
-        if not more or len(data) > MAX_HEAD_BYTES:
-            raise OSError("the machine's proxy closed the connection")
-        data += more
-    status = data.split(b"\r\n", 1)[0].decode("latin-1")
-    if status.split(" ")[1:2] != ["200"]:
-        raise OSError(f"the machine's proxy answered {status}")
-
-
-def environment_upstream(address: str = "") -> Upstream | None:
-    """Return the proxy at this address, else the one of the environment (HTTPS_PROXY, HTTP_PROXY). Raises ValueError."""
-    names = ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
-    found = address or next((value for name in names if (value := os.environ.get(name))), "")
-    return Upstream.parse(found) if found else None

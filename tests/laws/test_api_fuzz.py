@@ -97,7 +97,8 @@ def values(described: dict[str, Any]) -> st.SearchStrategy[Any]:
 def _by_type(described: dict[str, Any]) -> st.SearchStrategy[Any]:
     match described.get("type"):
         case "integer":
-            return st.integers(described.get("minimum", 0), min(described.get("maximum", 9), 9) + 1)
+            least = described.get("minimum", 0)
+            return st.integers(least, min(described.get("maximum", least + 9), least + 9) + 1)
         case "number":
             return st.floats(0, 10)
         case "boolean":

@@ -12,7 +12,8 @@ from runners.environments import images, pip_settings
 from runners.environments.layers.recipe import Recipe, host_rule
 from runners.environments.pip_settings import UntranslatableError
 from runners.environments.preparing import PrepareError
-from runners.host.egress import WEB_PORTS, HostRule, Upstream, environment_upstream
+from runners.host.egress import WEB_PORTS, HostRule
+from runners.host.upstream import Upstream, environment_upstream
 from runners.messages.environment_failures import SystemRefused
 from runners.messages.layer_failures import PipOptionUnsupported, ProxyUnsupported
 

@@ -59,6 +59,8 @@ def test_the_spec_has_no_field_that_an_agent_of_the_release_before_would_refuse(
     known = {COLLECTIVE_KEY if field.name == "collective" else field.name for field in fields(RunSpec)} - {
         "identity",
         "layer",
+        "allowed_hosts",
+        "cache",
     }
     assert set(spec_of(elastic(restarts_without_progress=2), "driver").to_json()) == known
     assert known == {

@@ -2,8 +2,10 @@
 
 import json
 import socket
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -30,11 +32,12 @@ class Portal:
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> NodeFiles:
-    made = NodeFiles(tmp_path / "agent")
-    made.make()
-    made.make_container(SPEC)
-    return made
+def files() -> Iterator[NodeFiles]:
+    with TemporaryDirectory(prefix="sl-") as folder:  # a short path: clients of a socket cannot use one of 107 bytes
+        made = NodeFiles(Path(folder) / "agent")
+        made.make()
+        made.make_container(SPEC)
+        yield made
 
 
 @pytest.fixture

@@ -40,7 +40,15 @@ def test_messages_are_kept_as_data_and_texts_of_the_previous_release_are_read(fi
     journal.begin(name, ended)
     assert ContainerJournal(files).get(name) == ended
     stored = json.loads(files.state(name).read_text())
-    assert stored["exit"]["detail"] == {"code": "container.files_over_limit", "used_mib": 7, "limit_mib": 5}
+    assert stored["exit"]["detail"] == {
+        "code": "container.files_over_limit",
+        "used_mib": 7,
+        "limit_mib": 5,
+        "temporary": False,
+    }
+    of_previous = {key: value for key, value in stored["exit"]["detail"].items() if key != "temporary"}
+    files.state(name).write_text(json.dumps({**stored, "exit": {**stored["exit"], "detail": of_previous}}))
+    assert ContainerJournal(files).get(name) == ended
     for text, read in (("It filled the disk.", Quotation("It filled the disk.")), ("", None)):
         former = {**stored, "halted_detail": text, "exit": {"code": 1, "reason": "disk", "detail": text}}
         files.state(name).write_text(json.dumps(former))

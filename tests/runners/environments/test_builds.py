@@ -78,11 +78,13 @@ def test_an_environment_keeps_the_bytecode_of_what_jobs_import(tmp_path: Path, m
 
 def test_the_catalogue_is_complete_and_pinned() -> None:
     entries = images.catalogue()
-    assert [entry.key for entry in entries] == ["pytorch", "pytorch-horovod", "python", "tensorflow-horovod"]
+    keys = "pytorch pytorch-horovod pytorch-vision pytorch-language python tensorflow-horovod bare"
+    assert [entry.key for entry in entries] == keys.split()
     for entry in entries:
-        assert entry.title and entry.description and entry.packages and entry.check
+        assert entry.title and entry.description and bool(entry.packages) == (entry.key != "bare")
+        assert bool(entry.check) == (not entry.base and entry.key != "bare")
         lines = [line for cuda in (False, True) for line in entry.requirements_on(cuda).read_text().splitlines()]
-        assert all(re.fullmatch(r"#.*|[A-Za-z0-9_.-]+==[0-9.]+", line) for line in lines), entry.key
+        assert all(re.fullmatch(r"#.*|[A-Za-z0-9_.-]+(\[[a-z]+\])?==[0-9.]+", line) for line in lines), entry.key
         with pytest.raises(dataclasses.FrozenInstanceError):
             entry.key = "other"  # type: ignore[misc]
 

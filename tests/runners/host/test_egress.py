@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from runners.host import egress
-from runners.host.egress import Connection, EgressProxy, HostRule, Upstream, environment_upstream, is_refused
+from runners.host.egress import Connection, EgressProxy, HostRule, is_refused
+from runners.host.upstream import Upstream, environment_upstream
 
 NO_PROXY = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 

@@ -9,7 +9,7 @@ from runners.environments import pip_settings
 from runners.environments.layers.indexes import IndexAccess, find_access, local_folders
 from runners.environments.layers.recipe import Recipe
 from runners.environments.preparing import PrepareError
-from runners.host.egress import Upstream
+from runners.host.upstream import Upstream
 from runners.messages.environment_failures import SystemRefused
 
 
