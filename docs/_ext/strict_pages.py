@@ -49,7 +49,7 @@ def separate(app: Sphinx, problem: Exception | None) -> None:
         for found, named in NAMED.items():
             text = text.replace(found, named)
         if forbidden := FORBIDDEN.search(text):
-            line = text.count("\n", 0, found.start()) + 1
+            line = text.count("\n", 0, forbidden.start()) + 1
             raise ExtensionError(f"{page.relative_to(out)}:{line}: the portal's policy would block {forbidden[0]!r}.")
         page.write_text(text)
 
