@@ -69,7 +69,12 @@ class Caches:
             used_at = self._files.cache(key).parent.stat().st_mtime
             if self._is_in_use(key) or self._checked.get(key) == used_at:
                 continue
-            if shorten(self._files.cache(key), self._limit, partial(self._is_in_use, key)):
+            try:
+                done = shorten(self._files.cache(key), self._limit, partial(self._is_in_use, key))
+            except OSError as error:  # of one cache; the others are checked all the same
+                logger.warning("The cache %s could not be checked: %s", key, error)
+                done = True
+            if done:
                 self._checked[key] = used_at
         return None
 

@@ -152,6 +152,16 @@ def test_only_idle_caches_are_checked_and_each_once_after_its_use(
     assert len(checked) == 2
 
 
+def test_a_cache_that_cannot_be_read_does_not_keep_others_from_being_checked(files: NodeFiles) -> None:
+    other = f"{OTHER}-1"
+    for key in (KEY, other):
+        caches.prepare(files, replace(SPEC, cache=key))
+    files.cache(KEY).rmdir()
+    file = write(files.cache(other), "file", age=5000)
+    Caches(files, 0, set).check()
+    assert not file.exists()
+
+
 def test_a_running_job_is_reported_at_twice_the_limit(files: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     made = Caches(files, 3, lambda: {KEY})
     caches.prepare(files, SPEC)
