@@ -6,7 +6,7 @@ container reads it too. Users' input appears in it only as ``command``, ``env`` 
 
 import re
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 Role = Literal["driver", "host"]
 Launcher = Literal["horovod", "torchrun", "command"]
@@ -23,6 +23,8 @@ PROXY_SOCKET = "proxy"
 """The name of that socket."""
 CACHE_VARIABLE = "SCHEDULEARN_PROJECT_CACHE"
 """The variable with the folder for caches, which all jobs of a project on a node share."""
+OWN_IMAGE = "image"
+"""``RunSpec.environment`` of a job that runs in an image which its project named; ``layer`` then identifies the image."""
 LAYER_VARIABLE = "SCHEDULEARN_LAYER"
 """The variable with the folder of the packages that a job has in addition to those of its environment's base."""
 OLD_NAME_PARTS = 4
@@ -46,7 +48,7 @@ class JobIdentity:
     job: str
 
     @classmethod
-    def from_json(cls, data: Any) -> Self:
+    def from_json(cls, data: Any) -> "JobIdentity":
         """Raise TypeError, KeyError or ValueError when ``data`` is not a job's identity."""
         installation, job = data["installation"], data["job"]
         if not (UID.fullmatch(installation) and UID.fullmatch(job)):
@@ -108,7 +110,7 @@ class RunSpec:
     hostname: str
     """``driver`` or ``h<index>``: the container's name inside the attempt's network."""
     environment: str
-    """Key of a curated environment, e.g. ``pytorch-horovod``: the job's own, or the base of its layer."""
+    """Key of a curated environment, e.g. ``pytorch-horovod``: the job's own, or the base of its layer; or ``OWN_IMAGE``."""
     code_sha256: str
     launcher: Launcher
     command: tuple[str, ...]
@@ -126,7 +128,7 @@ class RunSpec:
     grace_seconds: int = 10
     """The time between SIGTERM and SIGKILL."""
     layer: str = ""
-    """Digest of the packages that the job has in addition to those of ``environment``; empty for none."""
+    """Digest of the packages that the job has in addition to those of ``environment``, or of its own image; empty for none."""
     allowed_hosts: tuple[str, ...] = ()
     """Hosts that it may reach through the agent's proxy, as ``host.egress.HostRule.parse`` reads them; empty: no network."""
     cache: str = ""
@@ -137,6 +139,11 @@ class RunSpec:
     @property
     def group(self) -> str:
         return group_name(self.name)
+
+    @property
+    def has_own_image(self) -> bool:
+        """Whether it runs in an image that its project named."""
+        return self.environment == OWN_IMAGE
 
     @property
     def command_line(self) -> str:
@@ -157,7 +164,7 @@ class RunSpec:
         return fields
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Self:
+    def from_json(cls, data: dict[str, Any]) -> "RunSpec":
         """Raise TypeError, KeyError or ValueError when ``data`` is not a RunSpec's JSON."""
         collective = data.get(COLLECTIVE_KEY)
         return cls(

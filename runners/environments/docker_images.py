@@ -75,6 +75,17 @@ class DockerImages:
         with engine_calls():
             return tuple(self.client.api.inspect_image(image).get("RepoDigests") or ())
 
+    def remove(self, image: str) -> bool:
+        """Remove an image or a tag. Returns whether it is gone: one that a container has stays."""
+        with engine_calls():
+            try:
+                self.client.api.remove_image(image)
+            except APIError as error:
+                if error.status_code not in (404, 409):
+                    raise
+                return bool(error.status_code == 404)  # noqa: PLR2004
+        return True
+
     def pull(self, image: str, progress: Callable[[Message], None]) -> None:
         """Download an image. ``progress`` is called with how much has arrived. Raises PrepareError if no registry has it."""
         layers = DownloadProgress()
@@ -348,12 +359,24 @@ class DownloadProgress:
             self._bytes.setdefault(layer, (0, 0))
             self._done.add(layer)
 
+    @property
+    def total_mib(self) -> int:
+        """The compressed size of the layers whose sizes are known."""
+        return sum(total for _, total in self._bytes.values()) >> 20
+
+    @property
+    def percent(self) -> int:
+        total = sum(total for _, total in self._bytes.values())
+        return 100 * self._here() // total if total else 0
+
+    def _here(self) -> int:
+        return sum(total if layer in self._done else now for layer, (now, total) in self._bytes.items())
+
     def summary(self) -> Message:
         if not self._bytes:
             return AskingRegistry()
         total = sum(total for _, total in self._bytes.values())
-        here = sum(total if layer in self._done else now for layer, (now, total) in self._bytes.items())
-        return LayersArrived(len(self._done), len(self._bytes), here // 2**20, total // 2**20 if total else None)
+        return LayersArrived(len(self._done), len(self._bytes), self._here() >> 20, total >> 20 if total else None)
 
 
 @contextmanager
@@ -381,10 +404,10 @@ def normalise_member(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
     return member
 
 
-def add_bytes(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+def add_bytes(tar: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644) -> None:
     member = tarfile.TarInfo(name)
     member.size = len(content)
-    member.mode = 0o644
+    member.mode = mode
     tar.addfile(member, io.BytesIO(content))
 
 

@@ -8,10 +8,13 @@ and the agent logs what fails. So there is one place for each sentence. This pac
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, ClassVar, Self, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
 MAX_TEXT_CHARACTERS = 1000
 """The maximum length of a parameter; longer ones are cut."""
+
+M = TypeVar("M", bound="Message")
+"""Jobs may have Python 3.10, which has no ``Self``."""
 
 
 class Message(ABC):
@@ -40,7 +43,7 @@ class Message(ABC):
         return {"code": self.code} | {name: _as_json(value) for name, value in values.items()}
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Self:
+    def of(cls: type[M], values: Mapping[str, Any]) -> M:
         """Return the message with these parameters; others are ignored. Raises TypeError when they do not fit."""
         kinds = get_type_hints(cls)
         read = {}

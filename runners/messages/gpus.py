@@ -1,7 +1,7 @@
 """Why nothing should run on a GPU, what its driver has reported, and who uses it outside the portal."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 from runners.messages import Message
 
@@ -145,6 +145,7 @@ class Processes(Message):
 def _format_time(at: str) -> str:
     """Return a moment as people read it; what is none, from another version of the agent, as it is."""
     try:
-        return f"{datetime.fromisoformat(at).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+        moment = datetime.fromisoformat(at).astimezone(timezone.utc)  # noqa: UP017  jobs may have Python 3.10
+        return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
     except (ValueError, OverflowError):
         return at

@@ -21,6 +21,7 @@ PACKAGES: dict[Need, dict[str, str]] = {
     Need.SERVERS: {"/usr/lib/postgresql": "postgresql", "redis-server": "redis-server"},
     Need.ENGINE: {
         "dockerd": "docker.io",
+        "docker-registry": "docker-registry",
         "setpriv": "util-linux",
         "iptables": "iptables",
         "debootstrap": "debootstrap",
