@@ -91,6 +91,11 @@ LayerLookup = Callable[[str], Path | None]
 """Maps a layer's digest to its folder on this machine; None while it is not here."""
 
 
+def no_images(digest: str) -> str | None:
+    """The lookup of a node that has no images of projects."""
+    return None
+
+
 def no_layers(digest: str) -> Path | None:
     """The lookup of a node that has no layers."""
     return None

@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from runners.agent.actions import NotReadyError
-from runners.agent.layers import BuildCancelledError, Layers, WantedEnvironment
+from runners.agent.layers import Layers
+from runners.agent.own_images import AwaitingImageError, OwnImages
 from runners.agent.portal_client import Backoff, PortalError
+from runners.agent.shared_environments import BuildCancelledError, SharedEnvironments, WantedEnvironment
 from runners.environments.builds import Environments, Report
 from runners.environments.preparing import Progress
 from runners.host.node_files import read_own_json, write_json
 from runners.messages import Message
 from runners.messages.containers import EnvironmentFailed, EnvironmentInPreparation
 from runners.runtime import CreateError, EngineError
+from runners.spec import OWN_IMAGE
 
 logger = logging.getLogger(__name__)
 
@@ -38,18 +41,23 @@ class EnvironmentKeeper:
     """
 
     def __init__(
-        self, environments: Environments, ready_file: Path | None = None, layers: Layers | None = None
+        self,
+        environments: Environments,
+        ready_file: Path | None = None,
+        layers: Layers | None = None,
+        images: OwnImages | None = None,
     ) -> None:
         """``ready_file`` keeps the keys of those that are ready, for the next start. ``layers`` gets environments with a
-        recipe."""
+        recipe, and ``images`` those that are an image."""
         self._environments = environments
         self._layers = layers
+        self._images = images
         self._ready_file = ready_file
         self._ready_before_start = _read_keys(ready_file) if ready_file else set()
         """Those that were ready before the start and have not been looked at since."""
         self._wanted: tuple[WantedEnvironment, ...] = ()
-        self._missing_layers: tuple[str, ...] = ()
-        """Digests of layers that containers need and that are not here, although the portal expects them."""
+        self._missing: tuple[tuple[SharedEnvironments, str], ...] = ()
+        """Digests of layers and images that containers need and that are not here, although the portal expects them."""
         self._changed = threading.Condition()
         self._stopping = False
         self._retry: dict[WantedEnvironment, tuple[float, Backoff]] = {}
@@ -74,8 +82,11 @@ class EnvironmentKeeper:
                 self._changed.notify_all()
 
     def require(self, key: str, layer: str = "") -> None:
-        """Raise NotReadyError while the environment, or the layer with this digest, is being prepared, and CreateError if
-        that failed."""
+        """Raise NotReadyError while the environment, or the layer or image with this digest, is being prepared, and
+        CreateError if that failed."""
+        if key == OWN_IMAGE:
+            self._require_shared(self._images, key, layer)
+            return
         if self._environments.reference_of(key) is None:
             report = self._reports_by_key().get(key)
             if report is not None and report.state == "failed":
@@ -85,36 +96,52 @@ class EnvironmentKeeper:
                     self._wanted = (WantedEnvironment(key), *self._wanted)
                     self._changed.notify_all()
             raise NotReadyError(EnvironmentInPreparation(key, report.message if report else None))
-        if layer and self._layers is not None and not self._layers.has(layer):
-            with self._changed:
-                if layer not in self._missing_layers:
-                    self._missing_layers = (*self._missing_layers, layer)
-                    self._changed.notify_all()
-            raise NotReadyError(EnvironmentInPreparation(key, self._layers.step_of(layer)))
+        if layer:
+            self._require_shared(self._layers, key, layer)
+
+    def _require_shared(self, shared: SharedEnvironments | None, key: str, digest: str) -> None:
+        if shared is None or shared.has(digest):
+            return
+        with self._changed:
+            if (shared, digest) not in self._missing:
+                self._missing = (*self._missing, (shared, digest))
+                self._changed.notify_all()
+        raise NotReadyError(EnvironmentInPreparation(key, shared.step_of(digest)))
 
     def tidy(self, needed: Collection[str]) -> None:
-        """Delete layers that nothing uses, except those that containers need."""
-        if self._layers is not None:
-            self._layers.tidy(needed)
+        """Delete layers and images that nothing uses, except those that containers need."""
+        for shared in self._shared:
+            try:
+                shared.tidy(needed)
+            except EngineError as error:
+                logger.warning("Unused images could not be removed: %s", error)  # tried again later
+
+    @property
+    def _shared(self) -> list[SharedEnvironments]:
+        return [shared for shared in (self._layers, self._images) if shared is not None]
+
+    def _shared_for(self, wanted: WantedEnvironment) -> SharedEnvironments | None:
+        return self._images if wanted.is_image else self._layers
 
     def reports(self) -> list[dict[str, Any]]:
         known = self._reports_by_key()
         with self._changed:
             wanted = self._wanted
-        waiting = [Report(each.key) for each in wanted if each.key not in known]
+        able = [each for each in wanted if not each.is_image or self._images is not None]
+        waiting = [Report(each.key) for each in able if each.key not in known]
         return [report.to_json() for report in [*known.values(), *waiting]]
 
     def _reports_by_key(self) -> dict[str, Report]:
-        layered = self._layers.reports() if self._layers is not None else []
-        return {report.key: report for report in [*self._environments.reports(), *layered]}
+        shared = [report for each in self._shared for report in each.reports()]
+        return {report.key: report for report in [*self._environments.reports(), *shared]}
 
     def _work(self) -> None:
         while not self._stopping:
             with self._changed:
-                wanted, missing = self._wanted, self._missing_layers
+                wanted, missing = self._wanted, self._missing
             try:
                 if missing:
-                    self._fetch_layer(missing[0])
+                    self._fetch(*missing[0])
                     continue
                 if (environment := self._next_to_prepare(wanted)) is not None:
                     self._prepare(environment)
@@ -145,8 +172,11 @@ class EnvironmentKeeper:
         return None
 
     def _is_here(self, wanted: WantedEnvironment) -> bool:
-        if wanted.recipe and self._layers is not None:
-            return self._layers.has_current(wanted)
+        shared = self._shared_for(wanted)
+        if wanted.is_image and shared is None:
+            return True  # this node cannot have it
+        if wanted.recipe and shared is not None:
+            return shared.has_current(wanted)
         return self._environments.reference_of(wanted.key) is not None
 
     def _prepare(self, wanted: WantedEnvironment) -> None:
@@ -154,8 +184,9 @@ class EnvironmentKeeper:
         self._ready_before_start.discard(key)
         logger.info("Preparing the environment %s.", key)
         try:
-            if wanted.recipe and self._layers is not None:
-                report = self._layers.prepare(wanted, self._progress)
+            shared = self._shared_for(wanted)
+            if wanted.recipe and shared is not None:
+                report = shared.prepare(wanted, self._progress)
             else:
                 report = self._environments.prepare(key, self._progress)
         except AgentStoppedError:
@@ -182,17 +213,18 @@ class EnvironmentKeeper:
             self._postpone(wanted)
             logger.warning("The environment %s is not ready: %s", key, report.detail)
 
-    def _fetch_layer(self, digest: str) -> None:
-        """Fetch a layer that a container needs. It is asked for again as long as the container waits."""
+    def _fetch(self, shared: SharedEnvironments, digest: str) -> None:
+        """Fetch what a container needs. It is asked for again as long as the container waits."""
         try:
-            if self._layers is not None:
-                self._layers.fetch(digest, self._progress)
+            shared.fetch(digest, self._progress)
         except AgentStoppedError:
             raise
+        except AwaitingImageError as error:
+            logger.info("%s", error)
         except Exception as error:
-            logger.warning("The layer %s could not be fetched; it is tried again: %s", digest[:12], error)
+            logger.warning("%s could not be fetched; it is tried again: %s", digest[:12], error)
         with self._changed:
-            self._missing_layers = tuple(each for each in self._missing_layers if each != digest)
+            self._missing = tuple(each for each in self._missing if each != (shared, digest))
 
     def _store_ready_keys(self) -> None:
         if self._ready_file is None:

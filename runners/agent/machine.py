@@ -20,6 +20,8 @@ from runners.runtime import ContainerRuntime, RunError
 
 LAYER_FORMAT = 1
 """The fact by which the portal knows that this agent gets environments with a recipe."""
+IMAGE_FORMAT = 1
+"""The fact by which the portal knows that this agent gets images of projects: it has a Docker Engine."""
 CLOCK_STEP_SECONDS = 0.5
 """The precision of the clock's offset; smaller changes would only make each report differ."""
 
@@ -83,6 +85,8 @@ class Machine:
         }
         facts |= shared_folders.facts(self.files) | {"layer_format": LAYER_FORMAT, "allowed_hosts": True}
         facts["project_caches"] = self.keeps_caches
+        if self.runtime.kind == "docker":
+            facts["image_format"] = IMAGE_FORMAT
         with self._lock:
             self._facts = {**self._facts, **facts}
         problems = (*self.runtime.check(), *self._local_problems(facts))

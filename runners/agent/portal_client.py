@@ -272,9 +272,16 @@ class PortalClient:
             raise response_error(response)
         return response.content
 
-    def claim_environment(self, key: str, kind: str) -> dict[str, Any]:
-        """Ask what this node does to get an environment with a recipe: fetch a layer, build it, or wait."""
-        return self._json("POST", f"/agent/v1/environments/{quote(key, safe='')}/claim", json={"kind": kind})
+    def claim_environment(self, key: str, kind: str, has: str = "") -> dict[str, Any]:
+        """Ask what this node does to get an environment with a recipe: fetch it, build it, or wait. ``has``: the digest of the
+        image that it has of it."""
+        body = {"kind": kind} | ({"has": has} if has else {})
+        return self._json("POST", f"/agent/v1/environments/{quote(key, safe='')}/claim", json=body)
+
+    def image_source(self, digest: str, failure: Message | None = None) -> dict[str, Any]:
+        """Ask where an image comes from. ``failure``: why its registry did not give it to this node."""
+        body = {"failure": failure.data()} if failure else {}
+        return self._json("POST", f"/agent/v1/images/{quote(digest, safe='')}/source", json=body)
 
     def report_build(self, build: int, report: dict[str, Any]) -> int:
         """Send how far a build is and a piece of its log; return how many bytes of the log the portal has."""

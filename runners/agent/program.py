@@ -40,19 +40,22 @@ from runners.agent.enrol import rotate_token
 from runners.agent.environment_keeper import EnvironmentKeeper
 from runners.agent.job_proxies import REPORT_SECONDS
 from runners.agent.journal import ContainerJournal, delete_tree
-from runners.agent.layers import Layers, wanted_environments
+from runners.agent.layers import Layers
 from runners.agent.leases import accepts_late_renewal, renew_lease
 from runners.agent.log_shipper import LogShipper
 from runners.agent.loops import Loop, OverdueTracker
 from runners.agent.machine import Machine
 from runners.agent.networks import Networks
+from runners.agent.own_images import OwnImages
 from runners.agent.portal_client import Backoff, PortalClient, PortalError, PortalRefusedError, PortalUnavailableError
 from runners.agent.rank_group_reports import RANK_GROUPS_SECONDS, RankGroupReports
 from runners.agent.reconcile import Action, DesiredContainer, Finish, JournalEntry, leases_to_renew, reconcile, state_of
 from runners.agent.report import container_report, exit_message, node_report, read_phase
 from runners.agent.settings import DEFAULT_CACHE_GIB, NodeIdentity, Settings, load_or_join, lock_home, make_runtime
+from runners.agent.shared_environments import wanted_environments
 from runners.agent.signals import StopSignal
 from runners.environments.builds import BaseEnvironments, Environments
+from runners.environments.own_images import OwnImageStore
 from runners.host.node_files import NodeFiles
 from runners.messages import Message
 from runners.messages.problems import EngineAway
@@ -101,6 +104,7 @@ class Agent:
         environments: Environments,
         machine: Machine | None = None,
         cache_gib: int = DEFAULT_CACHE_GIB,
+        own_images: OwnImageStore | None = None,
     ) -> None:
         self.files = files
         self.portal = portal
@@ -110,7 +114,8 @@ class Agent:
         self.networks = Networks(runtime, self.journal)
         self.shipper = LogShipper(portal)
         layers = Layers(environments, portal) if isinstance(environments, BaseEnvironments) else None
-        self.environments = EnvironmentKeeper(environments, files.home / "environments.json", layers)
+        images = OwnImages(own_images, portal) if own_images is not None else None
+        self.environments = EnvironmentKeeper(environments, files.home / "environments.json", layers, images)
         self.code = CodeStore(files.code, portal)
         self.machine = machine or Machine(files.home, runtime, portal.url)
         self.caches = Caches(files, cache_gib, lambda: {spec.cache for spec in self._desired_specs()})
@@ -473,10 +478,10 @@ def run(settings: Settings) -> int:
     try:
         shared_folders.prepare(files)
         identity: NodeIdentity = load_or_join(settings, files, stop)
-        runtime, environments = make_runtime(identity, files, settings.overlay_address)
+        runtime, environments, own_images = make_runtime(identity, files, settings.overlay_address)
         portal = settings.client(settings.url or identity.url, identity.token)
         machine = Machine(files.home, runtime, portal.url, settings.overlay_address, files, settings.cache_gib > 0)
-        agent = Agent(files, portal, runtime, environments, machine, settings.cache_gib)
+        agent = Agent(files, portal, runtime, environments, machine, settings.cache_gib, own_images)
         try:
             agent.start()
         except ValueError as error:  # an invalid SCHEDULEARN_CPU_SLOTS

@@ -20,6 +20,7 @@ from runners.agent.portal_client import Backoff, PortalClient, PortalRefusedErro
 from runners.agent.signals import StopSignal
 from runners.environments.builds import DockerEnvironments, Environments, ProcessEnvironments
 from runners.environments.layers.store import path_of
+from runners.environments.own_images import OwnImageStore
 from runners.host.gpus import cuda_devices
 from runners.host.node_files import NodeFiles, read_own_json, write_json
 from runners.host.overlay import node_address
@@ -291,34 +292,40 @@ def choose_runtime() -> str:
 
 def make_runtime(
     identity: NodeIdentity, files: NodeFiles, overlay_address: str = ""
-) -> tuple[ContainerRuntime, Environments]:
-    """Return the runtime and its environments. ``overlay_address`` is from the settings. Raises SetupError."""
+) -> tuple[ContainerRuntime, Environments, OwnImageStore | None]:
+    """Return the runtime, its environments, and images of projects where it can have them. ``overlay_address`` is from the
+    settings. Raises SetupError."""
     cuda = bool(cuda_devices())
     node = str(identity.node)
     try:
         if identity.runtime == "docker":
             from runners.runtimes.docker import DockerRuntime
 
-            images = DockerEnvironments(cuda=cuda)
-            address = node_address(identity.url, overlay_address)
-            return DockerRuntime(
-                identity.installation, node, images.reference_of, overlay_address=address, layer_of=path_of
-            ), images
-        if identity.runtime == "process":
-            venvs = ProcessEnvironments(cuda=cuda)
-            state = files.processes
-            return ProcessRuntime(
+            images, own_images = DockerEnvironments(cuda=cuda), OwnImageStore()
+            docker = DockerRuntime(
                 identity.installation,
                 node,
-                state,
+                images.reference_of,
+                overlay_address=node_address(identity.url, overlay_address),
+                layer_of=path_of,
+                own_image_of=own_images.reference_of,
+            )
+            return docker, images, own_images
+        if identity.runtime == "process":
+            venvs = ProcessEnvironments(cuda=cuda)
+            processes = ProcessRuntime(
+                identity.installation,
+                node,
+                files.processes,
                 venvs.reference_of,
                 confinement_check.find_confinement,
                 control_groups.find_control_groups,
                 layer_of=path_of,
-            ), venvs
+            )
+            return processes, venvs, None
     except RunError as error:
         raise SetupError(str(error)) from error
-    return FakeRuntime(), FakeEnvironments()
+    return FakeRuntime(), FakeEnvironments(), None
 
 
 def machine_facts(home: Path) -> dict[str, Any]:

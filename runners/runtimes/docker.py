@@ -45,6 +45,7 @@ from runners.runtime import (
     LayerLookup,
     ObservedContainer,
     TransientCreateError,
+    no_images,
     no_layers,
 )
 from runners.runtimes import docker_checks
@@ -126,10 +127,13 @@ class DockerRuntime:
         close_firewall: bool = True,
         overlay_address: str = "",
         layer_of: LayerLookup = no_layers,
+        own_image_of: EnvironmentLookup = no_images,
     ) -> None:
         self.identity = AgentIdentity(installation, node)
         self.image_of = image_of
         self.layer_of = layer_of
+        self.own_image_of = own_image_of
+        """Gives the prepared image of a project by its digest."""
         self.base_url = base_url
         self._client: docker.DockerClient | None = None
         self.close_firewall = close_firewall
@@ -193,8 +197,10 @@ class DockerRuntime:
     # Operations
 
     def create(self, spec: RunSpec, folders: Folders) -> None:
-        image, layer = self.image_of(spec.environment), self.layer_of(spec.layer) if spec.layer else None
-        if image is None or (spec.layer and layer is None):
+        has_layer = bool(spec.layer) and not spec.has_own_image
+        image = self.own_image_of(spec.layer) if spec.has_own_image else self.image_of(spec.environment)
+        layer = self.layer_of(spec.layer) if has_layer else None
+        if image is None or (has_layer and layer is None):
             raise CreateError(EnvironmentMissing(spec.environment))
         owner = owner_for(spec.job, os.geteuid(), os.getegid())
         try:
@@ -210,8 +216,10 @@ class DockerRuntime:
                     self._ensure_network(spec.network, spec.collective, spec.identity)
             host = self.host()
             try:
-                groups = groups_for(spec, os.geteuid())
-                config = container_config(spec, folders, image, owner, self.identity, host, layer, groups)
+                groups, variables = groups_for(spec, os.geteuid()), self._variables_of(image)
+                config = container_config(spec, folders, image, owner, self.identity, host, layer, groups, variables)
+            except ImageNotFound as error:
+                raise CreateError(ImageGone(spec.environment, image)) from error
             except ValueError as error:  # only here: an answer of the engine that was cut off raises it as well
                 raise CreateError(str(error)) from error
             try:
@@ -289,6 +297,11 @@ class DockerRuntime:
         return all(labels.get(key) == value for key, value in self.identity.labels().items())
 
     # Helpers
+
+    def _variables_of(self, image: str) -> Sequence[str]:
+        """Return the names of the variables that an image sets."""
+        config = self.client.api.inspect_image(image).get("Config") or {}
+        return [str(each).partition("=")[0] for each in config.get("Env") or []]
 
     def _own_filter(self) -> dict[str, Any]:
         return {"label": [f"{key}={value}" for key, value in self.identity.labels().items()]}

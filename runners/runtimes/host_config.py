@@ -7,6 +7,7 @@ influence it only by the numbers in ``Resources``, which are limits: their comma
 
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,11 @@ RESOLVER_OPTIONS = ["timeout:1", "attempts:1"]
 """Resolver options for attempts over several nodes, whose hosts know each other by address. PyTorch looks up the name of
 each address that connects to its store; Docker before 26 does not answer for addresses of other nodes, which takes 10 s by
 default."""
+
+DEVICE_VARIABLE = re.compile(
+    r"NVIDIA_\w*|CUDA_(VISIBLE_DEVICES|DEVICE_ORDER|MPS_\w*)|SCHEDULEARN_\w*|LD_PRELOAD|PYTHONHOME"
+)
+"""Variables that an image may not set: those by which NVIDIA's hook and CUDA choose devices, and ours."""
 
 GPU_UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -167,9 +173,11 @@ def device_requests(spec: RunSpec) -> list[dict[str, Any]]:
     ]
 
 
-def environment(spec: RunSpec) -> list[str]:
-    """Return the first process's variables: only ours. HOME is the only writable folder that has no work of the user."""
+def environment(spec: RunSpec, of_image: Sequence[str] = ()) -> list[str]:
+    """Return the first process's variables: ours, and those of the image that choose no devices. HOME is the only writable
+    folder that has no work of the user. A name without a value removes the image's variable."""
     return [
+        *(name for name in of_image if DEVICE_VARIABLE.fullmatch(name)),
         "HOME=/tmp",
         "USER=job",
         "LOGNAME=job",
@@ -182,7 +190,7 @@ def environment(spec: RunSpec) -> list[str]:
         f"SCHEDULEARN_DATA={DATA}",
         f"SCHEDULEARN_OUTPUTS={OUTPUTS}",
         f"SCHEDULEARN_CHECKPOINTS={CHECKPOINTS}",
-        *([f"{LAYER_VARIABLE}={LAYER}"] if spec.layer else []),
+        *([f"{LAYER_VARIABLE}={LAYER}"] if spec.layer and not spec.has_own_image else []),
         *([f"{CACHE_VARIABLE}={CACHE}"] if spec.cache and spec.role == "host" else []),
         *([f"{NETWORK_VARIABLE}={NETWORK}"] if spec.allowed_hosts else []),
     ]
@@ -197,8 +205,11 @@ def container_config(
     host: Host,
     layer: Path | None = None,
     groups: tuple[int, ...] = (),
+    of_image: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the configuration of a container, the whole policy. Raises ValueError if a GPU is not given by its UUID.
+
+    ``of_image`` has the names of the variables that the image sets.
 
     Everything else keeps the engine's default: its seccomp profile, masked paths, read-only /proc/sys, AppArmor where it
     exists, and no device, host namespace or port.
@@ -211,7 +222,7 @@ def container_config(
         "Entrypoint": ["python", "-m", launch_module(spec)],
         "Cmd": [],
         "WorkingDir": APP_FOLDER,
-        "Env": environment(spec),
+        "Env": environment(spec, of_image),
         "User": owner.user,
         "Hostname": spec.hostname,
         "Labels": {

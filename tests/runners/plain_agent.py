@@ -13,11 +13,11 @@ from runners.runtimes.process import ProcessRuntime
 
 def make_runtime(
     identity: settings.NodeIdentity, files: NodeFiles, overlay_address: str = ""
-) -> tuple[ContainerRuntime, Environments]:
+) -> tuple[ContainerRuntime, Environments, None]:
     state = files.home / "processes"
     find = confinement_check.find_confinement
     runtime = ProcessRuntime(identity.installation, str(identity.node), state, lambda key: sys.executable, find)
-    return runtime, FakeEnvironments()
+    return runtime, FakeEnvironments(), None
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import pytest
 
 from runners.agent.actions import NotReadyError
 from runners.agent.environment_keeper import EnvironmentKeeper
-from runners.agent.layers import WantedEnvironment
+from runners.agent.shared_environments import WantedEnvironment
 from runners.environments.builds import Report
 from runners.environments.preparing import Progress
 from runners.messages import Quotation

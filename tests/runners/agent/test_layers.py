@@ -9,11 +9,12 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from runners.agent import environment_keeper, layers
+from runners.agent import environment_keeper, layers, shared_environments
 from runners.agent.actions import NotReadyError
 from runners.agent.environment_keeper import EnvironmentKeeper
-from runners.agent.layers import BuildCancelledError, Layers, WantedEnvironment
+from runners.agent.layers import Layers
 from runners.agent.portal_client import PortalRefusedError, PortalUnavailableError
+from runners.agent.shared_environments import BuildCancelledError, WantedEnvironment
 from runners.environments.builds import BaseEnvironments, PreparedEnvironment
 from runners.environments.images import Entry
 from runners.environments.layers import store
@@ -23,7 +24,7 @@ from runners.environments.layers.recipe import Recipe
 from runners.environments.layers.sandbox import PlainSandbox
 from runners.environments.preparing import PrepareError, Progress
 from runners.environments.targets import Target
-from runners.messages import Quotation
+from runners.messages import Message, Quotation
 from runners.messages.builds import BuildCancelled, BuiltElsewhere
 from runners.messages.environment_failures import NoFramework
 
@@ -74,7 +75,7 @@ class Portal:
     """How many pieces of an archive are lost on the way."""
     cancelled: bool = False
 
-    def claim_environment(self, key: str, kind: str) -> dict[str, Any]:
+    def claim_environment(self, key: str, kind: str, has: str = "") -> dict[str, Any]:
         self.asked.append((key, kind))
         return self.claims.pop(0) if len(self.claims) > 1 else self.claims[0]
 
@@ -98,6 +99,9 @@ class Portal:
             raise PortalRefusedError(409, "It has ended.", "ended")
         self.ended.append(result)
 
+    def image_source(self, digest: str, failure: Message | None = None) -> dict[str, Any]:
+        raise AssertionError
+
     def fetch_layer(self, digest: str, into: BinaryIO, progress: Callable[[int, int], None]) -> str:
         content = self.archives[digest].read_bytes()
         into.write(content)
@@ -108,8 +112,8 @@ class Portal:
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCHEDULEARN_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(layers, "TRY_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(layers, "REPORT_SECONDS", 0.02)
+    monkeypatch.setattr(shared_environments, "TRY_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(shared_environments, "REPORT_SECONDS", 0.02)
 
 
 def ignore(percent: int, step: object) -> None:
@@ -161,7 +165,7 @@ def test_a_damaged_archive_is_refused_and_leaves_nothing(tmp_path: Path) -> None
 
 
 def test_a_build_is_logged_sent_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layers, "PIECE_BYTES", 700)
+    monkeypatch.setattr(shared_environments, "PIECE_BYTES", 700)
 
     def build(recipe: Recipe, base: Base, log: Path, progress: Progress, *, fresh: bool) -> BuiltLayer:
         assert (recipe, base.packages, fresh) == (RECIPE, ("torch==2.13.0",), False)

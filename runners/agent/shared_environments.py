@@ -1,0 +1,317 @@
+"""What environments have in common that one node builds for all nodes of its kind: layers of packages, and images of projects.
+
+The portal decides which node builds; this node asks it (``claim``) each time that it prepares an environment which it lacks.
+"""
+
+import logging
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from runners.agent.portal_client import PortalError, PortalRefusedError, PortalUnavailableError
+from runners.environments.builds import Report
+from runners.environments.preparing import PrepareError, Progress, cache_home
+from runners.messages import Message, message_from
+from runners.messages.builds import PortalRefusedLayer
+from runners.messages.environment_failures import EngineFailed, SystemRefused
+from runners.runtime import EngineError
+from runners.spec import OWN_IMAGE
+
+logger = logging.getLogger(__name__)
+
+PIECE_BYTES = 8 * 1024 * 1024
+"""Of an archive, in each request to the portal."""
+PIECE_TRIES = 5
+TRY_PAUSE_SECONDS = 2.0
+REPORT_SECONDS = 2.0
+"""Between two reports about a running build."""
+LOG_PIECE_BYTES = 128 * 1024
+UNUSED_SECONDS = 14 * 24 * 3600.0
+"""How long is kept what nothing uses; fetching it again takes seconds to minutes."""
+
+
+class BuildCancelledError(Exception):
+    """The build that this node makes was cancelled, or given to another node."""
+
+
+@dataclass(frozen=True, slots=True)
+class WantedEnvironment:
+    """An environment that the portal wants on this node. Without a recipe it is prepared from the files of this release."""
+
+    key: str
+    base: str = ""
+    """The key of the environment below its layer, or ``OWN_IMAGE``."""
+    recipe: str = ""
+    generation: int = 0
+    send: str = ""
+    """The digest of an image that nodes which have it are asked to send to the portal."""
+
+    @property
+    def is_image(self) -> bool:
+        return self.base == OWN_IMAGE
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "WantedEnvironment":
+        texts = {name: str(data.get(name, "")) for name in ("base", "recipe", "send")}
+        return cls(str(data["key"]), **texts, generation=int(data.get("generation", 0)))
+
+
+def wanted_environments(reply: Mapping[str, Any]) -> list[WantedEnvironment]:
+    """Return the environments of a reply. A portal of an earlier release names only the curated ones, by their keys."""
+    if "all_environments" in reply:
+        return [WantedEnvironment.from_json(each) for each in reply["all_environments"]]
+    return [WantedEnvironment(str(key)) for key in reply.get("environments", ())]
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentLayer:
+    """The layer of an environment on this node, and the request that it answers."""
+
+    wanted: WantedEnvironment
+    digest: str
+    final: bool = True
+    """False while another node builds the layer that the portal wants instead."""
+
+
+class BuildPortal(Protocol):
+    def claim_environment(self, key: str, kind: str, has: str = "") -> dict[str, Any]: ...
+    def report_build(self, build: int, report: dict[str, Any]) -> int: ...
+    def put_archive_piece(self, build: int, offset: int, content: bytes) -> int: ...
+    def end_build(self, build: int, result: dict[str, Any]) -> None: ...
+    def fetch_layer(self, digest: str, into: BinaryIO, progress: Callable[[int, int], None]) -> str: ...
+    def image_source(self, digest: str, failure: Message | None = None) -> dict[str, Any]: ...
+
+
+class SharedEnvironments(ABC):
+    """Environments of one sort on this node. Safe to share between threads."""
+
+    def __init__(self, portal: BuildPortal) -> None:
+        self._portal = portal
+        self._lock = threading.Lock()
+        self._reports: dict[str, Report] = {}
+        self._current: dict[str, CurrentLayer] = {}
+        self._fetching: dict[str, Message] = {}
+
+    # what differs
+
+    @abstractmethod
+    def has(self, digest: str) -> bool:
+        """Whether jobs can use what has this digest. It counts as used now."""
+
+    @abstractmethod
+    def has_current(self, wanted: WantedEnvironment) -> bool:
+        """Whether what the portal wants is here."""
+
+    @abstractmethod
+    def fetch(self, digest: str, progress: Progress) -> None:
+        """Get what has this digest, unless it is here. Raises PrepareError, EngineError or PortalError."""
+
+    @abstractmethod
+    def tidy(self, needed: Collection[str]) -> None:
+        """Delete what neither the portal wants nor a container of this node needs, some time after its last use."""
+
+    @abstractmethod
+    def _is_here(self, digest: str) -> bool: ...
+
+    @abstractmethod
+    def _prepare(self, wanted: WantedEnvironment, progress: Progress) -> Report: ...
+
+    # what they share
+
+    def reports(self) -> list[Report]:
+        with self._lock:
+            return [self._reports[key] for key in sorted(self._reports)]
+
+    def step_of(self, digest: str) -> Message | None:
+        """Return how far the fetching of a digest is; None before it begins."""
+        with self._lock:
+            return self._fetching.get(digest)
+
+    def current_digests(self) -> set[str]:
+        with self._lock:
+            return {each.digest for each in self._current.values()}
+
+    def prepare(self, wanted: WantedEnvironment, progress: Progress) -> Report:
+        """Get an environment, or build it. The report is *preparing* while another node builds it."""
+        with self._lock:
+            before = self._current.get(wanted.key)
+        stays = before is not None and self._is_here(before.digest)
+
+        def report(percent: int, step: Message) -> None:
+            if not stays:  # jobs use what was there before until the new one is here
+                self._record(Report(wanted.key, state="preparing", progress_percent=percent, message=step))
+            progress(percent, step)
+
+        try:
+            return self._prepare(wanted, report)
+        except PrepareError as error:
+            failed = Report(wanted.key, state="failed", message=error.failure)
+        except PortalRefusedError as error:
+            failed = Report(wanted.key, state="failed", message=PortalRefusedLayer(error.message.text))
+        except EngineError as error:
+            failed = Report(wanted.key, state="failed", message=EngineFailed(error.message))
+        except OSError as error:
+            failed = Report(wanted.key, state="failed", message=SystemRefused(str(error)))
+        if stays and before is not None:
+            logger.warning("%s could not be renewed: %s", wanted.key, failed.detail)
+            return self._ready(wanted, before.digest)
+        return self._record(failed)
+
+    def _waiting(self, wanted: WantedEnvironment, message: Message, state: Any = "preparing") -> Report:
+        percent = getattr(message, "percent", 0)
+        return self._record(Report(wanted.key, state=state, progress_percent=percent, message=message))
+
+    def _answered(self, wanted: WantedEnvironment, claim: Mapping[str, Any]) -> Report:
+        """Return the report for a claim that is neither ready nor to be built here."""
+        state = "preparing" if claim["state"] == "wait" else "failed"
+        return self._waiting(wanted, message_from(claim["message"]), state)
+
+    def _ready(self, wanted: WantedEnvironment, digest: str, *, final: bool = True) -> Report:
+        with self._lock:
+            self._current[wanted.key] = CurrentLayer(wanted, digest, final)
+        return self._record(Report(wanted.key, digest, "ready", 100))
+
+    def _record(self, report: Report) -> Report:
+        with self._lock:
+            self._reports[report.key] = report
+        return report
+
+    # --- building ----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _build_of(self, number: int, progress: Progress) -> Iterator[tuple[Path, Progress]]:
+        """Report a build to the portal: its log, which is yielded, its progress, and why it fails."""
+        log = cache_home() / "logs" / f"build-{number}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_bytes(b"")
+        with self._reporting(number, log, progress) as report:
+            try:
+                yield log, report
+            except PrepareError as error:
+                self._end_failed(number, error.failure)
+                raise
+            except EngineError as error:
+                self._end_failed(number, EngineFailed(error.message))
+                raise
+            except OSError as error:
+                self._end_failed(number, SystemRefused(str(error)))
+                raise
+
+    def _end_failed(self, number: int, failure: Message) -> None:
+        self._end(number, {"state": "failed", "message": failure.data(), "detail": failure.text})
+
+    @contextmanager
+    def _reporting(self, number: int, log: Path, progress: Progress) -> Iterator[Progress]:
+        """Send the log and the progress of a build to the portal. Yields the progress to call; it raises
+        BuildCancelledError once the portal has ended the build."""
+        reporter = BuildReporter(number, log, self._portal)
+        reporter.start()
+
+        def report(percent: int, step: Message) -> None:
+            reporter.now = (percent, step)
+            if reporter.ended:
+                raise BuildCancelledError
+            progress(percent, step)
+
+        try:
+            yield report
+        finally:
+            reporter.stop()
+
+    def _send_file(self, number: int, path: Path, progress: Progress, step: Callable[[int, int], Message]) -> None:
+        """Send an archive in pieces. ``step`` gets the MiB that the portal has, and those of the whole."""
+        total = path.stat().st_size
+        with path.open("rb") as file:
+            sent = 0
+            while piece := file.read(PIECE_BYTES):
+                progress(95, step(sent >> 20, total >> 20))
+                sent = self._send_piece(number, sent, piece)
+                file.seek(sent)
+
+    def _send_piece(self, number: int, offset: int, piece: bytes) -> int:
+        """Send a piece, and return how many bytes the portal has. A broken connection is tried again a few times."""
+        for left in reversed(range(PIECE_TRIES)):
+            try:
+                return self._portal.put_archive_piece(number, offset, piece)
+            except PortalUnavailableError:
+                if not left:
+                    raise
+                time.sleep(TRY_PAUSE_SECONDS)
+        raise AssertionError
+
+    def _end(self, number: int, result: dict[str, Any]) -> None:
+        try:
+            self._portal.end_build(number, result)
+        except PortalRefusedError as error:
+            if error.code == "ended":
+                raise BuildCancelledError from error
+            raise
+
+
+class BuildReporter:
+    """Sends what a build has logged, and how far it is, every few seconds."""
+
+    def __init__(self, number: int, log: Path, portal: BuildPortal) -> None:
+        self.number = number
+        self.now: tuple[int, Message | None] = (0, None)
+        self.ended = False
+        self._log = log
+        self._portal = portal
+        self._read = 0
+        """How much of the log is read; ``_piece`` is what follows, until the portal has it."""
+        self._piece = b""
+        self._offset = 0
+        """How many bytes the portal has. Bytes that are no text become longer on the way."""
+        self._full = False
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="build report", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self.ended:
+            over = self._over.wait(REPORT_SECONDS)
+            self._report()
+            if over:
+                return
+
+    def _report(self) -> None:
+        percent, step = self.now
+        if not self._piece and not self._full:
+            self._piece = self._next_piece()
+        text = self._piece.decode(errors="replace")
+        report = {
+            "percent": percent,
+            "message": step.data() if step else None,
+            "offset": self._offset,
+            "log": text,
+        }
+        try:
+            size = self._portal.report_build(self.number, report)
+        except PortalRefusedError as error:
+            self.ended = error.code == "ended"
+            return
+        except PortalError:
+            return  # the same piece is sent again
+        expected = self._offset + len(text.encode())
+        self._full = size != expected
+        self._offset, self._piece = expected, b""
+
+    def _next_piece(self) -> bytes:
+        """Return what the log has now, in whole lines if there is one."""
+        with self._log.open("rb") as file:
+            file.seek(self._read)
+            piece = file.read(LOG_PIECE_BYTES)
+        piece = piece[: piece.rfind(b"\n") + 1] or piece
+        self._read += len(piece)
+        return piece
