@@ -7,8 +7,6 @@ The same program has two sizes:
 """
 
 import os
-import secrets
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,6 +29,7 @@ from portal.environ import (
     env_site,
     env_zone,
 )
+from portal.key_files import stored_secret_key
 from runners import __version__ as VERSION  # noqa: N812  # a setting
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -81,17 +80,6 @@ def private_file(path: Path) -> Path:
 DEFAULT_HOME = BASE_DIR / "var"
 HOME = make_home(Path(os.environ.get("SCHEDULEARN_HOME") or DEFAULT_HOME))
 """The folder for all data outside the database: code, logs, outputs, keys."""
-
-
-def stored_secret_key(path: Path) -> str:
-    """Return the key of the small size, created once and stored beside the database. Simultaneous starts agree on one."""
-    if not path.exists():
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".secret_key-") as file:  # mode 0600
-            file.write(secrets.token_urlsafe(50))
-            file.flush()
-            with suppress(FileExistsError):
-                os.link(file.name, path)
-    return path.read_text().strip()
 
 
 DATABASE_URL = env_secret("DATABASE_URL")

@@ -25,8 +25,9 @@ from portal.agents.views import (
     whole_number,
 )
 from portal.cluster.models import Node
-from portal.environments import archives, builds
-from portal.environments.models import Build, Environment, Lock
+from portal.environments import archives, builds, images
+from portal.environments.models import Build, Environment, Lock, NodeEnvironment
+from portal.environments.summary import ON_LIVE_NODE
 
 MAX_PROGRESS_BYTES = 512 * 1024
 MAX_END_BYTES = 4 * 1024 * 1024
@@ -60,11 +61,47 @@ def _build(request: HttpRequest, pk: int) -> Build:
 def claim(request: HttpRequest, key: str) -> HttpResponseBase:
     """Answer what a node of ``kind`` does to get an environment: fetch a layer, build it, or wait."""
     node = _approved(request)
-    kind = _matching(parse_storable(read_body(request, MAX_PROGRESS_BYTES)), "kind", KIND)
+    data = parse_storable(read_body(request, MAX_PROGRESS_BYTES))
+    kind, has = _matching(data, "kind", KIND), data.get("has")
     environment = Environment.objects.filter(key=key).exclude(recipe="").select_related("base").first()
     if environment is None:
         raise not_found()
-    return JsonResponse(builds.claim(node, environment, kind).to_json())
+    if environment.image and node.runtime != Node.Runtime.DOCKER:
+        raise not_found()
+    return JsonResponse(builds.claim(node, environment, kind, has if isinstance(has, str) else "").to_json())
+
+
+@agent_view("POST")
+def image_source(request: HttpRequest, digest: str) -> HttpResponseBase:
+    """Answer where an image comes from, and how to sign in at its registry. With ``failure``, why the registry did not give it
+    to this node, a node that has the image is asked to send it, if there is one (``coming``)."""
+    node = _approved(request)
+    data = parse_storable(read_body(request, MAX_PROGRESS_BYTES))
+    lock = Lock.objects.filter(digest=digest).first() if DIGEST.fullmatch(digest) else None
+    if lock is None or not lock.is_image or node.runtime != Node.Runtime.DOCKER:
+        raise not_found()
+    if not images.may_be_pulled(lock.text):
+        raise AgentError(403, "not_allowed", "This image is not allowed any more.")
+    coming = "failure" in data and _request_archive(lock, node)
+    return JsonResponse(
+        {
+            "image": lock.text,
+            "content": lock.facts["content"],
+            "access": images.access_to(lock.text),
+            "bytes": lock.archive_bytes if lock.archive_sha256 else 0,
+            "coming": coming,
+        }
+    )
+
+
+def _request_archive(lock: Lock, node: Node) -> bool:
+    """Note that a node cannot pull an image. Returns whether another node that has it will send it."""
+    if lock.archive_sha256:
+        return True
+    Lock.objects.filter(pk=lock.pk).update(archive_wanted_at=timezone.now())
+    lock.archive_wanted_at = timezone.now()
+    others = NodeEnvironment.objects.filter(ON_LIVE_NODE, digest=lock.digest, state=NodeEnvironment.State.READY)
+    return images.needs_archive(lock) and others.exclude(node=node).exists()
 
 
 @agent_view("POST")
@@ -107,20 +144,29 @@ def end(request: HttpRequest, pk: int) -> HttpResponseBase:
         if data.get("state") == "failed":
             builds.fail(build, known_message(data.get("message")) or str(data.get("detail", ""))[:2000])
         else:
-            builds.finish(build, _built_layer(data))
+            builds.finish(build, _built_layer(data, is_image=bool(build.environment.image)))
     except builds.BuildEndedError:
         raise _ended() from None
     return JsonResponse({})
 
 
-def _built_layer(data: dict[str, Any]) -> builds.BuiltLayer:
+def _built_layer(data: dict[str, Any], *, is_image: bool) -> builds.BuiltLayer:
     lock, modules, size = data.get("lock"), data.get("modules"), data.get("unpacked_bytes")
     if not isinstance(lock, str) or len(lock) > builds.MAX_LOCK_CHARACTERS:
         raise BadReportError("lock must be a text.")
     if not isinstance(modules, list) or len(modules) > builds.MAX_MODULES or type(size) is not int or size < 0:
         raise BadReportError("modules must be a list of names, and unpacked_bytes a number.")
     names = tuple(name for name in modules if isinstance(name, str) and MODULE.fullmatch(name))
-    return builds.BuiltLayer(_matching(data, "digest", DIGEST), lock, _matching(data, "sha256", SHA256), size, names)
+    sha256 = "" if is_image and data.get("sha256") == "" else _matching(data, "sha256", SHA256)
+    facts = _image_facts(data.get("facts")) if is_image else {}
+    return builds.BuiltLayer(_matching(data, "digest", DIGEST), lock, sha256, size, names, facts)
+
+
+def _image_facts(data: Any) -> dict[str, str]:
+    if not isinstance(data, dict):
+        raise BadReportError("facts must be an object.")
+    known = {name: data[name][:40] for name in ("python", "libc") if isinstance(data.get(name), str)}
+    return {"content": _matching(data, "content", SHA256), **known}
 
 
 def _matching(data: dict[str, Any], name: str, pattern: re.Pattern[str]) -> str:

@@ -39,9 +39,10 @@ from portal.cluster import quarantine
 from portal.cluster import services as cluster
 from portal.cluster.installation import installation_id
 from portal.cluster.models import Gpu, Node
-from portal.environments.models import Environment, NodeEnvironment
+from portal.environments import images
+from portal.environments.models import Build, Environment, NodeEnvironment
 from portal.environments.recipes import base_key
-from portal.environments.summary import REQUESTED_FOR
+from portal.environments.summary import REQUESTED_FOR, newest_builds
 from portal.jobs import gpu_failures, lifecycle
 from portal.jobs.models import Container, ContainerState, Job, JobState
 from portal.monitoring import sampling
@@ -362,11 +363,14 @@ class WantedEnvironment:
     base: str = ""
     recipe: str = ""
     generation: int = 0
+    send: str = ""
+    """The digests of an image, separated by spaces, that nodes which have them are asked to send."""
 
     def to_json(self) -> dict[str, Any]:
         if not self.recipe:
             return {"key": self.key}
-        return {"key": self.key, "base": self.base, "recipe": self.recipe, "generation": self.generation}
+        wanted = {"key": self.key, "base": self.base, "recipe": self.recipe, "generation": self.generation}
+        return wanted | ({"send": self.send} if self.send else {})
 
 
 class EnvironmentOrder:
@@ -399,13 +403,27 @@ class EnvironmentOrder:
             rows.select_related("base").order_by("position", "key"),
             key=lambda row: (first.get(row.pk, float("inf")), row.requested_at is None),
         )
+        send = _archives_to_send({row.recipe for row in by_need if row.image})
         wanted: dict[str, WantedEnvironment] = {}
         for row in by_need:
             if row.base is not None:
                 wanted.setdefault(row.base.key, WantedEnvironment(row.base.key))
             base = base_key(row) if row.recipe else ""
-            wanted.setdefault(row.key, WantedEnvironment(row.key, base, row.recipe, row.generation))
+            asked_for = send.get(row.recipe, "")
+            wanted.setdefault(row.key, WantedEnvironment(row.key, base, row.recipe, row.generation, asked_for))
         return list(wanted.values())
+
+
+def _archives_to_send(recipes: set[str]) -> dict[str, str]:
+    """Return, by recipe, the digests of images that nodes which have them are asked to send."""
+    if not recipes:
+        return {}
+    done = Build.objects.filter(recipe__in=recipes, state=Build.State.DONE, lock__archive_sha256="")
+    send: dict[str, list[str]] = defaultdict(list)
+    for build in newest_builds(done, per_kind=True).select_related("lock").order_by("kind"):
+        if build.lock is not None and images.needs_archive(build.lock):
+            send[build.recipe].append(build.lock.digest)
+    return {recipe: " ".join(digests) for recipe, digests in send.items()}
 
 
 _environments = EnvironmentOrder()

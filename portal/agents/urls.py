@@ -15,6 +15,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("agent/v1/builds/<int:pk>/archive", build_views.archive, name="build-archive"),
     path("agent/v1/builds/<int:pk>/end", build_views.end, name="build-end"),
     path("agent/v1/layers/<str:digest>", build_views.layer, name="layer"),
+    path("agent/v1/images/<str:digest>/source", build_views.image_source, name="image-source"),
     path("agent/v1/containers/<str:name>/logs/<str:stream>", views.append_log, name="log"),
     path("agent/v1/containers/<str:name>/outputs/<path:path>", views.output, name="output"),
     path("agent/v1/containers/<str:name>/identity", identity_views.identity, name="identity"),

@@ -69,7 +69,7 @@ def append(build: int, offset: int, pieces: Iterable[bytes]) -> int:
 def _require_space(size: int) -> None:
     free = shutil.disk_usage(folder()).free
     if size > MAX_ARCHIVE_BYTES:
-        raise Refused(f"The packages take more than {MAX_ARCHIVE_BYTES >> 30} GiB.", "limit")
+        raise Refused(f"The archive takes more than {MAX_ARCHIVE_BYTES >> 30} GiB.", "limit")
     if free < MARGIN_BYTES:
         raise Refused(
             f"The disk of the portal is full ({free >> 20} MiB are free). Ask an admin to make room.", "limit"

@@ -4,9 +4,10 @@ Nodes ask (``claim``). For each recipe and kind of node, one of them is given th
 layer once it is here. A node that stops sending progress loses its build to the next one that asks.
 """
 
+import hashlib
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -17,9 +18,11 @@ from django.utils import timezone
 from portal.accounts.audit import audit
 from portal.accounts.models import User
 from portal.cluster.models import Node
-from portal.environments import archives
-from portal.environments.models import Build, Environment, Lock
+from portal.environments import archives, images
+from portal.environments.image_names import repository_of
+from portal.environments.models import Build, Environment, ImageSettings, Lock
 from portal.environments.recipes import recipe_of
+from portal.refused import Refused
 from portal.sentences import agents
 from portal.wake import wake_scheduler
 
@@ -27,6 +30,11 @@ LEASE = timedelta(seconds=120)
 """A build is lost when its node has sent no progress for this time."""
 MAX_LOST = 3
 """A build that so many nodes have lost is not given to another: it may be what ends them."""
+MAX_FAILED = 20
+"""A generation of an image that failed so often is not tried again."""
+RETRY_AFTER = timedelta(minutes=10)
+"""How long a node does not try an image again that it could not get or send."""
+IMAGE_FORMAT = "schedulearn image 1"
 WAIT_SECONDS = 3
 MAX_LOG_BYTES = 4 * 1024 * 1024
 MAX_LOCK_CHARACTERS = 2_000_000
@@ -63,18 +71,23 @@ class Claim:
                 "unpacked_bytes": lock.unpacked_bytes,
             }
         if self.build is not None:
-            environment = self.build.environment
             fresh = self.build.generation > 1
-            return {"state": "build", "build": self.build.pk, "recipe": recipe_of(environment), "fresh": fresh}
+            return {"state": "build", "build": self.build.pk, "recipe": _recipe(self.build), "fresh": fresh}
         if self.wait is not None:
             return {"state": "wait", "message": self.wait.data(), "seconds": WAIT_SECONDS}
         return {"state": "failed", "message": self.failure}
 
 
-def claim(node: Node, environment: Environment, kind: str) -> Claim:
-    """Return what a node of this kind does to get an environment with a recipe: fetch, build or wait."""
+def claim(node: Node, environment: Environment, kind: str, has: str = "") -> Claim:
+    """Return what a node of this kind does to get an environment with a recipe: fetch, build or wait. ``has``: the digest of the
+    image that it has of it, which it may be asked to send."""
+    if environment.image and not images.may_be_pulled(environment.image):
+        return Claim(failure=agents.image_failures.ImageNotAllowed(environment.image).data())
     same = Build.objects.filter(recipe=environment.recipe, kind=kind)
-    built = same.filter(state=Build.State.DONE).exclude(lock__archive_sha256="").select_related("lock").first()
+    done = same.filter(state=Build.State.DONE).select_related("lock")
+    built = (done if environment.image else done.exclude(lock__archive_sha256="")).first()
+    if built is not None and (sending := _sending(node, environment, built, has)) is not None:
+        return Claim(build=sending)
     if built is not None and built.generation >= environment.generation:
         return _ready(built)
     running = same.filter(state=Build.State.RUNNING).first()
@@ -89,26 +102,96 @@ def claim(node: Node, environment: Environment, kind: str) -> Claim:
         return Claim(lock=built.lock, final=False) if built is not None else Claim(wait=_elsewhere(running))
     attempts = same.filter(generation__gte=environment.generation)
     last = attempts.first()
-    if last is not None and last.state in (Build.State.FAILED, Build.State.CANCELLED):
+    if (
+        last is not None
+        and last.state in (Build.State.FAILED, Build.State.CANCELLED)
+        and not _may_try(node, last, attempts)
+    ):
         return _ready(built) if built is not None else Claim(failure=last.message)
     if last is not None and attempts.filter(state=Build.State.LOST).count() >= MAX_LOST:
         lost = agents.builds.BuildLost(last.node_name, MAX_LOST).data()
         return _ready(built) if built is not None else Claim(failure=lost)
-    try:
-        with transaction.atomic():
-            build = Build.objects.create(
-                environment=environment,
-                recipe=environment.recipe,
-                kind=kind,
-                generation=environment.generation,
-                node=node,
-                node_name=node.name,
-                message=agents.builds.BuildStarting().data(),
-            )
-    except IntegrityError:  # another node was given it at the same moment
+    build = _start(node, environment, kind)
+    if build is None:  # another node was given it at the same moment
         running = same.filter(state=Build.State.RUNNING).first()
         return Claim(wait=_elsewhere(running) if running else agents.builds.BuildStarting())
     return Claim(build=build)
+
+
+def _start(node: Node, environment: Environment, kind: str, sent: Build | None = None) -> Build | None:
+    """Give a build to a node; None if one of the same runs. ``sent``: that of an image that it has and sends."""
+    try:
+        with transaction.atomic():
+            return Build.objects.create(
+                environment=environment,
+                recipe=environment.recipe,
+                kind=kind,
+                generation=sent.generation if sent else environment.generation,
+                node=node,
+                node_name=node.name,
+                lock=sent.lock if sent else None,
+                message=agents.builds.BuildStarting().data(),
+            )
+    except IntegrityError:
+        return None
+
+
+def _sending(node: Node, environment: Environment, built: Build, has: str) -> Build | None:
+    """Return the build with which a node sends an image that it has, if another node needs that."""
+    lock = built.lock
+    if not environment.image or lock is None or has != lock.digest or not images.needs_archive(lock):
+        return None
+    latest = Build.objects.filter(recipe=built.recipe, kind=built.kind).first()
+    if latest is not None and latest.state == Build.State.RUNNING:
+        if latest.node_id == node.pk and latest.lock_id is not None:  # its agent was restarted, and begins again
+            restart(latest)
+            return latest
+        if latest.renewed_at > timezone.now() - LEASE:
+            return None
+        with suppress(BuildEndedError):
+            _end(latest, Build.State.LOST, agents.builds.BuildLost(latest.node_name).data())
+    elif latest is not None and _has_just_failed_to_send(latest):
+        return None
+    return _start(node, environment, built.kind, built)
+
+
+def _has_just_failed_to_send(build: Build) -> bool:
+    failed = build.lock_id is not None and build.state != Build.State.DONE
+    return failed and build.started_at > timezone.now() - RETRY_AFTER
+
+
+def _may_try(node: Node, last: Build, attempts: Any) -> bool:
+    """Return whether a node may try an image that another one could not get: registries are not within reach of all nodes."""
+    if not last.environment.image or last.state != Build.State.FAILED or not _is_transient(last.message):
+        return False
+    failed = attempts.filter(state=Build.State.FAILED)
+    recently = failed.filter(node=node, ended_at__gt=timezone.now() - RETRY_AFTER)
+    return failed.count() < MAX_FAILED and not recently.exists()
+
+
+def _is_transient(message: Any) -> bool:
+    try:
+        failure = agents.message_from(message)
+    except TypeError:
+        return False
+    return isinstance(failure, Failure) and failure.transient
+
+
+def _recipe(build: Build) -> dict[str, Any]:
+    """Return what a node builds. Of an image with how to sign in, and exactly the image that nodes of another kind found."""
+    environment = build.environment
+    if not environment.image:
+        return recipe_of(environment)
+    image = environment.image
+    if build.lock is not None:
+        image = build.lock.text
+    else:
+        others = Build.objects.filter(recipe=build.recipe, state=Build.State.DONE, generation=build.generation)
+        found = others.exclude(kind=build.kind).select_related("lock").first()
+        if found is not None and found.lock is not None:
+            image = found.lock.text
+    always = ImageSettings.current().archives == ImageSettings.Archives.ALWAYS
+    return {"image": image, "access": images.access_to(image), "send": always or build.lock is not None}
 
 
 def _ready(build: Build) -> Claim:
@@ -171,13 +254,34 @@ class BuiltLayer:
     digest: str
     lock: str
     sha256: str
+    """Of the archive; empty for an image that was not sent."""
     unpacked_bytes: int
     modules: tuple[str, ...]
+    facts: dict[str, str] = field(default_factory=dict)
+
+
+def image_digest(kind: str, exact: str) -> str:
+    """Return the digest of an image for nodes of a kind. Agents compute the same."""
+    return hashlib.sha256(f"{IMAGE_FORMAT}\n{kind}\n{exact}".encode()).hexdigest()
+
+
+def _check_image(build: Build, layer: BuiltLayer) -> None:
+    """Raise Refused unless what a node reports is the image that it was asked for."""
+    wanted = build.lock.text if build.lock is not None else build.environment.image
+    name, _, digest = layer.lock.partition("@")
+    same = name == repository_of(wanted) and wanted.partition("@")[2] in ("", digest)
+    if not same or not images.LOCK_TEXT.fullmatch(layer.lock) or layer.digest != image_digest(build.kind, layer.lock):
+        raise Refused("This is another image than the one that was asked for.", "conflict")
 
 
 def finish(build: Build, layer: BuiltLayer) -> Lock:
-    """Keep the layer of a build, whose archive has arrived. Raises BuildEndedError, or Refused for a damaged archive."""
-    size = archives.keep(build.pk, layer.digest, layer.sha256)
+    """Keep the layer or image of a build, whose archive has arrived. Raises BuildEndedError, or Refused for a damaged archive."""
+    kept: dict[str, Any] = {}
+    if build.environment.image:
+        _check_image(build, layer)
+    if layer.sha256 or not build.environment.image:
+        size = archives.keep(build.pk, layer.digest, layer.sha256)
+        kept = {"archive_sha256": layer.sha256, "archive_bytes": size, "archive_wanted_at": None}
     with transaction.atomic():
         row = Build.objects.select_for_update().get(pk=build.pk)
         if row.state != Build.State.RUNNING:
@@ -189,9 +293,9 @@ def finish(build: Build, layer: BuiltLayer) -> Lock:
                 "text": layer.lock,
                 "modules": list(layer.modules),
                 "unpacked_bytes": layer.unpacked_bytes,
-                "archive_sha256": layer.sha256,
-                "archive_bytes": size,
+                "facts": layer.facts,
                 "used_at": timezone.now(),
+                **kept,
             },
         )
         row.lock, row.progress_percent, row.message = lock, 100, ""

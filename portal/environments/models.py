@@ -13,6 +13,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from portal.cluster.models import Node
+from portal.environments.image_names import repository_of
 from portal.message_field import MessageField
 from portal.projects.models import Project, Viewer
 
@@ -68,6 +69,8 @@ class Environment(models.Model):
     """Packages without wheels may be built from source, which runs their code on a node, confined."""
     horovod = models.BooleanField(default=False)
     """A full environment gets Horovod, compiled for its torch."""
+    image = models.CharField(max_length=300, blank=True)
+    """The full name of an image of a registry, instead of packages; the lock of a build has the digest that it meant."""
     recipe = models.CharField(max_length=64, blank=True, db_index=True)
     """A hash of all that; environments with the same recipe share their builds. Empty: prepared by each node itself."""
     generation = models.PositiveIntegerField(default=1)
@@ -85,7 +88,7 @@ class Environment(models.Model):
     @property
     def is_full(self) -> bool:
         """Whether all its packages are in its own list."""
-        return bool(self.recipe) and self.base_id is None
+        return bool(self.recipe) and self.base_id is None and not self.image
 
 
 class NodeEnvironment(models.Model):
@@ -113,27 +116,41 @@ class NodeEnvironment(models.Model):
 
 
 class Lock(models.Model):
-    """The exact packages of a layer, with the hashes of their files. Never changed, and kept for ever: jobs name it."""
+    """The exact packages of a layer, with the hashes of their files; or an exact image. Never changed, and kept for ever: jobs
+    name it."""
 
     digest = models.CharField(max_length=64, unique=True)
     """Of the kind and the text: the name of the layer on nodes and on the portal's disk."""
     kind = models.CharField(max_length=120)
     """The kind of node it was made for, e.g. ``cp311-linux_x86_64-glibc2.36-cpu-3f0c6b1d9a52``."""
     text = models.TextField()
-    """In the format of a ``requirements.txt`` with hashes."""
+    """In the format of a ``requirements.txt`` with hashes; of an image ``ghcr.io/lab/train@sha256:...``."""
     modules = models.JSONField(default=list)
     """The names of its top-level modules."""
     unpacked_bytes = models.PositiveBigIntegerField()
     created_at = models.DateTimeField(default=timezone.now)
 
+    facts = models.JSONField(default=dict)
+    """Of an image: ``content``, a hash of its layers and variables, ``python`` and ``libc``."""
     archive_sha256 = models.CharField(max_length=64, blank=True)
-    """Of the tar that nodes fetch; empty once it was deleted because nothing used it."""
+    """Of the tar that nodes fetch; empty once it was deleted because nothing used it, and for an image that they pull."""
+    archive_wanted_at = models.DateTimeField(null=True, blank=True)
+    """When a node last could not pull the image."""
     archive_bytes = models.PositiveBigIntegerField(default=0)
     used_at = models.DateTimeField(default=timezone.now)
     """When a node last fetched it or a job started with it."""
 
     def __str__(self) -> str:
         return self.digest
+
+    @property
+    def is_image(self) -> bool:
+        return "content" in self.facts
+
+    @property
+    def image_name(self) -> str:
+        """The name of an image without its digest."""
+        return repository_of(self.text)
 
     @property
     def package_count(self) -> int:
@@ -245,3 +262,50 @@ class PackageSettings(models.Model):
     def current(cls) -> Self:
         """Return the settings in force, unsaved if they were never changed."""
         return cls.objects.filter(pk=cls.ONLY).first() or cls(pk=cls.ONLY)
+
+
+class ImageSettings(models.Model):
+    """Which images of registries environments may be, as admins decided: one row, or none as long as nothing was changed."""
+
+    class Archives(models.TextChoices):
+        NEEDED = "needed", "for nodes that cannot pull them"
+        ALWAYS = "always", "always"
+        NEVER = "never", "never"
+
+    ONLY = 1
+
+    allowed = models.JSONField(default=list)
+    """Full beginnings of names by whole parts (``ghcr.io/lab``). None: there are no environments of images."""
+    archives = models.CharField(max_length=6, choices=Archives.choices, default=Archives.NEEDED)
+    """When the portal keeps images, from which nodes get them that their registry refuses."""
+
+    class Meta:
+        constraints = [models.CheckConstraint(condition=Q(pk=1), name="one_row_of_image_settings")]
+
+    @classmethod
+    def current(cls) -> Self:
+        """Return the settings in force, unsaved if they were never changed."""
+        return cls.objects.filter(pk=cls.ONLY).first() or cls(pk=cls.ONLY)
+
+
+class Registry(models.Model):
+    """How nodes sign in at a registry, and whether it may be used without encryption."""
+
+    host = models.CharField(max_length=255, unique=True)
+    """With its port if it has one."""
+    user = models.CharField(max_length=200, blank=True)
+    sealed_token = models.TextField(blank=True)
+    """Encrypted (``portal.environments.credentials``). Empty: no sign-in."""
+    insecure = models.BooleanField(default=False)
+    """It may have no valid certificate, or speak plain HTTP, if a node's engine accepts that."""
+    changed_at = models.DateTimeField(default=timezone.now)
+    changed_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
+
+    class Meta:
+        ordering = ["host"]
+        verbose_name_plural = "registries"
+
+    def __str__(self) -> str:
+        return self.host

@@ -9,6 +9,8 @@ from portal.environments.models import Environment
 
 BARE_KEY = "bare"
 """The key of what is below a full environment, an interpreter; with a dash and its version if the recipe names one."""
+OWN_IMAGE = "image"
+"""In the place of a base: the environment is an image of a registry."""
 FORMAT = 1
 """Part of each hash: increased when nodes build something else from the same recipe."""
 
@@ -21,7 +23,9 @@ def recipe_hash(environment: Environment) -> str:
 
 
 def recipe_of(environment: Environment) -> dict[str, Any]:
-    """Return the recipe as nodes read it (``runners.environments.layers.recipe``)."""
+    """Return the recipe as nodes read it (``runners.environments.layers.recipe``); of an image, its name."""
+    if environment.image:
+        return {"image": environment.image}
     return {
         "base": environment.base.key if environment.base else "",
         "lines": list(environment.lines),
@@ -35,9 +39,12 @@ def recipe_of(environment: Environment) -> dict[str, Any]:
 
 
 def base_key(environment: Environment) -> str:
-    """Return the key of what nodes prepare themselves for an environment: it, its base, or an interpreter."""
+    """Return the key of what nodes prepare themselves for an environment: it, its base, or an interpreter; ``OWN_IMAGE`` for
+    an image."""
     if not environment.recipe:
         return environment.key
+    if environment.image:
+        return OWN_IMAGE
     if environment.base is not None:
         return environment.base.key
     return f"{BARE_KEY}-{environment.python}" if environment.python else BARE_KEY

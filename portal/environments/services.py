@@ -5,8 +5,9 @@ lab; members of a project make environments for it, and its owners and their mak
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from django.db import transaction
 from django.utils import timezone
@@ -79,9 +80,8 @@ def create(
         raise Refused("Name at least one package.", field="packages")
     if len(request.lines) > MAX_LINES:
         raise Refused(f"An environment has at most {MAX_LINES} packages of its own.", field="packages")
-    title = _clean_title(title) or default_title(request)
+    title = clean_title(title) or default_title(request)
     row = Environment(
-        key=_new_key(title),
         title=title,
         description=description.strip()[:2000],
         project=project,
@@ -98,7 +98,14 @@ def create(
         position=request.base.position + 100 if request.base else 200,
         requested_at=timezone.now(),
     )
-    row.recipe = recipe_hash(row)
+    return keep_environment(user, row, {"title": title, "packages": list(row.lines)})
+
+
+def keep_environment(user: User, row: Environment, after: Mapping[str, Any]) -> Environment:
+    """Save a new environment with its key and recipe, and audit it; return the one of the same place with the same recipe
+    instead, if there is one."""
+    row.key, row.recipe = _new_key(row.title), recipe_hash(row)
+    project = row.project
     with transaction.atomic():
         if project is not None:
             Project.objects.select_for_update().get(pk=project.pk)
@@ -112,7 +119,7 @@ def create(
                 "conflict",
             )
         row.save()
-        audit(user, "environment.create", f"environment {row.key}", after={"title": title, "packages": list(row.lines)})
+        audit(user, "environment.create", f"environment {row.key}", after=after)
     return row
 
 
@@ -122,11 +129,16 @@ def _expected_modules(request: PackageRequest) -> list[str]:
     return list(dict.fromkeys([*base, *modules_of(package_name(line) for line in request.lines)]))
 
 
-def _require_may_create(user: User, project: Project | None, request: PackageRequest) -> None:
+def require_place(user: User, project: Project | None) -> None:
+    """Raise Refused unless a user may make environments for a project, or for the whole lab without one."""
     if project is not None:
         require_member(user, project)
     elif not user.is_admin:
         raise Refused("Only admins make environments for the whole lab.", "forbidden")
+
+
+def _require_may_create(user: User, project: Project | None, request: PackageRequest) -> None:
+    require_place(user, project)
     if request.base is not None and (request.base.recipe or request.base.retired):
         raise Refused("Choose one of the environments of the release as the base.", field="base")
     if request.python and request.base is not None:
@@ -161,7 +173,7 @@ def title_of(base: str, names: Sequence[str]) -> str:
     return title if len(title) <= MAX_TITLE else f"{title[: MAX_TITLE - 1].rstrip()}…"
 
 
-def _clean_title(title: str) -> str:
+def clean_title(title: str) -> str:
     title = " ".join(title.split())
     if len(title) > MAX_TITLE or "\0" in title:
         raise Refused("Give it a title of at most 120 characters.", field="title")

@@ -16,10 +16,10 @@ from portal.environments.models import NodeEnvironment
 from scheduling.messages import Message
 
 USABLE_GPU = usable_gpu()
-LAYERS, HOSTS = "layers", "hosts"
-NEEDS = {LAYERS: "layer_format", HOSTS: "allowed_hosts"}
-"""What some jobs need of agents, and the fact by which an agent shows that it has it: environments with a recipe, and allowed
-hosts. Agents refuse specifications with keys that they do not know."""
+LAYERS, IMAGES, HOSTS = "layers", "images", "hosts"
+NEEDS = {LAYERS: "layer_format", IMAGES: "image_format", HOSTS: "allowed_hosts"}
+"""What some jobs need of agents, and the fact by which an agent shows that it has it: environments with a recipe, images, which
+need a Docker Engine, and allowed hosts. Agents refuse specifications with keys that they do not know."""
 
 
 class EnvironmentStatus(NamedTuple):
@@ -142,14 +142,15 @@ def gpus_of_largest_node() -> int:
     return max(usable.values_list("n", flat=True), default=1)
 
 
-def needs_of(*, has_recipe: bool, has_hosts: bool) -> frozenset[str]:
-    """Return what a job needs of agents, by whether its environment has a recipe and hosts are allowed to it."""
-    return frozenset(need for need, needed in ((LAYERS, has_recipe), (HOSTS, has_hosts)) if needed)
+def needs_of(*, has_recipe: bool, has_hosts: bool, is_image: bool = False) -> frozenset[str]:
+    """Return what a job needs of agents, by whether its environment has a recipe or is an image, and hosts are allowed to it."""
+    needs = ((LAYERS, has_recipe), (IMAGES, is_image), (HOSTS, has_hosts))
+    return frozenset(need for need, needed in needs if needed)
 
 
 def availability_of(nodes: Nodes, environment: int, needs: frozenset[str] = frozenset()) -> Availability:
     """Return the nodes on which jobs of an environment, with these needs, can run."""
-    prepared, able = nodes.environments.get(environment, {}), nodes.able(needs - {LAYERS})
+    prepared, able = nodes.environments.get(environment, {}), nodes.able(needs - {LAYERS, IMAGES})
     ready = frozenset(
         node for node, row in prepared.items() if node in able and row.state == NodeEnvironment.State.READY
     )
@@ -206,6 +207,15 @@ class AgentsWithoutHosts(Message):
 
 
 @dataclass(frozen=True)
+class ImagesNeedDocker(Message):
+    """The environment is an image, and no open node has both a Docker Engine and an agent of this release."""
+
+    code: ClassVar[str] = "images_need_docker"
+    title: str
+    nodes: list[str]
+
+
+@dataclass(frozen=True)
 class EnvironmentPlanned(Message):
     code: ClassVar[str] = "environment_planned"
     title: str
@@ -240,6 +250,8 @@ def why_blocked(
         able, names = nodes.able(needs), sorted(nodes.names[node] for node in nodes.open)[:3]
         if not able and not nodes.able(needs & {LAYERS}):
             return AgentsTooOld(title, names)
+        if not able and not nodes.able(needs & {LAYERS, IMAGES}):
+            return ImagesNeedDocker(title, names)
         if not able:
             return AgentsWithoutHosts(names)
         return _preparation_message(nodes, environment, title, able)

@@ -52,7 +52,7 @@ def take(
     holdings, held, leaving = read_holdings({row.id: row.intent for row in rows})
     past = read_past_usage(now)
     names = _Names.read(rows)
-    environments = Environment.objects.only("title", "recipe").in_bulk({row.environment_id for row in rows})
+    environments = Environment.objects.only("title", "recipe", "image").in_bulk({row.environment_id for row in rows})
     with_hosts = PlacesWithHosts.read()
     places = {row.id: _place_of(row, environments, with_hosts) for row in rows}
     available = {place: availability_of(nodes, *place) for place in places.values()}
@@ -172,7 +172,10 @@ class Place(NamedTuple):
 def _place_of(row: Row, environments: Mapping[int, Environment], with_hosts: PlacesWithHosts) -> Place:
     environment = environments[row.environment_id]
     has_hosts = with_hosts.include(row.project_id, environment.pk)
-    return Place(environment.pk, needs_of(has_recipe=bool(environment.recipe), has_hosts=has_hosts))
+    return Place(
+        environment.pk,
+        needs_of(has_recipe=bool(environment.recipe), has_hosts=has_hosts, is_image=bool(environment.image)),
+    )
 
 
 class NodeReachability(NamedTuple):

@@ -127,6 +127,15 @@ def agents_without_hosts(nodes: Sequence[str]) -> str:
 
 
 @sentence
+def images_need_docker(title: str, nodes: Sequence[str]) -> str:
+    docker = "runs jobs without Docker" if len(nodes) == 1 else "run jobs without Docker"
+    return (
+        f"Its environment {title} is an image, and {', '.join(nodes)} {docker} or with an agent that is too old. Choose an "
+        "environment of packages, or ask an admin for a node with a Docker Engine."
+    )
+
+
+@sentence
 def environment_planned(title: str) -> str:
     return f"Its environment {title} will be prepared on a node first."
 

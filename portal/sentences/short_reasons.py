@@ -104,6 +104,11 @@ def agents_without_hosts(nodes: list[str]) -> str:
 
 
 @short
+def images_need_docker(title: str, nodes: list[str]) -> str:
+    return f"{title} is an image, and the nodes have no Docker Engine."
+
+
+@short
 def environment_failed(title: str, node: str, detail: Any) -> str:
     return f"{title} could not be prepared on {node}."
 

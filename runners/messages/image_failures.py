@@ -11,6 +11,22 @@ OWN_IMAGES_PAGE = "the page Images of the admin area"
 
 
 @dataclass(frozen=True)
+class ImageNotAllowed(Failure):
+    """An admin has removed what allowed it."""
+
+    code = "image.not_allowed"
+    image: str
+
+    @property
+    def reason(self) -> str:
+        return f"Images like {self.image} are not allowed any more."
+
+    @property
+    def fix(self) -> str:
+        return f"An admin may allow it again on {OWN_IMAGES_PAGE}; else choose another environment."
+
+
+@dataclass(frozen=True)
 class NoSuchImage(Failure):
     code = "image.not_found"
     image: str
@@ -67,6 +83,7 @@ class RegistryWithoutTls(Failure):
     """The registry speaks plain HTTP, and the engine does not allow that."""
 
     code = "image.registry_without_tls"
+    transient = True  # of this node
     registry: str
 
     @property
@@ -86,6 +103,7 @@ class InsecureNotAllowed(Failure):
     """The engine would pull without encryption, and no admin has allowed that."""
 
     code = "image.insecure_not_allowed"
+    transient = True  # of this node
     registry: str
 
     @property
@@ -102,6 +120,7 @@ class InsecureNotAllowed(Failure):
 @dataclass(frozen=True)
 class BadCertificate(Failure):
     code = "image.bad_certificate"
+    transient = True  # of this node
     registry: str
     error: str
 
