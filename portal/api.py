@@ -19,6 +19,7 @@ from portal.accounts.api import Me, Tokens
 from portal.cluster.api import Reservations
 from portal.environments.api import Builds, Locks
 from portal.environments.host_api import AllowedHosts
+from portal.environments.image_api import Images, Registries
 from portal.forecast.api import Forecasts
 from portal.forecast.queue_api import Queue
 from portal.jobs.api import Attempts, Events, Jobs
@@ -130,6 +131,9 @@ v1 = [
     route("environments/", Environments, get="list", post="create"),
     route("environments/<slug:key>/", Environments, get="retrieve", delete="destroy"),
     route("environments/<slug:key>/build/", Environments, post="build"),
+    route("images/", Images, get="current", post="create", put="change"),
+    route("registries/", Registries, get="list", post="create"),
+    route("registries/<int:pk>/", Registries, delete="destroy"),
     route(f"{ENVIRONMENT}locks/<slug:digest>/", Locks, pages=False, get="file"),
     route(f"{ENVIRONMENT}builds/", Builds, get="list"),
     route(f"{ENVIRONMENT}builds/<int:pk>/", Builds, get="retrieve"),

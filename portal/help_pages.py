@@ -36,6 +36,8 @@ PAGES: dict[str, str] = {
     "environments:network": "admin/network",
     "environments": "user/environments#the-page-of-an-environment",
     "environments:new": "user/environments#make-one",
+    "environments:new-image": "user/own-images",
+    "environments:admin-images": "admin/images",
     "jobs:deactivate-user": "admin/users#when-someone-leaves",
     "jobs:limits": "admin/limits",
     "jobs:limit-user": "admin/limits",

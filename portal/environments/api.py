@@ -14,6 +14,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
+from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
 from portal.downloads import download
 from portal.environments import build_log, services
@@ -86,6 +87,12 @@ class Environments(KnownParameters, mixins.ListModelMixin, mixins.RetrieveModelM
         environment = self.get_object()
         services.build_again(signed_in(request), environment)
         return self._answer(environment)
+
+
+def environment_answer(user: User, environment: Environment, code: int) -> Response:
+    """Return the answer with one environment."""
+    row = Environment.objects.visible_to(user).select_related("base", "created_by").get(pk=environment.pk)
+    return Response(EnvironmentSerializer(row, context=_context([row])).data, code)
 
 
 def _context(page: Sequence[Environment]) -> dict[str, Any]:

@@ -57,7 +57,7 @@ class NewEnvironmentForm(RefusableForm):
     def __init__(self, user: User, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         fields: Any = self.fields
-        fields["project"].choices = _places(user)
+        fields["project"].choices = places(user)
         self.bases = {row.key: row for row in bases()}
         fields["base"].choices = [
             *((key, row.title) for key, row in self.bases.items()),
@@ -109,7 +109,7 @@ class NewEnvironmentForm(RefusableForm):
         )
 
 
-def _places(user: User) -> list[tuple[str, str]]:
+def places(user: User) -> list[tuple[str, str]]:
     """Return where a user may make environments."""
     projects = Project.objects.filter(archived_at=None).order_by("name")
     if not user.is_admin:
@@ -156,6 +156,6 @@ class PackageSettingsForm(forms.Form):
 
 def choose_place(user: User, project: str) -> dict[str, Any]:
     """Return the initial values of the form for a link that names a project."""
-    places = [key for key, _ in _places(user)]
+    keys = [key for key, _ in places(user)]
     base: Environment | None = next(iter(bases()), None)
-    return {"project": project if project in places else "", "base": base.key if base else FULL}
+    return {"project": project if project in keys else "", "base": base.key if base else FULL}

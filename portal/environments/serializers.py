@@ -6,7 +6,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from portal.environments.models import Build, Environment, Lock
+from portal.environments.models import Build, Environment, ImageSettings, Lock, Registry
 from portal.environments.package_input import PackageInput
 from portal.environments.services import PYTHON_VERSIONS
 from portal.environments.summary import STATES
@@ -27,6 +27,10 @@ class LockSerializer(serializers.Serializer[Lock]):
     )
     size_bytes = serializers.IntegerField(source="unpacked_bytes", help_text="Of the files, in addition to the base.")
     created_at = serializers.DateTimeField()
+    image = serializers.SerializerMethodField(help_text="Of an environment that is an image: its name with the digest.")
+
+    def get_image(self, lock: Lock) -> str:
+        return lock.text if lock.is_image else ""
 
 
 class EnvironmentSerializer(serializers.ModelSerializer[Environment]):
@@ -50,6 +54,9 @@ class EnvironmentSerializer(serializers.ModelSerializer[Environment]):
     constraints = serializers.ListField(child=serializers.CharField(), read_only=True)
     indexes = serializers.ListField(child=serializers.CharField(), read_only=True)
     created_by = serializers.SlugRelatedField[Any](slug_field="username", read_only=True, allow_null=True)
+    image = serializers.CharField(
+        read_only=True, help_text="The image of a registry that it is, instead of packages; else empty."
+    )
     state = serializers.SerializerMethodField(
         help_text="`ready` on a node at least, `building`, `failed`, `requested` (the next node builds it), `not_built` "
         "(a node builds it when a job needs it) or `removed`."
@@ -67,6 +74,7 @@ class EnvironmentSerializer(serializers.ModelSerializer[Environment]):
             "ready_on",
             "project",
             "base",
+            "image",
             "lines",
             "constraints",
             "indexes",
@@ -195,3 +203,57 @@ class BuildLogSerializer(serializers.Serializer[Any]):
     text = serializers.CharField(trim_whitespace=False)
     end = serializers.IntegerField(help_text="Send it as `offset` for what follows.")
     finished = serializers.BooleanField(help_text="The build has ended, and `text` has the end of its log.")
+
+
+class NewImageSerializer(serializers.Serializer[Any]):
+    """An environment that is an image, in the place of packages."""
+
+    project = serializers.PrimaryKeyRelatedField[Any](
+        queryset=Project.objects.none(),
+        allow_null=True,
+        help_text="Only jobs of this project can use it; null, which only admins may send: all jobs can.",
+    )
+    image = serializers.CharField(max_length=300, help_text="`REGISTRY/NAME:TAG`, of those that an admin allowed.")
+    title = serializers.CharField(max_length=120, required=False, default="", allow_blank=True)
+
+
+class ImageSettingsSerializer(serializers.ModelSerializer[ImageSettings]):
+    allowed = serializers.ListField(
+        child=serializers.CharField(max_length=300, allow_blank=True),
+        max_length=200,
+        help_text="Registries, or beginnings of names by whole parts: `ghcr.io/lab`.",
+    )
+    archives = serializers.ChoiceField(
+        ImageSettings.Archives.choices, help_text="When the portal keeps images for nodes that cannot pull them."
+    )
+
+    class Meta:
+        model = ImageSettings
+        fields = ("allowed", "archives")
+
+
+class RegistrySerializer(serializers.ModelSerializer[Registry]):
+    """How nodes use a registry. The token can be written, and is never sent."""
+
+    host = serializers.CharField(max_length=255, help_text="With its port if it has one.")
+    user = serializers.CharField(max_length=200, required=False, default="", allow_blank=True)
+    token = serializers.CharField(
+        write_only=True,
+        max_length=10_000,
+        required=False,
+        allow_blank=True,
+        trim_whitespace=False,
+        help_text="A password or token. Left out: the stored one stays.",
+    )
+    signs_in = serializers.SerializerMethodField(help_text="Whether a token is stored.")
+    insecure = serializers.BooleanField(
+        default=False, help_text="It may be without encryption, if the nodes' engines allow that."
+    )
+
+    class Meta:
+        model = Registry
+        fields = ("id", "host", "user", "token", "signs_in", "insecure", "changed_at")
+        read_only_fields = ("id", "changed_at")
+
+    def get_signs_in(self, registry: Registry) -> bool:
+        return bool(registry.sealed_token)

@@ -132,10 +132,10 @@ def current_builds(environment: Environment) -> list[Build]:
 
 
 def current_locks(environments: Iterable[Environment]) -> dict[str, list[Lock]]:
-    """Return the same locks without their texts, by the recipes of environments. One query."""
+    """Return the same locks without their modules, by the recipes of environments. One query."""
     recipes = {row.recipe for row in environments if row.recipe}
     done = Build.objects.filter(recipe__in=recipes, state=Build.State.DONE, lock__isnull=False)
-    rows = newest_builds(done, per_kind=True).select_related("lock").defer("lock__text", "lock__modules")
+    rows = newest_builds(done, per_kind=True).select_related("lock").defer("lock__modules")
     locks: dict[str, list[Lock]] = defaultdict(list)
     for build in rows.order_by("kind"):
         if build.lock is not None:

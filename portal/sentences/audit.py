@@ -316,6 +316,27 @@ simple(
     "packages",
     "{actor} changed which {subject} environments may contain.",
 )
+simple(
+    "images.settings",
+    "Environments",
+    "Which images are allowed",
+    "images",
+    "{actor} changed which {subject} are allowed.",
+)
+simple(
+    "images.registry",
+    "Environments",
+    "Sign-in at a registry",
+    "registry",
+    "{actor} changed how nodes use the registry {subject}.",
+)
+simple(
+    "images.remove_registry",
+    "Environments",
+    "Registry removed",
+    "registry",
+    "{actor} removed the sign-in at the registry {subject}.",
+)
 
 
 def _where(values: Values) -> str:
@@ -385,6 +406,13 @@ FIELDS: dict[str, str] = {
     "environment": "Environment",
     "internal": "In the local network",
     "note": "Note",
+    "image": "Image",
+    "allowed": "Allowed images",
+    "archives": "Kept in the portal",
+    "user": "User",
+    "signs_in": "Nodes sign in",
+    "insecure": "May be without encryption",
+    "new_token": "Token replaced",
 }
 """By the key of a value, its name on pages."""
 NONE = {"max_gpus": "no limit", "max_queued": "as usual"}

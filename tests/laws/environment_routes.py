@@ -2,12 +2,13 @@
 
 from typing import Any
 
-from portal.environments import builds
+from portal.environments import builds, images
 from portal.environments import services as environments
 from portal.environments.models import Environment
 from tests.laws.people import CANARY, World
 from tests.laws.route_words import (
     ADMINS,
+    API_ADMINS,
     API_IN_PROJECT,
     API_MEMBERS,
     DONE_BY_ADMINS,
@@ -21,6 +22,7 @@ from tests.laws.route_words import (
 from tests.portal import environments_world as made
 
 BASE = "route-base"
+IMAGE = "registry.example.org/lab/train:1"
 NEW_ENVIRONMENT = {"project": "{project}", "base": "{base}", "packages": "tqdm", "do": "create"}
 
 
@@ -33,7 +35,9 @@ def an_environment(world: World) -> dict[str, Any]:
     lock = made.finish(made.start(world.node, own, "cp311-linux_x86_64-glibc2.36-cpu-0"))
     running = made.start(world.node, own)
     builds.record_progress(running, 5, "", 0, f"{CANARY} in the log of a build".encode())
-    return {"own_environment": own.key, "build": running.pk, "lock": lock.digest}
+    images.set_image_settings(world.ada, ["registry.example.org"], "needed")
+    registry = images.set_registry(world.ada, images.RegistryRequest("registry.example.org", "lab", CANARY))
+    return {"own_environment": own.key, "build": running.pk, "lock": lock.digest, "registry": registry.pk}
 
 
 ENVIRONMENT_ROUTES: dict[str, list[Visit]] = {
@@ -42,6 +46,20 @@ ENVIRONMENT_ROUTES: dict[str, list[Visit]] = {
         get("/environments/new/", MEMBERS),
         get("/environments/new/?project={project}", MEMBERS),
         post("/environments/new/", "302 400 400 302 302 302", **NEW_ENVIRONMENT),
+    ],
+    "environments/new-image/": [
+        get("/environments/new-image/", MEMBERS),
+        post("/environments/new-image/", "302 400 400 302 302 302", image=IMAGE, project="{project}"),
+    ],
+    "admin/images/": [
+        get("/admin/images/", ADMINS),
+        post("/admin/images/", DONE_BY_ADMINS, allowed="registry.example.org", archives="needed"),
+    ],
+    "admin/images/registries": [
+        post("/admin/images/registries", DONE_BY_ADMINS, host="registry.example.org", user="lab", token="a-token")
+    ],
+    "admin/images/registries/<int:pk>/remove": [
+        post("/admin/images/registries/{registry}/remove", DONE_BY_ADMINS),
     ],
     "environments/<slug:key>/": [
         get("/environments/{environment}/", MEMBERS),
@@ -89,6 +107,18 @@ ENVIRONMENT_ROUTES: dict[str, list[Visit]] = {
         get("/api/v1/environments/{own_environment}/", API_IN_PROJECT),
         Visit("DELETE", "/api/v1/environments/{own_environment}/", "401 404 403 403 204 204"),
     ],
+    "api/v1/images/": [
+        get("/api/v1/images/", API_ADMINS),
+        post("/api/v1/images/", "401 400 403 201 201 201", project="{project}", image=IMAGE),
+        Visit("PUT", "/api/v1/images/", API_ADMINS, {"allowed": ["registry.example.org"], "archives": "needed"}),
+    ],
+    "api/v1/registries/": [
+        get("/api/v1/registries/", API_ADMINS),
+        post("/api/v1/registries/", API_ADMINS, host="registry.example.org", user="lab", token="a-token"),
+    ],
+    "api/v1/registries/<int:pk>/": [
+        Visit("DELETE", "/api/v1/registries/{registry}/", "401 404 404 404 404 204"),
+    ],
     "api/v1/environments/<slug:key>/build/": [
         post("/api/v1/environments/{own_environment}/build/", "401 404 403 403 409 409")
     ],
@@ -107,6 +137,7 @@ ENVIRONMENT_ROUTES: dict[str, list[Visit]] = {
     "api/v1/environments/<slug:environment_key>/builds/<int:pk>/cancel/": [
         post("/api/v1/environments/{own_environment}/builds/{build}/cancel/", "401 404 403 403 200 200")
     ],
+    "agent/v1/images/<str:digest>/source": [post("/agent/v1/images/{lock}/source", NODES_ONLY)],
     "agent/v1/environments/<slug:key>/claim": [
         post("/agent/v1/environments/{own_environment}/claim", NODES_ONLY, kind="cp311-linux")
     ],

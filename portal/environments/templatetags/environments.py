@@ -13,6 +13,8 @@ KIND = re.compile(
 @register.filter
 def kind_words(kind: str) -> str:
     """Describe a kind of node: ``Python 3.11, x86_64, CUDA 12.4``. One that is not understood is shown as it is."""
+    if kind.startswith("image-"):
+        return kind.removeprefix("image-").replace("-", "/")
     found = KIND.fullmatch(kind)
     if found is None:
         return kind
