@@ -86,6 +86,11 @@ GROUPS: tuple[tuple[str, str, tuple[Row, ...]], ...] = (
                 "An admin [updates the agents](../how-to/admin-update-agents.md), or [removes the hosts](../admin/network.md).",
             ),
             (
+                "images_need_docker",
+                {"title": "train:1.2", "nodes": ["gpu-1"]},
+                "Choose an environment of packages, or ask an admin for a node with Docker ([images](../user/own-images.md)).",
+            ),
+            (
                 "environment_failed",
                 {"title": "PyTorch", "node": "gpu-1", "detail": None},
                 "The node tries again by itself, after up to 30 minutes; an admin sees why under **Admin > Nodes**.",
