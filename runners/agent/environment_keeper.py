@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,14 @@ from runners.agent.actions import NotReadyError
 from runners.agent.layers import Layers
 from runners.agent.own_images import AwaitingImageError, OwnImages
 from runners.agent.portal_client import Backoff, PortalError
-from runners.agent.shared_environments import BuildCancelledError, SharedEnvironments, WantedEnvironment
-from runners.environments.builds import Environments, Report
+from runners.agent.shared_environments import (
+    BuildCancelledError,
+    BuildPortal,
+    SharedEnvironments,
+    WantedEnvironment,
+)
+from runners.environments.builds import BaseEnvironments, Environments, Report
+from runners.environments.own_images import OwnImageStore
 from runners.environments.preparing import Progress
 from runners.host.node_files import read_own_json, write_json
 from runners.messages import Message
@@ -247,6 +253,22 @@ class EnvironmentKeeper:
                 raise AgentStoppedError
 
         return progress
+
+
+def make_keeper(
+    environments: Environments, own_images: OwnImageStore | None, portal: BuildPortal, home: Path
+) -> EnvironmentKeeper:
+    """Return the keeper of a node with what its runtime can have."""
+    layers = Layers(environments, portal) if isinstance(environments, BaseEnvironments) else None
+    images = OwnImages(own_images, portal) if own_images is not None else None
+    return EnvironmentKeeper(environments, home / "environments.json", layers, images)
+
+
+def wanted_environments(reply: Mapping[str, Any]) -> list[WantedEnvironment]:
+    """Return the environments of a reply. A portal of an earlier release names only the curated ones, by their keys."""
+    if "all_environments" in reply:
+        return [WantedEnvironment.from_json(each) for each in reply["all_environments"]]
+    return [WantedEnvironment(str(key)) for key in reply.get("environments", ())]
 
 
 def _read_keys(file: Path) -> set[str]:

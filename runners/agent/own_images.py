@@ -1,7 +1,7 @@
 """Gets the images that projects name: from their registry, or from the portal, which has them from another node.
 
 The first node that asks resolves the tag to a digest, pulls the image, checks it and reports both; all others pull exactly that
-digest. A node that the registry refuses tells the portal so, which has a node with the image send it.
+digest. A node that the registry refuses reports that to the portal, which asks a node with the image to send it.
 """
 
 import hashlib

@@ -37,24 +37,21 @@ from runners.agent.caches import CHECK_SECONDS, Caches
 from runners.agent.code_store import CodeStore
 from runners.agent.disk_watch import exceeded_limit, tidy
 from runners.agent.enrol import rotate_token
-from runners.agent.environment_keeper import EnvironmentKeeper
+from runners.agent.environment_keeper import make_keeper, wanted_environments
 from runners.agent.job_proxies import REPORT_SECONDS
 from runners.agent.journal import ContainerJournal, delete_tree
-from runners.agent.layers import Layers
 from runners.agent.leases import accepts_late_renewal, renew_lease
 from runners.agent.log_shipper import LogShipper
 from runners.agent.loops import Loop, OverdueTracker
 from runners.agent.machine import Machine
 from runners.agent.networks import Networks
-from runners.agent.own_images import OwnImages
 from runners.agent.portal_client import Backoff, PortalClient, PortalError, PortalRefusedError, PortalUnavailableError
 from runners.agent.rank_group_reports import RANK_GROUPS_SECONDS, RankGroupReports
 from runners.agent.reconcile import Action, DesiredContainer, Finish, JournalEntry, leases_to_renew, reconcile, state_of
 from runners.agent.report import container_report, exit_message, node_report, read_phase
 from runners.agent.settings import DEFAULT_CACHE_GIB, NodeIdentity, Settings, load_or_join, lock_home, make_runtime
-from runners.agent.shared_environments import wanted_environments
 from runners.agent.signals import StopSignal
-from runners.environments.builds import BaseEnvironments, Environments
+from runners.environments.builds import Environments
 from runners.environments.own_images import OwnImageStore
 from runners.host.node_files import NodeFiles
 from runners.messages import Message
@@ -113,9 +110,7 @@ class Agent:
         self.journal = ContainerJournal(files)
         self.networks = Networks(runtime, self.journal)
         self.shipper = LogShipper(portal)
-        layers = Layers(environments, portal) if isinstance(environments, BaseEnvironments) else None
-        images = OwnImages(own_images, portal) if own_images is not None else None
-        self.environments = EnvironmentKeeper(environments, files.home / "environments.json", layers, images)
+        self.environments = make_keeper(environments, own_images, portal, files.home)
         self.code = CodeStore(files.code, portal)
         self.machine = machine or Machine(files.home, runtime, portal.url)
         self.caches = Caches(files, cache_gib, lambda: {spec.cache for spec in self._desired_specs()})

@@ -61,13 +61,6 @@ class WantedEnvironment:
         return cls(str(data["key"]), **texts, generation=int(data.get("generation", 0)))
 
 
-def wanted_environments(reply: Mapping[str, Any]) -> list[WantedEnvironment]:
-    """Return the environments of a reply. A portal of an earlier release names only the curated ones, by their keys."""
-    if "all_environments" in reply:
-        return [WantedEnvironment.from_json(each) for each in reply["all_environments"]]
-    return [WantedEnvironment(str(key)) for key in reply.get("environments", ())]
-
-
 @dataclass(frozen=True, slots=True)
 class CurrentLayer:
     """The layer of an environment on this node, and the request that it answers."""

@@ -49,7 +49,7 @@ PARTS = (
         "nodes",
         "Nodes, GPUs and environments",
         "Machines and their GPUs, what these do now and did before, and the sets of packages for jobs.",
-        r"/(nodes|gpus|occupancy|timeline|environments|allowed-hosts)/",
+        r"/(nodes|gpus|occupancy|timeline|environments|allowed-hosts|images|registries)/",
     ),
     Part(
         "policies",

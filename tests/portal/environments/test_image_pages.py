@@ -80,7 +80,7 @@ def test_what_is_not_allowed_is_refused_with_the_way_forward(admin: User, alice:
         images.create(alice, None, ImageRequest("ghcr.io/lab/train"))
 
 
-def test_an_admin_allows_images_and_stores_tokens_that_nobody_sees_again(admin: User, alice: User) -> None:
+def test_an_admin_allows_images_and_stores_tokens_that_are_never_shown_again(admin: User, alice: User) -> None:
     client = as_user(admin)
     client.post("/admin/images/", {"allowed": "ghcr.io/lab/\r\nubuntu\r\n", "archives": "always"})
     assert ImageSettings.current().allowed == ["ghcr.io/lab", "docker.io/library/ubuntu"]

@@ -23,7 +23,7 @@ SMALL = Resources(memory_mib=256, shm_mib=64, tmp_mib=16, disk_mib=64)
 CHANGES = (
     'ENTRYPOINT ["/bin/false"]',
     "ENV NVIDIA_VISIBLE_DEVICES=all CUDA_VISIBLE_DEVICES=0,1,2,3 LD_LIBRARY_PATH=/opt/lab/lib LAB=here",
-    "USER nobody",
+    "USER 65534",
     "WORKDIR /nowhere",
     "HEALTHCHECK CMD exit 1",
 )
