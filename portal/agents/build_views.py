@@ -25,7 +25,7 @@ from portal.agents.views import (
     whole_number,
 )
 from portal.cluster.models import Node
-from portal.environments import archives, builds, images
+from portal.environments import archives, builds, image_access
 from portal.environments.models import Build, Environment, Lock, NodeEnvironment
 from portal.environments.summary import ON_LIVE_NODE
 
@@ -80,14 +80,14 @@ def image_source(request: HttpRequest, digest: str) -> HttpResponseBase:
     lock = Lock.objects.filter(digest=digest).first() if DIGEST.fullmatch(digest) else None
     if lock is None or not lock.is_image or node.runtime != Node.Runtime.DOCKER:
         raise not_found()
-    if not images.may_be_pulled(lock.text):
+    if not image_access.may_be_pulled(lock.text):
         raise AgentError(403, "not_allowed", "This image is not allowed any more.")
     coming = "failure" in data and _request_archive(lock, node)
     return JsonResponse(
         {
             "image": lock.text,
             "content": lock.facts["content"],
-            "access": images.access_to(lock.text),
+            "access": image_access.access_to(lock.text),
             "bytes": lock.archive_bytes if lock.archive_sha256 else 0,
             "coming": coming,
         }
@@ -101,7 +101,7 @@ def _request_archive(lock: Lock, node: Node) -> bool:
     Lock.objects.filter(pk=lock.pk).update(archive_wanted_at=timezone.now())
     lock.archive_wanted_at = timezone.now()
     others = NodeEnvironment.objects.filter(ON_LIVE_NODE, digest=lock.digest, state=NodeEnvironment.State.READY)
-    return images.needs_archive(lock) and others.exclude(node=node).exists()
+    return image_access.needs_archive(lock) and others.exclude(node=node).exists()
 
 
 @agent_view("POST")

@@ -39,7 +39,7 @@ from portal.cluster import quarantine
 from portal.cluster import services as cluster
 from portal.cluster.installation import installation_id
 from portal.cluster.models import Gpu, Node
-from portal.environments import images
+from portal.environments import image_access
 from portal.environments.models import Build, Environment, NodeEnvironment
 from portal.environments.recipes import base_key
 from portal.environments.summary import REQUESTED_FOR, newest_builds
@@ -421,7 +421,7 @@ def _archives_to_send(recipes: set[str]) -> dict[str, str]:
     done = Build.objects.filter(recipe__in=recipes, state=Build.State.DONE, lock__archive_sha256="")
     send: dict[str, list[str]] = defaultdict(list)
     for build in newest_builds(done, per_kind=True).select_related("lock").order_by("kind"):
-        if build.lock is not None and images.needs_archive(build.lock):
+        if build.lock is not None and image_access.needs_archive(build.lock):
             send[build.recipe].append(build.lock.digest)
     return {recipe: " ".join(digests) for recipe, digests in send.items()}
 

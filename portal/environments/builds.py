@@ -18,7 +18,7 @@ from django.utils import timezone
 from portal.accounts.audit import audit
 from portal.accounts.models import User
 from portal.cluster.models import Node
-from portal.environments import archives, images
+from portal.environments import archives, image_access
 from portal.environments.image_names import repository_of
 from portal.environments.models import Build, Environment, ImageSettings, Lock
 from portal.environments.recipes import recipe_of
@@ -81,7 +81,7 @@ class Claim:
 def claim(node: Node, environment: Environment, kind: str, has: str = "") -> Claim:
     """Return what a node of this kind does to get an environment with a recipe: fetch, build or wait. ``has``: the digest of the
     image that it has of it, which it may be asked to send."""
-    if environment.image and not images.may_be_pulled(environment.image):
+    if environment.image and not image_access.may_be_pulled(environment.image):
         return Claim(failure=agents.image_failures.ImageNotAllowed(environment.image).data())
     same = Build.objects.filter(recipe=environment.recipe, kind=kind)
     done = same.filter(state=Build.State.DONE).select_related("lock")
@@ -139,7 +139,7 @@ def _start(node: Node, environment: Environment, kind: str, sent: Build | None =
 def _sending(node: Node, environment: Environment, built: Build, has: str) -> Build | None:
     """Return the build with which a node sends an image that it has, if another node needs that."""
     lock = built.lock
-    if not environment.image or lock is None or has != lock.digest or not images.needs_archive(lock):
+    if not environment.image or lock is None or has != lock.digest or not image_access.needs_archive(lock):
         return None
     latest = Build.objects.filter(recipe=built.recipe, kind=built.kind).first()
     if latest is not None and latest.state == Build.State.RUNNING:
@@ -191,7 +191,7 @@ def _recipe(build: Build) -> dict[str, Any]:
         if found is not None and found.lock is not None:
             image = found.lock.text
     always = ImageSettings.current().archives == ImageSettings.Archives.ALWAYS
-    return {"image": image, "access": images.access_to(image), "send": always or build.lock is not None}
+    return {"image": image, "access": image_access.access_to(image), "send": always or build.lock is not None}
 
 
 def _ready(build: Build) -> Claim:
@@ -270,7 +270,11 @@ def _check_image(build: Build, layer: BuiltLayer) -> None:
     wanted = build.lock.text if build.lock is not None else build.environment.image
     name, _, digest = layer.lock.partition("@")
     same = name == repository_of(wanted) and wanted.partition("@")[2] in ("", digest)
-    if not same or not images.LOCK_TEXT.fullmatch(layer.lock) or layer.digest != image_digest(build.kind, layer.lock):
+    if (
+        not same
+        or not image_access.LOCK_TEXT.fullmatch(layer.lock)
+        or layer.digest != image_digest(build.kind, layer.lock)
+    ):
         raise Refused("This is another image than the one that was asked for.", "conflict")
 
 

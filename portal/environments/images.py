@@ -1,9 +1,7 @@
 """Environments that are images of registries: making one, what admins allow, and how nodes sign in."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 
 from django.db import transaction
@@ -18,9 +16,8 @@ from portal.environments.image_names import (
     full_prefix,
     is_allowed,
     registry_host,
-    registry_of,
 )
-from portal.environments.models import Environment, ImageSettings, Lock, Registry
+from portal.environments.models import Environment, ImageSettings, Registry
 from portal.environments.services import clean_title, keep_environment, require_place
 from portal.projects.models import Project
 from portal.refused import Refused
@@ -28,10 +25,7 @@ from portal.refused import Refused
 MAX_ALLOWED = 100
 MAX_REGISTRIES = 100
 MAX_TOKEN_CHARACTERS = 10_000
-WANTED_FOR = timedelta(hours=1)
-"""How long nodes that have an image are asked to send it after one could not pull it."""
 POSITION = 300
-LOCK_TEXT = re.compile(r"[a-z0-9][a-z0-9.:-]*(/[a-z0-9._-]+)+@sha256:[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -176,31 +170,3 @@ def _for_audit(row: Registry) -> dict[str, Any]:
 def _require_admin(user: User) -> None:
     if not user.is_admin:
         raise Refused("Only admins may do that.", "forbidden")
-
-
-# --- for nodes --------------------------------------------------------------------------------------------------------
-
-
-def may_be_pulled(image: str) -> bool:
-    """Return whether an admin allows an image now: one may have changed that since the environment was made."""
-    return is_allowed(image, ImageSettings.current().allowed)
-
-
-def access_to(image: str) -> dict[str, Any]:
-    """Return how a node signs in at the registry of an image. It has the token: for approved nodes only, and never for a log."""
-    row = Registry.objects.filter(host=registry_of(image)).first()
-    if row is None:
-        return {"user": "", "token": "", "insecure": False}
-    token = credentials.unseal(row.sealed_token)
-    return {"user": row.user if token else "", "token": token or "", "insecure": row.insecure}
-
-
-def needs_archive(lock: Lock) -> bool:
-    """Return whether a node that has an image is asked to send it."""
-    if lock.archive_sha256:
-        return False
-    archives = ImageSettings.current().archives
-    if archives == ImageSettings.Archives.ALWAYS:
-        return True
-    wanted = lock.archive_wanted_at
-    return archives == ImageSettings.Archives.NEEDED and wanted is not None and wanted > timezone.now() - WANTED_FOR

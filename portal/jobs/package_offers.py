@@ -62,7 +62,8 @@ def offer_for(
 ) -> PackageOffer:
     """Return what to offer while ``environment`` is chosen. ``choices`` are all that can be. ``copied`` is the job that the
     form copies: what it lacked when it failed is missing, too."""
-    lists = inspection.package_lists(code, PackageSettings.current().allowed_sources)
+    is_image = environment is not None and bool(environment.image)  # to which no packages are added
+    lists = [] if is_image else inspection.package_lists(code, PackageSettings.current().allowed_sources)
     missing = missing_modules(code, environment, copied) if environment else []
     others = [
         each
@@ -77,7 +78,7 @@ def offer_for(
         lists=[each for each in lists if each.lines],
         refused_lists=[each for each in lists if not each.lines and each.refused],
         missing=missing,
-        proposed=packages_for_imports(each["module"] for each in missing),
+        proposed=packages_for_imports(each["module"] for each in missing if not is_image),
         others=others[:2],
     )
 
@@ -88,6 +89,8 @@ def environment_frameworks(environment: Environment) -> list[str]:
 
 def missing_modules(code: CodeVersion, environment: Environment, copied: Job | None) -> list[dict[str, Any]]:
     """Return the modules that a code imports, or that a job lacked when it failed, and an environment lacks."""
+    if environment.image and not environment.packages:
+        return []  # no node has looked into the image yet
     missing = inspection.missing_modules(code.guess, environment.packages)
     lacked = _lacked_by(copied) if copied else ""
     known = {str(name).lower() for name in (*environment.packages, *(each["module"] for each in missing))}
@@ -115,6 +118,11 @@ def install(
 ) -> Environment:
     """Make an environment for the code's project: the packages of a list of the upload (``choice`` is its path), or those
     of the imports, of which guessed ones must be ``confirmed``. ``full``: with nothing but the list's packages."""
+    if environment.image:
+        raise Refused(
+            "Packages are not added to an image: install them in its Dockerfile, or choose another environment.",
+            field="environment",
+        )
     found: PackageList | None = None
     if choice == IMPORTS:
         offer = packages_for_imports(each["module"] for each in missing_modules(code, environment, copied))

@@ -7,12 +7,13 @@ import pytest
 from django.test import Client
 
 from portal.accounts.models import AuditEntry, User
-from portal.environments import credentials, images
+from portal.environments import credentials, image_access, images
 from portal.environments.images import ImageRequest, RegistryRequest
 from portal.environments.models import Environment, ImageSettings, Registry
+from portal.jobs import package_offers
 from portal.projects.models import Project
 from portal.refused import Refused
-from tests.portal.jobs_world import make_project, make_user
+from tests.portal.jobs_world import make_code, make_project, make_user
 
 pytestmark = pytest.mark.django_db
 TOKEN = "t0ken-of-the-lab"
@@ -90,8 +91,8 @@ def test_an_admin_allows_images_and_stores_tokens_that_are_never_shown_again(adm
     row = Registry.objects.get()
     assert (row.host, row.user, row.insecure) == ("ghcr.io", "lab", False)
     assert credentials.unseal(row.sealed_token) == TOKEN
-    assert images.access_to("ghcr.io/lab/x:1") == {"user": "lab", "token": TOKEN, "insecure": False}
-    assert images.access_to("quay.io/lab/x:1")["token"] == ""
+    assert image_access.access_to("ghcr.io/lab/x:1") == {"user": "lab", "token": TOKEN, "insecure": False}
+    assert image_access.access_to("quay.io/lab/x:1")["token"] == ""
     page = text(client.get("/admin/images/"))
     assert "ghcr.io" in page and TOKEN not in page and row.sealed_token not in page
     half = client.post("/admin/images/registries", {"host": "ghcr.io", "user": "lab", "token": ""})
@@ -110,7 +111,7 @@ def test_an_admin_allows_images_and_stores_tokens_that_are_never_shown_again(adm
 def test_a_token_that_is_left_out_stays_and_a_new_one_is_audited(admin: User) -> None:
     images.set_registry(admin, RegistryRequest("ghcr.io", "lab", TOKEN))
     images.set_registry(admin, RegistryRequest("ghcr.io", "lab", None, insecure=True))
-    assert images.access_to("ghcr.io/x") == {"user": "lab", "token": TOKEN, "insecure": True}
+    assert image_access.access_to("ghcr.io/x") == {"user": "lab", "token": TOKEN, "insecure": True}
     images.set_registry(admin, RegistryRequest("ghcr.io", "lab", "another", insecure=True))
     assert AuditEntry.objects.first().after.get("new_token") is True  # type: ignore[union-attr]
 
@@ -118,7 +119,7 @@ def test_a_token_that_is_left_out_stays_and_a_new_one_is_audited(admin: User) ->
 def test_a_token_of_a_lost_key_is_named(admin: User, monkeypatch: pytest.MonkeyPatch) -> None:
     images.set_registry(admin, RegistryRequest("ghcr.io", "lab", TOKEN))
     Registry.objects.update(sealed_token="gAAAAA-of-another-key")
-    assert images.access_to("ghcr.io/x") == {"user": "", "token": "", "insecure": False}
+    assert image_access.access_to("ghcr.io/x") == {"user": "", "token": "", "insecure": False}
     assert "Enter it again" in text(as_user(admin).get("/admin/images/"))
 
 
@@ -138,3 +139,15 @@ def test_the_api_of_images(admin: User, alice: User, project: Project) -> None:
     assert theirs.get("/api/v1/images/").status_code == 404
     pk = Registry.objects.get().pk
     assert ours.delete(f"/api/v1/registries/{pk}/").status_code == 204
+
+
+def test_the_form_warns_of_imports_once_a_node_has_looked_into_the_image(
+    admin: User, alice: User, project: Project
+) -> None:
+    images.set_image_settings(admin, ["ghcr.io/lab"], "needed")
+    row = images.create(alice, project, ImageRequest("ghcr.io/lab/train"))
+    code = make_code(project)
+    code.guess = {**code.guess, "imports": {"pandas": {"path": "train.py", "line": 1}}}
+    assert package_offers.offer_for(code, row, [row]).missing == []
+    with pytest.raises(Refused, match="Dockerfile"):
+        package_offers.install(alice, code, row, package_offers.IMPORTS)
