@@ -216,10 +216,12 @@ class DockerRuntime:
                     self._ensure_network(spec.network, spec.collective, spec.identity)
             host = self.host()
             try:
-                groups, variables = groups_for(spec, os.geteuid()), self._variables_of(image)
-                config = container_config(spec, folders, image, owner, self.identity, host, layer, groups, variables)
+                variables = self._variables_of(image)
             except ImageNotFound as error:
                 raise CreateError(ImageGone(spec.environment, image)) from error
+            groups = groups_for(spec, os.geteuid())
+            try:
+                config = container_config(spec, folders, image, owner, self.identity, host, layer, groups, variables)
             except ValueError as error:  # only here: an answer of the engine that was cut off raises it as well
                 raise CreateError(str(error)) from error
             try:
