@@ -14,8 +14,11 @@ import docker
 from docker.errors import DockerException
 
 LOOK_SECONDS = 0.3
-PLACES = {"/workspace", "/data", "/outputs", "/checkpoints", "/run/schedulearn/control", "/run/schedulearn/scribe"}
-EMPTY = ("Binds", "CapAdd", "Devices", "PortBindings", "VolumesFrom", "GroupAdd", "Links", "PidMode", "UTSMode")
+READ_ONLY = ("/data", "/run/schedulearn/control", "/run/schedulearn/network", "/opt/layer")
+PLACES = {"/workspace", "/outputs", "/checkpoints", "/cache", "/run/schedulearn/scribe", *READ_ONLY}
+EMPTY = ("Binds", "CapAdd", "Devices", "PortBindings", "VolumesFrom", "Links", "PidMode", "UTSMode")
+FIRST_GROUP_OF_CACHES = 2_000_000_000
+"""Projects' caches have groups that no person, service or subgid range of a machine has."""
 
 
 def violations(found: dict[str, Any]) -> list[str]:
@@ -37,13 +40,20 @@ def violations(found: dict[str, Any]) -> list[str]:
         "has /tmp of bounded size": "size=" in (host.get("Tmpfs") or {}).get("/tmp", ""),  # noqa: S108
         "has no or its attempt's network": host["NetworkMode"] == "none" or host["NetworkMode"].startswith("sl-"),
         "sees only its own folders": set(mounts) <= PLACES,
-        "cannot write to its control folder": not mounts.get("/run/schedulearn/control", {"RW": False})["RW"],
+        "cannot write to what it only reads": not any(mounts[place]["RW"] for place in READ_ONLY if place in mounts),
+        "has no group but that of its cache": _only_group_of_cache(host.get("GroupAdd") or [], mounts),
         "asks no name server of the machine": host["NetworkMode"] == "none" or host["Dns"] == ["127.0.0.1"],
         "sees no engine socket": not any("docker.sock" in mount["Source"] for mount in mounts.values()),
-        "has no GPU variables": not any(line.startswith(("NVIDIA_", "CUDA_")) for line in config["Env"] or []),
+        "has no GPU variables": not any(
+            line.startswith(("NVIDIA_", "CUDA_")) and "=" in line for line in config["Env"] or []
+        ),
         **{f"has no {key}": not host.get(key) for key in EMPTY},
     }
     return [rule for rule, holds in rules.items() if not holds]
+
+
+def _only_group_of_cache(groups: list[str], mounts: dict[str, Any]) -> bool:
+    return not groups or ("/cache" in mounts and len(groups) == 1 and int(groups[0]) >= FIRST_GROUP_OF_CACHES)
 
 
 class Watch:

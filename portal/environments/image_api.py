@@ -33,6 +33,9 @@ class Images(KnownParameters, GenericViewSet[ImageSettings]):
     def get_permissions(self) -> list[Any]:
         return [IsAuthenticated()] if self.action == "create" else [IsAdmin()]
 
+    def get_object(self) -> ImageSettings:
+        return ImageSettings.current()
+
     @extend_schema(request=NewImageSerializer, responses={201: EnvironmentSerializer, **refusals(400, 403, 409)})
     def create(self, request: Request) -> Response:
         """Make an environment of an image; a node pulls and checks it. One of the same place and image is returned instead."""
@@ -43,17 +46,17 @@ class Images(KnownParameters, GenericViewSet[ImageSettings]):
         made = images.create(user, sent["project"], images.ImageRequest(sent["image"], sent["title"]))
         return environment_answer(user, made, status.HTTP_201_CREATED)
 
-    @extend_schema(responses=ImageSettingsSerializer)
+    @extend_schema(responses={200: ImageSettingsSerializer, **refusals(404)})
     def current(self, request: Request) -> Response:
         """Return which images are allowed. Admins only."""
-        return Response(ImageSettingsSerializer(ImageSettings.current()).data)
+        return Response(ImageSettingsSerializer(self.get_object()).data)
 
-    @extend_schema(responses={200: ImageSettingsSerializer, **refusals(400, 403)})
+    @extend_schema(responses={200: ImageSettingsSerializer, **refusals(400, 403, 404)})
     def change(self, request: Request) -> Response:
         """Set which images are allowed. Admins only."""
         sent = validated(ImageSettingsSerializer(data=request.data))
         images.set_image_settings(signed_in(request), sent["allowed"], sent["archives"])
-        return Response(ImageSettingsSerializer(ImageSettings.current()).data)
+        return Response(ImageSettingsSerializer(self.get_object()).data)
 
 
 class Registries(KnownParameters, mixins.ListModelMixin, GenericViewSet[Registry]):
@@ -68,7 +71,7 @@ class Registries(KnownParameters, mixins.ListModelMixin, GenericViewSet[Registry
     def get_queryset(self) -> QuerySet[Registry]:
         return Registry.objects.order_by("host")
 
-    @extend_schema(responses={200: RegistrySerializer, **refusals(400, 403, 409)})
+    @extend_schema(responses={200: RegistrySerializer, **refusals(400, 403, 404, 409)})
     def create(self, request: Request) -> Response:
         """Store how nodes use a registry, in place of what was stored for it."""
         sent = validated(RegistrySerializer(data=request.data))

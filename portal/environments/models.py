@@ -281,6 +281,7 @@ class ImageSettings(models.Model):
 
     class Meta:
         constraints = [models.CheckConstraint(condition=Q(pk=1), name="one_row_of_image_settings")]
+        verbose_name_plural = "image settings"
 
     @classmethod
     def current(cls) -> Self:

@@ -42,6 +42,18 @@ def test_a_protection_missing_alone_is_noticed() -> None:
     }
 
 
+def test_the_only_group_is_that_of_a_cache_that_is_mounted() -> None:
+    cache = {"Destination": "/cache", "Source": "/somewhere", "RW": True}
+    rule = "has no group but that of its cache"
+
+    def breaks(groups: list[str], mounts: list[dict[str, object]]) -> bool:
+        host = {**BARE["HostConfig"], "GroupAdd": groups}  # type: ignore[dict-item]
+        return rule in violations({**BARE, "HostConfig": host, "Mounts": mounts})
+
+    assert not breaks([], []) and not breaks(["2110000007"], [cache])
+    assert breaks(["2110000007"], []) and breaks(["0"], [cache]) and breaks(["2110000007", "27"], [cache])
+
+
 @pytest.mark.timeout(20)
 def test_a_watch_that_sees_nothing_reports_it() -> None:
     with watching("unix:///nowhere/docker.sock") as watch:

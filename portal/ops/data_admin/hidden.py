@@ -18,6 +18,7 @@ HIDDEN: dict[str, frozenset[str]] = {
     "environments.environment": frozenset({"recipe"}),
     "environments.lock": frozenset({"archive_sha256"}),
     "environments.nodeenvironment": frozenset({"digest"}),
+    "environments.registry": frozenset({"sealed_token"}),
     "home.walllink": frozenset({"token_digest"}),
     "jobs.attempt": frozenset({"secret"}),
     "jobs.checkpointset": frozenset({"files"}),  # with the SHA-256 of each piece

@@ -240,7 +240,7 @@ def test_a_full_disk_is_named(environment: Environment, nodes: list[Node], monke
         archives.append(build.pk, 0, [b"x"])
     monkeypatch.undo()
     monkeypatch.setattr(archives, "MAX_ARCHIVE_BYTES", 2)
-    with pytest.raises(Refused, match="The packages take more than"):
+    with pytest.raises(Refused, match="The archive takes more than"):
         archives.append(build.pk, 0, [b"xxx"])
 
 

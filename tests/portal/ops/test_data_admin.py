@@ -48,6 +48,8 @@ REVIEWED = {
     "environments.environment.indexes",  # addresses with user names or passwords are refused
     "environments.environment.lines",
     "environments.environment.packages",
+    "environments.imagesettings.allowed",
+    "environments.lock.facts",  # of an image: its size, interpreter and libraries
     "environments.lock.modules",
     "environments.packagesettings.allowed_sources",
     "cluster.node.facts",
