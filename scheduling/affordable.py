@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from scheduling.toolkit import reasons, resources
 from scheduling.toolkit.capacity import Capacity, in_queue_order
-from scheduling.types import Job, JobId, NodeId, Placement, Plan, Snapshot
+from scheduling.types import Job, JobId, NodeId, Plan, Snapshot
 
 MAX_ATTEMPTS = 3
 """How often a plan is decided again; each time costs as much as the first decision."""
@@ -36,11 +36,11 @@ def plan_what_is_affordable(plan: Callable[[Snapshot], Plan], snapshot: Snapshot
     return _with_reasons(snapshot, view, replace(done, target={id: where for id, where in target.items() if where}))
 
 
-def _added(job: Job, target: Placement) -> dict[NodeId, int]:
-    """Return the GPUs that a target adds to those that the job holds."""
+def _added(job: Job, plan: Plan, left: Capacity) -> dict[NodeId, int]:
+    """Return the GPUs of open nodes that a plan adds to those that the job holds."""
     mine = {} if job.stopping else job.now_on
-    more = {node: gpus - mine.get(node, 0) for node, gpus in target.items()}
-    return {node: gpus for node, gpus in more.items() if gpus > 0}
+    more = {node: gpus - mine.get(node, 0) for node, gpus in plan.target.get(job.id, {}).items()}
+    return {node: gpus for node, gpus in more.items() if gpus > 0 and node in left.nodes}
 
 
 def _unaffordable_nodes(snapshot: Snapshot, plan: Plan) -> dict[JobId, set[NodeId]]:
@@ -48,7 +48,7 @@ def _unaffordable_nodes(snapshot: Snapshot, plan: Plan) -> dict[JobId, set[NodeI
     left = Capacity(snapshot)
     found: dict[JobId, set[NodeId]] = {}
     for job in in_queue_order(snapshot.jobs):
-        more = {node: gpus for node, gpus in _added(job, plan.target.get(job.id, {})).items() if node in left.nodes}
+        more = _added(job, plan, left)
         levels = left.levels(job)
         if lacking := {node for node, gpus in more.items() if levels[node] < gpus <= left.free[node]}:
             found[job.id] = lacking
@@ -70,7 +70,7 @@ def _with_reasons(snapshot: Snapshot, view: Snapshot, plan: Plan) -> Plan:
         return plan
     left = Capacity(snapshot)
     for job in snapshot.jobs:
-        left.reserve({n: c for n, c in _added(job, plan.target.get(job.id, {})).items() if n in left.nodes}, job)
+        left.reserve(_added(job, plan, left), job)
     restricted = {job.id for job, seen in zip(snapshot.jobs, view.jobs, strict=True) if job.nodes != seen.nodes}
     why = dict(plan.reasons)
     for job in snapshot.jobs:

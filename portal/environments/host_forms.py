@@ -20,7 +20,7 @@ class AllowedHostForm(RefusableForm):
     host = forms.CharField(
         label="Host",
         max_length=MAX_TYPED,
-        help_text="pypi.org, *.example.org for all names below it, or mlflow.example.org:5000 for another port than 80 and 443.",
+        help_text="huggingface.co, *.example.org for all names below it, or mlflow.example.org:5000 for another port than 80 and 443.",
         widget=forms.TextInput(attrs={"spellcheck": "false", "autocapitalize": "none", "class": "mono"}),
     )
     place = forms.ChoiceField(label="For")

@@ -45,13 +45,13 @@ def read_host(typed: str, *, internal: bool = False) -> HostName:
     """Read a host. ``internal``: the admin confirmed that it is in the local network. Raises HostError."""
     text = typed.strip()
     if not text:
-        raise HostError("Write the name of a host, such as pypi.org.")
+        raise HostError("Write the name of a host, such as huggingface.co.")
     if len(text) > MAX_TYPED or has_invisible_characters(text) or re.search(r"\s", text):
         raise HostError("Write one name, without spaces.")
     if "://" in text or "/" in text or "\\" in text:
         raise HostError("Write the name of the host alone, without https:// and without a path.")
     if any(mark in text for mark in "@?#%[]"):
-        raise HostError("Write the name of the host alone, such as pypi.org or mlflow.example.org:5000.")
+        raise HostError("Write the name of the host alone, such as huggingface.co or mlflow.example.org:5000.")
     name, separator, port = text.partition(":")
     if ":" in port:
         raise HostError("Addresses of IPv6 cannot be allowed. Write the name of the host.")

@@ -201,7 +201,7 @@ class AllowedHost(models.Model):
     """A host that an admin allowed jobs to reach: those of a project, those with an environment, or all of the lab."""
 
     host = models.CharField(max_length=260)
-    """In canonical form (``host_names``): ``pypi.org``, ``*.example.org``, ``mlflow.example.org:5000``."""
+    """In canonical form (``host_names``): ``huggingface.co``, ``*.example.org``, ``mlflow.example.org:5000``."""
     internal = models.BooleanField(default=False)
     """It may have an address of the local network."""
     project = models.ForeignKey(Project, null=True, blank=True, on_delete=models.CASCADE, related_name="allowed_hosts")

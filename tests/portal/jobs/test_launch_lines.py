@@ -11,10 +11,10 @@ from portal.accounts.models import User
 from portal.jobs import services
 from portal.jobs.launch_lines import advice, translation_for
 from portal.jobs.models import Job
-from portal.jobs.spec import Submission
+from portal.jobs.spec import MAX_RETRIES, Submission
 from portal.jobs.variables import reason_reserved
 from portal.projects import services as projects
-from portal.projects.inspecting.launch_lines import UntranslatableError
+from portal.projects.inspecting.launch_lines import UntranslatableError, translation
 from portal.projects.inspecting.launch_lines.lines import SET_HERE
 from portal.projects.models import CodeVersion
 from portal.refused import Refused
@@ -251,3 +251,7 @@ class TestForm:
         assert f"The form now has what <code>{line}</code> means" in response.content.decode()
         response = client.post(address, sent | {"translate": "yes", "command": "torchrun --surprise train.py"})
         assert response.status_code in (200, 302)
+
+
+def test_a_line_sets_at_most_as_many_retries_as_a_job_may_have() -> None:
+    assert translation.MAX_RETRIES == MAX_RETRIES

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from .options import (
     Option,
+    as_module,
     each,
     ignore,
     log,
@@ -174,7 +175,7 @@ OPTIONS = table(
     each("-t --tee --log-dir", log),
     each("-q --quiet", ignore, 0),
     each("--role --monitor-interval --main-training-function", ignore),
-    each("-m --module", lambda draft, typed, value: setattr(draft, "is_module", True), 0),
+    each("-m --module", as_module, 0),
     each("--no-python", no_python, 0),
     each("--tpu --tpu-cluster --no-tpu-cluster --tpu-use-sudo --downcast-bf16 --use-megatron-lm", NOT_HERE, 0),
     each("--vm --env --aws-access-key-id --aws-secret-access-key", NOT_HERE),
@@ -197,11 +198,8 @@ def accelerate(tool: str, words: Sequence[str], read_config: ReadConfig) -> Tran
     draft.nodes = product((values.get("num_machines", "1"), "num_machines")) or 1
     if values.get("num_processes", "-1") != "-1":
         draft.set_ranks(product((values["num_processes"], "num_processes")))
-    if restarts := whole_number(values.get("max_restarts", "0"), "--max_restarts"):
-        draft.retries = min(restarts, 10)
-        draft.notes.append(
-            f"For {restarts} restarts, set “Retries” to {draft.retries}: all ranks then start again when one fails."
-        )
+    restarts = whole_number(values.get("max_restarts", "0"), "--max_restarts")
+    draft.set_retries(restarts, f"{restarts} restarts")
     draft.env_vars.update(_variables(values))
     if values.get("use_deepspeed") == "true":
         draft.env_vars.update(

@@ -62,11 +62,7 @@ def torch_launch(tool: str, words: Sequence[str]) -> Translation:
 def _finish(draft: Draft, rest: Sequence[str]) -> Translation:
     values = draft.values
     restarts = whole_number(values.get("--max-restarts", "0"), "--max-restarts")
-    if restarts:
-        draft.retries = min(restarts, 10)
-        draft.notes.append(
-            f"For --max-restarts {restarts}, set “Retries” to {draft.retries}: all ranks then start again when one fails."
-        )
+    draft.set_retries(restarts, f"--max-restarts {restarts}")
     fewest, _, most = values.get("--nnodes", "1").partition(":")
     per_node = values.get("--nproc-per-node", "1")
     draft.nodes = product((fewest, "--nnodes")) or 1

@@ -10,6 +10,8 @@ PLACED = "Schedulearn starts one rank for each GPU and connects them"
 LOGGED = "the log keeps the output of each rank by itself"
 NO_EFFECT = "it has no effect here"
 MAX_RANKS = 4096
+MAX_RETRIES = 10
+"""The most that a job may have."""
 
 
 class UntranslatableError(Exception):
@@ -77,6 +79,14 @@ class Draft:
         self.min_ranks, self.max_ranks = min_ranks, max_ranks if max_ranks is not None else min_ranks
         if self.max_ranks is not None and not 1 <= (self.min_ranks or 1) <= self.max_ranks <= MAX_RANKS:
             raise UntranslatableError(f"{self.tool} cannot start this number of processes. Check its options.")
+
+    def set_retries(self, restarts: int, asked: str) -> None:
+        """Set how often all ranks start again; ``asked`` is how the line asks for it."""
+        if restarts:
+            self.retries = min(restarts, MAX_RETRIES)
+            self.notes.append(
+                f"For {asked}, set “Retries” to {self.retries}: all ranks then start again when one fails."
+            )
 
     def finish(self, launcher: str, words: Sequence[str]) -> Translation:
         """Return the translation; ``words`` are the program and its arguments."""
