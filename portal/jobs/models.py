@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from portal.cluster.models import Gpu, Node
 from portal.environments.models import Environment
+from portal.jobs.network_use import NetworkUse as NetworkUse
 from portal.jobs.querysets import JobQuerySet as JobQuerySet
 from portal.jobs.resize_timeline.models import RankGroup as RankGroup
 from portal.jobs.states import FINISHED_STATES as FINISHED_STATES
@@ -489,6 +490,3 @@ class IdempotencyKey(models.Model):
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["user", "key"], name="idempotency_key_once")]
-
-
-from portal.jobs.network_use import NetworkUse  # noqa: E402, F401  Django finds the model here

@@ -64,14 +64,15 @@ def offer_for(
     form copies: what it lacked when it failed is missing, too."""
     is_image = environment is not None and bool(environment.image)  # to which no packages are added
     lists = [] if is_image else inspection.package_lists(code, PackageSettings.current().allowed_sources)
-    missing = missing_modules(code, environment, copied) if environment else []
+    lacked = lacked_by(copied)
+    missing = missing_modules(code, environment, lacked) if environment else []
     others = [
         each
         for each in choices
         if missing
         and each != environment
         and environment is not None
-        and not missing_modules(code, each, copied)
+        and not missing_modules(code, each, lacked)
         and set(environment_frameworks(environment)) <= set(each.packages)
     ]
     return PackageOffer(
@@ -87,23 +88,28 @@ def environment_frameworks(environment: Environment) -> list[str]:
     return [name for name in ("torch", "tensorflow", "horovod") if name in environment.packages]
 
 
-def missing_modules(code: CodeVersion, environment: Environment, copied: Job | None) -> list[dict[str, Any]]:
-    """Return the modules that a code imports, or that a job lacked when it failed, and an environment lacks."""
+def missing_modules(
+    code: CodeVersion, environment: Environment, lacked: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    """Return the modules that a code imports, or that a job lacked when it failed (``lacked_by``), and an environment lacks."""
     if environment.image and not environment.packages:
         return []  # no node has looked into the image yet
     missing = inspection.missing_modules(code.guess, environment.packages)
-    lacked = _lacked_by(copied) if copied else ""
-    known = {str(name).lower() for name in (*environment.packages, *(each["module"] for each in missing))}
-    if lacked and not known.intersection(name.lower() for name in (lacked, *modules_of([lacked]))):
-        missing.append({"module": lacked, "path": f"job {copied.pk if copied else ''}", "line": 0})
+    if lacked is not None:
+        known = {str(name).lower() for name in (*environment.packages, *(each["module"] for each in missing))}
+        if not known.intersection(name.lower() for name in (lacked["module"], *modules_of([lacked["module"]]))):
+            missing.append(dict(lacked))
     return missing
 
 
-def _lacked_by(job: Job) -> str:
-    """Return the module or package that the last attempt of a job lacked; empty if it ended for another reason."""
-    causes = job.attempts.order_by("-number").values_list("cause", flat=True)
-    cause = causes.first() or {}
-    return str(cause.get("parameters", {}).get("module", "")) if cause.get("code") == "import_error" else ""
+def lacked_by(job: Job | None) -> dict[str, Any] | None:
+    """Return the module or package that the last attempt of a job lacked, as ``PackageOffer.missing`` has it; None without a
+    job, or if it ended for another reason. One query."""
+    if job is None:
+        return None
+    cause = job.attempts.order_by("-number").values_list("cause", flat=True).first() or {}
+    module = str(cause.get("parameters", {}).get("module", "")) if cause.get("code") == "import_error" else ""
+    return {"module": module, "path": f"job {job.pk}", "line": 0} if module else None
 
 
 def install(
@@ -125,7 +131,7 @@ def install(
         )
     found: PackageList | None = None
     if choice == IMPORTS:
-        offer = packages_for_imports(each["module"] for each in missing_modules(code, environment, copied))
+        offer = packages_for_imports(each["module"] for each in missing_modules(code, environment, lacked_by(copied)))
         lines = [each.package for each in offer if not each.guessed or each.package in confirmed]
         if not lines:
             raise Refused("Tick at least one package to install.", field="environment")
@@ -136,9 +142,8 @@ def install(
             raise Refused(f"The upload has no package list “{choice[:200]}”.", field="environment")
         lines = list(found.lines)
     with_horovod = HOROVOD in map(package_name, lines)
-    lines = [
-        line for line in lines if package_name(line) != HOROVOD
-    ]  # it has no wheels: the base has it, or it is compiled
+    # Horovod has no wheels: the base has it, or it is compiled.
+    lines = [line for line in lines if package_name(line) != HOROVOD]
     base = None if full or environment.is_full else environment.base or environment
     if base is not None and with_horovod and HOROVOD not in base.packages:
         base = _base_with_horovod(base)
