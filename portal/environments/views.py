@@ -182,7 +182,10 @@ def build_again(request: HttpRequest, key: str) -> HttpResponse:
     environment = visible_environment(request, key)
     try:
         services.build_again(signed_in(request), environment)
-        messages.success(request, "It is built again, with the newest releases that its list allows.")
+        newest = (
+            "the image that its name means now" if environment.image else "the newest releases that its list allows"
+        )
+        messages.success(request, f"It is built again, with {newest}.")
     except Refused as refusal:
         messages.error(request, refusal.message)
     return redirect("jobs:environment", environment.key)

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 from django.test import Client
+from django.utils.timezone import now
 
 from portal.accounts.models import AuditEntry, User
 from portal.environments import credentials, image_access, images
 from portal.environments.images import ImageRequest, RegistryRequest
-from portal.environments.models import Environment, ImageSettings, Registry
+from portal.environments.models import Build, Environment, ImageSettings, Lock, Registry
 from portal.jobs import package_offers
 from portal.projects.models import Project
 from portal.refused import Refused
@@ -121,6 +122,32 @@ def test_a_token_of_a_lost_key_is_named(admin: User, monkeypatch: pytest.MonkeyP
     Registry.objects.update(sealed_token="gAAAAA-of-another-key")
     assert image_access.access_to("ghcr.io/x") == {"user": "", "token": "", "insecure": False}
     assert "Enter it again" in text(as_user(admin).get("/admin/images/"))
+
+
+def test_pages_of_an_image_name_no_packages(admin: User, alice: User, project: Project) -> None:
+    images.set_image_settings(admin, ["ghcr.io/lab"], "needed")
+    row = images.create(alice, project, ImageRequest("ghcr.io/lab/train:1.2"))
+    lock = Lock.objects.create(
+        digest="d" * 64,
+        kind="image-linux-amd64",
+        text=f"ghcr.io/lab/train@sha256:{'a' * 64}",
+        unpacked_bytes=5_000_000,
+        facts={"content": "c" * 64},
+    )
+    done = Build.objects.create(
+        environment=row, recipe=row.recipe, kind=lock.kind, node_name="n1", state="done", lock=lock, ended_at=now()
+    )
+    client = as_user(alice)
+    listed = text(client.get(f"/environments/?project={project.pk}"))
+    assert "an image" in listed and "comes with the release" not in listed
+    shown = text(client.get(f"/environments/{row.key}/"))
+    assert "Each pulls it when a job needs it" in shown and "Built packages" not in shown
+    assert "has deleted its copy" not in shown
+    for address in (f"builds/{done.pk}/", f"locks/{lock.digest}/"):
+        page = text(client.get(f"/environments/{row.key}/{address}"))
+        assert "Exact image" in page and "0 packages" not in page and "Versions" not in page
+    again = text(client.post(f"/environments/{row.key}/build-again", follow=True))
+    assert "the image that its name means now" in again
 
 
 def test_the_api_of_images(admin: User, alice: User, project: Project) -> None:
