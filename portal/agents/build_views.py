@@ -1,8 +1,6 @@
 """The agents' API about environments with a recipe: claim a build, report its progress, send and fetch layers."""
 
-import asyncio
 import re
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +12,13 @@ from django.views.decorators.csrf import csrf_exempt
 
 from portal.agents.protocol import BadReportError, known_message, parse_storable
 from portal.agents.views import (
-    PIECE_BYTES,
     AgentError,
     agent_view,
     authenticate,
     body_pieces,
     content_length,
     not_found,
+    pieces_of,
     read_body,
     whole_number,
 )
@@ -186,7 +184,7 @@ async def layer(request: HttpRequest, digest: str) -> HttpResponseBase:
         path, offset, size, sha256 = await sync_to_async(_layer_path)(request, digest)
     except AgentError as error:
         return error.response()
-    response = StreamingHttpResponse(_pieces_of(path, offset), content_type="application/x-tar")
+    response = StreamingHttpResponse(pieces_of(path, offset), content_type="application/x-tar")
     response["Content-Length"] = str(size - offset)
     response["Layer-SHA256"] = sha256
     return response
@@ -208,10 +206,3 @@ def _layer_path(request: HttpRequest, digest: str) -> tuple[Path, int, int, str]
         raise not_found() from None
     locks.update(used_at=timezone.now())
     return path, min(offset, size), size, sha256
-
-
-async def _pieces_of(path: Path, offset: int) -> AsyncIterator[bytes]:
-    with await asyncio.to_thread(path.open, "rb") as file:
-        file.seek(offset)
-        while piece := await asyncio.to_thread(file.read, PIECE_BYTES):
-            yield piece

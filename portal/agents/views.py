@@ -234,7 +234,7 @@ async def code(request: HttpRequest, sha256: str) -> HttpResponseBase:
         path, size = await sync_to_async(_code_path)(request, sha256)
     except AgentError as error:
         return error.response()
-    response = StreamingHttpResponse(_pieces_of(path), content_type="application/x-tar")
+    response = StreamingHttpResponse(pieces_of(path), content_type="application/x-tar")
     response["Content-Length"] = str(size)
     return response
 
@@ -252,8 +252,10 @@ def _code_path(request: HttpRequest, sha256: str) -> tuple[Path, int]:
         raise AgentError(404, "code_lost", agents.portal.CodeLost()) from error
 
 
-async def _pieces_of(path: Path) -> AsyncIterator[bytes]:
+async def pieces_of(path: Path, offset: int = 0) -> AsyncIterator[bytes]:
+    """Yield what a file has from ``offset`` on."""
     with await asyncio.to_thread(path.open, "rb") as file:
+        file.seek(offset)
         while piece := await asyncio.to_thread(file.read, PIECE_BYTES):
             yield piece
 
