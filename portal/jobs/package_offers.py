@@ -170,7 +170,7 @@ def _title(environment: Environment, lines: Sequence[str]) -> str:
 def _base_with_horovod(base: Environment) -> Environment:
     """Return the environment of the release that has Horovod and the frameworks of another one."""
     needed = {HOROVOD, *environment_frameworks(base)}
-    for each in Environment.objects.filter(project=None, recipe="", retired=False).order_by("position"):
+    for each in environments.bases():
         if needed <= set(each.packages):
             return each
     raise Refused("No environment has Horovod with these packages. Choose a full environment.", field="environment")

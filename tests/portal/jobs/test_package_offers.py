@@ -101,6 +101,15 @@ def test_what_a_copied_job_lacked_is_offered_too(alice: User, project: Project, 
     assert offer_for(code, made, [base, made], job).is_empty
 
 
+def test_the_copied_job_is_read_once_for_all_environments(
+    project: Project, base: Environment, django_assert_num_queries: Any
+) -> None:
+    code, job = upload(project, ("pandas",)), make_job(project)
+    others = [Environment(key=f"other-{number}", title="Other", packages=["torch"]) for number in range(5)]
+    with django_assert_num_queries(2):  # the settings for packages, and the job's last attempt
+        offer_for(code, base, [base, *others], job)
+
+
 class TestInstall:
     def test_it_makes_an_environment_of_the_project(self, alice: User, project: Project, base: Environment) -> None:
         code = upload(project, ("pandas",), LIST)
