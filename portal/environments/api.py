@@ -25,7 +25,7 @@ from portal.environments.serializers import (
     EnvironmentSerializer,
     NewEnvironmentSerializer,
 )
-from portal.environments.summary import current_locks, summaries
+from portal.environments.summary import builds_of, current_locks, summaries
 from portal.projects.models import Project
 from portal.rest import KnownParameters, NewestFirst, refusals, validated
 
@@ -52,12 +52,8 @@ class Environments(KnownParameters, mixins.ListModelMixin, mixins.RetrieveModelM
     def get_serializer_context(self) -> dict[str, Any]:
         return {**super().get_serializer_context(), **_context(getattr(self, "_page", ()))}
 
-    def _answer(self, environment: Environment, code: int = status.HTTP_200_OK) -> Response:
-        row = self.get_queryset().get(pk=environment.pk)
-        return Response(EnvironmentSerializer(row, context=_context([row])).data, code)
-
     def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        return self._answer(self.get_object())
+        return environment_answer(signed_in(request), self.get_object())
 
     @extend_schema(request=NewEnvironmentSerializer, responses={201: EnvironmentSerializer, **refusals(400, 403, 409)})
     def create(self, request: Request) -> Response:
@@ -79,17 +75,17 @@ class Environments(KnownParameters, mixins.ListModelMixin, mixins.RetrieveModelM
             source_builds=sent["source_builds"],
         )
         made = services.create(user, sent["project"], wanted, sent["title"])
-        return self._answer(made, status.HTTP_201_CREATED)
+        return environment_answer(user, made, status.HTTP_201_CREATED)
 
     @extend_schema(request=None, responses={200: EnvironmentSerializer, **refusals(403, 404, 409)})
     def build(self, request: Request, key: str) -> Response:
         """Build it again: after a failure, or for the newest releases that its list allows."""
         environment = self.get_object()
         services.build_again(signed_in(request), environment)
-        return self._answer(environment)
+        return environment_answer(signed_in(request), environment)
 
 
-def environment_answer(user: User, environment: Environment, code: int) -> Response:
+def environment_answer(user: User, environment: Environment, code: int = status.HTTP_200_OK) -> Response:
     """Return the answer with one environment."""
     row = Environment.objects.visible_to(user).select_related("base", "created_by").get(pk=environment.pk)
     return Response(EnvironmentSerializer(row, context=_context([row])).data, code)
@@ -115,8 +111,8 @@ class Locks(InEnvironment):
     @extend_schema(responses={(200, "text/plain"): OpenApiTypes.STR, **refusals(404)})
     def file(self, request: Request, environment_key: str, digest: str) -> HttpResponseBase:
         """The exact packages that were built for a kind of node, in the format of a requirements.txt with hashes."""
-        mine = Build.objects.filter(recipe=self.environment.recipe).exclude(recipe="")
-        row = get_object_or_404(Lock.objects.filter(builds__in=mine).distinct(), digest=digest)
+        mine = Lock.objects.filter(builds__in=builds_of(self.environment)).distinct()
+        row = get_object_or_404(mine, digest=digest)
         content = row.text.encode()
         name = f"{environment_key}.lock.txt"
         return download(request._request, name, iter([content]), len(content), "text/plain; charset=utf-8")
@@ -130,7 +126,7 @@ class Builds(mixins.ListModelMixin, mixins.RetrieveModelMixin, InEnvironment):
     pagination_class = NewestFirst
 
     def get_queryset(self) -> QuerySet[Build]:
-        rows = Build.objects.filter(recipe=self.environment.recipe).exclude(recipe="")
+        rows = builds_of(self.environment)
         return rows.select_related("lock", "environment__project").defer("lock__text", "lock__modules")
 
     @extend_schema(parameters=[OFFSET], responses={200: BuildLogSerializer, **refusals(400, 404)})

@@ -6,15 +6,13 @@ from django.urls import reverse
 
 from portal.cluster.attention import Item, first_items
 from portal.environments.models import NodeEnvironment
+from portal.environments.summary import ON_LIVE_NODE
 
 
 def failed_environments() -> Iterator[Item]:
     """Yield environments that could not be prepared on a node, in one query."""
     failed = NodeEnvironment.objects.filter(
-        state=NodeEnvironment.State.FAILED,
-        node__removed_at=None,
-        node__approved_at__isnull=False,
-        environment__retired=False,
+        ON_LIVE_NODE, state=NodeEnvironment.State.FAILED, environment__retired=False
     )
     yield from first_items(
         Item(

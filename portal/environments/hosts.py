@@ -3,7 +3,6 @@
 Changes apply to attempts that start afterwards: the hosts of an attempt are fixed when it is placed.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
@@ -132,8 +131,3 @@ def _audited(row: AllowedHost) -> dict[str, object]:
         "internal": row.internal,
         "note": row.note,
     }
-
-
-def shown_hosts(rows: Iterable[AllowedHost]) -> list[str]:
-    """Return the names for a page or the API, each once."""
-    return sorted({row.host for row in rows})

@@ -13,7 +13,6 @@ from django.db.models import Q
 from django.utils import timezone
 
 from portal.cluster.models import Node
-from portal.environments.image_names import repository_of
 from portal.message_field import MessageField
 from portal.projects.models import Project, Viewer
 
@@ -146,11 +145,6 @@ class Lock(models.Model):
     @property
     def is_image(self) -> bool:
         return "content" in self.facts
-
-    @property
-    def image_name(self) -> str:
-        """The name of an image without its digest."""
-        return repository_of(self.text)
 
     @property
     def package_count(self) -> int:

@@ -77,11 +77,6 @@ class Summary:
             return "failed"
         return "requested" if self.is_requested else "not_built"
 
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing changes until someone acts: no build runs, and none is awaited."""
-        return self.running is None and self.preparing is None and self.state != "requested"
-
 
 STATES = ("ready", "building", "failed", "requested", "not_built", "removed")
 
@@ -116,6 +111,11 @@ def summary_of(environment: Environment) -> Summary:
     return summaries([environment])[environment.pk]
 
 
+def builds_of(environment: Environment) -> QuerySet[Build]:
+    """Return the builds of an environment's recipe, which others with the same packages share; none without a recipe."""
+    return Build.objects.filter(recipe=environment.recipe) if environment.recipe else Build.objects.none()
+
+
 def newest_builds(builds: QuerySet[Build], *, per_kind: bool = False) -> QuerySet[Build]:
     """Return the newest of these builds for each recipe, or for each recipe and kind of node."""
     by = ("recipe", "kind") if per_kind else ("recipe",)
@@ -125,9 +125,7 @@ def newest_builds(builds: QuerySet[Build], *, per_kind: bool = False) -> QuerySe
 
 def current_builds(environment: Environment) -> list[Build]:
     """Return, for each kind of node, the build whose packages jobs use, with its lock. By the kind."""
-    if not environment.recipe:
-        return []
-    done = Build.objects.filter(recipe=environment.recipe, state=Build.State.DONE, lock__isnull=False)
+    done = builds_of(environment).filter(state=Build.State.DONE, lock__isnull=False)
     return list(newest_builds(done, per_kind=True).select_related("lock").order_by("kind"))
 
 

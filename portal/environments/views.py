@@ -16,6 +16,7 @@ from portal.environments import build_log, builds, services
 from portal.environments.forms import FULL, NewEnvironmentForm, choose_place
 from portal.environments.models import Build, Environment, Lock
 from portal.environments.package_input import PackageInput
+from portal.environments.summary import builds_of
 from portal.refused import Refused
 
 LOG_READ_BYTES = 256 * 1024
@@ -30,8 +31,7 @@ def visible_environment(request: HttpRequest, key: str) -> Environment:
 def visible_build(request: HttpRequest, key: str, pk: int) -> tuple[Environment, Build]:
     """Return an environment with one of its builds, which others with the same packages may share, or answer 404."""
     environment = visible_environment(request, key)
-    builds_of_recipe = Build.objects.filter(recipe=environment.recipe).exclude(recipe="")
-    return environment, get_object_or_404(builds_of_recipe.select_related("environment__project", "lock"), pk=pk)
+    return environment, get_object_or_404(builds_of(environment).select_related("environment__project", "lock"), pk=pk)
 
 
 def may_cancel(request: HttpRequest, build: Build) -> bool:
@@ -107,8 +107,7 @@ def _show_new(
 def lock(request: HttpRequest, key: str, digest: str) -> HttpResponseBase:
     """Show the exact packages that were built for a kind of node; ``?download=1`` sends them as a file."""
     environment = visible_environment(request, key)
-    mine = Build.objects.filter(recipe=environment.recipe).exclude(recipe="")
-    row = get_object_or_404(Lock.objects.filter(builds__in=mine).distinct(), digest=digest)
+    row = get_object_or_404(Lock.objects.filter(builds__in=builds_of(environment)).distinct(), digest=digest)
     if request.GET.get("download") == "1":
         content = row.text.encode()
         return download(

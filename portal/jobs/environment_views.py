@@ -23,7 +23,7 @@ from portal.environments import archives, collecting, services
 from portal.environments.forms import PackageSettingsForm
 from portal.environments.hosts import hosts_of
 from portal.environments.models import Build, Environment, Lock, PackageSettings
-from portal.environments.summary import CONDITIONS, Summary, current_builds, summaries, summary_of, with_size
+from portal.environments.summary import CONDITIONS, Summary, builds_of, current_builds, summaries, summary_of, with_size
 from portal.environments.views import visible_environment
 from portal.jobs.environment_use import current_use, unfinished_jobs_of, with_use
 from portal.jobs.job_list import is_id, with_list_columns
@@ -158,7 +158,7 @@ def of_project(request: HttpRequest, pk: int) -> HttpResponse:
     user = signed_in(request)
     project = get_object_or_404(Project.objects.visible_to(user), pk=pk)
     rows = project.environments.filter(retired=False).select_related("base")
-    found = list(_with_columns(rows, user).order_by("-created_at", "-pk")[:PAGE_SIZE])
+    found = list(_with_columns(rows, user).order_by("-created_at", "-pk")[: services.MAX_OF_A_PROJECT])
     may_make = project.archived_at is None and may_submit(role_of(user, project))
     about = {"rows": _with_summaries(found), "project": project, "may_make": may_make}
     return render(request, "environments/_of_project.html", about)
@@ -173,23 +173,19 @@ def environment(request: HttpRequest, key: str) -> HttpResponse:
     """Show an environment; for htmx only what changes while nodes get it."""
     row, user = visible_environment(request, key), signed_in(request)
     standing = summary_of(row)
-    running = Build.objects.filter(recipe=row.recipe, state=Build.State.RUNNING).exclude(recipe="")
     about: dict[str, Any] = {
         "environment": row,
         "standing": standing,
-        "running": running.select_related("environment__project"),
+        "running": builds_of(row).filter(state=Build.State.RUNNING),
         "kinds": current_builds(row),
         "may_manage": services.may_manage_environment(user, row),
         "keep_days": collecting.keep_days(),
     }
     if "HX-Request" in request.headers:
         return render(request, "environments/_standing.html", about)
-    of_recipe = Build.objects.filter(recipe=row.recipe).exclude(recipe="").select_related("lock", "cancelled_by")
     jobs = Job.objects.visible_to(user).filter(environment=row)
     about |= {
-        "builds": Paginator(of_recipe.defer("lock__text", "lock__modules"), BUILDS_PER_PAGE).get_page(
-            request.GET.get("page")
-        ),
+        "builds": Paginator(builds_of(row), BUILDS_PER_PAGE).get_page(request.GET.get("page")),
         "jobs": with_list_columns(jobs).order_by("-submitted_at", "-pk")[:SHOWN_JOBS],
         "job_count": jobs.count(),
         "unfinished": unfinished_jobs_of(row),
