@@ -158,8 +158,10 @@ class _PlanApplier:
     def apply_step(self, step: PlanStep) -> None:
         try:
             self._apply(step)
-        except run_specs.NodeLacksError as error:
+        except run_specs.LayerGoneError as error:
             raise PlanStaleError("environment_gone", error.node) from error
+        except run_specs.HostsUnknownError as error:
+            raise PlanStaleError("hosts_unknown", error.node) from error
 
     def _apply(self, step: PlanStep) -> None:
         job = self.jobs.get(step.job)

@@ -339,6 +339,7 @@ DROPPED = {
     "driver_moving": "The job's driver is being moved.",
     "environment_gone": "Node {node} no longer has the job's environment.",
     "gpus_changed": "The job's GPUs have changed in the meantime.",
+    "hosts_unknown": "The agent of node {node} is too old for the hosts that were allowed to the job.",
     "job_gone": "The job is gone.",
     "no_longer_runs": "The job no longer runs.",
     "no_longer_waits": "The job no longer waits.",

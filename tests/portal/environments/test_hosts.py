@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import transaction
 from django.test import Client
 from django.utils import timezone
 
@@ -16,6 +17,7 @@ from portal.jobs import lifecycle, network_use
 from portal.jobs.models import Container
 from portal.projects.models import Membership
 from portal.refused import Refused
+from portal.scheduler import apply as applying
 from portal.scheduler import availability, run_specs
 from portal.scheduler.availability import HOSTS, availability_of, read_nodes, why_blocked
 from portal.scheduler.run_specs import ContainerPlacement, HostsUnknownError
@@ -203,6 +205,15 @@ def test_agents_of_an_earlier_release_get_no_jobs_with_hosts(lab: Lab) -> None:
     attempt = lifecycle.start_attempt(job, "fifo v1")
     with pytest.raises(HostsUnknownError):
         run_specs.host_spec(attempt, 0, ContainerPlacement(old, tuple(old.gpus.all()[:1])), 1, 2, 1)
+
+
+def test_a_step_is_dropped_for_hosts_that_were_allowed_after_it_was_planned(lab: Lab) -> None:
+    old, job = control.ready_node("old"), control.queue()
+    hosts.allow(lab.ada, "pypi.org")
+    step = applying.PlanStep(job.pk, "start", {}, {old.pk: 1}, {})
+    with pytest.raises(applying.PlanStaleError) as stale, transaction.atomic():
+        applying._PlanApplier([step], "fifo v1", timezone.now()).apply_step(step)
+    assert "agent of node old is too old" in sentence_of(stale.value.dropped.data())
 
 
 def test_containers_get_the_cache_of_their_project_where_the_agent_keeps_one(lab: Lab) -> None:
