@@ -18,7 +18,6 @@ from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
 from portal.cluster.slots import lab_noun
 from portal.editions import sent_if_changed
-from portal.environments.hosts import rules_for
 from portal.highlight import highlight_block
 from portal.jobs import checkpoints, network_use, permissions, resources, services, silence
 from portal.jobs.curve_views import curves_context, training_context
@@ -142,9 +141,8 @@ def _attempts(job: Job, context: dict[str, Any]) -> dict[str, Any]:
 def _network(job: Job, attempts: Sequence[Attempt]) -> dict[str, Any]:
     """Return which hosts the newest attempt may reach, or the next one, and which it has contacted."""
     newest = max(attempts, key=lambda attempt: attempt.number, default=None)
-    rules = newest.allowed_hosts if newest else rules_for(job.project_id, job.environment)
     return {
-        "allowed_hosts": [rule.partition(" ")[0] for rule in rules],
+        "allowed_hosts": network_use.allowed_names(job, newest),
         "contacted": network_use.of_attempt(newest),
         "is_open_network": newest is not None and network_use.has_machines_network(newest.containers.all()),
     }

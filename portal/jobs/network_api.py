@@ -7,7 +7,6 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from portal.environments.hosts import rules_for
 from portal.jobs import network_use
 from portal.jobs.api import JobSubresource
 from portal.jobs.models import NetworkUse
@@ -47,10 +46,9 @@ class JobNetwork(JobSubresource):
         """Return which hosts the newest attempt of the job may reach, and which it has contacted."""
         job = self.job
         newest = job.attempts.order_by("-number").first()
-        rules = newest.allowed_hosts if newest else rules_for(job.project_id, job.environment)
         about = {
             "attempt": newest.number if newest else None,
-            "allowed": [rule.partition(" ")[0] for rule in rules],
+            "allowed": network_use.allowed_names(job, newest),
             "contacted": network_use.of_attempt(newest),
         }
         return Response(JobNetworkSerializer(about).data)

@@ -9,11 +9,12 @@ from django.db import models
 from django.utils import timezone
 
 from portal.cluster.models import Node
+from portal.environments.hosts import rules_for
 from portal.sentences.agents import confinement
 from portal.sentences.network import refusal
 
 if TYPE_CHECKING:
-    from portal.jobs.models import Attempt, Container
+    from portal.jobs.models import Attempt, Container, Job
 
 MAX_SHOWN = 200
 MAX_CONTAINERS = 200
@@ -103,6 +104,12 @@ def has_machines_network(containers: Iterable["Container"]) -> bool:
     confinements = [part.node.facts.get("confinement_message") or {} for part in parts]
     isolated = all(each.get("code") == confinement.Isolated.code for each in confinements)
     return any(part.node.runtime == Node.Runtime.PROCESS for part in parts) and not (isolated and len(parts) == 1)
+
+
+def allowed_names(job: "Job", attempt: "Attempt | None") -> list[str]:
+    """Return the names of the hosts that an attempt of a job may reach; without one, those of its next attempt."""
+    rules = rules_for(job.project_id, job.environment) if attempt is None else attempt.allowed_hosts
+    return [rule.partition(" ")[0] for rule in rules]
 
 
 def last_refused(uses: Iterable[HostUse]) -> HostUse | None:
