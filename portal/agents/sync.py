@@ -419,9 +419,11 @@ def _archives_to_send(recipes: set[str]) -> dict[str, str]:
     if not recipes:
         return {}
     done = Build.objects.filter(recipe__in=recipes, state=Build.State.DONE, lock__archive_sha256="")
+    newest = list(newest_builds(done, per_kind=True).select_related("lock").order_by("kind"))
+    needed = {lock.digest for lock in image_access.without_archive(build.lock for build in newest if build.lock)}
     send: dict[str, list[str]] = defaultdict(list)
-    for build in newest_builds(done, per_kind=True).select_related("lock").order_by("kind"):
-        if build.lock is not None and image_access.needs_archive(build.lock):
+    for build in newest:
+        if build.lock is not None and build.lock.digest in needed:
             send[build.recipe].append(build.lock.digest)
     return {recipe: " ".join(digests) for recipe, digests in send.items()}
 

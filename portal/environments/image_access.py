@@ -1,6 +1,7 @@
 """What nodes get and are asked for with images: whether one is allowed, how to sign in at its registry, and whether to send it."""
 
 import re
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -31,10 +32,18 @@ def access_to(image: str) -> dict[str, Any]:
 
 def needs_archive(lock: Lock) -> bool:
     """Return whether a node that has an image is asked to send it."""
-    if lock.archive_sha256:
-        return False
-    archives = ImageSettings.current().archives
-    if archives == ImageSettings.Archives.ALWAYS:
-        return True
-    wanted = lock.archive_wanted_at
-    return archives == ImageSettings.Archives.NEEDED and wanted is not None and wanted > timezone.now() - WANTED_FOR
+    return bool(without_archive([lock]))
+
+
+def without_archive(locks: Iterable[Lock]) -> list[Lock]:
+    """Return the images that nodes which have them are asked to send. One query."""
+    archives, since = ImageSettings.current().archives, timezone.now() - WANTED_FOR
+    if archives == ImageSettings.Archives.NEVER:
+        return []
+    always = archives == ImageSettings.Archives.ALWAYS
+    return [
+        lock
+        for lock in locks
+        if not lock.archive_sha256
+        and (always or (lock.archive_wanted_at is not None and lock.archive_wanted_at > since))
+    ]
