@@ -137,12 +137,13 @@ def set_registry(user: User, request: RegistryRequest) -> Registry:
         raise Refused("A user name has at most 200 characters, and no colon.", field="user")
     if token is not None and (len(token) > MAX_TOKEN_CHARACTERS or not token.isprintable()):
         raise Refused("That is not a token: it has line breaks or more than 10,000 characters.", field="token")
+    sealed_token = "" if token is None else credentials.seal(token)  # may write the key's file
     with transaction.atomic():
         row = Registry.objects.select_for_update().filter(host=host).first() or Registry(host=host)
         if row.pk is None and Registry.objects.count() >= MAX_REGISTRIES:
             raise Refused(f"At most {MAX_REGISTRIES} registries. Remove one that is no longer used.", "conflict")
         before = _for_audit(row) if row.pk else {}
-        sealed = row.sealed_token if token is None else credentials.seal(token)
+        sealed = row.sealed_token if token is None else sealed_token
         if bool(name) != bool(sealed):
             raise Refused("Enter a user and a token, or neither.", field="token" if name else "user")
         is_new_token = token is not None and credentials.unseal(row.sealed_token) != token
