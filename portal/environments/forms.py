@@ -21,13 +21,28 @@ MAX_SOURCES = 50
 MAX_MENU_PROJECTS = 500
 
 
-class NewEnvironmentForm(RefusableForm):
+class PlaceForm(RefusableForm):
+    """A form for an environment of a project or of the whole lab."""
+
+    project = forms.ChoiceField(label="For", help_text="Only jobs of this project can use it.")
+
+    def __init__(self, user: User, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        fields: Any = self.fields
+        fields["project"].choices = places(user)
+
+    def place(self) -> Project | None:
+        """Return the project of a valid form; None for the whole lab."""
+        chosen = self.cleaned_data["project"]
+        return None if chosen == LAB else Project.objects.get(pk=int(chosen))
+
+
+class NewEnvironmentForm(PlaceForm):
     """A new environment. The text of a chosen file comes back in ``file_text``: a browser sends a file only once."""
 
     title = forms.CharField(
         max_length=120, required=False, help_text="Left empty, it is made from the base and packages."
     )
-    project = forms.ChoiceField(label="For", help_text="Only jobs of this project can use it.")
     base = forms.ChoiceField(label="Based on")
     python = forms.ChoiceField(
         label="Python",
@@ -55,9 +70,8 @@ class NewEnvironmentForm(RefusableForm):
     )
 
     def __init__(self, user: User, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+        super().__init__(user, *args, **kwargs)
         fields: Any = self.fields
-        fields["project"].choices = places(user)
         self.bases = {row.key: row for row in bases()}
         fields["base"].choices = [
             *((key, row.title) for key, row in self.bases.items()),
@@ -90,11 +104,6 @@ class NewEnvironmentForm(RefusableForm):
         data = self.cleaned_data
         allowed = PackageSettings.current().allowed_sources
         return read_input(data["packages"], data["file_name"], data["file_text"], allowed)
-
-    def place(self) -> Project | None:
-        """Return the project of a valid form; None for the whole lab."""
-        chosen = self.cleaned_data["project"]
-        return None if chosen == LAB else Project.objects.get(pk=int(chosen))
 
     def request(self, understood: PackageInput) -> PackageRequest:
         data = self.cleaned_data

@@ -4,19 +4,17 @@ from typing import Any
 
 from django import forms
 
-from portal.accounts.models import User
-from portal.environments.forms import LAB, places
+from portal.environments.forms import PlaceForm
 from portal.environments.image_names import ImageNameError, full_name, registry_host
 from portal.environments.images import MAX_TOKEN_CHARACTERS, ImageRequest, RegistryRequest, checked_prefixes
 from portal.environments.models import ImageSettings
 from portal.form_fields import LinesField, RefusableForm
-from portal.projects.models import Project
 from portal.refused import Refused
 
 MONO = {"spellcheck": "false", "autocapitalize": "none", "class": "mono"}
 
 
-class NewImageForm(RefusableForm):
+class NewImageForm(PlaceForm):
     """A new environment that is an image of a registry."""
 
     image = forms.CharField(
@@ -24,24 +22,13 @@ class NewImageForm(RefusableForm):
         help_text="REGISTRY/NAME:TAG, such as ghcr.io/lab/train:1.2.",
         widget=forms.TextInput(attrs=MONO),
     )
-    project = forms.ChoiceField(label="For", help_text="Only jobs of this project can use it.")
     title = forms.CharField(max_length=120, required=False, help_text="Left empty, it is the image's name and tag.")
-
-    def __init__(self, user: User, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        fields: Any = self.fields
-        fields["project"].choices = places(user)
 
     def clean_image(self) -> str:
         try:
             return full_name(self.cleaned_data["image"])
         except ImageNameError as error:
             raise forms.ValidationError(str(error)) from None
-
-    def place(self) -> Project | None:
-        """Return the project of a valid form; None for the whole lab."""
-        chosen = self.cleaned_data["project"]
-        return None if chosen == LAB else Project.objects.get(pk=int(chosen))
 
     def request(self) -> ImageRequest:
         return ImageRequest(self.cleaned_data["image"], self.cleaned_data["title"])
