@@ -25,7 +25,7 @@ from portal.environments.serializers import (
     EnvironmentSerializer,
     NewEnvironmentSerializer,
 )
-from portal.environments.summary import builds_of, current_locks, summaries
+from portal.environments.summary import builds_in_use, builds_of, summaries
 from portal.projects.models import Project
 from portal.rest import KnownParameters, NewestFirst, refusals, validated
 
@@ -92,7 +92,7 @@ def environment_answer(user: User, environment: Environment, code: int = status.
 
 
 def _context(page: Sequence[Environment]) -> dict[str, Any]:
-    return {"standings": summaries(page), "locks": current_locks(page)}
+    return {"standings": summaries(page), "locks": builds_in_use(page)}
 
 
 class InEnvironment(KnownParameters, GenericViewSet[Any]):

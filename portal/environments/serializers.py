@@ -6,7 +6,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from portal.environments.models import Build, Environment, ImageSettings, Lock, Registry
+from portal.environments.models import Build, Environment, ImageSettings, Registry
 from portal.environments.package_input import PackageInput
 from portal.environments.services import PYTHON_VERSIONS
 from portal.environments.summary import STATES
@@ -18,19 +18,20 @@ from portal.sentences import sentence_of
 MAX_ITEMS = 500
 
 
-class LockSerializer(serializers.Serializer[Lock]):
+class LockSerializer(serializers.Serializer[Build]):
     """The packages that were built for a kind of node."""
 
-    digest = serializers.CharField()
+    digest = serializers.CharField(source="lock.digest")
     kind = serializers.CharField(
         help_text="Python, processor, C library and CUDA of these nodes, and a hash of their base."
     )
-    size_bytes = serializers.IntegerField(source="unpacked_bytes", help_text="Of the files, in addition to the base.")
-    created_at = serializers.DateTimeField()
-    image = serializers.SerializerMethodField(help_text="Of an environment that is an image: its name with the digest.")
-
-    def get_image(self, lock: Lock) -> str:
-        return lock.text if lock.is_image else ""
+    size_bytes = serializers.IntegerField(
+        source="lock.unpacked_bytes", help_text="Of the files, in addition to the base."
+    )
+    created_at = serializers.DateTimeField(source="lock.created_at")
+    image = serializers.CharField(
+        read_only=True, help_text="Of an environment that is an image: its name with the digest."
+    )
 
 
 class EnvironmentSerializer(serializers.ModelSerializer[Environment]):

@@ -146,6 +146,8 @@ def test_pages_of_an_image_name_no_packages(admin: User, alice: User, project: P
     for address in (f"builds/{done.pk}/", f"locks/{lock.digest}/"):
         page = text(client.get(f"/environments/{row.key}/{address}"))
         assert "Exact image" in page and "0 packages" not in page and "Versions" not in page
+    (sent,) = client.get(f"/api/v1/environments/{row.key}/").json()["locks"]
+    assert (sent["digest"], sent["image"], sent["size_bytes"]) == (lock.digest, lock.text, 5_000_000)
     again = text(client.post(f"/environments/{row.key}/build-again", follow=True))
     assert "the image that its name means now" in again
 
