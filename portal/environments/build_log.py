@@ -40,9 +40,9 @@ def end_of_log(build: Build) -> LogPiece:
     return LogPiece(shown_text(content.decode(errors="replace")), size, bool(start))
 
 
-def log_from(build: Build, offset: int, limit: int = PIECE_BYTES) -> LogPiece:
-    """Return what follows ``offset``, at most ``limit`` bytes, in whole characters."""
-    content = _read(build, offset, limit)
+def log_from(build: Build, offset: int) -> LogPiece:
+    """Return what follows ``offset``, at most ``PIECE_BYTES``, in whole characters."""
+    content = _read(build, offset, PIECE_BYTES)
     for spare in range(4):  # the limit may divide the last character
         with suppress(UnicodeDecodeError):
             text = content[: len(content) - spare].decode()

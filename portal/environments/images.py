@@ -34,7 +34,6 @@ class ImageRequest:
 
     image: str
     title: str = ""
-    description: str = ""
 
 
 def create(user: User, project: Project | None, request: ImageRequest) -> Environment:
@@ -45,7 +44,6 @@ def create(user: User, project: Project | None, request: ImageRequest) -> Enviro
     title = clean_title(request.title) or default_title(image)
     row = Environment(
         title=title,
-        description=request.description.strip()[:2000],
         project=project,
         created_by=user,
         image=image,

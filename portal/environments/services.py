@@ -68,9 +68,7 @@ def require_manager(user: User, environment: Environment) -> None:
         raise Refused(f"Only {who} may do that.", "forbidden")
 
 
-def create(
-    user: User, project: Project | None, request: PackageRequest, title: str = "", description: str = ""
-) -> Environment:
+def create(user: User, project: Project | None, request: PackageRequest, title: str = "") -> Environment:
     """Make an environment for a project, or for the whole lab without one, and request its build.
 
     One of the same place with the same packages is returned instead of a second one.
@@ -83,7 +81,6 @@ def create(
     title = clean_title(title) or default_title(request)
     row = Environment(
         title=title,
-        description=description.strip()[:2000],
         project=project,
         created_by=user,
         base=request.base,

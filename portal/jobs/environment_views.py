@@ -179,7 +179,6 @@ def environment(request: HttpRequest, key: str) -> HttpResponse:
         "running": builds_of(row).filter(state=Build.State.RUNNING),
         "kinds": current_builds(row),
         "may_manage": services.may_manage_environment(user, row),
-        "keep_days": collecting.keep_days(),
     }
     if "HX-Request" in request.headers:
         return render(request, "environments/_standing.html", about)
