@@ -284,8 +284,7 @@ def finish(build: Build, layer: BuiltLayer) -> Lock:
     if build.environment.image:
         _check_image(build, layer)
     if layer.sha256 or not build.environment.image:
-        size = archives.keep(build.pk, layer.digest, layer.sha256)
-        kept = {"archive_sha256": layer.sha256, "archive_bytes": size, "archive_wanted_at": None}
+        kept = _keep_archive(build, layer)
     with transaction.atomic():
         row = Build.objects.select_for_update().get(pk=build.pk)
         if row.state != Build.State.RUNNING:
@@ -308,6 +307,19 @@ def finish(build: Build, layer: BuiltLayer) -> Lock:
         _record_modules(build.recipe, layer.modules)
         wake_scheduler()
     return lock
+
+
+def _keep_archive(build: Build, layer: BuiltLayer) -> dict[str, Any]:
+    """Keep the archive of a build, and return what its lock has of it.
+
+    Packages built from source may differ from build to build. The first archive of a lock stays: nodes may be fetching it.
+    """
+    others = Lock.objects.filter(digest=layer.digest).exclude(archive_sha256__in=("", layer.sha256))
+    if others.exists() and archives.path_of(layer.digest).exists():
+        archives.drop_incoming(build.pk)
+        return {}
+    size = archives.keep(build.pk, layer.digest, layer.sha256)
+    return {"archive_sha256": layer.sha256, "archive_bytes": size, "archive_wanted_at": None}
 
 
 def _record_modules(recipe: str, modules: Iterable[str]) -> None:

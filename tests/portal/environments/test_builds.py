@@ -1,6 +1,7 @@
 """Which node builds what: ready, build or wait, and what becomes of builds that end in another way."""
 
 import threading
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -255,6 +256,23 @@ def test_a_damaged_archive_is_not_kept(environment: Environment, nodes: list[Nod
     assert not Lock.objects.exists()
     assert not list(archives.folder().iterdir())
     assert made.finish(build).archive_bytes == len(made.CONTENT)
+
+
+def test_the_first_archive_of_a_lock_stays(environment: Environment, nodes: list[Node]) -> None:
+    first = made.finish(made.start(nodes[0], environment))
+    again(environment)
+    environment.refresh_from_db()
+    second = made.start(nodes[1], environment)
+    layer = replace(made.send(second, b"compiled again"), digest=first.digest)
+    assert builds.finish(second, layer).archive_sha256 == first.archive_sha256
+    assert archives.path_of(first.digest).read_bytes() == made.CONTENT
+    assert not list(archives.folder().glob(".incoming-*"))
+    archives.path_of(first.digest).unlink()
+    again(environment)
+    environment.refresh_from_db()
+    third = made.start(nodes[1], environment)
+    builds.finish(third, replace(made.send(third, b"compiled again"), digest=first.digest))
+    assert archives.path_of(first.digest).read_bytes() == b"compiled again"
 
 
 def test_names_of_archives_are_only_digests() -> None:
