@@ -87,7 +87,7 @@ def summaries(environments: Iterable[Environment]) -> dict[int, Summary]:
     recipes = {row.recipe for row in rows if row.recipe}
     places: dict[int, list[NodeEnvironment]] = defaultdict(list)
     known = NodeEnvironment.objects.filter(ON_LIVE_NODE, environment__in=rows).select_related("node")
-    for place in known.order_by("node__name"):
+    for place in known.defer("node__facts").order_by("node__name"):  # which are long
         places[place.environment_id].append(place)
     last = {build.recipe: build for build in newest_builds(Build.objects.filter(recipe__in=recipes))}
     running: dict[str, Build] = {}
