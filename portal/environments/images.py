@@ -18,7 +18,7 @@ from portal.environments.image_names import (
     registry_host,
 )
 from portal.environments.models import Environment, ImageSettings, Registry
-from portal.environments.services import clean_title, keep_environment, require_place
+from portal.environments.services import clean_title, keep_environment, require_admin, require_place
 from portal.projects.models import Project
 from portal.refused import Refused
 
@@ -84,7 +84,7 @@ def default_title(image: str) -> str:
 
 def set_image_settings(user: User, allowed: Sequence[str], archives: str) -> None:
     """Set which images are allowed, and when the portal keeps them. Raises Refused."""
-    _require_admin(user)
+    require_admin(user)
     if archives not in ImageSettings.Archives.values:
         raise Refused(f"Choose one of {', '.join(ImageSettings.Archives.values)}.", field="archives")
     prefixes = checked_prefixes(allowed)
@@ -125,7 +125,7 @@ class RegistryRequest:
 
 def set_registry(user: User, request: RegistryRequest) -> Registry:
     """Store how nodes use a registry, new or in place of what was stored for it. Raises Refused."""
-    _require_admin(user)
+    require_admin(user)
     try:
         host = registry_host(request.host)
     except ImageNameError as error:
@@ -155,7 +155,7 @@ def set_registry(user: User, request: RegistryRequest) -> Registry:
 
 
 def remove_registry(user: User, registry: Registry) -> None:
-    _require_admin(user)
+    require_admin(user)
     with transaction.atomic():
         before = _for_audit(registry)
         if Registry.objects.filter(pk=registry.pk).delete()[0]:
@@ -164,8 +164,3 @@ def remove_registry(user: User, registry: Registry) -> None:
 
 def _for_audit(row: Registry) -> dict[str, Any]:
     return {"user": row.user, "signs_in": bool(row.sealed_token), "insecure": row.insecure}
-
-
-def _require_admin(user: User) -> None:
-    if not user.is_admin:
-        raise Refused("Only admins may do that.", "forbidden")

@@ -68,6 +68,11 @@ def require_manager(user: User, environment: Environment) -> None:
         raise Refused(f"Only {who} may do that.", "forbidden")
 
 
+def require_admin(user: User) -> None:
+    if not user.is_admin:
+        raise Refused("Only admins may do that.", "forbidden")
+
+
 def create(user: User, project: Project | None, request: PackageRequest, title: str = "") -> Environment:
     """Make an environment for a project, or for the whole lab without one, and request its build.
 
@@ -236,8 +241,7 @@ def remove(user: User, environment: Environment, unfinished_jobs: int) -> None:
 
 def set_package_settings(user: User, allowed_sources: Sequence[str], *, source_builds: bool) -> None:
     """Set what environments may contain. Only admins may."""
-    if not user.is_admin:
-        raise Refused("Only admins may do that.", "forbidden")
+    require_admin(user)
     with transaction.atomic():
         row, _ = PackageSettings.objects.select_for_update().get_or_create(pk=PackageSettings.ONLY)
         before = {"allowed_sources": row.allowed_sources, "source_builds": row.source_builds}
