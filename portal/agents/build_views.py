@@ -128,7 +128,7 @@ def archive(request: HttpRequest, pk: int) -> HttpResponseBase:
         size = archives.append(build.pk, whole_number(request, "offset"), body_pieces(request))
     except archives.OffsetMismatchError as error:
         return JsonResponse({"size": error.size}, status=409)
-    Build.objects.filter(pk=build.pk).update(renewed_at=timezone.now())
+    builds.renew(build)
     return JsonResponse({"size": size})
 
 

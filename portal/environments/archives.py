@@ -8,7 +8,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from django.conf import settings
@@ -17,6 +17,7 @@ from portal.refused import Refused
 
 FILE_MODE = 0o640
 READ_BYTES = 1024 * 1024
+TICK_BYTES = 256 * READ_BYTES
 MAX_ARCHIVE_BYTES = 24 * 2**30
 MARGIN_BYTES = 2**30
 """The space that archives leave on the disk of the portal, which needs it for logs, code and the database."""
@@ -57,8 +58,10 @@ def append(build: int, offset: int, pieces: Iterable[bytes]) -> int:
         size = 0
     if size != offset:
         raise OffsetMismatchError(size)
-    with file.open("ab") as incoming:
+    # Not at the end: a node that asks again after a timeout, while its first request goes on, writes the same bytes twice.
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE_MODE), "wb") as incoming:
         os.fchmod(incoming.fileno(), FILE_MODE)
+        incoming.seek(offset)
         for piece in pieces:
             _require_space(size + len(piece))
             incoming.write(piece)
@@ -76,8 +79,11 @@ def _require_space(size: int) -> None:
         )
 
 
-def keep(build: int, digest: str, sha256: str) -> int:
-    """Give the archive of a build its name, and return its size. Raises Refused if it is not what the node announced."""
+def keep(build: int, digest: str, sha256: str, tick: Callable[[], None] = lambda: None) -> int:
+    """Give the archive of a build its name, and return its size. Raises Refused if it is not what the node announced.
+
+    ``tick`` is called every few hundred MiB: a large archive takes a slow disk minutes.
+    """
     file = _incoming(build)
     if not file.exists():
         raise Refused("The archive of this layer has not arrived.", "conflict")
@@ -85,6 +91,8 @@ def keep(build: int, digest: str, sha256: str) -> int:
     with file.open("rb") as archive:
         while piece := archive.read(READ_BYTES):
             found.update(piece)
+            if archive.tell() % TICK_BYTES == 0:
+                tick()
         os.fsync(archive.fileno())
     if found.hexdigest() != sha256:
         file.unlink(missing_ok=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
+from django.db.models import Q
 from django.utils import timezone
 
 from portal.accounts.audit import audit
@@ -90,11 +91,8 @@ def claim(node: Node, environment: Environment, kind: str, has: str = "") -> Cla
         return Claim(build=sending)
     if built is not None and built.generation >= environment.generation:
         return _ready(built)
+    end_lost(environment.recipe)
     running = same.filter(state=Build.State.RUNNING).first()
-    if running is not None and running.renewed_at < timezone.now() - LEASE:
-        with suppress(BuildEndedError):  # another node noticed it, too
-            _end(running, Build.State.LOST, agents.builds.BuildLost(running.node_name).data())
-        running = None
     if running is not None:
         if running.node_id == node.pk:  # its agent was restarted, and begins again
             restart(running)
@@ -148,8 +146,7 @@ def _sending(node: Node, environment: Environment, built: Build, has: str) -> Bu
             return latest
         if latest.renewed_at > timezone.now() - LEASE:
             return None
-        with suppress(BuildEndedError):
-            _end(latest, Build.State.LOST, agents.builds.BuildLost(latest.node_name).data())
+        end_lost(built.recipe)
     elif latest is not None and _has_just_failed_to_send(latest):
         return None
     return _start(node, environment, built.kind, built)
@@ -211,6 +208,23 @@ def restart(build: Build) -> None:
     log_path(build).unlink(missing_ok=True)
     archives.drop_incoming(build.pk)
     Build.objects.filter(pk=build.pk).update(renewed_at=timezone.now(), progress_percent=0)
+
+
+def renew(build: Build) -> None:
+    """Note that the node of a build is still at work."""
+    Build.objects.filter(pk=build.pk).update(renewed_at=timezone.now())
+
+
+def in_progress() -> Q:
+    """Return the condition for builds that run and whose nodes report."""
+    return Q(state=Build.State.RUNNING, renewed_at__gte=timezone.now() - LEASE)
+
+
+def end_lost(recipe: str) -> None:
+    """End the builds of a recipe whose nodes do not report any more."""
+    for build in Build.objects.filter(recipe=recipe, state=Build.State.RUNNING).exclude(in_progress()):
+        with suppress(BuildEndedError):  # another request noticed it, too
+            _end(build, Build.State.LOST, agents.builds.BuildLost(build.node_name).data())
 
 
 def running_build(node: Node, pk: int) -> Build:
@@ -318,7 +332,7 @@ def _keep_archive(build: Build, layer: BuiltLayer) -> dict[str, Any]:
     if others.exists() and archives.path_of(layer.digest).exists():
         archives.drop_incoming(build.pk)
         return {}
-    size = archives.keep(build.pk, layer.digest, layer.sha256)
+    size = archives.keep(build.pk, layer.digest, layer.sha256, lambda: renew(build))
     return {"archive_sha256": layer.sha256, "archive_bytes": size, "archive_wanted_at": None}
 
 

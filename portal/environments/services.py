@@ -193,6 +193,7 @@ def build_again(user: User, environment: Environment) -> None:
     """Resolve the packages of an environment again: after a failure, or for their latest releases. Until a build succeeds,
     jobs use the last one that did."""
     require_manager(user, environment)
+    builds.end_lost(environment.recipe)
     with transaction.atomic():
         row = Environment.objects.select_for_update().get(pk=environment.pk)
         if row.retired:

@@ -12,6 +12,7 @@ from typing import Any
 from django.db.models import Case, Exists, Max, OuterRef, Q, QuerySet, Subquery, TextField, Value, When
 from django.utils import timezone
 
+from portal.environments.builds import in_progress
 from portal.environments.models import Build, Environment, Lock, NodeEnvironment
 
 REQUESTED_FOR = timedelta(days=1)
@@ -91,7 +92,7 @@ def summaries(environments: Iterable[Environment]) -> dict[int, Summary]:
         places[place.environment_id].append(place)
     last = {build.recipe: build for build in newest_builds(Build.objects.filter(recipe__in=recipes))}
     running: dict[str, Build] = {}
-    for build in Build.objects.filter(recipe__in=recipes, state=Build.State.RUNNING).order_by("progress_percent"):
+    for build in Build.objects.filter(in_progress(), recipe__in=recipes).order_by("progress_percent"):
         running[build.recipe] = build
     done = Build.objects.filter(recipe__in=recipes, state=Build.State.DONE).select_related("lock")
     locks = {build.recipe: build.lock for build in newest_builds(done.defer("lock__text", "lock__modules"))}
@@ -158,7 +159,7 @@ def _on_a_node(*states: str) -> Any:
 
 
 def _is_built() -> Any:
-    return Exists(Build.objects.filter(recipe=OuterRef("recipe"), state=Build.State.RUNNING))
+    return Exists(Build.objects.filter(in_progress(), recipe=OuterRef("recipe")))
 
 
 def _ended_without_success() -> Any:

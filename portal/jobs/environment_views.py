@@ -20,9 +20,10 @@ from portal.accounts.models import User
 from portal.accounts.permissions import admin_required, signed_in
 from portal.editions import sent_if_changed
 from portal.environments import archives, collecting, services
+from portal.environments.builds import in_progress
 from portal.environments.forms import PackageSettingsForm
 from portal.environments.hosts import hosts_of
-from portal.environments.models import Build, Environment, Lock, PackageSettings
+from portal.environments.models import Environment, Lock, PackageSettings
 from portal.environments.summary import CONDITIONS, Summary, builds_of, current_builds, summaries, summary_of, with_size
 from portal.environments.views import visible_environment
 from portal.jobs.environment_use import current_use, unfinished_jobs_of, with_use
@@ -176,7 +177,7 @@ def environment(request: HttpRequest, key: str) -> HttpResponse:
     about: dict[str, Any] = {
         "environment": row,
         "standing": standing,
-        "running": builds_of(row).filter(state=Build.State.RUNNING),
+        "running": builds_of(row).filter(in_progress()),
         "kinds": current_builds(row),
         "may_manage": services.may_manage_environment(user, row),
     }

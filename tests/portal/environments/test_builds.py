@@ -1,6 +1,7 @@
 """Which node builds what: ready, build or wait, and what becomes of builds that end in another way."""
 
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +16,7 @@ from portal.cluster.models import Node
 from portal.environments import archives, builds, services
 from portal.environments.builds import BuildEndedError, Claim
 from portal.environments.models import Build, Environment, Lock
+from portal.environments.summary import summary_of
 from portal.refused import Refused
 from portal.sentences import sentence_of
 from tests.portal import environments_world as made
@@ -117,6 +119,21 @@ def test_a_build_whose_node_is_silent_is_given_to_the_next(environment: Environm
             act()
     with pytest.raises(BuildEndedError):
         builds.running_build(nodes[0], second.pk)
+
+
+def test_a_build_whose_node_is_gone_is_not_shown_and_can_be_built_again(
+    environment: Environment, nodes: list[Node]
+) -> None:
+    build = made.start(nodes[0], environment)
+    assert summary_of(environment).running == build
+    with pytest.raises(Refused, match="being built now"):
+        again(environment)
+    age(build, builds.LEASE.total_seconds() + 1)
+    assert summary_of(environment).running is None and summary_of(environment).state != "building"
+    again(environment)
+    build.refresh_from_db()
+    assert build.state == Build.State.LOST
+    assert ask(nodes[1], environment) == "build"
 
 
 def test_three_losses_end_the_attempts_until_someone_asks_again(environment: Environment, nodes: list[Node]) -> None:
@@ -273,6 +290,34 @@ def test_the_first_archive_of_a_lock_stays(environment: Environment, nodes: list
     third = made.start(nodes[1], environment)
     builds.finish(third, replace(made.send(third, b"compiled again"), digest=first.digest))
     assert archives.path_of(first.digest).read_bytes() == b"compiled again"
+
+
+def test_a_piece_that_is_sent_twice_at_once_counts_once(environment: Environment, nodes: list[Node]) -> None:
+    """A node asks again after a timeout, while the portal still receives its first request."""
+    build = made.start(nodes[0], environment)
+    archives.append(build.pk, 0, [b"ab"])
+
+    def slow() -> Iterator[bytes]:
+        yield b"c"
+        assert archives.append(build.pk, 2, [b"cd"]) == 4
+        yield b"d"
+
+    assert archives.append(build.pk, 2, slow()) == 4
+    file = archives.folder() / f".incoming-{build.pk}"
+    assert file.read_bytes() == b"abcd"
+
+
+def test_the_lease_is_renewed_while_the_archive_is_read(
+    environment: Environment, nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "READ_BYTES", 1)
+    monkeypatch.setattr(archives, "TICK_BYTES", 2)
+    build = made.start(nodes[0], environment)
+    layer = made.send(build)
+    age(build, builds.LEASE.total_seconds() - 5)
+    builds.finish(build, layer)
+    build.refresh_from_db()
+    assert build.renewed_at > timezone.now() - timedelta(seconds=60)
 
 
 def test_names_of_archives_are_only_digests() -> None:
