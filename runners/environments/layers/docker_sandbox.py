@@ -1,24 +1,20 @@
 """Builds on nodes with Docker: a container of the base image without a network, with the same proxy as in bubblewrap."""
 
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from runners.environments.docker_images import DockerImages
-from runners.environments.installing import Tick, report_nothing
 from runners.environments.layers.sandbox import (
-    INSIDE,
     MAX_PROCESSES,
     MIN_MEMORY,
     TEMPORARY_MIB,
-    NetworkAccess,
+    Command,
     build_owner,
     entry_command,
     give_socket,
     make_homes,
     physical_memory,
-    process_environment,
     watched,
 )
 from runners.environments.preparing import ProgramError, read_tail
@@ -52,42 +48,31 @@ class DockerSandbox:
 
     confined = True
 
-    def run(
-        self,
-        argv: Sequence[str | Path],
-        work: Path,
-        *,
-        network: NetworkAccess | None = None,
-        read_only: Sequence[Path] = (),
-        env: Mapping[str, str],
-        log: Path,
-        tick: Tick = report_nothing,
-        seconds: float = 3600,
-    ) -> None:
+    def run(self, command: Command) -> None:
+        work, log = command.work, command.log
         owner = build_owner(work)
         make_homes(work, owner)
-        give_socket(network, owner)
+        give_socket(command.socket, owner)
         log.touch()
-        sockets = [network.socket.parent] if network else []
         memory = max(MIN_MEMORY // 2, int(physical_memory() * MEMORY_SHARE))
         options = {
             "user": owner.user,
             "working_dir": str(work),
-            "environment": process_environment(work, env),
+            "environment": command.variables,
             "tmpfs": {"/tmp": f"rw,nosuid,nodev,mode=1777,size={TEMPORARY_MIB}m"},  # noqa: S108  the container's own
             "mem_limit": memory,
             "memswap_limit": memory,
             "pids_limit": MAX_PROCESSES,
             "cpu_shares": CPU_SHARES,
         }
-        mounts = {path: (str(path), path == work) for path in (INSIDE, *sockets, *read_only, work)}
+        mounts = {path: (str(path), path == work) for path in (*command.readable, work)}
         covered = [name for name in CLOSED if any(path.is_relative_to(name) for path in mounts)]
         mounts = {cover_for(work, name): (name, True) for name in covered} | mounts
-        check = watched(work, log, tick, seconds)
+        check = watched(command)
         began = time.monotonic()
         # The engine counts processes and memory, also without an own user id.
-        command = entry_command(self.python, False, network, argv)
-        with self.images.confined(self.image, command, mounts, log, options) as exit_code:
+        argv = entry_command(self.python, False, command)
+        with self.images.confined(self.image, argv, mounts, log, options) as exit_code:
             while (code := exit_code()) is None:
                 time.sleep(POLL_SECONDS)
                 check(time.monotonic() - began, read_tail(log))

@@ -41,10 +41,33 @@ NICENESS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class NetworkAccess:
-    """The socket of the proxy through which a command reaches its hosts. Its folder belongs to the build alone."""
+class Command:
+    """A command of a build. All paths are the same inside and outside of its sandbox."""
 
-    socket: Path
+    argv: tuple[str | Path, ...]
+    work: Path
+    """The folder that it may write to; it reads ``read_only``, the interpreter and the system."""
+    log: Path
+    """Where its output is added."""
+    env: Mapping[str, str]
+    """Its variables, beside a few usual ones, and HOME and TMPDIR in ``work``."""
+    socket: Path | None = None
+    """The socket of the proxy through which it reaches its hosts, in a folder of the build alone; without, it is offline."""
+    read_only: tuple[Path, ...] = ()
+    tick: Tick = report_nothing
+    """Called each second. It may raise, which ends the command."""
+    seconds: float = 3600
+
+    @property
+    def readable(self) -> tuple[Path, ...]:
+        """What its sandbox shows read-only, beside the system and the interpreter."""
+        return (INSIDE, *((self.socket.parent,) if self.socket else ()), *self.read_only)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Its whole environment."""
+        usual = {"PATH": PATH, "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
+        return {**usual, **self.env, "HOME": str(self.work / "home"), "TMPDIR": str(self.work / "tmp")}
 
 
 class BuildSandbox(Protocol):
@@ -53,24 +76,9 @@ class BuildSandbox(Protocol):
         """Whether code of strangers may run in it. Without, packages are only unpacked."""
         ...
 
-    def run(
-        self,
-        argv: Sequence[str | Path],
-        work: Path,
-        *,
-        network: NetworkAccess | None = None,
-        read_only: Sequence[Path] = (),
-        env: Mapping[str, str],
-        log: Path,
-        tick: Tick = report_nothing,
-        seconds: float = 3600,
-    ) -> None:
-        """Run a command to its end. All paths are the same inside and outside. It may write to ``work`` and reads
-        ``read_only``, the interpreter and the system. ``env`` is its whole environment, with HOME and TMPDIR in ``work``.
-        Output goes to the end of ``log``; ``tick`` is called each second and may raise, which ends the command.
-
-        Raises ProgramError when it fails, and PrepareError when a limit (disk, size, time) stops it.
-        """
+    def run(self, command: Command) -> None:
+        """Run a command to its end. Raises ProgramError when it fails, and PrepareError when a limit (disk, size, time) stops
+        it."""
         ...
 
 
@@ -99,15 +107,10 @@ def private_folder(work: Path) -> Path:
     return make(work.with_name(f"{work.name}.private"))
 
 
-def give_socket(network: NetworkAccess | None, owner: Owner) -> None:
+def give_socket(socket: Path | None, owner: Owner) -> None:
     """Let the build connect to the proxy. Other users cannot: the folder of the socket has mode 0700."""
-    for path in (network.socket.parent, network.socket) if network else ():
+    for path in (socket.parent, socket) if socket else ():
         os.chown(path, owner.uid, owner.gid)
-
-
-def process_environment(work: Path, env: Mapping[str, str]) -> dict[str, str]:
-    usual = {"PATH": PATH, "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
-    return {**usual, **env, "HOME": str(work / "home"), "TMPDIR": str(work / "tmp")}
 
 
 def limits(own_user: bool) -> dict[str, int]:
@@ -127,22 +130,29 @@ def physical_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def entry_command(python: str, own_user: bool, network: NetworkAccess | None, argv: Sequence[str | Path]) -> list[str]:
-    """Return the command that sets the limits, forwards the network and then runs ``argv``."""
-    socket = str(network.socket) if network else ""
-    return [python, "-I", "-S", str(INSIDE), json.dumps(limits(own_user)), socket, *map(str, argv)]
+def entry_command(python: str, own_user: bool, command: Command) -> list[str]:
+    """Return the command line that sets the limits, forwards the network and then runs the command."""
+    return [
+        python,
+        "-I",
+        "-S",
+        str(INSIDE),
+        json.dumps(limits(own_user)),
+        str(command.socket or ""),
+        *map(str, command.argv),
+    ]
 
 
-def watched(work: Path, log: Path, tick: Tick, seconds: float) -> Tick:
-    """Return a tick that also ends a build which fills the disk or takes too long."""
-    watch = DiskWatch(work.parent, log)  # with what is beside it
+def watched(command: Command) -> Tick:
+    """Return a tick that also ends a command which fills the disk or takes too long."""
+    watch = DiskWatch(command.work.parent, command.log)  # with what is beside it
     began = time.monotonic()
 
     def check(spent: float, output: str) -> None:
-        if time.monotonic() - began > seconds:
-            raise PrepareError(TimeLimit(int(seconds // 60)))
+        if time.monotonic() - began > command.seconds:
+            raise PrepareError(TimeLimit(int(command.seconds // 60)))
         watch.check()
-        tick(spent, output)
+        command.tick(spent, output)
 
     return check
 
@@ -152,13 +162,18 @@ def only(env: Mapping[str, str]) -> dict[str, str | None]:
     return {**dict.fromkeys(os.environ), **env}
 
 
-def run_process(
-    command: Sequence[str | Path], work: Path, env: Mapping[str, str], log: Path, tick: Tick, seconds: float
-) -> None:
-    variables = only(process_environment(work, env))
-    check = watched(work, log, tick, seconds)
+def run_process(argv: Sequence[str], command: Command) -> None:
+    """Run a command as a process of this machine, with the command line that confines it."""
     try:
-        run(command, log, check, env=variables, cwd=work, seconds=seconds + 60, niceness=NICENESS)
+        run(
+            argv,
+            command.log,
+            watched(command),
+            env=only(command.variables),
+            cwd=command.work,
+            seconds=command.seconds + 60,
+            niceness=NICENESS,
+        )
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise ProgramError("No space left on device") from error
@@ -177,37 +192,24 @@ class BubblewrapSandbox:
 
     confined = True
 
-    def run(
-        self,
-        argv: Sequence[str | Path],
-        work: Path,
-        *,
-        network: NetworkAccess | None = None,
-        read_only: Sequence[Path] = (),
-        env: Mapping[str, str],
-        log: Path,
-        tick: Tick = report_nothing,
-        seconds: float = 3600,
-    ) -> None:
-        owner = build_owner(work)
-        make_homes(work, owner)
-        give_socket(network, owner)
+    def run(self, command: Command) -> None:
+        owner = build_owner(command.work)
+        make_homes(command.work, owner)
+        give_socket(command.socket, owner)
         is_root = os.geteuid() == 0
-        sockets = (network.socket.parent,) if network else ()
         view = JobView(
             owner,
             is_root,
             interpreters.required_paths(self.python, confinement_check.hidden_folders(cache_home())),
-            cwd=work,
-            private=private_folder(work),
-            read_only=(INSIDE, *sockets, *read_only),
-            writable=(work,),
+            cwd=command.work,
+            private=private_folder(command.work),
+            read_only=command.readable,
+            writable=(command.work,),
             tmp_mib=TEMPORARY_MIB,
             shm_mib=TEMPORARY_MIB,
             isolated=True,
         )
-        command = command_line(self.sandbox, view, entry_command(self.python, is_root, network, argv))
-        run_process(command, work, env, log, tick, seconds)
+        run_process(command_line(self.sandbox, view, entry_command(self.python, is_root, command)), command)
 
 
 @dataclass(frozen=True)
@@ -218,20 +220,9 @@ class PlainSandbox:
 
     confined = False
 
-    def run(
-        self,
-        argv: Sequence[str | Path],
-        work: Path,
-        *,
-        network: NetworkAccess | None = None,
-        read_only: Sequence[Path] = (),
-        env: Mapping[str, str],
-        log: Path,
-        tick: Tick = report_nothing,
-        seconds: float = 3600,
-    ) -> None:
-        make_homes(work, Owner(os.geteuid(), os.getegid()))
-        run_process(entry_command(self.python, False, network, argv), work, env, log, tick, seconds)
+    def run(self, command: Command) -> None:
+        make_homes(command.work, Owner(os.geteuid(), os.getegid()))
+        run_process(entry_command(self.python, False, command), command)
 
 
 def process_sandbox(python: str, probe: Callable[[BubblewrapSandbox], bool] | None = None) -> BuildSandbox:

@@ -13,7 +13,7 @@ from runners.environments.installing import Tick, report_nothing
 from runners.environments.layers.base import Base, require_uv
 from runners.environments.layers.indexes import IndexAccess, find_access
 from runners.environments.layers.recipe import Recipe
-from runners.environments.layers.sandbox import NetworkAccess
+from runners.environments.layers.sandbox import Command
 from runners.environments.pip_settings import UvSettings
 from runners.environments.preparing import PrepareError, ProgramError, temporary_folder
 from runners.host.egress import Connection, EgressProxy
@@ -37,7 +37,8 @@ class Workshop:
     work: Path
     log: Path
     uv: str
-    network: NetworkAccess
+    socket: Path
+    """Of the proxy."""
     troubles: list[Connection] = field(default_factory=list)
     """Connections of the last command that were refused or failed."""
 
@@ -55,14 +56,16 @@ class Workshop:
         self.troubles.clear()
         try:
             self.base.sandbox.run(
-                argv,
-                self.work,
-                network=self.network if online else None,
-                read_only=[self.inputs, SCRIPTS, Path(self.uv), *(self.access.folders if online else ())],
-                env=env or {},
-                log=self.log,
-                tick=tick,
-                seconds=seconds,
+                Command(
+                    tuple(argv),
+                    self.work,
+                    self.log,
+                    env or {},
+                    socket=self.socket if online else None,
+                    read_only=(self.inputs, SCRIPTS, Path(self.uv), *(self.access.folders if online else ())),
+                    tick=tick,
+                    seconds=seconds,
+                )
             )
         except ProgramError as error:
             raise ProgramError(self.output_since(start) or error.tail) from error
@@ -124,9 +127,8 @@ def workshop(recipe: Recipe, base: Base, log: Path, home: Path) -> Iterator[Work
             inputs.mkdir()
             work.mkdir()
             access = find_access(recipe, inputs)
-            network = NetworkAccess(sockets / "proxy")
-            made = Workshop(base, recipe, access, inputs, work, log, uv, network)
-            with EgressProxy(network.socket, access.rules, made.record, access.upstream):
+            made = Workshop(base, recipe, access, inputs, work, log, uv, sockets / "proxy")
+            with EgressProxy(made.socket, access.rules, made.record, access.upstream):
                 yield made
     except OSError as error:
         raise PrepareError(SystemRefused(str(error))) from error
