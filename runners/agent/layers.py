@@ -8,14 +8,15 @@ from collections.abc import Collection
 from runners.agent.shared_environments import (
     UNUSED_SECONDS,
     BuildPortal,
+    ReportedBuild,
     SharedEnvironments,
     WantedEnvironment,
 )
 from runners.environments.builds import BaseEnvironments, Report
 from runners.environments.layers import build, store
 from runners.environments.layers.base import Base, kind_of
-from runners.environments.layers.build import BuiltLayer
 from runners.environments.layers.recipe import Recipe
+from runners.environments.layers.store import BuiltLayer
 from runners.environments.preparing import PrepareError, Progress, cache_home, temporary_folder
 from runners.messages.builds import FetchingLayer, SendingLayer, UnpackingLayer
 from runners.messages.environment_failures import UnknownEnvironment
@@ -108,23 +109,24 @@ class Layers(SharedEnvironments):
 
     def _build(self, number: int, recipe: Recipe, base: Base, progress: Progress, fresh: bool) -> str:
         """Build a layer for all nodes of this kind, send it, and return its digest."""
-        with self._build_of(number, progress) as (log, report):
-            layer = build.build_layer(recipe, base, log, report, fresh=fresh)
-            self._send(number, layer, report)
+        with self._build_of(number, progress) as reported:
+            layer = build.build_layer(recipe, base, reported.log, reported.progress, fresh=fresh)
+            send(layer, reported)
         return layer.digest
 
-    def _send(self, number: int, layer: BuiltLayer, progress: Progress) -> None:
-        with temporary_folder(cache_home(), "schedulearn-layer-") as folder:
-            packed = store.pack(layer.digest, folder / "layer.tar")
-            self._send_file(number, packed.path, progress, SendingLayer)
-            self._end(
-                number,
-                {
-                    "state": "done",
-                    "digest": layer.digest,
-                    "sha256": packed.sha256,
-                    "lock": layer.lock,
-                    "unpacked_bytes": layer.bytes,
-                    "modules": list(layer.modules),
-                },
-            )
+
+def send(layer: BuiltLayer, reported: ReportedBuild) -> None:
+    """Send a layer to the portal, which ends its build."""
+    with temporary_folder(cache_home(), "schedulearn-layer-") as folder:
+        packed = store.pack(layer.digest, folder / "layer.tar")
+        reported.send_file(packed.path, SendingLayer)
+        reported.end(
+            {
+                "state": "done",
+                "digest": layer.digest,
+                "sha256": packed.sha256,
+                "lock": layer.lock,
+                "unpacked_bytes": layer.bytes,
+                "modules": list(layer.modules),
+            }
+        )

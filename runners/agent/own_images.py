@@ -12,6 +12,7 @@ from typing import Any
 from runners.agent.shared_environments import (
     UNUSED_SECONDS,
     BuildPortal,
+    ReportedBuild,
     SharedEnvironments,
     WantedEnvironment,
 )
@@ -159,26 +160,25 @@ class OwnImages(SharedEnvironments):
     def _build(self, number: int, recipe: Mapping[str, Any], progress: Progress) -> str:
         """Find out what a name means now, pull and check it for all nodes of this kind, and return the digest."""
         image, access, kind = str(recipe["image"]), access_of(recipe.get("access")), self._store.kind()
-        with self._build_of(number, progress) as (log, report):
+        with self._build_of(number, progress) as build:
 
             def note(text: str) -> None:
-                with log.open("a") as file:
+                with build.log.open("a") as file:
                     file.write(f"{text}\n")
 
             note(f"Image: {image}")
-            report(0, AskingRegistry())
+            build.progress(0, AskingRegistry())
             exact = self._store.resolve(image, access)
             note(f"Digest: {exact.partition('@')[2]}")
             digest = digest_of(kind, exact)
             if not self._store.has_source(digest):
-                self._store.pull(exact, digest, access, scaled(report))
-            made = self._store.prepare(image, digest, report)
+                self._store.pull(exact, digest, access, scaled(build.progress))
+            made = self._store.prepare(image, digest, build.progress)
             facts = made.facts
             note(f"Python {facts.python} ({facts.command}), {facts.libc or 'a C library other than glibc'}")
             note(f"{made.bytes >> 20} MiB, {len(facts.modules)} modules: {', '.join(facts.modules)}")
-            sha256 = self._send(number, digest, made.bytes, report) if recipe.get("send") is True else ""
-            self._end(
-                number,
+            sha256 = self._send(digest, made.bytes, build) if recipe.get("send") is True else ""
+            build.end(
                 {
                     "state": "done",
                     "digest": digest,
@@ -191,7 +191,7 @@ class OwnImages(SharedEnvironments):
             )
         return digest
 
-    def _send(self, number: int, digest: str, size: int, progress: Progress) -> str:
+    def _send(self, digest: str, size: int, build: ReportedBuild) -> str:
         """Send an image to the portal for nodes that cannot pull it, and return the hash of its archive."""
         require_space(cache_home(), (size >> 20) + SPARE_MIB)
         hashed, written = hashlib.sha256(), 0
@@ -201,8 +201,8 @@ class OwnImages(SharedEnvironments):
                 for piece in self._store.save(digest):
                     hashed.update(piece)
                     written += file.write(piece)
-                    progress(95, SendingImage(0, max(size, written) >> 20))
-            self._send_file(number, archive, progress, SendingImage)
+                    build.progress(95, SendingImage(0, max(size, written) >> 20))
+            build.send_file(archive, SendingImage)
         return hashed.hexdigest()
 
 

@@ -177,84 +177,37 @@ class SharedEnvironments(ABC):
     # --- building ----------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _build_of(self, number: int, progress: Progress) -> Iterator[tuple[Path, Progress]]:
-        """Report a build to the portal: its log, which is yielded, its progress, and why it fails."""
-        log = cache_home() / "logs" / f"build-{number}.log"
-        log.parent.mkdir(parents=True, exist_ok=True)
-        log.write_bytes(b"")
-        with self._reporting(number, log, progress) as report:
-            try:
-                yield log, report
-            except PrepareError as error:
-                self._end_failed(number, error.failure)
-                raise
-            except EngineError as error:
-                self._end_failed(number, EngineFailed(error.message))
-                raise
-            except OSError as error:
-                self._end_failed(number, SystemRefused(str(error)))
-                raise
-
-    def _end_failed(self, number: int, failure: Message) -> None:
-        self._end(number, {"state": "failed", "message": failure.data(), "detail": failure.text})
-
-    @contextmanager
-    def _reporting(self, number: int, log: Path, progress: Progress) -> Iterator[Progress]:
-        """Send the log and the progress of a build to the portal. Yields the progress to call; it raises
-        BuildCancelledError once the portal has ended the build."""
-        reporter = BuildReporter(number, log, self._portal)
-        reporter.start()
-
-        def report(percent: int, step: Message) -> None:
-            reporter.now = (percent, step)
-            if reporter.ended:
-                raise BuildCancelledError
-            progress(percent, step)
-
+    def _build_of(self, number: int, progress: Progress) -> Iterator["ReportedBuild"]:
+        """Report a build to the portal: its log, its progress, and why it fails. The caller ends one that succeeds."""
+        build = ReportedBuild(number, self._portal, progress)
+        build.start()
         try:
-            yield report
-        finally:
-            reporter.stop()
-
-    def _send_file(self, number: int, path: Path, progress: Progress, step: Callable[[int, int], Message]) -> None:
-        """Send an archive in pieces. ``step`` gets the MiB that the portal has, and those of the whole."""
-        total = path.stat().st_size
-        with path.open("rb") as file:
-            sent = 0
-            while piece := file.read(PIECE_BYTES):
-                progress(95, step(sent >> 20, total >> 20))
-                sent = self._send_piece(number, sent, piece)
-                file.seek(sent)
-
-    def _send_piece(self, number: int, offset: int, piece: bytes) -> int:
-        """Send a piece, and return how many bytes the portal has. A broken connection is tried again a few times."""
-        for left in reversed(range(PIECE_TRIES)):
-            try:
-                return self._portal.put_archive_piece(number, offset, piece)
-            except PortalUnavailableError:
-                if not left:
-                    raise
-                time.sleep(TRY_PAUSE_SECONDS)
-        raise AssertionError
-
-    def _end(self, number: int, result: dict[str, Any]) -> None:
-        try:
-            self._portal.end_build(number, result)
-        except PortalRefusedError as error:
-            if error.code == "ended":
-                raise BuildCancelledError from error
+            yield build
+        except PrepareError as error:
+            build.fail(error.failure)
             raise
+        except EngineError as error:
+            build.fail(EngineFailed(error.message))
+            raise
+        except OSError as error:
+            build.fail(SystemRefused(str(error)))
+            raise
+        finally:
+            build.stop()
 
 
-class BuildReporter:
-    """Sends what a build has logged, and how far it is, every few seconds."""
+class ReportedBuild:
+    """A build of this node, as the portal sees it: what it has logged and how far it is, every few seconds, and its end."""
 
-    def __init__(self, number: int, log: Path, portal: BuildPortal) -> None:
-        self.number = number
-        self.now: tuple[int, Message | None] = (0, None)
-        self.ended = False
-        self._log = log
+    def __init__(self, number: int, portal: BuildPortal, progress: Progress) -> None:
+        self.log = cache_home() / "logs" / f"build-{number}.log"
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        self.log.write_bytes(b"")
+        self._number = number
         self._portal = portal
+        self._progress = progress
+        self._now: tuple[int, Message | None] = (0, None)
+        self._ended = False
         self._read = 0
         """How much of the log is read; ``_piece`` is what follows, until the portal has it."""
         self._piece = b""
@@ -268,18 +221,61 @@ class BuildReporter:
         self._thread.start()
 
     def stop(self) -> None:
+        """Send what is left of the log, and nothing more after it."""
         self._over.set()
         self._thread.join()
 
-    def _run(self) -> None:
-        while not self.ended:
-            over = self._over.wait(REPORT_SECONDS)
-            self._report()
-            if over:
-                return
+    def progress(self, percent: int, step: Message) -> None:
+        """Set how far the build is. Raises BuildCancelledError once the portal has ended it."""
+        self._now = (percent, step)
+        if self._ended:
+            raise BuildCancelledError
+        self._progress(percent, step)
 
-    def _report(self) -> None:
-        percent, step = self.now
+    def send_file(self, path: Path, step: Callable[[int, int], Message]) -> None:
+        """Send an archive in pieces. ``step`` gets the MiB that the portal has, and those of the whole."""
+        total = path.stat().st_size
+        with path.open("rb") as file:
+            sent = 0
+            while piece := file.read(PIECE_BYTES):
+                self.progress(95, step(sent >> 20, total >> 20))
+                sent = self._send_piece(sent, piece)
+                file.seek(sent)
+
+    def _send_piece(self, offset: int, piece: bytes) -> int:
+        """Send a piece, and return how many bytes the portal has. A broken connection is tried again a few times."""
+        for left in reversed(range(PIECE_TRIES)):
+            try:
+                return self._portal.put_archive_piece(self._number, offset, piece)
+            except PortalUnavailableError:
+                if not left:
+                    raise
+                time.sleep(TRY_PAUSE_SECONDS)
+        raise AssertionError
+
+    def fail(self, failure: Message) -> None:
+        self.end({"state": "failed", "message": failure.data(), "detail": failure.text})
+
+    def end(self, result: dict[str, Any]) -> None:
+        """Send the rest of the log and the result. The portal accepts no log of a build that has ended."""
+        self.stop()
+        try:
+            self._portal.end_build(self._number, result)
+        except PortalRefusedError as error:
+            if error.code == "ended":
+                raise BuildCancelledError from error
+            raise
+
+    def _run(self) -> None:
+        over = False
+        while not over and not self._ended:
+            over = self._over.wait(REPORT_SECONDS)
+            while self._report() and over:
+                pass  # the rest of the log
+
+    def _report(self) -> bool:
+        """Report the progress and the next piece of the log. Returns whether more of it may follow."""
+        percent, step = self._now
         if not self._piece and not self._full:
             self._piece = self._next_piece()
         text = self._piece.decode(errors="replace")
@@ -290,19 +286,20 @@ class BuildReporter:
             "log": text,
         }
         try:
-            size = self._portal.report_build(self.number, report)
+            size = self._portal.report_build(self._number, report)
         except PortalRefusedError as error:
-            self.ended = error.code == "ended"
-            return
+            self._ended = error.code == "ended"
+            return False
         except PortalError:
-            return  # the same piece is sent again
+            return False  # the same piece is sent again
         expected = self._offset + len(text.encode())
         self._full = size != expected
         self._offset, self._piece = expected, b""
+        return bool(text) and not self._full
 
     def _next_piece(self) -> bytes:
         """Return what the log has now, in whole lines if there is one."""
-        with self._log.open("rb") as file:
+        with self.log.open("rb") as file:
             file.seek(self._read)
             piece = file.read(LOG_PIECE_BYTES)
         piece = piece[: piece.rfind(b"\n") + 1] or piece

@@ -80,7 +80,7 @@ class Portal:
         return self.claims.pop(0) if len(self.claims) > 1 else self.claims[0]
 
     def report_build(self, build: int, report: dict[str, Any]) -> int:
-        if self.cancelled:
+        if self.cancelled or self.ended:
             raise PortalRefusedError(409, "It has ended.", "ended")
         if report["offset"] == len(self.log.encode()):
             self.log += report["log"]
@@ -185,6 +185,21 @@ def test_a_build_is_logged_sent_and_ended(tmp_path: Path, monkeypatch: pytest.Mo
     store.tidy((), 0)
     (tmp_path / "sent.tar").write_bytes(portal.archive)
     store.unpack(tmp_path / "sent.tar", report.digest, end["sha256"])
+
+
+def test_the_portal_has_the_whole_log_of_a_build_before_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much is written last, and although a build that has ended has no log any more."""
+    monkeypatch.setattr(shared_environments, "REPORT_SECONDS", 60.0)
+    monkeypatch.setattr(shared_environments, "LOG_PIECE_BYTES", 10)
+
+    def build(recipe: Recipe, base: Base, log: Path, progress: Progress, *, fresh: bool) -> BuiltLayer:
+        log.write_text("resolving\ninstalling\nthe cause, without an end of the line")
+        raise PrepareError(NoFramework())
+
+    built_by(monkeypatch, build)
+    portal = Portal([{"state": "build", "build": 7, "recipe": RECIPE.to_json()}])
+    assert Layers(Bases(), portal).prepare(WANTED, ignore).state == "failed"
+    assert portal.ended and portal.log == "resolving\ninstalling\nthe cause, without an end of the line"
 
 
 def test_a_failed_build_is_reported_with_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
