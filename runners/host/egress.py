@@ -228,7 +228,7 @@ class EgressProxy:
             refuse(client, "502 Bad Gateway", f"Cannot connect to {request.host}: {error}")
             return
         with server:
-            received, sent, refusal = 0, 0, ""
+            counts, refusal = {client: 0, server: 0}, ""
             try:
                 if request.tunnel:
                     client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
@@ -236,11 +236,11 @@ class EgressProxy:
                 head = b"" if request.tunnel else request.forwarded(upstream, self.content)
                 first = head + (rest if request.needs_tunnel else b"")
                 server.sendall(first)
-                sent = len(first)
-                received, copied, refusal = self._copy(client, server, request.needs_tunnel)
-                sent += copied
+                counts[client] += len(first)
+                refusal = self._copy(client, server, counts, request.needs_tunnel)
             finally:
                 reason: Reason = "cut_off" if refusal else ""
+                received, sent = counts[server], counts[client]
                 self._record(Connection(request.host, request.port, received, sent, refusal, reason=reason))
 
     def _proxied(self, host: str) -> Upstream | None:
@@ -270,12 +270,12 @@ class EgressProxy:
         server.settimeout(self.idle_seconds)
         return server
 
-    def _copy(self, client: socket.socket, server: socket.socket, both: bool) -> tuple[int, int, str]:
-        """Copy until one side ends. Returns the bytes in, the bytes out, and why it was cut off.
+    def _copy(self, client: socket.socket, server: socket.socket, counts: dict[socket.socket, int], both: bool) -> str:
+        """Copy until one side ends, and return why it was cut off. ``counts`` has the bytes of each side, also when the other
+        one breaks the connection.
 
         ``both``: also what the client sends. A plain request without content has been sent in full, so that its client sends
         nothing more."""
-        counts = {client: 0, server: 0}
         with selectors.DefaultSelector() as ready:
             ready.register(server, selectors.EVENT_READ, (server, client))
             if both:
@@ -284,18 +284,18 @@ class EgressProxy:
             while not self._closed.is_set():
                 events = ready.select(POLL_SECONDS)
                 if not events and time.monotonic() - quiet_since > self.idle_seconds:
-                    return counts[server], counts[client], f"idle for {self.idle_seconds:.0f} s"
+                    return f"idle for {self.idle_seconds:.0f} s"
                 for key, _ in events:
                     quiet_since = time.monotonic()
                     source, target = key.data
                     data = source.recv(CHUNK_BYTES)
                     if not data:
-                        return counts[server], counts[client], ""
+                        return ""
                     if not self._spend(len(data)):
-                        return counts[server], counts[client], "the maximum size of all downloads is reached"
+                        return "the maximum size of all downloads is reached"
                     counts[source] += len(data)
                     target.sendall(data)
-        return counts[server], counts[client], ""
+        return ""
 
     def _spend(self, size: int) -> bool:
         with self._lock:

@@ -2,6 +2,7 @@
 
 import http.server
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -259,6 +260,29 @@ def test_a_quiet_connection_is_closed(tmp_path: Path, seen: list[Connection]) ->
         with proxy(tmp_path, seen, rule, idle_seconds=0.2) as path:
             ask(path, f"CONNECT 127.0.0.1:{silent.getsockname()[1]} HTTP/1.1\n\n")
     assert "idle" in seen[0].refusal
+
+
+def test_what_a_host_sent_before_it_broke_off_is_counted(tmp_path: Path, seen: list[Connection]) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        proxy(tmp_path, seen, local(port_of(listener))) as path,
+        socket.socket(socket.AF_UNIX) as client,
+        client.makefile("rb") as answer,
+    ):
+        client.connect(str(path))
+        client.sendall(f"CONNECT localhost:{port_of(listener)} HTTP/1.1\r\n\r\n".encode())
+        server, _ = listener.accept()
+        with server:
+            server.sendall(b"x" * 1000)
+            assert b"200" in answer.readline() and answer.readline() == b"\r\n"
+            assert answer.read(1000) == b"x" * 1000
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # its end is a reset
+        assert answer.read() == b""
+    assert [each.received_bytes for each in seen] == [1000]
+
+
+def port_of(listener: socket.socket) -> int:
+    return int(listener.getsockname()[1])
 
 
 def test_all_connections_together_have_a_maximum_size(tmp_path: Path, seen: list[Connection], server: int) -> None:
