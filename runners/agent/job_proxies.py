@@ -70,8 +70,8 @@ class NetworkUse:
     def __init__(self, hosts: Iterable[HostUse] = ()) -> None:
         self._hosts = {(each.host, each.port): each for each in hosts}
         self._lock = threading.Lock()
-        self.changed = False
-        """Since it was last written."""
+        self._changed = False
+        """Since it was last taken."""
 
     def record(self, connection: Connection) -> None:
         key = (connection.host[:MAX_HOST_CHARACTERS], connection.port)
@@ -79,12 +79,16 @@ class NetworkUse:
             if key not in self._hosts and len(self._hosts) >= MAX_HOSTS:
                 key = (OTHERS, 0)
             self._hosts.setdefault(key, HostUse(*key)).add(connection, time.time())
-            self.changed = True
+            self._changed = True
 
     def to_json(self) -> list[dict[str, Any]]:
+        return self.take()[0]
+
+    def take(self) -> tuple[list[dict[str, Any]], bool]:
+        """Return all hosts, and whether there was a connection since they were last taken."""
         with self._lock:
-            self.changed = False
-            return [asdict(each) for each in self._hosts.values()]
+            changed, self._changed = self._changed, False
+            return [asdict(each) for each in self._hosts.values()], changed
 
     @classmethod
     def from_json(cls, data: Any) -> "NetworkUse":
@@ -100,7 +104,7 @@ class NetworkPortal(Protocol):
 
 
 class JobProxies:
-    """The proxies of this node. ``listed`` returns the containers that the portal expects here."""
+    """The proxies of this node, by the names of their containers."""
 
     def __init__(
         self,
@@ -113,16 +117,28 @@ class JobProxies:
         self._upstream = upstream
         self._lock = threading.Lock()
         self._proxies: dict[str, EgressProxy] = {}
+        self._opening: set[str] = set()
         self._uses: dict[str, NetworkUse] = {}
         self._sent: dict[str, list[Any]] = {}
 
     def open(self, spec: RunSpec) -> None:
-        """Serve a container's socket, unless it is served or the container has no hosts. Raises OSError or ValueError."""
+        """Serve a container's socket, unless another thread does or the container has no hosts. Raises OSError or ValueError."""
         if not spec.allowed_hosts:
             return
         with self._lock:
-            if spec.name in self._proxies:
-                return
+            if spec.name in self._proxies or spec.name in self._opening:
+                return  # a second proxy would take the socket of the first one away
+            self._opening.add(spec.name)
+        proxy = None
+        try:
+            proxy = self._serve(spec)
+        finally:
+            with self._lock:
+                self._opening.remove(spec.name)
+                if proxy is not None:
+                    self._proxies[spec.name] = proxy
+
+    def _serve(self, spec: RunSpec) -> EgressProxy:
         use = self._use_of(spec.name)
         folder = self._files.network(spec.name)
         folder.mkdir(parents=True, exist_ok=True)
@@ -131,14 +147,15 @@ class JobProxies:
             path.unlink()  # of an agent that was killed
         rules = [HostRule.parse(text) for text in spec.allowed_hosts]
         proxy = EgressProxy(path, rules, use.record, self._upstream(), UNLIMITED_BYTES, content=True)
-        owner = owner_for(spec.job, os.geteuid(), os.getegid())
-        if os.geteuid() == 0:
-            os.chown(path, 0, owner.gid, follow_symlinks=False)
-        path.chmod(0o660)  # no job can have replaced it: its folder belongs to the agent
-        with self._lock:
-            other = self._proxies.setdefault(spec.name, proxy)
-        if other is not proxy:
+        try:
+            owner = owner_for(spec.job, os.geteuid(), os.getegid())
+            if os.geteuid() == 0:
+                os.chown(path, 0, owner.gid, follow_symlinks=False)
+            path.chmod(0o660)  # no job can have replaced it: its folder belongs to the agent
+        except OSError:
             proxy.close()
+            raise
+        return proxy
 
     def close(self, name: str) -> None:
         """Close a container's proxy, if it has one, and keep what it recorded."""
@@ -193,8 +210,7 @@ class JobProxies:
             return self._uses.setdefault(name, made)
 
     def _write(self, name: str) -> list[Any]:
-        use = self._use_of(name)
-        changed, hosts = use.changed, use.to_json()
+        hosts, changed = self._use_of(name).take()
         if changed:
             with contextlib.suppress(OSError):  # a full disk; it is written again with the next change
                 write_json(self._files.network_use(name), hosts)

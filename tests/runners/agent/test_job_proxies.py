@@ -114,6 +114,24 @@ def test_a_container_without_hosts_has_no_socket(files: NodeFiles, portal: Porta
     assert not files.container("sl-2-a1-0").exists()
 
 
+def test_a_socket_that_cannot_be_given_to_its_job_is_not_served(
+    files: NodeFiles, portal: Portal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = proxies(files, portal)
+
+    def refuse(path: Path, mode: int) -> None:
+        raise PermissionError(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "chmod", refuse)
+        with pytest.raises(PermissionError):
+            made.open(SPEC)
+    assert not (files.network(SPEC.name) / "proxy").exists()
+    made.open(SPEC)
+    assert b"403 Forbidden" in ask(files, "huggingface.co")
+    made.close_all()
+
+
 def test_many_hosts_are_counted_together() -> None:
     use = NetworkUse()
     for number in range(MAX_HOSTS + 50):
