@@ -48,15 +48,7 @@ class Layers(SharedEnvironments):
 
     def has_current(self, wanted: WantedEnvironment) -> bool:
         """Whether the layer that the portal wants is here, with its base."""
-        with self._lock:
-            current = self._current.get(wanted.key)
-        return (
-            current is not None
-            and current.final
-            and current.wanted == wanted
-            and store.path_of(current.digest) is not None
-            and self._bases.reference_of(wanted.base) is not None
-        )
+        return super().has_current(wanted) and self._bases.reference_of(wanted.base) is not None
 
     def _prepare(self, wanted: WantedEnvironment, progress: Progress) -> Report:
         if self._bases.reference_of(wanted.base) is None:
@@ -87,23 +79,19 @@ class Layers(SharedEnvironments):
         """Fetch a layer from the portal, unless it is here. Raises PrepareError or PortalError."""
         if store.path_of(digest) is not None:
             return
-        with temporary_folder(cache_home(), "schedulearn-layer-") as folder:
+        with (
+            self._fetching_of(digest, progress) as report,
+            temporary_folder(cache_home(), "schedulearn-layer-") as folder,
+        ):
             archive = folder / "layer.tar"
 
             def arrived(done: int, total: int) -> None:
-                step = FetchingLayer(done >> 20, total >> 20)
-                with self._lock:
-                    self._fetching[digest] = step
-                progress(int(90 * done / max(1, total)), step)
+                report(int(90 * done / max(1, total)), FetchingLayer(done >> 20, total >> 20))
 
             with archive.open("wb") as file:
                 sha256 = self._portal.fetch_layer(digest, file, arrived)
-            progress(92, UnpackingLayer())
-            try:
-                store.unpack(archive, digest, sha256)
-            finally:
-                with self._lock:
-                    self._fetching.pop(digest, None)
+            report(92, UnpackingLayer())
+            store.unpack(archive, digest, sha256)
 
     # --- building ----------------------------------------------------------------------------------------------------
 

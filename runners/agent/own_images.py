@@ -70,11 +70,6 @@ class OwnImages(SharedEnvironments):
     def _is_here(self, digest: str) -> bool:
         return self.has(digest)
 
-    def has_current(self, wanted: WantedEnvironment) -> bool:
-        with self._lock:
-            current = self._current.get(wanted.key)
-        return current is not None and current.final and current.wanted == wanted and self.has(current.digest)
-
     def tidy(self, needed: Collection[str]) -> None:
         self._store.tidy({*self.current_digests(), *needed}, UNUSED_SECONDS)
 
@@ -102,20 +97,11 @@ class OwnImages(SharedEnvironments):
         PrepareError, EngineError or PortalError."""
         if self.has(digest):
             return
-
-        def report(percent: int, step: Message) -> None:
-            with self._lock:
-                self._fetching[digest] = step
-            progress(percent, step)
-
-        try:
+        with self._fetching_of(digest, progress) as report:
             source = self._portal.image_source(digest)
             if not self._store.has_source(digest):
                 self._get(digest, source, report)
             self._store.prepare(str(source["image"]), digest, report)
-        finally:
-            with self._lock:
-                self._fetching.pop(digest, None)
 
     def _get(self, digest: str, source: Mapping[str, Any], progress: Progress) -> None:
         """Pull an image, or load it from the portal when that fails."""

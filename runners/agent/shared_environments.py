@@ -97,10 +97,6 @@ class SharedEnvironments(ABC):
         """Whether jobs can use what has this digest. It counts as used now."""
 
     @abstractmethod
-    def has_current(self, wanted: WantedEnvironment) -> bool:
-        """Whether what the portal wants is here."""
-
-    @abstractmethod
     def fetch(self, digest: str, progress: Progress) -> None:
         """Get what has this digest, unless it is here. Raises PrepareError, EngineError or PortalError."""
 
@@ -116,14 +112,35 @@ class SharedEnvironments(ABC):
 
     # what they share
 
+    def has_current(self, wanted: WantedEnvironment) -> bool:
+        """Whether what the portal wants is here."""
+        with self._lock:
+            current = self._current.get(wanted.key)
+        return current is not None and current.final and current.wanted == wanted and self._is_here(current.digest)
+
     def reports(self) -> list[Report]:
         with self._lock:
             return [self._reports[key] for key in sorted(self._reports)]
 
     def step_of(self, digest: str) -> Message | None:
-        """Return how far the fetching of a digest is; None before it begins."""
+        """Return how far the fetching of a digest is; None while it is not fetched."""
         with self._lock:
             return self._fetching.get(digest)
+
+    @contextmanager
+    def _fetching_of(self, digest: str, progress: Progress) -> Iterator[Progress]:
+        """Yield the progress by which ``step_of`` knows how far a digest is, until it is here or cannot be fetched."""
+
+        def report(percent: int, step: Message) -> None:
+            with self._lock:
+                self._fetching[digest] = step
+            progress(percent, step)
+
+        try:
+            yield report
+        finally:
+            with self._lock:
+                self._fetching.pop(digest, None)
 
     def current_digests(self) -> set[str]:
         with self._lock:

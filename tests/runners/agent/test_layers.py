@@ -164,6 +164,22 @@ def test_a_damaged_archive_is_refused_and_leaves_nothing(tmp_path: Path) -> None
     assert store.path_of(layer.digest) is None
 
 
+def test_no_container_is_shown_a_download_that_broke_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = make_layer(tmp_path)
+    portal = offered(tmp_path, layer)
+    node = Layers(Bases(), portal)
+
+    def fetch(digest: str, into: BinaryIO, progress: Callable[[int, int], None]) -> str:
+        progress(1, 2)
+        assert node.step_of(digest) is not None
+        raise PortalUnavailableError("no answer")
+
+    monkeypatch.setattr(portal, "fetch_layer", fetch)
+    with pytest.raises(PortalUnavailableError):
+        node.fetch(layer.digest, ignore)
+    assert node.step_of(layer.digest) is None
+
+
 def test_a_build_is_logged_sent_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_environments, "PIECE_BYTES", 700)
 
