@@ -17,7 +17,6 @@ from runners.agent.shared_environments import (
     WantedEnvironment,
 )
 from runners.environments.builds import Report
-from runners.environments.layers.store import hash_of
 from runners.environments.own_images import OwnImageStore
 from runners.environments.preparing import PrepareError, Progress, cache_home, require_space, temporary_folder
 from runners.environments.registry_images import RegistryAccess
@@ -136,7 +135,7 @@ class OwnImages(SharedEnvironments):
             with archive.open("wb") as file:
                 sha256 = self._portal.fetch_layer(digest, file, arrived)
             with archive.open("rb") as arrived_file:
-                if hash_of(arrived_file) != sha256:
+                if hashlib.file_digest(arrived_file, "sha256").hexdigest() != sha256:
                     raise PrepareError(DamagedImage("the file does not have its hash"))
             progress(85, LoadingImage())
             self._store.load(archive, digest, str(source["content"]))

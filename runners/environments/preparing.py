@@ -58,12 +58,17 @@ def cache_home() -> Path:
 
 
 def content_key(*parts: str | bytes) -> str:
+    """Return a short hash of the parts and their lengths."""
+    return content_digest(*parts)[:24]
+
+
+def content_digest(*parts: str | bytes) -> str:
     """Return a hash of the parts and their lengths."""
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
         digest.update(len(data).to_bytes(8, "big") + data)
-    return digest.hexdigest()[:24]
+    return digest.hexdigest()
 
 
 def require_space(folder: Path, mib: int) -> None:

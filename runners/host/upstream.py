@@ -33,7 +33,7 @@ class Upstream:
 
 
 def redacted(parts: SplitResult) -> str:
-    """Return an address without user name and password."""
+    """Return an address without user name, password and what follows the host."""
     return f"{parts.scheme}://{parts.hostname or ''}" + (f":{parts.port}" if parts.port else "")
 
 

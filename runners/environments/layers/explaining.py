@@ -10,6 +10,7 @@ from packaging.utils import canonicalize_name
 
 from runners.environments.preparing import last_error
 from runners.host.egress import Connection
+from runners.host.upstream import redacted
 from runners.messages.environment_failures import Failure
 from runners.messages.layer_failures import (
     CommandFailed,
@@ -72,7 +73,7 @@ def explain_output(output: str, question: Question, troubles: Sequence[Connectio
     if "No solution found" in output:
         return explain_contradiction(proof_of(output), hints_of(output), question, troubles)
     if (fetched := FETCH_FAILED.search(output)) or (DOWNLOAD_FAILED.search(output) and is_network_error(output)):
-        return IndexAway(short_address(fetched[1]) if fetched else "The package index", last_cause(output))
+        return IndexAway(redacted(urlsplit(fetched[1])) if fetched else "The package index", last_cause(output))
     return CommandFailed(last_error(output))
 
 
@@ -177,12 +178,6 @@ def last_cause(output: str) -> str:
     causes = re.findall(r"^\s*cause: (.+)$", output, re.MULTILINE)
     cause = re.sub(r" for url \(\S+\)", "", causes[-1]) if causes else last_error(output)
     return cause.removesuffix(".")
-
-
-def short_address(address: str) -> str:
-    """Return an address without what follows the host, and without a password."""
-    parts = urlsplit(address)
-    return f"{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
 
 
 def build_output(output: str) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from runners.host.egress import HostRule
+from runners.host.egress import INTERNAL_MARK, HostRule
 
 MAX_LINES = 1000
 MAX_LINE_CHARACTERS = 1000
@@ -57,6 +57,7 @@ class Recipe:
         for host in self.hosts:
             if not HOST.fullmatch(host):
                 raise ValueError(f"{host[:80]!r} is not a host: write NAME, NAME:PORT or *.DOMAIN.")
+            host_rule(host)
         for index in self.indexes:
             check_index(index)
         for line in self.lines:
@@ -169,9 +170,6 @@ def is_plain(address: str) -> bool:
     return address.isascii() and address.isprintable() and " " not in address and "," not in address
 
 
-def host_rule(host: str, internal: bool = True) -> HostRule:
-    """Return the rule for ``host``, ``host:port`` or ``*.suffix``."""
-    name, _, port = host.partition(":")
-    return (
-        HostRule(name.lower(), frozenset({int(port)}), internal) if port else HostRule(name.lower(), internal=internal)
-    )
+def host_rule(host: str) -> HostRule:
+    """Return the rule for ``host``, ``host:port`` or ``*.suffix``, which an admin named. Raises ValueError."""
+    return HostRule.parse(f"{host.lower()} {INTERNAL_MARK}")

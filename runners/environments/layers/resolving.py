@@ -21,6 +21,7 @@ from runners.environments import images
 from runners.environments.installing import Tick, pins_in, report_nothing
 from runners.environments.layers.base import describe_kind, kind_of
 from runners.environments.layers.explaining import Question, explain_output
+from runners.environments.layers.indexes import cpu_indexes
 from runners.environments.layers.workshop import Workshop
 from runners.environments.preparing import PrepareError, ProgramError
 from runners.environments.wheels import cuda_packages
@@ -238,13 +239,9 @@ def with_cpu_builds(shop: Workshop, probe: Probe, found: Resolved, tick: Tick) -
         choices = [[pin] for pin in dict.fromkeys([f"{chosen}+cpu", *known])]
         smaller = try_cpu_builds(shop, probe, choices, tick)
         if smaller is None or cuda_packages(smaller.pins):
-            raise PrepareError(OnlyGpuBuilds(heavy[0], next(iter(cpu_index()), "")))
+            raise PrepareError(OnlyGpuBuilds(heavy[0], next(iter(cpu_indexes()), "")))
         return smaller
     return found
-
-
-def cpu_index() -> list[str]:
-    return sorted({entry.torch_cpu_index for entry in images.catalogue() if entry.torch_cpu_index})
 
 
 def names_of(pins: Sequence[str]) -> set[str]:
@@ -254,7 +251,7 @@ def names_of(pins: Sequence[str]) -> set[str]:
 def try_cpu_builds(shop: Workshop, probe: Probe, choices: Sequence[Sequence[str]], tick: Tick) -> Resolved | None:
     """Return the first lock with one of these sets of versions, from the usual indexes or PyTorch's own; None without."""
     for constraints in choices:
-        for index in ("", *cpu_index()):
+        for index in ("", *cpu_indexes()):
             try:
                 return Resolved(compile_lock(shop, probe, constraints, index, tick, impatient=True), index)
             except (ProgramError, PrepareError) as error:

@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from runners.environments.layers.recipe import Recipe
-from runners.environments.preparing import PrepareError, cache_home, content_key, temporary_folder
+from runners.environments.preparing import PrepareError, cache_home, content_digest, content_key, temporary_folder
 from runners.messages.layer_failures import DamagedLayer
 
 FORMAT = "schedulearn layer 1"
@@ -57,10 +57,7 @@ class PackedLayer:
 
 
 def digest_of(kind: str, lock: str) -> str:
-    digest = hashlib.sha256()
-    for part in (FORMAT, kind, lock):
-        digest.update(len(part.encode()).to_bytes(8, "big") + part.encode())
-    return digest.hexdigest()
+    return content_digest(FORMAT, kind, lock)
 
 
 def home() -> Path:
@@ -241,7 +238,7 @@ def unpack(tar_path: Path, digest: str, sha256: str) -> Path:
         new.mkdir()
         new.chmod(0o755)
         with tar_path.open("rb") as file:  # one open file, so that what was hashed is what is read
-            if hash_of(file) != sha256:
+            if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
                 raise PrepareError(DamagedLayer("the file does not have its hash"))
             file.seek(0)
             extract(file, new)
@@ -253,13 +250,6 @@ def unpack(tar_path: Path, digest: str, sha256: str) -> Path:
             raise PrepareError(DamagedLayer("they are other packages than requested"))
         swap(new, folder, work)
     return folder / SITE
-
-
-def hash_of(file: IO[bytes]) -> str:
-    digest = hashlib.sha256()
-    while data := file.read(CHUNK_BYTES):
-        digest.update(data)
-    return digest.hexdigest()
 
 
 def extract(file: IO[bytes], target: Path) -> None:

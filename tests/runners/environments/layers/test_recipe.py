@@ -117,6 +117,7 @@ def test_source_archives_need_source_builds() -> None:
         {"hosts": ("*.*.lab",)},
         {"hosts": ("a b",)},
         {"hosts": ("",)},
+        {"hosts": ("files.lab:70000",)},
         {"constraints": ("demo @ https://files.lab/demo-1.0-py3-none-any.whl",)},
         {"constraints": ("--no-binary rich",)},
     ],
