@@ -162,10 +162,10 @@ def tidy(keep: Collection[str], unused_for_seconds: float) -> int:
             layer = layer_of(folder.name) if DIGEST.fullmatch(folder.name) else None
             if layer is None or folder.name in keep:
                 continue
-            if (folder / FACTS).stat().st_mtime > time.time() - unused_for_seconds:
-                continue
-            folder.rename(work / folder.name)
-            removed += layer.bytes
+            with suppress(FileNotFoundError):  # another agent of this user has removed it
+                if (folder / FACTS).stat().st_mtime <= time.time() - unused_for_seconds:
+                    folder.rename(work / folder.name)
+                    removed += layer.bytes
     return removed
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import os
+import shutil
 import tarfile
 import time
 from collections.abc import Callable
@@ -203,6 +204,23 @@ def test_unused_layers_are_removed_and_used_and_named_ones_stay(tmp_path: Path) 
     assert store.tidy(keep={layers[1].digest}, unused_for_seconds=3600) == layers[2].bytes
     assert {path.name for path in store.home().iterdir()} == {layers[0].digest, layers[1].digest}
     assert store.tidy(keep=(), unused_for_seconds=0) == sum(layer.bytes for layer in layers[:2])
+
+
+def test_layers_that_another_agent_removes_meanwhile_do_not_keep_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers = {layer.digest: layer for layer in (make_layer(tmp_path, f"demo=={number}.0\n") for number in range(2))}
+    first, second = sorted(layers)
+    find = store.layer_of
+
+    def find_and_lose(digest: str) -> BuiltLayer | None:
+        found = find(digest)
+        if digest == first:
+            shutil.rmtree(store.folder_of(digest))
+        return found
+
+    monkeypatch.setattr(store, "layer_of", find_and_lose)
+    assert store.tidy(keep=(), unused_for_seconds=0) == layers[second].bytes
 
 
 def test_a_layer_that_is_placed_again_is_replaced(tmp_path: Path) -> None:
