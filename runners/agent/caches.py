@@ -63,10 +63,13 @@ class Caches:
     def keys(self) -> list[str]:
         return sorted(path.name for path in self._files.caches.iterdir() if KEY.fullmatch(path.name))
 
-    def check(self) -> float | None:
+    def check(self) -> None:
         """Shorten the caches that no job uses now and that have been used since the last check."""
         for key in self.keys():
-            used_at = self._files.cache(key).parent.stat().st_mtime
+            try:
+                used_at = self._files.cache(key).parent.stat().st_mtime
+            except FileNotFoundError:
+                continue  # tidied meanwhile
             if self._is_in_use(key) or self._checked.get(key) == used_at:
                 continue
             try:
@@ -76,7 +79,6 @@ class Caches:
                 done = True
             if done:
                 self._checked[key] = used_at
-        return None
 
     def _is_in_use(self, key: str) -> bool:
         return key in self._in_use()

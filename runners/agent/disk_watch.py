@@ -1,8 +1,8 @@
 """Checks the disk limits of containers, and deletes what old jobs left.
 
 There are three limits, because three kinds of files are kept for different times: workspace and outputs share
-``disk_mib``, with ``tmp_mib`` more where temporary files are on the disk; checkpoints, which outlive the attempt, have the same limit once more; and what only the supervisor should
-write may be as large as logs can become.
+``disk_mib``, with ``tmp_mib`` more where temporary files are on the disk; checkpoints, which outlive the attempt, have the same
+limit once more; and what only the supervisor should write may be as large as logs can become.
 """
 
 import os

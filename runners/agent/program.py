@@ -344,21 +344,21 @@ class Agent:
         """End containers over their disk limits. A slow disk is checked less often."""
         began = time.monotonic()
         for container in self._running_containers():
-            excess = exceeded_limit(self.files, container.spec)
-            if excess and self.executor.halt(container, "disk", excess):
+            if (excess := exceeded_limit(self.files, container.spec)) and self.executor.halt(container, "disk", excess):
                 self._wake("reconcile")
         return max(DISK_LIMITS_SECONDS, 10 * (time.monotonic() - began))
 
     def _check_caches(self) -> float | None:
-        """Shorten caches that are too large, and end what fills one far beyond its limit."""
+        """Shorten caches that are too large, and end what fills one far beyond its limit. A slow disk is checked less often."""
         if not self._full_pass:
             return SYNC_SECONDS
-        running = self._running_containers()
-        excess = self.caches.excess({container.spec.cache for container in running})
-        for container in running:
+        began = time.monotonic()
+        excess = self.caches.excess({container.spec.cache for container in self._running_containers()})
+        for container in self._running_containers():
             if (message := excess.get(container.spec.cache)) and self.executor.halt(container, "disk", message):
                 self._wake("reconcile")
-        return self.caches.check()
+        self.caches.check()
+        return max(CHECK_SECONDS, 10 * (time.monotonic() - began))
 
     def _tidy(self) -> float | None:
         if not self._full_pass:
