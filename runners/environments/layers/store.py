@@ -53,7 +53,6 @@ class PackedLayer:
 
     path: Path
     sha256: str
-    bytes: int
 
 
 def digest_of(kind: str, lock: str) -> str:
@@ -185,7 +184,7 @@ def pack(digest: str, target: Path) -> PackedLayer:
         with tarfile.open(fileobj=hashed, mode="w|", format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
             for path in members_of(folder):
                 add(tar, path, str(path.relative_to(folder)))
-    return PackedLayer(target, hashed.hexdigest(), target.stat().st_size)
+    return PackedLayer(target, hashed.hexdigest())
 
 
 class HashedFile:

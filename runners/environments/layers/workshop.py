@@ -85,13 +85,11 @@ class Workshop:
         env |= {"UV_CACHE_DIR": str(self.work / "cache"), "UV_NO_PROGRESS": "1", "UV_LINK_MODE": "hardlink"}
         self.run([self.uv, "pip", *argv], online=True, env=env, tick=tick, seconds=seconds)
 
-    def run_script(
-        self, name: str, *argv: str | Path, tick: Tick = report_nothing, seconds: float = 600, path: Path | None = None
-    ) -> None:
+    def run_script(self, name: str, *argv: str | Path, path: Path | None = None) -> None:
         """Run a script of this package with the interpreter of the base, without a network. ``path``: for PYTHONPATH."""
         env = {"PYTHONPATH": str(path)} if path else {}
         isolated = [] if path else ["-I"]
-        self.run([self.base.python, *isolated, SCRIPTS / name, *argv], env=env, tick=tick, seconds=seconds)
+        self.run([self.base.python, *isolated, SCRIPTS / name, *argv], env=env)
 
     def note(self, text: str) -> None:
         """Write a line to the build's log, from any thread: one write to the end of a file is not divided."""
