@@ -24,7 +24,7 @@ from runners.environments.images import Entry
 from runners.environments.installing import current_download, make_environment, uv_program
 from runners.environments.layers.base import Base, find_python
 from runners.environments.layers.docker_sandbox import DockerSandbox
-from runners.environments.layers.sandbox import process_sandbox
+from runners.environments.layers.sandbox import BuildSandbox, process_sandbox
 from runners.environments.preparing import (
     TICK_SECONDS,
     PrepareError,
@@ -151,6 +151,8 @@ class BaseEnvironments(ABC):
         self._prepared: dict[str, PreparedEnvironment] = {}
         self._lock = threading.Lock()
         self._section = ExclusiveSection("preparing an environment")
+        self._sandboxes: dict[str, BuildSandbox] = {}
+        """By interpreter: the portal is asked about a layer every few seconds, and to find one starts several processes."""
 
     def prepare(self, key: str, progress: Progress | None = None) -> Report:
         with self._section.enter(PREPARE_SECONDS):
@@ -217,7 +219,10 @@ class BaseEnvironments(ABC):
 
     def _base(self, reference: str, target: Target, packages: tuple[str, ...]) -> Base:
         """Return the base with its sandbox: by default that of a python of this machine."""
-        return Base(reference, target, packages, process_sandbox(reference))
+        sandbox = self._sandboxes.get(reference) or process_sandbox(reference)
+        if sandbox.confined:  # else another may be found later
+            self._sandboxes[reference] = sandbox
+        return Base(reference, target, packages, sandbox)
 
     @abstractmethod
     def _exists(self, prepared: PreparedEnvironment) -> bool:

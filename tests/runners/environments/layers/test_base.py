@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from runners.environments import builds
+from runners.environments.builds import PreparedEnvironment, ProcessEnvironments
 from runners.environments.layers import base as bases
 from runners.environments.layers import disk_watch, sandbox
 from runners.environments.layers.base import Base, describe_kind, find_python, kind_of
@@ -139,3 +141,14 @@ def test_the_folder_is_measured_rarely_and_the_disk_each_time(tmp_path: Path, mo
     watch.min_free_bytes = 2**60
     with pytest.raises(PrepareError, match="MiB left"):
         watch.check()
+
+
+def test_a_sandbox_is_looked_for_until_one_confines(monkeypatch: pytest.MonkeyPatch) -> None:
+    bubblewrap = BubblewrapSandbox(Sandbox("bwrap"), "/python")
+    found = [PlainSandbox("/python"), bubblewrap]
+    monkeypatch.setattr(builds, "process_sandbox", lambda python: found.pop(0))
+    environments = ProcessEnvironments()
+    monkeypatch.setattr(environments, "_exists", lambda prepared: True)
+    environments._prepared["bare"] = PreparedEnvironment("d", "/python", target=BOOKWORM)
+    bases = [environments.base_of("bare") for _ in range(3)]
+    assert [base.sandbox for base in bases if base] == [PlainSandbox("/python"), bubblewrap, bubblewrap]
