@@ -38,7 +38,7 @@ KEEP_OLD_DAYS = 7
 """How long old images are kept: several installations may share an engine, each with its own version of the images."""
 
 BUILD_LABEL = "schedulearn.build"
-"""The label of containers in which packages are built: the process that waits for them."""
+"""The label of containers in which packages are built or images are checked: the process that waits for them."""
 FOLLOW_SECONDS = 10.0
 """The maximum time for the last output of a container that has ended."""
 
@@ -153,7 +153,7 @@ class DockerImages:
         next call if this process is killed.
         """
         with engine_calls():
-            self._remove_abandoned()
+            self.remove_abandoned()
             container = self.client.containers.create(
                 image,
                 list(command),
@@ -178,8 +178,8 @@ class DockerImages:
             with engine_calls():
                 container.remove(force=True, v=True)
 
-    def _remove_abandoned(self) -> None:
-        """Remove the containers of builds whose agent was killed. Agents elsewhere with the same engine are not seen here."""
+    def remove_abandoned(self) -> None:
+        """Remove the containers of builds and checks whose agent was killed. Agents elsewhere are not seen here."""
         here = waiting_process()["namespace"]
         for container in self.client.containers.list(all=True, filters={"label": BUILD_LABEL}):
             with suppress(ValueError, LookupError, NotFound):

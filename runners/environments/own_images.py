@@ -156,6 +156,8 @@ class OwnImageStore:
     def _run(self, image: str, reference: str, command: list[str], folder: str = "/") -> tuple[int, str]:
         """Run a short command confined as a job, with a user id that the image does not know; return its exit code and the end
         of its output. Raises PrepareError when it cannot be started."""
+        with engine_calls():
+            self.engine.remove_abandoned()
         with engine_calls(), self._container(reference, command, confined(folder)) as container:
             try:
                 container.start()

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import json
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runners.environments import own_images, registry_images
-from runners.environments.docker_images import DockerImages, add_bytes
+from runners.environments.docker_images import BUILD_LABEL, DockerImages, add_bytes, waiting_process
 from runners.environments.own_images import OwnImageStore, job_tag, source_tag
 from runners.environments.preparing import PrepareError
 from runners.environments.registry_images import ImageName, RegistryAccess
@@ -88,7 +89,10 @@ def test_an_image_is_pulled_by_its_digest_checked_and_prepared(lab: Registry, st
     store.pull(exact, digest, OPEN, lambda percent, step: steps.append(step.text))
     assert any(name.removesuffix(":1") in step for step in steps)
     assert store.has_source(digest) and store.reference_of(digest) is None
+    dead = json.dumps(waiting_process() | {"started": "1"})
+    left = store.engine.client.containers.create(base_image(), ["true"], labels={BUILD_LABEL: dead})
     made = store.prepare(name, digest, ignore)
+    assert left.id not in [each.id for each in store.engine.client.containers.list(all=True)], "its agent was killed"
     assert (made.facts.command, made.facts.libc.split()[0]) in {("python", "glibc"), ("python3", "glibc")}
     assert made.facts.python.startswith("3.") and made.bytes > 10**6 and len(made.content) == 64
     assert store.reference_of(digest) == job_tag(digest)
