@@ -33,6 +33,7 @@ from runners.runtimes.host_config import owner_for
 logger = logging.getLogger(__name__)
 
 CODE_ROOT = Path(__file__).resolve().parents[2]
+"""The working directory in which ``python -m runners.launch...`` finds the package."""
 PROGRAM = "bwrap"
 SIZES_VERSION, NO_NESTED_USERS_VERSION = (0, 7, 0), (0, 8, 0)
 """The first releases of bubblewrap with these options."""

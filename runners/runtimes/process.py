@@ -2,7 +2,8 @@
 
 Where bubblewrap works, each job runs inside it and sees only its own files and processes (``runners/runtimes/confinement.py``);
 elsewhere a job can access the files of the agent's user. Its network is empty where bubblewrap can make one and it has no
-peers, else that of this machine. The portal refuses this runtime for several users. The facts about each process are in a small file, so that the next agent finds the process again.
+peers, else that of this machine. The portal refuses this runtime for several users. The facts about each process are in a small
+file, so that the next agent finds the process again.
 """
 
 import json
@@ -50,8 +51,6 @@ from runners.runtimes.control_groups import ControlGroups
 from runners.runtimes.host_config import groups_for, owner_for, short_hash
 from runners.runtimes.owners import chown_folders
 from runners.spec import CACHE_VARIABLE, LAYER_VARIABLE, NETWORK_VARIABLE, RunSpec
-
-"""The working directory in which ``python -m runners.launch...`` finds the package."""
 
 POLL_SECONDS = 0.05
 SPAWN_SECONDS = 10
