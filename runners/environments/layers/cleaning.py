@@ -4,9 +4,10 @@ A build may have been hostile. It has ended, so nothing changes the folder any m
 
 - links that are absolute or lead out of the folder, devices, sockets and FIFOs, and set-user-id bits;
 - what an installer notes beside the metadata for itself, which has paths of this machine;
-- ``.pth`` files, ``sitecustomize.py`` and ``usercustomize.py``, which Python would run when it starts. Layers are on
-  PYTHONPATH, where ``.pth`` files have no effect anyway;
-- modules that would hide one of the standard library (the ``argparse`` and ``typing`` of the index): layers come first.
+- ``.pth`` files, ``sitecustomize.py`` and ``usercustomize.py``, which Python would run when it starts: the shim of jobs adds a
+  layer as Python adds its own folder of packages, with its ``.pth`` files;
+- modules that Python has itself (the ``argparse`` and ``typing`` of the index): a build's checks have the layer on PYTHONPATH,
+  before the standard library.
 """
 
 import os

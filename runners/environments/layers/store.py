@@ -38,7 +38,7 @@ class BuiltLayer:
     lock: str
     """The exact packages with their hashes, as uv and pip read them."""
     folder: Path
-    """The folder for PYTHONPATH; its ``bin`` is for PATH."""
+    """The folder of packages, which jobs find after those of the base; its ``bin`` is for PATH."""
     bytes: int
     modules: tuple[str, ...]
     """The top-level names that can be imported."""
