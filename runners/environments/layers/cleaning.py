@@ -31,6 +31,11 @@ NO_PACKAGES = frozenset({"bin", "include", "lib", "lib64", "share", "etc", "man"
 """Folders of wheels beside their packages, and of scripts."""
 
 
+def is_run_at_start(name: str) -> bool:
+    """Whether Python runs a file of this name, at the top of a folder of packages, when it starts."""
+    return name.endswith(".pth") or name in STARTS
+
+
 def clean(site: Path, standard: Collection[str], owner: Owner) -> list[str]:
     """Clean a folder of packages and give it to ``owner``. ``standard`` are the modules of Python itself. Returns what was
     removed, for the log."""
@@ -78,7 +83,7 @@ def unsafe_reason(path: Path, mode: int, site: Path, top: Path) -> str:
     if not stat.S_ISREG(mode):
         return "not a file"
     at_top = path.parent == site
-    if at_top and (path.suffix == ".pth" or path.name in STARTS):
+    if at_top and is_run_at_start(path.name):
         return "Python would run it at its start"
     if path.name in NOTES and path.parent.suffix == ".dist-info":
         return OWN_NOTE

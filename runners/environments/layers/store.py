@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
+from runners.environments.layers.cleaning import is_run_at_start
 from runners.environments.layers.recipe import Recipe
 from runners.environments.preparing import PrepareError, cache_home, content_digest, content_key, temporary_folder
 from runners.messages.layer_failures import DamagedLayer
@@ -265,6 +266,8 @@ def extract(file: IO[bytes], target: Path) -> None:
                 name = PurePosixPath(member.name)
                 if name.is_absolute() or ".." in name.parts or name.parent not in folders or name in folders:
                     raise PrepareError(DamagedLayer(f"{member.name[:200]!r} is not the name of a file in a layer"))
+                if len(name.parts) == 2 and is_run_at_start(name.name):
+                    raise PrepareError(DamagedLayer(f"{member.name[:200]!r} would run when Python starts"))
                 extract_member(tar, member, target / name)
                 if member.isdir():
                     folders.add(name)

@@ -170,6 +170,12 @@ def test_a_running_job_is_reported_at_twice_the_limit(files: NodeFiles, monkeypa
     assert "6 GiB, twice its limit of 3 GiB" in made.excess({KEY})[KEY].text
 
 
+def test_an_agent_that_keeps_no_caches_any_more_ends_no_job(files: NodeFiles) -> None:
+    caches.prepare(files, SPEC)
+    write(files.cache(KEY), "left by a job")
+    assert Caches(files, 0, lambda: {KEY}).excess({KEY}) == {}
+
+
 def test_emptied_and_unused_caches_are_deleted(files: NodeFiles) -> None:
     used: set[str] = set()
     made = Caches(files, 1, lambda: used)

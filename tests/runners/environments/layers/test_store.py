@@ -143,6 +143,8 @@ def linked(member: tarfile.TarInfo, content: bytes) -> list[tuple[tarfile.TarInf
         extra("site-packages/../../evil"),
         extra("nowhere/evil"),
         extra("site-packages/demo/__init__.py"),
+        extra("site-packages/evil.pth"),
+        extra("site-packages/sitecustomize.py"),
         extra("site-packages/device", type=tarfile.CHRTYPE, devmajor=1, devminor=3),
         extra("site-packages/fifo", type=tarfile.FIFOTYPE),
         extra("site-packages/hard", type=tarfile.LNKTYPE, linkname="site-packages/demo/__init__.py"),
