@@ -125,8 +125,8 @@ async def test_what_an_admin_does_with_a_node_is_hinted_at(lab: Lab) -> None:
     await page.close()
 
 
-async def test_many_changes_are_one_hint_a_second(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumers, "MIN_SECONDS_BETWEEN", 3.0)
+async def test_many_changes_are_one_hint_until_the_pause_has_passed(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumers, "MIN_SECONDS_BETWEEN", 3600.0)
     page = await page_of(lab, lab.alice)
     await does(services.hold, lab.alice, lab.job)
     await page.changes("lab", "mine")
@@ -134,7 +134,14 @@ async def test_many_changes_are_one_hint_a_second(lab: Lab, monkeypatch: pytest.
         await does(services.release, lab.alice, lab.job)
         await does(services.hold, lab.alice, lab.job)
     assert await page.socket.receive_nothing(timeout=1.0)
-    await page.changes("lab", "mine")
+    await page.close()
+
+
+async def test_a_change_during_the_pause_is_hinted_at_after_it(lab: Lab) -> None:
+    page = await page_of(lab, lab.alice)
+    for change in (services.hold, services.release):
+        await does(change, lab.alice, lab.job)
+        await page.changes("lab", "mine")
     await page.close()
 
 
