@@ -87,7 +87,7 @@ class Caches:
         """Return what to report to the owners of running jobs whose project has filled its cache far beyond the limit."""
         found: dict[str, Message] = {}
         if not self._limit:
-            return found  # these jobs began before the agent was told to keep no caches
+            return found  # these jobs began before the agent was set to keep no caches
         for key in filter(None, keys):
             used = disk_usage(self._files.cache(key)).disk_bytes
             if used > ENDED_AT * self._limit:
