@@ -9,6 +9,7 @@ from typing import Any
 
 from portal.accounts.models import User
 from portal.environments import services as environments
+from portal.environments.contents import has_module_of, installs
 from portal.environments.models import Environment, PackageSettings
 from portal.environments.services import PackageRequest
 from portal.jobs.models import Job
@@ -28,7 +29,9 @@ class PackageOffer:
     """What may be installed for a code version, in addition to an environment."""
 
     lists: Sequence[PackageList]
-    """The lists of the upload with at least one line, nearest to the top first."""
+    """The lists of the upload whose packages the environment does not have yet, nearest to the top first."""
+    installed_lists: Sequence[PackageList]
+    """Those whose packages it has."""
     refused_lists: Sequence[PackageList]
     """Lists of which no line can be installed."""
     missing: Sequence[Mapping[str, Any]]
@@ -54,7 +57,7 @@ class PackageOffer:
 
     @property
     def is_empty(self) -> bool:
-        return not (self.missing or self.lists or self.refused_lists)
+        return not (self.missing or self.lists or self.installed_lists or self.refused_lists)
 
 
 def offer_for(
@@ -75,8 +78,11 @@ def offer_for(
         and not missing_modules(code, each, lacked)
         and set(environment_frameworks(environment)) <= set(each.packages)
     ]
+    usable = [each for each in lists if each.lines]
+    installed = [each for each in usable if environment is not None and installs(environment, each)]
     return PackageOffer(
-        lists=[each for each in lists if each.lines],
+        lists=[each for each in usable if each not in installed],
+        installed_lists=installed,
         refused_lists=[each for each in lists if not each.lines and each.refused],
         missing=missing,
         proposed=packages_for_imports(each["module"] for each in missing if not is_image),
@@ -119,11 +125,9 @@ def install(
     choice: str,
     confirmed: Collection[str] = (),
     copied: Job | None = None,
-    *,
-    full: bool = False,
 ) -> Environment:
     """Make an environment for the code's project: the packages of a list of the upload (``choice`` is its path), or those
-    of the imports, of which guessed ones must be ``confirmed``. ``full``: with nothing but the list's packages."""
+    of the imports, of which guessed ones must be ``confirmed``."""
     if environment.image:
         raise Refused(
             "Packages are not added to an image: install them in its Dockerfile, or choose another environment.",
@@ -144,26 +148,25 @@ def install(
     with_horovod = HOROVOD in map(package_name, lines)
     # Horovod has no wheels: the base has it, or it is compiled.
     lines = [line for line in lines if package_name(line) != HOROVOD]
-    base = None if full or environment.is_full else environment.base or environment
+    base = None if environment.is_full else environment.base or environment
     if base is not None and with_horovod and HOROVOD not in base.packages:
         base = _base_with_horovod(base)
     request = PackageRequest(
-        lines=lines if full else merged(environment.lines, lines),
+        lines=merged(environment.lines, lines),
         constraints=found.constraints if found else (),
-        indexes=tuple(found.indexes if found else ()) + tuple(() if full else environment.indexes),
+        indexes=(*(found.indexes if found else ()), *environment.indexes),
         base=base,
-        python=(found.python if found else "") if full else environment.python,
-        horovod=with_horovod or (not full and environment.horovod),
+        python=environment.python,
+        horovod=with_horovod or environment.horovod,
     )
-    title = "" if full else _title(environment, lines)
-    return environments.create(user, code.project, request, title)
+    return environments.create(user, code.project, request, _title(environment, lines))
 
 
 def _title(environment: Environment, lines: Sequence[str]) -> str:
     """Return the title of the environment with what these lines add to it."""
     known = {package_name(line) for line in environment.lines}
     names = [package_name(line) for line in lines]
-    added = [name for name in names if name not in known and not set(modules_of([name])) <= set(environment.packages)]
+    added = [name for name in names if name not in known and not has_module_of(environment.packages, name)]
     return environments.title_of(environment.title, added or names)
 
 

@@ -99,7 +99,6 @@ def _install(request: HttpRequest, user: User, code: CodeVersion, copied: Job | 
             request.POST["install"],
             request.POST.getlist("package"),
             copied,
-            full="full" in request.POST,
         )
     except Refused as refusal:
         return _show_form(request, user, form, copied, install_problem=refusal.message)

@@ -86,6 +86,13 @@ def test_nothing_is_offered_to_code_that_lacks_nothing(project: Project, base: E
     assert offer_for(upload(project, ("torch",)), base, [base]).is_empty
 
 
+def test_a_list_whose_packages_are_there_is_not_offered_again(alice: User, project: Project, base: Environment) -> None:
+    code = upload(project, ("torch", "pandas"), LIST)
+    made = package_offers.install(alice, code, base, "requirements.txt")
+    offer = offer_for(code, made, [base, made])
+    assert not offer.lists and [each.path for each in offer.installed_lists] == ["requirements.txt"]
+
+
 def test_what_a_copied_job_lacked_is_offered_too(alice: User, project: Project, base: Environment) -> None:
     """Libraries check for others only when they are used, which no inspection of the code shows."""
     code = upload(project, ("torch",))
@@ -153,8 +160,9 @@ class TestInstall:
         Environment.objects.exclude(pk__in=(base.pk, with_it.pk)).update(retired=True)
         made = package_offers.install(alice, code, base, "requirements.txt")
         assert (made.base, made.lines) == (with_it, ["rich"])
-        full = package_offers.install(alice, code, base, "requirements.txt", full=True)
-        assert (full.base, full.lines, full.horovod) == (None, ["rich"], True)
+        bare = Environment.objects.create(key="full", title="Full", lines=["torch==2.13.0"], recipe="r")
+        full = package_offers.install(alice, code, bare, "requirements.txt")
+        assert (full.base, full.lines, full.horovod) == (None, ["torch==2.13.0", "rich"], True)
 
     def test_an_unknown_list_is_refused(self, alice: User, project: Project, base: Environment) -> None:
         with pytest.raises(Refused, match="no package list"):
@@ -194,6 +202,7 @@ class TestForm:
         }
         page = " ".join(response.content.decode().split())
         assert made.title in page and "It is being built" in page
+        assert "It has all the packages that <code>requirements.txt</code> asks for." in page
 
     def test_a_refusal_is_shown_on_the_form(self, alice: User, project: Project, base: Environment) -> None:
         response = self.post(alice, upload(project, ("somenet",)), install="imports")
