@@ -107,13 +107,13 @@ class QuietHandler(http.server.SimpleHTTPRequestHandler):
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[tuple[str, list[str]]]:
+def serving(folder: Path, host: str = "127.0.0.1") -> Iterator[tuple[str, list[str]]]:
     """Serve a folder at an address of this machine. Yields the address and the paths that were asked for."""
     asked: list[str] = []
     handler = partial(type("Handler", (QuietHandler,), {"asked": asked}), directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    with http.server.ThreadingHTTPServer((host, 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}", asked
+        yield f"http://{host}:{server.server_address[1]}", asked
         server.shutdown()
         thread.join()
