@@ -8,7 +8,6 @@ from packaging.utils import canonicalize_name
 from portal.environments.models import Environment
 from portal.projects.package_lists.imports import modules_of
 from portal.projects.package_lists.model import PackageList
-from runners.environments import images
 
 
 def installs(environment: Environment, asked: PackageList) -> bool:
@@ -39,12 +38,8 @@ def _meets(modules: Collection[str], versions: Mapping[str, str], line: str) -> 
 
 
 def _exact_versions(environment: Environment) -> dict[str, str]:
-    """Return the versions of the packages that it lists, or its base does, with ``==``."""
-    base = images.find(environment.base.key if environment.base else environment.key)
-    found = _pins(base.lines) if base else {}
-    if base and base.horovod:
-        found["horovod"] = base.horovod.version
-    return found | _pins(environment.lines)
+    """Return the versions of the packages that it lists, or its base has, with ``==``."""
+    return _pins([*(environment.base or environment).pins, *environment.lines])
 
 
 def _pins(lines: Iterable[str]) -> dict[str, str]:

@@ -59,6 +59,8 @@ class Environment(models.Model):
     """The environment to which its packages are added; null for one without a recipe, and for a full one."""
     lines = models.JSONField(default=list)
     """Requirements as in a ``requirements.txt``, checked and in canonical form."""
+    pins = models.JSONField(default=list)
+    """Of one that nodes prepare themselves, its packages with their exact versions, like ``lines``."""
     constraints = models.JSONField(default=list)
     indexes = models.JSONField(default=list)
     """Addresses of package indexes in addition to those of the nodes."""

@@ -1,7 +1,10 @@
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.apps import AppConfig
 from django.db.models.signals import post_migrate
+
+if TYPE_CHECKING:
+    from runners.environments.images import Entry
 
 
 class SchedulerConfig(AppConfig):
@@ -30,6 +33,7 @@ def offer_environments(using: str = "default", **kwargs: Any) -> None:
             "position": entry.position,
             "on_demand": entry.on_demand,
             "retired": False,
+            "pins": [] if entry.base else _pins(entry),
         }
         if base is not None:
             facts |= {"base": base, "lines": list(entry.lines)}
@@ -38,3 +42,7 @@ def offer_environments(using: str = "default", **kwargs: Any) -> None:
                 del facts["packages"]  # the build knows better
         rows.update_or_create(key=entry.key, defaults=facts)
     rows.filter(created_by=None).exclude(key__in=[entry.key for entry in entries]).update(retired=True)
+
+
+def _pins(entry: "Entry") -> list[str]:
+    return [*entry.lines, *([f"horovod=={entry.horovod.version}"] if entry.horovod else [])]
