@@ -473,7 +473,7 @@ def run(settings: Settings) -> int:
     try:
         shared_folders.prepare(files)
         identity: NodeIdentity = load_or_join(settings, files, stop)
-        runtime, environments, own_images = make_runtime(identity, files, settings.overlay_address)
+        runtime, environments, own_images = make_runtime(identity, files, settings)
         portal = settings.client(settings.url or identity.url, identity.token)
         machine = Machine(files.home, runtime, portal.url, settings.overlay_address, files, settings.cache_gib > 0)
         agent = Agent(files, portal, runtime, environments, machine, settings.cache_gib, own_images)

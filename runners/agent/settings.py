@@ -19,6 +19,7 @@ from runners.agent.environment_keeper import FakeEnvironments
 from runners.agent.portal_client import Backoff, PortalClient, PortalRefusedError, PortalUnavailableError, checked_url
 from runners.agent.signals import StopSignal
 from runners.environments.builds import DockerEnvironments, Environments, ProcessEnvironments
+from runners.environments.layer_images import LayerImages
 from runners.environments.layers.store import path_of
 from runners.environments.own_images import OwnImageStore
 from runners.host.gpus import cuda_devices
@@ -59,6 +60,8 @@ class Settings:
     """The limit of each project's cache; 0: none is kept."""
     overlay_address: str = ""
     """The address under which other nodes reach this one; empty for that of the interface to the portal."""
+    layer_images: bool = False
+    """Whether packages of environments become images of the engine, and are not mounted."""
 
     @classmethod
     def read(cls, argv: Sequence[str], env: Mapping[str, str]) -> "Settings":
@@ -102,6 +105,7 @@ class Settings:
             stop_jobs_on_exit=given.stop_jobs_on_exit,
             cache_gib=read_cache_gib(env),
             overlay_address=overlay_address,
+            layer_images=read_bool(env, "SCHEDULEARN_LAYER_IMAGES"),
         )
 
     def client(self, url: str, token: str = "") -> PortalClient:
@@ -291,10 +295,9 @@ def choose_runtime() -> str:
 
 
 def make_runtime(
-    identity: NodeIdentity, files: NodeFiles, overlay_address: str = ""
+    identity: NodeIdentity, files: NodeFiles, settings: Settings
 ) -> tuple[ContainerRuntime, Environments, OwnImageStore | None]:
-    """Return the runtime, its environments, and images of projects where it can have them. ``overlay_address`` is from the
-    settings. Raises SetupError."""
+    """Return the runtime, its environments, and images of projects where it can have them. Raises SetupError."""
     cuda = bool(cuda_devices())
     node = str(identity.node)
     try:
@@ -306,9 +309,10 @@ def make_runtime(
                 identity.installation,
                 node,
                 images.reference_of,
-                overlay_address=node_address(identity.url, overlay_address),
+                overlay_address=node_address(identity.url, settings.overlay_address),
                 layer_of=path_of,
                 own_image_of=own_images.reference_of,
+                layer_images=LayerImages() if settings.layer_images else None,
             )
             return docker, images, own_images
         if identity.runtime == "process":

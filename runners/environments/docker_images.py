@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from runners.environments.preparing import PrepareError, ProgramError, explain, last_error, read_tail
 from runners.environments.targets import Target, parse_glibc
@@ -217,6 +217,19 @@ class DockerImages:
             progress(2, 2)
             repository, _, version = tag.partition(":")
             container.commit(repository, version, changes=[f"ENV PATH={programs}:{path}", f"CMD {command}"])
+
+    def add_files(self, base: str, archive: IO[bytes], tag: str, labels: Mapping[str, str]) -> None:
+        """Make an image of another one with the files of a tar, of which nothing runs. Raises EngineError."""
+        repository, _, version = tag.partition(":")
+        with engine_calls():
+            command = self.client.api.inspect_image(base)["Config"]["Cmd"] or ["python"]
+            container = self.client.api.create_container(base, command=["true"], network_disabled=True)["Id"]
+            try:
+                self.client.api.put_archive(container, "/", archive)
+                changes = [f"CMD {json.dumps(command)}", *(f"LABEL {name}={value}" for name, value in labels.items())]
+                self.client.api.commit(container, repository, version, changes=changes)
+            finally:
+                self.client.api.remove_container(container, force=True, v=True)
 
     @contextmanager
     def _container(

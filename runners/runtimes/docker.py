@@ -10,7 +10,8 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
 import docker
 import requests
@@ -113,6 +114,14 @@ def _create_error(message: Callable[[str], Message], error: APIError) -> CreateE
     return kind(message(str(error.explanation)))
 
 
+class LayerImages(Protocol):
+    """Makes images of layers (``runners.environments.layer_images``)."""
+
+    def image_of(self, base: str, digest: str, layer: Path) -> str: ...
+
+    def remove_unused(self) -> None: ...
+
+
 class DockerRuntime:
     """See ContainerRuntime. ``image_of`` gives the prepared image of an environment, None while there is none."""
 
@@ -128,12 +137,15 @@ class DockerRuntime:
         overlay_address: str = "",
         layer_of: LayerLookup = no_layers,
         own_image_of: EnvironmentLookup = no_images,
+        layer_images: LayerImages | None = None,
     ) -> None:
         self.identity = AgentIdentity(installation, node)
         self.image_of = image_of
         self.layer_of = layer_of
         self.own_image_of = own_image_of
         """Gives the prepared image of a project by its digest."""
+        self.layer_images = layer_images
+        """Set where layers are images; else they are mounted."""
         self.base_url = base_url
         self._client: docker.DockerClient | None = None
         self.close_firewall = close_firewall
@@ -171,8 +183,10 @@ class DockerRuntime:
         try:
             with engine_calls():
                 self._drop_unused_networks()
+                if self.layer_images is not None:
+                    self.layer_images.remove_unused()
         except EngineError as error:
-            logger.warning("Unused networks could not be removed: %s", error)  # tried again later
+            logger.warning("Unused networks and images could not be removed: %s", error)  # tried again later
         return found
 
     def _acquire_overlay(self) -> Problem | None:
@@ -216,6 +230,8 @@ class DockerRuntime:
                     self._ensure_network(spec.network, spec.collective, spec.identity)
             host = self.host()
             try:
+                if self.layer_images is not None and layer is not None:
+                    image, layer = self.layer_images.image_of(image, spec.layer, layer), None
                 variables = self._variables_of(image)
             except ImageNotFound as error:
                 raise CreateError(ImageGone(spec.environment, image)) from error

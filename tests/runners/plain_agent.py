@@ -2,8 +2,9 @@
 
 import sys
 
-from runners.agent import program, settings
+from runners.agent import program
 from runners.agent.environment_keeper import FakeEnvironments
+from runners.agent.settings import NodeIdentity, Settings
 from runners.environments.builds import Environments
 from runners.host.node_files import NodeFiles
 from runners.runtime import ContainerRuntime
@@ -12,7 +13,7 @@ from runners.runtimes.process import ProcessRuntime
 
 
 def make_runtime(
-    identity: settings.NodeIdentity, files: NodeFiles, overlay_address: str = ""
+    identity: NodeIdentity, files: NodeFiles, settings: Settings
 ) -> tuple[ContainerRuntime, Environments, None]:
     state = files.home / "processes"
     find = confinement_check.find_confinement

@@ -178,6 +178,10 @@ AGENT = {
         "50",
         "the limit of each project's cache on the node, in GiB; 0 keeps none",
     ),
+    "SCHEDULEARN_LAYER_IMAGES": (
+        "`no`",
+        "`yes` makes an image of the engine from the packages of each environment, instead of mounting their folder",
+    ),
     "SCHEDULEARN_CONFINE": ("`yes`", "`no` runs jobs of the process runtime without bubblewrap"),
     "SCHEDULEARN_CACHE": (
         "`schedulearn` in `XDG_CACHE_HOME`",

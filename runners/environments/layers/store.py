@@ -206,7 +206,12 @@ class HashedFile:
 def members_of(folder: Path) -> Iterator[Path]:
     """Yield the files and folders of a layer, each after its parent, in a fixed order."""
     yield folder / FACTS
-    waiting = [folder / SITE]
+    yield from folders_first(folder / SITE)
+
+
+def folders_first(top: Path) -> Iterator[Path]:
+    """Yield a folder and all that is in it, each after its parent, in a fixed order."""
+    waiting = [top]
     while waiting:
         path = waiting.pop()
         yield path
