@@ -146,7 +146,7 @@ class JobProxies:
         with contextlib.suppress(FileNotFoundError):
             path.unlink()  # of an agent that was killed
         rules = [HostRule.parse(text) for text in spec.allowed_hosts]
-        proxy = EgressProxy(path, rules, use.record, self._upstream(), UNLIMITED_BYTES, content=True)
+        proxy = EgressProxy(path, rules, use.record, self._upstream(), UNLIMITED_BYTES, for_job=True)
         try:
             owner = owner_for(spec.job, os.geteuid(), os.getegid())
             if os.geteuid() == 0:

@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,8 @@ from runners.host.upstream import Upstream, open_tunnel
 logger = logging.getLogger(__name__)
 
 WEB_PORTS = frozenset({80, 443})
-REFUSED_NETWORKS = tuple(
+Networks = Sequence[ipaddress.IPv4Network | ipaddress.IPv6Network]
+REFUSED_NETWORKS: Networks = tuple(
     ipaddress.ip_network(network)
     for network in (
         *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"),
@@ -37,6 +38,12 @@ REFUSED_NETWORKS = tuple(
     )
 )
 """Private, shared, loopback, link-local, multicast and reserved addresses, and IPv6 addresses that contain IPv4 ones."""
+MACHINE_NETWORKS: Networks = tuple(
+    ipaddress.ip_network(network)
+    for network in ("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3", "::/127", "fe80::/10", "ff00::/8")
+)
+"""Addresses that mean this machine, its cloud's service or no single machine. Jobs never reach them: a name that an admin
+allowed may have such an address by /etc/hosts, or by the will of its owner."""
 HOST = re.compile(r"[a-z0-9_-][a-z0-9._-]*|[0-9a-f:.]+", re.ASCII)
 """Names and addresses; no other characters get into records."""
 MAX_CONNECTIONS = 64
@@ -132,7 +139,8 @@ class Connection:
 class EgressProxy:
     """Serves ``path`` until it is closed. ``record`` is called in a thread of the proxy for each connection.
 
-    ``content``: plain requests may have any method, content and headers, as programs in jobs send them.
+    ``for_job``: plain requests may have any method, content and headers, as programs send them, and even rules for internal
+    hosts never lead to this machine itself.
     """
 
     def __init__(
@@ -143,14 +151,14 @@ class EgressProxy:
         upstream: Upstream | None = None,
         max_total_bytes: int = MAX_TOTAL_BYTES,
         idle_seconds: float = IDLE_SECONDS,
-        content: bool = False,
+        for_job: bool = False,
     ) -> None:
         """Listen at ``path``. Raises OSError when that is not possible."""
         self.path = path
         self.rules = tuple(rules)
         self.upstream = upstream
         self.idle_seconds = idle_seconds
-        self.content = content
+        self.for_job = for_job
         self._record = record
         self._left_bytes = max_total_bytes
         self._lock = threading.Lock()
@@ -212,7 +220,7 @@ class EgressProxy:
     def _handle(self, client: socket.socket) -> None:
         try:
             head, rest = read_head(client)
-            request = Request.parse(head, self.content)
+            request = Request.parse(head, self.for_job)
         except RefusedError as error:
             refuse(client, "400 Bad Request", str(error))
             return
@@ -233,7 +241,7 @@ class EgressProxy:
                 if request.tunnel:
                     client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
                 upstream = None if request.needs_tunnel else self._proxied(request.host)
-                head = b"" if request.tunnel else request.forwarded(upstream, self.content)
+                head = b"" if request.tunnel else request.forwarded(upstream, self.for_job)
                 first = head + (rest if request.needs_tunnel else b"")
                 server.sendall(first)
                 counts[client] += len(first)
@@ -255,9 +263,11 @@ class EgressProxy:
         rules = [rule for rule in self.rules if rule.allows(host, port)]
         if not rules:
             raise RefusedError("this host is not allowed", "not_allowed")
-        internal = any(rule.internal for rule in rules)
+        refused = REFUSED_NETWORKS
+        if any(rule.internal for rule in rules):
+            refused = MACHINE_NETWORKS if self.for_job else ()
         if (upstream := self._proxied(host)) is not None:
-            check_literal(host, internal)
+            check_literal(host, refused)
             server = socket.create_connection((upstream.host, upstream.port), CONNECT_SECONDS)
             try:
                 if request.needs_tunnel:
@@ -266,7 +276,7 @@ class EgressProxy:
                 server.close()
                 raise
         else:
-            server = connect_checked(host, port, internal)
+            server = connect_checked(host, port, refused)
         server.settimeout(self.idle_seconds)
         return server
 
@@ -419,27 +429,33 @@ def refuse(client: socket.socket, status: str, reason: str) -> None:
 # --- connections ------------------------------------------------------------------------------------------------------
 
 
-def is_refused(address: str) -> bool:
-    """Whether this is an address of the local network or of this machine."""
+def is_in(networks: Networks, address: str) -> bool:
+    """Whether an address, with or without a zone, is in one of these networks in any notation."""
     found = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
         found = found.ipv4_mapped
-    return any(found in network for network in REFUSED_NETWORKS if network.version == found.version)
+    return any(found in network for network in networks if network.version == found.version)
 
 
-def check_literal(host: str, internal: bool) -> None:
-    """Refuse an internal address that is written as the host. The machine's proxy resolves names."""
+def refusal_of(which: str, address: str) -> RefusedError:
+    if is_in(MACHINE_NETWORKS, address):
+        return RefusedError(f"{which} one of the node itself, not of another machine", "internal")
+    return RefusedError(f"{which} one of an internal network", "internal")
+
+
+def check_literal(host: str, refused: Networks) -> None:
+    """Refuse such an address that is written as the host. The machine's proxy resolves names."""
     with suppress(ValueError):
-        if is_refused(host) and not internal:
-            raise RefusedError(f"{host} is an address of an internal network", "internal")
+        if is_in(refused, host):
+            raise refusal_of(f"{host} is", host)
 
 
-def connect_checked(host: str, port: int, internal: bool) -> socket.socket:
+def connect_checked(host: str, port: int, refused: Networks) -> socket.socket:
     """Connect to an address that was checked, not to a name that may have changed since. Raises RefusedError or OSError."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    addresses = [each for each in found if internal or not is_refused(str(each[4][0]))]
+    addresses = [each for each in found if not is_in(refused, str(each[4][0]))]
     if not addresses:
-        raise RefusedError(f"it has an address of an internal network ({found[0][4][0]})", "internal")
+        raise refusal_of(f"its address, {found[0][4][0]}, is", str(found[0][4][0]))
     error = OSError("no address")
     for family, kind, protocol, _, address in addresses:
         server = socket.socket(family, kind, protocol)

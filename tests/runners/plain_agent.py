@@ -6,6 +6,7 @@ from runners.agent import program
 from runners.agent.environment_keeper import FakeEnvironments
 from runners.agent.settings import NodeIdentity, Settings
 from runners.environments.builds import Environments
+from runners.host import egress
 from runners.host.node_files import NodeFiles
 from runners.runtime import ContainerRuntime
 from runners.runtimes import confinement_check
@@ -23,4 +24,5 @@ def make_runtime(
 
 if __name__ == "__main__":
     program.make_runtime = make_runtime
+    egress.MACHINE_NETWORKS = ()  # the servers of tests listen on the loopback
     sys.exit(program.main())

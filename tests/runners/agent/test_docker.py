@@ -71,7 +71,9 @@ def test_allowed_hosts_are_reached_from_a_container_without_a_network_also_after
     bench: Bench,
     portal: FakePortal,
     greeter: str,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("runners.host.egress.MACHINE_NETWORKS", ())  # the greeter is on the loopback
     sha256 = give_code(portal, {"fetch.py": FETCH})
     command = ("python", "fetch.py", f"http://{greeter}/", "http://127.0.0.3:81/")
     portal.want(entry(spec_of(sha256, command=command, allowed_hosts=(f"{greeter} internal",), resources=SMALL)))

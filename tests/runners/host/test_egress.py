@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from runners.host import egress
-from runners.host.egress import Connection, EgressProxy, HostRule, is_refused
+from runners.host.egress import REFUSED_NETWORKS, Connection, EgressProxy, HostRule, is_in
 from runners.host.upstream import Upstream, environment_upstream
 
 NO_PROXY = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
@@ -104,11 +104,18 @@ def test_a_tunnel_passes_bytes_both_ways(tmp_path: Path, seen: list[Connection],
     assert seen[0].sent_bytes == len(request)
 
 
+@pytest.fixture
+def servers_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets jobs reach the servers of these tests, which listen on the loopback."""
+    monkeypatch.setattr(egress, "MACHINE_NETWORKS", ())
+
+
 POST = "POST http://localhost:{port}/ HTTP/1.1\nCookie: c\nContent-Length: 5\n\nhello"
 
 
+@pytest.mark.usefixtures("servers_of_this_machine")
 def test_programs_in_jobs_send_content_and_headers(tmp_path: Path, seen: list[Connection], server: int) -> None:
-    with proxy(tmp_path, seen, local(server), content=True) as path:
+    with proxy(tmp_path, seen, local(server), for_job=True) as path:
         assert "c b'hello'" in ask(path, POST.format(port=server))
         twice = "POST http://localhost/ HTTP/1.1\nContent-Length: 5\nTransfer-Encoding: chunked\n\n"
         assert "400 Bad Request" in ask(path, twice)
@@ -116,13 +123,14 @@ def test_programs_in_jobs_send_content_and_headers(tmp_path: Path, seen: list[Co
         assert "400 Bad Request" in ask(path, POST.format(port=server))
 
 
+@pytest.mark.usefixtures("servers_of_this_machine")
 def test_content_passes_the_machines_own_proxy_in_a_tunnel(tmp_path: Path, seen: list[Connection], server: int) -> None:
     """Its content might be another request, which that proxy would serve."""
     outer = tmp_path / "outer"
     with (
         EgressProxy(outer, [local(server)], seen.append),
         bridged(outer) as port,
-        proxy(tmp_path, [], local(server), content=True, upstream=Upstream("127.0.0.1", port)) as path,
+        proxy(tmp_path, [], local(server), for_job=True, upstream=Upstream("127.0.0.1", port)) as path,
     ):
         assert "c b'hello'" in ask(path, POST.format(port=server))
     assert [each.reason for each in seen] == [""]
@@ -189,7 +197,15 @@ def test_a_name_of_this_machine_is_refused_unless_its_rule_is_internal(
 ) -> None:
     with proxy(tmp_path, seen, local(server, internal=False)) as path:
         assert "403 Forbidden" in ask(path, f"CONNECT localhost:{server} HTTP/1.1\n\n")
-    assert "internal network" in seen[0].refusal
+    assert "the node itself" in seen[0].refusal
+
+
+def test_a_job_never_reaches_its_node_itself(tmp_path: Path, seen: list[Connection], server: int) -> None:
+    """A name of the local network may be one of the node, by its /etc/hosts."""
+    with proxy(tmp_path, seen, local(server), HostRule("127.0.0.1", frozenset({server}), True), for_job=True) as path:
+        assert "403 Forbidden" in ask(path, f"CONNECT localhost:{server} HTTP/1.1\n\n")
+        assert "403 Forbidden" in ask(path, f"GET http://127.0.0.1:{server}/ HTTP/1.1\n\n")
+    assert all("the node itself" in each.refusal and each.reason == "internal" for each in seen) and len(seen) == 2
 
 
 @pytest.mark.parametrize(
@@ -208,7 +224,7 @@ def test_a_name_of_this_machine_is_refused_unless_its_rule_is_internal(
     ],
 )
 def test_internal_addresses_are_known_in_every_notation(address: str, refused: bool) -> None:
-    assert is_refused(address) is refused
+    assert is_in(REFUSED_NETWORKS, address) is refused
 
 
 @pytest.mark.parametrize(
