@@ -4,8 +4,8 @@ A build may have been hostile. It has ended, so nothing changes the folder any m
 
 - links that are absolute or lead out of the folder, devices, sockets and FIFOs, and set-user-id bits;
 - what an installer notes beside the metadata for itself, which has paths of this machine;
-- ``.pth`` files, ``sitecustomize.py`` and ``usercustomize.py``, which Python would run when it starts: the shim of jobs adds a
-  layer as Python adds its own folder of packages, with its ``.pth`` files;
+- ``.pth`` files, and the modules ``sitecustomize`` and ``usercustomize`` of any form, which Python would run when it starts: the
+  shim of jobs adds a layer as Python adds its own folder of packages, with its ``.pth`` files;
 - modules that Python has itself (the ``argparse`` and ``typing`` of the index): a build's checks have the layer on PYTHONPATH,
   before the standard library.
 """
@@ -23,7 +23,8 @@ OWN_NOTE = "a note of the installer"
 SHEBANG = b"#!/usr/bin/env python3\n"
 MAX_SHEBANG_BYTES = 4096
 NOTES = frozenset({"direct_url.json", "uv_build.json", "uv_cache.json"})
-STARTS = frozenset({"sitecustomize.py", "usercustomize.py"})
+STARTS = frozenset({"sitecustomize", "usercustomize"})
+MODULE_ENDINGS = (".py", ".pyc", ".so")
 OUR_MODULES = frozenset({"runners", "schedulearn_train"})
 """Packages of ours in a job: what runs first, and the training library."""
 METADATA_FOLDER = re.compile(r".+\.(dist-info|egg-info|data|libs)")
@@ -32,8 +33,14 @@ NO_PACKAGES = frozenset({"bin", "include", "lib", "lib64", "share", "etc", "man"
 
 
 def is_run_at_start(name: str) -> bool:
-    """Whether Python runs a file of this name, at the top of a folder of packages, when it starts."""
-    return name.endswith(".pth") or name in STARTS
+    """Whether Python runs what has this name, at the top of a folder of packages, when it starts: a file, a folder or a link."""
+    return name.endswith(".pth") or module_of(name) in STARTS
+
+
+def module_of(name: str) -> str:
+    """Return the module that a file or folder of this name is to Python; empty if it can be none."""
+    stem, dot, ending = name.partition(".")
+    return stem if not dot or f".{ending}".endswith(MODULE_ENDINGS) else ""
 
 
 def clean(site: Path, standard: Collection[str], owner: Owner) -> list[str]:
@@ -76,15 +83,15 @@ def unsafe_reason(path: Path, mode: int, site: Path, top: Path) -> str:
     """Return why a file must not stay; empty if it may."""
     if not path.name.isprintable():  # also names that are not UTF-8
         return "its name has unprintable characters"
+    at_top = path.parent == site
+    if at_top and is_run_at_start(path.name):
+        return "Python would run it at its start"
     if stat.S_ISLNK(mode):
         return "" if leads_inside(path, top) else "a link out of the folder"
     if stat.S_ISDIR(mode):
         return ""
     if not stat.S_ISREG(mode):
         return "not a file"
-    at_top = path.parent == site
-    if at_top and is_run_at_start(path.name):
-        return "Python would run it at its start"
     if path.name in NOTES and path.parent.suffix == ".dist-info":
         return OWN_NOTE
     return OWN_NOTE if at_top and path.name == ".lock" else ""
@@ -124,20 +131,23 @@ def top_level(site: Path) -> dict[str, bool]:
     """Return the import names in a folder, and for each whether it is a package or module of its own, not a namespace."""
     names: dict[str, bool] = {}
     for entry in os.scandir(site):
-        stem = entry.name.partition(".")[0]
-        if not stem.isidentifier() or entry.name in NO_PACKAGES or METADATA_FOLDER.fullmatch(entry.name):
+        module = module_of(entry.name)
+        if not module.isidentifier() or entry.name in NO_PACKAGES or METADATA_FOLDER.fullmatch(entry.name):
             continue
-        if entry.is_dir(follow_symlinks=False):
-            if entry.name == stem:
-                names[stem] = names.get(stem, False) or (Path(entry.path) / "__init__.py").exists()
-        elif entry.name.endswith((".py", ".so")):
-            names[stem] = True
+        is_folder = entry.is_dir(follow_symlinks=False)
+        if is_folder == (entry.name == module):
+            names[module] = names.get(module, False) or not is_folder or is_package(Path(entry.path))
     return names
+
+
+def is_package(folder: Path) -> bool:
+    """Whether a folder is a package of its own, not a namespace: it has an ``__init__`` of any form."""
+    return any(module_of(path.name) == "__init__" != path.name for path in folder.iterdir())
 
 
 def module_paths(site: Path, name: str) -> list[Path]:
     """Return the folder and files of a top-level module."""
-    return [path for path in site.iterdir() if path.name == name or path.name in (f"{name}.py", f"{name}.so")]
+    return [path for path in site.iterdir() if module_of(path.name) == name]
 
 
 def hidden_modules(site: Path, below: Collection[str]) -> tuple[str, ...]:

@@ -61,6 +61,35 @@ def test_what_is_unsafe_is_removed_and_named(site: Path, tmp_path: Path) -> None
     assert (tmp_path / "outside").read_text() == "stays"
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["x.pth", "sitecustomize.pyc", "usercustomize.abi3.so", "sitecustomize.cpython-311-x86_64-linux-gnu.so"],
+)
+def test_what_python_runs_at_its_start_is_removed_in_any_form(site: Path, name: str) -> None:
+    (site / name).symlink_to("demo/__init__.py")
+    assert clean(site, (), US) == [f"{name}: Python would run it at its start"]
+    (site / name).touch()
+    clean(site, (), US)
+    (site / "usercustomize").mkdir()
+    (site / "usercustomize" / "__init__.py").touch()
+    clean(site, (), US)
+    assert [path.name for path in site.iterdir()] == ["demo"]
+
+
+@pytest.mark.parametrize("name", ["enum.pyc", "enum.cpython-311-x86_64-linux-gnu.so", "enum.abi3.so"])
+def test_compiled_modules_count_as_modules(site: Path, name: str) -> None:
+    (site / name).touch()
+    assert top_level(site)["enum"] and hidden_modules(site, ("enum",)) == ("enum",)
+    assert clean(site, {"enum"}, US) == ["enum: Python has this module itself"]
+    assert not (site / name).exists()
+
+
+def test_a_package_may_have_any_form_of_init(site: Path) -> None:
+    (site / "torch").mkdir()
+    (site / "torch" / "__init__.cpython-311-x86_64-linux-gnu.so").touch()
+    assert hidden_modules(site, ("torch",)) == ("torch",)
+
+
 def test_modules_of_python_itself_are_removed(site: Path) -> None:
     (site / "typing.py").touch()
     (site / "enum").mkdir()
