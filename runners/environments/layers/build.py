@@ -142,7 +142,7 @@ class Build:
             self.shop.note(resolved.lock or "The base has all packages of the list.")
         wheel = self.horovod(resolved, probe)
         lock = resolved.lock + (f"# horovod {store_name(wheel)}\n" if wheel else "")
-        digest = store.digest_of(kind, lock)
+        digest = store.digest_of(kind, lock, self.shop.recipe)
         with exclusive_lock(store.home().parent / "locks" / f"layer-{digest}", self.progress, RESOLVED):
             if known := store.layer_of(digest):  # perhaps of another recipe, and in use by jobs now
                 store.mark_used(digest)

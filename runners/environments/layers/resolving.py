@@ -172,8 +172,10 @@ def compile_lock(
     tick: Tick = report_nothing,
     impatient: bool = False,
     requirements: str = REQUIREMENTS,
+    source: bool = True,
 ) -> str:
-    """Run ``uv pip compile`` and return its lock. Raises ProgramError when there is no solution."""
+    """Run ``uv pip compile`` and return its lock. Raises ProgramError when there is no solution. ``source``: whether packages
+    may be built from source if the recipe allows that."""
     write_lines(shop.inputs / "more.txt", constraints)
     files = [shop.inputs / name for name in ("base.txt", "constraints.txt", "more.txt")]
     limits = [word for path in (*files, *shop.access.constraints) for word in ("--constraints", path)]
@@ -181,7 +183,7 @@ def compile_lock(
     variables["UV_FIND_LINKS"] = ",".join(
         filter(None, [variables.get("UV_FIND_LINKS", ""), str(shop.inputs / "base-wheels")])
     )
-    source = shop.recipe.source_builds
+    source = source and shop.recipe.source_builds
     seconds = CPU_INDEX_SECONDS if impatient else RESOLVE_WITH_SOURCE_SECONDS if source else RESOLVE_SECONDS
     shop.run_uv(
         *("compile", "--quiet", "--no-header", "--no-annotate", "--generate-hashes"),
@@ -202,11 +204,13 @@ def framework_pins(shop: Workshop, probe: Probe, found: Resolved) -> tuple[str, 
     """Return torch of a lock, NumPy and what they need: what Horovod is compiled against, outside of the sandbox.
 
     The other packages of the list stay away from there, because a package can run code wherever it is installed (``.pth``).
-    Raises ProgramError or PrepareError.
+    Those that were built from source may have changed what uv has cached. So this resolution begins with nothing, and with
+    wheels only. Raises ProgramError or PrepareError.
     """
     kept = [pin for pin in found.pins if pin.partition("==")[0] in ("torch", "numpy")]
     write_lines(shop.inputs / "framework.in", kept)
-    return pins_in(compile_lock(shop, probe, found.pins, found.index, requirements="framework.in"))
+    apart = shop.apart("framework")
+    return pins_in(compile_lock(apart, probe, found.pins, found.index, requirements="framework.in", source=False))
 
 
 def check_lock(lock: str, probe: Probe) -> None:

@@ -1,7 +1,8 @@
 """Keeps the layers of this machine: ``cache_home()/layers/<digest>/`` with ``layer.json`` and ``site-packages/``.
 
 All installations of a user share them. A layer appears by a rename, complete or not at all. Its digest is a hash of its kind
-and its lock, so that nodes of one kind have the same layer under the same name.
+and its lock, so that nodes of one kind have the same layer under the same name, and of its recipe if packages were built from
+source: their code may have changed the lock, the other packages too, so nobody else's list may lead to what it left.
 """
 
 import hashlib
@@ -56,8 +57,8 @@ class PackedLayer:
     sha256: str
 
 
-def digest_of(kind: str, lock: str) -> str:
-    return content_digest(FORMAT, kind, lock)
+def digest_of(kind: str, lock: str, recipe: Recipe) -> str:
+    return content_digest(FORMAT, kind, lock, *([recipe.key] if recipe.source_builds else []))
 
 
 def home() -> Path:
@@ -80,9 +81,10 @@ def path_of(digest: str) -> Path | None:
 def layer_of(digest: str) -> BuiltLayer | None:
     """Return a layer that this machine has, else None."""
     try:
-        return read_facts(folder_of(digest))
+        found = read_facts(folder_of(digest))
     except (OSError, ValueError, LookupError, TypeError):
         return None
+    return found if found.digest == digest else None
 
 
 def find(recipe: Recipe, kind: str) -> BuiltLayer | None:
@@ -101,16 +103,16 @@ def find(recipe: Recipe, kind: str) -> BuiltLayer | None:
 def read_facts(folder: Path) -> BuiltLayer:
     """Read the facts of a layer. Raises OSError, or ValueError, LookupError or TypeError if they are damaged."""
     facts = json.loads((folder / FACTS).read_text())
-    lock, kind = str(facts["lock"]), str(facts["kind"])
+    lock, kind, recipe = str(facts["lock"]), str(facts["kind"]), Recipe.from_json(facts["recipe"])
     return BuiltLayer(
-        digest=digest_of(kind, lock),
+        digest=digest_of(kind, lock, recipe),
         lock=lock,
         folder=folder / SITE,
         bytes=int(facts["bytes"]),
         modules=tuple(map(str, facts["modules"])),
         packages=int(facts["packages"]),
         kind=kind,
-        recipe=Recipe.from_json(facts["recipe"]),
+        recipe=recipe,
     )
 
 
@@ -159,13 +161,15 @@ def tidy(keep: Collection[str], unused_for_seconds: float) -> int:
     removed = 0
     with temporary_folder(home(), WORK_PREFIX) as work:  # removes what killed processes left
         for folder in sorted(home().iterdir()):
-            layer = layer_of(folder.name) if DIGEST.fullmatch(folder.name) else None
-            if layer is None or folder.name in keep:
+            if not DIGEST.fullmatch(folder.name) or folder.name in keep:
                 continue
             with suppress(FileNotFoundError):  # another agent of this user has removed it
-                if (folder / FACTS).stat().st_mtime <= time.time() - unused_for_seconds:
+                facts = folder / FACTS
+                used_at = (facts if facts.exists() else folder).stat().st_mtime
+                if used_at <= time.time() - unused_for_seconds:
+                    layer = layer_of(folder.name)
                     folder.rename(work / folder.name)
-                    removed += layer.bytes
+                    removed += layer.bytes if layer else 0
     return removed
 
 

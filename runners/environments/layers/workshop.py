@@ -5,7 +5,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from runners.environments import pip_settings
@@ -84,6 +84,12 @@ class Workshop:
         env = {name: value for name, value in changes.items() if value is not None}
         env |= {"UV_CACHE_DIR": str(self.work / "cache"), "UV_NO_PROGRESS": "1", "UV_LINK_MODE": "hardlink"}
         self.run([self.uv, "pip", *argv], online=True, env=env, tick=tick, seconds=seconds)
+
+    def apart(self, name: str) -> "Workshop":
+        """Return the same build with another folder to write to, where no package that is built from source has left anything."""
+        work = self.work.with_name(name)
+        work.mkdir(exist_ok=True)
+        return replace(self, work=work)
 
     def run_script(self, name: str, *argv: str | Path, path: Path | None = None) -> None:
         """Run a script of this package with the interpreter of the base, without a network. ``path``: for PYTHONPATH."""

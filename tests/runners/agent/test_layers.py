@@ -56,7 +56,7 @@ def make_layer(tmp_path: Path, content: str = "x = 1\n", kind: str = "kind") -> 
     site.mkdir()
     (site / "module.py").write_text(content)
     lock = f"pandas==3.1.1 \\\n    --hash=sha256:{content.encode().hex():0<64}\n"[:2000]
-    digest = store.digest_of(kind, lock)
+    digest = store.digest_of(kind, lock, RECIPE)
     return store.place(site, BuiltLayer(digest, lock, site, 7, ("module",), 1, kind, RECIPE))
 
 

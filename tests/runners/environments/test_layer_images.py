@@ -39,7 +39,8 @@ def layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BuiltLayer:
     (made / "bin" / "run").write_text("#!/bin/sh\n")
     (made / "bin" / "run").chmod(0o755)
     kind = f"kind of {tmp_path}"
-    facts = BuiltLayer(store.digest_of(kind, LOCK), LOCK, made, 100, ("demo",), 1, kind, Recipe("python", ("demo",)))
+    recipe = Recipe("python", ("demo",))
+    facts = BuiltLayer(store.digest_of(kind, LOCK, recipe), LOCK, made, 100, ("demo",), 1, kind, recipe)
     store.home().mkdir(parents=True)
     return store.place(made, facts)
 

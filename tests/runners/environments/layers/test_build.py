@@ -66,7 +66,7 @@ def test_a_layer_has_what_the_list_needs_and_nothing_of_the_base(lab: Lab) -> No
     assert layer.lock.count("--hash=sha256:") == 2
     assert imports(lab, layer.folder, "import demo, helper, baselib, torchlike; print(baselib.VERSION)") == "2.0"
     assert layer.folder == store.path_of(layer.digest) and layer.digest == store.digest_of(
-        kind_of(lab.base), layer.lock
+        kind_of(lab.base), layer.lock, layer.recipe
     )
     assert (layer.folder / "bin" / "demo-run").read_text().startswith("#!/usr/bin/env python3\n")
     assert list((layer.folder / "__pycache__").glob("demo.*.pyc"))

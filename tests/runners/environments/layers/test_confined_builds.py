@@ -132,6 +132,24 @@ os.chmod(site + "/tool", 0o4777)
     assert "IT RAN" not in confined.log.read_text()
 
 
+def test_a_wheel_runs_nothing_when_python_starts(confined: Lab) -> None:
+    """Neither in the build's own checks nor in jobs."""
+    evil = {"demo.py": "", "sitecustomize/__init__.py": "print('IT RAN')", "usercustomize.pyc": ""}
+    make_wheel(confined.files, "demo", files=evil)
+    confined.publish()
+    layer = confined.build("demo")
+    assert layer.modules == ("demo",) and "IT RAN" not in confined.log.read_text()
+
+
+def test_what_was_built_from_source_answers_no_other_list(confined: Lab) -> None:
+    """Code that ran in a build may have changed all that it left, also what looks like another project's packages."""
+    make_wheel(confined.files, "demo")
+    confined.publish()
+    with_code, without = confined.build("demo", source_builds=True), confined.build("demo")
+    assert with_code.lock == without.lock and with_code.digest != without.digest
+    assert confined.build("demo", source_builds=True).digest == with_code.digest
+
+
 def test_a_build_cannot_have_its_files_taken_for_ours(confined: Lab) -> None:
     """It puts links in the place of folders and of reports that we write and read from outside."""
     tricks = """

@@ -7,6 +7,7 @@ import shutil
 import tarfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ def make_layer(tmp_path: Path, lock: str = "demo==1.0\n", recipe: Recipe = RECIP
     (made / "bin").mkdir()
     (made / "bin" / "run").write_text("#!/usr/bin/env python3\n")
     (made / "bin" / "run").chmod(0o755)
-    digest = store.digest_of(KIND, lock)
+    digest = store.digest_of(KIND, lock, recipe)
     return store.place(made, BuiltLayer(digest, lock, made, 3000, ("demo",), 1, KIND, recipe))
 
 
@@ -66,8 +67,16 @@ def test_only_a_digest_names_a_layer(digest: str) -> None:
 
 
 def test_the_digest_depends_on_kind_and_lock_and_not_on_where_one_ends() -> None:
-    digests = {store.digest_of(*each) for each in (("a", "bc"), ("ab", "c"), ("a", "b"), ("", ""))}
+    digests = {store.digest_of(*each, RECIPE) for each in (("a", "bc"), ("ab", "c"), ("a", "b"), ("", ""))}
     assert len(digests) == 4
+
+
+def test_the_digest_of_what_was_built_from_source_depends_on_the_recipe() -> None:
+    """Code of a package may have changed the lock and the other packages: other lists must not lead to that."""
+    built = [replace(RECIPE, source_builds=True), replace(RECIPE, source_builds=True, lines=("other",))]
+    digests = {store.digest_of(KIND, "demo==1.0", recipe) for recipe in (RECIPE, *built)}
+    assert len(digests) == 3
+    assert store.digest_of(KIND, "demo==1.0", Recipe("pytorch", ("other",))) in digests
 
 
 def test_a_damaged_layer_does_not_exist(tmp_path: Path) -> None:
@@ -205,6 +214,14 @@ def test_unused_layers_are_removed_and_used_and_named_ones_stay(tmp_path: Path) 
     assert store.tidy(keep={layers[1].digest}, unused_for_seconds=3600) == layers[2].bytes
     assert {path.name for path in store.home().iterdir()} == {layers[0].digest, layers[1].digest}
     assert store.tidy(keep=(), unused_for_seconds=0) == sum(layer.bytes for layer in layers[:2])
+
+
+def test_a_damaged_layer_is_removed_too(tmp_path: Path) -> None:
+    facts = make_layer(tmp_path).folder.parent / "layer.json"
+    facts.write_text("{")
+    assert store.tidy(keep=(), unused_for_seconds=3600) == 0 and facts.exists()
+    os.utime(facts, (1, 1))
+    assert store.tidy(keep=(), unused_for_seconds=3600) == 0 and not facts.parent.exists()
 
 
 def test_layers_that_another_agent_removes_meanwhile_do_not_keep_the_others(
