@@ -2,7 +2,7 @@
 
 All installations of a user share them. A layer appears by a rename, complete or not at all. Its digest is a hash of its kind
 and its lock, so that nodes of one kind have the same layer under the same name, and of its recipe if packages were built from
-source: their code may have changed the lock, the other packages too, so nobody else's list may lead to what it left.
+source: their code may have changed the lock, the other packages too, so no other list may lead to what it left.
 """
 
 import hashlib
