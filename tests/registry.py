@@ -22,7 +22,7 @@ USER, TOKEN = "lab", "a-token-of-the-lab"
 START_SECONDS = 30
 CONFIG = """
 version: 0.1
-storage: {{filesystem: {{rootdirectory: /data}}, delete: {{enabled: true}}}}
+storage: {{filesystem: {{rootdirectory: {data}}}, delete: {{enabled: true}}}}
 http:
   addr: "0.0.0.0:{port}"
 {tls}
@@ -55,20 +55,7 @@ class Registry:
             raise NoEngineError("docker-registry is not installed: apt-get install docker-registry")
         data = self.folder / "data"
         data.mkdir(exist_ok=True)
-        auth = tls = ""
-        if self.with_sign_in:
-            script = (
-                "import crypt, sys; print(crypt.crypt(sys.argv[1], crypt.mksalt(crypt.METHOD_BLOWFISH, rounds=16)))"
-            )
-            hashed = subprocess.run(
-                ["/usr/bin/python3", "-W", "ignore", "-c", script, TOKEN], capture_output=True, text=True, check=True
-            )
-            (self.folder / "htpasswd").write_text(f"{USER}:{hashed.stdout}")
-            auth = "auth: {htpasswd: {realm: lab, path: /config/htpasswd}}"
-        if self.with_tls:
-            self._make_certificate()
-            tls = "  tls: {certificate: /config/tls.crt, key: /config/tls.key}"
-        (self.folder / "config.yml").write_text(CONFIG.format(port=self.port, auth=auth, tls=tls))
+        self.configure("/config", "/data")
         self._container = self.engine.client.containers.run(
             base_image(),
             ["/usr/bin/docker-registry", "serve", "/config/config.yml"],
@@ -86,6 +73,25 @@ class Registry:
             if time.monotonic() > until:
                 raise NoEngineError(f"docker-registry did not start: {output[-300:]!r}")
             time.sleep(0.1)
+
+    def configure(self, config: str | Path, data: str | Path) -> Path:
+        """Write the registry's configuration, which names its own folder and that of its data as the registry sees them."""
+        auth = tls = ""
+        if self.with_sign_in:
+            script = (
+                "import crypt, sys; print(crypt.crypt(sys.argv[1], crypt.mksalt(crypt.METHOD_BLOWFISH, rounds=16)))"
+            )
+            hashed = subprocess.run(
+                ["/usr/bin/python3", "-W", "ignore", "-c", script, TOKEN], capture_output=True, text=True, check=True
+            )
+            (self.folder / "htpasswd").write_text(f"{USER}:{hashed.stdout}")
+            auth = f"auth: {{htpasswd: {{realm: lab, path: {config}/htpasswd}}}}"
+        if self.with_tls:
+            self._make_certificate()
+            tls = f"  tls: {{certificate: {config}/tls.crt, key: {config}/tls.key}}"
+        written = self.folder / "config.yml"
+        written.write_text(CONFIG.format(port=self.port, data=data, auth=auth, tls=tls))
+        return written
 
     def _make_certificate(self) -> None:
         names = ["-subj", "/CN=registry", "-addext", "subjectAltName=DNS:registry"]
@@ -135,9 +141,11 @@ def image_of_files(files: Mapping[str, bytes], changes: tuple[str, ...] = ()) ->
     return str(json.loads(answer)["status"])
 
 
-def image_from(base: str, changes: tuple[str, ...] = (), script: str = "true") -> str:
+def image_from(
+    base: str, changes: tuple[str, ...] = (), script: str = "true", engine: DockerImages | None = None
+) -> str:
     """Return the ID of an image made from another one by a shell script and changes as in a Dockerfile."""
-    client = DockerImages().client
+    client = (engine or DockerImages()).client
     container = client.containers.create(base, ["sh", "-ec", script], entrypoint=[], network_mode="none")
     try:
         container.start()
