@@ -150,7 +150,7 @@ class Lock(models.Model):
 
     @property
     def package_count(self) -> int:
-        return sum("==" in line and not line.startswith((" ", "#")) for line in self.text.splitlines())
+        return sum(line[:1].isalnum() for line in self.text.splitlines())
 
 
 class Build(models.Model):

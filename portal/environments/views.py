@@ -47,7 +47,8 @@ def new(request: HttpRequest) -> HttpResponse:
     user = signed_in(request)
     if request.method != "POST":
         initial = choose_place(user, request.GET.get("project", ""))
-        form = NewEnvironmentForm(user, initial=initial | _as_full(user, request.GET.get("from", "")))
+        full = request.GET.get("full") == "1"
+        form = NewEnvironmentForm(user, initial=initial | _like(user, request.GET.get("like", ""), full=full))
         return _show_new(request, form)
     sent = request.POST.copy()
     if sent.get("drop") == "file":
@@ -69,13 +70,17 @@ def new(request: HttpRequest) -> HttpResponse:
     return redirect("jobs:environment", made.key)
 
 
-def _as_full(user: User, key: str) -> dict[str, Any]:
-    """Return the values with which the packages of an environment make a full one; none if the user may not see it."""
-    source = Environment.objects.visible_to(user).exclude(recipe="").filter(key=key[:50]).first()
+def _like(user: User, key: str, *, full: bool) -> dict[str, Any]:
+    """Return the values that make an environment like another one, or a full one of its packages; none if the user may not
+    see it."""
+    rows = Environment.objects.visible_to(user).exclude(recipe="").filter(image="").select_related("base")
+    source = rows.filter(key=key[:50]).first()
     if source is None:
         return {}
     place = {"project": str(source.project_id)} if source.project_id else {}
-    return {**place, "base": FULL, "packages": "\n".join(source.lines)}
+    base = FULL if full or source.base is None else source.base.key
+    own = {"python": source.python, "horovod": source.horovod} if base == FULL else {}
+    return {**place, **own, "base": base, "packages": "\n".join(source.lines), "source_builds": source.source_builds}
 
 
 def _show_new(

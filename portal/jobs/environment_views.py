@@ -18,6 +18,7 @@ from portal import stale_forms
 from portal.accounts.audit import last_actor
 from portal.accounts.models import User
 from portal.accounts.permissions import admin_required, signed_in
+from portal.cluster.models import LIVE_NODE, Node
 from portal.editions import sent_if_changed
 from portal.environments import archives, collecting, services
 from portal.environments.builds import in_progress
@@ -179,13 +180,14 @@ def environment(request: HttpRequest, key: str) -> HttpResponse:
         "standing": standing,
         "running": builds_of(row).filter(in_progress()),
         "kinds": current_builds(row),
+        "builds": Paginator(builds_of(row), BUILDS_PER_PAGE).get_page(request.GET.get("page")),
+        "no_node_can": bool(row.image) and not _some_node_has_docker(),
         "may_manage": services.may_manage_environment(user, row),
     }
     if "HX-Request" in request.headers:
         return render(request, "environments/_standing.html", about)
     jobs = Job.objects.visible_to(user).filter(environment=row)
     about |= {
-        "builds": Paginator(builds_of(row), BUILDS_PER_PAGE).get_page(request.GET.get("page")),
         "jobs": with_list_columns(jobs).order_by("-submitted_at", "-pk")[:SHOWN_JOBS],
         "job_count": jobs.count(),
         "unfinished": unfinished_jobs_of(row),
@@ -193,6 +195,10 @@ def environment(request: HttpRequest, key: str) -> HttpResponse:
         "allow_query": f"environment={row.key}",
     }
     return render(request, "environments/detail.html", about)
+
+
+def _some_node_has_docker() -> bool:
+    return Node.objects.filter(LIVE_NODE, approved_at__isnull=False, runtime=Node.Runtime.DOCKER).exists()
 
 
 @require_POST

@@ -14,7 +14,7 @@ from portal.environments.models import Build, Environment, ImageSettings, Lock, 
 from portal.jobs import package_offers
 from portal.projects.models import Project
 from portal.refused import Refused
-from tests.portal.jobs_world import make_code, make_project, make_user
+from tests.portal.jobs_world import make_code, make_node, make_project, make_user
 
 pytestmark = pytest.mark.django_db
 TOKEN = "t0ken-of-the-lab"
@@ -180,3 +180,12 @@ def test_the_form_warns_of_imports_once_a_node_has_looked_into_the_image(
     assert package_offers.offer_for(code, row, [row]).missing == []
     with pytest.raises(Refused, match="Dockerfile"):
         package_offers.install(alice, code, row, package_offers.IMPORTS)
+
+
+def test_a_lab_without_docker_is_named_as_what_keeps_an_image_away(admin: User, alice: User, project: Project) -> None:
+    images.set_image_settings(admin, ["ghcr.io/lab"], "needed")
+    row = images.create(alice, project, ImageRequest("ghcr.io/lab/train:1.2"))
+    make_node("alpha", runtime="process")
+    assert "No node of this lab has Docker" in text(as_user(alice).get(f"/environments/{row.key}/"))
+    make_node("beta", runtime="docker")
+    assert "No node of this lab has Docker" not in text(as_user(alice).get(f"/environments/{row.key}/"))

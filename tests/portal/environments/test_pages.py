@@ -15,6 +15,7 @@ from portal.accounts.models import User
 from portal.environments import builds
 from portal.environments.models import Environment, NodeEnvironment, PackageSettings
 from portal.projects.models import Membership
+from runners.messages.layer_failures import NoSuchPackage
 from tests.portal import environments_world as made
 from tests.portal import jobs_world as world
 from tests.portal.pages import compact, one_line
@@ -222,11 +223,21 @@ def test_the_part_that_changes_is_fetched_alone(lab: Lab) -> None:
     made.start(lab.node, lab.mine)
     part = lab.get(lab.alice, f"/environments/{lab.mine.key}/", headers={"HX-Request": "true", "Edition": ""})
     assert part.content.decode().strip().startswith("<div")
-    assert "alpha builds it" in text_of(part)
+    assert "alpha builds it" in text_of(part) and 'id="builds"' in part.content.decode()
     same = lab.get(
         lab.alice, f"/environments/{lab.mine.key}/", headers={"HX-Request": "true", "Edition": part["Edition"]}
     )
     assert same.status_code == 204
+
+
+def test_why_it_failed_is_stated_once_for_the_build_and_its_node(lab: Lab) -> None:
+    build = made.start(lab.node, lab.mine)
+    failure = NoSuchPackage("somepkg").data()
+    builds.fail(build, failure)
+    NodeEnvironment.objects.create(node=lab.node, environment=lab.mine, state="failed", detail=failure)
+    page = text_of(lab.get(lab.alice, f"/environments/{lab.mine.key}/"))
+    assert page.count("has no package somepkg") == 2  # above, and in the table of builds
+    assert "Change the list" in page and "Build again helps if the cause has gone" in page
 
 
 # --- builds ------------------------------------------------------------------------------------------------------
@@ -304,7 +315,7 @@ def test_a_removed_environment_keeps_its_page(lab: Lab) -> None:
     lab.post(lab.alice, f"/environments/{lab.mine.key}/remove")
     page = text_of(lab.get(lab.alice, f"/environments/{lab.mine.key}/"))
     assert "This environment was removed" in page
-    assert "Remove it" not in page
+    assert "Remove it" not in page and "nodes-title" not in page
     assert "This environment was removed" in text_of(
         lab.post(lab.alice, f"/environments/{lab.mine.key}/build-again", follow=True)
     )
