@@ -5,7 +5,7 @@ from portal.sentences.registry import sentence
 
 @sentence
 def not_by_itself() -> str:
-    return "There is no forecast: what the job waits for does not change with time alone."
+    return "There is no forecast: how long the job waits for this cannot be known beforehand."
 
 
 @sentence

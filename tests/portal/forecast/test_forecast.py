@@ -107,7 +107,7 @@ class TestMaking:
         assert row.note == NotByItself().data()
         assert (
             services.describe(row).sentence
-            == "There is no forecast: what the job waits for does not change with time alone."
+            == "There is no forecast: how long the job waits for this cannot be known beforehand."
         )
 
     def test_of_a_long_queue_the_first_jobs_are_looked_at(self, monkeypatch: pytest.MonkeyPatch) -> None:
