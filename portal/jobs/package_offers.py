@@ -35,11 +35,17 @@ class PackageOffer:
     refused_lists: Sequence[PackageList]
     """Lists of which no line can be installed."""
     missing: Sequence[Mapping[str, Any]]
-    """The modules that the code imports and the environment lacks: ``module``, and the ``path`` and ``line`` of the import."""
+    """The modules that the code imports and the environment lacks (``inspection.missing_modules``): ``module``, ``code``, and
+    the ``path`` and ``line`` of the import."""
     proposed: Sequence[ProposedPackage]
     """The packages of these modules, as far as they are known or plausible."""
     others: Sequence[Environment]
     """Other environments that can be chosen and lack none of these modules, while this one does."""
+
+    @property
+    def job_would_fail(self) -> bool:
+        """Whether a missing module is always imported, not only if a function runs."""
+        return any(each["code"] != inspection.MISSING_IN_FUNCTION for each in self.missing)
 
     @property
     def certain(self) -> list[ProposedPackage]:
@@ -115,7 +121,7 @@ def lacked_by(job: Job | None) -> dict[str, Any] | None:
         return None
     cause = job.attempts.order_by("-number").values_list("cause", flat=True).first() or {}
     module = str(cause.get("parameters", {}).get("module", "")) if cause.get("code") == "import_error" else ""
-    return {"module": module, "path": f"job {job.pk}", "line": 0} if module else None
+    return {"code": inspection.MISSING, "module": module, "path": f"job {job.pk}", "line": 0} if module else None
 
 
 def install(

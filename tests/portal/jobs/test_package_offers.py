@@ -175,6 +175,59 @@ class TestInstall:
             package_offers.install(bob, upload(project, (), LIST), base, "requirements.txt")
 
 
+class TestPage:
+    def notice(self, user: User, code: CodeVersion) -> str:
+        client = Client()
+        client.force_login(user)
+        page = " ".join(client.get(f"/jobs/new?code={code.pk}&environment=own-base").content.decode().split())
+        return page[page.index('<div id="warnings"') : page.index("Where, and for how long")]
+
+    def test_modules_that_only_functions_import_are_no_warning(
+        self, alice: User, project: Project, base: Environment
+    ) -> None:
+        Environment.objects.exclude(pk=base.pk).update(retired=True)
+        code = upload(project, ("torch", "wandb"))
+        code.guess["in_functions"] = ["wandb"]
+        code.save()
+        notice = self.notice(alice, code)
+        assert "only inside a function: the job fails only if that runs" in notice
+        assert "notice packages" in notice and "notice warning packages" not in notice
+
+    def test_one_module_that_is_always_imported_is_a_warning(
+        self, alice: User, project: Project, base: Environment
+    ) -> None:
+        Environment.objects.exclude(pk=base.pk).update(retired=True)
+        code = upload(project, ("torch", "wandb", "rich"))
+        code.guess["in_functions"] = ["wandb"]
+        code.save()
+        notice = self.notice(alice, code)
+        assert "notice warning packages" in notice and notice.count("only inside a function") == 1
+
+    @pytest.mark.parametrize(
+        ("imports", "texts"),
+        [
+            (("rich",), ("The package is <code>rich</code>.", "Install this package </button>")),
+            (("rich", "tqdm"), ("The packages are <code>", "Install these packages </button>")),
+            (("rich", "somenet"), ("The package is <code>", "Install this package and what is ticked </button>")),
+            (("somenet",), ("Install what is ticked </button>",)),
+        ],
+    )
+    def test_one_package_is_written_in_the_singular(
+        self, alice: User, project: Project, base: Environment, imports: tuple[str, ...], texts: tuple[str, ...]
+    ) -> None:
+        Environment.objects.exclude(pk=base.pk).update(retired=True)
+        notice = self.notice(alice, upload(project, imports))
+        assert all(text in notice for text in texts)
+
+    @pytest.mark.parametrize(
+        ("lines", "button"), [(["rich"], "Install this package"), (["rich", "pandas>=2"], "Install these packages")]
+    )
+    def test_the_button_of_a_list_counts_its_packages(
+        self, alice: User, project: Project, base: Environment, lines: list[str], button: str
+    ) -> None:
+        assert f"{button} </button>" in self.notice(alice, upload(project, ("rich",), {**LIST, "lines": lines}))
+
+
 class TestForm:
     def post(self, user: User, code: CodeVersion, **sent: Any) -> Any:
         client = Client()
