@@ -50,6 +50,8 @@ class Facts:
     """The one that its proxy refused, or did not reach, last."""
     refused_reason: str = ""
     """Why: ``sentences.network.REASONS``."""
+    launcher: str = ""
+    """That of the job: ``Job.Launcher``."""
     environment: str = ""
     """The title of the job's environment."""
     files: Sequence[str] = ()

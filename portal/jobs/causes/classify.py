@@ -21,14 +21,16 @@ from portal.jobs.causes.endings import (
     choose,
     error_before_silence,
     explained,
+    own_file,
     place_of,
     read_ending,
     read_exits,
 )
 from portal.jobs.causes.hosts import about_host
 from portal.jobs.causes.output import Output
-from portal.jobs.causes.tracebacks import Error
-from portal.jobs.models import Outcome, StopReason
+from portal.jobs.causes.tracebacks import Error, Frame
+from portal.jobs.models import Job, Outcome, StopReason
+from portal.projects.inspecting.entries import as_module
 from portal.projects.package_lists.imports import modules_of
 from portal.sentences import agents
 
@@ -278,7 +280,7 @@ def _with_advice(found: kinds.Found, facts: Facts, place: str, detail: str, erro
         case "shadowed":
             return _shadowed(parameters["module"], facts, place, detail)
         case "relative_import":
-            parameters |= {"module": _module_of(place.partition(":")[0])} if place else {}
+            parameters |= _about_relative_import(error.frames if error else (), place, facts)
         case "file_not_found" if "/" in parameters.get("file", "") and WRITES.search(place) and not READS.search(place):
             return _folder_missing(posixpath.dirname(parameters["file"]), detail)
         case "folder_missing":
@@ -384,8 +386,16 @@ def _line_of(place: str) -> str:
     return ":".join(place.split(":")[:2])
 
 
-def _module_of(path: str) -> str:
-    return path.removesuffix(".py").replace("/", ".")
+def _about_relative_import(frames: Sequence[Frame], place: str, facts: Facts) -> dict[str, Any]:
+    """Return the module that the started file is; or the file, where no other start would help."""
+    path = place.partition(":")[0]
+    if not path:
+        return {"plain_command": facts.launcher == Job.Launcher.COMMAND}
+    started = next((file for frame in frames if (file := own_file(frame))), path)
+    module = as_module(path)
+    if module is None or started != path:
+        return {"file": path}
+    return {"module": module, "plain_command": facts.launcher == Job.Launcher.COMMAND}
 
 
 def _same_file(wanted: str, files: Sequence[str]) -> str:

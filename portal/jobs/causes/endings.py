@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 from portal.jobs.causes import kinds
 from portal.jobs.causes.output import Line, Output, is_noise
-from portal.jobs.causes.tracebacks import Error, Fate, find_errors
+from portal.jobs.causes.tracebacks import Error, Fate, Frame, find_errors
 
 WENT_ON_MS = 1500
 """A program that writes more than this later than an exception has handled it."""
@@ -297,8 +297,14 @@ def explained(error: Error) -> Error:
 def place_of(error: Error) -> str:
     """Return where in the user's own code an exception was raised, as ``file:line: source``; empty if none of it took part."""
     for frame in reversed(error.frames):
-        head, found, relative = frame.file.rpartition("/workspace/")
-        if found and "site-packages" not in relative and not PurePosixPath(relative).is_absolute():
+        if path := own_file(frame):
             source = f": {frame.source}" if frame.source else ""
-            return f"{relative}:{frame.line}{source}"[:MAX_LINE_CHARACTERS]
+            return f"{path}:{frame.line}{source}"[:MAX_LINE_CHARACTERS]
     return ""
+
+
+def own_file(frame: Frame) -> str:
+    """Return the path within the upload of a frame in the user's own code; empty for another."""
+    _, found, relative = frame.file.rpartition("/workspace/")
+    own = found and "site-packages" not in relative and not PurePosixPath(relative).is_absolute()
+    return relative if own else ""

@@ -114,6 +114,7 @@ def explain(
         allowed_hosts=attempt.allowed_hosts,
         refused_host=refused.host if refused else "",
         refused_reason=refused.reason if refused else "",
+        launcher=job.launcher,
         environment=job.environment.title,
         files=[str(entry["path"]) for entry in job.code.files],
         read_first_line=partial(_first_line, job.code),

@@ -53,7 +53,11 @@ EXAMPLES: dict[str, Variants] = {
     ),
     "shadowed": (("", {"module": "random", "file": "random.py"}),),
     "circular_import": (("", {"module": "model"}),),
-    "relative_import": (("", {"module": "package.train"}),),
+    "relative_import": (
+        ("the entry of the job", {"module": "package.train"}),
+        ("a plain command", {"module": "package.train", "plain_command": True}),
+        ("a file in no package", {"file": "utils.py"}),
+    ),
     "missing_library": (
         ("", {"library": "libgomp.so.1"}),
         ("a library of graphics", {"library": "libGL.so.1"}),

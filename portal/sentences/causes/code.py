@@ -79,11 +79,19 @@ def circular_import(module: str) -> Explanation:
 
 
 @cause
-def relative_import(module: str = "") -> Explanation:
+def relative_import(module: str = "", plain_command: bool = False, file: str = "") -> Explanation:
+    """``file``: one that is in no package, or that another file imports without its package."""
+    if file:
+        return Explanation(
+            "A relative import leads to no package",
+            f"Python read {file} without a package, or with one that does not reach so far. Import without the leading dots, by "
+            "the path from the top of the upload.",
+        )
     start = f"-m {module}" if module else "-m with the name of its module"
+    what = f"the command line python {start}, with its arguments" if plain_command else f"the entry {start}"
     return Explanation(
         "A file with relative imports was started as a script",
-        f"Start it as a module: make the entry {start}. Or import without the leading dot.",
+        f"Start it as a module: make {what}. Or import without the leading dot.",
     )
 
 

@@ -74,6 +74,39 @@ def test_a_file_that_the_code_reads_is_the_one_that_is_missing(source: str) -> N
     assert cause["code"] == "file_not_found" and "data/x.csv" in cause["title"]
 
 
+NO_PARENT = "ImportError: attempted relative import with no known parent package"
+
+
+@pytest.mark.parametrize(
+    ("launcher", "script", "words"),
+    [
+        ("torchrun", "nets/fit.py", "make the entry -m nets.fit."),
+        ("horovod", "src/nets/fit.py", "make the entry -m nets.fit."),
+        ("command", "nets/fit.py", "make the command line python -m nets.fit, with its arguments."),
+        ("command", "src/nets/__main__.py", "make the command line python -m nets, with its arguments."),
+        ("command", "fit.py", "Python read fit.py without a package"),
+        ("torchrun", "my nets/fit.py", "Python read my nets/fit.py without a package"),
+    ],
+)
+def test_a_start_as_a_module_is_advised_in_the_field_that_the_form_has(launcher: str, script: str, words: str) -> None:
+    log = trace(script, "from .layers import Net", NO_PARENT)
+    facts = replace(FAILED, launcher=launcher, files=[script])
+    cause = explain_cause(json.loads(json.dumps(asdict(causes.classify(facts, [Output(read_lines(log.encode()))])))))
+    assert cause["code"] == "relative_import" and words in cause["advice"]
+
+
+def test_a_file_that_another_one_imports_without_its_package_cannot_be_started_as_a_module() -> None:
+    log = trace("nets/fit.py", "import layers", "").rstrip("\n").removesuffix("\n")
+    log += f'\n  File "/x/workspace/nets/layers.py", line 1, in <module>\n    from .base import Base\n{NO_PARENT}\n'
+    cause = explained(log, ["nets/fit.py", "nets/layers.py"])
+    assert "nets/layers.py" in cause["advice"] and "-m" not in cause["advice"]
+
+
+def test_a_cause_of_an_earlier_release_without_the_launcher_still_has_its_advice() -> None:
+    stored = {"code": "relative_import", "parameters": {"module": "nets.fit"}, "detail": NO_PARENT}
+    assert "make the entry -m nets.fit." in explain_cause(stored)["advice"]
+
+
 @pytest.mark.parametrize("folder", ["/home/joe/out", "/content/drive", "~/runs", "C:/Users/joe"])
 def test_a_folder_of_another_computer_is_not_to_be_created(folder: str) -> None:
     for log in (
