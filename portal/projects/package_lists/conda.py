@@ -154,5 +154,22 @@ def translate(asked: str) -> str:
         raise CondaVersionsError(_NOT_UNDERSTOOD) from None
 
 
+def as_requirement(text: str) -> str | None:
+    """Return what ``conda install`` takes as a line of a requirements.txt; None for a package that is not known here.
+
+    Empty for Python, tools and system libraries, which come from the base. Versions that are not understood stay as they are.
+    """
+    match = _PACKAGE.fullmatch(text)
+    if match is None:
+        return None
+    known = "" if match[1].lower() == "python" else index_name(match[1].lower())
+    if not known:
+        return known
+    try:
+        return known + translate(match[2].strip())
+    except CondaVersionsError:
+        return known + match[2]
+
+
 def _exact(version: str) -> str:
     return f"=={version}" if not version.endswith("*") or version.endswith(".*") else f"=={version.removesuffix('*')}.*"

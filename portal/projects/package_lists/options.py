@@ -14,7 +14,7 @@ WITH_VALUE = frozenset(
     {
         "--editable", "--requirement", "--constraint", "--index-url", "--extra-index-url", "--find-links", "--no-binary",
         "--only-binary", "--trusted-host", "--target", "--config-settings", "--global-option", "--install-option",
-        "--proxy", "--cert", "--channel", "--name",
+        "--progress-bar", "--root-user-action", "--proxy", "--cert", "--channel", "--name",
     }
 )  # fmt: skip
 """Options whose value may be the next word."""
@@ -41,6 +41,11 @@ _REASONS = {
     "--no-deps": "Packages always come with what they need. Leave this option out.",
     "--system": _NOT_NEEDED,
     "--break-system-packages": _NOT_NEEDED,
+    "--verbose": _NOT_NEEDED,
+    "--progress-bar": _NOT_NEEDED,
+    "--root-user-action": _NOT_NEEDED,
+    "--ignore-installed": _NOT_NEEDED,
+    "--disable-pip-version-check": _NOT_NEEDED,
 }
 
 
@@ -58,6 +63,11 @@ def parse_option(text: str) -> Option | None:
     if match is None:
         return None
     return Option(LONG_NAMES.get(match[1], match[1]), (match[2] or "").strip().strip("\"'"))
+
+
+def is_needless(name: str) -> bool:
+    """Return whether an option changes nothing here."""
+    return _REASONS.get(name) == _NOT_NEEDED
 
 
 def why_refused(name: str) -> str:

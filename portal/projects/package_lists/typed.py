@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from . import options
 from .collecting import Collector, Place
@@ -67,6 +67,11 @@ def _items(line: str, allowed: Sequence[str]) -> Iterator[str]:
         yield rest
         return
     words = _shell_words(rest) if command or "'" in rest or '"' in rest else [rest]
+    yield from items_of(words)
+
+
+def items_of(words: Iterable[str]) -> Iterator[str]:
+    """Yield the packages and options among the words that a shell would pass to pip; an option with its value."""
     yield from _with_values(part for word in words for part in _split(word))
 
 

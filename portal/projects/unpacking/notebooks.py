@@ -9,9 +9,11 @@ import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import Any
 
 from .common import BadUploadError, printable
+from .installs import Installs, is_installer
 from .jupyter import COLAB, DISPLAY, IPYTHON, LOOP, SHOW
 from .names import listed
 
@@ -22,7 +24,6 @@ TIMERS = frozenset(["time", "timeit", "prun", "memit", "mprun", "lprun", "captur
 """Magics that run what follows, and measure or hide something."""
 SHELL_ALIASES = frozenset(["ls", "mkdir", "cp", "mv", "rm", "cat", "rmdir", "ll", "man", "more", "less"])
 SHELLS = frozenset(["bash", "sh", "script"])
-INSTALLERS = frozenset(["pip", "pip3", "conda", "mamba", "uv"])
 MAGIC = re.compile(r"(?P<indent>\s*)(?:(?P<target>[^=!%'\"#]+?)\s*=\s*)?(?P<mark>!!?|%)\s?(?P<rest>.*)$", re.DOTALL)
 COLAB_IMPORT = re.compile(r"^\s*(?:from|import)\s+google\.colab\b", re.MULTILINE)
 COLAB_QUESTION = re.compile(r"['\"]google\.colab['\"]|\btry\s*:\s*(?:#[^\n]*\n\s*)?(?:from|import)\s+google\.colab\b")
@@ -41,7 +42,7 @@ class Script:
     text: str
     notes: list[str]
     files: dict[str, str]
-    """The files that it writes with ``%%writefile``, as they are at first: other cells import them."""
+    """The files that it writes with ``%%writefile``, as they are at first: other cells import them. And its package list."""
 
 
 def to_script(text: str, name: str) -> Script:
@@ -70,7 +71,10 @@ def to_script(text: str, name: str) -> Script:
         notebook.cells.insert(0, nbformat.v4.new_code_cell(prelude))
     notebook.metadata = {"jupytext": {"notebook_metadata_filter": "-all", "cell_metadata_filter": "-all"}}
     script = jupytext.writes(notebook, fmt={"extension": ".py", "format_name": "percent", "comment_magics": False})
-    return Script(script, translation.notes([cell.source for cell in cells]), translation.files)
+    packages = translation.installs.file(PurePosixPath(name).stem)
+    folder = PurePosixPath(name).parent
+    notes = translation.notes([cell.source for cell in cells], str(folder / packages[0]) if packages else "")
+    return Script(script, notes, dict([packages] if packages else []) | translation.files)
 
 
 def _assigned_names(text: str) -> set[str]:
@@ -87,8 +91,7 @@ class Translation:
     files: dict[str, str] = field(default_factory=dict)
     left_out: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     """Magics that no job has, with the numbers of their cells."""
-    installed: dict[str, int] = field(default_factory=dict)
-    """Packages that a cell would install, with its number."""
+    installs: Installs = field(default_factory=Installs)
     left_folders: list[int] = field(default_factory=list)
     """Cells that would go to a folder of Colab or Kaggle."""
     future: set[str] = field(default_factory=set)
@@ -106,8 +109,8 @@ class Translation:
         code = self._cell_magic(head[2:].strip(), body) if head.startswith("%%") else "\n".join(self._lines(source))
         return self._show_last_value(self._take_future(self._await_outside_functions(code)))
 
-    def notes(self, sources: list[str]) -> list[str]:
-        """Return the notes about everything that was left out."""
+    def notes(self, sources: list[str], package_list: str = "") -> list[str]:
+        """Return the notes about everything that was left out. ``package_list`` is the path of what would be installed."""
         found = []
         if self.left_out:
             places = (f"{magic} ({_cells(numbers)})" for magic, numbers in self.left_out.items())
@@ -121,18 +124,7 @@ class Translation:
             found.append(
                 f"Left out, since jobs have no such folder: %cd ({_cells(self.left_folders)}). A job starts at the top of the upload."
             )
-        for package, number in self.installed.items():
-            module = re.escape(package.replace("-", "_"))
-            using = [
-                other
-                for other, text in enumerate(sources, 1)
-                if re.search(rf"^\s*(import|from)\s+{module}\b", text, re.M)
-            ]
-            needed = f", which {_cells(using)} import{'s' * (len(using) == 1)}" if using else ""
-            found.append(
-                f"A job installs no packages: cell {number} would install {printable(package)}{needed}. "
-                "Choose an environment that has it."
-            )
+        found += self.installs.notes(package_list, _cells(self.installs.cells))
         if self.asynchronous:
             found.append(
                 f"“async for” and “async with” outside a function only run in Jupyter: {_cells(self.asynchronous)}."
@@ -189,8 +181,8 @@ class Translation:
         if found is None:
             return line
         indent, target, rest = found["indent"], (found["target"] or "").strip(), found["rest"].strip()
-        if rest.partition(" ")[0] in INSTALLERS:
-            self._record_install(rest)
+        if is_installer(rest):
+            self.installs.record(rest, self.number)
             return self._without(line)
         code = self._magic(rest, target) if found["mark"] == "%" else self._shell(rest, capture=bool(target))
         if code is None:
@@ -238,7 +230,8 @@ class Translation:
             shell = (
                 "bash" if name == "script" and not rest else (rest.split() or [name])[0] if name == "script" else name
             )
-            return self._needs("subprocess", f"subprocess.run([{shell!r}, '-c', {body!r}], check=True)")
+            kept = self.installs.leave_out(body, self.number)
+            return self._needs("subprocess", f"subprocess.run([{shell!r}, '-c', {kept!r}], check=True)")
         self.left_out[f"%%{name}"].append(self.number)
         return "\n".join(f"# {line}" for line in (f"%%{head}", *body.split("\n")))
 
@@ -262,14 +255,6 @@ class Translation:
             if words
             else ""
         )
-
-    def _record_install(self, text: str) -> None:
-        words = text.split()
-        if "install" in words:
-            for word in words[words.index("install") + 1 :]:
-                package = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", word)
-                if package and not word.startswith("-") and "/" not in word:
-                    self.installed.setdefault(package[0], self.number)
 
     def _shell(self, command: str, capture: bool) -> str:
         line = self._interpolated(command.removeprefix("!"))

@@ -112,9 +112,8 @@ def test_a_script_does_what_the_notebook_does(cells: list[str], printed: str, tm
         (
             ["!pip install -q einops torch-geometric==2.5", "import torch_geometric as g", "x = 1"],
             [
-                "A job installs no packages: cell 1 would install “einops”. Choose an environment that has it.",
-                "A job installs no packages: cell 1 would install “torch-geometric”, which cell 2 imports. "
-                "Choose an environment that has it.",
+                "A job installs no packages. What cell 1 would install is now the package list “requirements-try.txt”: the form for a "
+                "new job offers to install it.",
             ],
         ),
         (["%%html\n<b>1</b>"], ["Left out, since only Jupyter has it: %%html (cell 1)."]),
