@@ -240,7 +240,7 @@ def line_found(found: LaunchLine) -> dict[str, Any]:
     more += [f"{line.max_ranks} GPUs"] if line.max_ranks and line.max_ranks > 1 else []
     text = f"The launcher and the file are those of this line of {line.tool}."
     text += f" Enter what else it has: {', '.join(more)}." if more else ""
-    text += " If you type the line as a plain command, the form offers all its values."
+    text += " If you type the line as a plain command, the form for a new job offers all its values."
     return {"code": "started-with", "path": found.path, "line": found.number, "text": text[:1000]}
 
 

@@ -313,7 +313,7 @@ def files_outside_outputs(code: Code) -> Found:
 
 
 def needs_internet(code: Code) -> Found:
-    text = "Jobs have no Internet access. Put the data on the nodes, under /data, or into your upload."
+    text = "Jobs reach only hosts that an admin has allowed for them. Put the data on the nodes, under /data, or into your upload."
     fetches = (
         "urllib.request.urlopen",
         "urllib.request.urlretrieve",
@@ -349,8 +349,8 @@ def installs_packages(code: Code) -> Found:
                         source,
                         call.line,
                         (
-                            "Packages cannot be installed while a job runs. List them in a requirements.txt, and this form offers "
-                            "to install them."
+                            "Packages cannot be installed while a job runs. List them in a requirements.txt, and the form for a new "
+                            "job offers to install them."
                         ),
                     )
 

@@ -219,7 +219,7 @@ def command_not_found(command: str, environments: Sequence[str] = (), file: str 
     if command.rpartition("/")[2] in ACTIVATORS:
         advice = (
             "A job has the packages of its environment, and uploads have no virtual environments: remove the line with "
-            f"{command}. Upload the list of packages, and the form offers to install them."
+            f"{command}. Upload the list of packages, and the form for a new job offers to install them."
         )
     elif file:
         advice = f"A name with spaces needs quotes: write {shlex.quote(file)}, for a Python file with python before it."

@@ -326,3 +326,11 @@ def test_a_file_in_another_encoding_is_reported_before_it_runs(content: bytes, l
     source = read("train.py", content)
     assert (source.error[1] if source.error else None) == line
     assert source.error is None or "not in UTF-8" in source.error[0]
+
+
+def test_warnings_are_true_on_every_page_that_shows_them() -> None:
+    """The version's page and the API show them, too; and admins may allow hosts."""
+    code = "import os, urllib.request\nurllib.request.urlopen('https://example.org')\nos.system('pip install rich')\n"
+    texts = {each["code"]: each["text"] for each in look(code)["warnings"]}
+    assert "only hosts that an admin has allowed" in texts["internet"]
+    assert "the form for a new job offers to install them" in texts["installs"]
