@@ -300,6 +300,8 @@ def _with_advice(found: kinds.Found, facts: Facts, place: str, detail: str, erro
             parameters["environments"] = list(facts.offered_by.get(parameters["command"], ()))
             named = [name for name in facts.files if name.startswith(f"{parameters['command']} ")]
             parameters |= {"file": min(named)} if named else {}
+        case "disk_full" if error is not None and any("/dev/shm" in each.source for each in error.frames):  # noqa: S108
+            return Cause("shared_memory", {}, detail)
         case "no_internet":
             parameters |= about_host(f"{found.text}\n{error.text if error else ''}", facts)
     return Cause(found.code, parameters, detail)

@@ -66,7 +66,7 @@ KINDS = (
         r".*(?:killed by signal: Bus error|unable to (?:open|allocate|mmap).*shared memory|out of shared memory|insufficient shared memory).*|"
         r".*unable to write to file </torch_\w+>.*|.*No space left on device.*/dev/shm.*|.*/dev/shm.*No space left on device.*",
     ),
-    _kind("disk_full", r".*(?:No space left on device|Disk quota exceeded).*"),
+    _kind("disk_full", r".*(?:No space left on device|Disk quota exceeded).*|OSError: \d+ requested and \d+ written$"),
     _kind("file_too_large", r".*File too large.*"),
     _kind("too_many_files", r".*Too many open files.*"),
     _kind(

@@ -2,6 +2,13 @@
 
 from portal.sentences.causes.explanation import Explanation, cause
 
+MEMORY, SHARED_MEMORY, SPACE = "Memory per GPU, in MiB", "Size of /dev/shm, in MiB", "Space for files, in MiB"
+"""Labels of the form for a new job (``portal/jobs/spec.py``)."""
+
+
+def _enter_more(label: str) -> str:
+    return f"choose “Duplicate and edit” and enter more under More, “{label}”"
+
 
 @cause
 def out_of_memory(over_limit: bool = False, limit_mib: int = 0) -> Explanation:
@@ -9,8 +16,7 @@ def out_of_memory(over_limit: bool = False, limit_mib: int = 0) -> Explanation:
         limit = f" of {limit_mib} MiB" if limit_mib else ""
         return Explanation(
             f"It needed more memory than its limit{limit}",
-            "Load less data at once, use fewer DataLoader workers, or a smaller batch. Or ask for more memory under More "
-            "(memory_mib_per_gpu).",
+            f"Load less data at once, use fewer DataLoader workers, or a smaller batch. Or {_enter_more(MEMORY)}.",
         )
     return Explanation(
         "The machine's memory was not enough",
@@ -23,16 +29,16 @@ def out_of_memory(over_limit: bool = False, limit_mib: int = 0) -> Explanation:
 def killed() -> Explanation:
     return Explanation(
         "A process was killed (exit code 137), most likely because memory ran out",
-        "Load less data at once, or use fewer DataLoader workers. If it needs that much, it needs a node with more memory.",
+        f"Load less data at once, or use fewer DataLoader workers. If it needs that much, {_enter_more(MEMORY)}.",
     )
 
 
 @cause
 def shared_memory() -> Explanation:
     return Explanation(
-        "Shared memory was not enough",
-        "Ask for a larger /dev/shm under More (shm_mib), or give your DataLoader fewer workers (num_workers=0 uses none). If a "
-        "worker reads a mapped file, do not change that file meanwhile.",
+        "Shared memory (/dev/shm) was not enough",
+        "Write to another folder than /dev/shm, or give your DataLoader fewer workers (num_workers=0 uses none). Or "
+        f"{_enter_more(SHARED_MEMORY)}. If a worker reads a mapped file, do not change that file meanwhile.",
     )
 
 
@@ -40,8 +46,8 @@ def shared_memory() -> Explanation:
 def file_too_large() -> Explanation:
     return Explanation(
         "A file became larger than it may be",
-        "Write several smaller files, for example a checkpoint in parts. If the code sets the limit itself (resource, ulimit -f), "
-        "raise it there.",
+        f"No file may be larger than the job's space for files. Write several smaller ones, for example a checkpoint in parts, or "
+        f"{_enter_more(SPACE)}. If the code sets the limit itself (resource, ulimit -f), raise it there.",
     )
 
 
@@ -58,13 +64,13 @@ def disk_full(over_limit: bool = False) -> Explanation:
     if over_limit:
         return Explanation(
             "It wrote more than its disk limit",
-            "Keep fewer checkpoints, and delete files you no longer need while the job runs. Or ask for more space under More "
-            "(scratch_mib).",
+            f"Keep fewer checkpoints, and delete files you no longer need while the job runs. Or {_enter_more(SPACE)}.",
         )
     return Explanation(
         "The disk was full",
-        "If it wrote to /tmp, which has 1 GiB if it asked for nothing else (scratch_mib), write to another folder. Otherwise the disk of the node is full, whoever filled it: "
-        "report the node to an admin. Write less, too: keep fewer checkpoints, and delete files you no longer need while the job runs.",
+        f"If it wrote to /tmp, which is a tenth of the job's space, or to /dev/shm, write to another folder, or {_enter_more(SPACE)}, "
+        f"or “{SHARED_MEMORY}”. Otherwise the disk of the node is full, whoever filled it: report the node to an admin. Write less, too: "
+        "keep fewer checkpoints, and delete files you no longer need while the job runs.",
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 from portal.jobs import causes
 from portal.jobs.causes import Facts
 from portal.jobs.causes.output import Output, read_lines
+from portal.jobs.spec import label_of
 from portal.sentences.causes import explain_cause
 
 FAILED = Facts(outcome="failed", exit_reason="exited", exit_code=1)
@@ -285,6 +286,34 @@ def test_what_the_launcher_of_deepspeed_reports_afterwards_does_not_hide_the_err
     )
     cause = explained(trace("train.py", 'config["weights"]', "KeyError: 'weights'") + report)
     assert cause["code"] == "exception" and "KeyError" in cause["title"]
+
+
+FULL = "OSError: [Errno 28] No space left on device"
+
+
+@pytest.mark.parametrize(
+    ("log", "code"),
+    [
+        (trace("fit.py", "np.save('/dev/shm/x.npy', x)", FULL), "shared_memory"),
+        (trace("fit.py", "Path('/dev/shm/a').write_bytes(x)", f"{FULL}: '/dev/shm/a'"), "shared_memory"),
+        ("dd: error writing '/dev/shm/x': No space left on device\n", "shared_memory"),
+        (trace("fit.py", "np.save('/tmp/x.npy', x)", FULL), "disk_full"),
+        (trace("fit.py", "np.save(path, x)", "OSError: 80000000 requested and 6021120 written"), "disk_full"),
+        (trace("fit.py", "torch.save(x, path)", "OSError: [Errno 27] File too large"), "file_too_large"),
+        ("DataLoader worker (pid 7) is killed by signal: Bus error.\n", "shared_memory"),
+    ],
+)
+def test_a_job_without_space_names_the_field_that_gives_more(log: str, code: str) -> None:
+    fields = {"shared_memory": ["shm_mib"], "disk_full": ["scratch_mib", "shm_mib"], "file_too_large": ["scratch_mib"]}
+    cause = explained(log)
+    assert cause["code"] == code and "“Duplicate and edit”" in cause["advice"]
+    assert all(f"“{label_of(name)}”" in cause["advice"] for name in fields[code])
+
+
+def test_limits_that_ended_a_job_name_the_field_that_gives_more() -> None:
+    for reason, field in (("oom", "memory_mib_per_gpu"), ("disk", "scratch_mib")):
+        advice = explain_cause(asdict(causes.classify(replace(FAILED, exit_reason=reason), [])))["advice"]
+        assert f"enter more under More, “{label_of(field)}”" in advice
 
 
 RESOLUTION = "urllib.error.URLError: <urlopen error [Errno -3] Temporary failure in name resolution>"
