@@ -55,6 +55,8 @@ WRITES = re.compile(r"\.(?:save\w*|to_[a-z]+|dump|write\w*|imwrite)\(|open\([^)]
 """A line that writes a file, whose folder must exist."""
 READS = re.compile(r"\b\w*(?:read|load)\w*\(|\bopen\([^,()]*\)")
 """A line that reads a file, which must exist, whatever it does with the content."""
+STARTS_SCRIPT = {"command_not_found", "file_not_found"}
+"""Kinds that are also reported where a script is there, but not the program that its first line names."""
 TERMINAL_COMMAND = re.compile(r"\b(?:stty|tput) ")
 """A line of code that asks a program about the terminal, and fails on what comes back without one."""
 OTHER_COMPUTER = re.compile(r"/home/|/Users/|[A-Za-z]:[\\/]|/content/|/kaggle/|~")
@@ -272,6 +274,11 @@ def _with_advice(found: kinds.Found, facts: Facts, place: str, detail: str, erro
     parameters = {
         name: WORKSPACE.sub("", value) if isinstance(value, str) else value for name, value in found.parameters.items()
     }
+    started = parameters.get("file") or parameters.get("command") or ""
+    starts = found.code == "bad_interpreter" or (found.code in STARTS_SCRIPT and "/" in started)
+    first_line = _first_line_of(started, facts) if starts else ""
+    if first_line.endswith("\r"):
+        return Cause("line_endings", {}, detail)
     match found.code:
         case "import_error" if "module" in parameters:
             return _missing_module(parameters["module"], facts, detail)
@@ -294,8 +301,9 @@ def _with_advice(found: kinds.Found, facts: Facts, place: str, detail: str, erro
             parameters |= {"encoding": True} if "Non-UTF-8" in found.text or "codec can't decode" in found.text else {}
             parameters |= {"indentation": True} if error is not None and error.name != "SyntaxError" else {}
         case "bad_interpreter" if "interpreter" not in parameters:
-            first_line = facts.read_first_line(_same_file(parameters["file"], facts.files) or parameters["file"])
-            parameters |= {"interpreter": first_line[2:].strip()} if first_line.startswith("#!") else {}
+            parameters |= {"interpreter": first_line[2:].strip()} if first_line else {}
+        case "command_not_found" if first_line:  # as dash reports that the program in the first line is not there
+            return Cause("bad_interpreter", {"file": started, "interpreter": first_line[2:].strip()}, detail)
         case "command_not_found":
             parameters["environments"] = list(facts.offered_by.get(parameters["command"], ()))
             named = [name for name in facts.files if name.startswith(f"{parameters['command']} ")]
@@ -305,6 +313,13 @@ def _with_advice(found: kinds.Found, facts: Facts, place: str, detail: str, erro
         case "no_internet":
             parameters |= about_host(f"{found.text}\n{error.text if error else ''}", facts)
     return Cause(found.code, parameters, detail)
+
+
+def _first_line_of(script: str, facts: Facts) -> str:
+    """Return the first line of an uploaded script that names its program; empty for another file."""
+    path = _same_file(script, facts.files)
+    first_line = facts.read_first_line(path) if path else ""
+    return first_line if first_line.startswith("#!") else ""
 
 
 def _folder_missing(folder: str, detail: str) -> Cause:

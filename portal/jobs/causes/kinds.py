@@ -170,7 +170,7 @@ KINDS = (
     # --- the command
     _kind(
         "line_endings",
-        r".*(?:\$'\\r': command not found|unexpected token `\$'[^'\n]*\\r''|/usr/bin/env: .*\\r'?:|bad interpreter.*\^M|python3?\\r).*",
+        r".*(?:\$'\\r': command not found|unexpected token `\$'[^'\n]*\\r''|/usr/bin/env: .*\\r'?:|bad interpreter.*\^M|\^M: bad interpreter|python3?\\r).*",
     ),
     _kind("line_endings", r".*: error: .*\\r'.*"),
     _kind(

@@ -174,6 +174,25 @@ def test_a_shell_error_from_windows_line_endings_is_named_as_such() -> None:
 
 
 @pytest.mark.parametrize(
+    "log",
+    [
+        "bash: line 1: ./go.sh: cannot execute: required file not found\n",
+        "bash: ./go.sh: /bin/sh^M: bad interpreter: No such file or directory\n",
+        "sh: 1: ./go.sh: not found\n",
+        "bash: line 1: ./jobs/go.sh: cannot execute: required file not found\n",
+        trace("fit.py", "subprocess.run(['./go.sh'])", "FileNotFoundError: [Errno 2] No such file or directory: './go.sh'"),
+    ],
+)  # fmt: skip
+def test_a_script_whose_first_line_ends_as_on_windows_is_named_as_such(log: str) -> None:
+    facts = replace(FAILED, files=["fit.py", "jobs/go.sh"], read_first_line={"jobs/go.sh": "#!/bin/sh\r"}.__getitem__)
+    assert causes.classify(facts, [Output(read_lines(log.encode()))]).code == "line_endings"
+    other = replace(facts, read_first_line={"jobs/go.sh": "#!/opt/sh"}.__getitem__)
+    if "^M" not in log and "Traceback" not in log:
+        cause = causes.classify(other, [Output(read_lines(log.encode()))])
+        assert (cause.code, cause.parameters["interpreter"]) == ("bad_interpreter", "/opt/sh")
+
+
+@pytest.mark.parametrize(
     ("log", "files", "words"),
     [
         (
