@@ -121,6 +121,8 @@ def lacked_by(job: Job | None) -> dict[str, Any] | None:
         return None
     cause = job.attempts.order_by("-number").values_list("cause", flat=True).first() or {}
     module = str(cause.get("parameters", {}).get("module", "")) if cause.get("code") == "import_error" else ""
+    if "-" in module:  # a package, as a library named it
+        module = modules_of([module])[0]
     return {"code": inspection.MISSING, "module": module, "path": f"job {job.pk}", "line": 0} if module else None
 
 

@@ -31,7 +31,7 @@ from portal.jobs.causes.output import Output
 from portal.jobs.causes.tracebacks import Error, Frame
 from portal.jobs.models import Job, Outcome, StopReason
 from portal.projects.inspecting.entries import as_module
-from portal.projects.package_lists.imports import modules_of
+from portal.projects.package_lists.imports import modules_of, packages_for_imports
 from portal.sentences import agents
 
 MAX_DETAIL_CHARACTERS = 500
@@ -348,7 +348,13 @@ def _missing_module(module: str, facts: Facts, detail: str) -> Cause:
         parameters["package"] = kinds.package_of(module)
     if facts.environment:
         parameters["environment"] = facts.environment
-    return Cause("import_error", parameters, detail)
+    return Cause("import_error", parameters | _offered(module), detail)
+
+
+def _offered(module: str) -> dict[str, str]:
+    """Return how much the form for a new job knows of a package that has a module."""
+    found = packages_for_imports([module])
+    return {"offered": "guessed" if found[0].guessed else "known"} if found else {"offered": ""}
 
 
 def _missing_package(package: str, facts: Facts, detail: str) -> Cause:
@@ -356,7 +362,8 @@ def _missing_package(package: str, facts: Facts, detail: str) -> Cause:
     offers = [set(facts.offered_by.get(module, ())) for module in modules_of([package])]
     having = sorted(set.union(*offers)) if offers else []
     named = {"environment": facts.environment} if facts.environment else {}
-    return Cause("import_error", {"module": package, "environments": having, **named}, detail)
+    offered = {} if _offered(modules_of([package])[0])["offered"] else {"offered": ""}
+    return Cause("import_error", {"module": package, "environments": having, **named, **offered}, detail)
 
 
 def _uploaded_module(module: str, files: Sequence[str]) -> dict[str, str]:

@@ -43,6 +43,8 @@ EXAMPLES: dict[str, Variants] = {
             {"module": "timm", "environments": ["PyTorch vision"], "environment": "PyTorch"},
         ),
         ("no environment has it", {"module": "timm", "environment": "PyTorch"}),
+        ("only its name suggests a package", {"module": "mylib", "environment": "PyTorch", "offered": "guessed"}),
+        ("its name is usual for a file", {"module": "utils", "environment": "PyTorch", "offered": ""}),
         (
             "no environment has it together with others",
             {"module": "timm", "environment": "PyTorch", "beside": ["torch"]},

@@ -28,6 +28,8 @@ SCHEDULERS = {"sbatch", "salloc", "qsub", "bsub"}
 ACTIVATORS = {"activate", "conda", "mamba", "micromamba", "module", "workon", "pyenv"}
 """Commands and files that switch to packages which no job has."""
 
+OWN_FILE = "If it is a file of yours, upload it with the code."
+
 
 @cause
 def import_error(
@@ -38,7 +40,9 @@ def import_error(
     elsewhere: str = "",
     folder: str = "",
     beside: Sequence[str] = (),
+    offered: str = "known",
 ) -> Explanation:
+    """``offered``: what the form for a new job offers to install: a *known* package, a *guessed* one of that name, or nothing."""
     if not module:
         return Explanation(
             "An import failed",
@@ -53,12 +57,21 @@ def import_error(
         )
     where = f" in the environment {environment}" if environment else ""
     called = package or module.partition(".")[0]
+    others = f" beside {' and '.join(beside)}" if beside else ""
+    if environments:
+        advice = f"Choose the environment {' or '.join(environments)}, which has it."
+    elif offered == "known":
+        advice = f"{OWN_FILE} If not, choose “Duplicate and edit”: the form offers to install {called}{others}."
+    elif offered == "guessed":
+        advice = f"{OWN_FILE} If not, choose “Duplicate and edit”: the form can install a package of that name{others}."
+    else:
+        advice = (
+            f"{OWN_FILE} If it comes with a package, make an environment with that package (Environments, New environment), and "
+            "choose it."
+        )
+    is_package = environments or offered
     return Explanation(
-        f"The package {module} is missing{where}",
-        f"Choose the environment {' or '.join(environments)}, which has it."
-        if environments
-        else "If it is a file of yours, upload it with the code. If not, choose “Duplicate and edit”: the form offers to "
-        f"install {called}{' beside ' if beside else ''}{' and '.join(beside)}.",
+        f"The package {module} is missing{where}" if is_package else f"The module {module} was not found", advice
     )
 
 

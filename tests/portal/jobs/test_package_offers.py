@@ -108,6 +108,20 @@ def test_what_a_copied_job_lacked_is_offered_too(alice: User, project: Project, 
     assert offer_for(code, made, [base, made], job).is_empty
 
 
+@pytest.mark.parametrize(
+    ("named", "proposed"), [("scikit-image", ("scikit-image", False)), ("flux-lib", ("flux-lib", True))]
+)
+def test_a_package_that_a_library_named_in_a_copied_job_is_offered(
+    project: Project, base: Environment, named: str, proposed: tuple[str, bool]
+) -> None:
+    code = upload(project, ("torch",))
+    job = make_job(project)
+    attempt = place(job, list(make_node().gpus.all())[:1])
+    attempt.cause = {"code": "import_error", "parameters": {"module": named}, "detail": ""}
+    attempt.save()
+    assert [(each.package, each.guessed) for each in offer_for(code, base, [base], job).proposed] == [proposed]
+
+
 def test_the_copied_job_is_read_once_for_all_environments(
     project: Project, base: Environment, django_assert_num_queries: Any
 ) -> None:
@@ -218,6 +232,19 @@ class TestPage:
         Environment.objects.exclude(pk=base.pk).update(retired=True)
         notice = self.notice(alice, upload(project, imports))
         assert all(text in notice for text in texts)
+
+    @pytest.mark.parametrize(
+        ("imports", "legend"),
+        [
+            (("somenet",), "No known package has this module. If it is a file of yours, upload it with the code."),
+            (("somenet", "mylib"), "No known packages have these modules. If they are files of yours, upload them"),
+        ],
+    )
+    def test_a_guess_is_not_called_a_package(
+        self, alice: User, project: Project, base: Environment, imports: tuple[str, ...], legend: str
+    ) -> None:
+        Environment.objects.exclude(pk=base.pk).update(retired=True)
+        assert legend in self.notice(alice, upload(project, imports))
 
     @pytest.mark.parametrize(
         ("lines", "button"), [(["rich"], "Install this package"), (["rich", "pandas>=2"], "Install these packages")]

@@ -79,6 +79,26 @@ NO_PARENT = "ImportError: attempted relative import with no known parent package
 
 
 @pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        ("ModuleNotFoundError: No module named 'rich'", "the form offers to install rich."),
+        ("ModuleNotFoundError: No module named 'skimage.io'", "the form offers to install scikit-image."),
+        ("ModuleNotFoundError: No module named 'fluxlib'", "the form can install a package of that name."),
+        ("ModuleNotFoundError: No module named 'helpers'", "make an environment with that package"),
+        ("ImportError: this needs more: pip install scikit-image", "the form offers to install scikit-image."),
+        ("ImportError: this needs more: pip install apex", "make an environment with that package"),
+    ],
+)
+def test_only_packages_that_are_known_are_offered_by_name(error: str, words: str) -> None:
+    assert words in explained(trace("fit.py", "import x", error), ["fit.py"])["advice"]
+
+
+def test_a_missing_package_of_an_earlier_release_keeps_its_advice() -> None:
+    stored = {"code": "import_error", "parameters": {"module": "fluxlib", "environments": []}, "detail": ""}
+    assert "the form offers to install fluxlib." in explain_cause(stored)["advice"]
+
+
+@pytest.mark.parametrize(
     ("launcher", "script", "words"),
     [
         ("torchrun", "nets/fit.py", "make the entry -m nets.fit."),
