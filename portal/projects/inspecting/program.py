@@ -283,7 +283,7 @@ def inspect(tar: IO[bytes]) -> dict[str, Any]:
         order = [path, *(other for other in order if other != path)]
         running = [sources[path] for path in reachable(path, sources)]
     entry = running[0]
-    command, warnings = "", warnings_of(Code(running, launcher, elastic))
+    command, warnings = "", warnings_of(Code(running, launcher, elastic, frozenset(paths)))
     module = as_module(entry.path) if needs_package(entry) else None
     if line is not None:
         launcher, module = line.translation.launcher, module_of(line.translation.entry) or module

@@ -4,8 +4,9 @@ A rule gets the files that the entry file imports and yields (file, line, senten
 when the code may well be right, a rule yields nothing.
 """
 
+import posixpath
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from .entries import as_module
@@ -25,6 +26,8 @@ class Code:
     sources: list[Source]
     launcher: str
     elastic: bool
+    paths: Collection[str] = ()
+    """All files of the upload."""
 
     @property
     def distributed(self) -> bool:
@@ -46,6 +49,11 @@ class Code:
         for source, call in self.calls(*functions):
             if call.name.startswith(package + "."):
                 yield source, call
+
+    def has_file(self, path: str, source: Source) -> bool:
+        """Return whether a path that a file names is in the upload, from its top or the folder of that file."""
+        folders = ("", posixpath.dirname(source.path))
+        return any(posixpath.normpath(posixpath.join(folder, path)) in self.paths for folder in folders)
 
     def mentions(self, *names: str) -> bool:
         return any(name in source.names for source in self.sources for name in names)
@@ -301,6 +309,7 @@ def files_outside_outputs(code: Code) -> Found:
             and path
             and not path.startswith("/")
             and not code.mentions("chdir", "copy", "copytree", "move")
+            and not code.has_file(path, source)
         ):
             yield (
                 source,

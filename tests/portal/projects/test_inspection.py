@@ -334,3 +334,13 @@ def test_warnings_are_true_on_every_page_that_shows_them() -> None:
     texts = {each["code"]: each["text"] for each in look(code)["warnings"]}
     assert "only hosts that an admin has allowed" in texts["internet"]
     assert "the form for a new job offers to install them" in texts["installs"]
+
+
+def test_a_file_that_a_cell_writes_and_the_version_has_is_not_lost() -> None:
+    """The line is what ``%%writefile`` became (``unpacking/notebooks.py``)."""
+    code = "with open('helper.py', 'w') as _file:\n    _file.write('x = 1')\nopen('log.txt', 'w')\n"
+    assert codes({"fit.py": code, "helper.py": "x = 1"}) == {"lost-file": 3}
+    assert codes({"nb/fit.py": code, "nb/helper.py": "x = 1"}) == {"lost-file": 3}
+    assert codes({"fit.py": code})["lost-file"] == 3
+    warnings = look({"fit.py": code})["warnings"]
+    assert [each["line"] for each in warnings if each["code"] == "lost-file"] == [1, 3]
