@@ -57,6 +57,8 @@ READS = re.compile(r"\b\w*(?:read|load)\w*\(|\bopen\([^,()]*\)")
 """A line that reads a file, which must exist, whatever it does with the content."""
 STARTS_SCRIPT = {"command_not_found", "file_not_found"}
 """Kinds that are also reported where a script is there, but not the program that its first line names."""
+ENTERS = re.compile(r"\b(?:chdir|listdir|scandir|iterdir)\(")
+"""A line that needs a folder."""
 TERMINAL_COMMAND = re.compile(r"\b(?:stty|tput) ")
 """A line of code that asks a program about the terminal, and fails on what comes back without one."""
 OTHER_COMPUTER = re.compile(r"/home/|/Users/|[A-Za-z]:[\\/]|/content/|/kaggle/|~")
@@ -290,8 +292,15 @@ def _with_advice(found: kinds.Found, facts: Facts, place: str, detail: str, erro
             parameters |= _about_relative_import(error.frames if error else (), place, facts)
         case "file_not_found" if "/" in parameters.get("file", "") and WRITES.search(place) and not READS.search(place):
             return _folder_missing(posixpath.dirname(parameters["file"]), detail)
+        case "folder_missing" if "entered" in parameters:
+            return _folder_not_entered(parameters["entered"].strip("'\""), facts, detail)
         case "folder_missing":
             return _folder_missing(parameters["folder"], detail)
+        case "file_not_found" if "entry" in parameters and facts.launcher == Job.Launcher.COMMAND:
+            elsewhere = _same_file(parameters["entry"], facts.files)
+            parameters |= {"plain_command": True, "elsewhere": elsewhere if elsewhere != parameters["entry"] else ""}
+        case "file_not_found" if "FileNotFoundError" in found.text and ENTERS.search(place):
+            return _folder_not_entered(parameters["file"], facts, detail)
         case "file_not_found" if "file" in parameters:
             parameters |= _about_file(parameters["file"].replace(r"\\", "\\"), place, facts)
         case "syntax_error":
@@ -324,6 +333,15 @@ def _first_line_of(script: str, facts: Facts) -> str:
 
 def _folder_missing(folder: str, detail: str) -> Cause:
     return Cause("folder_missing", {"folder": folder, "other_computer": bool(OTHER_COMPUTER.match(folder))}, detail)
+
+
+def _folder_not_entered(folder: str, facts: Facts, detail: str) -> Cause:
+    """A shell or the code has gone to a folder, or reads what is in it, and it is not there."""
+    folders = sorted({str(parent) for name in facts.files for parent in PurePosixPath(name).parents} - {"."})
+    other_case = (each for each in folders if each.lower() == posixpath.normpath(folder).lower())
+    elsewhere = _same_file(folder, folders) or next(other_case, "")
+    parameters = {"folder": folder, "entered": True, "elsewhere": elsewhere if elsewhere != folder.strip("/") else ""}
+    return Cause("folder_missing", parameters | {"other_computer": bool(OTHER_COMPUTER.match(folder))}, detail)
 
 
 def _about_file(wanted: str, place: str, facts: Facts) -> dict[str, Any]:

@@ -90,6 +90,13 @@ KINDS = (
     _kind("index_on_gpu", r".*device-side assert triggered.*"),
     _kind("cuda_error", r".*CUDA error: .+"),
     # --- imports
+    _kind(
+        "installs_packages",
+        r".*CalledProcessError: Command .*\b(?:pip[\d.]*|conda|mamba|uv)\b.*\b(?:install|add)\b.*|.*No module named '?pip'?$|"
+        r"FileNotFoundError: .*'(?:[^'\n]*/)?pip[\d.]*'$|"
+        r"ERROR: (?:Could not find a version that satisfies the requirement |No matching distribution found for |Could not install ).*",
+    ),
+    _kind("installs_packages", r"(?:.*: )?(?:pip[\d.]*|uv): (?:command )?not found$"),
     _kind("shadowed", r"ModuleNotFoundError: No module named '[\w.]+'; '(?P<module>\w+)' is not a package.*"),
     _kind("shadowed", r"AttributeError: partially initialized module '(?P<module>[\w.]+)' has no attribute .*"),
     _kind("shadowed", r"ImportError: cannot import name .* from partially initialized module '(?P<module>[\w.]+)'.*"),
@@ -119,7 +126,10 @@ KINDS = (
         "file_not_found",
         r".*(?:unable|Unable) to (?:synchronously )?open file \(unable to open file: name = '(?P<file>[^']+)', errno = 2.*",
     ),
-    _kind("file_not_found", r"(?:.*: )?cd: (?P<file>[^:\n]+): No such file or directory$"),
+    _kind("file_not_found", r"^(?:\S*/)?(?:ba|z|k)?sh: (?P<entry>[^:\n]+): No such file or directory$"),
+    _kind("file_not_found", r"^(?:\S*/)?(?:da)?sh: 0: (?:cannot|Can't) open (?P<entry>[^:\n]+)(?:: .*)?$"),
+    _kind("folder_missing", r"(?:.*: )?cd: (?P<entered>[^:\n]+): (?:No such file or directory|Not a directory)$"),
+    _kind("folder_missing", r"(?:.*: )?cd: can't cd to (?P<entered>[^:\n]+)$"),
     _kind("folder_missing", r".*Parent directory (?P<folder>\S+) does not exist.*"),
     _kind("folder_missing", r".*non-existent directory: '(?P<folder>[^'\n]+)'.*"),
     _kind("not_writable", r"(?:PermissionError|OSError): .*(?:Permission denied|Read-only file system).*"),

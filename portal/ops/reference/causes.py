@@ -73,6 +73,11 @@ EXAMPLES: dict[str, Variants] = {
     "file_not_found": (
         ("", {"file": "data.csv"}),
         ("the entry of the job", {"entry": "train.py"}),
+        ("a plain command", {"entry": "train.py", "plain_command": True}),
+        (
+            "a plain command, and the upload has it elsewhere",
+            {"entry": "train.py", "plain_command": True, "elsewhere": "code/train.py"},
+        ),
         ("the upload has it elsewhere", {"file": "data.csv", "elsewhere": "data/data.csv"}),
         ("the code expects to start in a folder", {"file": "data.csv", "elsewhere": "code/data.csv", "folder": "code"}),
         ("a path of Windows", {"file": "data\\train.csv", "elsewhere": "data/train.csv", "backslashes": True}),
@@ -88,6 +93,11 @@ EXAMPLES: dict[str, Variants] = {
     ),
     "folder_missing": (
         ("", {"folder": "results"}),
+        ("the command goes there", {"folder": "code", "entered": True}),
+        (
+            "the command goes there, and the upload has it elsewhere",
+            {"folder": "code", "entered": True, "elsewhere": "lab/code"},
+        ),
         ("a path of another computer", {"folder": "/home/ada/results", "other_computer": True}),
     ),
     "shell_syntax": (("", {"script": "run.sh"}),),
@@ -157,6 +167,7 @@ EXAMPLES: dict[str, Variants] = {
 """By code, what distinguishes each form of a cause and parameters of it. The others have no parameters."""
 
 MORE = {
+    "installs_packages": "[A package is missing](../user/environments.md#a-package-is-missing)",
     "import_error": "[A package is missing](../user/environments.md#a-package-is-missing)",
     "file_not_found": "[Inside a job](../user/inside-a-job.md)",
     "folder_missing": "[Inside a job](../user/inside-a-job.md)",

@@ -109,6 +109,15 @@ def relative_import(module: str = "", plain_command: bool = False, file: str = "
 
 
 @cause
+def installs_packages() -> Explanation:
+    return Explanation(
+        "It tried to install packages, which a job cannot do",
+        "Remove that line. List the packages in a requirements.txt and upload it with the code: the form for a new job offers to "
+        "install them.",
+    )
+
+
+@cause
 def missing_library(library: str) -> Explanation:
     advice = f"It is not a Python package. Ask an admin to install {library} on the nodes, or in their base image."
     if library.startswith(("libGL", "libgthread", "libSM", "libXext", "libXrender")):
@@ -139,7 +148,14 @@ def file_not_found(
     other_computer: bool = False,
     backslashes: bool = False,
     folder: str = "",
+    plain_command: bool = False,
 ) -> Explanation:
+    if entry and plain_command:
+        what = f"write {elsewhere}, as the upload has it," if elsewhere else "write the path of an uploaded file"
+        return Explanation(
+            f"The file {entry} was not there",
+            f"Choose “Duplicate and edit” and {what} in the command line. It starts at the top of the upload.",
+        )
     if entry:
         return Explanation(f"The file {entry} was not there", "Choose one of the uploaded files as the entry.")
     if backslashes:
@@ -168,8 +184,23 @@ def file_not_found(
 
 
 @cause
-def folder_missing(folder: str, other_computer: bool = False) -> Explanation:
-    if other_computer:
+def folder_missing(
+    folder: str, other_computer: bool = False, entered: bool = False, elsewhere: str = ""
+) -> Explanation:
+    """``entered``: the code did not write into it, but went there, or looked for what is in it."""
+    if entered and elsewhere:
+        advice = f"The upload has it as {elsewhere}. A job starts at the top of the upload: use that path."
+    elif entered and other_computer:
+        advice = (
+            "That path is of another computer. A job starts at the top of the upload: upload the folder with the code and use its "
+            "path there."
+        )
+    elif entered:
+        advice = (
+            "A job starts at the top of the upload, where there is no such folder: check its name, capital letters included. An "
+            "upload may lack folders that are empty: create one first, with mkdir -p."
+        )
+    elif other_computer:
         advice = (
             "The code writes into it, and that path is of another computer. Write into the folder that the environment variable "
             "SCHEDULEARN_OUTPUTS names: its files are kept."

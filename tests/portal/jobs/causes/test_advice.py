@@ -355,6 +355,78 @@ def test_limits_that_ended_a_job_name_the_field_that_gives_more() -> None:
         assert f"enter more under More, “{label_of(field)}”" in advice
 
 
+@pytest.mark.parametrize(
+    ("log", "files", "words"),
+    [
+        ("bash: line 1: cd: lab: No such file or directory\n", ["fit.py"], "there is no such folder: check its name"),
+        ("bash: line 1: cd: lab: No such file or directory\n", ["all/lab/fit.py"], "The upload has it as all/lab."),
+        ("run.sh: line 3: cd: ./Lab: No such file or directory\n", ["lab/fit.py"], "The upload has it as lab."),
+        ("sh: 1: cd: can't cd to lab\n", ["fit.py"], "mkdir -p"),
+        ("bash: line 1: cd: /home/joe/lab: No such file or directory\n", [], "of another computer"),
+        (
+            trace("fit.py", "for name in os.listdir('lab'):", "FileNotFoundError: [Errno 2] No such file or directory: 'lab'"),
+            ["all/lab/x.csv"],
+            "The upload has it as all/lab.",
+        ),
+    ],
+)  # fmt: skip
+def test_a_folder_that_a_command_does_not_find_is_no_file(log: str, files: list[str], words: str) -> None:
+    cause = explained(log, files)
+    assert cause["code"] == "folder_missing" and cause["title"].startswith("The folder ") and words in cause["advice"]
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        (
+            "python: can't open file '/x/workspace/fit.py': [Errno 2] No such file or directory\n",
+            "write lab/fit.py, as",
+        ),
+        (
+            "python: can't open file '/x/workspace/no.py': [Errno 2] No such file or directory\n",
+            "of an uploaded file in",
+        ),
+        ("bash: go.sh: No such file or directory\n", "write jobs/go.sh, as the upload has it,"),
+        ("sh: 0: cannot open no.sh: No such file\n", "of an uploaded file in the command line"),
+    ],
+)
+def test_a_plain_command_without_its_file_is_corrected_in_the_command_line(log: str, words: str) -> None:
+    facts = replace(FAILED, launcher="command", files=["lab/fit.py", "jobs/go.sh"])
+    cause = explain_cause(asdict(causes.classify(facts, [Output(read_lines(log.encode()), exit_code=2)])))
+    assert words in cause["advice"] and "entry" not in cause["advice"]
+    entry = explain_cause(
+        asdict(causes.classify(replace(facts, launcher="torchrun"), [Output(read_lines(log.encode()))]))
+    )
+    assert entry["advice"] == "Choose one of the uploaded files as the entry."
+
+
+PIP = "Command '['/opt/env/bin/python', '-m', 'pip', 'install', 'rich']' returned non-zero exit status 1."
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        trace("fit.py", "subprocess.check_call(line)", f"subprocess.CalledProcessError: {PIP}"),
+        trace("fit.py", "run(line)", "subprocess.CalledProcessError: Command 'conda install -y rich' died with <Signals.SIGTERM: 15>."),
+        trace("fit.py", "run(line)", "FileNotFoundError: [Errno 2] No such file or directory: 'pip'"),
+        trace("fit.py", "import pip", "ModuleNotFoundError: No module named 'pip'"),
+        "/opt/env/bin/python: No module named pip\n",
+        "bash: line 1: pip3: command not found\n",
+        "ERROR: Could not find a version that satisfies the requirement rich (from versions: none)\n"
+        "ERROR: No matching distribution found for rich\n",
+    ],
+)  # fmt: skip
+def test_code_that_installs_packages_learns_how_to_have_them(log: str) -> None:
+    cause = explained(log, ["fit.py"])
+    assert cause["code"] == "installs_packages" and "List the packages in a requirements.txt" in cause["advice"]
+
+
+@pytest.mark.parametrize("command", ["['make', 'install']", "['python', 'prepare.py', '--add', 'x']", "git add ."])
+def test_other_programs_that_fail_install_no_packages(command: str) -> None:
+    error = f"subprocess.CalledProcessError: Command {command} returned non-zero exit status 2."
+    assert explained(trace("fit.py", "run(line)", error), ["fit.py"])["code"] == "exception"
+
+
 RESOLUTION = "urllib.error.URLError: <urlopen error [Errno -3] Temporary failure in name resolution>"
 TUNNEL = "requests.exceptions.ProxyError: HTTPSConnectionPool(host='huggingface.co', port=443): Max retries exceeded with url: /gpt2 (Caused by ProxyError('Unable to connect to proxy', OSError('Tunnel connection failed: 403 Forbidden')))"
 
