@@ -244,10 +244,16 @@ def line_found(found: LaunchLine) -> dict[str, Any]:
     return {"code": "started-with", "path": found.path, "line": found.number, "text": text[:1000]}
 
 
-def nothing_to_run(paths: Iterable[str]) -> dict[str, Any]:
-    """Return the warning about an upload in which nothing that could be started was found."""
+def nothing_to_run(paths: Collection[str]) -> dict[str, Any]:
+    """Return the warning about an upload in which nothing that could be started was found, or nothing that certainly is."""
     notebook = next((path for path in paths if path.endswith(".ipynb")), None)
-    if notebook is None:
+    script = min((path for path in paths if path.endswith(".sh") and "/" not in path), default=None)
+    if script is not None:
+        text = (
+            "It is not certain which shell script starts your program. Enter the command line that does, such as "
+            f"{commands.of_script(script)[:100]}."
+        )
+    elif notebook is None:
         text = (
             "There is no Python file, shell script or Makefile at the top of the upload. Enter the command line that starts "
             "your program."

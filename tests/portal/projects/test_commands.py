@@ -148,8 +148,8 @@ def test_what_else_a_line_has_is_named_with_its_place() -> None:
     assert (warning["code"], warning["path"], warning["line"]) == ("started-with", "run.sh", 2)
     assert warning["text"] == (
         "The launcher and the file are those of this line of accelerate launch. Enter what else it has: the arguments --lr 0.1, "
-        "the environment variable ACCELERATE_MIXED_PRECISION=bf16, 4 GPUs. If you type the line as a plain command, the form offers "
-        "all its values."
+        "the environment variable ACCELERATE_MIXED_PRECISION=bf16, 4 GPUs. If you type the line as a plain command, the form for a "
+        "new job offers all its values."
     )
 
 

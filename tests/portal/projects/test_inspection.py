@@ -276,7 +276,16 @@ def test_files_that_are_not_run_are_not_judged() -> None:
     assert look(files)["warnings"] == []
 
 
-@pytest.mark.parametrize(("files", "word"), [({"a.ipynb": "{}"}, "notebook"), ({"README.md": "x"}, "no Python file")])
+@pytest.mark.parametrize(
+    ("files", "word"),
+    [
+        ({"a.ipynb": "{}"}, "notebook"),
+        ({"README.md": "x"}, "no Python file"),
+        ({"b.sh": "echo 1", "a.sh": "echo 2"}, "such as bash a.sh."),
+        ({"fit it.sh": "#!/bin/sh\n#SBATCH -n 4\nsrun fit\n"}, "such as bash 'fit it.sh'."),
+        ({"scripts/a.sh": "echo 1", "scripts/b.sh": "echo 2"}, "no Python file, shell script or Makefile at the top"),
+    ],
+)
 def test_an_upload_without_python_is_reported(files: dict[str, str], word: str) -> None:
     warnings = look(files)["warnings"]
     assert [w["code"] for w in warnings] == ["nothing-to-run"] and word in warnings[0]["text"]
