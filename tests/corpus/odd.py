@@ -84,7 +84,7 @@ def odd_zips() -> Iterator[Case]:
     yield case("link-up", link("link", b"../../etc/passwd"), note="lead out of the upload")
     yield case("link-declared-as-from-dos", link("link", b"/etc", system=0), note="lead out of the upload")
     yield case("link-to-nothing", link("link", b"nowhere.py"), note="lead to nothing")
-    yield case("links-in-a-circle", link("a", b"b"), link("b", b"a"), note="lead out of the upload")
+    yield case("links-in-a-circle", link("a", b"b"), link("b", b"a"), note="lead to themselves")
     yield case("link-to-a-file", link("d/link.py", b"../ok.py"), files={"d/link.py": b"x"}, note="became a copy")
     yield case("link-to-a-link", link("a", b"b"), link("b", b"ok.py"), files={"a": b"x", "b": b"x"}, note="2 links")
     yield case(
@@ -96,7 +96,13 @@ def odd_zips() -> Iterator[Case]:
         files={"d/f.py": b"x", "l/f.py": b"x", "m": b"x"},
         note="2 links",
     )
-    yield case("link-to-its-own-folder", Part("d/f.py"), link("d/l", b"../d"), files={"d/f.py": b"x"}, note="nothing")
+    yield case(
+        "link-to-its-own-folder",
+        Part("d/f.py"),
+        link("d/l", b"../d"),
+        files={"d/f.py": b"x"},
+        note="a folder that they are in",
+    )
     yield case("file-beneath-a-link", link("d", b"/tmp"), Part("d/evil"), files={"d/evil": b"x"}, note="lead out")
     kinds = {
         "fifo": stat.S_IFIFO, "socket": stat.S_IFSOCK, "character-device": stat.S_IFCHR, "block-device": stat.S_IFBLK,

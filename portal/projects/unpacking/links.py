@@ -10,6 +10,10 @@ MAX_STEPS = 16
 """Maximum number of links that lead to one another."""
 
 
+class CircularLinkError(Exception):
+    """A link leads to itself, or through too many others."""
+
+
 def follow_links(entries: Sequence[Entry]) -> tuple[list[Entry], list[str]]:
     """Replace links by what they lead to, and leave out the others; return the entries with notes."""
     links = {entry.path: entry for entry in entries if entry.link is not None}
@@ -17,11 +21,17 @@ def follow_links(entries: Sequence[Entry]) -> tuple[list[Entry], list[str]]:
         return list(entries), []
     kept = [entry for entry in entries if entry.link is None]
     files = {entry.path: entry for entry in kept if not entry.is_dir}
-    outside, broken, copies = [], [], list[Entry]()
+    outside, broken, circular, copies = [], [], [], list[Entry]()
     for path, entry in links.items():
-        target = _target(entry, links)
+        try:
+            target = _target(entry, links)
+        except CircularLinkError:
+            circular.append(path)
+            continue
         if target is None:
             outside.append(path)
+        elif path.startswith(f"{target}/" if target else ""):
+            circular.append(path)
         elif target in files:
             copies.append(replace(files[target], path=path))
         elif found := _copies_of_folder(path, target, files):
@@ -30,20 +40,25 @@ def follow_links(entries: Sequence[Entry]) -> tuple[list[Entry], list[str]]:
             broken.append(path)
         if len(kept) + len(copies) > MAX_ENTRIES:
             raise BadUploadError(too_many_entries())
-    followed = len(links) - len(outside) - len(broken)
+    followed = len(links) - len(outside) - len(broken) - len(circular)
     notes = []
     if followed:
         notes.append("1 link became a copy" if followed == 1 else f"{followed:,} links became copies")
         notes[0] += " of what it leads to." if followed == 1 else " of what they lead to."
     if outside:
         notes.append(f"Left out, since they lead out of the upload: {listed(outside)}.")
+    if circular:
+        notes.append(
+            f"Left out, since they lead to themselves or to a folder that they are in, or through more than {MAX_STEPS} links: "
+            f"{listed(circular)}."
+        )
     if broken:
         notes.append(f"Left out, since they lead to nothing in the upload: {listed(broken)}.")
     return kept + copies, notes
 
 
 def _target(link: Entry, links: dict[str, Entry]) -> str | None:
-    """Return the path that a link leads to in the end; None when that is outside the upload, or links lead in a circle."""
+    """Return the path that a link leads to in the end; None when that is outside the upload. Raises CircularLinkError."""
     for _ in range(MAX_STEPS):
         if link.link is None or link.link.startswith("/"):
             return None
@@ -62,14 +77,12 @@ def _target(link: Entry, links: dict[str, Entry]) -> str | None:
         # a part of the path is itself a link: continue from where it leads
         first = links["/".join(parts[:through])]
         link = replace(first, link="/".join([first.link or "", *parts[through:]]))
-    return None
+    raise CircularLinkError
 
 
 def _copies_of_folder(path: str, target: str, files: dict[str, Entry]) -> list[Entry]:
-    """Return copies of the files of a folder at the path of a link to it; none when the link is in that folder."""
+    """Return copies of the files of a folder at the path of a link to it, which is not in that folder."""
     inside = f"{target}/" if target else ""
-    if path.startswith(inside):
-        return []
     return [
         replace(entry, path=f"{path}/{name.removeprefix(inside)}")
         for name, entry in files.items()
