@@ -110,7 +110,7 @@ def _show_new(
 
 @require_safe
 def lock(request: HttpRequest, key: str, digest: str) -> HttpResponseBase:
-    """Show the exact packages that were built for a kind of node; ``?download=1`` sends them as a file."""
+    """Show the exact packages that were built for a kind of node; ``?download=1`` sends them with their hashes as a file."""
     environment = visible_environment(request, key)
     row = get_object_or_404(Lock.objects.filter(builds__in=builds_of(environment)).distinct(), digest=digest)
     if request.GET.get("download") == "1":
@@ -118,7 +118,8 @@ def lock(request: HttpRequest, key: str, digest: str) -> HttpResponseBase:
         return download(
             request, f"{environment.key}.lock.txt", iter([content]), len(content), "text/plain; charset=utf-8"
         )
-    about = {"environment": environment, "lock": row, "lines": row.text.splitlines()}
+    lines = [line.rstrip(" \\") for line in row.text.splitlines() if not line.startswith(" ")]
+    about = {"environment": environment, "lock": row, "lines": lines}
     return render(request, "environments/lock.html", about)
 
 

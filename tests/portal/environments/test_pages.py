@@ -240,6 +240,14 @@ def test_why_it_failed_is_stated_once_for_the_build_and_its_node(lab: Lab) -> No
     assert "Change the list" in page and "Build again helps if the cause has gone" in page
 
 
+def test_exact_versions_of_an_environment_that_nodes_prepare_are_on_its_page(lab: Lab) -> None:
+    lab.base.pins = ["torch==2.13.0", "numpy==2.4.6"]
+    lab.base.save()
+    page = text_of(lab.get(lab.bob, f"/environments/{lab.base.key}/"))
+    assert "Exact versions of 2 packages" in page and "torch==2.13.0" in page
+    assert "Exact versions" not in text_of(lab.get(lab.alice, f"/environments/{lab.mine.key}/"))
+
+
 # --- builds ------------------------------------------------------------------------------------------------------
 
 
