@@ -10,7 +10,7 @@ import ipaddress
 import logging
 import os
 import re
-import selectors
+import select
 import socket
 import threading
 import time
@@ -281,30 +281,47 @@ class EgressProxy:
         return server
 
     def _copy(self, client: socket.socket, server: socket.socket, counts: dict[socket.socket, int], both: bool) -> str:
-        """Copy until one side ends, and return why it was cut off. ``counts`` has the bytes of each side, also when the other
-        one breaks the connection.
+        """Copy until the server or the client has gone, and return why it was cut off. ``counts`` has the bytes of each side,
+        also when the other one breaks the connection.
 
         ``both``: also what the client sends. A plain request without content has been sent in full, so that its client sends
-        nothing more."""
-        with selectors.DefaultSelector() as ready:
-            ready.register(server, selectors.EVENT_READ, (server, client))
-            if both:
-                ready.register(client, selectors.EVENT_READ, (client, server))
-            quiet_since = time.monotonic()
-            while not self._closed.is_set():
-                events = ready.select(POLL_SECONDS)
-                if not events and time.monotonic() - quiet_since > self.idle_seconds:
-                    return f"idle for {self.idle_seconds:.0f} s"
-                for key, _ in events:
-                    quiet_since = time.monotonic()
-                    source, target = key.data
+        nothing more. Each side may go on while the other one does not read, and a client that has only ended its own part still
+        gets the answer."""
+        flows = {server: client, client: server} if both else {server: client}
+        unsent: dict[socket.socket, bytes] = {}
+        """What came from a side and has not been sent on."""
+        quiet_since = time.monotonic()
+        while not self._closed.is_set():
+            wanted = dict.fromkeys((server, client), 0)
+            for source, target in flows.items():
+                wanted[target if source in unsent else source] |= select.POLLOUT if source in unsent else select.POLLIN
+            ready = select.poll()
+            for side, mask in wanted.items():
+                ready.register(side, mask)
+            events = dict(ready.poll(POLL_SECONDS * 1000))
+            if not events and time.monotonic() - quiet_since > self.idle_seconds:
+                return f"idle for {self.idle_seconds:.0f} s"
+            quiet_since = time.monotonic() if events else quiet_since
+            for source, target in list(flows.items()):
+                if source in unsent:
+                    if events.get(target.fileno(), 0) & ~select.POLLIN:
+                        unsent[source] = unsent[source][target.send(unsent[source]) :]
+                        if not unsent[source]:
+                            del unsent[source]
+                elif events.get(source.fileno(), 0) & ~select.POLLOUT:
                     data = source.recv(CHUNK_BYTES)
-                    if not data:
+                    if not data and source is server:
                         return ""
+                    if not data:
+                        del flows[source]
+                        target.shutdown(socket.SHUT_WR)
+                        continue
                     if not self._spend(len(data)):
                         return "the maximum size of all downloads is reached"
                     counts[source] += len(data)
-                    target.sendall(data)
+                    unsent[source] = data
+            if events.get(client.fileno(), 0) & (select.POLLHUP | select.POLLERR) and client not in flows:
+                return ""
         return ""
 
     def _spend(self, size: int) -> bool:

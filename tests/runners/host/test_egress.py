@@ -4,6 +4,7 @@ import http.server
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -102,6 +103,58 @@ def test_a_tunnel_passes_bytes_both_ways(tmp_path: Path, seen: list[Connection],
         request = b"GET /through HTTP/1.0\r\n\r\n"
         assert "/through" in ask(path, f"CONNECT localhost:{server} HTTP/1.1\n\n", request)
     assert seen[0].sent_bytes == len(request)
+
+
+@pytest.fixture
+def returner() -> Iterator[int]:
+    """A server that sends back what it gets while it gets it, and then its length."""
+
+    def serve(connection: socket.socket) -> None:
+        total = 0
+        with connection:
+            while data := connection.recv(65536):
+                total += len(data)
+                connection.sendall(data)
+            connection.sendall(f" {total}".encode())
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=lambda: serve(listener.accept()[0]), daemon=True).start()
+        yield listener.getsockname()[1]
+
+
+def test_a_client_that_has_ended_its_part_gets_the_rest(tmp_path: Path, seen: list[Connection], returner: int) -> None:
+    """Also when both sides send more than fits in between before either reads."""
+    size = 20_000_000
+    with proxy(tmp_path, seen, local(returner), idle_seconds=10) as path, socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(30)
+        client.connect(str(path))
+        client.sendall(f"CONNECT localhost:{returner} HTTP/1.1\r\n\r\n".encode())
+        assert client.recv(1000).startswith(b"HTTP/1.1 200")
+
+        def send() -> None:
+            client.sendall(b"x" * size)
+            client.shutdown(socket.SHUT_WR)
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        answer = bytearray()
+        while data := client.recv(1_000_000):
+            answer += data
+        sender.join(30)
+    assert len(answer) == size + len(f" {size}") and answer.endswith(f" {size}".encode())
+    assert [(each.sent_bytes, each.refusal) for each in seen] == [(size, "")]
+
+
+def test_a_client_that_goes_frees_its_place_at_once(tmp_path: Path, seen: list[Connection], returner: int) -> None:
+    with proxy(tmp_path, seen, local(returner), idle_seconds=60) as path:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+            client.sendall(f"CONNECT localhost:{returner} HTTP/1.1\r\n\r\n".encode())
+            client.recv(1000)
+        end = time.monotonic() + 10
+        while not seen and time.monotonic() < end:
+            time.sleep(0.01)
+    assert [each.refusal for each in seen] == [""]
 
 
 @pytest.fixture
