@@ -12,6 +12,7 @@ from runners.agent.layers import Layers
 from runners.agent.own_images import AwaitingImageError, OwnImages
 from runners.agent.portal_client import Backoff, PortalError
 from runners.agent.shared_environments import (
+    AgentStoppedError,
     BuildCancelledError,
     BuildPortal,
     SharedEnvironments,
@@ -34,10 +35,6 @@ FIRST_RETRY_SECONDS = 30.0
 MAX_RETRY_SECONDS = 1800.0
 ELSEWHERE_SECONDS = 3.0
 """Until the portal is asked again about an environment that another node builds."""
-
-
-class AgentStoppedError(Exception):
-    """The agent stops: what is being prepared is dropped."""
 
 
 class EnvironmentKeeper:

@@ -3,7 +3,8 @@
 A layer is a folder of packages that a job has in addition to those of its base.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from runners.agent.shared_environments import (
     UNUSED_SECONDS,
@@ -20,6 +21,7 @@ from runners.environments.layers.store import BuiltLayer
 from runners.environments.preparing import PrepareError, Progress, cache_home, temporary_folder
 from runners.messages.builds import FetchingLayer, SendingLayer, UnpackingLayer
 from runners.messages.environment_failures import UnknownEnvironment
+from runners.messages.layer_failures import BadRecipe
 
 
 class Layers(SharedEnvironments):
@@ -64,8 +66,7 @@ class Layers(SharedEnvironments):
                 self.fetch(str(claim["digest"]), progress)
                 return self._ready(wanted, str(claim["digest"]), final=claim.get("final") is not False)
             case "build":
-                recipe, fresh = Recipe.from_json(claim["recipe"]), bool(claim.get("fresh"))
-                return self._ready(wanted, self._build(int(claim["build"]), recipe, base, progress, fresh))
+                return self._ready(wanted, self._build(claim, base, progress))
             case _:
                 return self._answered(wanted, claim)
 
@@ -95,9 +96,14 @@ class Layers(SharedEnvironments):
 
     # --- building ----------------------------------------------------------------------------------------------------
 
-    def _build(self, number: int, recipe: Recipe, base: Base, progress: Progress, fresh: bool) -> str:
+    def _build(self, claim: Mapping[str, Any], base: Base, progress: Progress) -> str:
         """Build a layer for all nodes of this kind, send it, and return its digest."""
-        with self._build_of(number, progress) as reported:
+        with self._build_of(int(claim["build"]), progress) as reported:
+            try:
+                recipe = Recipe.from_json(claim["recipe"])
+            except ValueError as error:
+                raise PrepareError(BadRecipe(str(error))) from error
+            fresh = bool(claim.get("fresh"))
             layer = build.build_layer(recipe, base, reported.log, reported.progress, fresh=fresh)
             send(layer, reported)
         return layer.digest

@@ -144,8 +144,8 @@ class OwnImages(SharedEnvironments):
 
     def _build(self, number: int, recipe: Mapping[str, Any], progress: Progress) -> str:
         """Find out what a name means now, pull and check it for all nodes of this kind, and return the digest."""
-        image, access, kind = str(recipe["image"]), access_of(recipe.get("access")), self._store.kind()
         with self._build_of(number, progress) as build:
+            image, access, kind = str(recipe["image"]), access_of(recipe.get("access")), self._store.kind()
 
             def note(text: str) -> None:
                 with build.log.open("a") as file:

@@ -17,7 +17,7 @@ from runners.agent.portal_client import PortalError, PortalRefusedError, PortalU
 from runners.environments.builds import Report
 from runners.environments.preparing import PrepareError, Progress, cache_home
 from runners.messages import Message, message_from
-from runners.messages.builds import PortalRefusedLayer
+from runners.messages.builds import PortalRefusedLayer, UnexpectedError
 from runners.messages.environment_failures import EngineFailed, SystemRefused
 from runners.runtime import EngineError
 from runners.spec import OWN_IMAGE
@@ -33,6 +33,10 @@ REPORT_SECONDS = 2.0
 LOG_PIECE_BYTES = 128 * 1024
 UNUSED_SECONDS = 14 * 24 * 3600.0
 """How long is kept what nothing uses; fetching it again takes seconds to minutes."""
+
+
+class AgentStoppedError(Exception):
+    """The agent stops: what is being prepared is dropped."""
 
 
 class BuildCancelledError(Exception):
@@ -195,19 +199,33 @@ class SharedEnvironments(ABC):
 
     @contextmanager
     def _build_of(self, number: int, progress: Progress) -> Iterator["ReportedBuild"]:
-        """Report a build to the portal: its log, its progress, and why it fails. The caller ends one that succeeds."""
+        """Report a build to the portal: its log, its progress, and why it fails. The caller ends one that succeeds.
+
+        Every error ends the build there, except when the agent stops or the portal cannot be reached: this node is then given
+        the build again.
+        """
         build = ReportedBuild(number, self._portal, progress)
-        build.start()
         try:
+            build.start()
             yield build
+        except (AgentStoppedError, BuildCancelledError, PortalUnavailableError):
+            raise
         except PrepareError as error:
             build.fail(error.failure)
             raise
         except EngineError as error:
             build.fail(EngineFailed(error.message))
             raise
+        except PortalRefusedError as error:
+            if error.code == "ended":
+                raise BuildCancelledError from error
+            build.fail(PortalRefusedLayer(error.message.text))
+            raise
         except OSError as error:
             build.fail(SystemRefused(str(error)))
+            raise
+        except Exception as error:
+            build.fail(UnexpectedError(f"{type(error).__name__}: {error}"))
             raise
         finally:
             build.stop()
@@ -218,8 +236,6 @@ class ReportedBuild:
 
     def __init__(self, number: int, portal: BuildPortal, progress: Progress) -> None:
         self.log = cache_home() / "logs" / f"build-{number}.log"
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        self.log.write_bytes(b"")
         self._number = number
         self._portal = portal
         self._progress = progress
@@ -235,12 +251,16 @@ class ReportedBuild:
         self._thread = threading.Thread(target=self._run, name="build report", daemon=True)
 
     def start(self) -> None:
+        """Begin to report, with an empty log. Raises OSError."""
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        self.log.write_bytes(b"")
         self._thread.start()
 
     def stop(self) -> None:
         """Send what is left of the log, and nothing more after it."""
         self._over.set()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
 
     def progress(self, percent: int, step: Message) -> None:
         """Set how far the build is. Raises BuildCancelledError once the portal has ended it."""

@@ -88,6 +88,23 @@ class BuildLost(Failure):
 
 
 @dataclass(frozen=True)
+class UnexpectedError(Failure):
+    """An error for which the agent has no message: a fault of its program rather than of what was asked for."""
+
+    code = "build.unexpected_error"
+    transient = True
+    error: str
+
+    @property
+    def reason(self) -> str:
+        return f"The agent failed while it built this: {self.error}."
+
+    @property
+    def fix(self) -> str:
+        return "An admin finds more in the agent's log on that node. Choose Build again to try once more."
+
+
+@dataclass(frozen=True)
 class PortalRefusedLayer(Failure):
     code = "build.refused"
     error: str

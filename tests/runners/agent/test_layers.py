@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,7 +15,7 @@ from runners.agent.actions import NotReadyError
 from runners.agent.environment_keeper import EnvironmentKeeper
 from runners.agent.layers import Layers
 from runners.agent.portal_client import PortalRefusedError, PortalUnavailableError
-from runners.agent.shared_environments import BuildCancelledError, WantedEnvironment
+from runners.agent.shared_environments import AgentStoppedError, BuildCancelledError, WantedEnvironment
 from runners.environments.builds import BaseEnvironments, PreparedEnvironment
 from runners.environments.images import Entry
 from runners.environments.layers import store
@@ -227,6 +228,78 @@ def test_a_failed_build_is_reported_with_its_cause(monkeypatch: pytest.MonkeyPat
     report = Layers(Bases(), portal).prepare(WANTED, ignore)
     assert report.state == "failed" and report.message == NoFramework()
     assert portal.ended == [{"state": "failed", "message": NoFramework().data(), "detail": NoFramework().text}]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "sentence"),
+    [
+        (RECIPE.to_json() | {"lines": ["tool @ git+https://git.lab/tool"]}, "paths and repositories are not read"),
+        (RECIPE.to_json() | {"base": "", "horovod": True}, "add torch to the list"),
+        (RECIPE.to_json() | {"compiler": "gcc-14"}, "A recipe has no 'compiler'"),
+        (None, "A recipe is an object"),
+    ],
+)
+def test_a_recipe_that_this_agent_cannot_build_ends_its_build_with_the_reason(recipe: Any, sentence: str) -> None:
+    portal = Portal([{"state": "build", "build": 7, "recipe": recipe}])
+    report = Layers(Bases(), portal).prepare(WANTED, ignore)
+    assert report.state == "failed" and sentence in report.detail
+    (end,) = portal.ended
+    assert (end["state"], end["message"]["code"]) == ("failed", "layer.bad_recipe") and sentence in end["detail"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "sentence"),
+    [
+        (ZeroDivisionError("division by zero"), "build.unexpected_error", "ZeroDivisionError: division by zero."),
+        (KeyError("wheel"), "build.unexpected_error", "KeyError: 'wheel'."),
+        (PortalRefusedError(403, "The disk of the portal is full."), "build.refused", "disk of the portal is full"),
+        (PermissionError(13, "Permission denied"), "environment.system_refused", "Permission denied"),
+    ],
+)
+def test_whatever_stops_a_build_ends_it_at_the_portal(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, code: str, sentence: str
+) -> None:
+    def build(*args: Any, **named: Any) -> BuiltLayer:
+        raise error
+
+    built_by(monkeypatch, build)
+    portal = Portal([{"state": "build", "build": 7, "recipe": RECIPE.to_json()}])
+    with suppress(ArithmeticError, LookupError):
+        Layers(Bases(), portal).prepare(WANTED, ignore)
+    (end,) = portal.ended
+    assert (end["state"], end["message"]["code"]) == ("failed", code) and sentence in end["detail"]
+
+
+def test_a_build_whose_log_cannot_be_written_ends(tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "logs").write_text("a file in the place of the folder")
+    portal = Portal([{"state": "build", "build": 7, "recipe": RECIPE.to_json()}])
+    assert Layers(Bases(), portal).prepare(WANTED, ignore).state == "failed"
+    assert [end["message"]["code"] for end in portal.ended] == ["environment.system_refused"]
+
+
+@pytest.mark.parametrize("error", [AgentStoppedError(), PortalUnavailableError("no answer")])
+def test_a_build_that_this_node_begins_again_is_not_ended(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def build(*args: Any, **named: Any) -> BuiltLayer:
+        raise error
+
+    built_by(monkeypatch, build)
+    portal = Portal([{"state": "build", "build": 7, "recipe": RECIPE.to_json()}])
+    with pytest.raises(type(error)):
+        Layers(Bases(), portal).prepare(WANTED, ignore)
+    assert portal.ended == []
+
+
+def test_an_archive_of_a_build_that_has_ended_cancels_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def put(*args: Any) -> int:
+        raise PortalRefusedError(409, "It has ended.", "ended")
+
+    built_by(monkeypatch, lambda *args, **named: make_layer(tmp_path))
+    portal = Portal([{"state": "build", "build": 7, "recipe": RECIPE.to_json()}])
+    monkeypatch.setattr(portal, "put_archive_piece", put)
+    with pytest.raises(BuildCancelledError):
+        Layers(Bases(), portal).prepare(WANTED, ignore)
+    assert portal.ended == []
 
 
 def test_a_cancelled_build_stops_at_its_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
