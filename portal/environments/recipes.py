@@ -51,7 +51,8 @@ def base_key(environment: Environment) -> str:
 
 
 def _hosts(environment: Environment) -> set[str]:
-    """Return the hosts of addresses in the list, which an admin allowed when the list was accepted."""
+    """Return the hosts of addresses in the list, which an admin allowed when the list was accepted: with their ports where an
+    address names one, else for the ports of the web."""
     addresses = [line.partition(" @ ")[2] for line in environment.lines] + list(environment.indexes)
-    hosts = (urlsplit(address.removeprefix("git+")).hostname for address in addresses if address)
-    return {host for host in hosts if host}
+    found = (urlsplit(address) for address in addresses if address)
+    return {f"{each.hostname}:{each.port}" if each.port else each.hostname for each in found if each.hostname}

@@ -9,7 +9,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from runners.environments.preparing import last_error
-from runners.host.egress import Connection
+from runners.host.egress import WEB_PORTS, Connection
 from runners.host.upstream import redacted
 from runners.messages.environment_failures import Failure
 from runners.messages.layer_failures import (
@@ -81,7 +81,8 @@ def explain_trouble(troubles: Sequence[Connection]) -> Failure:
     """Return why hosts were not reached. What is refused stays so, and what fails may pass."""
     for each in troubles:
         if each.refusal:
-            return HostNotAllowed(each.host, each.refusal)
+            place = each.host if each.port in WEB_PORTS else f"{each.host}:{each.port}"
+            return HostNotAllowed(place, each.refusal)
     return IndexAway(f"{troubles[0].host}:{troubles[0].port}", troubles[0].error)
 
 

@@ -113,6 +113,12 @@ def test_a_refused_host_is_the_cause_of_what_cannot_be_fetched() -> None:
     assert isinstance(explain_output(outputs.BUILD_FAILED, question("gym"), (REFUSED,)), SourceBuildFailed)
 
 
+def test_a_refused_port_is_named_unless_it_is_one_of_the_web() -> None:
+    refused = Connection("devpi.lab.example", 3141, refusal="this host is not allowed")
+    found = explain_output(outputs.SERVER_ERROR, question("six"), (refused,))
+    assert found == HostNotAllowed("devpi.lab.example:3141", "this host is not allowed")
+
+
 def test_a_host_that_does_not_answer_is_named() -> None:
     away = Connection("files.example", 443, error="Connection refused")
     output = "error: Failed to fetch: https://files.example/x\n  cause: tunnel error: unsuccessful\n"
