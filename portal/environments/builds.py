@@ -22,6 +22,7 @@ from portal.cluster.models import Node
 from portal.environments import archives, image_access
 from portal.environments.image_names import repository_of
 from portal.environments.models import Build, Environment, ImageSettings, Lock
+from portal.environments.recipe_rules import check_recipe
 from portal.environments.recipes import recipe_of
 from portal.refused import Refused
 from portal.sentences import agents
@@ -109,6 +110,10 @@ def claim(node: Node, environment: Environment, kind: str, has: str = "") -> Cla
     if last is not None and attempts.filter(state=Build.State.LOST).count() >= MAX_LOST:
         lost = agents.builds.BuildLost(last.node_name, MAX_LOST).data()
         return _ready(built) if built is not None else Claim(failure=lost)
+    try:
+        check_recipe(environment)
+    except Refused as refusal:
+        return Claim(failure=agents.layer_failures.BadRecipe(refusal.message).data())
     build = _start(node, environment, kind)
     if build is None:  # another node was given it at the same moment
         running = same.filter(state=Build.State.RUNNING).first()

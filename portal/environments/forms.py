@@ -50,9 +50,9 @@ class NewEnvironmentForm(PlaceForm):
         help_text="For a full environment only; others have the Python of their base.",
     )
     horovod = forms.BooleanField(
-        label="With Horovod, compiled for its torch or TensorFlow",
+        label="With Horovod, compiled for its torch",
         required=False,
-        help_text="For a full environment only. It takes a node about 15 minutes more.",
+        help_text="For a full environment whose list has torch. It takes a node about 15 minutes more.",
     )
     packages = LinesField(
         max_length=MAX_TYPED,
@@ -136,7 +136,7 @@ class PackageSettingsForm(forms.Form):
         max_length=10_000,
         required=False,
         help_text="The beginning of an address on each line, such as https://download.example.org/whl/ or "
-        "git+https://git.example.org/lab/.",
+        "http://devpi.example.org:3141/.",
         widget=forms.Textarea(attrs={"rows": 4, "spellcheck": "false", "class": "mono"}),
     )
     source_builds = forms.BooleanField(

@@ -246,7 +246,7 @@ class PackageSettings(models.Model):
 
     allowed_sources = models.JSONField(default=list)
     """Beginnings of addresses from which packages may come in addition to the nodes' own index, e.g.
-    ``https://download.example.org/whl/`` or ``git+https://git.example.org/lab/``."""
+    ``https://download.example.org/whl/``."""
     source_builds = models.BooleanField(default=False)
     """Environments of projects may build packages from source, too; those of admins may anyway."""
 

@@ -175,7 +175,7 @@ class NewEnvironmentSerializer(serializers.Serializer[Any]):
         help_text=f"For a full environment only: {', '.join(PYTHON_VERSIONS)}; empty for the newest that fits.",
     )
     horovod = serializers.BooleanField(
-        default=False, help_text="For a full environment: Horovod, compiled for its torch or TensorFlow."
+        default=False, help_text="For a full environment whose packages have torch: Horovod, compiled for it."
     )
     source_builds = serializers.BooleanField(
         default=False, help_text="Packages without wheels may be built from source, if an admin allows that."

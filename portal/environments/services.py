@@ -17,6 +17,7 @@ from portal.accounts.audit import audit
 from portal.accounts.models import User
 from portal.environments import builds
 from portal.environments.models import Build, Environment, PackageSettings
+from portal.environments.recipe_rules import check_recipe
 from portal.environments.recipes import recipe_hash
 from portal.names import name_problem
 from portal.projects.models import Project
@@ -26,7 +27,6 @@ from portal.projects.services import may_manage, may_submit, require_member, rol
 from portal.refused import Refused
 
 MAX_OF_A_PROJECT = 50
-MAX_LINES = 500
 MAX_TITLE = 120
 PYTHON_VERSIONS = ("3.13", "3.12", "3.11", "3.10", "3.9")
 """Those that a full environment may have, newest first."""
@@ -79,10 +79,6 @@ def create(user: User, project: Project | None, request: PackageRequest, title: 
     One of the same place with the same packages is returned instead of a second one.
     """
     _require_may_create(user, project, request)
-    if not request.lines:
-        raise Refused("Name at least one package.", field="packages")
-    if len(request.lines) > MAX_LINES:
-        raise Refused(f"An environment has at most {MAX_LINES} packages of its own.", field="packages")
     title = clean_title(title) or default_title(request)
     row = Environment(
         title=title,
@@ -100,6 +96,7 @@ def create(user: User, project: Project | None, request: PackageRequest, title: 
         position=request.base.position + 100 if request.base else 200,
         requested_at=timezone.now(),
     )
+    check_recipe(row)
     return keep_environment(user, row, {"title": title, "packages": list(row.lines)})
 
 
@@ -198,6 +195,7 @@ def build_again(user: User, environment: Environment) -> None:
         row = Environment.objects.select_for_update().get(pk=environment.pk)
         if row.retired:
             raise Refused("This environment was removed.", "conflict")
+        check_recipe(row)
         if Build.objects.filter(recipe=row.recipe, state=Build.State.RUNNING).exists():
             raise Refused("It is being built now. Wait until that ends, or cancel it.", "conflict")
         newest = Build.objects.filter(recipe=row.recipe).order_by("-generation").first()

@@ -103,7 +103,9 @@ class Collector:
 
 
 def check_constraint(parsed: ParsedLine) -> None:
-    """Refuse a constraint with extras, which no resolver accepts. Raises LineRefusedError."""
+    """Refuse a constraint with extras, which no resolver accepts, or with an address. Raises LineRefusedError."""
     name = parsed.requirement.partition(";")[0]
     if "[" in name.partition("@")[0]:
         raise LineRefusedError("A constraint has no extras. Write it without what is in brackets.")
+    if " @ " in name:
+        raise LineRefusedError("A constraint has versions, not an address. List the package itself with this address.")

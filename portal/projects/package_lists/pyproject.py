@@ -15,8 +15,8 @@ MAX_BYTES = 64 * 1024
 _DEEP_KEY = re.compile(r"(?:\.[ \t]*(?:[A-Za-z0-9_-]+|\"[^\"\n]*\"|'[^'\n]*')[ \t]*){32}")
 """A key of so many parts, whose reading takes quadratic time, is in no real file."""
 OTHER_SOURCE = (
-    "This package does not come from the package index. Put its code into your upload, where it can be imported, or ask an admin "
-    "to allow its source."
+    "This package does not come from the package index. Put its code into your upload, where it can be imported, or write name @ "
+    "and the address of a wheel on a source that an admin has allowed."
 )
 _ELSEWHERE = frozenset({"git", "url", "path", "file", "workspace", "hg", "svn"})
 

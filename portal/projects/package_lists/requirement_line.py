@@ -69,10 +69,8 @@ def parse_line(text: str, allowed: Sequence[str] = ()) -> ParsedLine:
     )
     if _is_path(line):
         raise LineRefusedError(OWN_CODE if _HERE.fullmatch(line) else PATH)
-    if _SCHEME.match(line):
+    if _SCHEME.match(line) or _SCP.fullmatch(line):
         return ParsedLine(_from_bare_address(line, allowed), note=note)
-    if _SCP.fullmatch(line):
-        raise LineRefusedError(_WHY_ADDRESS)
     if not _CODE.fullmatch(line):
         raise LineRefusedError(
             "This line has characters that are not allowed here. Type it again, in ASCII: name>=1.2,<2."
@@ -116,10 +114,11 @@ def _judge_option(option: options.Option, allowed: Sequence[str]) -> ParsedLine:
     if option.name in options.INDEXES:
         try:
             index = sources.check_allowed(option.value, allowed)
+            sources.check_index(index)
+        except sources.UninstallableError as error:
+            raise LineRefusedError(str(error)) from None
         except sources.AddressError as error:
             raise LineRefusedError(f"{error} Remove this line, or ask an admin to allow this index.") from None
-        if index.scheme.startswith("git+") or index.sha256 or index.subfolder or index.egg:
-            raise LineRefusedError("This is not the address of a package index. Write it without git+ and without #.")
         return ParsedLine(index=str(index))
     if option.name == "--editable":
         is_own = bool(_HERE.fullmatch(option.value))
@@ -187,9 +186,6 @@ def _why_not_understood(line: str) -> str:
     )
 
 
-_WHY_ADDRESS = "Packages are taken by name, not from an address. Write the name of the package, or ask an admin to allow this source."
-
-
 def _written_marker(marker: Marker) -> str:
     text = str(marker)
     if not _MARKER.fullmatch(text) or any(value.startswith("-") for value in text.replace('"', " ").split()):
@@ -221,13 +217,16 @@ def _from_bare_address(line: str, allowed: Sequence[str]) -> str:
     marker = marker.strip()
     try:
         found = sources.check_allowed(address, allowed)
+        sources.check_installable(found)
         name = found.egg or parse_wheel_filename(unquote(found.segments[-1]))[0]
         requirement = Requirement(f"{name} {marker}")
+    except sources.UninstallableError as error:
+        raise LineRefusedError(str(error)) from None
     except sources.AddressError as error:
         raise LineRefusedError(
             f"{error} Write the name of the package, or ask an admin to allow this source."
         ) from None
-    except (InvalidWheelFilename, IndexError):
+    except InvalidWheelFilename:
         raise LineRefusedError("The name of the package is missing. Write name @ before the address.") from None
     except (InvalidRequirement, RecursionError):
         raise LineRefusedError("What follows the address is not understood. Remove it.") from None
@@ -240,6 +239,9 @@ def _checked(url: str, name: str, allowed: Sequence[str]) -> str:
     """Return the canonical address of a package if it is allowed. Raises LineRefusedError."""
     try:
         found = sources.check_allowed(url, allowed)
+        sources.check_installable(found)
+    except sources.UninstallableError as error:
+        raise LineRefusedError(str(error)) from None
     except sources.AddressError as error:
         raise LineRefusedError(
             f"{error} Write {name} with its version, or ask an admin to allow this source."

@@ -95,6 +95,7 @@ def test_old_fields_stay(alice: User, project: Project) -> None:
         ({"python": "2.7", "base": None}, {"python"}),
         ({"title": "x" * 121}, {"title"}),
         ({"horovod": "perhaps"}, {"horovod"}),
+        ({"horovod": True, "base": None, "packages": ["tensorflow"]}, {"horovod"}),
     ],
 )
 def test_what_is_wrong_is_named(alice: User, project: Project, fields: dict[str, Any], errors: set[str]) -> None:
@@ -126,12 +127,12 @@ def test_allowed_sources_are_accepted(alice: User, project: Project) -> None:
 
 
 def test_a_full_environment_has_no_base(alice: User, project: Project) -> None:
-    body = create(alice, project, base=None, python="3.12", horovod=True).json()
+    body = create(alice, project, base=None, python="3.12", horovod=True, packages=["torch", "rich"]).json()
     assert (body["base"], body["python"], body["horovod"], body["packages"]) == (
         None,
         "3.12",
         True,
-        ["horovod", "rich"],
+        ["horovod", "torch", "rich"],
     )
 
 

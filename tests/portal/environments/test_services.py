@@ -77,7 +77,8 @@ def test_what_makes_another_recipe(alice: User, project: Project) -> None:
         made.make_environment(alice, project, ["rich"], base=made.make_base("python", "Python")),
         made.make_environment(alice, project, ["rich"], **full),
         made.make_environment(alice, project, ["rich"], python="3.12", **full),
-        made.make_environment(alice, project, ["rich"], horovod=True, **full),
+        made.make_environment(alice, project, ["torch"], **full),
+        made.make_environment(alice, project, ["torch"], horovod=True, **full),
     ]
     assert len({row.recipe for row in rows}) == len(rows)
 

@@ -4,7 +4,7 @@ import pytest
 
 from portal.projects.package_lists.requirement_line import LineRefusedError, merge, parse_line
 
-ALLOWED = ("https://good.example.org/whl/", "git+https://git.example.org/")
+ALLOWED = ("https://good.example.org/whl/", "git+https://git.example.org/", "http://good.example.org:3141/")
 
 
 def refusal(line: str, allowed: tuple[str, ...] = ()) -> str:
@@ -58,9 +58,12 @@ def test_hashes_are_dropped_with_a_note() -> None:
         ("~/x", "Paths are not installed"),
         (r"C:\work\a.whl", "Paths are not installed"),
         (r"..\a", "Paths are not installed"),
-        ("git+https://github.com/a/b.git", "ask an admin to allow this source"),
-        ("git+ssh://git@github.com/a/b.git", "ask an admin to allow this source"),
-        ("git@github.com:a/b.git", "ask an admin to allow this source"),
+        ("git+https://github.com/a/b.git", "Put a wheel of it on an allowed source, or its code into your upload"),
+        ("git+ssh://git@github.com/a/b.git", "Repositories are not installed"),
+        ("git@github.com:a/b.git", "Repositories are not installed"),
+        ("a @ git@github.com:a/b.git", "Repositories are not installed"),
+        ("hg+https://hg.example.com/a#egg=a", "Repositories are not installed"),
+        ("a @ svn://svn.example.com/a", "Repositories are not installed"),
         ("https://evil.example.com/a.whl", "ask an admin to allow this source"),
         ("a @ https://evil.example.com/a.whl", "Write a with its version"),
         ("a@https://evil.example.com/a.whl", "Write a with its version"),
@@ -129,8 +132,8 @@ def test_an_allowed_source_is_taken_as_a_package_or_an_index() -> None:
     assert (
         parse_line(f"{wheel} ; python_version > '3'", ALLOWED).requirement == f'tool @ {wheel} ; python_version > "3"'
     )
-    git = "git+https://git.example.org/lab/tool.git@v1"
-    assert parse_line(f"{git}#egg=Tool&subdirectory=py", ALLOWED).requirement == f"tool @ {git}#subdirectory=py"
+    archive = "http://good.example.org:3141/lab/v1.tar.gz"
+    assert parse_line(f"{archive}#egg=Tool", ALLOWED).requirement == f"tool @ {archive}"
     assert (
         parse_line("--extra-index-url https://good.example.org/whl/cpu", ALLOWED).index
         == "https://good.example.org/whl/cpu"
@@ -140,14 +143,20 @@ def test_an_allowed_source_is_taken_as_a_package_or_an_index() -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("other @ git+https://git.example.org/x#egg=tool", "names another package, tool"),
-        ("git+https://git.example.org/x", "name of the package is missing"),
-        ("https://good.example.org/whl/", "name of the package is missing"),
+        ("other @ https://good.example.org/whl/x.zip#egg=tool", "names another package, tool"),
+        ("git+https://git.example.org/x", "Repositories are not installed"),
+        ("x @ git+https://git.example.org/x@v1", "Repositories are not installed"),
+        ("https://good.example.org/whl/x.zip", "name of the package is missing"),
+        ("https://good.example.org/whl/", "--index-url and its address"),
+        ("x @ https://good.example.org/whl/", "ends with .whl"),
+        ("x @ https://good.example.org/whl/x.zip#subdirectory=py", "A folder inside an archive"),
         ("https://good.example.org/whl/a-1-py3-none-any.whl --no-binary a", "Remove it"),
         ("https://good.example.org/whl/a-1-py3-none-any.whl ==1", "Remove it"),
         ("-e git+https://git.example.org/x#egg=x", "editable"),
         ("--find-links https://good.example.org/whl/", "by name"),
-        ("--index-url git+https://git.example.org/x", "not the address of a package index"),
+        ("--index-url git+https://git.example.org/x", "Repositories are not installed"),
+        ("--index-url https://good.example.org/whl/#egg=x", "not the address of a package index"),
+        ("--index-url https://good.example.org/whl/a,b", "no comma"),
         ("a @ https://good.example.org/whl/../x", "“..”"),
         ("a @ https://good.example.org@evil.example.com/whl/x", "user name"),
     ],
