@@ -30,6 +30,9 @@ MAX_OF_A_PROJECT = 50
 MAX_TITLE = 120
 PYTHON_VERSIONS = ("3.13", "3.12", "3.11", "3.10", "3.9")
 """Those that a full environment may have, newest first."""
+HOROVOD = "horovod"
+"""It has no wheels: a base has it, or it is compiled for a full environment."""
+FRAMEWORKS = ("torch", "tensorflow", HOROVOD)
 KEY_DIGITS = 6
 KEY_CHARACTERS = 40
 
@@ -79,17 +82,19 @@ def create(user: User, project: Project | None, request: PackageRequest, title: 
     One of the same place with the same packages is returned instead of a second one.
     """
     _require_may_create(user, project, request)
+    _require_horovod(request)
     title = clean_title(title) or default_title(request)
+    is_compiled = request.horovod and request.base is None
     row = Environment(
         title=title,
         project=project,
         created_by=user,
         base=request.base,
-        lines=list(request.lines),
+        lines=lines_without_horovod(request.lines) if is_compiled else list(request.lines),
         constraints=list(request.constraints),
         indexes=list(request.indexes),
         python=request.python,
-        horovod=request.horovod and request.base is None,
+        horovod=is_compiled,
         source_builds=request.source_builds,
         packages=_expected_modules(request),
         on_demand=True,
@@ -149,6 +154,35 @@ def _require_may_create(user: User, project: Project | None, request: PackageReq
         raise Refused(f"Choose one of these versions of Python: {', '.join(PYTHON_VERSIONS)}.", field="python")
     if request.source_builds and not may_build_from_source(user):
         raise Refused("An admin has to allow packages that are built from source.", "forbidden", "source_builds")
+
+
+def _require_horovod(request: PackageRequest) -> None:
+    """Raise Refused if the list names Horovod, and neither the base has it nor is it compiled."""
+    names_it = len(lines_without_horovod(request.lines)) < len(request.lines)
+    has_it = request.horovod if request.base is None else HOROVOD in request.base.packages
+    if not names_it or has_it:
+        return
+    if request.base is None:
+        raise Refused(
+            "Horovod has no wheel. Choose “With Horovod”, which compiles it, or a base that has it.", field="horovod"
+        )
+    with_it = base_with_horovod(request.base)
+    choice = f"Choose “{with_it.title}” as the base, or" if with_it else "Choose"
+    raise Refused(f"Horovod has no wheel. {choice} a full environment with Horovod.", field="base")
+
+
+def lines_without_horovod(lines: Sequence[str]) -> list[str]:
+    return [line for line in lines if package_name(line) != HOROVOD]
+
+
+def frameworks_of(environment: Environment) -> list[str]:
+    return [name for name in FRAMEWORKS if name in environment.packages]
+
+
+def base_with_horovod(base: Environment) -> Environment | None:
+    """Return the first environment of the release that has Horovod and the frameworks of another one."""
+    needed = {HOROVOD, *frameworks_of(base)}
+    return next((each for each in bases() if needed <= set(each.packages)), None)
 
 
 def bases() -> list[Environment]:

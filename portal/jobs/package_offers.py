@@ -11,7 +11,7 @@ from portal.accounts.models import User
 from portal.environments import services as environments
 from portal.environments.contents import has_module_of, installs
 from portal.environments.models import Environment, PackageSettings
-from portal.environments.services import PackageRequest
+from portal.environments.services import HOROVOD, PackageRequest
 from portal.jobs.models import Job
 from portal.projects import inspection
 from portal.projects.models import CodeVersion
@@ -21,7 +21,6 @@ from portal.refused import Refused
 
 IMPORTS = "imports"
 """The choice of what the code imports, in place of the path of a list."""
-HOROVOD = "horovod"
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ def offer_for(
         and each != environment
         and environment is not None
         and not missing_modules(code, each, lacked)
-        and set(environment_frameworks(environment)) <= set(each.packages)
+        and set(environments.frameworks_of(environment)) <= set(each.packages)
     ]
     usable = [each for each in lists if each.lines]
     installed = [each for each in usable if environment is not None and installs(environment, each)]
@@ -94,10 +93,6 @@ def offer_for(
         proposed=packages_for_imports(each["module"] for each in missing if not is_image),
         others=others[:2],
     )
-
-
-def environment_frameworks(environment: Environment) -> list[str]:
-    return [name for name in ("torch", "tensorflow", "horovod") if name in environment.packages]
 
 
 def missing_modules(
@@ -153,12 +148,15 @@ def install(
         if found is None:
             raise Refused(f"The upload has no package list “{choice[:200]}”.", field="environment")
         lines = list(found.lines)
-    with_horovod = HOROVOD in map(package_name, lines)
-    # Horovod has no wheels: the base has it, or it is compiled.
-    lines = [line for line in lines if package_name(line) != HOROVOD]
+    listed, lines = lines, environments.lines_without_horovod(lines)
+    with_horovod = len(lines) < len(listed)
     base = None if environment.is_full else environment.base or environment
     if base is not None and with_horovod and HOROVOD not in base.packages:
-        base = _base_with_horovod(base)
+        base = environments.base_with_horovod(base)
+        if base is None:
+            raise Refused(
+                "No environment has Horovod with these packages. Choose a full environment.", field="environment"
+            )
     request = PackageRequest(
         lines=merged(environment.lines, lines),
         constraints=found.constraints if found else (),
@@ -176,15 +174,6 @@ def _title(environment: Environment, lines: Sequence[str]) -> str:
     names = [package_name(line) for line in lines]
     added = [name for name in names if name not in known and not has_module_of(environment.packages, name)]
     return environments.title_of(environment.title, added or names)
-
-
-def _base_with_horovod(base: Environment) -> Environment:
-    """Return the environment of the release that has Horovod and the frameworks of another one."""
-    needed = {HOROVOD, *environment_frameworks(base)}
-    for each in environments.bases():
-        if needed <= set(each.packages):
-            return each
-    raise Refused("No environment has Horovod with these packages. Choose a full environment.", field="environment")
 
 
 def merged(present: Sequence[str], added: Sequence[str]) -> list[str]:

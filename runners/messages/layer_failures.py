@@ -1,5 +1,6 @@
 """Why packages could not be resolved or built as a layer, and what would fix it."""
 
+import re
 from abc import abstractmethod
 from dataclasses import dataclass
 
@@ -107,6 +108,8 @@ class OnlySource(Failure):
 
     @property
     def fix(self) -> str:
+        if re.split(r"[^a-z0-9-]", self.package)[0] == "horovod":
+            return "Choose a base that has Horovod, such as PyTorch and Horovod, or a full environment with Horovod."
         return "Take a version that has a wheel, or ask an admin to allow building from source."
 
 

@@ -121,6 +121,25 @@ def test_only_environments_of_the_release_are_bases(alice: User, project: Projec
         made.make_environment(alice, project, ["tqdm"], base=None, python="2.7")
 
 
+def test_horovod_in_a_list_needs_a_base_that_has_it_or_is_compiled(alice: User, project: Project) -> None:
+    Environment.objects.filter(recipe="").update(retired=True)
+    base = made.make_base()
+    with pytest.raises(Refused, match="Horovod has no wheel. Choose a full environment with Horovod") as refusal:
+        made.make_environment(alice, project, ["horovod>=0.28", "rich"], base=base)
+    assert refusal.value.field == "base"
+    with_it = made.make_base("pytorch-horovod", "PyTorch and Horovod")
+    Environment.objects.filter(pk=with_it.pk).update(packages=["torch", "numpy", "horovod"])
+    with_it.refresh_from_db()
+    with pytest.raises(Refused, match="Choose “PyTorch and Horovod” as the base, or a full environment with Horovod"):
+        made.make_environment(alice, project, ["Horovod[pytorch]"], base=base)
+    with pytest.raises(Refused, match="Choose “With Horovod”, which compiles it") as refusal:
+        made.make_environment(alice, project, ["torch", "horovod"], base=None)
+    assert refusal.value.field == "horovod"
+    assert made.make_environment(alice, project, ["horovod", "rich"], base=with_it).lines == ["horovod", "rich"]
+    full = made.make_environment(alice, project, ["torch", "horovod"], base=None, horovod=True)
+    assert (full.lines, full.horovod) == (["torch"], True)
+
+
 def test_building_from_source_needs_an_admin(alice: User, project: Project) -> None:
     ada = world.make_user("ada", is_staff=True)
     with pytest.raises(Refused, match="An admin has to allow"):

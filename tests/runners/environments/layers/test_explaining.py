@@ -113,6 +113,18 @@ def test_a_refused_host_is_the_cause_of_what_cannot_be_fetched() -> None:
     assert isinstance(explain_output(outputs.BUILD_FAILED, question("gym"), (REFUSED,)), SourceBuildFailed)
 
 
+@pytest.mark.parametrize(
+    ("package", "sentence"),
+    [
+        ("horovod==0.28.1", "Choose a base that has Horovod"),
+        ("horovod", "Choose a base that has Horovod"),
+        ("horovod-tools>=1", "Take a version that has a wheel"),
+    ],
+)
+def test_horovod_that_another_package_needs_comes_from_a_base(package: str, sentence: str) -> None:
+    assert sentence in OnlySource(package, "petastorm").text
+
+
 def test_a_refused_port_is_named_unless_it_is_one_of_the_web() -> None:
     refused = Connection("devpi.lab.example", 3141, refusal="this host is not allowed")
     found = explain_output(outputs.SERVER_ERROR, question("six"), (refused,))
