@@ -4,6 +4,7 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass
 
+from portal.environments import log_files
 from portal.environments.builds import log_path
 from portal.environments.models import Build
 
@@ -25,39 +26,27 @@ class LogPiece:
 
 
 def size_of(build: Build) -> int:
-    """Return how many bytes of the log there are."""
-    path = log_path(build)
-    return path.stat().st_size if path.exists() else 0
+    """Return the offset at the end of the log."""
+    return log_files.size_of(log_path(build))
 
 
 def end_of_log(build: Build) -> LogPiece:
     """Return the last lines of a log."""
-    size = size_of(build)
-    start = max(0, size - FIRST_BYTES)
-    content = _read(build, start, size - start)
+    start = max(0, size_of(build) - FIRST_BYTES)
+    content, end = log_files.read_from(log_path(build), start, FIRST_BYTES)
     if start:
         content = content[content.find(b"\n") + 1 :]
-    return LogPiece(shown_text(content.decode(errors="replace")), size, bool(start))
+    return LogPiece(shown_text(content.decode(errors="replace")), end, bool(start))
 
 
 def log_from(build: Build, offset: int) -> LogPiece:
     """Return what follows ``offset``, at most ``PIECE_BYTES``, in whole characters."""
-    content = _read(build, offset, PIECE_BYTES)
+    content, end = log_files.read_from(log_path(build), offset, PIECE_BYTES)
     for spare in range(4):  # the limit may divide the last character
         with suppress(UnicodeDecodeError):
             text = content[: len(content) - spare].decode()
-            return LogPiece(text, offset + len(content) - spare)
-    return LogPiece(content.decode(errors="replace"), offset + len(content))
-
-
-def _read(build: Build, offset: int, limit: int) -> bytes:
-    try:
-        with log_path(build).open("rb") as file:
-            file.seek(offset)
-            content: bytes = file.read(limit)
-            return content
-    except FileNotFoundError:
-        return b""
+            return LogPiece(text, end - spare)
+    return LogPiece(content.decode(errors="replace"), end)
 
 
 def shown_text(text: str) -> str:

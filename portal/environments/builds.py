@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from django.conf import settings
@@ -19,7 +20,7 @@ from django.utils import timezone
 from portal.accounts.audit import audit
 from portal.accounts.models import User
 from portal.cluster.models import Node
-from portal.environments import archives, image_access
+from portal.environments import archives, image_access, log_files
 from portal.environments.image_names import repository_of
 from portal.environments.models import Build, Environment, ImageSettings, Lock
 from portal.environments.recipe_rules import check_recipe
@@ -38,7 +39,6 @@ RETRY_AFTER = timedelta(minutes=10)
 """How long a node does not try an image again that it could not get or send."""
 IMAGE_FORMAT = "schedulearn image 1"
 WAIT_SECONDS = 3
-MAX_LOG_BYTES = 4 * 1024 * 1024
 MAX_LOCK_CHARACTERS = 2_000_000
 MAX_MODULES = 5000
 
@@ -247,23 +247,12 @@ def record_progress(build: Build, percent: int, message: Any, offset: int, log: 
     )
     if not changed:
         raise BuildEndedError
-    return _append_log(build, offset, log)
+    return log_files.append(log_path(build), offset, log)
 
 
-def _append_log(build: Build, offset: int, log: bytes) -> int:
-    """Append to the log if the piece follows what is there; one that is too long is cut."""
-    path = log_path(build)
-    size = path.stat().st_size if path.exists() else 0
-    if offset != size or not log:
-        return size
-    path.parent.mkdir(mode=0o750, exist_ok=True)
-    with path.open("ab") as file:
-        file.write(log[: max(0, MAX_LOG_BYTES - size)])
-    return size + len(log) if size + len(log) <= MAX_LOG_BYTES else max(size, MAX_LOG_BYTES)
-
-
-def log_path(build: Build) -> Any:
-    return settings.HOME / "builds" / f"{build.pk}.log"
+def log_path(build: Build) -> Path:
+    home: Path = settings.HOME
+    return home / "builds" / f"{build.pk}.log"
 
 
 @dataclass(frozen=True)

@@ -186,6 +186,6 @@ def explain(error: ProgramError, stage: Stage, log: Path) -> PrepareError:
 
 
 def last_error(output: str) -> str:
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    lines = [line.strip() for line in output.splitlines() if line.strip() and not line.startswith("hint:")]  # uv's
     named = [line for line in lines if re.search(r"\berror\b", line, re.I)]
     return ((named or lines or ["no output"])[-1])[:300]

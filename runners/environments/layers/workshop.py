@@ -19,8 +19,10 @@ from runners.environments.preparing import PrepareError, ProgramError, temporary
 from runners.host.egress import Connection, EgressProxy
 from runners.messages.environment_failures import SystemRefused
 
-MAX_OUTPUT_BYTES = 256 * 1024
-"""How much of the end of a command's output is searched for the cause of its failure."""
+HEAD_OUTPUT_BYTES = 64 * 1024
+TAIL_OUTPUT_BYTES = 256 * 1024
+"""How much of the beginning and of the end of a command's output is searched for the cause of its failure: uv names the
+package whose build failed before all that this build printed."""
 SCRIPTS = Path(__file__).parent
 NETWORK_MARK = "network: "
 MAX_TROUBLES = 100
@@ -106,10 +108,16 @@ class Workshop:
             os.close(log)
 
     def output_since(self, start: int) -> str:
-        """Return what was printed since then, without the lines of the proxy."""
+        """Return what was printed since then, without the middle of a long output and the lines of the proxy."""
         with self.log.open("rb") as file:
-            file.seek(max(start, file.seek(0, os.SEEK_END) - MAX_OUTPUT_BYTES))
-            text = file.read().decode(errors="replace")
+            end = file.seek(0, os.SEEK_END)
+            file.seek(start)
+            content = file.read(HEAD_OUTPUT_BYTES)
+            if end - start > HEAD_OUTPUT_BYTES + TAIL_OUTPUT_BYTES:
+                content += b"\n"
+                file.seek(end - TAIL_OUTPUT_BYTES)
+            content += file.read(TAIL_OUTPUT_BYTES)
+        text = content.decode(errors="replace")
         return "".join(line for line in text.splitlines(keepends=True) if not line.startswith(NETWORK_MARK))
 
     def record(self, connection: Connection) -> None:

@@ -13,7 +13,7 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from portal.cluster.models import Node
-from portal.environments import archives, builds, services
+from portal.environments import archives, build_log, builds, services
 from portal.environments.builds import BuildEndedError, Claim
 from portal.environments.models import Build, Environment, Lock
 from portal.environments.summary import summary_of
@@ -229,15 +229,16 @@ def test_nodes_that_ask_at_the_same_moment_build_it_once(environment: Environmen
 # --- logs and archives -------------------------------------------------------------------------------------------
 
 
-def test_a_log_is_kept_up_to_its_limit(
-    environment: Environment, nodes: list[Node], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(builds, "MAX_LOG_BYTES", 10)
+def test_the_end_of_a_long_log_is_kept(environment: Environment, nodes: list[Node]) -> None:
     build = made.start(nodes[0], environment)
-    assert builds.record_progress(build, 1, "", 0, b"12345") == 5
-    assert builds.record_progress(build, 1, "", 0, b"again") == 5
-    assert builds.record_progress(build, 1, "", 5, b"67890x") == 10
-    assert builds.log_path(build).read_bytes() == b"1234567890"
+    piece, sent = b"compiling a file\n" * 20_000, 0
+    while sent < 8 * 1024 * 1024:
+        sent = builds.record_progress(build, 1, "", sent, piece)
+    assert builds.record_progress(build, 1, "", sent, b"error: the cause\n") == sent + 17
+    assert builds.log_path(build).stat().st_size < 5 * 1024 * 1024
+    page = build_log.end_of_log(build)
+    assert page.text.endswith("compiling a file\nerror: the cause\n") and page.is_cut and page.end == sent + 17
+    assert build_log.log_from(build, sent).text == "error: the cause\n"
 
 
 def test_pieces_of_an_archive_follow_one_another(environment: Environment, nodes: list[Node]) -> None:

@@ -110,6 +110,14 @@ def test_a_build_that_fails_is_quoted(confined: Lab) -> None:
     assert failure.package == "demo==1.0" and not failure.transient
 
 
+def test_a_build_that_prints_a_lot_and_fails_is_quoted(confined: Lab) -> None:
+    trick = "import sys\nsys.stderr.write('compiling\\n' * 60_000)\nsys.exit('the compiler is missing')\n"
+    hostile(confined, trick)
+    found = confined.failure("demo", source_builds=True)
+    assert isinstance(found, SourceBuildFailed) and found.package.startswith("demo")
+    assert found.lines[-1] == "the compiler is missing"
+
+
 def test_what_a_build_puts_beside_its_package_is_cleaned_away(confined: Lab) -> None:
     tricks = """
 import os

@@ -125,6 +125,13 @@ def test_horovod_that_another_package_needs_comes_from_a_base(package: str, sent
     assert sentence in OnlySource(package, "petastorm").text
 
 
+def test_a_hint_of_uv_is_never_the_cause() -> None:
+    hint = "hint: Build failures usually indicate an error of the package or of its environment\n"
+    found = explain_output(f"compiling\nfatal error: Python.h: No such file\nstopped\n\n{hint}", question("demo"))
+    assert found == CommandFailed("fatal error: Python.h: No such file")
+    assert explain_output(f"stopped\n\n{hint}", question("demo")) == CommandFailed("stopped")
+
+
 def test_a_refused_port_is_named_unless_it_is_one_of_the_web() -> None:
     refused = Connection("devpi.lab.example", 3141, refusal="this host is not allowed")
     found = explain_output(outputs.SERVER_ERROR, question("six"), (refused,))
