@@ -80,6 +80,7 @@ def _show_form(request: HttpRequest, user: User, form: JobForm, copied: Job | No
         "warnings": warnings_for(code, *_asked_gpus(form.shown)),
         "offer": offer_for(code, form.chosen_environment, form.environments, copied),
         "environment": form.chosen_environment,
+        "ticked": request.POST.getlist("package"),
         **changes,
     }
     failed = changes.get("install_problem") or (form.is_bound and form.errors)

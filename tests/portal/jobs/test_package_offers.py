@@ -288,6 +288,14 @@ class TestForm:
         response = self.post(alice, upload(project, ("somenet",)), install="imports")
         assert response.status_code == 400 and "Tick at least one package" in response.content.decode()
 
+    @pytest.mark.parametrize("sent", [{"install": "/no/such/list"}, {"min_gpus": "many"}, {"translate": "yes"}])
+    def test_ticks_are_kept_while_the_form_is_shown_again(
+        self, alice: User, project: Project, base: Environment, sent: dict[str, str]
+    ) -> None:
+        response = self.post(alice, upload(project, ("somenet", "mylib")), package=["mylib"], **sent)
+        page = " ".join(response.content.decode().split())
+        assert 'value="mylib" checked>' in page and 'value="somenet">' in page
+
     def test_lists_are_hostile(self, alice: User, project: Project, base: Environment) -> None:
         evil = "<script>alert(1)</script>"
         refused = [{"line": 1, "text": evil, "why": evil, "path": evil}]
