@@ -1,7 +1,9 @@
 """What a layer is put over: a curated environment on this node, or only an interpreter. And the kind of node it fits."""
 
+import os
 import re
 import shutil
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,9 @@ from runners.messages.layer_failures import CommandFailed, NeedsPython, NoUv
 
 KIND = re.compile(r"cp(3)([0-9]+)-([a-z]+)_([a-z0-9_]+)-(glibc[0-9.]+|other)-(cpu|cuda)-([0-9a-f]{12}|full)")
 KIND_DIGITS = 12
+LOOK_SECONDS = 10.0
+"""How long an interpreter may take to start."""
+PRINT_IDENTITY = "import sys; print('{}.{}'.format(*sys.version_info), sys.executable)"
 
 
 @dataclass(frozen=True)
@@ -63,9 +68,7 @@ def find_python(version: str) -> str:
     It is an empty virtual environment: a system's python sees the packages of the system. Raises PrepareError.
     """
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
-    found = (
-        getattr(sys, "_base_executable", sys.executable) if version in ("", here) else shutil.which(f"python{version}")
-    )
+    found = getattr(sys, "_base_executable", sys.executable) if version in ("", here) else installed_python(version)
     if found is None:
         raise PrepareError(NeedsPython(version, here))
     uv = require_uv()
@@ -81,6 +84,33 @@ def find_python(version: str) -> str:
                 shutil.rmtree(folder, ignore_errors=True)
                 (work / "made").rename(folder)
     return str(folder / "bin" / "python")
+
+
+def installed_python(version: str) -> str | None:
+    """Return the first interpreter on PATH that runs and has this version, else None.
+
+    Version managers put a program for each version that any of their users has; it only prints an error where none is chosen.
+    """
+    for folder in os.get_exec_path():
+        program = shutil.which(f"python{version}", path=folder)
+        if program is None:
+            continue
+        try:
+            run = subprocess.run(
+                [program, "-I", "-c", PRINT_IDENTITY],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=LOOK_SECONDS,
+                check=True,
+            )
+        except (OSError, subprocess.SubprocessError):
+            continue
+        found, _, executable = run.stdout.strip().partition(" ")
+        if found == version and executable:
+            return executable
+    return None
 
 
 def require_uv() -> str:

@@ -15,6 +15,7 @@ from portal.accounts.models import User
 from portal.environments import builds
 from portal.environments.models import Environment, NodeEnvironment, PackageSettings
 from portal.projects.models import Membership
+from portal.sentences import agents
 from runners.messages.layer_failures import NoSuchPackage
 from tests.portal import environments_world as made
 from tests.portal import jobs_world as world
@@ -175,6 +176,14 @@ def test_the_page_shows_what_it_is_made_of_and_where_it_is(lab: Lab) -> None:
     assert reverse("environments:lock", args=[lab.mine.key, lock.digest]) in page
     assert "fine-tune" in page
     assert "Build again" not in page.split("<main")[1].split("Nodes")[0].split("page-head")[1].split("</header>")[0]
+
+
+def test_the_page_names_nodes_that_could_not_begin_a_build(lab: Lab) -> None:
+    lacks = agents.layer_failures.NeedsPython("3.13", "3.11").data()
+    made.place(lab.node, lab.mine, "failed", detail=lacks)
+    page = text_of(lab.get(lab.victor, f"/environments/{lab.mine.key}/"))
+    assert "Nothing is built. The nodes below show why." in page and "This node has no Python 3.13." in page
+    assert "Nothing is built yet" not in page
 
 
 def test_strangers_see_nothing_of_an_environment_of_a_project(lab: Lab) -> None:

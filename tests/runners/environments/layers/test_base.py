@@ -79,6 +79,39 @@ def test_a_python_that_this_machine_lacks_is_named(tmp_path: Path, monkeypatch: 
     assert error.value.failure == NoUv()
 
 
+def program(path: Path, script: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+SHIMS = {
+    "not chosen": 'echo "asdf: No version is set for command python3.97" >&2; exit 126',
+    "of another version": "echo 3.96 /opt/python3.96/bin/python",
+    "silent": "true",
+    "never ends": "exec sleep 60",
+}
+
+
+@pytest.mark.parametrize("shim", SHIMS)
+def test_a_shim_without_its_python_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shim: str) -> None:
+    monkeypatch.setattr(bases, "LOOK_SECONDS", 0.5)
+    monkeypatch.setenv("SCHEDULEARN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", f"{tmp_path}/shims:/usr/bin:/bin")
+    program(tmp_path / "shims" / "python3.97", SHIMS[shim])
+    with pytest.raises(PrepareError) as error:
+        find_python("3.97")
+    assert isinstance(error.value.failure, NeedsPython)
+
+
+def test_an_interpreter_behind_a_shim_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}/shims:{tmp_path}/gone:{tmp_path}/opt:/usr/bin:/bin")
+    program(tmp_path / "shims" / "python3.97", SHIMS["not chosen"])
+    program(tmp_path / "opt" / "python3.97", "echo 3.97 /opt/with space/python3.97")
+    assert bases.installed_python("3.97") == "/opt/with space/python3.97"
+
+
 @pytest.mark.parametrize("network", [True, False])
 @pytest.mark.parametrize("processes", [True, False])
 def test_without_full_confinement_only_wheels_are_unpacked(
