@@ -34,7 +34,7 @@ CHECK_SECONDS = 30.0
 FIRST_RETRY_SECONDS = 30.0
 MAX_RETRY_SECONDS = 1800.0
 ELSEWHERE_SECONDS = 3.0
-"""Until the portal is asked again about an environment that another node builds."""
+"""Until the portal is asked again about an environment that another node builds, or whose build was cancelled."""
 
 
 class EnvironmentKeeper:
@@ -196,7 +196,8 @@ class EnvironmentKeeper:
             raise
         except BuildCancelledError:
             logger.info("The build of the environment %s was cancelled.", key)
-            return  # the portal is asked at once what to do instead
+            self._ask_again_soon(wanted)
+            return
         except PortalError as error:
             self._postpone(wanted)
             logger.warning("Preparing the environment %s was interrupted: %s", key, error)
@@ -210,11 +211,10 @@ class EnvironmentKeeper:
             logger.info("The environment %s is ready.", key)
             self._store_ready_keys()
         if report.state == "preparing" or (report.state == "ready" and not self._is_here(wanted)):
-            pause = time.monotonic() + ELSEWHERE_SECONDS  # another node builds it
-            self._retry[wanted] = (pause, Backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS))
+            self._ask_again_soon(wanted)  # another node builds it
         elif report.state != "ready":
             self._postpone(wanted)
-            logger.warning("The environment %s is not ready: %s", key, report.detail)
+            logger.warning("The environment %s could not be prepared: %s", key, report.detail)
 
     def _fetch(self, shared: SharedEnvironments, digest: str) -> None:
         """Fetch what a container needs. It is asked for again as long as the container waits."""
@@ -237,6 +237,9 @@ class EnvironmentKeeper:
             write_json(self._ready_file, sorted(ready | self._ready_before_start), 0o600)
         except OSError as error:  # only the order after the next start depends on it
             logger.warning("%s could not be written: %s", self._ready_file, error.strerror or error)
+
+    def _ask_again_soon(self, wanted: WantedEnvironment) -> None:
+        self._retry[wanted] = (time.monotonic() + ELSEWHERE_SECONDS, Backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS))
 
     def _postpone(self, wanted: WantedEnvironment) -> None:
         known = self._retry.get(wanted)

@@ -42,6 +42,7 @@ UPLOAD_SECONDS = 60.0
 UPLOAD_TIMEOUT = httpx.Timeout(UPLOAD_SECONDS, connect=CONNECT_SECONDS)
 PIECE_BYTES = 256 * 1024
 LAYER_TRIES = 5
+"""One after the other in which nothing of an archive arrives."""
 LAYER_PAUSE_SECONDS = 2.0
 
 
@@ -305,15 +306,17 @@ class PortalClient:
 
     def fetch_layer(self, digest: str, into: BinaryIO, progress: Callable[[int, int], None]) -> str:
         """Write the archive of a layer into a file, and return the hash that it should have. A connection that breaks is
-        continued where it broke, a few times. ``progress`` gets the bytes so far and in all."""
-        for left in reversed(range(LAYER_TRIES)):
+        continued where it broke, as long as more arrives. ``progress`` gets the bytes so far and in all."""
+        left = LAYER_TRIES
+        while True:
+            before = into.tell()
             try:
                 return self._fetch_layer(digest, into, progress)
             except PortalUnavailableError:
+                left = LAYER_TRIES if into.tell() > before else left - 1
                 if not left:
                     raise
                 time.sleep(LAYER_PAUSE_SECONDS)
-        raise AssertionError
 
     def _fetch_layer(self, digest: str, into: BinaryIO, progress: Callable[[int, int], None]) -> str:
         done = into.tell()
@@ -329,7 +332,7 @@ class PortalClient:
                     response.read()
                     raise response_error(response)
                 total = done + int(response.headers.get("Content-Length", 0))
-                for piece in response.iter_raw(PIECE_BYTES):
+                for piece in response.iter_raw():  # as they arrive: one that is not complete would be lost
                     into.write(piece)
                     done += len(piece)
                     progress(done, total)

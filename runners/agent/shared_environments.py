@@ -3,7 +3,6 @@
 The portal decides which node builds; this node asks it (``claim``) each time that it prepares an environment which it lacks.
 """
 
-import logging
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -21,8 +20,6 @@ from runners.messages.builds import PortalRefusedLayer, UnexpectedError
 from runners.messages.environment_failures import EngineFailed, SystemRefused
 from runners.runtime import EngineError
 from runners.spec import OWN_IMAGE
-
-logger = logging.getLogger(__name__)
 
 PIECE_BYTES = 8 * 1024 * 1024
 """Of an archive, in each request to the portal."""
@@ -72,7 +69,7 @@ class CurrentLayer:
     wanted: WantedEnvironment
     digest: str
     final: bool = True
-    """False while another node builds the layer that the portal wants instead."""
+    """False until the layer is here that the portal wants instead."""
 
 
 class BuildPortal(Protocol):
@@ -151,7 +148,8 @@ class SharedEnvironments(ABC):
             return {each.digest for each in self._current.values()}
 
     def prepare(self, wanted: WantedEnvironment, progress: Progress) -> Report:
-        """Get an environment, or build it. The report is *preparing* while another node builds it."""
+        """Get an environment, or build it. The report is *preparing* while another node builds it, and *failed* if it should
+        be tried again later, also while jobs use what was there before."""
         with self._lock:
             before = self._current.get(wanted.key)
         stays = before is not None and self._is_here(before.digest)
@@ -172,8 +170,8 @@ class SharedEnvironments(ABC):
         except OSError as error:
             failed = Report(wanted.key, state="failed", message=SystemRefused(str(error)))
         if stays and before is not None:
-            logger.warning("%s could not be renewed: %s", wanted.key, failed.detail)
-            return self._ready(wanted, before.digest)
+            self._ready(wanted, before.digest, final=False)
+            return failed
         return self._record(failed)
 
     def _waiting(self, wanted: WantedEnvironment, message: Message, state: Any = "preparing") -> Report:

@@ -378,6 +378,11 @@ class DownloadProgress:
         return sum(total for _, total in self._bytes.values()) >> 20
 
     @property
+    def arrived(self) -> int:
+        """How many layers have arrived."""
+        return len(self._done)
+
+    @property
     def percent(self) -> int:
         total = sum(total for _, total in self._bytes.values())
         return 100 * self._here() // total if total else 0

@@ -144,24 +144,34 @@ def resolve(engine: DockerImages, name: ImageName, access: RegistryAccess) -> st
 
 def pull(engine: DockerImages, name: ImageName, digest: str, access: RegistryAccess, progress: Progress) -> str:
     """Pull exactly the image with this digest unless it is here, and return its name. A connection that breaks is tried again
-    a few times; layers that have arrived are kept. Raises PrepareError."""
+    as long as more layers arrive; those that have arrived are kept. Raises PrepareError."""
     exact = name.at(digest)
     if engine.id_of(exact) is not None:
         return exact
     _require_allowed(engine, name, access)
-    for left in reversed(range(PULL_TRIES)):
+    left, arrived = PULL_TRIES, 0
+    while True:
+        layers = DownloadProgress()
         try:
-            _pull_once(engine, name, exact, access, progress)
+            _pull_once(engine, name, exact, access, layers, progress)
             return exact
         except PrepareError as error:
+            left = PULL_TRIES if layers.arrived > arrived else left - 1
             if not left or not isinstance(error.failure, RegistryAway | PullFailed):
                 raise
+            arrived = max(arrived, layers.arrived)
             time.sleep(PULL_PAUSE_SECONDS)
-    raise AssertionError
 
 
-def _pull_once(engine: DockerImages, name: ImageName, exact: str, access: RegistryAccess, progress: Progress) -> None:
-    layers, room = DownloadProgress(), Room(engine, name.text)
+def _pull_once(
+    engine: DockerImages,
+    name: ImageName,
+    exact: str,
+    access: RegistryAccess,
+    layers: DownloadProgress,
+    progress: Progress,
+) -> None:
+    room = Room(engine, name.text)
     with engine_calls():
         try:
             for event in engine.client.api.pull(exact, stream=True, decode=True, auth_config=access.auth_config):

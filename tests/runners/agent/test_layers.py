@@ -347,8 +347,48 @@ def test_a_later_build_that_fails_leaves_the_layer_of_before(tmp_path: Path, mon
 
     built_by(monkeypatch, build)
     report = node.prepare(WantedEnvironment("mine", "pytorch", "r1", 2), ignore)
-    assert (report.state, report.digest) == ("ready", old.digest)
+    assert (report.state, report.message) == ("failed", NoFramework())
+    (shown,) = node.reports()
+    assert (shown.state, shown.digest) == ("ready", old.digest)
     assert seen == ["ready"]
+
+
+def test_a_later_layer_that_could_not_be_fetched_is_fetched_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment_keeper, "FIRST_RETRY_SECONDS", 0.05)
+    new = make_layer(tmp_path, "x = 7\n")
+    portal = offered(tmp_path, new)
+    old = make_layer(tmp_path, "x = 6\n")
+    portal.claims = [ready(old), ready(new)]
+    good, portal.sha256[new.digest] = portal.sha256[new.digest], "damaged on its way"
+    bases = Bases()
+    node = Layers(bases, portal)
+    node.prepare(WANTED, ignore)
+    keeper = EnvironmentKeeper(bases, None, node)
+    keeper.set_wanted([WantedEnvironment("mine", "pytorch", "r1", 2)])
+    keeper.start()
+    until(lambda: len(portal.asked) == 3)
+    assert [each["digest"] for each in keeper.reports() if each["key"] == "mine"] == [old.digest]
+    portal.sha256[new.digest] = good
+    until(lambda: [each["digest"] for each in keeper.reports() if each["key"] == "mine"] == [new.digest])
+    keeper.stop()
+
+
+def test_a_cancelled_build_is_not_asked_for_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    portal = Portal([{"state": "build", "build": 7, "recipe": RECIPE.to_json()}], cancelled=True)
+
+    def build(*args: Any, **named: Any) -> BuiltLayer:
+        raise BuildCancelledError
+
+    built_by(monkeypatch, build)
+    bases = Bases()
+    keeper = EnvironmentKeeper(bases, None, Layers(bases, portal))
+    keeper.set_wanted([WANTED, WantedEnvironment("pytorch")])
+    keeper.start()
+    until(lambda: keeper._retry)
+    keeper.stop()
+    assert portal.asked[1:] == [] and WANTED in keeper._retry
 
 
 def test_a_base_that_cannot_be_prepared_is_the_reason() -> None:

@@ -91,6 +91,54 @@ def test_reports_share_a_connection_that_does_not_get_old(monkeypatch: pytest.Mo
         server.shutdown()
 
 
+class Breaking(BaseHTTPRequestHandler):
+    """Sends a few bytes of an archive each time, then breaks off; after ``stops`` bytes none arrive any more."""
+
+    content = bytes(range(90))
+    stops = len(content)
+    asked: list[int]
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        offset = int(self.path.rpartition("offset=")[2])
+        self.asked.append(offset)
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(self.content) - offset))
+        self.send_header("Layer-SHA256", "f00d")
+        self.end_headers()
+        self.wfile.write(self.content[offset : min(offset + 10, self.stops)])
+
+
+@pytest.fixture
+def breaking(monkeypatch: pytest.MonkeyPatch) -> Iterator[PortalClient]:
+    monkeypatch.setattr(portal_client, "LAYER_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(Breaking, "asked", [], raising=False)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Breaking) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        client = PortalClient(f"http://127.0.0.1:{server.server_port}", "sln_x")
+        yield client
+        client.close()
+        server.shutdown()
+
+
+def test_an_archive_is_fetched_over_a_connection_that_breaks_often(breaking: PortalClient) -> None:
+    file = io.BytesIO()
+    assert breaking.fetch_layer("d", file, lambda done, total: None) == "f00d"
+    assert file.getvalue() == Breaking.content
+    assert Breaking.asked == list(range(0, 90, 10))
+
+
+def test_an_archive_of_which_nothing_arrives_any_more_is_given_up(
+    breaking: PortalClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Breaking, "stops", 30)
+    with pytest.raises(PortalUnavailableError):
+        breaking.fetch_layer("d", io.BytesIO(), lambda done, total: None)
+    assert Breaking.asked == [0, 10, 20] + [30] * portal_client.LAYER_TRIES
+
+
 def test_a_refusal_is_distinguished_from_a_temporary_failure(portal: FakePortal, client: PortalClient) -> None:
     with pytest.raises(PortalRefusedError, match="unknown, used or expired") as refused:
         client.join("slj_bad", "n", "fake", {})

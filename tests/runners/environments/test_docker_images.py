@@ -7,12 +7,13 @@ from typing import Any
 import docker
 import pytest
 
-from runners.environments import docker_images
+from runners.environments import docker_images, registry_images
 from runners.environments.docker_images import DockerImages, DownloadProgress, follow_until_exit
 from runners.environments.preparing import PrepareError
 from runners.messages import Message
 from runners.messages.environment_failures import Stage
 from runners.messages.environments import AskingRegistry
+from runners.messages.image_failures import PullFailed
 
 
 class Api(docker.APIClient):
@@ -87,3 +88,27 @@ def test_a_pull_reports_how_much_is_downloaded() -> None:
     assert layers.summary().text == "4 of 120 MiB, 1 of 3 layers"
     layers.record({"status": "Pull complete", "id": "a"})
     assert layers.summary().text == "43 of 120 MiB, 2 of 3 layers"
+
+
+@pytest.mark.parametrize(("arriving", "tries"), [((1, 2, 2, 5, 5, 5, 5), 7), ((0, 0, 0, 9), 3), ((3, 3, 2, 3, 4), 4)])
+def test_an_image_is_pulled_as_long_as_more_layers_arrive(
+    monkeypatch: pytest.MonkeyPatch, arriving: tuple[int, ...], tries: int
+) -> None:
+    class Engine:
+        def id_of(self, image: str) -> None:
+            return None
+
+    def break_off(engine: Any, name: Any, exact: str, access: Any, layers: DownloadProgress, progress: Any) -> None:
+        for layer in range(arriving[len(asked)]):
+            layers.record({"id": str(layer), "status": "Pull complete"})
+        asked.append(exact)
+        raise PrepareError(PullFailed(exact, "unexpected EOF"))
+
+    asked: list[str] = []
+    monkeypatch.setattr(registry_images, "PULL_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(registry_images, "_require_allowed", lambda *_: None)
+    monkeypatch.setattr(registry_images, "_pull_once", break_off)
+    name, access = registry_images.ImageName.parse("ghcr.io/lab/train:1"), registry_images.RegistryAccess()
+    with pytest.raises(PrepareError):
+        registry_images.pull(Engine(), name, "sha256:0", access, lambda percent, step: None)  # type: ignore[arg-type]
+    assert len(asked) == tries
