@@ -365,12 +365,15 @@ class WantedEnvironment:
     generation: int = 0
     send: str = ""
     """The digests of an image, separated by spaces, that nodes which have them are asked to send."""
+    project: int = 0
+    """The number of its project: nodes build for several projects at a time. 0 without one."""
 
     def to_json(self) -> dict[str, Any]:
         if not self.recipe:
             return {"key": self.key}
         wanted = {"key": self.key, "base": self.base, "recipe": self.recipe, "generation": self.generation}
-        return wanted | ({"send": self.send} if self.send else {})
+        optional: dict[str, Any] = {"send": self.send, "project": self.project}
+        return wanted | {name: value for name, value in optional.items() if value}
 
 
 class EnvironmentOrder:
@@ -410,7 +413,8 @@ class EnvironmentOrder:
                 wanted.setdefault(row.base.key, WantedEnvironment(row.base.key))
             base = base_key(row) if row.recipe else ""
             asked_for = send.get(row.recipe, "")
-            wanted.setdefault(row.key, WantedEnvironment(row.key, base, row.recipe, row.generation, asked_for))
+            each = WantedEnvironment(row.key, base, row.recipe, row.generation, asked_for, row.project_id or 0)
+            wanted.setdefault(row.key, each)
         return list(wanted.values())
 
 

@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from portal.environments.builds import in_progress
 from portal.environments.models import Build, Environment, Lock, NodeEnvironment
+from portal.sentences import agents
 
 REQUESTED_FOR = timedelta(days=1)
 """How long nodes keep up with a build that a user asked for, although no job needs it."""
@@ -52,6 +53,12 @@ class Summary:
         return max(begun, key=lambda place: place.progress_percent, default=None)
 
     @property
+    def behind(self) -> NodeEnvironment | None:
+        """A node that gets it after others."""
+        waiting = (place for place in self.places if place.state == NodeEnvironment.State.WAITING)
+        return next((place for place in waiting if is_behind_others(place.detail)), None)
+
+    @property
     def failed_build(self) -> Build | None:
         """The newest build, if it ended without success and was not requested again since."""
         last = self.last_build
@@ -77,6 +84,11 @@ class Summary:
         if self.failed_build is not None or self.failed is not None:
             return "failed"
         return "requested" if self.is_requested else "not_built"
+
+
+def is_behind_others(detail: Any) -> bool:
+    """Whether a node reports of an environment that it prepares others first."""
+    return isinstance(detail, dict) and detail["code"] == agents.environments.BehindOthers.code
 
 
 STATES = ("ready", "building", "failed", "requested", "not_built", "removed")

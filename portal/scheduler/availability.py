@@ -13,6 +13,7 @@ from portal.cluster import unconfined
 from portal.cluster.models import LIVE_NODE, Gpu, Node, usable_gpu
 from portal.cluster.services import is_online
 from portal.environments.models import NodeEnvironment
+from portal.environments.summary import is_behind_others
 from scheduling.messages import Message
 
 USABLE_GPU = usable_gpu()
@@ -29,7 +30,7 @@ class EnvironmentStatus(NamedTuple):
     environment_id: int
     state: str
     progress_percent: int
-    detail: str
+    detail: Any
 
 
 @dataclass
@@ -219,6 +220,8 @@ class ImagesNeedDocker(Message):
 class EnvironmentPlanned(Message):
     code: ClassVar[str] = "environment_planned"
     title: str
+    node: str = ""
+    """One that prepares others first; empty if a node may begin at once."""
 
 
 @dataclass(frozen=True)
@@ -268,8 +271,9 @@ def _preparation_message(nodes: Nodes, environment: int, title: str, able: froze
     if preparing is not None:
         name = nodes.names[preparing.node_id]
         return EnvironmentPreparing(title, name, preparing.progress_percent, preparing.detail)
-    waiting = next((row for row in here if row.state == State.WAITING), None)
-    if waiting is not None or len(here) < len(able):
-        return EnvironmentPlanned(title)
+    waiting = [row for row in here if row.state == State.WAITING]
+    if waiting or len(here) < len(able):
+        behind = next((row for row in waiting if is_behind_others(row.detail)), None)
+        return EnvironmentPlanned(title, nodes.names[behind.node_id] if behind else "")
     failed = here[0]
     return EnvironmentFailed(title, nodes.names[failed.node_id], failed.detail)

@@ -136,7 +136,9 @@ def images_need_docker(title: str, nodes: Sequence[str]) -> str:
 
 
 @sentence
-def environment_planned(title: str) -> str:
+def environment_planned(title: str, node: str = "") -> str:
+    if node:
+        return f"Its environment {title} will be prepared on node {node}, which prepares other environments first."
     return f"Its environment {title} will be prepared on a node first."
 
 

@@ -1,9 +1,10 @@
-"""Prepares the environments that the portal wants, one after the other in the background, and reports the progress."""
+"""Prepares the environments that the portal wants in the background, a few at a time, and reports the progress."""
 
 import logging
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from runners.environments.preparing import Progress
 from runners.host.node_files import read_own_json, write_json
 from runners.messages import Message
 from runners.messages.containers import EnvironmentFailed, EnvironmentInPreparation
+from runners.messages.environments import BehindOthers
 from runners.runtime import CreateError, EngineError
 from runners.spec import OWN_IMAGE
 
@@ -35,10 +37,24 @@ FIRST_RETRY_SECONDS = 30.0
 MAX_RETRY_SECONDS = 1800.0
 ELSEWHERE_SECONDS = 3.0
 """Until the portal is asked again about an environment that another node builds, or whose build was cancelled."""
+MAX_BUILDS = 4
+"""How many environments are prepared at a time."""
+MAX_BUILDS_OF_PROJECT, MAX_BUILDS_OF_LAB = 1, 2
+"""How many of these are of one project, so that its builds do not hold up those of others, and of no project."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """An environment that is being prepared."""
+
+    wanted: WantedEnvironment
+    with_base: bool
+    """Whether a curated environment is prepared, itself or below a layer: one at a time is."""
 
 
 class EnvironmentKeeper:
-    """Prepares environments in one thread, while other threads ask for them.
+    """Prepares environments, each in a thread, while other threads ask for them. One more thread fetches what containers need,
+    so that these wait for no build.
 
     After a restart of the agent, those that were ready come first: they take a second each, a new one takes minutes.
     """
@@ -58,24 +74,31 @@ class EnvironmentKeeper:
         self._ready_file = ready_file
         self._ready_before_start = _read_keys(ready_file) if ready_file else set()
         """Those that were ready before the start and have not been looked at since."""
+        self._stored = set(self._ready_before_start)
         self._wanted: tuple[WantedEnvironment, ...] = ()
         self._missing: tuple[tuple[SharedEnvironments, str], ...] = ()
         """Digests of layers and images that containers need and that are not here, although the portal expects them."""
         self._changed = threading.Condition()
         self._stopping = False
+        self._running: tuple[Preparation, ...] = ()
         self._retry: dict[WantedEnvironment, tuple[float, Backoff]] = {}
-        self._thread = threading.Thread(target=self._work, name="environments", daemon=True)
+        self._builders: list[threading.Thread] = []
+        self._starter = threading.Thread(target=self._work, name="environments", daemon=True)
+        self._fetcher = threading.Thread(target=self._fetch_missing, name="environment fetches", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        self._starter.start()
+        self._fetcher.start()
 
     def stop(self, seconds: float = 12.0) -> None:
-        """End the thread with its compilers and installers, which delete their unfinished work within a second."""
+        """End all threads with their compilers and installers, which delete their unfinished work within a second."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
-        if self._thread.is_alive():
-            self._thread.join(seconds)
+        until = time.monotonic() + seconds
+        _join(self._starter, until)  # which starts no more
+        for thread in (self._fetcher, *self._builders):
+            _join(thread, until)
 
     def set_wanted(self, wanted: Sequence[WantedEnvironment]) -> None:
         """Set the environments to prepare, in this order. An environment that is not named any more is left as it is."""
@@ -129,9 +152,13 @@ class EnvironmentKeeper:
     def reports(self) -> list[dict[str, Any]]:
         known = self._reports_by_key()
         with self._changed:
-            wanted = self._wanted
+            wanted, running, retried = self._wanted, self._running, set(self._retry)
         able = [each for each in wanted if not each.is_image or self._images is not None]
-        waiting = [Report(each.key) for each in able if each.key not in known]
+        waiting = [
+            Report(each.key, message=BehindOthers() if running and each not in retried else None)
+            for each in able
+            if each.key not in known
+        ]
         return [report.to_json() for report in [*known.values(), *waiting]]
 
     def _reports_by_key(self) -> dict[str, Report]:
@@ -141,38 +168,66 @@ class EnvironmentKeeper:
     def _work(self) -> None:
         while not self._stopping:
             with self._changed:
-                wanted, missing = self._wanted, self._missing
+                wanted, running = self._wanted, self._running
+            self._store_ready_keys()
             try:
-                if missing:
-                    self._fetch(*missing[0])
+                if (preparation := self._next_to_prepare(wanted, running)) is not None:
+                    self._begin(preparation)
                     continue
-                if (environment := self._next_to_prepare(wanted)) is not None:
-                    self._prepare(environment)
-                    continue
-            except AgentStoppedError:
-                return
             except Exception:
                 logger.exception("The next environment to prepare could not be determined; it is tried again.")
             with self._changed:
-                if not self._stopping and self._wanted is wanted:  # else more environments were requested meanwhile
+                if not self._stopping and self._wanted is wanted and self._running is running:  # else look again
                     self._changed.wait(self._pause())
+        self._store_ready_keys()
 
     def _pause(self) -> float:
-        """Return the seconds until an environment is to be tried again, or looked at."""
+        """Return the seconds until an environment is to be tried again, or looked at. The caller holds the lock."""
         now = time.monotonic()
         return max(0.1, min([CHECK_SECONDS, *(at - now for at, _ in self._retry.values() if at > now)]))
 
-    def _next_to_prepare(self, wanted: Sequence[WantedEnvironment]) -> WantedEnvironment | None:
+    def _next_to_prepare(
+        self, wanted: Sequence[WantedEnvironment], running: Sequence[Preparation]
+    ) -> Preparation | None:
+        if len(running) >= MAX_BUILDS:
+            return None
+        with self._changed:
+            first, postponed = set(self._ready_before_start), {each: at for each, (at, _) in self._retry.items()}
         now = time.monotonic()
-        for each in sorted(wanted, key=lambda each: each.key not in self._ready_before_start):
-            if each in self._retry and now < self._retry[each][0]:
+        for each in sorted(wanted, key=lambda each: each.key not in first):
+            if now < postponed.get(each, now) or _must_wait(each, [other.wanted for other in running]):
                 continue
             try:
-                if not self._is_here(each):
-                    return each
+                if self._is_here(each):
+                    continue
+                preparation = Preparation(each, self._lacks_base(each))
             except EngineError:
                 return None  # it cannot be prepared either
+            if not (preparation.with_base and any(other.with_base for other in running)):
+                return preparation
         return None
+
+    def _lacks_base(self, wanted: WantedEnvironment) -> bool:
+        if wanted.is_image:
+            return False
+        return not wanted.recipe or self._environments.reference_of(wanted.base) is None
+
+    def _begin(self, preparation: Preparation) -> None:
+        with self._changed:
+            self._running = (*self._running, preparation)
+        thread = threading.Thread(target=self._run, args=(preparation,), name="environment", daemon=True)
+        self._builders = [*(each for each in self._builders if each.is_alive()), thread]
+        thread.start()
+
+    def _run(self, preparation: Preparation) -> None:
+        try:
+            self._prepare(preparation.wanted)
+        except AgentStoppedError:
+            pass
+        finally:
+            with self._changed:
+                self._running = tuple(each for each in self._running if each is not preparation)
+                self._changed.notify_all()
 
     def _is_here(self, wanted: WantedEnvironment) -> bool:
         shared = self._shared_for(wanted)
@@ -184,7 +239,6 @@ class EnvironmentKeeper:
 
     def _prepare(self, wanted: WantedEnvironment) -> None:
         key = wanted.key
-        self._ready_before_start.discard(key)
         logger.info("Preparing the environment %s.", key)
         try:
             shared = self._shared_for(wanted)
@@ -206,15 +260,29 @@ class EnvironmentKeeper:
             self._postpone(wanted)
             logger.exception("Preparing the environment %s failed; it is tried again.", key)
             return
+        with self._changed:
+            self._ready_before_start.discard(key)
         if report.state == "ready":
-            self._retry.pop(wanted, None)
+            with self._changed:
+                self._retry.pop(wanted, None)
             logger.info("The environment %s is ready.", key)
-            self._store_ready_keys()
         if report.state == "preparing" or (report.state == "ready" and not self._is_here(wanted)):
             self._ask_again_soon(wanted)  # another node builds it
         elif report.state != "ready":
             self._postpone(wanted)
             logger.warning("The environment %s could not be prepared: %s", key, report.detail)
+
+    def _fetch_missing(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._missing or self._stopping)
+                if self._stopping:
+                    return
+                shared, digest = self._missing[0]
+            try:
+                self._fetch(shared, digest)
+            except AgentStoppedError:
+                return
 
     def _fetch(self, shared: SharedEnvironments, digest: str) -> None:
         """Fetch what a container needs. It is asked for again as long as the container waits."""
@@ -233,18 +301,26 @@ class EnvironmentKeeper:
         if self._ready_file is None:
             return
         ready = {report.key for report in self._environments.reports() if report.state == "ready"}
+        with self._changed:
+            ready |= self._ready_before_start
+        if ready == self._stored:
+            return
+        self._stored = ready
         try:
-            write_json(self._ready_file, sorted(ready | self._ready_before_start), 0o600)
+            write_json(self._ready_file, sorted(ready), 0o600)
         except OSError as error:  # only the order after the next start depends on it
             logger.warning("%s could not be written: %s", self._ready_file, error.strerror or error)
 
     def _ask_again_soon(self, wanted: WantedEnvironment) -> None:
-        self._retry[wanted] = (time.monotonic() + ELSEWHERE_SECONDS, Backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS))
+        with self._changed:
+            backoff = Backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
+            self._retry[wanted] = (time.monotonic() + ELSEWHERE_SECONDS, backoff)
 
     def _postpone(self, wanted: WantedEnvironment) -> None:
-        known = self._retry.get(wanted)
-        backoff = known[1] if known else Backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
-        self._retry[wanted] = (time.monotonic() + backoff.next_pause(), backoff)
+        with self._changed:
+            known = self._retry.get(wanted)
+            backoff = known[1] if known else Backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
+            self._retry[wanted] = (time.monotonic() + backoff.next_pause(), backoff)
 
     @property
     def _progress(self) -> Progress:
@@ -253,6 +329,20 @@ class EnvironmentKeeper:
                 raise AgentStoppedError
 
         return progress
+
+
+def _must_wait(wanted: WantedEnvironment, running: Sequence[WantedEnvironment]) -> bool:
+    """Whether an environment waits for one that is being prepared: the same, one with the same packages, whose build would be
+    given to this node again, or others of its project."""
+    if any(other.key == wanted.key or (wanted.recipe and other.recipe == wanted.recipe) for other in running):
+        return True
+    same_project = sum(other.project == wanted.project for other in running)
+    return same_project >= (MAX_BUILDS_OF_PROJECT if wanted.project else MAX_BUILDS_OF_LAB)
+
+
+def _join(thread: threading.Thread, until: float) -> None:
+    if thread.is_alive():
+        thread.join(max(0.0, until - time.monotonic()))
 
 
 def make_keeper(

@@ -84,6 +84,8 @@ class Layers(SharedEnvironments):
             self._fetching_of(digest, progress) as report,
             temporary_folder(cache_home(), "schedulearn-layer-") as folder,
         ):
+            if store.path_of(digest) is not None:  # another thread has fetched it
+                return
             archive = folder / "layer.tar"
 
             def arrived(done: int, total: int) -> None:

@@ -97,6 +97,8 @@ class OwnImages(SharedEnvironments):
         if self.has(digest):
             return
         with self._fetching_of(digest, progress) as report:
+            if self.has(digest):  # another thread has fetched it
+                return
             source = self._portal.image_source(digest)
             if not self._store.has_source(digest):
                 self._get(digest, source, report)

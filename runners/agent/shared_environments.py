@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Protocol
 
 from runners.agent.portal_client import PortalError, PortalRefusedError, PortalUnavailableError
 from runners.environments.builds import Report
-from runners.environments.preparing import PrepareError, Progress, cache_home
+from runners.environments.preparing import PrepareError, Progress, cache_home, exclusive_lock
 from runners.messages import Message, message_from
 from runners.messages.builds import PortalRefusedLayer, UnexpectedError
 from runners.messages.environment_failures import EngineFailed, SystemRefused
@@ -51,6 +51,8 @@ class WantedEnvironment:
     generation: int = 0
     send: str = ""
     """The digest of an image that nodes which have it are asked to send to the portal."""
+    project: int = 0
+    """The number of its project; 0 if all projects may use it, or for a portal of an earlier release."""
 
     @property
     def is_image(self) -> bool:
@@ -59,7 +61,8 @@ class WantedEnvironment:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "WantedEnvironment":
         texts = {name: str(data.get(name, "")) for name in ("base", "recipe", "send")}
-        return cls(str(data["key"]), **texts, generation=int(data.get("generation", 0)))
+        generation, project = int(data.get("generation", 0)), int(data.get("project", 0))
+        return cls(str(data["key"]), **texts, generation=generation, project=project)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +133,8 @@ class SharedEnvironments(ABC):
 
     @contextmanager
     def _fetching_of(self, digest: str, progress: Progress) -> Iterator[Progress]:
-        """Yield the progress by which ``step_of`` knows how far a digest is, until it is here or cannot be fetched."""
+        """Yield the progress by which ``step_of`` knows how far a digest is, until it is here or cannot be fetched. A digest is
+        fetched once at a time: another thread may need it for a container."""
 
         def report(percent: int, step: Message) -> None:
             with self._lock:
@@ -138,7 +142,8 @@ class SharedEnvironments(ABC):
             progress(percent, step)
 
         try:
-            yield report
+            with exclusive_lock(cache_home() / "locks" / f"fetch-{digest}", report, 0):
+                yield report
         finally:
             with self._lock:
                 self._fetching.pop(digest, None)

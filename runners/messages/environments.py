@@ -29,6 +29,12 @@ class WaitingForOther(Message):
 
 
 @dataclass(frozen=True)
+class BehindOthers(Message):
+    code = "environment.behind_others"
+    text = "it prepares other environments first"
+
+
+@dataclass(frozen=True)
 class ResolvingPackages(Message):
     code = "environment.resolving_packages"
     text = "resolving packages"

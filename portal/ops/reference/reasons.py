@@ -69,7 +69,11 @@ GROUPS: tuple[tuple[str, str, tuple[Row, ...]], ...] = (
                 {"failures": 2, "seconds": 20},
                 "It is tried again by itself ([tried again](../user/when-it-fails.md#tried-again)).",
             ),
-            ("environment_planned", {"title": "PyTorch"}, "A node installs the packages first, which takes minutes."),
+            (
+                "environment_planned",
+                {"title": "PyTorch"},
+                "A node installs the packages first, which takes minutes. A node that prepares other environments before it is named.",
+            ),
             (
                 "environment_preparing",
                 {"title": "PyTorch", "node": "gpu-1", "percent": 60, "detail": None},

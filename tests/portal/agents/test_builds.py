@@ -222,8 +222,13 @@ def test_agents_of_earlier_releases_get_only_curated_environments(agent: Agent, 
     assert keys.index("pytorch") < keys.index(environment.key)
     assert wanted[environment.key] == {
         "key": environment.key, "base": "pytorch", "recipe": environment.recipe, "generation": 1,
+        "project": environment.project_id,
     }  # fmt: skip
     assert wanted["pytorch"] == {"key": "pytorch"}
+    Environment.objects.filter(pk=environment.pk).update(project=None)
+    agent_sync._environments.forget()
+    wanted = {each["key"]: each for each in agent.sync()["all_environments"]}
+    assert "project" not in wanted[environment.key]
     job.refresh_from_db()
     Environment.objects.filter(pk=environment.pk).update(requested_at=None)
     type(job).objects.filter(pk=job.pk).update(state="FAILED", finished_at=timezone.now())

@@ -159,6 +159,7 @@ def test_a_node_that_cannot_pull_gets_the_image_from_another_one(environment: En
         "recipe": environment.recipe,
         "generation": 1,
         "send": lock.digest,
+        "project": environment.project_id,
     }
     assert claim(beta, environment)["state"] == "ready"
     given = claim(alpha, environment, lock.digest)

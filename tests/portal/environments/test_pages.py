@@ -178,6 +178,13 @@ def test_the_page_shows_what_it_is_made_of_and_where_it_is(lab: Lab) -> None:
     assert "Build again" not in page.split("<main")[1].split("Nodes")[0].split("page-head")[1].split("</header>")[0]
 
 
+def test_an_environment_behind_others_names_their_node(lab: Lab) -> None:
+    made.place(lab.node, lab.mine, "waiting", detail=agents.environments.BehindOthers().data())
+    for address in (f"/environments/{lab.mine.key}/", "/environments/?q=vision"):
+        page = text_of(lab.get(lab.bob, address))
+        assert "alpha prepares other" in page and "usually within a minute" not in page
+
+
 def test_the_page_names_nodes_that_could_not_begin_a_build(lab: Lab) -> None:
     lacks = agents.layer_failures.NeedsPython("3.13", "3.11").data()
     made.place(lab.node, lab.mine, "failed", detail=lacks)

@@ -231,6 +231,13 @@ def test_an_environment_that_is_not_begun_differs_from_one_that_failed() -> None
     environment = make_environment("chemistry")
     node, job = make_node("a"), queue(environment=environment)
     assert blocked(job) == "Its environment chemistry will be prepared on a node first."
+    row = NodeEnvironment.objects.create(
+        node=node, environment=environment, detail=agents.environments.BehindOthers().data()
+    )
+    assert blocked(job) == (
+        "Its environment chemistry will be prepared on node a, which prepares other environments first."
+    )
+    row.delete()
     NodeEnvironment.objects.create(
         node=node, environment=environment, state="failed", detail="No compiler. Install g++."
     )
