@@ -1,5 +1,6 @@
-"""The processors, memory and space that a job asks for: what no node could ever give it is refused at once."""
+"""The processors, memory and space that a job asks for: what no node can give it is refused at once."""
 
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,11 +8,11 @@ from typing import Any
 
 from django.db.models import Count
 
-from portal.cluster.models import Gpu
+from portal.cluster.models import Gpu, Node
 from portal.cluster.shares import read_machines
 from portal.cluster.slots import lab_noun
 from portal.jobs.models import Attempt, Container, Job
-from portal.jobs.spec import Submission
+from portal.jobs.spec import MIN_SCRATCH_MIB, Submission
 from portal.refused import Refused
 from portal.sentences.words import amount, gibibytes
 
@@ -21,13 +22,8 @@ Rooms = Sequence[tuple[int, int]]
 
 def check(asked: Submission) -> None:
     """Raise Refused for amounts that no nodes of the lab have, with the largest possible ones."""
-    memory, shm = asked.memory_mib_per_gpu, asked.shm_mib
-    if memory is not None and shm is not None and shm > memory * asked.max_gpus:
-        raise Refused(
-            f"Its memory includes /dev/shm: ask for at most {memory * asked.max_gpus} MiB, or for more memory.",
-            field="shm_mib",
-        )
-    if memory is None and asked.cpus_per_gpu is None:
+    memory = asked.memory_mib_per_gpu
+    if (memory, asked.cpus_per_gpu, asked.shm_mib, asked.scratch_mib) == (None, None, None, None):
         return
     counts = _gpus_of_nodes()
     machines = read_machines(counts)
@@ -46,6 +42,56 @@ def check(asked: Submission) -> None:
             raise Refused(
                 f"No node has {asked.cpus_per_gpu} processors for each {_place(asked)}. {instead}", field="cpus_per_gpu"
             )
+    if asked.shm_mib is not None:
+        _check_shm(
+            asked, asked.shm_mib, [(counts[pk], each.memory_mib_per_gpu(counts[pk])) for pk, each in machines.items()]
+        )
+    if asked.scratch_mib is not None:
+        _check_scratch(asked, asked.scratch_mib, _free_disk(counts))
+
+
+def _check_shm(asked: Submission, shm_mib: int, shares: Rooms) -> None:
+    """``shares``: the GPUs of each node, and the memory that goes with each."""
+    gpus = asked.min_gpus if asked.elastic else asked.max_gpus  # of the largest container
+    memory = asked.memory_mib_per_gpu
+    if memory is not None:
+        largest = memory * min(gpus, max((count for count, _ in shares), default=gpus))
+    else:
+        largest = max((share * min(gpus, count) for count, share in shares), default=shm_mib)
+    if shm_mib > largest:
+        raise Refused(
+            f"Its memory includes /dev/shm: ask for at most {largest} MiB ({gibibytes(largest)}), or for more memory.",
+            field="shm_mib",
+        )
+
+
+def _check_scratch(asked: Submission, scratch_mib: int, rooms: Rooms) -> None:
+    """``rooms``: the GPUs of each node, and the MiB that are free on the disk of its agent."""
+    largest = largest_per_container(rooms, asked)
+    if largest is not None and scratch_mib > largest:
+        at_most = f"Ask for at most {largest} MiB ({gibibytes(largest)}), or leave it empty."
+        instead = at_most if largest >= MIN_SCRATCH_MIB else "Leave it empty."
+        raise Refused(
+            f"No node has {gibibytes(scratch_mib)} of disk free for such a job. {instead}", field="scratch_mib"
+        )
+
+
+def _free_disk(counts: Mapping[int, int]) -> Rooms:
+    """Return the free disk of nodes; one that does not report it may have any amount."""
+    rows = Node.objects.filter(pk__in=list(counts)).values_list("pk", "facts__disk_free_mib")
+    return [(counts[pk], free if isinstance(free, int) else sys.maxsize) for pk, free in rows]
+
+
+def largest_per_container(rooms: Rooms, asked: Submission) -> int | None:
+    """Return the most of a resource that each container of the job could have, at its minimum of GPUs; None as
+    ``largest_possible`` does."""
+    spreads = asked.launcher != Job.Launcher.COMMAND
+    gpus = 0
+    for count, room in sorted(rooms, key=lambda each: -each[1]):
+        gpus = gpus + count if spreads else count
+        if gpus >= asked.min_gpus:
+            return room
+    return None
 
 
 def largest_possible(rooms: Rooms, asked: Submission) -> int | None:

@@ -27,6 +27,7 @@ MAX_ARGUMENTS = 200
 MAX_ARGUMENT_LENGTH = 2000
 MAX_ENV_VARS = 100
 MAX_ENV_VALUE_LENGTH = 4096
+MIN_SCRATCH_MIB = 640
 DAY_SECONDS = 24 * 3600
 
 
@@ -248,11 +249,11 @@ class Submission:
         None,
         kind=Kind.INTEGER,
         label="Space for files, in MiB",
-        help="For the working directory, /outputs and /tmp of each container together; a tenth of it is for /tmp. "
-        "Empty: 10 GiB, and 1 GiB for /tmp.",
-        api_help="Space for the working directory, /outputs and /tmp (a tenth of it) of each container together, in MiB. "
-        "Null: 10 GiB, and 1 GiB for /tmp.",
-        limits=(640, 4 * 1024 * 1024),
+        help="For the working directory, /outputs and /tmp of each container together; a tenth of it is for /tmp, at most half "
+        "of the memory. Empty: 10 GiB, and 1 GiB for /tmp.",
+        api_help="Space for the working directory, /outputs and /tmp (a tenth of it, at most half of the memory) of each "
+        "container together, in MiB. Null: 10 GiB, and 1 GiB for /tmp.",
+        limits=(MIN_SCRATCH_MIB, 4 * 1024 * 1024),
         optional=True,
         in_lists=False,
     )

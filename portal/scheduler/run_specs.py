@@ -31,7 +31,7 @@ UID_DIGITS, RANDOM_DIGITS = 12, 6
 DRIVER_RESOURCES = Resources(cpus=1.0, memory_mib=1024, shm_mib=64, tmp_mib=256, pids=512, disk_mib=1024)
 MIN_MEMORY_MIB = 512
 TMP_PARTS = 10
-"""One part in so many of a job's own space for files is for /tmp."""
+"""One part in so many of a job's own space for files is for /tmp, at most half of the memory, which it is a part of."""
 
 
 class NodeLacksError(Exception):
@@ -122,7 +122,7 @@ def resources_of(job: Job, part: ContainerPlacement, node_gpus: int) -> Resource
     )
     if job.scratch_mib is None:
         return usual
-    tmp = job.scratch_mib // TMP_PARTS
+    tmp = min(job.scratch_mib // TMP_PARTS, memory // 2)
     return replace(usual, tmp_mib=tmp, disk_mib=job.scratch_mib - tmp)
 
 

@@ -24,8 +24,10 @@ from tests.portal.control_world import ready_node, turn
 
 pytestmark = pytest.mark.django_db
 GIB = 1024
-MACHINE = {"cpus": 16, "memory_mib": 65 * GIB}
+MACHINE = {"cpus": 16, "memory_mib": 65 * GIB, "disk_free_mib": 80 * GIB}
 """Beside what the node keeps, each of its 4 GPUs has 4 processors and 16 GiB."""
+
+HOROVOD: dict[str, Any] = {"launcher": "horovod", "entry": "train.py"}
 
 
 class Lab:
@@ -75,7 +77,24 @@ def lab() -> Lab:
         ({"cpus_per_gpu": 0}, "cpus_per_gpu", "Enter a number from 1 to 1,024, or leave it empty."),
         ({"shm_mib": 1}, "shm_mib", "Enter a number from 64"),
         ({"scratch_mib": 5}, "scratch_mib", "Enter a number from 640"),
-        ({"memory_mib_per_gpu": 1024, "shm_mib": 2048}, "shm_mib", "ask for at most 1024 MiB, or for more memory."),
+        ({"memory_mib_per_gpu": 1024, "shm_mib": 2048}, "shm_mib", "ask for at most 1024 MiB (1 GiB), or for more"),
+        ({"shm_mib": 70 * GIB, "min_gpus": 2, "max_gpus": 2}, "shm_mib", "ask for at most 32768 MiB (32 GiB)"),
+        ({"shm_mib": 4 * 1024 * GIB}, "shm_mib", "ask for at most 16384 MiB (16 GiB), or for more memory."),
+        (
+            {"shm_mib": 5000, "memory_mib_per_gpu": 600, "max_gpus": 3},
+            "shm_mib",
+            "ask for at most 1800 MiB (1.7 GiB)",
+        ),
+        (
+            {"shm_mib": 5000, "memory_mib_per_gpu": 2000, "min_gpus": 2, "max_gpus": 4, "elastic": True, **HOROVOD},
+            "shm_mib",
+            "ask for at most 4000 MiB (3.9 GiB)",
+        ),
+        (
+            {"scratch_mib": 90 * GIB},
+            "scratch_mib",
+            "No node has 90 GiB of disk free for such a job. Ask for at most 81920",
+        ),
     ],
 )
 def test_what_no_node_can_give_is_refused_with_what_is_possible(
@@ -87,7 +106,42 @@ def test_what_no_node_can_give_is_refused_with_what_is_possible(
     assert refusal.value.field == field and sentence in str(refusal.value)
 
 
+def disk(node: Node, mib: int | None) -> None:
+    Node.objects.filter(pk=node.pk).update(facts=MACHINE | {"disk_free_mib": mib})
+
+
+def test_each_container_of_a_job_needs_its_space(lab: Lab) -> None:
+    disk(lab.node("alpha", 2), 300 * GIB)
+    disk(lab.node("beta", 4), 50 * GIB)
+    wide = {"min_gpus": 4, "max_gpus": 4, **HOROVOD}
+    assert lab.submit(scratch_mib=60 * GIB, **(wide | {"min_gpus": 2})).max_gpus == 4
+    assert lab.submit(scratch_mib=300 * GIB, min_gpus=2, max_gpus=2).scratch_mib == 300 * GIB
+    for fields in ({"min_gpus": 3, "max_gpus": 3}, wide):
+        with pytest.raises(Refused, match=f"at most {50 * GIB} MiB"):
+            lab.submit(scratch_mib=60 * GIB, **fields)
+
+
+def test_a_node_that_reports_no_disk_refuses_no_space(lab: Lab) -> None:
+    disk(lab.node(), None)
+    assert lab.submit(scratch_mib=4096 * GIB).scratch_mib == 4096 * GIB
+
+
+def test_a_full_disk_leaves_nothing_to_ask_for(lab: Lab) -> None:
+    disk(lab.node(), 100)
+    with pytest.raises(Refused, match="Leave it empty"):
+        lab.submit(scratch_mib=700)
+
+
+def test_temporary_files_are_in_memory_and_take_half_of_it_at_most(lab: Lab) -> None:
+    lab.node()
+    job = lab.submit(scratch_mib=60 * GIB, memory_mib_per_gpu=4 * GIB)
+    turn()
+    given = Container.objects.get(attempt__job=job, role=Container.Role.HOST).spec["resources"]
+    assert (given["tmp_mib"], given["disk_mib"]) == (2 * GIB, 58 * GIB)
+
+
 def test_a_lab_without_nodes_refuses_no_amount(lab: Lab) -> None:
+    assert lab.submit(shm_mib=1024 * GIB, scratch_mib=1024 * GIB).shm_mib == 1024 * GIB
     assert lab.submit(memory_mib_per_gpu=1024 * GIB).memory_mib_per_gpu == 1024 * GIB
 
 
