@@ -48,6 +48,15 @@ def refusal(line: str, written_for: str = "", config: Mapping[str, Any] | None =
         ("torchrun train.py --text \"a b\" '$HOME'", "torchrun", "train.py", ["--text", "a b", "$HOME"], 1),
         ("torchrun \\\n  --nproc_per_node 2 \\\n  train.py \\\n  --x 1", "torchrun", "train.py", ["--x", "1"], 2),
         ("uv run torchrun --nproc_per_node 2 train.py", "torchrun", "train.py", [], 2),
+        (
+            "torchrun --nproc_per_node 2 \\\r\n train.py --x 'a\nb'\n\n# the end\n",
+            "torchrun",
+            "train.py",
+            ["--x", "a\nb"],
+            2,
+        ),
+        ("torchrun train.py \\\n > log.txt \\\n 2>&1\n", "torchrun", "train.py", [], 1),
+        ("\n torchrun train.py --n 1 \\\n", "torchrun", "train.py", ["--n", "1"], 1),
     ],
 )
 def test_lines_are_translated(line: str, launcher: str, entry: str, arguments: list[str], ranks: int | None) -> None:
@@ -218,6 +227,12 @@ def test_options_of_horovodrun_become_the_variables_that_it_sets() -> None:
         ("cd code && torchrun train.py", "several commands"),
         ("torchrun train.py < data.txt", "reads from another one"),
         ("torchrun train.py; torchrun test.py", "several commands"),
+        ("torchrun train.py\npython cleanup.py", "several commands"),
+        ("torchrun train.py --epochs 3\r\nrm -r out", "several commands"),
+        ("torchrun train.py # the first one\ntorchrun test.py", "several commands"),
+        ("torchrun train.py # ends with \\\nrm out", "several commands"),
+        ("torchrun train.py > log.txt # kept\nrm log.txt", "several commands"),
+        ("torchrun train.py > log.txt\n> other.txt", "several commands"),
         ("torchrun 'train.py", "Check the quotes"),
         ("deepspeed --autotuning run train.py", "starts several trainings"),
         ("accelerate launch --tpu train.py", "--tpu is not translated"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from .translation import UntranslatableError
 
 ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,99})=(.*)", re.S)
-OPERATORS = frozenset("|&;<>()")
+OPERATORS = frozenset("|&;<>()\n")
 PATTERN = frozenset("*?[")
 MARK = "\ue000"
 """Stands before the name of a shell variable among the words, for which only the shell knows the value."""
@@ -15,7 +15,8 @@ OUTPUT_ONLY = re.compile(
     r"(?:\s*(?:[12]?>{1,2}\s*&?[^\s|&;<>()]++|&>{1,2}\s*[^\s|&;<>()]++|\|&?\s*tee(?:\s+-a)?\s+[^\s|&;<>()]++|&\s*$))*\s*"
 )
 """What may follow a command without changing what it does: its output goes into files, or the shell does not wait."""
-COMMENT = re.compile(r"\s#")
+COMMENT = re.compile(r"(?:^|\s)#")
+CONTINUED = "\\\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ def read_command(line: str) -> Command:
 
     Raises UntranslatableError for a line whose meaning depends on a shell otherwise, and for several commands.
     """
-    text = re.sub(r"\\\r?\n", " ", line).replace(MARK, "").strip()
+    text = line.replace("\r\n", "\n").replace(MARK, "").lstrip()
     command, tail = _split_tail(text)
     try:
         words = shlex.split(command)
@@ -50,7 +51,8 @@ def _split_tail(text: str) -> tuple[str, str]:
     while at < len(text):
         char = text[at]
         if char == "\\" and quote != "'":
-            parts.append(text[at : at + 2])
+            pair = text[at : at + 2]
+            parts.append(" " if pair == CONTINUED else pair)
             at += 2
             continue
         if char in "'\"" and quote in ("", char):
@@ -75,10 +77,11 @@ def _split_tail(text: str) -> tuple[str, str]:
 
 
 def _tail(text: str) -> str:
-    if text.startswith("#"):
-        return ""
-    tail = COMMENT.split(text, maxsplit=1)[0]
-    if not OUTPUT_ONLY.fullmatch(tail):
+    tail, *lines = text.split("\n")
+    while lines and tail.endswith("\\") and not COMMENT.search(tail):
+        tail = f"{tail[:-1]} {lines.pop(0)}"
+    tail = COMMENT.split(tail, maxsplit=1)[0]
+    if not OUTPUT_ONLY.fullmatch(tail) or any(each.split("#")[0].strip() for each in lines):
         raise UntranslatableError(
             "The line has several commands, or reads from another one. Ranks run one Python file: let it do what the other "
             "commands do, or keep the plain command, which runs on one node."
