@@ -16,6 +16,7 @@ from portal.environments.host_names import MAX_TYPED
 from portal.environments.models import AllowedHost, Environment
 from portal.projects.models import Project
 from portal.rest import KnownParameters, refusals, validated
+from portal.strict_fields import IdField, TextField
 
 
 class AllowedHostSerializer(serializers.ModelSerializer[AllowedHost]):
@@ -37,7 +38,7 @@ class AllowedHostSerializer(serializers.ModelSerializer[AllowedHost]):
 
 
 class NewAllowedHostSerializer(serializers.Serializer[Any]):
-    host = serializers.CharField(
+    host = TextField(
         max_length=MAX_TYPED,
         help_text="A name, `*.` and a name for all names below it, or an IPv4 address; with `:PORT` for other ports than 80 "
         "and 443.",
@@ -45,11 +46,11 @@ class NewAllowedHostSerializer(serializers.Serializer[Any]):
     internal = serializers.BooleanField(
         default=False, help_text="Confirms that it is in the local network, whose addresses are refused otherwise."
     )
-    project = serializers.PrimaryKeyRelatedField[Project](queryset=Project.objects.all(), allow_null=True, default=None)
+    project = IdField(queryset=Project.objects.all(), allow_null=True, default=None)
     environment = serializers.SlugRelatedField[Environment](
         slug_field="key", queryset=Environment.objects.all(), allow_null=True, default=None
     )
-    note = serializers.CharField(max_length=hosts.MAX_NOTE, allow_blank=True, default="")
+    note = TextField(max_length=hosts.MAX_NOTE, allow_blank=True, default="")
 
 
 class AllowedHosts(

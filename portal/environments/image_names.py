@@ -16,6 +16,8 @@ TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 MAX_CHARACTERS = 255
 MAX_PORT = 65_535
+IMAGE_ID = re.compile(r"sha256:[0-9a-f]+|[0-9a-f]{64}", re.IGNORECASE)
+"""As an engine shows the images that it has."""
 EXAMPLE = "ghcr.io/lab/train:1.2"
 
 
@@ -29,6 +31,10 @@ def full_name(text: str) -> str:
     if not text:
         raise ImageNameError(f"Name an image, such as {EXAMPLE}.")
     _refuse_strange(text)
+    if IMAGE_ID.fullmatch(text):
+        raise ImageNameError(
+            f"That is the id of an image on one machine. Give its name in a registry, such as {EXAMPLE}."
+        )
     rest, at, digest = text.partition("@")
     if at and not DIGEST.fullmatch(digest):
         raise ImageNameError("After @ comes a digest: sha256: and 64 hexadecimal digits.")

@@ -14,6 +14,7 @@ from portal.projects.models import Project
 from portal.projects.package_lists.model import PackageList
 from portal.projects.package_lists.typed import MAX_CHARACTERS, read_typed
 from portal.sentences import sentence_of
+from portal.strict_fields import IdField, TextField
 
 MAX_ITEMS = 500
 
@@ -153,7 +154,7 @@ class PackagesField(serializers.Field[PackageInput, Any, Any, Any]):
 
 
 class NewEnvironmentSerializer(serializers.Serializer[Any]):
-    project = serializers.PrimaryKeyRelatedField[Any](
+    project = IdField(
         queryset=Project.objects.none(),
         allow_null=True,
         help_text="Only jobs of this project can use it; null, which only admins may send: all jobs can.",
@@ -166,7 +167,7 @@ class NewEnvironmentSerializer(serializers.Serializer[Any]):
         "nothing but these packages.",
     )
     packages = PackagesField(help_text="As in a requirements.txt, or as you would type them after `pip install`.")
-    title = serializers.CharField(max_length=120, required=False, default="", allow_blank=True)
+    title = TextField(max_length=120, required=False, default="", allow_blank=True)
     python = serializers.CharField(
         max_length=10,
         required=False,
@@ -209,18 +210,18 @@ class BuildLogSerializer(serializers.Serializer[Any]):
 class NewImageSerializer(serializers.Serializer[Any]):
     """An environment that is an image, in the place of packages."""
 
-    project = serializers.PrimaryKeyRelatedField[Any](
+    project = IdField(
         queryset=Project.objects.none(),
         allow_null=True,
         help_text="Only jobs of this project can use it; null, which only admins may send: all jobs can.",
     )
-    image = serializers.CharField(max_length=300, help_text="`REGISTRY/NAME:TAG`, of those that an admin allowed.")
-    title = serializers.CharField(max_length=120, required=False, default="", allow_blank=True)
+    image = TextField(max_length=300, help_text="`REGISTRY/NAME:TAG`, of those that an admin allowed.")
+    title = TextField(max_length=120, required=False, default="", allow_blank=True)
 
 
 class ImageSettingsSerializer(serializers.ModelSerializer[ImageSettings]):
     allowed = serializers.ListField(
-        child=serializers.CharField(max_length=300, allow_blank=True),
+        child=TextField(max_length=300, allow_blank=True),
         max_length=200,
         help_text="Registries, or beginnings of names by whole parts: `ghcr.io/lab`.",
     )
@@ -236,9 +237,9 @@ class ImageSettingsSerializer(serializers.ModelSerializer[ImageSettings]):
 class RegistrySerializer(serializers.ModelSerializer[Registry]):
     """How nodes use a registry. The token can be written, and is never sent."""
 
-    host = serializers.CharField(max_length=255, help_text="With its port if it has one.")
-    user = serializers.CharField(max_length=200, required=False, default="", allow_blank=True)
-    token = serializers.CharField(
+    host = TextField(max_length=255, help_text="With its port if it has one.")
+    user = TextField(max_length=200, required=False, default="", allow_blank=True)
+    token = TextField(
         write_only=True,
         max_length=10_000,
         required=False,

@@ -94,6 +94,11 @@ def test_old_fields_stay(alice: User, project: Project) -> None:
         ({"python": "3.12"}, {"python"}),
         ({"python": "2.7", "base": None}, {"python"}),
         ({"title": "x" * 121}, {"title"}),
+        ({"title": 2.5}, {"title"}),
+        ({"title": True}, {"title"}),
+        ({"project": 2.5}, {"project"}),
+        ({"project": True}, {"project"}),
+        ({"project": [1]}, {"project"}),
         ({"horovod": "perhaps"}, {"horovod"}),
         ({"horovod": True, "base": None, "packages": ["tensorflow"]}, {"horovod"}),
     ],
@@ -104,6 +109,31 @@ def test_what_is_wrong_is_named(alice: User, project: Project, fields: dict[str,
     assert answer.status_code == 400
     assert set(answer.json()["error"]["fields"]) == errors
     assert not Environment.objects.filter(project=project).exists()
+
+
+@pytest.mark.parametrize(
+    ("address", "sent", "field"),
+    [
+        ("images/", {"project": None, "image": 5}, "image"),
+        ("images/", {"project": None, "image": "ghcr.io/lab/train", "title": 1}, "title"),
+        ("images/", {"project": 1.0, "image": "ghcr.io/lab/train"}, "project"),
+        ("registries/", {"host": 5}, "host"),
+        ("registries/", {"host": "ghcr.io", "user": 7, "token": "t"}, "user"),
+        ("registries/", {"host": "ghcr.io", "user": "lab", "token": 123456}, "token"),
+        ("allowed-hosts/", {"host": 1.5}, "host"),
+        ("allowed-hosts/", {"host": "huggingface.co", "note": 3}, "note"),
+        ("allowed-hosts/", {"host": "huggingface.co", "project": 2.5}, "project"),
+    ],
+)
+def test_values_of_another_type_are_not_converted(address: str, sent: dict[str, Any], field: str) -> None:
+    answer = Script(world.make_user("ada", is_staff=True)).send("post", address, sent)
+    assert answer.status_code == 400
+    assert set(answer.json()["error"]["fields"]) == {field}
+
+
+def test_an_id_may_be_sent_as_a_text(alice: User, project: Project) -> None:
+    sent = {"project": str(project.pk), "base": "pytorch", "packages": ["rich"]}
+    assert Script(alice).send("post", "environments/", sent).status_code == 201
 
 
 def test_lines_of_a_text_are_named_by_their_numbers(alice: User, project: Project) -> None:

@@ -91,6 +91,12 @@ def test_what_is_not_accepted(written: str) -> None:
     assert str(caught.value).endswith(".")
 
 
+@pytest.mark.parametrize("shown", ["sha256:0f3a9c", "sha256:" + "a1" * 32, "SHA256:" + "B2" * 32, "c3" * 32])
+def test_the_id_of_an_image_on_one_machine_is_refused(shown: str) -> None:
+    with pytest.raises(ImageNameError, match="the id of an image on one machine. Give its name in a registry"):
+        full_name(shown)
+
+
 @pytest.mark.parametrize(
     ("written", "prefix"),
     [
