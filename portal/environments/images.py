@@ -26,6 +26,7 @@ MAX_ALLOWED = 100
 MAX_REGISTRIES = 100
 MAX_TOKEN_CHARACTERS = 10_000
 POSITION = 300
+DIGEST_DIGITS = 12
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,8 @@ def create(user: User, project: Project | None, request: ImageRequest) -> Enviro
     same place with the same image is returned instead of a second one."""
     require_place(user, project)
     image = checked_image(request.image)
-    title = clean_title(request.title) or default_title(image)
+    chosen = clean_title(request.title)
+    title = chosen or default_title(image)
     row = Environment(
         title=title,
         project=project,
@@ -51,7 +53,7 @@ def create(user: User, project: Project | None, request: ImageRequest) -> Enviro
         position=POSITION,
         requested_at=timezone.now(),
     )
-    return keep_environment(user, row, {"title": title, "image": image})
+    return keep_environment(user, row, {"title": title, "image": image}, chosen)
 
 
 def checked_image(written: str) -> str:
@@ -75,8 +77,9 @@ def checked_image(written: str) -> str:
 
 
 def default_title(image: str) -> str:
-    """Return the last part of an image's name with its tag: ``train:1.2``."""
-    return image.rpartition("/")[2].partition("@")[0]
+    """Return the last part of an image's name with its tag, or the beginning of its digest: ``train:1.2``."""
+    name, at, digest = image.rpartition("/")[2].partition("@sha256:")
+    return f"{name}{at and '@'}{digest[:DIGEST_DIGITS]}"
 
 
 # --- what admins decide ------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ lab; members of a project make environments for it, and its owners and their mak
 """
 
 import secrets
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -76,14 +77,18 @@ def require_admin(user: User) -> None:
         raise Refused("Only admins may do that.", "forbidden")
 
 
-def create(user: User, project: Project | None, request: PackageRequest, title: str = "") -> Environment:
-    """Make an environment for a project, or for the whole lab without one, and request its build.
+def create(
+    user: User, project: Project | None, request: PackageRequest, title: str = "", suggested_title: str = ""
+) -> Environment:
+    """Make an environment for a project, or for the whole lab without one, and request its build. Without a title that the user
+    chose, it gets the suggested one, or one that is made from its base and packages.
 
     One of the same place with the same packages is returned instead of a second one.
     """
     _require_may_create(user, project, request)
     _require_horovod(request)
-    title = clean_title(title) or default_title(request)
+    chosen = clean_title(title)
+    title = chosen or suggested_title or default_title(request)
     is_compiled = request.horovod and request.base is None
     row = Environment(
         title=title,
@@ -102,12 +107,12 @@ def create(user: User, project: Project | None, request: PackageRequest, title: 
         requested_at=timezone.now(),
     )
     check_recipe(row)
-    return keep_environment(user, row, {"title": title, "packages": list(row.lines)})
+    return keep_environment(user, row, {"title": title, "packages": list(row.lines)}, chosen)
 
 
-def keep_environment(user: User, row: Environment, after: Mapping[str, Any]) -> Environment:
+def keep_environment(user: User, row: Environment, after: Mapping[str, Any], chosen_title: str) -> Environment:
     """Save a new environment with its key and recipe, and audit it; return the one of the same place with the same recipe
-    instead, if there is one."""
+    instead, if there is one. A title that the user chose must not be one that all jobs of the lab are offered."""
     row.key, row.recipe = _new_key(row.title), recipe_hash(row)
     project = row.project
     with transaction.atomic():
@@ -122,6 +127,8 @@ def keep_environment(user: User, row: Environment, after: Mapping[str, Any]) -> 
                 f"“{project.name}” has {MAX_OF_A_PROJECT} environments, the maximum. Remove one that is no longer used.",
                 "conflict",
             )
+        if chosen_title:
+            _require_free_title(chosen_title)
         row.save()
         audit(user, "environment.create", f"environment {row.key}", after=after)
     return row
@@ -213,6 +220,18 @@ def clean_title(title: str) -> str:
     if title and (problem := name_problem(title)):
         raise Refused(problem, field="title")
     return title
+
+
+def _require_free_title(title: str) -> None:
+    """Raise Refused for the title of an environment of the release or of the lab: on a form, both would look the same."""
+    for each in Environment.objects.filter(project=None, retired=False).only("title", "recipe"):
+        if _compared(each.title) == _compared(title):
+            place = "of the whole lab" if each.recipe else "that comes with the release"
+            raise Refused(f"“{each.title}” is an environment {place}. Give this one another title.", field="title")
+
+
+def _compared(title: str) -> str:
+    return " ".join(unicodedata.normalize("NFKC", title).casefold().split())
 
 
 def _new_key(title: str) -> str:

@@ -165,7 +165,7 @@ def install(
         python=environment.python,
         horovod=with_horovod or environment.horovod,
     )
-    return environments.create(user, code.project, request, _title(environment, lines))
+    return environments.create(user, code.project, request, suggested_title=_title(environment, lines))
 
 
 def _title(environment: Environment, lines: Sequence[str]) -> str:

@@ -64,6 +64,18 @@ def test_a_member_makes_an_environment_of_an_allowed_image(admin: User, alice: U
     )
 
 
+def test_an_image_is_not_titled_as_an_environment_of_the_release(admin: User, alice: User, project: Project) -> None:
+    images.set_image_settings(admin, ["ghcr.io/lab"], "never")
+    with pytest.raises(Refused, match="comes with the release. Give this one another title"):
+        images.create(alice, project, ImageRequest("ghcr.io/lab/train:1", "Pytorch"))
+    digest = "5f" * 32
+    assert (
+        images.create(alice, project, ImageRequest(f"ghcr.io/lab/pytorch@sha256:{digest}")).title
+        == "pytorch@5f5f5f5f5f5f"
+    )
+    assert images.create(alice, project, ImageRequest("ghcr.io/lab/pytorch:2")).title == "pytorch:2"
+
+
 def test_what_is_not_allowed_is_refused_with_the_way_forward(admin: User, alice: User, project: Project) -> None:
     images.set_image_settings(admin, ["ghcr.io/lab"], "needed")
     client = as_user(alice)

@@ -107,6 +107,25 @@ def test_the_title_is_made_from_base_and_packages(alice: User, project: Project)
     assert made.make_environment(alice, project, lines).title == "PyTorch with rich, pandas and 2 more"
 
 
+@pytest.mark.parametrize("title", ["PyTorch", "  pytorch ", "PYTORCH", "ＰｙTorch", "tools  of the LAB"])
+def test_a_title_that_all_jobs_are_offered_is_not_given_again(alice: User, project: Project, title: str) -> None:
+    ada = world.make_user("ada", is_staff=True)
+    shared = made.make_environment(ada, lines=["tqdm"], title="Tools of the lab")
+    for user, place in ((alice, project), (ada, None)):
+        with pytest.raises(Refused, match="Give this one another title") as refusal:
+            made.make_environment(user, place, ["rich"], title)
+        assert refusal.value.field == "title"
+    assert made.make_environment(alice, project, ["rich"], "PyTorch of Alice").title == "PyTorch of Alice"
+    assert made.make_environment(ada, lines=["tqdm"], title="Tools of the lab") == shared
+    services.remove(ada, shared, 0)
+    assert made.make_environment(alice, project, ["einops"], "Tools of the lab").project == project
+
+
+def test_a_title_that_was_not_chosen_may_be_there_already(alice: User, project: Project) -> None:
+    shared = made.make_environment(world.make_user("ada", is_staff=True), lines=["rich"])
+    assert made.make_environment(alice, project, ["rich"]).title == shared.title == "PyTorch with rich"
+
+
 def test_only_environments_of_the_release_are_bases(alice: User, project: Project) -> None:
     own = made.make_environment(alice, project)
     retired = made.make_base("old", "Old")
