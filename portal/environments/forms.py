@@ -6,10 +6,11 @@ from django import forms
 
 from portal.accounts.models import User
 from portal.environments.models import Environment, PackageSettings
-from portal.environments.package_input import FILE_NAMES, MAX_FILE_BYTES, PackageInput, read_input
+from portal.environments.package_input import FILE_NAMES, PackageInput, read_input
 from portal.environments.services import PYTHON_VERSIONS, PackageRequest, bases, may_build_from_source
 from portal.form_fields import LinesField, RefusableForm
 from portal.projects.models import Membership, Project
+from portal.projects.package_lists.collecting import MAX_BYTES, TOO_LARGE
 from portal.projects.package_lists.sources import AddressError, check_prefix
 from portal.projects.package_lists.texts import decode
 
@@ -60,9 +61,11 @@ class NewEnvironmentForm(PlaceForm):
         help_text="One on each line, for example rich or pandas>=2; or a pip install command as you would type it.",
         widget=forms.Textarea(attrs={"rows": 7, "spellcheck": "false", "autocapitalize": "none", "class": "mono"}),
     )
-    file = forms.FileField(required=False, label="Or a file", help_text=f"A {FILE_NAMES}, at most 256 KiB.")
+    file = forms.FileField(
+        required=False, label="Or a file", help_text=f"A {FILE_NAMES}, at most {MAX_BYTES // 1024} KiB."
+    )
     file_name = forms.CharField(max_length=255, required=False, widget=forms.HiddenInput)
-    file_text = LinesField(max_length=MAX_FILE_BYTES, required=False, strip=False, widget=forms.HiddenInput)
+    file_text = LinesField(max_length=MAX_BYTES, required=False, strip=False, widget=forms.HiddenInput)
     source_builds = forms.BooleanField(
         label="Build packages that have no wheel from source",
         required=False,
@@ -83,8 +86,8 @@ class NewEnvironmentForm(PlaceForm):
 
     def clean_file(self) -> Any:
         file = self.cleaned_data["file"]
-        if file is not None and (file.size or 0) > MAX_FILE_BYTES:
-            raise forms.ValidationError(f"A file may have at most {MAX_FILE_BYTES // 1024} KiB.")
+        if file is not None and (file.size or 0) > MAX_BYTES:
+            raise forms.ValidationError(TOO_LARGE)
         return file
 
     def clean(self) -> dict[str, Any]:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from portal import sandbox
+from portal.projects.package_lists.collecting import MAX_BYTES, TOO_LARGE
 from portal.projects.package_lists.finding import kind_of
 from portal.projects.package_lists.model import Note, PackageList, RefusedLine, from_json
 from portal.projects.package_lists.typed import read_typed
 
-MAX_FILE_BYTES = 256 * 1024
 FILE_NAMES = "requirements.txt, pyproject.toml or environment.yml"
 LIMITS = sandbox.Limits(15, 512 * 1024 * 1024, 1024 * 1024, threading.BoundedSemaphore(2), wait_seconds=5)
 """For reading a file while a person waits."""
@@ -82,8 +82,8 @@ def read_file(name: str, text: str, allowed: Sequence[str]) -> PackageList:
     if kind is None:
         return _unread(name, f"This file is not read. Choose a {FILE_NAMES}.")
     content = text.encode(errors="replace")
-    if len(content) > MAX_FILE_BYTES:
-        return _unread(name, f"A file may have at most {MAX_FILE_BYTES // 1024} KiB.")
+    if len(content) > MAX_BYTES:
+        return _unread(name, TOO_LARGE)
     with tempfile.TemporaryFile() as tar:
         with tarfile.open(fileobj=tar, mode="w") as archive:
             member = tarfile.TarInfo(name)

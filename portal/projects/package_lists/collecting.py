@@ -7,6 +7,9 @@ from .model import Kind, Note, PackageList, RefusedLine
 from .requirement_line import LineRefusedError, ParsedLine, merge, parse_line
 from .texts import shown
 
+MAX_BYTES = 256 * 1024
+"""Of one file, of any kind: one with the hashes of a hundred packages fits."""
+TOO_LARGE = f"This file is larger than {MAX_BYTES // 1024} KiB, so it is not read. Keep what your code imports: other packages follow."
 MAX_LINES = 500
 """Lines of one list, with those of the files that it includes."""
 MAX_REFUSED = 100

@@ -7,13 +7,12 @@ from typing import Any
 import yaml
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from .collecting import Collector, Place
+from .collecting import MAX_BYTES, TOO_LARGE, Collector, Place
 from .conda_names import index_name
 from .pythons import add_python
-from .requirements_files import RequirementsReader, too_large
+from .requirements_files import RequirementsReader
 from .texts import decode, shown
 
-MAX_BYTES = 64 * 1024
 MAX_DEPTH = 10
 MAX_NODES = 5000
 MAX_NAMES = 50
@@ -38,7 +37,7 @@ def read_conda(path: str, collector: Collector, reader: RequirementsReader) -> N
         collector.refuse(Place(path), "", "This file is not in the upload.")
         return
     if len(content) > MAX_BYTES:
-        collector.refuse(Place(path), "", too_large(MAX_BYTES))
+        collector.refuse(Place(path), "", TOO_LARGE)
         return
     text = decode(content)
     data = load_yaml(text)

@@ -2,8 +2,8 @@
 
 from typing import IO
 
+from .collecting import MAX_BYTES
 from .finding import MAX_READ, kind_of, may_be_included
-from .requirements_files import MAX_BYTES
 from .texts import decode
 
 

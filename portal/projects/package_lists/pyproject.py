@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import poetry
-from .collecting import Collector, Place, Read
+from .collecting import MAX_BYTES, TOO_LARGE, Collector, Place, Read
 from .pythons import add_python
-from .requirements_files import too_large
 from .texts import decode, shown
 
-MAX_BYTES = 64 * 1024
 _DEEP_KEY = re.compile(r"(?:\.[ \t]*(?:[A-Za-z0-9_-]+|\"[^\"\n]*\"|'[^'\n]*')[ \t]*){32}")
 """A key of so many parts, whose reading takes quadratic time, is in no real file."""
 OTHER_SOURCE = (
@@ -26,7 +24,7 @@ def read_pyproject(path: str, collector: Collector, read: Read) -> None:
     if content is None:
         collector.refuse(Place(path), "", "This file is not in the upload.")
     elif len(content) > MAX_BYTES:
-        collector.refuse(Place(path), "", too_large(MAX_BYTES))
+        collector.refuse(Place(path), "", TOO_LARGE)
     else:
         text = decode(content)
         data = _load(text)

@@ -6,11 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from . import options
-from .collecting import Collector, Place, Read
+from .collecting import MAX_BYTES, TOO_LARGE, Collector, Place, Read
 from .texts import decode, logical_lines, shown
 
-MAX_BYTES = 256 * 1024
-"""A file with the hashes of a hundred packages fits."""
 MAX_DEPTH = 5
 MAX_INCLUDED = 20
 INCLUDES = frozenset({"--requirement", "--constraint"})
@@ -45,7 +43,7 @@ class RequirementsReader:
 
     def _read_content(self, path: str, content: bytes, is_constraint: bool, depth: int) -> None:
         if len(content) > MAX_BYTES:
-            self.collector.refuse(Place(path), "", too_large(MAX_BYTES))
+            self.collector.refuse(Place(path), "", TOO_LARGE)
             return
         for number, text in logical_lines(decode(content)):
             place = Place(path, number)
@@ -83,7 +81,3 @@ def path_in_upload(name: str, including: str) -> str | None:
         return None
     path = posixpath.normpath(str(PurePosixPath(including).parent / name))
     return None if path in ("", ".", "..") or path.startswith(("../", "/")) else path
-
-
-def too_large(limit: int) -> str:
-    return f"This file is larger than {limit // 1024} KiB, so it is not read. Keep what your code imports: other packages follow."

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 
 import pytest
 
+from portal.projects.package_lists.collecting import MAX_BYTES
 from portal.projects.package_lists.model import PackageList
 from portal.projects.package_lists.reading import read_list
-from portal.projects.package_lists.requirements_files import MAX_BYTES, path_in_upload
+from portal.projects.package_lists.requirements_files import path_in_upload
 
 
 def read(files: Mapping[str, str | bytes] | str | bytes, path: str = "requirements.txt") -> PackageList:
@@ -134,3 +135,18 @@ def test_pip_freeze_of_a_conda_environment() -> None:
 def test_a_long_line_takes_no_long_time(line: str) -> None:
     found = read(line + "\nsix\n")
     assert "six" in found.lines and len(found.lines) + len(found.refused) <= 2
+
+
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        ("environment.yml", "dependencies:\n  - rich\n"),
+        ("pyproject.toml", "[project]\ndependencies = ['rich']\n"),
+        ("requirements.txt", "rich\n"),
+    ],
+)
+def test_files_of_every_kind_may_be_equally_large(path: str, content: str) -> None:
+    filled = content + "# a line of a comment\n" * ((MAX_BYTES - len(content)) // 22)
+    assert len(filled) > 250 * 1024 and read_list(path, {path: filled.encode()}.get).lines == ("rich",)
+    larger = read_list(path, {path: filled.encode() + b"# and one more line\n" * 2}.get)
+    assert [each.why.partition(",")[0] for each in larger.refused] == ["This file is larger than 256 KiB"]
