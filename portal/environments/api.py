@@ -6,6 +6,7 @@ from typing import Any
 from django.db.models import QuerySet
 from django.http import HttpResponseBase
 from django.shortcuts import get_object_or_404
+from django.utils.functional import cached_property
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import mixins, status
@@ -98,7 +99,7 @@ def _context(page: Sequence[Environment]) -> dict[str, Any]:
 class InEnvironment(KnownParameters, GenericViewSet[Any]):
     """The base of endpoints below /environments/{key}/. An environment that the user may not see answers 404."""
 
-    @property
+    @cached_property
     def environment(self) -> Environment:
         return get_object_or_404(
             Environment.objects.visible_to(signed_in(self.request)), key=self.kwargs["environment_key"]
@@ -144,4 +145,4 @@ class Builds(mixins.ListModelMixin, mixins.RetrieveModelMixin, InEnvironment):
     def cancel(self, request: Request, environment_key: str, pk: int) -> Response:
         """Cancel a running build. Its node stops within seconds."""
         services.cancel_build(signed_in(request), self.get_object())
-        return Response(BuildSerializer(self.get_object()).data)
+        return Response(self.get_serializer(self.get_object()).data)

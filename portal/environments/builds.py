@@ -106,7 +106,7 @@ def claim(node: Node, environment: Environment, kind: str, has: str = "") -> Cla
         and last.state in (Build.State.FAILED, Build.State.CANCELLED)
         and not _may_try(node, last, attempts)
     ):
-        return _ready(built) if built is not None else Claim(failure=last.message)
+        return _ready(built) if built is not None else Claim(failure=message_in(last, environment))
     if last is not None and attempts.filter(state=Build.State.LOST).count() >= MAX_LOST:
         lost = agents.builds.BuildLost(last.node_name, MAX_LOST).data()
         return _ready(built) if built is not None else Claim(failure=lost)
@@ -355,6 +355,14 @@ def cancel(actor: User, build: Build) -> bool:
     if changed:
         archives.drop_incoming(build.pk)
     return bool(changed)
+
+
+def message_in(build: Build, environment: Environment) -> Any:
+    """Return the message of a build for those who see one of the environments that share it: users of another project are not
+    named."""
+    if build.state != Build.State.CANCELLED or build.environment.project_id in (None, environment.project_id):
+        return build.message
+    return agents.builds.BuildCancelled("").data()
 
 
 def _end(build: Build, state: Build.State, message: Any) -> None:

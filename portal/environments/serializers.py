@@ -6,6 +6,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from portal.environments.builds import message_in
 from portal.environments.models import Build, Environment, ImageSettings, Registry
 from portal.environments.package_input import PackageInput
 from portal.environments.services import PYTHON_VERSIONS
@@ -196,7 +197,8 @@ class BuildSerializer(serializers.ModelSerializer[Build]):
         read_only_fields = fields
 
     def get_message(self, build: Build) -> str:
-        return sentence_of(build.message) if build.message else ""
+        message = message_in(build, self.context["view"].environment)
+        return sentence_of(message) if message else ""
 
 
 class BuildLogSerializer(serializers.Serializer[Any]):

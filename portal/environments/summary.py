@@ -12,7 +12,7 @@ from typing import Any
 from django.db.models import Case, Exists, Max, OuterRef, Q, QuerySet, Subquery, TextField, Value, When
 from django.utils import timezone
 
-from portal.environments.builds import in_progress
+from portal.environments.builds import in_progress, message_in
 from portal.environments.models import Build, Environment, Lock, NodeEnvironment
 from portal.sentences import agents
 
@@ -67,6 +67,11 @@ class Summary:
         return last
 
     @property
+    def failure(self) -> Any:
+        """Why the newest build ended without success, if it did."""
+        return message_in(self.failed_build, self.environment) if self.failed_build is not None else None
+
+    @property
     def is_requested(self) -> bool:
         """Whether nodes build it as soon as they can, although no job needs it."""
         asked = self.environment.requested_at
@@ -102,7 +107,8 @@ def summaries(environments: Iterable[Environment]) -> dict[int, Summary]:
     known = NodeEnvironment.objects.filter(ON_LIVE_NODE, environment__in=rows).select_related("node")
     for place in known.defer("node__facts").order_by("node__name"):  # which are long
         places[place.environment_id].append(place)
-    last = {build.recipe: build for build in newest_builds(Build.objects.filter(recipe__in=recipes))}
+    newest = newest_builds(Build.objects.filter(recipe__in=recipes)).select_related("environment")
+    last = {build.recipe: build for build in newest}
     running: dict[str, Build] = {}
     for build in Build.objects.filter(in_progress(), recipe__in=recipes).order_by("progress_percent"):
         running[build.recipe] = build

@@ -180,7 +180,9 @@ def environment(request: HttpRequest, key: str) -> HttpResponse:
         "standing": standing,
         "running": builds_of(row).filter(in_progress()),
         "kinds": current_builds(row),
-        "builds": Paginator(builds_of(row), BUILDS_PER_PAGE).get_page(request.GET.get("page")),
+        "builds": Paginator(builds_of(row).select_related("environment"), BUILDS_PER_PAGE).get_page(
+            request.GET.get("page")
+        ),
         "no_node_can": bool(row.image) and not _some_node_has_docker(),
         "may_manage": services.may_manage_environment(user, row),
     }

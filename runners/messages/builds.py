@@ -59,9 +59,12 @@ class UnpackingLayer(Message):
 class BuildCancelled(Failure):
     code = "build.cancelled"
     user: str
+    """Empty where another project shares the build, to which the user means nothing."""
 
     @property
     def reason(self) -> str:
+        if not self.user:
+            return "Another project that shares this build cancelled it."
         return f"{self.user} cancelled the build."
 
     @property

@@ -1,8 +1,12 @@
 """Template filters for environments."""
 
 import re
+from typing import Any
 
 from django import template
+
+from portal.environments import builds
+from portal.environments.models import Build, Environment
 
 register = template.Library()
 KIND = re.compile(
@@ -20,3 +24,9 @@ def kind_words(kind: str) -> str:
         return kind
     device = "CPU" if found["device"] == "cpu" else f"CUDA {found['device'].lstrip('cuda')}"
     return f"Python {found['major']}.{found['minor']}, {found['machine']}, {device}"
+
+
+@register.filter
+def message_in(build: Build, environment: Environment) -> Any:
+    """Return the message of a build for the page of an environment: ``build|message_in:environment``."""
+    return builds.message_in(build, environment)

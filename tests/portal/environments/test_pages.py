@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from portal.accounts.models import User
-from portal.environments import builds
+from portal.environments import builds, services
 from portal.environments.models import Environment, NodeEnvironment, PackageSettings
 from portal.projects.models import Membership
 from portal.sentences import agents
@@ -304,6 +304,30 @@ def test_only_the_end_of_a_long_log_is_on_the_page(lab: Lab) -> None:
     assert "first" not in page.split("<pre>")[1]
     whole = b"".join(lab.get(lab.alice, f"/environments/{lab.mine.key}/builds/{build.pk}/log.txt").streaming_content)
     assert whole.startswith(b"first\n")
+
+
+def test_a_user_of_another_project_is_not_named_where_a_build_is_shared(lab: Lab) -> None:
+    evelyn = world.make_user("evelyn-k")
+    hers = made.make_environment(evelyn, world.make_project(evelyn, "Hers"), lab.mine.lines, "Hers")
+    build = made.start(lab.node, hers)
+    services.cancel_build(evelyn, build)
+    mine, theirs = f"environments/{lab.mine.key}/", f"environments/{hers.key}/"
+    for path in (mine, f"{mine}builds/{build.pk}/", f"api/v1/{mine}builds/", f"api/v1/{mine}builds/{build.pk}/"):
+        text = text_of(lab.get(lab.alice, f"/{path}"))
+        assert "Another project that shares this build cancelled it. Choose Build again" in text, path
+        assert evelyn.username not in text, path
+    assert f'action="/{mine}build-again"' in text_of(lab.get(lab.alice, f"/{mine}"))
+    assert "Another project that shares this build" in text_of(lab.get(lab.alice, "/environments/"))
+    for path in (theirs, f"{theirs}builds/{build.pk}/", f"api/v1/{theirs}builds/"):
+        assert "evelyn-k cancelled the build" in text_of(lab.get(evelyn, f"/{path}")), path
+    messages = [builds.claim(lab.node, row, made.KIND).failure for row in (lab.mine, hers)]
+    assert [message["user"] for message in messages] == ["", "evelyn-k"]
+
+
+def test_all_who_use_an_environment_of_the_lab_read_who_cancelled_its_build(lab: Lab) -> None:
+    other = made.make_environment(lab.alice, lab.project, lab.shared.lines, "The same")
+    services.cancel_build(lab.ada, made.start(lab.node, lab.shared))
+    assert "ada cancelled the build" in text_of(lab.get(lab.bob, f"/environments/{other.key}/"))
 
 
 # --- actions -----------------------------------------------------------------------------------------------------
