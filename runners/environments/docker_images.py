@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -145,11 +146,11 @@ class DockerImages:
         mounts: Mapping[Path, tuple[str, bool]],
         log: Path,
         options: Mapping[str, Any],
-    ) -> Iterator[Callable[[], int | None]]:
+    ) -> Iterator[Callable[[], "ContainerEnd | None"]]:
         """Start a command in a container without a network, privileges or a writable file but those of ``mounts``.
 
         ``mounts``: where each path is inside, and whether it may be written to. Output is added to ``log`` while it runs.
-        Yields a function that returns the exit code, None before the end. The container is removed at the end, and by the
+        Yields a function that returns how it ended, None before the end. The container is removed at the end, and by the
         next call if this process is killed.
         """
         with engine_calls():
@@ -172,7 +173,7 @@ class DockerImages:
                 container.start()
             follower = threading.Thread(target=follow_output, args=(container, log), name="build output", daemon=True)
             follower.start()
-            yield partial(exit_code, container)
+            yield partial(end_of, container)
             follower.join(FOLLOW_SECONDS)
         finally:
             with engine_calls():
@@ -331,11 +332,23 @@ def follow_output(container: Any, log: Path) -> None:
             file.write(data)
 
 
-def exit_code(container: Any) -> int | None:
-    """Return a container's exit code, None while it runs."""
+@dataclass(frozen=True)
+class ContainerEnd:
+    """How a container ended."""
+
+    code: int
+    out_of_memory: bool
+    """Whether the kernel has killed a process of it because of its memory limit."""
+
+
+def end_of(container: Any) -> ContainerEnd | None:
+    """Return how a container ended, None while it runs."""
     with engine_calls():
         container.reload()
-    return int(container.attrs["State"]["ExitCode"]) if container.status == "exited" else None
+    state = container.attrs["State"]
+    return (
+        ContainerEnd(int(state["ExitCode"]), state.get("OOMKilled") is True) if container.status == "exited" else None
+    )
 
 
 def follow_until_exit(container: Any, stage: Stage, log: Path) -> Iterator[str]:

@@ -115,3 +115,18 @@ class PortalRefusedLayer(Failure):
     @property
     def reason(self) -> str:
         return f"The portal did not accept the packages: {self.error}"
+
+
+@dataclass(frozen=True)
+class OverBuildMemory(Failure):
+    code = "build.over_memory"
+    transient = True
+    max_mib: int
+
+    @property
+    def reason(self) -> str:
+        return f"The builds of a node may use {self.max_mib / 1024:.0f} GiB of its memory, and this one needed more."
+
+    @property
+    def fix(self) -> str:
+        return "Take a version of the package that has a wheel, or build on a node with more memory."

@@ -1,4 +1,4 @@
-"""Limits of memory, processors and processes for jobs that run as plain processes: a control group for each container.
+"""Limits of memory, processors and processes for jobs that run as plain processes, and for builds: a control group for each.
 
 It takes root, and a kernel whose control groups the agent may change: version 2 with a part delegated to the agent (systemd:
 ``Delegate=yes``), or version 1. Elsewhere nothing is limited, and the node's page shows that.
@@ -6,7 +6,7 @@ It takes root, and a kernel whose control groups the agent may change: version 2
 
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,25 +22,31 @@ REMOVE_SECONDS = 5.0
 ENTER = 'while [ "$1" != -- ]; do echo 0 > "$1"; shift; done; shift; exec "$@"'
 """A shell that enters the groups by their files of processes, then becomes the program: nothing runs outside of them."""
 CONTROLLERS = ("memory", "cpu", "pids")
+USUAL_CPU_WEIGHT, USUAL_SHARES = 100, 1024
+"""What a group has of the processors that others want, too: as version 2 counts, and version 1."""
 
 
 @dataclass(frozen=True)
 class ControlGroups:
-    """Control groups below those of the agent, one for each container."""
+    """Control groups below those of the agent, one for each container or build."""
 
     parents: Mapping[str, Path]
     """The folder of the agent's groups for each controller; version 2 has one for all."""
     unified: bool
     """Whether this is version 2."""
 
-    def create(self, name: str, resources: Resources) -> None:
-        """Make the groups of a container. Raises OSError."""
+    def create(self, name: str, resources: Resources, cpu_weight: int = USUAL_CPU_WEIGHT) -> None:
+        """Make the groups of a container. ``cpu_weight`` is its part of processors that others want, too. Raises OSError."""
         for folder in self._folders(name):
             folder.mkdir(exist_ok=True)
-        for controller, file, value in self._values(resources):
-            path = self.parents[controller] / name / file
-            if path.exists() or file not in OPTIONAL:
-                path.write_text(str(value))
+        self._write(name, [*self._memory_values(resources.memory_mib), *self._values(resources)])
+        if cpu_weight != USUAL_CPU_WEIGHT:
+            weight = ("cpu.weight", cpu_weight) if self.unified else ("cpu.shares", cpu_weight * USUAL_SHARES // 100)
+            self._write(name, [("cpu", *weight)])
+
+    def limit_all(self, memory_mib: int) -> None:
+        """Limit the memory of all groups together. Raises OSError."""
+        self._write("", self._memory_values(memory_mib))
 
     def entering(self, name: str, argv: Sequence[str]) -> list[str]:
         """Return the command line that runs ``argv`` within the groups of a container."""
@@ -68,6 +74,15 @@ class ControlGroups:
                         break  # a process of it hangs in the kernel; the next agent tries again
                     time.sleep(0.05)
 
+    def remove_of_ended_processes(self) -> None:
+        """Remove the groups whose names begin with the id of a process that has ended, as far as nothing runs in them."""
+        for parent in set(self.parents.values()):
+            for folder in parent.iterdir():
+                pid = folder.name.partition("-")[0]
+                if folder.is_dir() and pid.isdecimal() and not Path("/proc", pid).exists():
+                    with suppress(OSError):
+                        folder.rmdir()
+
     def remove_others(self, names: Collection[str]) -> None:
         """Remove the groups of containers that are not among these, as far as nothing runs in them."""
         for parent in set(self.parents.values()):
@@ -79,19 +94,26 @@ class ControlGroups:
     def _folders(self, name: str) -> list[Path]:
         return [parent / name for parent in dict.fromkeys(self.parents.values())]
 
+    def _write(self, name: str, values: Iterable[tuple[str, str, object]]) -> None:
+        for controller, file, value in values:
+            path = self.parents[controller] / name / file
+            if path.exists() or file not in OPTIONAL:
+                path.write_text(str(value))
+
+    def _memory_values(self, memory_mib: int) -> list[tuple[str, str, object]]:
+        memory = memory_mib * 2**20
+        if self.unified:
+            return [("memory", "memory.max", memory), ("memory", "memory.swap.max", 0)]
+        return [("memory", "memory.limit_in_bytes", memory), ("memory", "memory.memsw.limit_in_bytes", memory)]
+
     def _values(self, resources: Resources) -> list[tuple[str, str, object]]:
-        memory = resources.memory_mib * 2**20
         quota = int(max(0.01, resources.cpus) * PERIOD_MICROSECONDS)
         if self.unified:
             return [
-                ("memory", "memory.max", memory),
-                ("memory", "memory.swap.max", 0),
                 ("cpu", "cpu.max", f"{quota} {PERIOD_MICROSECONDS}"),
                 ("pids", "pids.max", resources.pids),
             ]
         return [
-            ("memory", "memory.limit_in_bytes", memory),
-            ("memory", "memory.memsw.limit_in_bytes", memory),
             ("cpu", "cpu.cfs_period_us", PERIOD_MICROSECONDS),
             ("cpu", "cpu.cfs_quota_us", quota),
             ("pids", "pids.max", resources.pids),

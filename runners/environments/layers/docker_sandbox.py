@@ -6,24 +6,24 @@ from pathlib import Path
 
 from runners.environments.docker_images import DockerImages
 from runners.environments.layers.sandbox import (
+    CPU_WEIGHT,
     MAX_PROCESSES,
-    MIN_MEMORY,
     TEMPORARY_MIB,
     Command,
     build_owner,
     entry_command,
     give_socket,
     make_homes,
-    physical_memory,
+    memory_mib,
     watched,
 )
-from runners.environments.preparing import ProgramError, read_tail
+from runners.environments.preparing import PrepareError, ProgramError, read_tail
+from runners.messages.builds import OverBuildMemory
+from runners.runtimes.confinement import MIB
+from runners.runtimes.control_groups import USUAL_CPU_WEIGHT, USUAL_SHARES
 
 POLL_SECONDS = 0.5
-MEMORY_SHARE = 0.5
-"""The part of the machine's memory that a build may use beside jobs."""
-CPU_SHARES = 256
-"""A quarter of what a job gets when both want the processors."""
+CPU_SHARES = CPU_WEIGHT * USUAL_SHARES // USUAL_CPU_WEIGHT
 
 CLOSED = ("/root", "/home")
 """Folders that images close to other users than root, and that an agent's own files are often in."""
@@ -54,14 +54,14 @@ class DockerSandbox:
         make_homes(work, owner)
         give_socket(command.socket, owner)
         log.touch()
-        memory = max(MIN_MEMORY // 2, int(physical_memory() * MEMORY_SHARE))
+        memory = memory_mib()
         options = {
             "user": owner.user,
             "working_dir": str(work),
             "environment": command.variables,
             "tmpfs": {"/tmp": f"rw,nosuid,nodev,mode=1777,size={TEMPORARY_MIB}m"},  # noqa: S108  the container's own
-            "mem_limit": memory,
-            "memswap_limit": memory,
+            "mem_limit": memory * MIB,
+            "memswap_limit": memory * MIB,
             "pids_limit": MAX_PROCESSES,
             "cpu_shares": CPU_SHARES,
         }
@@ -72,9 +72,11 @@ class DockerSandbox:
         began = time.monotonic()
         # The engine counts processes and memory, also without an own user id.
         argv = entry_command(self.python, False, command)
-        with self.images.confined(self.image, argv, mounts, log, options) as exit_code:
-            while (code := exit_code()) is None:
+        with self.images.confined(self.image, argv, mounts, log, options) as exit_of:
+            while (end := exit_of()) is None:
                 time.sleep(POLL_SECONDS)
                 check(time.monotonic() - began, read_tail(log))
-        if code:
+        if end.code and end.out_of_memory:
+            raise PrepareError(OverBuildMemory(memory))
+        if end.code:
             raise ProgramError(read_tail(log))

@@ -7,11 +7,15 @@ system, the interpreter and its own folder, writes only there, and reaches only 
 
 import errno
 import hashlib
+import itertools
 import json
+import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Protocol
 
@@ -19,17 +23,28 @@ from runners.environments.installing import Tick, report_nothing
 from runners.environments.layers.disk_watch import DiskWatch
 from runners.environments.preparing import PrepareError, ProgramError, cache_home, run
 from runners.host import interpreters
+from runners.messages.builds import OverBuildMemory
 from runners.messages.environment_failures import SystemRefused
 from runners.messages.layer_failures import TimeLimit
 from runners.runtimes import confinement_check
 from runners.runtimes.confinement import JobView, Sandbox, command_line
+from runners.runtimes.control_groups import ControlGroups, find_control_groups
 from runners.runtimes.host_config import Owner
+from runners.spec import Resources
+
+logger = logging.getLogger(__name__)
 
 INSIDE = Path(__file__).with_name("inside.py")
 BUILD_UID_BASE, BUILD_UID_SPAN = 2_101_000_000, 1_000_000
 """User ids of builds, outside those of jobs (``host_config.JOB_UID_BASE``) and outside every range that people use."""
 GIB = 2**30
-MIN_MEMORY = 8 * GIB
+MIN_ADDRESSES = 8 * GIB
+"""Of each process, however little memory there is: programs reserve more than they use."""
+MEMORY_SHARE, MIN_MEMORY_MIB = 0.5, 4096
+"""The part of the machine's memory that builds may use beside jobs, and the least."""
+CPU_WEIGHT = 25
+"""A quarter of what a job gets when both want the processors."""
+GROUPS_FOLDER = "schedulearn-builds"
 MAX_FILE_BYTES = 16 * GIB
 MAX_OPEN_FILES = 4096
 MAX_PROCESSES = 1024
@@ -116,7 +131,7 @@ def limits(own_user: bool) -> dict[str, int]:
     """Return the limits of each process, as RLIMIT names. Without an own user, all processes of the agent would count."""
     counted = {"NPROC": MAX_PROCESSES} if own_user else {}
     return {
-        "AS": max(MIN_MEMORY, physical_memory()),
+        "AS": max(MIN_ADDRESSES, physical_memory()),
         "FSIZE": MAX_FILE_BYTES,
         "NOFILE": MAX_OPEN_FILES,
         "CORE": 0,
@@ -127,6 +142,11 @@ def limits(own_user: bool) -> dict[str, int]:
 def physical_memory() -> int:
     """Return the bytes of this machine's memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def memory_mib() -> int:
+    """Return how much memory builds may use."""
+    return max(MIN_MEMORY_MIB, int(physical_memory() * MEMORY_SHARE) >> 20)
 
 
 def entry_command(python: str, own_user: bool, command: Command) -> list[str]:
@@ -161,18 +181,57 @@ def only(env: Mapping[str, str]) -> dict[str, str | None]:
     return {**dict.fromkeys(os.environ), **env}
 
 
-def run_process(argv: Sequence[str], command: Command) -> None:
+@cache
+def build_groups() -> ControlGroups | None:
+    """Return the control groups that limit the builds of this machine, together and each; None where there are none."""
+    groups, why = find_control_groups(GROUPS_FOLDER)
+    if groups is None:
+        logger.info("The memory of builds is not limited: %s", why.text)
+        return None
+    try:
+        groups.limit_all(memory_mib())
+        groups.remove_of_ended_processes()
+    except OSError as error:
+        logger.warning("The memory of builds is not limited: %s", error)
+        return None
+    return groups
+
+
+_numbers = itertools.count(1)
+
+
+@contextmanager
+def limited(groups: ControlGroups | None, argv: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield the command line that runs ``argv`` in a control group. Raises PrepareError if it fails because of its memory."""
+    if groups is None:
+        yield argv
+        return
+    name = f"{os.getpid()}-{next(_numbers)}"
+    memory = memory_mib()
+    try:
+        groups.create(name, Resources(os.cpu_count() or 1, memory, pids=MAX_PROCESSES), CPU_WEIGHT)
+        yield groups.entering(name, argv)
+    except ProgramError as error:
+        if groups.was_out_of_memory(name):
+            raise PrepareError(OverBuildMemory(memory)) from error
+        raise
+    finally:
+        groups.remove(name)
+
+
+def run_process(argv: Sequence[str], command: Command, groups: ControlGroups | None) -> None:
     """Run a command as a process of this machine, with the command line that confines it."""
     try:
-        run(
-            argv,
-            command.log,
-            watched(command),
-            env=only(command.variables),
-            cwd=command.work,
-            seconds=command.seconds + 60,
-            niceness=NICENESS,
-        )
+        with limited(groups, argv) as in_group:
+            run(
+                in_group,
+                command.log,
+                watched(command),
+                env=only(command.variables),
+                cwd=command.work,
+                seconds=command.seconds + 60,
+                niceness=NICENESS,
+            )
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise ProgramError("No space left on device") from error
@@ -188,6 +247,7 @@ class BubblewrapSandbox:
 
     sandbox: Sandbox
     python: str
+    groups: ControlGroups | None = None
 
     confined = True
 
@@ -208,7 +268,8 @@ class BubblewrapSandbox:
             shm_mib=TEMPORARY_MIB,
             isolated=True,
         )
-        run_process(command_line(self.sandbox, view, entry_command(self.python, is_root, command)), command)
+        argv = command_line(self.sandbox, view, entry_command(self.python, is_root, command))
+        run_process(argv, command, self.groups)
 
 
 @dataclass(frozen=True)
@@ -216,12 +277,13 @@ class PlainSandbox:
     """No sandbox, for machines that have neither bubblewrap nor Docker: only wheels are unpacked, no code of theirs runs."""
 
     python: str
+    groups: ControlGroups | None = None
 
     confined = False
 
     def run(self, command: Command) -> None:
         make_homes(command.work, Owner(os.geteuid(), os.getegid()))
-        run_process(entry_command(self.python, False, command), command)
+        run_process(entry_command(self.python, False, command), command, self.groups)
 
 
 def process_sandbox(python: str) -> BuildSandbox:
@@ -229,8 +291,8 @@ def process_sandbox(python: str) -> BuildSandbox:
     away, which some containers do not allow; else a plain process."""
     found = confinement_check.find_confinement(make(cache_home())).sandbox
     if found is not None and found.own_processes and found.own_network:
-        return BubblewrapSandbox(found, python)
-    return PlainSandbox(python)
+        return BubblewrapSandbox(found, python, build_groups())
+    return PlainSandbox(python, build_groups())
 
 
 def make(folder: Path) -> Path:

@@ -12,6 +12,7 @@ from runners.environments.layers import disk_watch, sandbox
 from runners.environments.layers.sandbox import BUILD_UID_BASE, BUILD_UID_SPAN
 from runners.host import processes
 from runners.messages import Message
+from runners.messages.builds import OverBuildMemory
 from runners.messages.environments import InstallingPackages
 from runners.messages.layer_failures import (
     HidesBase,
@@ -20,6 +21,7 @@ from runners.messages.layer_failures import (
     SourceBuildFailed,
     TimeLimit,
 )
+from runners.runtimes.control_groups import ControlGroups
 from tests.runners.environments.layers.conftest import Lab
 from tests.runners.environments.layers.packages import make_sdist, make_wheel
 
@@ -263,6 +265,58 @@ except BlockingIOError:
     failure = confined.failure("demo", source_builds=True)
     assert "no more processes" in failure.text
     assert_no_processes()
+
+
+HUNGRY = """
+import time
+held = bytearray(700 * 2**20)
+held[::4096] = b"x" * len(held[::4096])
+time.sleep(600)
+"""
+
+
+def test_a_build_that_needs_too_much_memory_is_ended_and_explained(
+    confined: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = needed_groups()
+    monkeypatch.setattr(sandbox, "memory_mib", lambda: 384)
+    hostile(confined, HUNGRY)
+    failure = confined.failure("demo", source_builds=True)
+    assert failure == OverBuildMemory(384) and failure.transient
+    assert not [path for path in groups.parents["memory"].iterdir() if path.name.startswith(f"{os.getpid()}-")]
+    assert_no_processes()
+
+
+def test_a_build_within_its_memory_succeeds(confined: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    needed_groups()
+    monkeypatch.setattr(sandbox, "memory_mib", lambda: 384)
+    hostile(confined, "held = bytearray(50 * 2**20)\n")
+    assert confined.build("demo", source_builds=True).modules == ("demo",)
+
+
+def test_a_build_yields_to_jobs_and_is_the_first_to_be_killed(confined: Lab) -> None:
+    """In its sandbox, which is a session with a group of its own."""
+    show = """
+def read(path):
+    try:
+        return open(path).read().split()[-1]
+    except OSError:
+        return "none"
+raise RuntimeError("SEEN nice %d, group %s, badness %s" % (
+    __import__("os").nice(0), read("/proc/self/autogroup"), read("/proc/self/oom_score_adj")))
+"""
+    hostile(confined, show)
+    failure = confined.failure("demo", source_builds=True)
+    group = sandbox.NICENESS if Path("/proc/self/autogroup").exists() else "none"
+    assert f"SEEN nice {sandbox.NICENESS}, group {group}, badness 500" in failure.text
+
+
+def needed_groups() -> ControlGroups:
+    """Return the control groups of builds; skip the test where there are none."""
+    groups = sandbox.build_groups()
+    if groups is None:
+        pytest.skip("control groups cannot be used here")
+    return groups
 
 
 def test_the_step_in_which_a_source_build_runs_is_shown(confined: Lab) -> None:

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from runners.environments.docker_images import BUILD_LABEL, DockerImages, waiting_process
+from runners.environments.layers import docker_sandbox
 from runners.environments.layers.base import Base
 from runners.environments.layers.docker_sandbox import DockerSandbox
-from runners.environments.layers.sandbox import BUILD_UID_BASE
+from runners.environments.layers.sandbox import BUILD_UID_BASE, memory_mib
 from runners.environments.layers.store import BuiltLayer
 from runners.messages import Message
+from runners.messages.builds import OverBuildMemory
 from runners.messages.layer_failures import OnlySource, SourceBuildFailed
 from tests import engine as engines
 from tests.runners.environments.layers.conftest import Lab
@@ -108,3 +110,31 @@ def test_the_container_of_a_killed_agent_is_removed_by_the_next_build(node: Lab,
     build(node, "demo")
     assert containers(images) == [other.id], "it may be that of an agent in a container"
     other.remove()
+
+
+def test_a_build_that_needs_too_much_memory_is_ended_and_explained(node: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(docker_sandbox, "memory_mib", lambda: 320)
+    make_sdist(node.files, "demo", "held = bytearray(900 * 2**20)\nheld[::4096] = b'x' * len(held[::4096])\n")
+    node.publish()
+    assert node.failure("demo", base="", source_builds=True) == OverBuildMemory(320)
+
+
+def test_the_container_of_a_build_is_limited_and_yields_to_jobs(node: Lab, images: DockerImages) -> None:
+    make_sdist(node.files, "slow", "import time; print('now', flush=True); time.sleep(600)")
+    node.publish()
+    seen: list[dict[str, object]] = []
+
+    class EnoughError(Exception):
+        pass
+
+    def progress(percent: int, step: Message) -> None:
+        for each in images.client.containers.list(filters={"label": BUILD_LABEL}):
+            seen.append(each.attrs["HostConfig"])
+            raise EnoughError
+
+    node.patch.setattr(node, "progress", progress)
+    with pytest.raises(EnoughError):
+        build(node, "slow", source_builds=True)
+    memory = memory_mib() * 2**20
+    limits = {"Memory": memory, "MemorySwap": memory, "PidsLimit": 1024, "CpuShares": 256}
+    assert {name: seen[0][name] for name in limits} == limits
