@@ -89,17 +89,16 @@ def create(
     _require_horovod(request)
     chosen = clean_title(title)
     title = chosen or suggested_title or default_title(request)
-    is_compiled = request.horovod and request.base is None
     row = Environment(
         title=title,
         project=project,
         created_by=user,
         base=request.base,
-        lines=lines_without_horovod(request.lines) if is_compiled else list(request.lines),
+        lines=lines_without_horovod(request.lines) if request.horovod else list(request.lines),
         constraints=list(request.constraints),
         indexes=list(request.indexes),
         python=request.python,
-        horovod=is_compiled,
+        horovod=request.horovod,
         source_builds=request.source_builds,
         packages=_expected_modules(request),
         on_demand=True,
@@ -164,7 +163,14 @@ def _require_may_create(user: User, project: Project | None, request: PackageReq
 
 
 def _require_horovod(request: PackageRequest) -> None:
-    """Raise Refused if the list names Horovod, and neither the base has it nor is it compiled."""
+    """Raise Refused if the list names Horovod, and neither the base has it nor is it compiled, or if it is to be compiled beside
+    a base."""
+    if request.horovod and request.base is not None:
+        raise Refused(
+            f"“{request.base.title}” has its own PyTorch, for which Horovod is not compiled. Choose a base with Horovod, or a "
+            "full environment.",
+            field="horovod",
+        )
     names_it = len(lines_without_horovod(request.lines)) < len(request.lines)
     has_it = request.horovod if request.base is None else HOROVOD in request.base.packages
     if not names_it or has_it:

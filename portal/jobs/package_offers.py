@@ -163,7 +163,7 @@ def install(
         indexes=(*(found.indexes if found else ()), *environment.indexes),
         base=base,
         python=environment.python,
-        horovod=with_horovod or environment.horovod,
+        horovod=base is None and (with_horovod or environment.horovod),
     )
     return environments.create(user, code.project, request, suggested_title=_title(environment, lines))
 

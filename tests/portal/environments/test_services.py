@@ -155,6 +155,9 @@ def test_horovod_in_a_list_needs_a_base_that_has_it_or_is_compiled(alice: User, 
         made.make_environment(alice, project, ["torch", "horovod"], base=None)
     assert refusal.value.field == "horovod"
     assert made.make_environment(alice, project, ["horovod", "rich"], base=with_it).lines == ["horovod", "rich"]
+    with pytest.raises(Refused, match="has its own PyTorch") as refusal:
+        made.make_environment(alice, project, ["rich"], base=base, horovod=True)
+    assert refusal.value.field == "horovod"
     full = made.make_environment(alice, project, ["torch", "horovod"], base=None, horovod=True)
     assert (full.lines, full.horovod) == (["torch"], True)
 
