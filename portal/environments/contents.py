@@ -1,6 +1,7 @@
 """Whether an environment already has what a package list asks for, as far as that is known before a node looks into it."""
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -20,6 +21,28 @@ def installs(environment: Environment, asked: PackageList) -> bool:
         return False
     versions = _exact_versions(environment)
     return all(line in environment.lines or _meets(environment.packages, versions, line) for line in asked.lines)
+
+
+@dataclass(frozen=True)
+class Contradiction:
+    """A line that the versions of a base do not satisfy; they stay, so that a build with it fails."""
+
+    line: str
+    package: str
+    version: str
+    """The version that the base has."""
+
+
+def contradictions(base: Environment | None, lines: Iterable[str]) -> list[Contradiction]:
+    """Return the lines that contradict the exact versions of a base. Lines with markers may not apply, and are left out."""
+    versions = _pins(base.pins) if base is not None else {}
+    found = []
+    for line in lines:
+        wanted = Requirement(line)
+        version = versions.get(name := canonicalize_name(wanted.name))
+        if version and not wanted.marker and not wanted.specifier.contains(version, prereleases=True):
+            found.append(Contradiction(line, name, version))
+    return found
 
 
 def has_module_of(modules: Collection[str], package: str) -> bool:

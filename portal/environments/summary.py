@@ -67,9 +67,22 @@ class Summary:
         return last
 
     @property
-    def failure(self) -> Any:
+    def build_failure(self) -> Any:
         """Why the newest build ended without success, if it did."""
         return message_in(self.failed_build, self.environment) if self.failed_build is not None else None
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether nothing of its recipe was built yet, so that its packages are those that it probably will have."""
+        return bool(self.environment.recipe) and self.lock is None and not self.ready_on
+
+    @property
+    def failure(self) -> Any:
+        """Why no job can use it, as it is stored: its only builds failed, or nodes could not prepare it. None otherwise."""
+        if self.state != "failed" or self.lock is not None:
+            return None
+        failed = self.build_failure if self.failed_build else self.failed.detail if self.failed else ""
+        return failed or "No reason was reported. See the log of the agent on the node."
 
     @property
     def is_requested(self) -> bool:
@@ -184,6 +197,14 @@ def _ended_without_success() -> Any:
     later = Build.objects.filter(recipe=OuterRef("recipe"), pk__gt=OuterRef("pk"))
     ended = Build.objects.filter(recipe=OuterRef("recipe"), state__in=UNSUCCESSFUL).filter(~Exists(later))
     return Exists(ended.filter(generation__gte=OuterRef("generation")))
+
+
+def has_failed() -> Q:
+    """Return the condition of environments that no job can use, because all their builds failed or nodes could not prepare
+    them (``Summary.failure``)."""
+    failed, ready, building = (CONDITIONS[name][1]() for name in ("failed", "ready", "building"))
+    built = Q(Exists(Build.objects.filter(recipe=OuterRef("recipe"), state=Build.State.DONE)))
+    return failed & ~ready & ~building & ~built
 
 
 CONDITIONS: dict[str, tuple[str, Callable[[], Q]]] = {

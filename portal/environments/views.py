@@ -13,10 +13,11 @@ from portal.accounts.permissions import signed_in
 from portal.downloads import download
 from portal.editions import sent_if_changed
 from portal.environments import build_log, builds, services
+from portal.environments.contents import contradictions
 from portal.environments.forms import FULL, NewEnvironmentForm, choose_place
 from portal.environments.models import Build, Environment, Lock
 from portal.environments.package_input import PackageInput
-from portal.environments.summary import builds_of
+from portal.environments.summary import builds_of, summary_of
 from portal.refused import Refused
 
 LOG_READ_BYTES = 256 * 1024
@@ -66,7 +67,11 @@ def new(request: HttpRequest) -> HttpResponse:
     except Refused as refusal:
         form.refuse(refusal)
         return _show_new(request, form, understood, 400)
-    messages.success(request, f"“{made.title}” is made. A node builds it now; jobs can choose it already.")
+    standing = summary_of(made)
+    if standing.is_planned and not standing.failure:
+        messages.success(request, f"“{made.title}” is made. A node builds it now; jobs can choose it already.")
+    else:
+        messages.info(request, f"“{made.title}” exists already, with the same packages.")
     return redirect("jobs:environment", made.key)
 
 
@@ -98,6 +103,9 @@ def _show_new(
             "file_name": data["file_name"],
             "file_text": data["file_text"],
             "default_title": services.default_title(form.request(understood)) if understood.lines else "",
+            "contradictions": contradictions(
+                form.bases.get(data["base"]), (*understood.lines, *understood.constraints)
+            ),
             "other_python": understood.python if understood.python != data["python"] else "",
         }
     elif form.is_bound:

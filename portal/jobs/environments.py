@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from django.db.models import Count, Q
+from django.db.models import BooleanField, Case, Count, Q, When
 
 from portal.environments.models import Environment, Lock, NodeEnvironment
-from portal.environments.summary import Summary, summaries
+from portal.environments.summary import Summary, has_failed, summaries
 from portal.jobs.models import Container, Job
 from portal.projects import inspection
 from portal.projects.models import Project
@@ -16,11 +16,14 @@ FRAMEWORKS = frozenset({"torch", "tensorflow", "keras", "horovod"})
 
 
 def offered_environments(project: Project) -> list[Environment]:
-    """Return the environments a job of a project can choose, each with ``ready_on`` and ``known_on``: numbers of nodes."""
+    """Return the environments a job of a project can choose, each with ``ready_on`` and ``known_on``, numbers of nodes,
+    and ``has_failed``."""
     on_live = Q(on_nodes__node__removed_at__isnull=True, on_nodes__node__approved_at__isnull=False)
     ready = Q(on_nodes__state=NodeEnvironment.State.READY)
     rows = Environment.objects.usable_in(project).annotate(
-        ready_on=Count("on_nodes", filter=on_live & ready), known_on=Count("on_nodes", filter=on_live)
+        ready_on=Count("on_nodes", filter=on_live & ready),
+        known_on=Count("on_nodes", filter=on_live),
+        has_failed=Case(When(has_failed(), then=True), default=False, output_field=BooleanField()),
     )
     return list(rows.order_by("position", "key"))
 
@@ -57,8 +60,8 @@ def _standing(summary: Summary) -> str:
 def best_environment(guess: Mapping[str, Any], environments: Sequence[Environment]) -> Environment | None:
     """Return the offered environment that fits the inspected code best.
 
-    It lacks the fewest frameworks, then the fewest packages that the code always imports, then the fewest of its functions, and
-    is ready if possible.
+    It lacks the fewest frameworks, has not failed if possible, lacks the fewest packages that the code always imports, then the
+    fewest of its functions, and is ready if possible.
     """
     return min(environments, key=lambda each: _mismatch(guess, each), default=None)
 
@@ -71,9 +74,16 @@ def frameworks_of(guess: Mapping[str, Any], launcher: str) -> frozenset[str]:
     return FRAMEWORKS.intersection(guess.get("imports", {})) | needed
 
 
-def _mismatch(guess: Mapping[str, Any], environment: Any) -> tuple[int, int, int, bool, int]:
+def _mismatch(guess: Mapping[str, Any], environment: Any) -> tuple[int, bool, int, int, bool, int]:
     missing = [each["code"] for each in inspection.missing_modules(dict(guess), environment.packages)]
     always = missing.count(inspection.MISSING)
     frameworks = frameworks_of(guess, str(guess.get("launcher", "")))
     lacking = len(frameworks.difference(environment.packages))
-    return lacking, always, len(missing), not environment.ready_on, environment.position
+    return (
+        lacking,
+        environment.has_failed,
+        always,
+        len(missing),
+        not environment.ready_on,
+        environment.position,
+    )

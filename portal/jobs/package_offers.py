@@ -9,9 +9,10 @@ from typing import Any
 
 from portal.accounts.models import User
 from portal.environments import services as environments
-from portal.environments.contents import has_module_of, installs
+from portal.environments.contents import Contradiction, contradictions, has_module_of, installs
 from portal.environments.models import Environment, PackageSettings
 from portal.environments.services import HOROVOD, PackageRequest
+from portal.environments.summary import has_failed
 from portal.jobs.models import Job
 from portal.projects import inspection
 from portal.projects.models import CodeVersion
@@ -40,6 +41,8 @@ class PackageOffer:
     """The packages of these modules, as far as they are known or plausible."""
     others: Sequence[Environment]
     """Other environments that can be chosen and lack none of these modules, while this one does."""
+    contradictions: Sequence[Contradiction] = ()
+    """Lines of the lists that the versions of the environment's base do not satisfy."""
 
     @property
     def job_would_fail(self) -> bool:
@@ -91,8 +94,25 @@ def offer_for(
         refused_lists=[each for each in lists if not each.lines and each.refused],
         missing=missing,
         proposed=packages_for_imports(each["module"] for each in missing if not is_image),
-        others=others[:2],
+        others=_not_failed(others)[:2],
+        contradictions=contradictions(
+            _base_of(environment) if environment else None,
+            dict.fromkeys(line for each in usable for line in (*each.lines, *each.constraints)),
+        ),
     )
+
+
+def _not_failed(found: Sequence[Environment]) -> list[Environment]:
+    """Return those of some environments whose builds did not fail."""
+    failed = set(
+        Environment.objects.filter(has_failed(), pk__in=[each.pk for each in found]).values_list("pk", flat=True)
+    )
+    return [each for each in found if each.pk not in failed]
+
+
+def _base_of(environment: Environment) -> Environment | None:
+    """Return the environment to whose packages those of a list are added; None for a full one."""
+    return None if environment.is_full else environment.base or environment
 
 
 def missing_modules(
@@ -150,7 +170,7 @@ def install(
         lines = list(found.lines)
     listed, lines = lines, environments.lines_without_horovod(lines)
     with_horovod = len(lines) < len(listed)
-    base = None if environment.is_full else environment.base or environment
+    base = _base_of(environment)
     if base is not None and with_horovod and HOROVOD not in base.packages:
         base = environments.base_with_horovod(base)
         if base is None:

@@ -11,6 +11,8 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
+from portal.environments.models import Environment
+from portal.environments.summary import summary_of
 from portal.jobs import launch_lines, package_offers, permissions, services
 from portal.jobs.environments import offered_environments
 from portal.jobs.forms import JobForm
@@ -79,7 +81,7 @@ def _show_form(request: HttpRequest, user: User, form: JobForm, copied: Job | No
         "may_submit": may_submit(role_of(user, code.project)),
         "warnings": warnings_for(code, *_asked_gpus(form.shown)),
         "offer": offer_for(code, form.chosen_environment, form.environments, copied),
-        "environment": form.chosen_environment,
+        **_environment_part(form.chosen_environment),
         "ticked": request.POST.getlist("package"),
         **changes,
     }
@@ -158,11 +160,16 @@ def new_warnings(request: HttpRequest) -> HttpResponse:
     about = {
         "warnings": warnings_for(code, *_asked_gpus(request.GET.dict())),
         "code": code,
-        "environment": environment,
+        **_environment_part(environment),
         "offer": offer_for(code, environment, choices, copied),
         "may_submit": may_submit(role_of(signed_in(request), code.project)),
     }
     return render(request, "jobs/_checks.html", about)
+
+
+def _environment_part(environment: Environment | None) -> dict[str, Any]:
+    """Return what the pages show of the environment that is chosen."""
+    return {"environment": environment, "standing": summary_of(environment) if environment else None}
 
 
 def _asked_gpus(asked: Mapping[str, Any]) -> tuple[str, str, int]:

@@ -1,5 +1,6 @@
 """Pages as texts to compare, whatever the line breaks of their templates."""
 
+import html as entities
 import re
 
 
@@ -11,3 +12,8 @@ def one_line(html: str) -> str:
 def compact(html: str) -> str:
     """Return the page in one line, without spaces beside tags."""
     return re.sub(r"\s*(<[^>]*>)\s*", r"\1", one_line(html))
+
+
+def text_of(html: str) -> str:
+    """Return the text of the page in one line, without tags, as a person reads it."""
+    return one_line(entities.unescape(re.sub(r"<[^>]*>", "", html)))

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from portal.environments.models import Environment
+from portal.environments.summary import has_failed
 from portal.jobs import logs, network_use, rules, silence, survival
 from portal.jobs.causes.cause import Cause, Facts
 from portal.jobs.causes.classify import classify, end_of
@@ -130,7 +131,7 @@ def _offers(job: Job) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
     needed = frameworks_of(job.code.guess, job.launcher).intersection(job.environment.packages)
     offered_by: dict[str, list[str]] = {}
     without: dict[str, list[str]] = {}
-    for environment in Environment.objects.usable_in(job.project):
+    for environment in Environment.objects.usable_in(job.project).exclude(has_failed()):
         lacking = sorted(needed.difference(environment.packages))
         for package in map(str, environment.packages):
             titles = offered_by.setdefault(package, [])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from portal.environments.contents import installs
+from portal.environments.contents import contradictions, installs
 from portal.environments.models import Environment
 from portal.projects.package_lists.model import PackageList
 
@@ -54,6 +54,14 @@ def test_it_has(line: str) -> None:
 )
 def test_it_may_lack(line: str, why: str) -> None:
     assert not has("numpy", line), why
+
+
+def test_lines_that_contradict_the_base_are_all_found() -> None:
+    base = Environment(pins=["torch==2.13.0", "numpy==2.4.6", "scipy==1.16.0"])
+    asked = ("Torch==1.13", "numpy<2", "scipy>=1.10", "rich==1.0", "torch>=3; sys_platform == 'win32'", "numpy[dev]")
+    found = [(each.line, each.package, each.version) for each in contradictions(base, asked)]
+    assert found == [("Torch==1.13", "torch", "2.13.0"), ("numpy<2", "numpy", "2.4.6")]
+    assert contradictions(None, asked) == []
 
 
 def test_constraints_count_only_if_they_are_its_own() -> None:

@@ -264,6 +264,25 @@ def test_exact_versions_of_an_environment_that_nodes_prepare_are_on_its_page(lab
     assert "Exact versions" not in text_of(lab.get(lab.alice, f"/environments/{lab.mine.key}/"))
 
 
+def test_lines_that_contradict_the_base_are_named_before_the_environment_is_made(lab: Lab) -> None:
+    lab.base.pins = ["torch==2.13.0", "numpy==2.4.6"]
+    lab.base.save()
+    sent = {"packages": "torch==1.12\nrich\nnumpy<2", "project": lab.project.pk, "do": "preview"}
+    page = text_of(lab.post(lab.bob, "/environments/new/", sent | {"base": lab.base.key}))
+    assert "<code>torch==1.12</code>: the base has torch 2.13.0" in page
+    assert "<code>numpy&lt;2</code>: the base has numpy 2.4.6" in page
+    assert "the base has" not in text_of(lab.post(lab.bob, "/environments/new/", sent | {"base": "full"}))
+
+
+def test_one_that_exists_and_failed_is_not_announced_as_being_built(lab: Lab) -> None:
+    builds.fail(made.start(lab.node, lab.mine), made.failure("rich"))
+    sent = {"packages": "rich\npandas>=2", "project": lab.project.pk, "base": lab.base.key, "do": "create"}
+    response = lab.post(lab.bob, "/environments/new/", sent, follow=True)
+    assert [str(message) for message in response.context["messages"]] == [
+        "“Vision tools” exists already, with the same packages."
+    ]
+
+
 # --- builds ------------------------------------------------------------------------------------------------------
 
 

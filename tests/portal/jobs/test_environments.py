@@ -19,7 +19,7 @@ def offered() -> list[Environment]:
         if entry.hidden:
             continue
         found.append(Environment(key=entry.key, packages=packages_of(entry), position=entry.position))
-        found[-1].ready_on = 1  # type: ignore[attr-defined]
+        found[-1].ready_on, found[-1].has_failed = 1, False  # type: ignore[attr-defined]
     return found
 
 

@@ -282,7 +282,7 @@ class TestForm:
         }
         page = " ".join(response.content.decode().split())
         assert made.title in page and "It is being built" in page
-        assert "It has all the packages that <code>requirements.txt</code> asks for." in page
+        assert "It will have all the packages that <code>requirements.txt</code> asks for, once" in page
 
     def test_a_refusal_is_shown_on_the_form(self, alice: User, project: Project, base: Environment) -> None:
         response = self.post(alice, upload(project, ("somenet",)), install="imports")
