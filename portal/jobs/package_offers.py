@@ -4,7 +4,7 @@ One click makes an environment for the project: these packages in addition to th
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from portal.accounts.models import User
@@ -16,8 +16,8 @@ from portal.environments.summary import has_failed
 from portal.jobs.models import Job
 from portal.projects import inspection
 from portal.projects.models import CodeVersion
-from portal.projects.package_lists.imports import ProposedPackage, modules_of, packages_for_imports
-from portal.projects.package_lists.model import PackageList, package_name
+from portal.projects.package_lists.imports import ProposedPackage, meant_by, modules_of, packages_for_imports
+from portal.projects.package_lists.model import PackageList, RefusedLine, package_name
 from portal.refused import Refused
 
 IMPORTS = "imports"
@@ -43,6 +43,8 @@ class PackageOffer:
     """Other environments that can be chosen and lack none of these modules, while this one does."""
     contradictions: Sequence[Contradiction] = ()
     """Lines of the lists that the versions of the environment's base do not satisfy."""
+    refused_imports: Mapping[str, RefusedLine] = field(default_factory=dict)
+    """Missing modules that lines of the lists seem to be about which cannot be installed."""
 
     @property
     def job_would_fail(self) -> bool:
@@ -61,6 +63,7 @@ class PackageOffer:
     def unknown(self) -> list[str]:
         """Missing modules for which no package is proposed: they look like files that were not uploaded."""
         known = {each.module for each in packages_for_imports(each["module"] for each in self.missing)}
+        known |= self.refused_imports.keys()
         return [each["module"] for each in self.missing if each["module"] not in known]
 
     @property
@@ -86,6 +89,7 @@ def offer_for(
         and not missing_modules(code, each, lacked)
         and set(environments.frameworks_of(environment)) <= set(each.packages)
     ]
+    refused = _refused_imports(missing, lists)
     usable = [each for each in lists if each.lines]
     installed = [each for each in usable if environment is not None and installs(environment, each)]
     return PackageOffer(
@@ -93,13 +97,29 @@ def offer_for(
         installed_lists=installed,
         refused_lists=[each for each in lists if not each.lines and each.refused],
         missing=missing,
-        proposed=packages_for_imports(each["module"] for each in missing if not is_image),
+        proposed=[
+            each
+            for each in packages_for_imports(each["module"] for each in missing if not is_image)
+            if not each.guessed or each.module not in refused
+        ],
         others=_not_failed(others)[:2],
         contradictions=contradictions(
             _base_of(environment) if environment else None,
             dict.fromkeys(line for each in usable for line in (*each.lines, *each.constraints)),
         ),
+        refused_imports=refused,
     )
+
+
+def _refused_imports(missing: Sequence[Mapping[str, Any]], lists: Sequence[PackageList]) -> dict[str, RefusedLine]:
+    """Return the missing modules that lines seem to be about which cannot be installed, with the first such line."""
+    found: dict[str, RefusedLine] = {}
+    for line in (line for each in lists for line in each.refused):
+        meant = {module.lower() for module in meant_by(line.text)}
+        for module in (each["module"] for each in missing):
+            if module.lower() in meant:
+                found.setdefault(module, line)
+    return found
 
 
 def _not_failed(found: Sequence[Environment]) -> list[Environment]:

@@ -84,6 +84,8 @@ NOT_PROPOSED = frozenset(_NOT_PROPOSED_TEXT.split())
 the usual name of a file that is missing in the upload."""
 
 _KNOWN = SAME | {"lmdb", "redis", "torch", "wget", "xxhash"}
+_BETWEEN_NAMES = re.compile(r"[\s/@#=&:?;\[\]<>~!]+")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
 _PLAUSIBLE = re.compile(r"[A-Za-z](?:[A-Za-z0-9_]{0,58}[A-Za-z0-9])")
 
 
@@ -103,6 +105,12 @@ def modules_of(packages: Iterable[str]) -> list[str]:
         renamed = [module for module, each in RENAMED.items() if each == package]
         found |= dict.fromkeys([*renamed, package.replace("-", "_")])
     return list(found)
+
+
+def meant_by(line: str) -> frozenset[str]:
+    """Return the modules that a line which is not taken may mean, such as ``git+https://github.com/org/name.git#egg=name``."""
+    words = (word.removesuffix(".git") for word in _BETWEEN_NAMES.split(line))
+    return frozenset(modules_of(word for word in words if _NAME.fullmatch(word)))
 
 
 def packages_for_imports(modules: Iterable[str]) -> tuple[ProposedPackage, ...]:

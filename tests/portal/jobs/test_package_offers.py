@@ -75,6 +75,18 @@ def test_what_the_code_imports_is_offered_without_a_list(project: Project, base:
     assert offer.unknown == ["utils"]
 
 
+def test_a_module_that_a_refused_line_names_is_neither_guessed_nor_called_a_file(
+    project: Project, base: Environment
+) -> None:
+    """It is named with the line, whose package on the index, if there is one, may be another."""
+    lines = ["git+https://git.example.org/lab/some-net.git@v2", "metrics @ git+ssh://git.example.org/m", "-e ./sub"]
+    refused = [{"line": n, "text": text, "why": "No.", "path": "requirements.txt"} for n, text in enumerate(lines, 1)]
+    code = upload(project, ("some_net", "metrics", "utils", "othernet"), {**LIST, "refused": refused})
+    offer = offer_for(code, base, [base])
+    assert {module: line.line for module, line in offer.refused_imports.items()} == {"some_net": 1, "metrics": 2}
+    assert offer.unknown == ["utils"] and [each.package for each in offer.guessed] == ["othernet"]
+
+
 def test_another_environment_that_has_everything_is_named(project: Project, base: Environment) -> None:
     more = make_environment("more", ("torch", "numpy", "pandas"))
     without_torch = make_environment("tables", ("pandas", "numpy"))
@@ -253,6 +265,17 @@ class TestPage:
         self, alice: User, project: Project, base: Environment, lines: list[str], button: str
     ) -> None:
         assert f"{button} </button>" in self.notice(alice, upload(project, ("rich",), {**LIST, "lines": lines}))
+
+    def test_lines_that_an_installed_list_lacks_are_counted(
+        self, alice: User, project: Project, base: Environment
+    ) -> None:
+        refused = [{"line": 2, "text": "git+https://git.example.org/somenet", "why": "No.", "path": "requirements.txt"}]
+        code = upload(project, ("somenet",), {**LIST, "lines": ["numpy"], "refused": refused})
+        notice = self.notice(alice, code)
+        shown, _, folded = notice.partition("<details>")
+        assert "It has the package that <code>requirements.txt</code> asks for" in shown
+        assert "1 line of it cannot be installed." in shown and folded
+        assert "<code>somenet</code> seems to be what" in notice and "may be a file" not in notice
 
 
 class TestForm:
