@@ -14,7 +14,7 @@ from portal.downloads import download
 from portal.editions import sent_if_changed
 from portal.environments import build_log, builds, services
 from portal.environments.contents import contradictions
-from portal.environments.forms import FULL, NewEnvironmentForm, choose_place
+from portal.environments.forms import FULL, MAX_TYPED, NewEnvironmentForm, choose_place
 from portal.environments.models import Build, Environment, Lock
 from portal.environments.package_input import PackageInput
 from portal.environments.summary import builds_of, summary_of
@@ -47,7 +47,8 @@ def new(request: HttpRequest) -> HttpResponse:
     """Show what was understood of the packages, then make the environment of them."""
     user = signed_in(request)
     if request.method != "POST":
-        initial = choose_place(user, request.GET.get("project", ""))
+        packages = {"packages": request.GET.get("packages", "")[:MAX_TYPED]}
+        initial = choose_place(user, request.GET.get("project", "")) | packages
         full = request.GET.get("full") == "1"
         form = NewEnvironmentForm(user, initial=initial | _like(user, request.GET.get("like", ""), full=full))
         return _show_new(request, form)

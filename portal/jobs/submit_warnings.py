@@ -6,6 +6,8 @@ from portal.cluster.slots import lab_noun
 from portal.jobs import launch_lines
 from portal.jobs.models import Job
 from portal.projects.models import CodeVersion
+from portal.projects.unpacking.installs import packages_of
+from portal.projects.unpacking.names import listed
 
 LAUNCHER_NAMES = {Job.Launcher.HOROVOD: "Horovod", Job.Launcher.TORCHRUN: "torch.distributed"}
 
@@ -14,6 +16,7 @@ def warnings_for(code: CodeVersion, launcher: str = "", entry: str = "", gpus: i
     """Return warnings about a code, with a launcher and the GPUs that the job asks for at most. What an environment lacks
     is in ``package_offers``."""
     about_launcher = _other_launcher(code, launcher, entry, gpus) + _lightning(code, launcher, gpus)
+    about_launcher += _installs(launcher, entry)
     return about_launcher + _idle_gpus(code, launcher, entry, gpus) + list(code.guess.get("warnings", []))
 
 
@@ -24,6 +27,19 @@ def _other_launcher(code: CodeVersion, launcher: str, entry: str, gpus: int) -> 
         return []
     translated = advice.translation is not None
     return [{"code": "other-launcher", "path": "", "line": 0, "text": advice.text, "translated": translated}]
+
+
+def _installs(launcher: str, command: str) -> list[dict[str, Any]]:
+    """Return a warning about a plain command that installs packages; ``packages``: those of an environment to make instead."""
+    packages = packages_of(command) if launcher == Job.Launcher.COMMAND else None
+    if packages is None:
+        return []
+    if packages:
+        what = f"Remove that part, and make an environment with {listed(packages)}."
+    else:
+        what = "Remove that part. Packages of Python come from an environment; what the system lacks, an admin can install."
+    text = f"A job installs nothing: such a command fails, or has no effect when the job ends. {what}"
+    return [{"code": "installs", "path": "", "line": 0, "text": text, "packages": "\n".join(packages)}]
 
 
 def _lightning(code: CodeVersion, launcher: str, gpus: int) -> list[dict[str, Any]]:

@@ -52,6 +52,8 @@ class Facts:
     """Why: ``sentences.network.REASONS``."""
     launcher: str = ""
     """That of the job: ``Job.Launcher``."""
+    command: str = ""
+    """The command line of a job without a launcher."""
     environment: str = ""
     """The title of the job's environment."""
     files: Sequence[str] = ()

@@ -32,6 +32,7 @@ from portal.jobs.causes.tracebacks import Error, Frame
 from portal.jobs.models import Job, Outcome, StopReason
 from portal.projects.inspecting.entries import as_module
 from portal.projects.package_lists.imports import modules_of, packages_for_imports
+from portal.projects.unpacking.installs import packages_of
 from portal.sentences import agents
 
 MAX_DETAIL_CHARACTERS = 500
@@ -57,6 +58,13 @@ READS = re.compile(r"\b\w*(?:read|load)\w*\(|\bopen\([^,()]*\)")
 """A line that reads a file, which must exist, whatever it does with the content."""
 STARTS_SCRIPT = {"command_not_found", "file_not_found"}
 """Kinds that are also reported where a script is there, but not the program that its first line names."""
+STOPS_INSTALLERS = {"no_internet", "not_writable", "command_not_found"}
+"""Kinds of failures with which programs end that install packages."""
+INSTALLERS = {"conda", "mamba", "micromamba", "sudo"}
+"""Those that are not found, and are also called for other reasons than to install."""
+PACKAGE_INDEX = re.compile(
+    r"\b(?:pypi\.org|files\.pythonhosted\.org|conda\.anaconda\.org|repo\.anaconda\.com)\b|/simple/"
+)
 ENTERS = re.compile(r"\b(?:chdir|listdir|scandir|iterdir)\(")
 """A line that needs a folder."""
 TERMINAL_COMMAND = re.compile(r"\b(?:stty|tput) ")
@@ -279,6 +287,11 @@ def _with_advice(found: kinds.Found, facts: Facts, place: str, detail: str, erro
     started = parameters.get("file") or parameters.get("command") or ""
     starts = found.code == "bad_interpreter" or (found.code in STARTS_SCRIPT and "/" in started)
     first_line = _first_line_of(started, facts) if starts else ""
+    if found.code == "installs_packages" or (
+        found.code in STOPS_INSTALLERS and _is_from_installer(found, facts, error)
+    ):
+        packages = packages_of(facts.command)
+        return Cause("installs_packages", {"packages": packages} if packages else {}, detail)
     if first_line.endswith("\r"):
         return Cause("line_endings", {}, detail)
     match found.code:
@@ -322,6 +335,13 @@ def _with_advice(found: kinds.Found, facts: Facts, place: str, detail: str, erro
         case "no_internet":
             parameters |= about_host(f"{found.text}\n{error.text if error else ''}", facts)
     return Cause(found.code, parameters, detail)
+
+
+def _is_from_installer(found: kinds.Found, facts: Facts, error: Error | None) -> bool:
+    """Return whether a failure is that of pip or the like: it names an index, or the command installs and no code has failed."""
+    if found.parameters.get("command", "") not in ("", *INSTALLERS):
+        return False
+    return bool(PACKAGE_INDEX.search(found.text)) or (error is None and packages_of(facts.command) is not None)
 
 
 def _first_line_of(script: str, facts: Facts) -> str:

@@ -96,7 +96,11 @@ KINDS = (
         r"FileNotFoundError: .*'(?:[^'\n]*/)?pip[\d.]*'$|"
         r"ERROR: (?:Could not find a version that satisfies the requirement |No matching distribution found for |Could not install ).*",
     ),
-    _kind("installs_packages", r"(?:.*: )?(?:pip[\d.]*|uv): (?:command )?not found$"),
+    _kind(
+        "installs_packages",
+        r"(?:.*: )?(?:pip[\d.]*|uv|apt|apt-get): (?:command )?not found$|CondaHTTPError: .*|"
+        r"E: (?:Could not open lock file|Unable to (?:acquire|locate package|lock directory)) ?.*",
+    ),
     _kind("shadowed", r"ModuleNotFoundError: No module named '[\w.]+'; '(?P<module>\w+)' is not a package.*"),
     _kind("shadowed", r"AttributeError: partially initialized module '(?P<module>[\w.]+)' has no attribute .*"),
     _kind("shadowed", r"ImportError: cannot import name .* from partially initialized module '(?P<module>[\w.]+)'.*"),

@@ -116,6 +116,7 @@ def explain(
         refused_host=refused.host if refused else "",
         refused_reason=refused.reason if refused else "",
         launcher=job.launcher,
+        command=job.entry if job.launcher == Job.Launcher.COMMAND else "",
         environment=job.environment.title,
         files=[str(entry["path"]) for entry in job.code.files],
         read_first_line=partial(_first_line, job.code),

@@ -53,6 +53,10 @@ EXAMPLES: dict[str, Variants] = {
         ("the upload has it elsewhere", {"module": "utils", "elsewhere": "lib/utils.py", "folder": "lib"}),
         ("the module has no such name", {}),
     ),
+    "installs_packages": (
+        ("the code or a script", {}),
+        ("a plain command", {"packages": ["rich", "pandas>=2"]}),
+    ),
     "shadowed": (("", {"module": "random", "file": "random.py"}),),
     "circular_import": (("", {"module": "model"}),),
     "relative_import": (

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
+from ..unpacking.installs import packages_of
 from .launch_lines import Translation, UntranslatableError, tool_of, translate
 from .source import Source
 
@@ -143,7 +144,7 @@ def in_folder(path: str) -> str:
 
 
 def activations(path: str, text: str) -> Iterator[dict[str, Any]]:
-    """Yield a warning for each line of a shell script that activates packages which no job has."""
+    """Yield a warning for each line of a shell script that activates packages which no job has, or installs some."""
     for number, line in enumerate(text.splitlines(), 1):
         if match := ACTIVATION.match(line):
             sentence = (
@@ -151,3 +152,9 @@ def activations(path: str, text: str) -> Iterator[dict[str, Any]]:
                 "not uploaded. Remove the line."
             )
             yield {"code": "activates", "path": path, "line": number, "text": sentence}
+        elif packages_of(line.strip()) is not None:
+            sentence = (
+                f"“{line.strip()[:60]}” installs nothing: a job has the packages of its environment. Remove the line, and list the "
+                "packages in a requirements.txt: the form for a new job offers to install them."
+            )
+            yield {"code": "installs", "path": path, "line": number, "text": sentence}

@@ -33,9 +33,28 @@ NEEDLESS = re.compile(r"-[qUvyI]+")
 COMMENT = re.compile(r"(?:^|\s)#.*")
 
 
+SYSTEM_INSTALLER = re.compile(r"(?:sudo\s+)?(?:apt|apt-get|yum|dnf|apk)\s+(?:-\S+\s+)*(?:install|add)\b")
+"""The beginning of a command that installs packages of the system."""
+
+
 def is_installer(command: str) -> bool:
     """Return whether a command is one of pip, uv or conda, whatever it does."""
     return INSTALLER.match(command) is not None
+
+
+def packages_of(command: str) -> list[str] | None:
+    """Return the packages of Python that a shell line would install, as lines of a requirements.txt; None if it installs nothing.
+
+    Options and files that it names are left out, and so are packages of the system: what they bring is not known here.
+    """
+    if len(command) > MAX_COMMAND_CHARACTERS:
+        return None
+    installs = Installs()
+    if next(_commands(command), None) is not None:
+        installs.record(command, 0)
+    elif not any(SYSTEM_INSTALLER.match(" ".join(words)) for words in _parts(COMMENT.sub("", command))):
+        return None
+    return [line for line in installs.lines if not line.startswith("-")]
 
 
 @dataclass

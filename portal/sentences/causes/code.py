@@ -109,9 +109,16 @@ def relative_import(module: str = "", plain_command: bool = False, file: str = "
 
 
 @cause
-def installs_packages() -> Explanation:
+def installs_packages(packages: Sequence[str] = ()) -> Explanation:
+    title = "It tried to install packages, which a job cannot do"
+    if packages:
+        return Explanation(
+            title,
+            f"Remove that part of the command, and make an environment with {', '.join(packages)}, under Environments > New "
+            "environment. Then submit the job with it.",
+        )
     return Explanation(
-        "It tried to install packages, which a job cannot do",
+        title,
         "Remove that line. List the packages in a requirements.txt and upload it with the code: the form for a new job offers to "
         "install them.",
     )

@@ -117,3 +117,52 @@ def test_lightning_under_torchrun_needs_the_numbers_of_the_job(
 ) -> None:
     warnings = warnings_for(code(alice, train=f"import {imported}\n"), *asked)
     assert any(each["code"] == "lightning-ranks" and "GROUP_WORLD_SIZE" in each["text"] for each in warnings) is warned
+
+
+# --- commands that install packages ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "packages"),
+    [
+        ("pip install plumbum && python train.py", "plumbum"),
+        ("cd src; python3 -m pip install -q 'zict>=3' plumbum; python train.py", "zict>=3\nplumbum"),
+        ("uv pip install zict && python train.py", "zict"),
+        ("mamba install -y -c conda-forge pytorch zarr", "torch\nzarr"),
+        ("pip install -r needs.txt && python train.py", ""),
+        ("sudo apt-get -y install ffmpeg && python train.py", ""),
+    ],
+)
+def test_a_command_that_installs_packages_is_warned_of(alice: User, command: str, packages: str) -> None:
+    version = code(alice, train=ONE)
+    (warning,) = [each for each in warnings_for(version, "command", command, 1) if each["code"] == "installs"]
+    assert warning["packages"] == packages and "A job installs nothing" in warning["text"]
+    assert not [each for each in warnings_for(version, "torchrun", command, 1) if each["code"] == "installs"]
+
+
+@pytest.mark.parametrize("command", ["python install.py", "uv run train.py", "make install", "pip list", "echo 'a"])
+def test_other_commands_install_nothing(alice: User, command: str) -> None:
+    assert not [each for each in warnings_for(code(alice, train=ONE), "command", command) if each["code"] == "installs"]
+
+
+def test_the_form_leads_to_a_new_environment_with_these_packages(alice: User, client: Client) -> None:
+    version = code(alice, train=ONE)
+    client.force_login(alice)
+    asked = {
+        "code": str(version.pk),
+        "launcher": "command",
+        "command": "pip install 'zict>=3' plumbum && python train.py",
+    }
+    page = client.get(reverse("jobs:new-warnings"), asked).content.decode()
+    address = f"/environments/new/?project={version.project_id}&packages=zict%3E%3D3%0Aplumbum"
+    assert address in page.replace("&amp;", "&")
+    assert "zict&gt;=3\nplumbum</textarea>" in client.get(address).content.decode()
+
+
+def test_a_script_that_installs_packages_is_warned_of_when_it_is_uploaded(alice: User) -> None:
+    project = services.create_project(alice, "Scripts")
+    script = b"set -e\npip install plumbum\npython prepare.py\npython train.py\n"
+    files = {"run.sh": script, "prepare.py": b"print(1)\n", "train.py": b"print(2)\n"}
+    version = services.store_code(alice, project, [("code.zip", io.BytesIO(corpus.zip_tree(files)))])
+    (warning,) = [each for each in version.guess["warnings"] if each["code"] == "installs"]
+    assert (warning["path"], warning["line"]) == ("run.sh", 2)

@@ -421,6 +421,48 @@ def test_code_that_installs_packages_learns_how_to_have_them(log: str) -> None:
     assert cause["code"] == "installs_packages" and "List the packages in a requirements.txt" in cause["advice"]
 
 
+@pytest.mark.parametrize(
+    ("command", "log", "words"),
+    [
+        (
+            "pip install 'plumbum>=1.8' && python fit.py",
+            "WARNING: Retrying after connection broken by NewConnectionError: Failed to establish a new connection: "
+            "[Errno -3] Temporary failure in name resolution: /simple/plumbum/\n",
+            "make an environment with plumbum>=1.8, under Environments",
+        ),
+        (
+            "uv pip install plumbum zict; python fit.py",
+            "OSError: [Errno 30] Read-only file system: '/opt/env/lib/python3.12/site-packages/zict'\n",
+            "make an environment with plumbum, zict, under Environments",
+        ),
+        ("conda install -y -c conda-forge zarr", "bash: line 1: conda: command not found\n", "environment with zarr,"),
+        (
+            "apt-get install -y libsndfile1 && python fit.py",
+            "E: Unable to acquire the dpkg frontend lock, are you root?\n",
+            "Remove that line.",
+        ),
+        ("python fit.py", "Could not resolve host: pypi.org\n", "Remove that line."),
+    ],
+)
+def test_a_command_that_installs_packages_learns_which_environment_to_make(command: str, log: str, words: str) -> None:
+    facts = Facts("failed", exit_code=1, exit_reason="exited", launcher="command", command=command)
+    cause = explain_cause(asdict(causes.classify(facts, [Output(read_lines(log.encode()), exit_code=1)])))
+    assert cause["code"] == "installs_packages" and words in cause["advice"]
+
+
+def test_code_that_fails_after_an_install_is_judged_by_its_own_error() -> None:
+    command = "pip install plumbum && python fit.py"
+    facts = Facts("failed", exit_code=1, exit_reason="exited", launcher="command", command=command)
+    log = trace("fit.py", "open('/srv/x', 'w')", "PermissionError: [Errno 13] Permission denied: '/srv/x'")
+    cause = asdict(causes.classify(facts, [Output(read_lines(log.encode()), exit_code=1)]))
+    assert cause["code"] == "not_writable"
+
+
+def test_a_stored_cause_of_an_earlier_release_has_its_advice() -> None:
+    stored = {"code": "installs_packages", "parameters": {}, "detail": ""}
+    assert "List the packages in a requirements.txt" in explain_cause(stored)["advice"]
+
+
 @pytest.mark.parametrize("command", ["['make', 'install']", "['python', 'prepare.py', '--add', 'x']", "git add ."])
 def test_other_programs_that_fail_install_no_packages(command: str) -> None:
     error = f"subprocess.CalledProcessError: Command {command} returned non-zero exit status 2."
