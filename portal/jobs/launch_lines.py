@@ -32,6 +32,8 @@ class Advice:
     text: str
     translation: Translation | None = None
     """The values to use in its place."""
+    is_hint: bool = False
+    """The line does what it says."""
 
 
 def translation_for(code: CodeVersion, line: str) -> Translation | None:
@@ -52,7 +54,7 @@ def with_line_read(asked: Submission) -> tuple[Submission, list[Event]]:
         return asked, []
     if asked.launcher == Job.Launcher.COMMAND:
         found = advice(asked.code, asked.launcher, asked.entry, asked.max_gpus)
-        return asked, [] if found is None else [LineAdvised(found.text)]
+        return asked, [] if found is None or found.is_hint else [LineAdvised(found.text)]
     try:
         translation = translation_for(asked.code, asked.entry)
     except UntranslatableError as error:
@@ -132,8 +134,9 @@ def advice(code: CodeVersion, launcher: str, line: str, gpus: int) -> Advice | N
     elif gpus > 1:
         start = _alone(tool)
     else:
-        return None
-    return _in_lab(Advice(f"{start} {instead(found)}", found))
+        start = f"{tool} in a plain command runs as you type it, on one node."
+    is_hint = tool not in NOT_HERE and found.nodes == 1 and gpus < 2 and ranks in (None, gpus)
+    return _in_lab(Advice(f"{start} {instead(found)}", found, is_hint))
 
 
 def _alone(tool: str) -> str:

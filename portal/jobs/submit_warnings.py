@@ -1,9 +1,12 @@
 """What looks wrong with a job before it is submitted. No warning prevents that."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from portal.cluster.slots import lab_noun
+from portal.environments.models import Environment
 from portal.jobs import launch_lines
+from portal.jobs.launcher_needs import lacking_launcher
 from portal.jobs.models import Job
 from portal.projects.models import CodeVersion
 from portal.projects.unpacking.installs import packages_of
@@ -12,10 +15,18 @@ from portal.projects.unpacking.names import listed
 LAUNCHER_NAMES = {Job.Launcher.HOROVOD: "Horovod", Job.Launcher.TORCHRUN: "torch.distributed"}
 
 
-def warnings_for(code: CodeVersion, launcher: str = "", entry: str = "", gpus: int = 1) -> list[dict[str, Any]]:
-    """Return warnings about a code, with a launcher and the GPUs that the job asks for at most. What an environment lacks
-    is in ``package_offers``."""
-    about_launcher = _other_launcher(code, launcher, entry, gpus) + _lightning(code, launcher, gpus)
+def warnings_for(
+    code: CodeVersion,
+    launcher: str = "",
+    entry: str = "",
+    gpus: int = 1,
+    environment: Environment | None = None,
+    choices: Sequence[Environment] = (),
+) -> list[dict[str, Any]]:
+    """Return warnings about a code, with a launcher and the GPUs that the job asks for at most, in an environment of those that
+    can be chosen. Modules that the environment lacks are in ``package_offers``."""
+    about_launcher = lacking_launcher(code, launcher, entry, environment, choices)
+    about_launcher += _other_launcher(code, launcher, entry, gpus) + _lightning(code, launcher, gpus)
     about_launcher += _installs(launcher, entry)
     return about_launcher + _idle_gpus(code, launcher, entry, gpus) + list(code.guess.get("warnings", []))
 

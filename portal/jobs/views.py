@@ -79,7 +79,7 @@ def _show_form(request: HttpRequest, user: User, form: JobForm, copied: Job | No
         "copied": copied,
         "newest": newest if newest and newest.pk != code.pk else None,
         "may_submit": may_submit(role_of(user, code.project)),
-        "warnings": warnings_for(code, *_asked_gpus(form.shown)),
+        "warnings": warnings_for(code, *_asked_gpus(form.shown), form.chosen_environment, form.environments),
         "offer": offer_for(code, form.chosen_environment, form.environments, copied),
         **_environment_part(form.chosen_environment),
         "ticked": request.POST.getlist("package"),
@@ -158,7 +158,7 @@ def new_warnings(request: HttpRequest) -> HttpResponse:
     choices = offered_environments(code.project)
     environment = next((each for each in choices if each.key == request.GET.get("environment", "")), None)
     about = {
-        "warnings": warnings_for(code, *_asked_gpus(request.GET.dict())),
+        "warnings": warnings_for(code, *_asked_gpus(request.GET.dict()), environment, choices),
         "code": code,
         **_environment_part(environment),
         "offer": offer_for(code, environment, choices, copied),

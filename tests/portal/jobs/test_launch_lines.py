@@ -188,6 +188,9 @@ class TestPlainCommands:
             ("srun --chdir=/x python train.py", 1, "--chdir"),
             ("cd x && torchrun train.py", 2, ""),
             ("torchrun --surprise train.py", 2, "cannot be translated for several nodes"),
+            ("torchrun --nproc_per_node 1 train.py", 1, "runs as you type it, on one node. To run on one or several"),
+            ("accelerate launch train.py --lr 1", 1, "the file train.py and the arguments --lr 1."),
+            ("horovodrun -np 1 python train.py", 1, "enter the launcher Horovod, the file train.py and 1 CPU slot."),
         ],
     )
     def test_advice_names_the_values_to_enter(self, alice: User, line: str, gpus: int, words: str) -> None:
@@ -197,15 +200,17 @@ class TestPlainCommands:
     @pytest.mark.parametrize(
         ("line", "gpus"),
         [
-            ("torchrun --nproc_per_node 1 train.py", 1),
             ("torchrun --surprise train.py", 1),
-            ("accelerate launch train.py", 1),
             ("python train.py", 4),
             ("", 1),
         ],
     )
     def test_lines_that_do_what_they_say_get_none(self, alice: User, line: str, gpus: int) -> None:
         assert advice(code(alice), "command", line, gpus) is None
+
+    def test_a_line_that_does_what_it_says_is_not_in_the_history(self, alice: User) -> None:
+        job = submit(code(alice), "command", "torchrun --nproc_per_node 1 train.py")
+        assert "in a plain command" not in history(job)
 
     def test_the_line_is_not_changed_and_the_history_has_the_advice(self, alice: User) -> None:
         line = "torchrun --nproc_per_node 4 train.py --lr 0.1"
