@@ -33,7 +33,7 @@ class Advice:
     translation: Translation | None = None
     """The values to use in its place."""
     is_hint: bool = False
-    """The line does what it says."""
+    """The line runs as it is."""
 
 
 def translation_for(code: CodeVersion, line: str) -> Translation | None:
@@ -172,13 +172,26 @@ def form_values(found: Translation) -> dict[str, Any]:
     return values | ({"elastic": "on"} if found.elastic else {})
 
 
+def too_large_note(found: Translation, lab_gpus: int) -> str:
+    """Return a note about a line that starts more processes than the lab has GPUs; empty for another, or without nodes."""
+    if not lab_gpus or not found.max_ranks or found.max_ranks <= lab_gpus:
+        return ""
+    has = counted(lab_gpus, lab_noun())
+    return f"The line asks for {_numbers(found)}, and the lab has {has}: the form asks for no more than that."
+
+
 def _in_lab(found: Advice) -> Advice:
     return found if lab_noun() == "GPU" else replace(found, text=in_cpu_slots(found.text))
 
 
-def with_values(data: Mapping[str, Any], found: Translation) -> dict[str, Any]:
-    """Return what was sent with a form, with the values in place of its line; variables that were typed stay."""
+def with_values(data: Mapping[str, Any], found: Translation, lab_gpus: int = 0) -> dict[str, Any]:
+    """Return what was sent with a form, with the values in place of its line; variables that were typed stay.
+
+    GPUs are at most ``lab_gpus``, those of the lab, unless that is 0.
+    """
     values = form_values(found)
+    if lab_gpus:
+        values |= {name: str(min(int(values[name]), lab_gpus)) for name in ("min_gpus", "max_gpus") if name in values}
     typed = [line for line in str(data.get("env_vars", "")).splitlines() if line.strip()]
     names = {line.partition("=")[0].strip() for line in typed}
     new = [line for line in values["env_vars"].splitlines() if line.partition("=")[0] not in names]

@@ -17,6 +17,7 @@ from portal.jobs import launch_lines, package_offers, permissions, services
 from portal.jobs.environments import offered_environments
 from portal.jobs.forms import JobForm
 from portal.jobs.job_list import is_id
+from portal.jobs.launcher_needs import environment_with, lacks, needed_for
 from portal.jobs.models import Job
 from portal.jobs.package_offers import offer_for
 from portal.jobs.submit_warnings import warnings_for
@@ -70,7 +71,7 @@ def new(request: HttpRequest) -> HttpResponseBase:
 
 def _show_form(request: HttpRequest, user: User, form: JobForm, copied: Job | None, **changes: Any) -> HttpResponse:
     """Show the form. ``changes``: ``installed``, an environment that was just made, or ``install_problem``, why none was;
-    ``line``, the command line that the form's values replace."""
+    ``line``, the command line that the form's values replace, and ``notes`` on what is not as the line has it."""
     code = form.code
     newest = code.project.code_versions.light().first()
     about = {
@@ -117,8 +118,17 @@ def _translate(request: HttpRequest, user: User, code: CodeVersion, copied: Job 
         found = None
     if found is None:  # the warning beside the line has the reason
         return _show_form(request, user, JobForm.draft(code, request.POST), copied)
-    form = JobForm.draft(code, launch_lines.with_values(request.POST.dict(), found))
-    return _show_form(request, user, form, copied, line=line)
+    lab_gpus = services.lab_gpus()
+    values = launch_lines.with_values(request.POST.dict(), found, lab_gpus)
+    form = JobForm.draft(code, values)
+    notes = [launch_lines.too_large_note(found, lab_gpus)]
+    program, module = needed_for(found.launcher)
+    if (chosen := form.chosen_environment) and lacks(chosen, module):
+        other = environment_with(module, code, chosen, form.environments)
+        if other is not None:
+            form = JobForm.draft(code, values, other)
+            notes.append(f"The environment is “{other.title}” now: “{chosen.title}” does not have {program}.")
+    return _show_form(request, user, form, copied, line=line, notes=[note for note in notes if note])
 
 
 def _requested_row(request: HttpRequest, name: str, rows: QuerySet[Any]) -> Any:

@@ -8,6 +8,7 @@ from django.test import Client
 from django.urls import reverse
 
 from portal.accounts.models import User
+from portal.environments.models import Environment
 from portal.jobs import services
 from portal.jobs.launch_lines import advice, translation_for
 from portal.jobs.models import Job
@@ -208,7 +209,7 @@ class TestPlainCommands:
     def test_lines_that_do_what_they_say_get_none(self, alice: User, line: str, gpus: int) -> None:
         assert advice(code(alice), "command", line, gpus) is None
 
-    def test_a_line_that_does_what_it_says_is_not_in_the_history(self, alice: User) -> None:
+    def test_a_line_that_runs_as_it_is_is_not_in_the_history(self, alice: User) -> None:
         job = submit(code(alice), "command", "torchrun --nproc_per_node 1 train.py")
         assert "in a plain command" not in history(job)
 
@@ -256,6 +257,28 @@ class TestForm:
         assert f"The form now has what <code>{line}</code> means" in response.content.decode()
         response = client.post(address, sent | {"translate": "yes", "command": "torchrun --surprise train.py"})
         assert response.status_code in (200, 302)
+
+    def test_the_environment_has_the_launcher_and_the_lab_the_gpus_that_the_values_need(
+        self, alice: User, client: Client
+    ) -> None:
+        Environment.objects.update(retired=True)
+        client.force_login(alice)
+        version = code(alice)
+        plain, with_horovod = make_environment("plain", ("torch",)), make_environment("both", ("torch", "horovod"))
+        make_environment("other", ("tensorflow", "horovod"))
+        sent = {"launcher": "command", "environment": plain.key, "translate": "yes"}
+        address = f"{reverse('jobs:new')}?code={version.pk}"
+        response = client.post(address, sent | {"command": "horovodrun -np 12 python train.py"})
+        form = response.context["form"]
+        shown = {name: form[name].value() for name in ("launcher", "environment", "min_gpus", "max_gpus")}
+        assert shown == {"launcher": "horovod", "environment": with_horovod.key, "min_gpus": "8", "max_gpus": "8"}
+        page = response.content.decode()
+        assert "The line asks for 12, and the lab has 8 CPU slots" in page
+        assert f"The environment is “{with_horovod.title}” now: “{plain.title}” does not have Horovod." in page
+        response = client.post(address, sent | {"command": "torchrun --nproc_per_node 3 train.py"})
+        form = response.context["form"]
+        assert (form["environment"].value(), form["max_gpus"].value()) == (plain.key, "3")
+        assert response.context["notes"] == []
 
 
 def test_a_line_sets_at_most_as_many_retries_as_a_job_may_have() -> None:
