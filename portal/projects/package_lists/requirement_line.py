@@ -40,6 +40,28 @@ OWN_CODE = (
 PATH = "Paths are not installed. Put the code of the package into your upload, where it can be imported, and list what it needs by name."
 
 
+_CUDA = "CUDA comes with the base, or with the packages that need it, such as torch. Remove this line."
+NOT_PACKAGES = {
+    "python": "Python is not installed as a package. Remove this line, and choose a full environment, which has the Python that you "
+    "choose.",
+    **dict.fromkeys(("cuda", "cudatoolkit", "cudnn", "pytorch-cuda"), _CUDA),
+    "cpuonly": "Nodes without GPUs get packages for processors by themselves. Remove this line.",
+}
+"""What conda installs and the package index does not have, with what to do."""
+OTHER_NAMES = {
+    "cv2": "opencv-python-headless",
+    "opencv": "opencv-python-headless",
+    "pil": "pillow",
+    "pytorch": "torch",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
+"""Names under which the index has nothing, or a package that only refuses to be installed, with those that are meant."""
+SAME_VERSIONS = frozenset({"pytorch"})
+"""Those whose versions are those of the package that is meant. Others are modules, or have versions of their own."""
+
+
 class LineRefusedError(ValueError):
     """A line that is not taken; the message has the reason and what to do."""
 
@@ -80,7 +102,22 @@ def parse_line(text: str, allowed: Sequence[str] = ()) -> ParsedLine:
     requirement = _parse_requirement(line)
     if requirement.url is not None:
         return _with_address(requirement, requirement.url, allowed)
+    name = canonicalize_name(requirement.name)
+    if name in NOT_PACKAGES:
+        raise LineRefusedError(NOT_PACKAGES[name])
+    if name in OTHER_NAMES:
+        return _under_its_name(requirement, name)
     return ParsedLine(write(requirement), note=note)
+
+
+def _under_its_name(requirement: Requirement, name: str) -> ParsedLine:
+    """Return the line of the package that is meant by another name."""
+    meant = requirement_of(OTHER_NAMES[name], sorted(requirement.extras), requirement, "")
+    note = f"{name} is called {meant.name} on the package index, and is installed under that name."
+    if meant.specifier and name not in SAME_VERSIONS:
+        meant.specifier = SpecifierSet()
+        note = f"{note[:-1]}, without a version: add one if it matters."
+    return ParsedLine(write(meant), note=note)
 
 
 def write(requirement: Requirement, url: str = "") -> str:

@@ -266,6 +266,22 @@ class TestPage:
     ) -> None:
         assert f"{button} </button>" in self.notice(alice, upload(project, ("rich",), {**LIST, "lines": lines}))
 
+    @pytest.mark.parametrize("lines", [["numpy"], ["rich", "numpy"]])
+    def test_the_python_of_a_list_is_not_passed_over(
+        self, alice: User, project: Project, base: Environment, lines: list[str]
+    ) -> None:
+        code = upload(
+            project, ("rich",), {**LIST, "path": "environment.yml", "kind": "conda", "python": "3.10", "lines": lines}
+        )
+        assert "It asks for Python 3.10, which only" in self.notice(alice, code)
+        full = Environment.objects.create(
+            key="full", title="Full", project=project, recipe="r", python="3.10", lines=["numpy"]
+        )
+        client = Client()
+        client.force_login(alice)
+        page = client.get(f"/jobs/new?code={code.pk}&environment={full.key}").content.decode()
+        assert "environment.yml" in page and "asks for Python" not in page
+
     def test_lines_that_an_installed_list_lacks_are_counted(
         self, alice: User, project: Project, base: Environment
     ) -> None:

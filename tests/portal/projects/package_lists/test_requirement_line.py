@@ -36,6 +36,34 @@ def test_a_package_is_written_in_canonical_form(line: str, written: str) -> None
     assert parse_line(written).requirement == written
 
 
+@pytest.mark.parametrize(
+    ("line", "written", "words"),
+    [
+        ("sklearn", "scikit-learn", "sklearn is called scikit-learn on the package index"),
+        ("sklearn==0.0.post12", "scikit-learn", "without a version"),
+        ("PyTorch>=2.1", "torch>=2.1", "pytorch is called torch"),
+        ("PIL; sys_platform == 'linux'", 'pillow; sys_platform == "linux"', "pil is called pillow"),
+    ],
+)
+def test_a_package_under_another_name_is_taken_with_a_note(line: str, written: str, words: str) -> None:
+    found = parse_line(line)
+    assert found.requirement == written and words in found.note
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("python==3.9", "choose a full environment"),
+        ("Python>=3.10,<3.12", "choose a full environment"),
+        ("cudatoolkit", "CUDA comes with the base"),
+        ("cudnn==8.9", "CUDA comes with the base"),
+        ("pytorch-cuda==12.1", "CUDA comes with the base"),
+    ],
+)
+def test_what_only_conda_installs_is_refused_with_what_to_do(line: str, words: str) -> None:
+    assert words in refusal(line)
+
+
 def test_hashes_are_dropped_with_a_note() -> None:
     line = "six==1.16 --hash=sha256:" + "ab" * 32 + "   --hash sha256:" + "cd" * 32
     assert parse_line(line).requirement == "six==1.16"

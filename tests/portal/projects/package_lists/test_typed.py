@@ -31,6 +31,13 @@ def test_packages_are_read_as_people_write_them(text: str, lines: list[str]) -> 
     assert (list(found.lines), found.refused, found.kind, found.path) == (lines, (), "typed", "")
 
 
+def test_python_and_cuda_are_refused_among_packages() -> None:
+    found = read_typed("python == 3.9 rich\ncudatoolkit\nsklearn pandas")
+    assert found.lines == ("rich", "scikit-learn", "pandas")
+    assert [each.text for each in found.refused] == ["python==3.9", "cudatoolkit"]
+    assert ["scikit-learn" in each.text for each in found.notes] == [True]
+
+
 @pytest.mark.parametrize(
     ("text", "lines", "refused"),
     [
