@@ -133,7 +133,9 @@ class TestMaking:
         client.force_login(job.submitted_by)
         assert "No forecast, as before." in client.get(f"/jobs/{job.pk}/").content.decode()
         services.refresh()
-        assert "cannot be known beforehand" in Script(job.submitted_by).get(f"jobs/{job.pk}/forecast/").json()["sentence"]
+        assert (
+            "cannot be known beforehand" in Script(job.submitted_by).get(f"jobs/{job.pk}/forecast/").json()["sentence"]
+        )
 
     def test_without_a_policy_that_decides_the_old_forecasts_stay(self) -> None:
         busy_lab()
