@@ -55,6 +55,8 @@ def full_prefix(text: str) -> str:
     """Return what an admin allows in full: a registry (``ghcr.io``), or a beginning of names (``ghcr.io/lab``), without a slash
     at the end. Raises ImageNameError."""
     text = text.strip()
+    if "://" in text:
+        raise ImageNameError("Leave out https://: write a registry, such as ghcr.io, or a beginning of names.")
     _refuse_strange(text)
     if "@" in text or ":" in text.rpartition("/")[2] and "/" in text:
         raise ImageNameError("Name it without a tag or digest: all versions are allowed.")
@@ -90,9 +92,14 @@ def registry_of(image: str) -> str:
 
 def registry_host(text: str) -> str:
     """Return a registry's host, with its port if it has one. Raises ImageNameError."""
-    _refuse_strange(text := text.strip().rstrip("/"))
+    text = text.strip()
+    if "://" in text:
+        bare = text.partition("://")[2].partition("/")[0]
+        example = f": {bare}" if HOST.fullmatch(bare.lower()) else ", such as ghcr.io"
+        raise ImageNameError(f"Write the registry without https://{example}.")
+    _refuse_strange(text := text.rstrip("/"))
     if "/" in text:
-        raise ImageNameError("Name only the registry: HOST or HOST:PORT, without https:// or a path.")
+        raise ImageNameError("Name only the registry: HOST or HOST:PORT, without a path.")
     return _host(text)
 
 

@@ -76,10 +76,12 @@ def _cluster(request: HttpRequest, user: User, now: datetime) -> dict[str, Any]:
     places = NodeEnvironment.objects.filter(
         node__removed_at=None, node__approved_at__isnull=False, environment__in=known
     )
-    preparing = places.exclude(state=NodeEnvironment.State.READY).select_related("node", "environment")
+    unready = places.exclude(state=NodeEnvironment.State.READY).select_related("node", "environment")
+    rows = list(unready.order_by("environment__position", "node__name"))
     return {
         **board_context(board_for(Viewer.of(user), now), colours_of(request)),
-        "preparing": list(preparing.order_by("environment__position", "node__name")),
+        "preparing": [row for row in rows if row.state != NodeEnvironment.State.FAILED],
+        "unprepared": [row for row in rows if row.state == NodeEnvironment.State.FAILED],
         "may_see_machines": user.is_admin,
     }
 

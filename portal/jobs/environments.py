@@ -52,7 +52,7 @@ def _standing(summary: Summary) -> str:
         "building": "being prepared",
         "requested": "being built",
         "failed": "its build failed" if summary.failed_build else "it could not be prepared",
-        "not_built": "built when a job needs it" if summary.environment.recipe else "prepared when a job needs it",
+        "not_built": "prepared when a job needs it",
     }
     return f" ({texts.get(summary.state, summary.state)})"
 

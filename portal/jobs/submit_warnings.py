@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from portal.cluster.slots import lab_noun
+from portal.cluster.slots import in_cpu_slots, lab_noun
 from portal.environments.models import Environment
 from portal.jobs import launch_lines
 from portal.jobs.launcher_needs import lacking_launcher
@@ -28,7 +28,7 @@ def warnings_for(
     about_launcher = lacking_launcher(code, launcher, entry, environment, choices)
     about_launcher += _other_launcher(code, launcher, entry, gpus) + _lightning(code, launcher, gpus)
     about_launcher += _installs(launcher, entry)
-    return about_launcher + _idle_gpus(code, launcher, entry, gpus) + list(code.guess.get("warnings", []))
+    return about_launcher + _idle_gpus(code, launcher, entry, gpus) + _found_in_code(code)
 
 
 def _other_launcher(code: CodeVersion, launcher: str, entry: str, gpus: int) -> list[dict[str, Any]]:
@@ -38,6 +38,16 @@ def _other_launcher(code: CodeVersion, launcher: str, entry: str, gpus: int) -> 
         return []
     translated = advice.translation is not None
     return [{"code": "other-launcher", "path": "", "line": 0, "text": advice.text, "translated": translated}]
+
+
+def _found_in_code(code: CodeVersion) -> list[dict[str, Any]]:
+    """Return what was found when the code was uploaded, where it counts what the lab has."""
+    warnings = list(code.guess.get("warnings", []))
+    if lab_noun() == "GPU":
+        return warnings
+    return [
+        {**each, "text": in_cpu_slots(each["text"])} if each["code"] == "started-with" else each for each in warnings
+    ]
 
 
 def _installs(launcher: str, command: str) -> list[dict[str, Any]]:

@@ -134,6 +134,7 @@ def nodes(request: HttpRequest) -> HttpResponse:
     show, words = request.GET.get("show", ""), request.GET.get("q", "").strip()
     problems = unknown_choice(show, SHOWN, "all nodes are shown")
     table = read_table(request, NODES, user, problems)
+    places = [each for machine in machines for each in machine.environments]
     about = {
         "machines": _chosen(machines, table, words, show),
         "has_machines": bool(machines),
@@ -145,7 +146,8 @@ def nodes(request: HttpRequest) -> HttpResponse:
         "total": sum(len(machine.slots) for machine in machines),
         "unit": lab_noun(),
         "busy": sum(machine.busy for machine in machines),
-        "preparing": [each for machine in machines for each in machine.environments if each.state != "ready"],
+        "preparing": [each for each in places if each.state not in ("ready", "failed")],
+        "unprepared": [each for each in places if each.state == "failed"],
         "shows_people": may_see_queue(user),
     }
     return render(request, "monitoring/nodes.html", about)

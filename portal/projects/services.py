@@ -260,7 +260,7 @@ def store_code(
         if newest is not None and newest.sha256 == stored.sha256:
             newest.is_new = False
             return newest
-        return _new_version(user, project, stored, guess, upload_name or _upload_name(uploads), note)
+        return _new_version(user, project, stored, guess, upload_name or _upload_name(uploads, stored, base), note)
 
 
 def _new_version(
@@ -281,11 +281,15 @@ def _new_version(
     )
 
 
-def _upload_name(uploads: Sequence[archive.Upload]) -> str:
+def _upload_name(uploads: Sequence[archive.Upload], stored: archive.StoredUpload, base: CodeVersion | None) -> str:
+    """Return what to call an upload; ``base`` is the version whose other files were kept."""
     first = uploads[0][0]
     if len(uploads) == 1:
         return first.rpartition("/")[2]
-    return f"{first.partition('/')[0]}/" if "/" in first else f"{len(uploads)} files"
+    if "/" in first:
+        return f"{first.partition('/')[0]}/"
+    has_more = base is not None and len(stored.files) > len(uploads)
+    return f"{len(uploads)} of {len(stored.files)} files" if has_more else f"{len(uploads)} files"
 
 
 def _one_line(text: str) -> str:

@@ -148,6 +148,22 @@ def test_a_prefix_allows_whole_parts_only() -> None:
     assert not is_allowed(full_name("ubuntu"), [])
 
 
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        ("https://quay.io", "without https://: quay.io"),
+        ("http://Reg.example.org:5000/v2/", "without https://: Reg.example.org:5000."),
+        ("https://", "such as ghcr.io"),
+    ],
+)
+def test_a_registry_with_a_scheme_learns_how_to_write_it(written: str, words: str) -> None:
+    with pytest.raises(ImageNameError) as refused:
+        registry_host(written)
+    assert words in str(refused.value) and "NAME:TAG" not in str(refused.value)
+    with pytest.raises(ImageNameError, match="a registry, such as ghcr.io, or a beginning of names"):
+        full_prefix("https://quay.io/lab")
+
+
 def test_a_registry() -> None:
     assert registry_host("Registry.Example.org:5000/") == "registry.example.org:5000"
     assert registry_host("index.docker.io") == "docker.io"

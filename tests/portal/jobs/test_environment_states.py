@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from django.test import Client
+from django.urls import reverse_lazy
 
 from portal.accounts.models import User
 from portal.environments import builds
@@ -138,6 +139,24 @@ def test_a_waiting_job_shows_why_its_environment_failed_with_a_link(lab: Lab) ->
     page = lab.client().get(f"/jobs/{job.pk}/").content.decode()
     card = page[page.index("Why it waits") : page.index("When it starts")]
     assert "no package flufl" in card and "<details" not in card and f'href="/environments/{made.key}/"' in card
+
+
+def test_one_word_for_what_no_node_has_yet(lab: Lab) -> None:
+    made = lab.make()
+    Environment.objects.filter(pk=made.pk).update(requested_at=None)
+    page = lab.form(made)
+    assert page.count("(prepared when a job needs it)") == 2 and "(built when" not in page
+
+
+@pytest.mark.parametrize("address", ["/", reverse_lazy("monitoring:nodes")])
+def test_what_could_not_be_prepared_is_not_in_preparation(lab: Lab, address: str) -> None:
+    made, other = lab.make(), lab.base
+    recipes.place(lab.node, made, "failed", detail=NoSuchPackage("flufl").data())
+    page = text_of(lab.client().get(address).content.decode())
+    assert "Could not be prepared" in page and "In preparation" not in page and "wait until it is ready" not in page
+    recipes.place(lab.node, other, "preparing", progress_percent=40)
+    page = text_of(lab.client().get(address).content.decode())
+    assert page.index("In preparation") < page.index(other.title) < page.index("Could not be prepared")
 
 
 def test_a_waiting_reason_of_an_earlier_release_is_shown_as_it_is(lab: Lab) -> None:

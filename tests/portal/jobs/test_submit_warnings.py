@@ -8,10 +8,12 @@ from django.test import Client
 from django.urls import reverse
 
 from portal.accounts.models import User
+from portal.cluster.models import Gpu
 from portal.jobs.submit_warnings import warnings_for
 from portal.projects import services
 from portal.projects.models import CodeVersion
 from tests import corpus
+from tests.portal.jobs_world import make_node
 
 ONE = "import torch\nmodel = torch.nn.Linear(2, 2)\nmodel.to('cuda:0')\n"
 
@@ -157,6 +159,16 @@ def test_the_form_leads_to_a_new_environment_with_these_packages(alice: User, cl
     address = f"/environments/new/?project={version.project_id}&packages=zict%3E%3D3%0Aplumbum"
     assert address in page.replace("&amp;", "&")
     assert "zict&gt;=3\nplumbum</textarea>" in client.get(address).content.decode()
+
+
+def test_a_note_of_the_upload_counts_what_the_lab_has(alice: User) -> None:
+    version = code(alice, train=ONE)
+    note = {"code": "started-with", "path": "go.sh", "line": 1, "text": "Enter what else it has: 3 GPUs."}
+    version.guess = {"warnings": [note]}
+    make_node(gpus=2)
+    assert [each["text"] for each in warnings_for(version)] == ["Enter what else it has: 3 CPU slots."]
+    Gpu.objects.update(kind="cuda")
+    assert [each["text"] for each in warnings_for(version)] == [note["text"]]
 
 
 def test_a_script_that_installs_packages_is_warned_of_when_it_is_uploaded(alice: User) -> None:

@@ -111,6 +111,12 @@ def test_executable_files_stay_executable(alice: User) -> None:
     }
 
 
+@pytest.mark.parametrize(("keep", "name"), [(True, "2 of 6 files"), (False, "2 files")])
+def test_an_upload_of_some_files_has_both_numbers(alice: User, project: Project, keep: bool, name: str) -> None:
+    version = upload(alice, project, {"train.py": b"new", "added.py": b"new"}, keep_others=keep)
+    assert (version.upload_name, len(version.files)) == (name, 6 if keep else 2)
+
+
 def test_the_page_keeps_them_unless_it_is_asked_not_to(alice: User, project: Project, client: Client) -> None:
     client.force_login(alice)
     url = reverse("projects:upload", args=[project.pk])
