@@ -56,6 +56,7 @@ sys.exit(pytest.main(["--collect-only", "-q", "tests"], plugins=[Collector()]))
 
 
 @pytest.mark.thorough
+@pytest.mark.timeout(600)  # it collects all tests
 def test_every_test_is_in_exactly_one_layer_of_the_whole_suite() -> None:
     """But for those that run on both databases."""
     layers = [layer for layer in layers_of(Level.ALL) if not layer.database]
