@@ -47,6 +47,7 @@ REVIEWED = {
     "environments.environment.constraints",
     "environments.environment.indexes",  # addresses with user names or passwords are refused
     "environments.environment.lines",
+    "environments.environment.pins",
     "environments.environment.packages",
     "environments.imagesettings.allowed",
     "environments.lock.facts",  # of an image: its size, interpreter and libraries
