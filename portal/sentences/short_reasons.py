@@ -94,6 +94,11 @@ def environment_preparing(title: str, node: str, percent: int, detail: Any) -> s
 
 
 @short
+def environment_planned(title: str, node: str = "") -> str:
+    return f"{title} waits for others on {node}." if node else f"{title} will be prepared on a node first."
+
+
+@short
 def agents_too_old(title: str, nodes: list[str]) -> str:
     return f"The nodes' agents are too old for {title}."
 
