@@ -266,11 +266,12 @@ class ReportedBuild:
             self._thread.join()
 
     def progress(self, percent: int, step: Message) -> None:
-        """Set how far the build is. Raises BuildCancelledError once the portal has ended it."""
-        self._now = (percent, step)
+        """Set how far the build is; a step that begins again lowers no percentage. Raises BuildCancelledError once the portal
+        has ended it."""
+        self._now = (max(percent, self._now[0]), step)
         if self._ended:
             raise BuildCancelledError
-        self._progress(percent, step)
+        self._progress(*self._now)
 
     def send_file(self, path: Path, step: Callable[[int, int], Message]) -> None:
         """Send an archive in pieces. ``step`` gets the MiB that the portal has, and those of the whole."""

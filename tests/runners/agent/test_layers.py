@@ -474,3 +474,12 @@ def test_a_container_waits_for_a_layer_that_has_gone_missing(tmp_path: Path) -> 
     until(lambda: store.path_of(layer.digest) is not None)
     keeper.require("pytorch", layer.digest)
     keeper.stop()
+
+
+def test_the_percentage_of_a_build_never_goes_back() -> None:
+    """A list may be resolved more than once, and what was built is sent after it is packed."""
+    seen: list[int] = []
+    build = shared_environments.ReportedBuild(1, Portal([]), lambda percent, step: seen.append(percent))
+    for percent in (3, 6, 1, 97, 95):
+        build.progress(percent, Quotation("step"))
+    assert seen == [3, 6, 6, 97, 97]
