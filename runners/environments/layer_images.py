@@ -48,6 +48,8 @@ class LayerImages:
         """
         content = (self.engine.id_of(base) or base).rpartition(":")[2]
         tag = f"{REPOSITORY}:{digest[:DIGITS]}-{content[:DIGITS]}"
+        if self.engine.id_of(tag) is not None:
+            return tag  # without waiting for the image of another layer
         with self._section.enter(WAIT_SECONDS):
             if self.engine.id_of(tag) is None:
                 with archive_of(layer) as archive:
