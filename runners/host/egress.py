@@ -89,7 +89,7 @@ class HostRule:
     """A host that may be reached."""
 
     pattern: str
-    """``pypi.org``, or ``*.pytorch.org`` for all names below it."""
+    """``files.example.org``, or ``*.example.org`` for all names below it."""
     ports: frozenset[int] = WEB_PORTS
     internal: bool = False
     """Whether it may have a private address: true only for hosts that the machine's settings or an admin named."""

@@ -15,13 +15,13 @@ from tests.laws.route_words import (
 NETWORK_ROUTES: dict[str, list[Visit]] = {
     "projects/<int:pk>/network": [get("/projects/{project}/network", IN_PROJECT)],
     "admin/network/": [
-        get("/admin/network/?project={project}&host=pypi.org", ADMINS),
-        post("/admin/network/", DONE_BY_ADMINS, host="pypi.org", place="lab"),
+        get("/admin/network/?project={project}&host=files.example.org", ADMINS),
+        post("/admin/network/", DONE_BY_ADMINS, host="files.example.org", place="lab"),
     ],
     "admin/network/<int:pk>/remove": [post("/admin/network/{allowed_host}/remove", DONE_BY_ADMINS)],
     "api/v1/allowed-hosts/": [
         get("/api/v1/allowed-hosts/", API_MEMBERS),
-        post("/api/v1/allowed-hosts/", "401 404 404 404 404 201", host="pypi.org", project="{project}"),
+        post("/api/v1/allowed-hosts/", "401 404 404 404 404 201", host="files.example.org", project="{project}"),
     ],
     "api/v1/allowed-hosts/<int:pk>/": [
         get("/api/v1/allowed-hosts/{allowed_host}/", API_IN_PROJECT),
