@@ -81,9 +81,6 @@ class NetworkUse:
             self._hosts.setdefault(key, HostUse(*key)).add(connection, time.time())
             self._changed = True
 
-    def to_json(self) -> list[dict[str, Any]]:
-        return self.take()[0]
-
     def take(self) -> tuple[list[dict[str, Any]], bool]:
         """Return all hosts, and whether there was a connection since they were last taken."""
         with self._lock:
