@@ -12,7 +12,6 @@ from portal.environments import services as environments
 from portal.environments.contents import Contradiction, contradictions, has_module_of, installs
 from portal.environments.models import Environment, PackageSettings
 from portal.environments.services import HOROVOD, PackageRequest
-from portal.environments.summary import has_failed
 from portal.jobs.models import Job
 from portal.projects import inspection
 from portal.projects.models import CodeVersion
@@ -85,6 +84,7 @@ def offer_for(
         for each in choices
         if missing
         and each != environment
+        and not getattr(each, "has_failed", False)  # of ``offered_environments``
         and environment is not None
         and not missing_modules(code, each, lacked)
         and set(environments.frameworks_of(environment)) <= set(each.packages)
@@ -102,7 +102,7 @@ def offer_for(
             for each in packages_for_imports(each["module"] for each in missing if not is_image)
             if not each.guessed or each.module not in refused
         ],
-        others=_not_failed(others)[:2],
+        others=others[:2],
         contradictions=contradictions(
             _base_of(environment) if environment else None,
             dict.fromkeys(line for each in usable for line in (*each.lines, *each.constraints)),
@@ -120,14 +120,6 @@ def _refused_imports(missing: Sequence[Mapping[str, Any]], lists: Sequence[Packa
             if module.lower() in meant:
                 found.setdefault(module, line)
     return found
-
-
-def _not_failed(found: Sequence[Environment]) -> list[Environment]:
-    """Return those of some environments whose builds did not fail."""
-    failed = set(
-        Environment.objects.filter(has_failed(), pk__in=[each.pk for each in found]).values_list("pk", flat=True)
-    )
-    return [each for each in found if each.pk not in failed]
 
 
 def _base_of(environment: Environment) -> Environment | None:
