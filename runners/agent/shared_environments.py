@@ -166,14 +166,8 @@ class SharedEnvironments(ABC):
 
         try:
             return self._prepare(wanted, report)
-        except PrepareError as error:
-            failed = Report(wanted.key, state="failed", message=error.failure)
-        except PortalRefusedError as error:
-            failed = Report(wanted.key, state="failed", message=PortalRefusedLayer(error.message.text))
-        except EngineError as error:
-            failed = Report(wanted.key, state="failed", message=EngineFailed(error.message))
-        except OSError as error:
-            failed = Report(wanted.key, state="failed", message=SystemRefused(str(error)))
+        except (PrepareError, PortalRefusedError, EngineError, OSError) as error:
+            failed = Report(wanted.key, state="failed", message=failure_of(error))
         if stays and before is not None:
             self._ready(wanted, before.digest, final=False)
             return failed
@@ -213,25 +207,28 @@ class SharedEnvironments(ABC):
             yield build
         except (AgentStoppedError, BuildCancelledError, PortalUnavailableError):
             raise
-        except PrepareError as error:
-            build.fail(error.failure)
-            raise
-        except EngineError as error:
-            build.fail(EngineFailed(error.message))
-            raise
-        except PortalRefusedError as error:
-            if error.code == "ended":
-                raise BuildCancelledError from error
-            build.fail(PortalRefusedLayer(error.message.text))
-            raise
-        except OSError as error:
-            build.fail(SystemRefused(str(error)))
-            raise
         except Exception as error:
-            build.fail(UnexpectedError(f"{type(error).__name__}: {error}"))
+            if isinstance(error, PortalRefusedError) and error.code == "ended":
+                raise BuildCancelledError from error
+            build.fail(failure_of(error))
             raise
         finally:
             build.stop()
+
+
+def failure_of(error: Exception) -> Message:
+    """Return why an environment could not be built or fetched, as a message."""
+    match error:
+        case PrepareError():
+            return error.failure
+        case PortalRefusedError():
+            return PortalRefusedLayer(error.message.text)
+        case EngineError():
+            return EngineFailed(error.message)
+        case OSError():
+            return SystemRefused(str(error))
+        case _:
+            return UnexpectedError(f"{type(error).__name__}: {error}")
 
 
 class ReportedBuild:
