@@ -44,12 +44,26 @@ def test_keys_move_between_rows_select_and_open(page: Page, portal: Portal) -> N
     page.keyboard.press("x")
     expect(page.locator("[data-count]")).to_have_text("2 selected")
     expect(page.get_by_role("button", name="Compare")).to_be_visible()
+    # The whole page, as in a lower window the bar floats over rows.
+    page.set_viewport_size({"width": 1280, "height": 2000})
     assert barriers(page) == []
     page.keyboard.press("Escape")
     expect(page.locator("[data-selection]")).to_be_hidden()
     assert checked(page) == 0
     page.keyboard.press("Enter")
     expect(page.locator("main h1")).to_contain_text(names[2])
+
+
+def test_the_bar_never_hides_the_row_that_keys_reach(page: Page) -> None:
+    page.set_viewport_size({"width": 1280, "height": 500})
+    page.keyboard.press("j")
+    page.keyboard.press("x")
+    bar = page.locator("[data-selection]")
+    expect(bar).to_be_visible()
+    for _ in range(page.locator("tbody tr").count()):
+        page.keyboard.press("j")
+        row = page.evaluate("document.activeElement.getBoundingClientRect().bottom")
+        assert row <= page.evaluate("document.querySelector('[data-selection]').getBoundingClientRect().top")
 
 
 def test_keys_mean_nothing_while_typing(page: Page) -> None:
