@@ -8,6 +8,7 @@ from scheduling.failures import (
     GpusNotWhole,
     GpusOfClosedNode,
     GpusOfExcludedNode,
+    GpusOfSeveralKinds,
     GpusOfSeveralNodes,
     GpusOfUnknownNodes,
     GpusOutOfRange,
@@ -22,9 +23,10 @@ from scheduling.failures import (
     ResizeOfInelastic,
     StopOfUnstoppable,
 )
+from scheduling.gpu_requests import accepts
 from scheduling.messages import Message, Text
 from scheduling.toolkit import resources
-from scheduling.types import Job, Node, Placement, Plan, Snapshot
+from scheduling.types import GpuRequest, Job, Node, Placement, Plan, Snapshot
 
 
 def violations(snapshot: Snapshot, plan: Plan) -> list[Message]:
@@ -37,6 +39,7 @@ def violations(snapshot: Snapshot, plan: Plan) -> list[Message]:
         if (target or job.now_on) and not (target is job.now_on and _may_keep_gpus(job, nodes)):
             found += _job_violations(job, target, nodes)
     found += _node_violations(snapshot, plan)
+    found += _machine_violations(snapshot, plan)
     found += _limit_violations(snapshot, plan)
     found += [ReasonMissing(str(job)) for job, reason in plan.reasons.items() if not _is_reason(reason)]
     return found
@@ -76,11 +79,8 @@ def _job_violations(job: Job, target: Placement, nodes: set[str]) -> Iterator[Me
         return
     if job.running:
         yield from _running_job_violations(job, target)
-    elif count:
-        if job.blocked:
-            yield GpusWhileBlocked(job.id)
-        if len([gpus for gpus in target.values() if gpus]) > 1 and not job.spread:
-            yield GpusOfSeveralNodes(job.id)
+    elif count and job.blocked:
+        yield GpusWhileBlocked(job.id)
 
 
 def _running_job_violations(job: Job, target: Placement) -> Iterator[Message]:
@@ -94,8 +94,6 @@ def _running_job_violations(job: Job, target: Placement) -> Iterator[Message]:
         yield ResizeOfInelastic(job.id)
     if any(target.get(node, 0) < gpus for node, gpus in job.base.items()):
         yield LossOfBase(job.id)
-    if not job.spread and len([gpus for gpus in {**job.now_on, **target}.values() if gpus]) > 1:
-        yield GpusOfSeveralNodes(job.id)
 
 
 def _added_gpus(job: Job, target: Placement) -> dict[str, int]:
@@ -109,6 +107,7 @@ def _node_violations(snapshot: Snapshot, plan: Plan) -> Iterator[Message]:
     names = {node.id: node.name for node in snapshot.nodes}
     extra = resources.extra_after(snapshot, plan.target) if resources.matter(snapshot) else {}
     given: Counter[str] = Counter()
+    unwanted = _UnwantedNodes(snapshot)
     for job in snapshot.jobs:
         target = plan.target.get(job.id)
         if not target or target is job.now_on:
@@ -116,7 +115,7 @@ def _node_violations(snapshot: Snapshot, plan: Plan) -> Iterator[Message]:
         more = _added_gpus(job, target)
         given.update(more)
         for node in more:
-            if job.nodes is not None and node not in job.nodes:
+            if (job.nodes is not None and node not in job.nodes) or node in unwanted.of(job):
                 yield GpusOfExcludedNode(job.id, names.get(node, node))
     for view in snapshot.nodes:
         if given[view.id] and not view.open:
@@ -125,6 +124,36 @@ def _node_violations(snapshot: Snapshot, plan: Plan) -> Iterator[Message]:
             yield MoreGpusThanFree(view.name, view.free, _json_number(given[view.id]))
         elif given[view.id] and view.id in extra:
             yield from _resource_violations(view, given[view.id], extra[view.id])
+
+
+class _UnwantedNodes:
+    """The nodes whose GPUs jobs do not accept, looked up once for all jobs with the same request."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.nodes = snapshot.nodes
+        self._known: dict[tuple[GpuRequest, bool], frozenset[str]] = {}
+
+    def of(self, job: Job) -> frozenset[str]:
+        key = job.gpu_request, job.max_gpus == 1
+        if key not in self._known:
+            self._known[key] = frozenset(node.id for node in self.nodes if not accepts(job, node))
+        return self._known[key]
+
+
+def _machine_violations(snapshot: Snapshot, plan: Plan) -> Iterator[Message]:
+    """Check that jobs which must not are not on several machines, and not on several kinds of GPUs."""
+    nodes = {node.id: node for node in snapshot.nodes}
+    for job in snapshot.jobs:
+        target = plan.target.get(job.id)
+        if not target or target is job.now_on or (job.spread and not job.gpu_request.same_kind):
+            continue
+        added = _added_gpus(job, target)
+        held = job.now_on if job.running else {}  # also what it is to release: until then it is in both places
+        there = [nodes[node] for node in {*added, *held} if added and node in nodes]
+        if not job.spread and len({node.machine for node in there}) > 1:
+            yield GpusOfSeveralNodes(job.id)
+        if job.gpu_request.same_kind and len({node.kind for node in there}) > 1:
+            yield GpusOfSeveralKinds(job.id)
 
 
 def _resource_violations(node: Node, given: int, extra: resources.Amount) -> Iterator[Message]:

@@ -1,4 +1,4 @@
-"""The only way to ask a policy: the lab's reservations, tiers and damping apply to every policy.
+"""The only way to ask a policy: requests for GPUs, the lab's reservations, tiers and damping apply to every policy.
 
 The scheduler, the simulator, the preview of a switch and "what would help" all use it.
 """
@@ -7,7 +7,7 @@ from collections.abc import Set
 from dataclasses import replace
 from functools import partial
 
-from scheduling import damping, reservations, tiers
+from scheduling import damping, gpu_requests, reservations, tiers
 from scheduling.affordable import plan_what_is_affordable
 from scheduling.messages import Text
 from scheduling.toolkit.projected_state import project
@@ -23,6 +23,7 @@ def decide(policy: Policy, snapshot: Snapshot) -> Plan:
     cycle keeps them. Policies that count GPUs without looking at nodes can oscillate like that where free GPUs are
     scattered.
     """
+    snapshot = gpu_requests.with_accepted_nodes(snapshot)
     pinned: set[JobId] = set()
     for _ in range(MAX_ATTEMPTS):
         plan = _decide_once(policy, _pin_jobs(snapshot, pinned))
@@ -45,7 +46,10 @@ def _decide_once(policy: Policy, snapshot: Snapshot) -> Plan:
             )
         )
 
-    return plan_what_is_affordable(partial(reservations.plan_with_reservations, plan), snapshot)
+    def plan_of_requests(view: Snapshot) -> Plan:
+        return gpu_requests.plan_with_gpu_requests(plan, view)
+
+    return plan_what_is_affordable(partial(reservations.plan_with_reservations, plan_of_requests), snapshot)
 
 
 def _with_messages(plan: Plan) -> Plan:

@@ -94,6 +94,14 @@ class GpusOfSeveralNodes(Message):
 
 
 @dataclass(frozen=True)
+class GpusOfSeveralKinds(Message):
+    """All its GPUs must be of one kind: ``GpuRequest.same_kind``."""
+
+    code: ClassVar[str] = "gpus_of_several_kinds"
+    job: str
+
+
+@dataclass(frozen=True)
 class StopOfUnstoppable(Message):
     code: ClassVar[str] = "stop_of_unstoppable"
     job: str
@@ -113,7 +121,7 @@ class LossOfBase(Message):
 
 @dataclass(frozen=True)
 class GpusOfExcludedNode(Message):
-    """The job cannot run on this node: ``Job.nodes``."""
+    """The job cannot run on this node, or does not accept its GPUs: ``Job.nodes``, ``Job.gpu_request``."""
 
     code: ClassVar[str] = "gpus_of_excluded_node"
     job: str

@@ -54,8 +54,26 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuRequest:
+    """Which GPUs a job accepts; by default any."""
+
+    memory_mib: int = 0
+    """The least memory of each GPU, in MiB."""
+    kinds: tuple[str, ...] = ()
+    """The models that it accepts, as ``Node.kind`` has them; empty for all."""
+    same_kind: bool = False
+    """Whether all its GPUs must be of one kind."""
+
+
+ANY_GPU = GpuRequest()
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
-    """A machine as the policy sees it. A job may get only ``free`` GPUs in addition to those that it holds."""
+    """A machine as the policy sees it. A job may get only ``free`` GPUs in addition to those that it holds.
+
+    A machine with several kinds of GPUs is a node for each kind.
+    """
 
     id: NodeId
     name: str
@@ -68,7 +86,7 @@ class Node:
     open: bool = True
     """False while cordoned, draining, unapproved or lost: no job may get more GPUs here."""
     kind: str = ""
-    """The model of its GPUs, as the driver names it; nodes of one kind are interchangeable."""
+    """The model of its GPUs, as the driver names it; nodes of one kind are interchangeable where they have equal memory."""
     kept: int = 0
     """Free GPUs that are kept for other jobs. Only the reasons of waiting jobs use it; no decision does."""
     millicpus_per_gpu: int = 0
@@ -81,6 +99,17 @@ class Node:
     leaving_millicpus: int = 0
     """What becomes free in addition to the shares of the ``leaving`` GPUs; negative where their jobs took less."""
     leaving_memory_mib: int = 0
+    gpu_memory_mib: int = 0
+    """The memory of each of its GPUs, in MiB: of the smallest, where they differ. 0 for CPU slots, or when unknown."""
+    parts_of_gpus: bool = False
+    """They are parts of GPUs (MIG), which cannot be connected with each other: only for jobs of one GPU."""
+    part_of: NodeId = ""
+    """The machine, for a node that has only its GPUs of one kind; empty for a whole machine."""
+
+    @property
+    def machine(self) -> NodeId:
+        """Return the machine that has these GPUs: containers and processes never span two."""
+        return self.part_of or self.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +136,7 @@ class Job:
     blocked: Message | None = None
     """Why it cannot start on any node now, under any policy; None when it can."""
     spread: bool = True
-    """Whether its GPUs may be on several nodes. Those of a plain command may not: it is one container."""
+    """Whether its GPUs may be on several machines. Those of a plain command may not: it is one container."""
     preemptible: bool = False
     """Whether it may be stopped and restarted from its checkpoint."""
     started_at: float | None = None
@@ -156,6 +185,8 @@ class Job:
     """Thousandths of a processor that it needs for each GPU; None for the share of the node's GPUs."""
     memory_mib_per_gpu: int | None = None
     """The same for memory, in MiB."""
+    gpu_request: GpuRequest = ANY_GPU
+    """Which GPUs it accepts; ``decide`` sees to that, under any policy."""
 
     @property
     def has_demands(self) -> bool:

@@ -7,7 +7,19 @@ from typing import Any
 import orjson
 
 from scheduling.messages import message_from
-from scheduling.types import Account, Curve, Estimate, Job, Limit, Node, NodeId, Plan, Reservation, Snapshot
+from scheduling.types import (
+    Account,
+    Curve,
+    Estimate,
+    GpuRequest,
+    Job,
+    Limit,
+    Node,
+    NodeId,
+    Plan,
+    Reservation,
+    Snapshot,
+)
 
 NUMPY_OPTION = orjson.OPT_SERIALIZE_NUMPY
 """The state of a policy may contain NumPy numbers."""
@@ -99,6 +111,8 @@ def _job_from_json(content: Mapping[str, Any], places: Sequence[frozenset[NodeId
             )
     if estimate := values.get("work"):
         values["work"] = Estimate(**_known_fields(Estimate, estimate))
+    if request := values.get("gpu_request"):
+        values["gpu_request"] = GpuRequest(**{**_known_fields(GpuRequest, request), "kinds": tuple(request["kinds"])})
     return Job(**values)
 
 

@@ -17,6 +17,9 @@ KINDS = {
     "processors": "fewer processors",
     "elastic": "running elastically",
     "environment": "another environment",
+    "kinds": "GPUs of different models",
+    "models": "GPUs of other models",
+    "gpumemory": "GPUs with less memory",
     "time": "a shorter time limit",
     "resumable": "restarting from a checkpoint",
     "opportunistic": "using idle GPUs only",
@@ -39,6 +42,21 @@ def smaller_minimum(gpus: int, instead_of: int) -> str:
 @sentence
 def less_per_gpu(resource: str, amount: int, instead_of: int) -> str:
     return f"with {words.amount(resource, amount)} per GPU instead of {words.amount(resource, instead_of)}"
+
+
+@sentence
+def less_gpu_memory(memory_mib: int, instead_of: int) -> str:
+    return f"with GPUs from {words.gibibytes(memory_mib)} instead of {words.gibibytes(instead_of)}"
+
+
+@sentence
+def other_models(models: Sequence[str]) -> str:
+    return f"also on {' or '.join(models)}"
+
+
+@sentence
+def different_models() -> str:
+    return "on GPUs of different models"
 
 
 @sentence
@@ -73,6 +91,8 @@ def _condition(change: Mapping[str, Any]) -> str:
         return ""
     return {
         "shorter_limit": "It is stopped after that time.",
+        "less_gpu_memory": "Only if its model and batch fit into that memory.",
+        "different_models": "In each step all its GPUs wait for the slowest.",
         "restarting_from_checkpoint": "Only if its code resumes from /checkpoints after a stop.",
         "preemptible_on_idle_gpus": "It is the first to be stopped when others need these GPUs.",
     }.get(change["code"], "")

@@ -109,7 +109,12 @@ def gpus_while_blocked(job: str) -> str:
 
 @sentence
 def gpus_of_several_nodes(job: str) -> str:
-    return f"Job {job} must be on one node, but is given GPUs of several."
+    return f"Job {job} must be on one machine, but is given GPUs of several."
+
+
+@sentence
+def gpus_of_several_kinds(job: str) -> str:
+    return f"All GPUs of job {job} must be of one model, but it is given several models."
 
 
 @sentence

@@ -8,7 +8,7 @@ from typing import Any
 
 from portal.sentences import words
 from portal.sentences.registry import nested_sentence, sentence
-from portal.sentences.words import amount, capitalised, clause, duration, gpus, is_or_are, jobs_are
+from portal.sentences.words import amount, capitalised, clause, duration, gpus, is_or_are, jobs_are, requested_gpus
 from portal.sentences.words import minutes as in_minutes
 
 
@@ -74,6 +74,15 @@ def no_node_yet() -> str:
 @sentence
 def larger_than_lab(needed: int, total: int) -> str:
     return f"It needs {gpus(needed)} at once, but the lab has {total}. Submit it with fewer, or ask an admin."
+
+
+@sentence
+def no_such_gpus(needed: int, total: int, memory_mib: int, kinds: Sequence[str], same_kind: bool) -> str:
+    only = f"only {total}" if total else "none"
+    return (
+        f"It needs {needed} {requested_gpus(memory_mib, kinds, same_kind)}; the lab has {only} that work. "
+        "Submit it again for other GPUs, or ask an admin whether these come back."
+    )
 
 
 @sentence
@@ -244,6 +253,17 @@ def beside_reserved(reason: Any, count: int, node: str, name: str, minutes: int,
     time = in_minutes(minutes)
     until = f"for another {time}" if begun else f"in {time}, before it would surely end"
     return f"{nested_sentence(reason)} {gpus(count)} of node {node} {is_or_are(count)} reserved for {name} {until}."
+
+
+@sentence
+def of_requested_gpus(reason: Any, memory_mib: int, kinds: Sequence[str], same_kind: bool, accepted: int) -> str:
+    there = "the open nodes have none" if not accepted else f"the open nodes have {accepted} of these"
+    return f"{nested_sentence(reason)} It accepts only {requested_gpus(memory_mib, kinds, same_kind)}; {there}."
+
+
+@sentence
+def no_whole_machine(needed: int, free: int) -> str:
+    return f"It needs {gpus(needed)} of one machine, of any model; the most that are free on one are {free}."
 
 
 # --- of one policy -----------------------------------------------------------------------------------------------

@@ -84,6 +84,11 @@ def larger_than_lab(needed: int, total: int) -> str:
 
 
 @short
+def no_such_gpus(needed: int, total: int, memory_mib: int, kinds: list[str], same_kind: bool) -> str:
+    return f"The lab has {total or 'none'} of the {needed} GPUs that it accepts."
+
+
+@short
 def no_node_accepts(closed: list[dict[str, Any]]) -> str:
     return "No node accepts new jobs now."
 
@@ -193,6 +198,16 @@ def behind_saved(count: int) -> str:
 @short
 def beside_reserved(reason: Any, count: int, node: str, name: str, minutes: int, begun: bool) -> str:
     return f"{gpus(count)} of {node} {is_or_are(count)} reserved for {name}."
+
+
+@short
+def of_requested_gpus(reason: Any, memory_mib: int, kinds: list[str], same_kind: bool, accepted: int) -> str:
+    return short_reason(reason) if accepted else "No open node has GPUs that it accepts."
+
+
+@short
+def no_whole_machine(needed: int, free: int) -> str:
+    return f"It needs {gpus(needed)} of one machine; at most {free} are free."
 
 
 # --- of one policy -----------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Counts, amounts and durations in words."""
 
 import re
+from collections.abc import Sequence
 
 from scheduling.words import amount as amount
 from scheduling.words import duration as duration
@@ -42,6 +43,13 @@ def minutes(count: int) -> str:
         return "1 minute" if count == 1 else f"{count} minutes"
     hours = round(count / 60)
     return f"{hours} hours" if hours < 48 else f"{round(hours / 24)} days"
+
+
+def requested_gpus(memory_mib: int, kinds: Sequence[str], same_kind: bool) -> str:
+    """Return which GPUs a job accepts: ``A100 or V100 GPUs with at least 16 GiB, all of one model``."""
+    named = f"{', '.join(kinds[:-1])} or {kinds[-1]}" if len(kinds) > 1 else "".join(kinds)
+    memory = f" with at least {gibibytes(memory_mib)}" if memory_mib else ""
+    return f"{named} GPUs{memory}{', all of one model' if same_kind else ''}".strip().replace("GPUs, all", "GPUs all")
 
 
 def clause(sentence: str) -> str:

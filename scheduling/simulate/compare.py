@@ -39,16 +39,21 @@ class PolicyRun:
 
 
 def parse_cluster(text: str) -> list[Node]:
-    """Return the nodes of ``16x4``, 16 nodes with 4 GPUs, or of ``8x4:T4+2x8:A100``, two kinds. Raises ValueError."""
+    """Return the nodes of a cluster. Raises ValueError.
+
+    ``16x4`` are 16 nodes with 4 GPUs; ``8x4:T4+2x8:A100`` are of two kinds; ``2x8:A100/40`` have 40 GiB of memory each.
+    """
     nodes: list[Node] = []
     for part in text.split("+"):
         shape, _, kind = part.strip().partition(":")
         count, _, gpus = shape.partition("x")
-        if not (count.isdecimal() and gpus.isdecimal() and 0 < int(count) <= 100_000 and 0 < int(gpus) <= 1000):
-            raise ValueError(f"{text!r} is not a cluster: write 16x4, or 8x4:T4+2x8:A100.")
+        kind, _, memory = kind.partition("/")
+        numbers = ((count, 100_000), (gpus, 1000), (memory or "1", 10_000))
+        if not all(number.isdecimal() and 0 < int(number) <= most for number, most in numbers):
+            raise ValueError(f"{text!r} is not a cluster: write 16x4, 8x4:T4+2x8:A100, or 8x4:T4/16+2x8:A100/40 (GiB).")
         for _ in range(int(count)):
             id = f"{len(nodes):05}"
-            nodes.append(Node(id, id, int(gpus), int(gpus), kind=kind))
+            nodes.append(Node(id, id, int(gpus), int(gpus), kind=kind, gpu_memory_mib=1024 * int(memory or 0)))
     return nodes
 
 

@@ -215,6 +215,7 @@ class Engine:
             self.nodes[id] = Node(
                 id, node.name, node.total, self.free[id], self.leaving[id], node.open, node.kind, 0,
                 node.millicpus_per_gpu, node.memory_mib_per_gpu, *self.extra[id], *self.leaving_extra[id],
+                node.gpu_memory_mib, node.parts_of_gpus, node.part_of,
             )  # fmt: skip
         self.stale.clear()
         return Snapshot(

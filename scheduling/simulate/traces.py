@@ -5,6 +5,7 @@ Ours is CSV with a header, or JSON, a list of objects with the same names:
     id, submitted, seconds, gpus                   required: when (seconds, or date and time), and the duration on these GPUs
     owner, group, min_gpus, max_gpus, priority, tier, weight, script, batch, deadline, elastic, preemptible, opportunistic,
     restart_seconds, resize_seconds, start_seconds, checkpoint_seconds                                    as in types.Job
+    gpu_memory_gib, gpu_kinds (with | between them), same_gpu_kind                        which GPUs the job accepts: any by default
 """
 
 import csv
@@ -22,7 +23,7 @@ from scheduling.simulate.inputs import Submission
 from scheduling.simulate.pollux import Mode
 from scheduling.simulate.truth import Knowledge, Plain, lasts, linear
 from scheduling.toolkit import estimates
-from scheduling.types import Curve, Job
+from scheduling.types import ANY_GPU, Curve, GpuRequest, Job
 
 Throughputs = Mapping[str, Mapping[int, Curve]]
 """Curves by model and total batch."""
@@ -179,11 +180,20 @@ def _plain(rows: Iterable[Mapping[str, Any]], speeds: Throughputs, knowledge: Kn
                 script=script,
                 batch=batch,
                 deadline=_parse_time(given["deadline"]) if "deadline" in given else None,
+                gpu_request=_gpu_request(given),
             ),
             lasts(float(given["seconds"]), asked, curve, knowledge=knowledge),
             start_seconds=float(given.get("start_seconds", 0.0)),
             checkpoint_seconds=None if checkpoint is None else float(checkpoint),
         )
+
+
+def _gpu_request(given: Mapping[str, Any]) -> GpuRequest:
+    memory, kinds = given.get("gpu_memory_gib", 0), given.get("gpu_kinds", ())
+    if isinstance(kinds, str):
+        kinds = [kind.strip() for kind in kinds.split("|")]
+    request = GpuRequest(round(1024 * float(memory)), tuple(kinds), _parse_flag(given.get("same_gpu_kind", False)))
+    return ANY_GPU if request == ANY_GPU else request
 
 
 def _with_mode(item: Submission, mode: Mode | None) -> Submission:

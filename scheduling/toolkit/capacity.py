@@ -50,6 +50,7 @@ class Capacity:
         self.coming = coming
         self.nodes: dict[NodeId, Node] = {node.id: node for node in snapshot.nodes if node.open}
         self.free = Levels({id: node.free + (node.leaving if coming else 0) for id, node in self.nodes.items()})
+        self._has_parts = any(node.part_of for node in self.nodes.values())
         self.kept: dict[NodeId, int] = {id: node.kept for id, node in self.nodes.items() if node.kept}
         """Free GPUs of nodes that no later job of the queue may have in this cycle, and those kept for higher layers."""
         self._scopes: dict[Hashable, Scope] = {}
@@ -208,11 +209,18 @@ class Capacity:
         """Give a job one more GPU on the most suitable node. Return False when there is none for it."""
         node = None
         if self.room(job):
-            allowed = self.scope(job).allowed
-            node = placement.node_to_grow_on(self.held[job.id], self.levels(job), spread=job.spread, allowed=allowed)
+            spread, allowed = job.spread, self.scope(job).allowed
+            if not spread and self._has_parts:
+                spread, allowed = True, self._on_machines_of(job)
+            node = placement.node_to_grow_on(self.held[job.id], self.levels(job), spread=spread, allowed=allowed)
         if node is not None:
             self.give(job, {node: 1})
         return node is not None
+
+    def _on_machines_of(self, job: Job) -> frozenset[NodeId]:
+        """Return the nodes that the job can run on, and that are parts of the machines on which it is."""
+        machines = {self.nodes[node].machine for node in self.held[job.id] if node in self.nodes}
+        return frozenset(node.id for node in self.nodes_of(job) if node.machine in machines)
 
     def ask_back(self, job: Job, node: NodeId | None = None) -> NodeId:
         """Ask a job for a GPU that it can spare (of ``node``). With ``coming`` it is free at once, otherwise not yet."""

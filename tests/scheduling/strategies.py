@@ -12,9 +12,10 @@ from typing import Any
 from hypothesis import strategies as st
 
 from scheduling import registry
+from scheduling.gpu_requests import accepts
 from scheduling.messages import Text
 from scheduling.toolkit import resources
-from scheduling.types import Account, Curve, Estimate, Job, Limit, Node, Policy, Snapshot
+from scheduling.types import ANY_GPU, Account, Curve, Estimate, GpuRequest, Job, Limit, Node, Policy, Snapshot
 from tests.examples import examples
 from tests.scheduling.worlds import NOW
 
@@ -190,3 +191,38 @@ def _is_possible(node: Node, job: Job) -> bool:
     """Whether what is left is not negative, without the GPUs of other jobs."""
     extra = resources.extra_of(node)
     return all(node.free * share + more >= 0 for share, more in zip(SHARE, extra, strict=True))
+
+
+KINDS = {"T4": 15_360, "A100": 40_960, "A100 80GB": 81_920}
+"""The memory of each GPU, in MiB, by kind."""
+
+
+def with_gpu_requests(snapshot: Snapshot, seed: int) -> Snapshot:
+    """Return the snapshot with several kinds of GPUs, machines that have two of them, and requests of some jobs.
+
+    What runs is on GPUs that it accepts.
+    """
+    rng = random.Random(seed)
+    joined = rng.random() < 0.3 and len(snapshot.nodes) > 1
+    nodes = {}
+    for number, node in enumerate(snapshot.nodes):
+        kind = rng.choice(list(KINDS))
+        part_of = "m" if joined and number < 2 else ""
+        is_parts = rng.random() < 0.15 and not any(job.max_gpus > 1 and node.id in job.now_on for job in snapshot.jobs)
+        nodes[node.id] = replace(node, kind=kind, gpu_memory_mib=KINDS[kind], part_of=part_of, parts_of_gpus=is_parts)
+    jobs = []
+    for job in snapshot.jobs:
+        request = rng.choice([ANY_GPU, _random_request(rng)])
+        there = [nodes[node] for node in job.now_on]
+        choosy = replace(job, gpu_request=request)
+        if all(accepts(choosy, node) for node in there) and (
+            not request.same_kind or len({node.kind for node in there}) < 2
+        ):
+            job = choosy
+        jobs.append(job)
+    return replace(snapshot, nodes=tuple(nodes.values()), jobs=tuple(jobs))
+
+
+def _random_request(rng: random.Random) -> GpuRequest:
+    kinds = tuple(sorted(kind for kind in KINDS if rng.random() < 0.5)) if rng.random() < 0.5 else ()
+    return GpuRequest(rng.choice([0, 15_360, 16_384, 40_960, 81_920, 90_000]), kinds, rng.random() < 0.5)

@@ -41,7 +41,7 @@ FIXED = running("x", {"a": 2})
         (draw({"a": 4}, running("x", {"a": 2}, 1, 4, elastic=False)), {"x": {"a": 3}}, "is not elastic"),
         (draw({"a": 4}, FIXED), {}, "Job x runs and cannot be stopped, but is given nothing."),
         (draw({"a": 4, "b": 4}, ELASTIC), {"x": {"b": 2}}, "Job x runs, but loses its base."),
-        (draw({"a": 2, "b": 2}, waiting("x", 2, spread=False)), {"x": {"a": 1, "b": 1}}, "must be on one node"),
+        (draw({"a": 2, "b": 2}, waiting("x", 2, spread=False)), {"x": {"a": 1, "b": 1}}, "must be on one machine"),
         (
             draw({"a": 4}, waiting("x", 2), limits=(Limit("alice", 1, frozenset({"x"})),)),
             {"x": {"a": 2}},

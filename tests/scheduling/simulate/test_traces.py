@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from scheduling.simulate import Plain, Submission, compare, plot, traces
+from scheduling.types import ANY_GPU, GpuRequest
 
 PHILLY = """timestamp,duration,num_gpus,gpu_time,cluster
 2017-10-09 07:00:00,66.0,1,66.0,red
@@ -61,6 +62,15 @@ def test_our_own_format_as_csv_and_as_json(tmp_path: Path) -> None:
     assert (other.job.submitted_at, other.job.elastic, other.job.preemptible) == (5, False, True)
 
 
+def test_our_own_format_has_which_gpus_a_job_accepts(tmp_path: Path) -> None:
+    head = "id,submitted,seconds,gpus,gpu_memory_gib,gpu_kinds,same_gpu_kind\n"
+    one, other = read(tmp_path, f"{head}x,0,60,2,24,A100 | V100,yes\ny,0,60,2,,,\n")
+    assert one.job.gpu_request == GpuRequest(24 * 1024, ("A100", "V100"), True)
+    assert other.job.gpu_request is ANY_GPU
+    (third,) = read(tmp_path, '[{"id": "x", "submitted": 5, "seconds": 60, "gpus": 2, "gpu_kinds": ["T4"]}]')
+    assert third.job.gpu_request == GpuRequest(kinds=("T4",))
+
+
 def test_speeds_of_models_come_from_tables_of_throughputs(tmp_path: Path) -> None:
     tables = tmp_path / "tables"
     tables.mkdir()
@@ -90,7 +100,9 @@ def test_a_file_that_is_not_a_trace_is_refused_with_a_sentence(tmp_path: Path, t
 def test_clusters_in_a_word() -> None:
     mixed = compare.parse_cluster("2x4:T4+1x8:A100")
     assert [(node.total, node.kind) for node in mixed] == [(4, "T4"), (4, "T4"), (8, "A100")]
-    for wrong in ("", "4", "0x4", "4x-1", "4x4:", "axb")[:4]:
+    (large,) = compare.parse_cluster("1x8:A100 80GB/80")
+    assert (large.kind, large.gpu_memory_mib) == ("A100 80GB", 80 * 1024)
+    for wrong in ("", "4", "0x4", "4x-1", "1x4:T4/x", "1x4:T4/0", "axb"):
         with pytest.raises(ValueError, match="not a cluster"):
             compare.parse_cluster(wrong)
 

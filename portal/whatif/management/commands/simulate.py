@@ -72,7 +72,10 @@ class Command(BaseCommand):
         add("--trace", type=Path, help="A trace of Pollux, Philly or the prototype, or our own CSV or JSON.")
         add("--history", type=int, metavar="DAYS", help="Simulate the last DAYS days of the lab instead of a trace.")
         add("--profiles", type=Path, help="A folder of measured speeds, of Pollux or ElasticFlow.")
-        add("--cluster", help="16x4 (the default) is 16 nodes with 4 GPUs; 8x4:T4+2x8:A100 has two kinds of GPUs.")
+        add(
+            "--cluster",
+            help="16x4 (the default) is 16 nodes with 4 GPUs; 8x4:T4/15+2x8:A100/40 has two kinds of GPUs, with GiB of memory.",
+        )
         add(
             "--rounds",
             type=float,
