@@ -45,7 +45,7 @@ class GpuWatch:
         self._lost: set[str] = set()
         self._links: dict[str, str] = {}
         self._uuids: dict[int, str] = {}
-        """The UUIDs by index: a device that has fallen off the bus no longer reports its own."""
+        """The UUIDs of devices by the driver's index: a device that has fallen off the bus no longer reports its own."""
 
     def inventory(self, is_ours: IsOurs) -> list[Gpu]:
         """Return the GPUs as ``gpus.inventory`` does, with their faults, links and processes outside the portal."""
@@ -73,27 +73,36 @@ class GpuWatch:
                 nvml.nvmlShutdown()
 
     def _with_details(self, gpu: Gpu, is_ours: IsOurs) -> Gpu:
-        nvml = self._nvml
+        nvml, device = self._nvml, gpu.index if gpu.device is None else gpu.device
         try:
-            handle = nvml.nvmlDeviceGetHandleByIndex(gpu.index)
-            as_text(nvml.nvmlDeviceGetUUID(handle))
+            handle = nvml.nvmlDeviceGetHandleByIndex(device)
+            uuid = as_text(nvml.nvmlDeviceGetUUID(handle))
         except nvml.NVMLError:
-            uuid = self._uuids.get(gpu.index, gpu.uuid)
+            uuid = self._uuids.get(device, gpu.uuid)
             if uuid not in self._lost:
                 self._lost.add(uuid)
                 self._faults[uuid] = LostAt(self._timestamp())
             return replace(gpu, uuid=uuid, links=self._links.get(uuid, ""), fault=self._faults.get(uuid))
-        self._uuids[gpu.index] = gpu.uuid
-        self._lost.discard(gpu.uuid)
-        if gpu.uuid not in self._links:
-            self._links[gpu.uuid] = self._links_of(gpu.index, handle)
-        self._count_errors(gpu.uuid, handle)
+        self._uuids[device] = uuid
+        self._lost.discard(uuid)
+        if uuid not in self._links:
+            self._links[uuid] = self._links_of(device, handle)
+        self._count_errors(uuid, handle)
         return replace(
             gpu,
-            links=self._links[gpu.uuid],
-            outside=self._outside_processes(handle, is_ours),
-            fault=self._faults.get(gpu.uuid),
+            links=self._links[uuid] if gpu.part is None else f"part of GPU {device}",
+            outside=self._outside_processes(self._instance_or_device(handle, gpu), is_ours),
+            fault=self._faults.get(uuid),
         )
+
+    def _instance_or_device(self, handle: Any, gpu: Gpu) -> Any:
+        """Return the handle whose processes are those of the GPU: of a MIG instance its own."""
+        if gpu.part is None:
+            return handle
+        try:
+            return self._nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, gpu.part)
+        except self._nvml.NVMLError:
+            return handle  # it is being changed; the device's processes include those of the instance
 
     # --- errors --------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,9 @@ from runners.messages.problems import DriverAway, Problem
 
 Answer = TypeVar("Answer")
 
+MAX_MODEL = 80
+MIG_MARK = " MIG "
+"""In the name of an instance, as the driver and the portal have it."""
 TOO_HOT_CELSIUS = 100
 """No data-centre device becomes this hot while its cooling works; NVIDIA's slow-down temperatures are lower."""
 
@@ -38,10 +41,15 @@ class Gpu:
     """The processes on it outside the portal, if there are any."""
     fault: Message | None = None
     """The last grave error that the driver reported, with its time: the portal takes the GPU out of use for it."""
+    device: int | None = None
+    """The driver's index of the device, which differs from ``index`` where MIG has divided one; not in reports."""
+    part: int | None = None
+    """The number of a MIG instance on its device."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the device as reports have it. Portals of the previous release read the texts."""
         report = asdict(replace(self, problem=None, fault=None, outside=None))
+        del report["device"], report["part"]
         for name, key in (("problem", "message"), ("fault", "fault_message"), ("outside", "outside_message")):
             message = getattr(self, name)
             report |= {name: message.text if message else "", key: message.data() if message else None}
@@ -102,13 +110,20 @@ def driver_facts(nvml: Any = pynvml) -> dict[str, Any]:
 
 
 def cuda_devices(nvml: Any = pynvml) -> list[Gpu]:
-    """Return the CUDA devices; none without NVIDIA's driver. A device that answers no query is listed as unhealthy."""
+    """Return the CUDA devices; none without NVIDIA's driver. A device that answers no query is listed as unhealthy.
+
+    One that MIG has divided is listed as its instances, each a GPU of its own.
+    """
     try:
         nvml.nvmlInit()
     except nvml.NVMLError:
         return []
     try:
-        return [read_device(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+        found: list[Gpu] = []
+        for device in range(nvml.nvmlDeviceGetCount()):
+            gpu = read_device(nvml, device)
+            found += read_mig_instances(nvml, gpu) or [gpu]
+        return [replace(gpu, index=index) for index, gpu in enumerate(found)]
     except nvml.NVMLError:
         return []
     finally:
@@ -116,20 +131,69 @@ def cuda_devices(nvml: Any = pynvml) -> list[Gpu]:
             nvml.nvmlShutdown()
 
 
+def read_mig_instances(nvml: Any, gpu: Gpu) -> list[Gpu]:
+    """Return the MIG instances of a device; none where MIG is off, or has not divided it yet.
+
+    An instance has the health and the temperature of its device. The driver reports no utilisation of instances.
+    """
+    if gpu.problem is not None and not isinstance(gpu.problem, DividedByMig):
+        return []
+    found = []
+    try:
+        handle = nvml.nvmlDeviceGetHandleByIndex(gpu.device)
+        if not is_mig_on(_ask(nvml, nvml.nvmlDeviceGetMigMode, handle)):
+            return []
+        for part in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+            instance = _ask(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, part)
+            uuid = None if instance is None else _ask(nvml, nvml.nvmlDeviceGetUUID, instance)
+            if uuid is None:
+                continue
+            memory = _ask(nvml, nvml.nvmlDeviceGetMemoryInfo, instance)
+            problem = None if memory else NoAnswer()
+            found.append(
+                replace(
+                    gpu,
+                    uuid=as_text(uuid),
+                    model=_instance_name(nvml, instance, gpu.model, memory.total if memory else 0),
+                    memory_mib=memory.total // 2**20 if memory else 0,
+                    memory_used_mib=memory.used // 2**20 if memory else None,
+                    utilisation_percent=None,
+                    healthy=not problem,
+                    problem=problem,
+                    part=part,
+                )
+            )
+    except nvml.NVMLError:
+        return []
+    return found
+
+
+def _instance_name(nvml: Any, instance: Any, model: str, memory: int) -> str:
+    """Return the name of an instance: that of its device, " MIG " and its profile, such as ``1g.5gb``."""
+    name = as_text(_ask(nvml, nvml.nvmlDeviceGetName, instance) or "")
+    profile = name.partition(MIG_MARK)[2] or f"{-(-memory // 2**30)}gb"
+    return f"{model[: MAX_MODEL - len(MIG_MARK) - len(profile)]}{MIG_MARK}{profile}"
+
+
+def _ask(nvml: Any, query: Callable[..., Answer], *args: Any) -> Answer | None:
+    """Query the driver; None for a query that the device does not support, as is common."""
+    try:
+        return query(*args)
+    except nvml.NVMLError:
+        return None
+
+
 def read_device(nvml: Any, index: int) -> Gpu:
     def ask(query: Callable[..., Answer], *args: Any) -> Answer | None:
-        """Query the driver; None for a query that the device does not support, as is common."""
-        try:
-            return query(*args)
-        except nvml.NVMLError:
-            return None
+        return _ask(nvml, query, *args)
 
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         uuid = as_text(nvml.nvmlDeviceGetUUID(handle))
     except nvml.NVMLError as error:
         # Lost from the bus: without a UUID no job can get it, but the page should show it.
-        return Gpu(f"gpu-{index}", index, "cuda", "unknown", healthy=False, problem=LostByDriver(str(error)))
+        problem: Message | None = LostByDriver(str(error))
+        return Gpu(f"gpu-{index}", index, "cuda", "unknown", healthy=False, problem=problem, device=index)
     memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle)
     rates = ask(nvml.nvmlDeviceGetUtilizationRates, handle)
     temperature = ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
@@ -148,13 +212,14 @@ def read_device(nvml: Any, index: int) -> Gpu:
         uuid=uuid,
         index=index,
         kind="cuda",
-        model=as_text(ask(nvml.nvmlDeviceGetName, handle) or "unknown")[:80],
+        model=as_text(ask(nvml.nvmlDeviceGetName, handle) or "unknown")[:MAX_MODEL],
         memory_mib=memory.total // 2**20 if memory else 0,
         healthy=not problem,
         problem=problem,
         utilisation_percent=rates.gpu if rates else None,
         memory_used_mib=memory.used // 2**20 if memory else None,
         temperature_celsius=temperature,
+        device=index,
     )
 
 

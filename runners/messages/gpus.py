@@ -57,7 +57,7 @@ class TooHot(Message):
 @dataclass(frozen=True)
 class DividedByMig(Message):
     code = "gpu.divided_by_mig"
-    text = "It is divided by MIG, which Schedulearn does not schedule: turn MIG off."
+    text = "MIG is on, and it has no instances: make some (nvidia-smi mig -cgi ... -C), or turn MIG off."
 
 
 # --- grave errors that the driver has reported ---------------------------------------------------------------------

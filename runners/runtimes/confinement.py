@@ -208,6 +208,10 @@ def launch_paths(top: Path) -> tuple[Path, ...]:
     return tuple(path for name in LAUNCH_PATHS if (path := top / "runners" / name).exists())
 
 
+MIG_CAPABILITIES = "/dev/nvidia-caps"
+"""Without its files no MIG instance can be opened."""
+
+
 def gpu_devices(uuids: Iterable[str], listed: Path = GPU_INFORMATION) -> tuple[str, ...]:
     """Return the device files of these GPUs from the driver's list; of all GPUs if one of them is not listed (MIG)."""
     minors = {}
@@ -220,7 +224,7 @@ def gpu_devices(uuids: Iterable[str], listed: Path = GPU_INFORMATION) -> tuple[s
     if all(minors.get(uuid, "").isdecimal() for uuid in wanted):
         own = [f"/dev/nvidia{minors[uuid]}" for uuid in wanted]
     else:
-        own = sorted(str(path) for path in Path("/dev").glob("nvidia[0-9]*"))
+        own = [*sorted(str(path) for path in Path("/dev").glob("nvidia[0-9]*")), MIG_CAPABILITIES]
     return (*own, *GPU_CONTROLS)
 
 

@@ -55,7 +55,7 @@ DEVICE_VARIABLE = re.compile(
 )
 """Variables that an image may not set: those by which NVIDIA's hook and CUDA choose devices, and ours."""
 
-GPU_UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+GPU_UUID = re.compile(r"(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,15 @@ class Driver:
     def nvmlDeviceGetMigMode(self, device: dict[str, Any]) -> Any:
         return self.answer(device, "mig")
 
+    def nvmlDeviceGetMaxMigDeviceCount(self, device: dict[str, Any]) -> Any:
+        return len(self.answer(device, "instances"))
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, device: dict[str, Any], part: int) -> Any:
+        instance = device["instances"][part]
+        if instance is None:
+            raise NVMLError("Not Found")
+        return instance
+
 
 A100 = {
     "uuid": "GPU-1",
@@ -130,6 +139,42 @@ def test_an_unhealthy_device_has_a_reason(change: dict[str, Any], words: str) ->
     sick, well = cuda_devices(Driver({**A100, **change}, {**A100, "uuid": "GPU-2"}))
     assert not sick.healthy and sick.problem and words in sick.problem.text
     assert well.healthy
+
+
+SLICES = [
+    {"uuid": "MIG-1", "name": "NVIDIA A100 MIG 3g.20gb", "total": 20 * 2**30, "used": 2**30},
+    None,
+    {"uuid": b"MIG-2", "name": b"NVIDIA A100 MIG 1g.5gb", "total": 4_864 * 2**20},
+]
+DIVIDED = {**A100, "mig": (1, 1), "instances": SLICES}
+
+
+def test_mig_instances_are_gpus_of_their_own() -> None:
+    first, large, small, last = cuda_devices(Driver(A100, {**DIVIDED, "uuid": "GPU-2"}, {**A100, "uuid": "GPU-3"}))
+    assert [gpu.index for gpu in (first, large, small, last)] == [0, 1, 2, 3]
+    assert [gpu.device for gpu in (first, large, small, last)] == [0, 1, 1, 2]
+    assert (large.uuid, large.model, large.memory_mib) == ("MIG-1", "NVIDIA A100 MIG 3g.20gb", 20 * 1024)
+    assert (small.uuid, small.model, small.memory_mib) == ("MIG-2", "NVIDIA A100 MIG 1g.5gb", 4_864)
+    assert large.healthy and large.memory_used_mib == 1024 and large.temperature_celsius == 61
+    assert large.utilisation_percent is None, "the driver reports none of instances"
+    assert {"device", "part"}.isdisjoint(large.to_json()), "portals of the release before know no such fields"
+
+
+def test_an_instance_without_a_name_is_called_after_its_memory() -> None:
+    nameless = {**DIVIDED, "instances": [{"uuid": "MIG-1", "total": 9_984 * 2**20}]}
+    (gpu,) = cuda_devices(Driver(nameless))
+    assert gpu.model == "NVIDIA A100 MIG 10gb"
+
+
+@pytest.mark.parametrize("instances", [[], [None, None]])
+def test_a_device_without_instances_has_a_problem_with_advice(instances: list[None]) -> None:
+    (gpu,) = cuda_devices(Driver({**DIVIDED, "instances": instances}))
+    assert not gpu.healthy and gpu.problem and "no instances" in gpu.problem.text
+
+
+def test_instances_of_a_sick_device_are_not_offered() -> None:
+    (gpu,) = cuda_devices(Driver({**DIVIDED, "ecc": 3}))
+    assert not gpu.healthy and gpu.uuid == "GPU-1"
 
 
 def test_a_device_without_an_answer_about_memory_is_unfit() -> None:

@@ -12,7 +12,7 @@ from runners.host import interpreters
 from runners.host.interpreters import InterpreterPaths
 from runners.messages.confinement import FilesAndProcesses, FilesOnly, Isolated, NotConfined
 from runners.runtimes import confinement_check
-from runners.runtimes.confinement import GPU_CONTROLS, JobView, Sandbox, command_line, gpu_devices
+from runners.runtimes.confinement import GPU_CONTROLS, MIG_CAPABILITIES, JobView, Sandbox, command_line, gpu_devices
 from runners.runtimes.confinement_check import find_confinement
 from runners.runtimes.host_config import Owner
 
@@ -132,7 +132,9 @@ def test_only_the_gpus_of_the_job_are_there(tmp_path: Path) -> None:
         information = f"Model: \t\t X\nGPU UUID: \t {uuid}\nDevice Minor: \t {number + 4}\n"
         (tmp_path / str(number) / "information").write_text(information)
     assert gpu_devices(["GPU-b"], tmp_path) == ("/dev/nvidia5", *GPU_CONTROLS)
-    assert "/dev/nvidia5" not in gpu_devices(["MIG-c"], tmp_path)
+    assert "/dev/nvidia5" not in gpu_devices(["MIG-c"], tmp_path) and MIG_CAPABILITIES in gpu_devices(
+        ["MIG-c"], tmp_path
+    )
     words = line(devices=gpu_devices(["GPU-b"], tmp_path))
     assert has(words, "--dev-bind-try", "/dev/nvidia5", "/dev/nvidia5") and has(words, "--ro-bind", "/sys", "/sys")
     assert "/dev/nvidia4" not in words and "/dev/nvidiactl" not in line()

@@ -164,8 +164,10 @@ def test_it_refuses_a_device_that_is_not_named_by_uuid(strange: str) -> None:
         config_of(make_spec(gpu_kind="cuda", gpus=(strange,)))
 
 
-def test_a_cuda_job_gets_its_devices_by_uuid() -> None:
-    uuid = "GPU-5f3d1a52-8c0e-4a3b-9b3e-0123456789ab"
+@pytest.mark.parametrize(
+    "uuid", ["GPU-5f3d1a52-8c0e-4a3b-9b3e-0123456789ab", "MIG-5f3d1a52-8c0e-4a3b-9b3e-0123456789ab"]
+)
+def test_a_cuda_job_gets_its_devices_by_uuid(uuid: str) -> None:
     (request,) = config_of(make_spec(gpu_kind="cuda", gpus=(uuid,)))["HostConfig"]["DeviceRequests"]
     assert request["DeviceIDs"] == [uuid] and "gpu" in request["Capabilities"][0]
 
