@@ -164,7 +164,7 @@ def _form_fields(change: ProposedChange) -> Mapping[str, Any]:
         seconds = fields.pop("time_limit_seconds")
         unit = next(unit for unit, _ in reversed(UNITS) if seconds % unit == 0)
         fields |= {"time_amount": seconds // unit, "time_unit": unit}
-    return {name: "on" if value is True else value for name, value in fields.items()}
+    return {name: "on" if value is True else value or "" for name, value in fields.items()}
 
 
 # --- making a change ---------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ class Forecasts(JobSubresource):
             "waiting_reason": job.why_waiting,
             "queue_position": job.queue_position,
             "sentence": describe(row).sentence if waits else advice.NO_LONGER_WAITING,
+            "gpu_models": row.kinds if row and not row.note else [],
             "futures": row.draws if row and not row.note else 0,
             "lengths_known": row is None or row.lengths_known,
             "measured": reliability_of(row),

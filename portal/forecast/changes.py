@@ -12,16 +12,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from portal.cluster.models import Node
+from portal.cluster.pools import node_of
 from portal.environments.models import Environment, NodeEnvironment
 from portal.forecast import messages
 from portal.forecast.futures import HORIZON_SECONDS, NEVER, simulate_futures
 from portal.jobs.models import Job
 from portal.jobs.spec import limits_of
 from portal.projects import inspection
+from portal.scheduler.availability import NoSuchGpus
 from portal.scheduler.snapshot import with_max_gpus
 from scheduling import types
 from scheduling.check import violations
 from scheduling.decide import decide
+from scheduling.gpu_requests import accepts
 from scheduling.messages import Message
 from scheduling.simulate import InvalidPlanError
 from scheduling.toolkit import estimates, resources
@@ -104,6 +107,7 @@ def possible_changes(row: Job, job: types.Job, snapshot: Snapshot) -> list[Propo
     return [
         *_fewer_gpus(fresh),
         *_less_per_gpu(fresh, snapshot),
+        *_other_gpus(fresh, snapshot),
         *_elastic_variant(row, fresh),
         *_other_environments(row, fresh, snapshot),
         *_shorter_time_limits(row, fresh),
@@ -127,7 +131,7 @@ def _fewer_gpus(job: types.Job) -> Iterator[ProposedChange]:
 
 def _less_per_gpu(job: types.Job, snapshot: Snapshot) -> Iterator[ProposedChange]:
     """Yield the most memory, and the most processors, with which it would fit beside the jobs that run now."""
-    usable = [node for node in snapshot.nodes if node.open and (job.nodes is None or node.id in job.nodes)]
+    usable = [node for node in _open_nodes(job, snapshot) if accepts(job, node)]
     rooms = [resources.Room(node, node.free, resources.extra_of(node)) for node in usable]
     for index, (name, field, unit) in enumerate(zip(resources.RESOURCES, DEMANDS, DEMAND_UNITS, strict=True)):
         asked = resources.demand_of(job)[index]
@@ -138,6 +142,33 @@ def _less_per_gpu(job: types.Job, snapshot: Snapshot) -> Iterator[ProposedChange
         if lowest <= value and largest < asked:
             changed = resources.with_demand(job, index, largest)
             yield ProposedChange(f"{name}-{value}", messages.LessPerGpu(name, largest, asked), {field: value}, changed)
+
+
+def _other_gpus(job: types.Job, snapshot: Snapshot) -> Iterator[ProposedChange]:
+    """Yield less memory, other models and different models, each with GPUs that the lab has in addition."""
+    request = job.gpu_request
+    if request == types.ANY_GPU:
+        return
+    reachable = _open_nodes(job, snapshot)
+    job = replace(job, blocked=None if isinstance(job.blocked, NoSuchGpus) else job.blocked)
+    if request.same_kind and len({node.kind for node in reachable if accepts(job, node)}) > 1:
+        changed = replace(job, gpu_request=replace(request, same_kind=False))
+        yield ProposedChange("kinds-mixed", messages.DifferentModels(), {"same_gpu_model": False}, changed)
+    if request.kinds:
+        changed = replace(job, gpu_request=replace(request, kinds=()))
+        others = sorted({node.kind for node in reachable if accepts(changed, node)} - set(request.kinds))
+        if others:
+            yield ProposedChange("models-any", messages.OtherModels(others), {"gpu_models": ()}, changed)
+    smaller = sorted({node.gpu_memory_mib for node in reachable if 0 < node.gpu_memory_mib < request.memory_mib})
+    for memory in reversed(smaller):
+        changed = replace(job, gpu_request=replace(request, memory_mib=memory))
+        less = messages.LessGpuMemory(memory, request.memory_mib)
+        yield ProposedChange(f"gpumemory-{memory}", less, {"gpu_memory_mib": memory}, changed)
+
+
+def _open_nodes(job: types.Job, snapshot: Snapshot) -> list[types.Node]:
+    """Return the open nodes on which the job can run, whichever GPUs it accepts."""
+    return [node for node in snapshot.nodes if node.open and (job.nodes is None or node.id in job.nodes)]
 
 
 def _smaller_sizes(gpus: int) -> Iterator[int]:
@@ -160,9 +191,9 @@ def _other_environments(row: Job, job: types.Job, snapshot: Snapshot) -> Iterato
     opened = {node.id for node in snapshot.nodes if node.open}
     here = job.nodes if job.nodes is not None else opened
     ready: dict[int, set[str]] = {}
-    rows = NodeEnvironment.objects.filter(state=NodeEnvironment.State.READY, node__in=[int(id) for id in opened])
+    rows = NodeEnvironment.objects.filter(state=NodeEnvironment.State.READY, node__in=set(map(node_of, opened)))
     for key, node in rows.values_list("environment", "node"):
-        ready.setdefault(key, set()).add(str(node))
+        ready.setdefault(key, set()).update(id for id in opened if node_of(id) == node)
     others = Environment.objects.usable_in(row.project).filter(pk__in=ready).exclude(pk=row.environment_id)
     for environment in others.order_by("position", "key"):
         nodes = ready[environment.pk]
@@ -176,7 +207,7 @@ def _other_environments(row: Job, job: types.Job, snapshot: Snapshot) -> Iterato
 def _may_spread(row: Job, nodes: set[str]) -> bool:
     if row.launcher == Job.Launcher.COMMAND:
         return False
-    facts = Node.objects.filter(pk__in=[int(node) for node in nodes]).values_list("facts", flat=True)
+    facts = Node.objects.filter(pk__in=set(map(node_of, nodes))).values_list("facts", flat=True)
     return all(each.get("ring_address") for each in facts)
 
 

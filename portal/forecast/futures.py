@@ -12,9 +12,11 @@ draws of the other lengths go beyond.
 
 import math
 import time
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
+from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -54,6 +56,8 @@ class Futures:
     draws: int
     bounds: Mapping[JobId, tuple[float, float]] = field(default_factory=dict)
     """The earliest and the latest start of the jobs whose start depends on unknown lengths."""
+    kinds: Mapping[JobId, tuple[str, ...]] = field(default_factory=dict)
+    """The kinds of GPUs on which jobs started, the most frequent one first, in a lab that has several."""
 
     def range_of(self, job: JobId) -> tuple[float, float]:
         """Return the range within which the job starts in 80 % of the futures, or within its bounds.
@@ -87,7 +91,7 @@ def simulate_futures(
     began = time.perf_counter()
     until = snapshot.now + horizon
     part = 0.0
-    seen: list[Mapping[JobId, float]] = []
+    seen: list[_Future] = []
     lengths = {job.id: _length_factors(job, draws) for job in snapshot.jobs}
     unknown = {job.id for job in snapshot.jobs if job.work is None}
     extremes = (AT_ONCE, AT_THE_LIMIT) if unknown and with_bounds else ()
@@ -97,25 +101,37 @@ def simulate_futures(
             break
         longer = {id: row[draw] for id, row in lengths.items()}
         if not seen:
-            starts, reached, decisions = _simulate_one(policy, snapshot, jobs, longer, until, seconds / draws, 0.0)
+            future = _simulate_one(policy, snapshot, jobs, longer, until, seconds / draws, 0.0)
             spent = time.perf_counter() - began
-            if reached < until:
-                part = _window_part(decisions * (seconds - spent) / spent / min_draws, until - snapshot.now)
+            if future.reached < until:
+                part = _window_part(future.decisions * (seconds - spent) / spent / min_draws, until - snapshot.now)
         if seen or part:
             share = max(0.0, seconds - spent) / max(1, min_draws - len(seen))
-            starts, reached, _ = _simulate_one(policy, snapshot, jobs, longer, until, share, part)
-        seen.append(starts)
-        until = min(until, reached)
+            future = _simulate_one(policy, snapshot, jobs, longer, until, share, part)
+        seen.append(future)
+        until = min(until, future.reached)
     bounds = []
     for factor in extremes:
         longer = {id: factor if id in unknown else 1.0 for id in lengths}
         share = max(seconds - (time.perf_counter() - began), spent / len(seen))
-        starts, reached, _ = _simulate_one(policy, snapshot, jobs, longer, until, share, part)
-        bounds.append(starts)
-        until = min(until, reached)
-    rows = {job: sorted(starts.get(job, NEVER) for starts in seen) for job in jobs}
+        future = _simulate_one(policy, snapshot, jobs, longer, until, share, part)
+        bounds.append(future.starts)
+        until = min(until, future.reached)
+    rows = {job: sorted(future.starts.get(job, NEVER) for future in seen) for job in jobs}
     known = {job: tuple(at if at <= until else NEVER for at in row) for job, row in rows.items()}
-    return Futures(until, known, len(seen), _uncertain_starts(jobs, bounds, snapshot.now, until))
+    bounds_of = _uncertain_starts(jobs, bounds, snapshot.now, until)
+    return Futures(until, known, len(seen), bounds_of, _kinds_of_starts(snapshot, seen))
+
+
+def _kinds_of_starts(snapshot: Snapshot, futures: Sequence["_Future"]) -> dict[JobId, tuple[str, ...]]:
+    """Return the kinds of GPUs on which each job starts, the most frequent one first; none where there is only one."""
+    if len({node.kind for node in snapshot.nodes}) < 2:
+        return {}
+    counts: dict[JobId, Counter[str]] = defaultdict(Counter)
+    for future in futures:
+        for job, kinds in future.kinds.items():
+            counts[job].update(sorted(kinds))
+    return {job: tuple(kind for kind, _ in count.most_common()) for job, count in counts.items()}
 
 
 def _uncertain_starts(
@@ -159,6 +175,17 @@ def _length_factors(job: Job, draws: int) -> list[float]:
     return [even[place] for place in np.random.default_rng(crc32(job.id.encode())).permutation(draws)]
 
 
+class _Future(NamedTuple):
+    """The result of one simulation."""
+
+    starts: Mapping[JobId, float]
+    kinds: Mapping[JobId, Collection[str]]
+    """The kinds of GPUs on which each of them starts."""
+    reached: float
+    """The moment up to which it was simulated."""
+    decisions: int
+
+
 class _StopSimulation(Exception):  # noqa: N818
     """Ends a simulation when all starts are known or the time is up."""
 
@@ -171,8 +198,9 @@ def _simulate_one(
     until: float,
     seconds: float,
     part: float,
-) -> tuple[dict[JobId, float], float, int]:
-    """Simulate one future; return when each job starts, up to when it was simulated, and the number of decisions."""
+) -> _Future:
+    kinds: dict[JobId, set[str]] = {}
+    kind_of = {node.id: node.kind for node in snapshot.nodes}
     deadline = time.perf_counter() + seconds
     waiting, starts, reached, decisions = set(jobs), dict[JobId, float](), until, 0
 
@@ -181,6 +209,7 @@ def _simulate_one(
         decisions += 1
         for job in [job for job in waiting if any(plan.target.get(job, {}).values())]:
             starts[job] = seen.now
+            kinds[job] = {kind_of[node] for node, gpus in plan.target[job].items() if gpus}
             waiting.discard(job)
         if not waiting:
             raise _StopSimulation
@@ -209,4 +238,4 @@ def _simulate_one(
         )
     except _StopSimulation:
         pass
-    return starts, reached, decisions
+    return _Future(starts, kinds, reached, decisions)

@@ -38,6 +38,30 @@ class LessPerGpu(Message):
 
 
 @dataclass(frozen=True)
+class LessGpuMemory(Message):
+    """Also on GPUs with less memory, in MiB."""
+
+    code: ClassVar[str] = "less_gpu_memory"
+    memory_mib: int
+    instead_of: int
+
+
+@dataclass(frozen=True)
+class OtherModels(Message):
+    """Also on GPUs of these models."""
+
+    code: ClassVar[str] = "other_models"
+    models: list[str]
+
+
+@dataclass(frozen=True)
+class DifferentModels(Message):
+    """On GPUs that are not all of one model."""
+
+    code: ClassVar[str] = "different_models"
+
+
+@dataclass(frozen=True)
 class ElasticFromOne(Message):
     code: ClassVar[str] = "elastic_from_one"
     max_gpus: int

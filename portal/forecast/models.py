@@ -22,6 +22,8 @@ class Forecast(models.Model):
     draws = models.PositiveSmallIntegerField(default=0)
     lengths_known = models.BooleanField(default=True)
     """False: the start depends on jobs of unknown length, and the range is that between the extremes."""
+    kinds = models.JSONField(default=list)
+    """The models of GPUs on which it starts, the most likely one first; empty in a lab that has only one."""
     note = MessageField(blank=True)
     """Why there is no range; empty when there is one."""
     trail = models.JSONField(default=list)

@@ -40,6 +40,10 @@ class ForecastSerializer(serializers.Serializer[Any]):
         allow_null=True, help_text="The time of the snapshot that the forecast starts from."
     )
     made_at = serializers.DateTimeField(allow_null=True)
+    gpu_models = serializers.ListField(
+        child=serializers.CharField(),
+        help_text="The models of GPUs on which it starts, the most likely one first; empty in a lab that has only one.",
+    )
     futures = serializers.IntegerField(help_text="How many futures were simulated; 0 when there is no range.")
     measured = MeasuredSerializer()
 

@@ -25,6 +25,7 @@ from portal.scheduler.services import current_config
 from portal.sentences import sentence_of
 from portal.sentences.spans import nearest_duration, rough_duration, wait_range
 from scheduling import registry
+from scheduling.gpu_requests import may_use_whole_machine, with_accepted_nodes
 from scheduling.messages import Message
 from scheduling.simulate import InvalidPlanError
 from scheduling.toolkit import reasons
@@ -37,6 +38,7 @@ SIMULATION_SECONDS = 20.0 if settings.LAB else 6.0
 """Seconds of every half minute. The lab size has a worker for it; the small size shares its machine with the jobs."""
 MAX_JOBS = 500
 """Forecasts are made for so many waiting jobs, the first in the queue."""
+MAX_KINDS = 3
 SCORED_DAYS = 30
 SCORES_KEPT = timedelta(days=90)
 MIN_SCORES = 20
@@ -85,9 +87,14 @@ def forecast_ranges(
     policy: Policy, seen: Snapshot
 ) -> tuple[Mapping[JobId, tuple[float, float]], Mapping[JobId, Message], Futures]:
     """Return by waiting job its range, or why there is none, and the futures."""
-    waiting = in_queue_order(job for job in seen.jobs if job.waiting)
-    capacity = Capacity(seen)
-    notes: dict[JobId, Message] = {job.id: NotByItself() for job in waiting if reasons.impossible(job, capacity)}
+    accepted = with_accepted_nodes(seen)
+    waiting = in_queue_order(job for job in accepted.jobs if job.waiting)
+    capacity = Capacity(accepted)
+    notes: dict[JobId, Message] = {
+        job.id: NotByItself()
+        for job in waiting
+        if reasons.impossible(job, capacity) and not may_use_whole_machine(job, accepted)
+    }
     line = [job.id for job in waiting if job.id not in notes]
     notes |= dict.fromkeys(line[MAX_JOBS:], TooFarBack(MAX_JOBS))
     simulated = replace(seen, jobs=tuple(job for job in seen.jobs if job.id not in notes))
@@ -110,11 +117,23 @@ def _store(
             note = notes.get(str(job))
             row = Forecast(
                 job_id=job, snapshot_at=snapshot_at, made_at=made_at, low=low, high=high, until=until,
+                kinds=list(futures.kinds.get(str(job), ()))[:MAX_KINDS],
                 draws=futures.draws, note=note.data() if note else "", lengths_known=str(job) not in futures.bounds,
             )  # fmt: skip
             row.trail = trail if row.note else _extended_trail(trail, row)
             new.append(row)
-        changing = ["snapshot_at", "made_at", "low", "high", "until", "draws", "note", "lengths_known", "trail"]
+        changing = [
+            "snapshot_at",
+            "made_at",
+            "low",
+            "high",
+            "until",
+            "draws",
+            "note",
+            "kinds",
+            "lengths_known",
+            "trail",
+        ]
         Forecast.objects.bulk_create(
             new, batch_size=200, update_conflicts=True, unique_fields=["job"], update_fields=changing
         )
@@ -245,6 +264,8 @@ class ForecastText:
     span: str = ""
     """``in 20 to 100 minutes``, when there is a range that is not over."""
     stale: bool = False
+    kinds: str = ""
+    """``, on NVIDIA A100 or NVIDIA T4``, in a lab with several models; with a range only."""
     lead: ClassVar[str] = WHEN_OTHERS_END
     """What precedes the latest time, where lengths are not known."""
 
@@ -280,14 +301,20 @@ def describe(row: Forecast | None, now: datetime | None = None) -> ForecastText:
         return ForecastText(row, text, "expected by now", stale=stale)
     within = wait_range(low, high)
     until = words.clock(row.high, now, zone=True)
+    where = f", on {' or '.join(row.kinds)}" if row.kinds else ""
     if not row.lengths_known:
         latest = nearest_duration(high)
-        text = f"{WHEN_OTHERS_END} At the latest by {until} (in {latest}), when they reach their time limits."
+        text = f"{WHEN_OTHERS_END} At the latest by {until} (in {latest}){where}, when they reach their time limits."
         short = f"when others end, at the latest in {words.abbreviate_units(latest)}"
-        return ForecastText(row, text, short, f"in {latest}", stale)
+        return ForecastText(row, text, short, f"in {latest}", stale, where)
     between = f"between {words.clock(row.low, now)} and {until}" if low > 0 else f"by {until}"
     return ForecastText(
-        row, f"Probably {between} ({within}).", f"starts {words.abbreviate_units(within)}", within, stale
+        row,
+        f"Probably {between} ({within}){where}.",
+        f"starts {words.abbreviate_units(within)}",
+        within,
+        stale,
+        where,
     )
 
 
