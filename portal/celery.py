@@ -17,6 +17,7 @@ app.conf.beat_schedule = {
     "silence": {"task": "portal.scheduler.tasks.silent_jobs", "schedule": 60.0, "options": {"expires": 50}},
     "alarms": {"task": "portal.cluster.tasks.mail_admins", "schedule": 60.0, "options": {"expires": 50}},
     "monitoring": {"task": "portal.monitoring.tasks.roll_up", "schedule": 3600.0},
+    "peaks": {"task": "portal.monitoring.tasks.measure_peaks", "schedule": 120.0, "options": {"expires": 100}},
     "simulations": {"task": "portal.whatif.tasks.work", "schedule": 5.0, "options": {"expires": 4}},
     "forecast": {"task": "portal.forecast.tasks.refresh", "schedule": 30.0, "options": {"expires": 25}},
 }

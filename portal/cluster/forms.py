@@ -10,6 +10,7 @@ from portal.accounts.forms import NamesField
 from portal.accounts.models import User
 from portal.accounts.people import people_called
 from portal.cluster.models import LIVE_NODE, Gpu, Node, usable_gpu
+from portal.cluster.pools import models_of_mixed_nodes
 from portal.cluster.slots import counted, lab_noun
 from portal.generics import ModelChoiceField
 from portal.refused import Refused
@@ -27,6 +28,9 @@ class ReservationForm(forms.Form):
     name = forms.CharField(max_length=80, label="Purpose", help_text="All users see it in the calendar.")
     node = NodeField(Node.objects.none(), empty_label=None)
     gpus = forms.IntegerField(min_value=1, max_value=1000, initial=1)
+    gpu_model = forms.ChoiceField(
+        required=False, label="Model", help_text="Only for a node with GPUs of several models."
+    )
     start = MomentField(label="From")
     end = MomentField(label="Until")
     users = NamesField(required=False, label="People", widget=forms.TextInput)
@@ -46,6 +50,9 @@ class ReservationForm(forms.Form):
             )
             .order_by("name")
         )
+        models = models_of_mixed_nodes()
+        fields["gpu_model"].choices = [("", "any"), *((model, model) for model in models)]
+        self.offers_models = bool(models)
         fields["groups"].queryset = Group.objects.order_by("name")
 
     def clean_users(self) -> list[User]:

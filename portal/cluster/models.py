@@ -156,6 +156,8 @@ class Reservation(models.Model):
     """The purpose, visible to all users: ``Deep learning course``."""
     node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="reservations")
     gpus = models.PositiveSmallIntegerField()
+    gpu_model = models.CharField(max_length=80, blank=True, default="")
+    """The model of these GPUs, on a node that has several; empty for any."""
     start = models.DateTimeField()
     end = models.DateTimeField()
     users = models.ManyToManyField(settings.AUTH_USER_MODEL, related_name="reservations", blank=True)

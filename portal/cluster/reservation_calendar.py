@@ -46,7 +46,13 @@ class Shown:
 
     @property
     def label(self) -> str:
-        return f"{self.row.name}: {counted(self.row.gpus, self.noun)} on {self.row.node.name}"
+        return f"{self.row.name}: {self.gpus} on {self.row.node.name}"
+
+    @property
+    def gpus(self) -> str:
+        """Return what is reserved: ``2 GPUs``, ``2 GPUs (NVIDIA T4)``."""
+        model = f" ({self.row.gpu_model})" if self.row.gpu_model else ""
+        return f"{counted(self.row.gpus, self.noun)}{model}"
 
     @property
     def css(self) -> str:

@@ -61,10 +61,11 @@ def reserve(
     gpus: int,
     start: datetime,
     end: datetime,
+    gpu_model: str = "",
     users: Iterable[User] = (),
     groups: Iterable[Group] = (),
 ) -> Reservation:
-    """Create a reservation; an equal request within a minute returns the same one.
+    """Create a reservation, of any GPUs of a node or those of one model; an equal request within a minute returns the same.
 
     Raises Refused when too few GPUs are left or the times are invalid.
     """
@@ -83,13 +84,28 @@ def reserve(
         locked = Node.objects.select_for_update(no_key=True).filter(LIVE_NODE, pk=node.pk).first()
         if locked is None:
             raise Refused("That node is no longer part of the lab.", field="node")
-        values = {"name": name, "node": locked, "gpus": gpus, "start": start, "end": end, "created_by": actor}
+        values = {
+            "name": name,
+            "node": locked,
+            "gpus": gpus,
+            "gpu_model": gpu_model,
+            "start": start,
+            "end": end,
+            "created_by": actor,
+        }
         if resent := _just_made(values, users, groups):
             return resent
-        total = locked.gpus.filter(usable_gpu()).count()
-        left = total - _max_reserved(locked, start, end)
+        usable = locked.gpus.filter(usable_gpu())
+        total = usable.filter(model=gpu_model).count() if gpu_model else usable.count()
+        if gpu_model and not total:
+            models = ", ".join(sorted(set(usable.values_list("model", flat=True)))) or "no GPUs that can be used"
+            raise Refused(f"Node {locked.name} has no GPU of this model. It has {models}.", field="gpu_model")
+        left = min(
+            total - _max_reserved(locked, start, end, gpu_model), usable.count() - _max_reserved(locked, start, end)
+        )
         if gpus > left:
-            offered = counted(total, node_nouns([locked.pk])[locked.pk])
+            noun = f"GPU of the model {gpu_model}" if gpu_model else node_nouns([locked.pk])[locked.pk]
+            offered = f"{total} GPUs of the model {gpu_model}" if gpu_model and total > 1 else counted(total, noun)
             has = offered if left == total else f"{max(left, 0)} of {offered} to reserve in that time"
             others = "" if left == total else "; the others are already reserved"
             raise Refused(f"Node {locked.name} has only {has}{others}.", field="gpus")
@@ -104,6 +120,7 @@ def reserve(
             after={
                 "node": locked.name,
                 "gpus": gpus,
+                **({"gpu_model": gpu_model} if gpu_model else {}),
                 "start": start.isoformat(),
                 "end": end.isoformat(),
                 "for": sorted(people),
@@ -168,12 +185,11 @@ def _change_people(actor: User, reservation: Reservation, *, leaves: User, joins
         wake_scheduler()
 
 
-def _max_reserved(node: Node, start: datetime, end: datetime) -> int:
-    """Return the maximum number of GPUs of the node that are reserved at any moment of that time."""
-    others = list(
-        Reservation.objects.filter(Q(end__gt=start, start__lt=end), node=node, cancelled_at__isnull=True).values_list(
-            "start", "end", "gpus"
-        )
-    )
+def _max_reserved(node: Node, start: datetime, end: datetime, gpu_model: str = "") -> int:
+    """Return the maximum number of GPUs of the node that are reserved at any moment of that time, perhaps as of one model."""
+    those = Reservation.objects.filter(Q(end__gt=start, start__lt=end), node=node, cancelled_at__isnull=True)
+    if gpu_model:
+        those = those.filter(gpu_model=gpu_model)
+    others = list(those.values_list("start", "end", "gpus"))
     moments = [start, *(begins for begins, _, _ in others if begins > start)]
     return max(sum(gpus for begins, ends, gpus in others if begins <= moment < ends) for moment in moments)

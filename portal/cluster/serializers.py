@@ -13,13 +13,14 @@ from portal.cluster.models import LIVE_NODE, Node, Reservation
 
 class ReservationSerializer(serializers.ModelSerializer[Reservation]):
     node = serializers.CharField(source="node.name")
+    gpu_model = serializers.CharField(read_only=True, help_text="Empty for any model.")
     mine = serializers.SerializerMethodField(help_text="Whether your jobs may use it.")
     users = serializers.SerializerMethodField(help_text="Visible to these users and to admins; empty for others.")
     groups = serializers.SerializerMethodField()
 
     class Meta:
         model = Reservation
-        fields = ("id", "name", "node", "gpus", "start", "end", "mine", "users", "groups")
+        fields = ("id", "name", "node", "gpus", "gpu_model", "start", "end", "mine", "users", "groups")
         read_only_fields = fields
 
     def get_mine(self, row: Reservation) -> bool:
@@ -41,6 +42,9 @@ class NewReservationSerializer(serializers.Serializer[Any]):
         slug_field="name", queryset=Node.objects.filter(LIVE_NODE, approved_at__isnull=False)
     )
     gpus = serializers.IntegerField(min_value=1, max_value=1000)
+    gpu_model = serializers.CharField(
+        max_length=80, required=False, allow_blank=True, help_text="On a node with several models; empty for any."
+    )
     start = serializers.DateTimeField()
     end = serializers.DateTimeField()
     users = PersonField(many=True, required=False, queryset=User.objects.filter(is_active=True))

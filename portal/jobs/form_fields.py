@@ -76,6 +76,15 @@ class WordsField(forms.CharField):
         return " ".join(value) if isinstance(value, list | tuple) else value
 
 
+class NamesField(forms.MultipleChoiceField):
+    """Some of several names. The value is a tuple."""
+
+    widget = forms.CheckboxSelectMultiple
+
+    def clean(self, value: Any) -> Any:
+        return tuple(super().clean(value))
+
+
 def form_field(name: str) -> forms.Field:
     """Return the form's field for a declared field."""
     about = FIELDS[name]
@@ -98,6 +107,8 @@ def form_field(name: str) -> forms.Field:
             return VariablesField(max_length=MAX_VARIABLES_TEXT, widget=lines, **common)
         case Kind.WORDS:
             return WordsField(max_length=COLUMN_LENGTH, **common)
+        case Kind.NAMES:
+            return NamesField(**common)
         case Kind.LONG_TEXT:
             return LinesField(max_length=high, widget=forms.Textarea(attrs={"rows": 3}), **common)
         case _:

@@ -10,7 +10,7 @@ from django.utils import timezone
 from portal.cluster.slots import lab_noun
 from portal.environments.models import Environment
 from portal.form_fields import RefusableForm
-from portal.jobs import services
+from portal.jobs import gpu_choice, services
 from portal.jobs.environments import best_environment, environment_labels, offered_environments
 from portal.jobs.form_fields import form_field
 from portal.jobs.models import MAX_ENTRY_LENGTH, Job
@@ -19,12 +19,15 @@ from portal.jobs.spec import FIELDS, FormPlace, Submission, field_value, label_o
 from portal.projects.inspecting import entries
 from portal.projects.models import CodeVersion
 from portal.refused import Refused
-from portal.sentences.words import in_cpu_slots
+from portal.sentences.words import gibibytes, in_cpu_slots
 
 UNITS = ((60, "minutes"), (3600, "hours"), (86_400, "days"))
 REFUSAL_FIELDS = {"time_limit_seconds": "time_amount", "idempotency_key": None, "code": None, "project": None}
 """Where a refusal about a job's field is shown, if not at the form's field of the same name."""
 MORE_FIELDS = tuple(name for name, about in FIELDS.items() if about.form_place is FormPlace.MORE)
+GPU_FIELDS = ("gpu_memory_mib", "gpu_models", "same_gpu_model")
+MAX_DIGITS = 10
+UNSET: tuple[Any, ...] = ("", None, False, [], ())
 INITIAL_VALUES: dict[str, Any] = {"retries": 0, "priority": 0, "tier": Job.Tier.STANDARD}
 """Values that are in the form from the start."""
 
@@ -72,13 +75,25 @@ class JobForm(TimeLimitForm):
     min_gpus = form_field("min_gpus")
     max_gpus = form_field("max_gpus")
     elastic = form_field("elastic")
+    gpu_memory_mib = forms.TypedChoiceField(
+        label=label_of("gpu_memory_mib"),
+        required=False,
+        coerce=int,
+        empty_value=None,
+        help_text=FIELDS["gpu_memory_mib"].help,
+    )
+    gpu_models = form_field("gpu_models")
+    same_gpu_model = form_field("same_gpu_model")
     environment = forms.ChoiceField(help_text="The packages your code finds installed.")
     key = forms.CharField(widget=forms.HiddenInput, max_length=100)
     """Makes a form that is sent twice submit once."""
 
     FIRST = ("launcher", "entry", "command")
+    measured: gpu_choice.MeasuredMemory | None = None
+    """What the last run of the program used at most, if that was filled in."""
     SUGGESTED = frozenset(
         {"min_gpus", "max_gpus", "elastic", "environment", "time_amount", "time_unit", "resumable", "opportunistic"}
+        | set(GPU_FIELDS)
     )
 
     def __init__(
@@ -99,6 +114,7 @@ class JobForm(TimeLimitForm):
         self.fields |= {name: form_field(name) for name in MORE_FIELDS}
         self.fields["entry"].choices = _entries(code)  # type: ignore[attr-defined]
         self.fields["environment"].choices = environment_labels(self.environments)  # type: ignore[attr-defined]
+        self._offer_gpus()
         if lab_noun() != "GPU":
             _name_slots(self.fields.values())
 
@@ -116,6 +132,38 @@ class JobForm(TimeLimitForm):
         """Start with these values, for example with a change that would let a copy start sooner."""
         self.initial.update({name: value for name, value in values.items() if name in self.SUGGESTED})
 
+    def _offer_gpus(self) -> None:
+        """Offer the models and sizes that the lab has, and those of the job that is copied or that are sent.
+
+        What is sent may have left the lab since the form was opened: ``gpu_choice.check`` refuses that with what there is now.
+        Fill in the memory that the last run of the program used at most, where some GPUs have less.
+        """
+        gpus = gpu_choice.read_lab_gpus()
+        sizes = dict(gpu_choice.memory_choices(gpus))
+        models = {each.name: each.label for each in gpu_choice.models_of(gpus)}
+        self.offers_gpu_choice = gpu_choice.offers_choice(gpus)
+        if self.offers_gpu_choice and not self.is_bound and not any(self.initial.get(name) for name in GPU_FIELDS):
+            self.measured = gpu_choice.last_measured(self.code.project, self.initial)
+            if self.measured and (enough := gpu_choice.size_for(self.measured.memory_mib, list(sizes))):
+                self.initial["gpu_memory_mib"] = enough
+        size, names = (self[name].value() for name in ("gpu_memory_mib", "gpu_models"))
+        if str(size or "").isdecimal() and len(str(size)) < MAX_DIGITS:
+            sizes.setdefault(int(size), gibibytes(int(size)))
+        for name in names or ():
+            models.setdefault(name, f"{name} (not in the lab)")
+        self.fields["gpu_memory_mib"].choices = [("", "any"), *sorted(sizes.items())]  # type: ignore[attr-defined]
+        self.fields["gpu_models"].choices = list(models.items())  # type: ignore[attr-defined]
+
+    @property
+    def chooses_gpus(self) -> bool:
+        """Whether it does not accept any GPU, or has an error there."""
+        return any(self[name].value() not in UNSET or self[name].errors for name in GPU_FIELDS)
+
+    @property
+    def shows_gpu_choice(self) -> bool:
+        """Whether to ask which GPUs: if the lab has different ones, or the job does not accept all."""
+        return self.offers_gpu_choice or self.chooses_gpus
+
     @property
     def more(self) -> list[forms.BoundField]:
         """The fields under "More"."""
@@ -128,7 +176,7 @@ class JobForm(TimeLimitForm):
             return True
         values = {name: self[name].value() for name in MORE_FIELDS}
         return any(
-            value not in ("", None, False, INITIAL_VALUES.get(name), str(INITIAL_VALUES.get(name)))
+            value not in (*UNSET, INITIAL_VALUES.get(name), str(INITIAL_VALUES.get(name)))
             for name, value in values.items()
         )
 

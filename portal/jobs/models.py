@@ -108,6 +108,12 @@ class Job(models.Model):
     """The size of /dev/shm in each container; null: a quarter of its memory."""
     scratch_mib = models.PositiveIntegerField(null=True, blank=True)
     """Space for files of each container, without checkpoints; null: the usual limits."""
+    gpu_memory_mib = models.PositiveIntegerField(null=True, blank=True)
+    """The least memory of each of its GPUs; null for any."""
+    gpu_models = models.JSONField(default=list)
+    """The models of GPUs that it accepts, as agents report them; empty for any."""
+    same_gpu_model = models.BooleanField(default=False)
+    """All its GPUs must be of one model."""
     group = models.ForeignKey(Group, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
     """Whose share it uses; fixed when it is submitted (``services.accounted_group``)."""
     search_text = SearchTextField()
@@ -207,6 +213,8 @@ class Attempt(models.Model):
     """The hosts that its containers may reach, as agents read them; fixed when it was placed."""
     overlay_network = models.PositiveIntegerField(null=True, blank=True, db_column="ring")
     """The number of the network between its nodes; null for an attempt that stays on one node."""
+    peak_gpu_memory_mib = models.PositiveIntegerField(null=True, blank=True)
+    """The most memory that was used on one of its GPUs, written after its end; 0 where none was reported."""
 
     class Meta:
         ordering = ["job", "number"]

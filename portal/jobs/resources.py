@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.db.models import Count
-
-from portal.cluster.models import Gpu, Node
+from portal.cluster.models import Node
 from portal.cluster.shares import read_machines
 from portal.cluster.slots import lab_noun
+from portal.jobs import gpu_choice
 from portal.jobs.models import Attempt, Container, Job
 from portal.jobs.spec import MIN_SCRATCH_MIB, Submission
 from portal.refused import Refused
@@ -25,8 +24,8 @@ def check(asked: Submission) -> None:
     memory = asked.memory_mib_per_gpu
     if (memory, asked.cpus_per_gpu, asked.shm_mib, asked.scratch_mib) == (None, None, None, None):
         return
-    counts = _gpus_of_nodes()
-    machines = read_machines(counts)
+    totals, counts = _gpus_of_nodes(asked)
+    machines = {pk: each for pk, each in read_machines(totals).items() if counts[pk]}
     if memory is not None:
         largest = largest_possible([(counts[pk], each.memory_mib) for pk, each in machines.items()], asked)
         if largest is not None and memory > largest:
@@ -44,7 +43,7 @@ def check(asked: Submission) -> None:
             )
     if asked.shm_mib is not None:
         _check_shm(
-            asked, asked.shm_mib, [(counts[pk], each.memory_mib_per_gpu(counts[pk])) for pk, each in machines.items()]
+            asked, asked.shm_mib, [(counts[pk], each.memory_mib_per_gpu(totals[pk])) for pk, each in machines.items()]
         )
     if asked.scratch_mib is not None:
         _check_scratch(asked, asked.scratch_mib, _free_disk(counts))
@@ -108,9 +107,10 @@ def largest_possible(rooms: Rooms, asked: Submission) -> int | None:
 
 
 def asked_in_words(job: Job) -> str:
-    """Return what a job asks for in addition to GPUs; empty where it takes what is usual."""
+    """Return which GPUs a job asks for, and what in addition to them; empty where it takes what is usual."""
     each = f"per {lab_noun()}"
     parts = [
+        gpu_choice.in_words(job),
         job.cpus_per_gpu and f"{amount('processors', 1000 * job.cpus_per_gpu)} {each}",
         job.memory_mib_per_gpu and f"{amount('memory', job.memory_mib_per_gpu)} {each}",
         job.shm_mib and f"{gibibytes(job.shm_mib)} for /dev/shm",
@@ -148,10 +148,13 @@ def _in_words(given: Mapping[str, Any]) -> str:
     return f"{', '.join(parts)}, {gibibytes(given['shm_mib'])} of it for /dev/shm; {space} for files"
 
 
-def _gpus_of_nodes() -> dict[int, int]:
-    """Return the number of GPUs of each node of the lab, also of those that are closed now."""
-    present = Gpu.objects.filter(node__removed_at__isnull=True, node__approved_at__isnull=False, present=True)
-    return dict(present.values_list("node").annotate(count=Count("pk")))
+def _gpus_of_nodes(asked: Submission) -> tuple[dict[int, int], Counter[int]]:
+    """Return the number of GPUs of each node of the lab, also of those that are closed now; and of those that it accepts."""
+    totals, accepted = Counter[int](), Counter[int]()
+    for gpus in gpu_choice.read_lab_gpus():
+        totals[gpus.node] += gpus.total
+        accepted[gpus.node] += gpus.total if gpu_choice.accepts(asked, gpus) else 0
+    return totals, +accepted
 
 
 def _place(asked: Submission) -> str:

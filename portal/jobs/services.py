@@ -22,7 +22,7 @@ from portal.accounts.limits import limits_for, may_use_premium
 from portal.accounts.models import User
 from portal.cluster.models import Gpu
 from portal.cluster.slots import counted, lab_noun
-from portal.jobs import events, lifecycle, resources, rules
+from portal.jobs import events, gpu_choice, lifecycle, resources, rules
 from portal.jobs.events import Event
 from portal.jobs.launch_lines import with_line_read
 from portal.jobs.models import (
@@ -215,6 +215,7 @@ def check(project: Project, asked: Submission) -> None:
     _check_entry(asked)
     _check_gpus(asked)
     _check_numbers(asked)
+    gpu_choice.check(asked)
     resources.check(asked)
     _check_goals(asked)
     check_variables(asked.env_vars)

@@ -28,6 +28,8 @@ MAX_ARGUMENT_LENGTH = 2000
 MAX_ENV_VARS = 100
 MAX_ENV_VALUE_LENGTH = 4096
 MIN_SCRATCH_MIB = 640
+MAX_GPU_MODELS = 20
+MAX_GPU_MODEL_LENGTH = 80
 DAY_SECONDS = 24 * 3600
 
 
@@ -43,6 +45,7 @@ class Kind(Enum):
     ARGUMENTS = "list of arguments"
     VARIABLES = "names and values"
     WORDS = "list of words"
+    NAMES = "list of names"
 
 
 class FormPlace(Enum):
@@ -129,6 +132,36 @@ class Submission:
         "hvd.elastic. With torchrun, for scripts that save a snapshot and load it when they start: whenever the number of "
         "GPUs changes, all ranks get SIGTERM and are restarted.",
         form_place=FormPlace.MAIN,
+    )
+    gpu_memory_mib: int | None = job_field(
+        None,
+        kind=Kind.INTEGER,
+        label="Memory of each GPU, at least",
+        help="The job gets no GPU with less memory. Its batch, its model and its optimizer have to fit.",
+        api_help="The least memory of each GPU (not RAM), in MiB. Null: any.",
+        limits=(1, 16 * 1024 * 1024),
+        optional=True,
+        form_place=FormPlace.MAIN,
+        in_lists=False,
+    )
+    gpu_models: tuple[str, ...] = job_field(
+        (),
+        kind=Kind.NAMES,
+        label="Models of GPUs",
+        help="The job gets only GPUs of these models. Tick none for any.",
+        api_help="The models of GPUs that the job accepts, as /gpus/ lists them. Empty: any.",
+        limits=(0, MAX_GPU_MODELS),
+        form_place=FormPlace.MAIN,
+        in_lists=False,
+    )
+    same_gpu_model: bool = job_field(
+        False,
+        kind=Kind.FLAG,
+        label="All of one model",
+        help="For jobs on several GPUs: in each step all wait for the slowest.",
+        api_help="All GPUs of the job must be of one model.",
+        form_place=FormPlace.MAIN,
+        in_lists=False,
     )
     time_limit_seconds: int = job_field(
         DAY_SECONDS,
@@ -289,6 +322,7 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
+LISTS = (Kind.ARGUMENTS, Kind.WORDS, Kind.NAMES)
 OPTIONAL_NUMBERS = tuple(name for name, about in FIELDS.items() if about.kind is Kind.INTEGER and about.optional)
 WORD_LISTS = tuple(name for name, about in FIELDS.items() if about.kind is Kind.WORDS)
 """Fields that lists of jobs show as labels and can be filtered by."""
@@ -311,7 +345,7 @@ def field_value(job: Job, name: str) -> Any:
     """Return what was asked for in this field."""
     value = getattr(job, name)
     kind = FIELDS[name].kind
-    return tuple(value) if kind in (Kind.ARGUMENTS, Kind.WORDS) else dict(value) if kind is Kind.VARIABLES else value
+    return tuple(value) if kind in LISTS else dict(value) if kind is Kind.VARIABLES else value
 
 
 def submission_of(job: Job) -> Submission:
@@ -329,7 +363,7 @@ def as_columns(asked: Submission) -> dict[str, Any]:
     """Return the values as columns of ``models.Job``."""
     values = {name: getattr(asked, name) for name in FIELDS}
     for name, about in FIELDS.items():
-        if about.kind is Kind.ARGUMENTS:
+        if about.kind in (Kind.ARGUMENTS, Kind.NAMES):
             values[name] = list(values[name])
         elif about.kind is Kind.WORDS:
             values[name] = normalise(values[name])

@@ -5,7 +5,7 @@ the next scheduling cycle decides again.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import ClassVar, Literal
@@ -14,8 +14,9 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from portal.cluster.models import Gpu, Node
+from portal.cluster.pools import PoolId, model_of, node_of, pool_id
 from portal.cluster.slots import are_cpu_slots
-from portal.jobs import lifecycle
+from portal.jobs import gpu_choice, lifecycle
 from portal.jobs.events import NodeShare
 from portal.jobs.models import Allocation, Attempt, Container, ContainerState, Job, StopReason
 from portal.scheduler import overlay_networks, run_specs
@@ -36,8 +37,8 @@ class PlanStep:
     job: int
     kind: Literal["stop", "start", "resize"]
     before: Placement
-    add: Mapping[int, int]
-    drop: Mapping[int, int]
+    add: Placement
+    drop: Placement
 
 
 @dataclass
@@ -89,9 +90,9 @@ def _rank(step: PlanStep) -> int:
     return {"stop": 0, "start": 2}.get(step.kind, 1 if step.drop else 3)
 
 
-def _difference(one: Placement, other: Placement) -> dict[int, int]:
-    """Return the GPUs that ``one`` has on each node beyond those of ``other``."""
-    more = {int(node): gpus - other.get(node, 0) for node, gpus in one.items()}
+def _difference(one: Placement, other: Placement) -> dict[PoolId, int]:
+    """Return the GPUs that ``one`` has of each pool beyond those of ``other``."""
+    more = {node: gpus - other.get(node, 0) for node, gpus in one.items()}
     return {node: gpus for node, gpus in more.items() if gpus > 0}
 
 
@@ -120,7 +121,7 @@ def apply(snapshot: Snapshot, plan: Plan, policy: str, now: datetime | None = No
     return done
 
 
-def grow(job: Job, before: Placement, add: Mapping[int, int], now: datetime) -> None:
+def grow(job: Job, before: Placement, add: Placement, now: datetime) -> None:
     """Give a running job more GPUs, as a plan would, inside the caller's transaction.
 
     Raises PlanStaleError or JobChangedError.
@@ -140,7 +141,7 @@ class _PlanApplier:
             "environment__base", "code", "project"
         )
         self.jobs = {job.pk: job for job in jobs.filter(pk__in=wanted).order_by("pk")}
-        self.node_ids = sorted({node for step in steps for node in (*step.add, *step.drop, *map(int, step.before))})
+        self.node_ids = sorted({node_of(pool) for step in steps for pool in (*step.add, *step.drop, *step.before)})
         gpus = Gpu.objects.select_for_update(no_key=True).filter(USABLE_GPU, node__in=self.node_ids)
         self.gpus = list(gpus.order_by("pk"))
         self.nodes = {node.pk: node for node in Node.objects.filter(pk__in=self.node_ids)}
@@ -175,8 +176,8 @@ class _PlanApplier:
             lifecycle.stop_attempt(attempt, StopReason.PREEMPTED)
             return
         self._require_driver(attempt)
-        for node, count in step.drop.items():
-            self._request_back(attempt, node, count)
+        for pool, count in step.drop.items():
+            self._request_back(attempt, pool, count)
         if step.add:
             self._grow(attempt, step)
         size = sum(step.before.values())
@@ -186,7 +187,7 @@ class _PlanApplier:
     # Starting
 
     def _start(self, job: Job, step: PlanStep) -> None:
-        chosen = list(self._choose_gpus(job, step.add))
+        chosen = self._choose_gpus(job, step.add)
         hosts = run_specs.host_placements(job, job.elastic, chosen)
         network = _network_number_for(job, [part.node for part in hosts])
         attempt = lifecycle.start_attempt(job, self.policy, _node_shares(chosen), network)
@@ -214,7 +215,7 @@ class _PlanApplier:
         here = {part.node_id for part in live}
         used, taken = [part.index for part in parts], [part.index for part in live]
         ranks = sum(step.before.values()) + sum(step.add.values())
-        for part in self._choose_gpus(attempt.job, step.add):
+        for part in self._choose_gpus(attempt.job, step.add, attempt):
             if part.node.pk not in here and (
                 attempt.overlay_network is None or not overlay_networks.is_reachable(part.node)
             ):
@@ -230,18 +231,34 @@ class _PlanApplier:
         for node in here:
             wake_node(node)  # the driver has a new host, and all containers have a new peer
 
-    def _choose_gpus(self, job: Job, where: Mapping[int, int]) -> Iterator[ContainerPlacement]:
-        """Choose the free GPUs with the lowest indexes on each node. Raises PlanStaleError if a node lacks some."""
-        fitting = fitting_gpus(job, {node: len(self.free[node]) for node in where})
-        for node_id, count in sorted(where.items()):
+    def _choose_gpus(self, job: Job, where: Placement, held: Attempt | None = None) -> list[ContainerPlacement]:
+        """Choose the free GPUs with the lowest indexes of each pool, those of one node together.
+
+        Raises PlanStaleError if there are too few, or none that the job accepts, beside those that the attempt holds.
+        """
+        wanted: Counter[int] = Counter()
+        for pool, count in where.items():
+            wanted[node_of(pool)] += count
+        fitting = fitting_gpus(job, {node: len(self.free[node]) for node in wanted})
+        chosen: dict[int, list[Gpu]] = defaultdict(list)
+        for pool, count in sorted(where.items()):
+            node_id = node_of(pool)
             node = self.nodes.get(node_id)
             if node is None or not is_open(node, self.now):
-                raise PlanStaleError("node_closed", node.name if node else str(node_id))
-            if len(self.free[node_id]) < count:
+                raise PlanStaleError("node_closed", node.name if node else pool)
+            free = [gpu for gpu in self.free[node_id] if gpu.model == (model_of(pool) or gpu.model)]
+            accepted = [gpu for gpu in free if gpu_choice.accepts(job, gpu)]
+            if len(accepted) < count:
                 raise PlanStaleError("too_few_left", node.name, count)
-            if fitting[node_id] < count:
-                raise PlanStaleError("too_little_left", node.name, count)
-            yield ContainerPlacement(node, tuple(self.free[node_id][:count]))
+            if fitting[node_id] < wanted[node_id]:
+                raise PlanStaleError("too_little_left", node.name, wanted[node_id])
+            chosen[node_id] += accepted[:count]
+        if job.same_gpu_model and len({gpu.model for gpus in chosen.values() for gpu in gpus} | _models_of(held)) > 1:
+            raise PlanStaleError("gpus_changed")
+        return [
+            ContainerPlacement(self.nodes[node], tuple(sorted(gpus, key=lambda gpu: gpu.index)))
+            for node, gpus in sorted(chosen.items())
+        ]
 
     def _add_container(
         self, attempt: Attempt, index: int, role: Container.Role, part: ContainerPlacement, spec: RunSpec
@@ -266,7 +283,8 @@ class _PlanApplier:
             raise PlanStaleError("no_longer_runs")
         attempt.job = job
         held = attempt.allocations.filter(released_at__isnull=True, requested_back_at__isnull=True)
-        if Counter(map(str, held.values_list("gpu__node", flat=True))) != Counter(step.before):
+        pools = (pool_id(node, model, step.before) for node, model in held.values_list("gpu__node", "gpu__model"))
+        if Counter(pools) != Counter(step.before):
             raise PlanStaleError("gpus_changed")
         return attempt
 
@@ -279,11 +297,14 @@ class _PlanApplier:
         if last is None or (last[0] > 0 and last[1] != ContainerState.RUNNING):
             raise PlanStaleError("driver_moving")
 
-    def _request_back(self, attempt: Attempt, node: int, count: int) -> None:
-        """Request GPUs on a node back: stop whole single-GPU containers, the youngest first."""
+    def _request_back(self, attempt: Attempt, pool: PoolId, count: int) -> None:
+        """Request GPUs of a pool back: stop whole single-GPU containers, the youngest first."""
         hosts = attempt.containers.filter(role=Container.Role.HOST, wanted=Container.Wanted.RUN)
         live = list(hosts.exclude(state=ContainerState.EXITED).order_by("index"))
-        spare = [part for part in live[1:] if part.node_id == node]
+        spare = [part for part in live[1:] if part.node_id == node_of(pool)]
+        if model := model_of(pool):
+            of_model = set(attempt.allocations.filter(gpu__model=model).values_list("container", flat=True))
+            spare = [part for part in spare if part.pk in of_model]
         if len(spare) < count:
             raise PlanStaleError("nothing_to_release")
         for part in spare[-count:]:
@@ -299,6 +320,12 @@ def _network_number_for(job: Job, nodes: Sequence[Node]) -> int | None:
     if several and network is None:
         raise PlanStaleError("no_network")
     return network
+
+
+def _models_of(attempt: Attempt | None) -> set[str]:
+    """Return the models of the GPUs that an attempt holds."""
+    held = attempt.allocations.filter(released_at__isnull=True) if attempt is not None else Allocation.objects.none()
+    return set(held.values_list("gpu__model", flat=True))
 
 
 def _node_shares(parts: Sequence[ContainerPlacement]) -> list[NodeShare]:

@@ -6,15 +6,19 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar, NamedTuple, TypedDict
 
-from django.db.models import Count
+from django.db.models import Count, Exists, Min, OuterRef, Q
 from django.db.models.fields.json import KT
+from django.db.models.query import QuerySet
 
 from portal.cluster import unconfined
 from portal.cluster.models import LIVE_NODE, Gpu, Node, usable_gpu
+from portal.cluster.pools import GpuCount, Pool, pools_of, pools_on
 from portal.cluster.services import is_online
 from portal.environments.models import NodeEnvironment
 from portal.environments.summary import is_behind_others
+from portal.jobs.models import Allocation
 from scheduling.messages import Message
+from scheduling.types import GpuRequest
 
 USABLE_GPU = usable_gpu()
 LAYERS, IMAGES, HOSTS = "layers", "images", "hosts"
@@ -40,8 +44,8 @@ class Nodes:
     rows: Sequence[Node]
     gpus: Mapping[int, int]
     """The number of usable GPUs, by node."""
-    kinds: Mapping[int, str]
-    """The most frequent GPU model, by node."""
+    pools: Mapping[int, Sequence[Pool]]
+    """The same by model, as policies know them."""
     environments: Mapping[int, Mapping[int, EnvironmentStatus]]
     """By environment, then by node."""
     open: frozenset[int]
@@ -65,9 +69,10 @@ class Availability:
     ready: frozenset[int]
     """Open nodes on which the environment is ready."""
     ids: frozenset[str]
-    """The same nodes, with the ids that policies use."""
+    """Their pools: the nodes that policies know."""
     reachable: frozenset[str]
-    """Those of them that containers on other nodes can reach."""
+    """Those of the nodes that containers on other nodes can reach."""
+    reachable_nodes: frozenset[int]
 
 
 def is_open(node: Node, now: datetime) -> bool:
@@ -112,12 +117,8 @@ def read_nodes(now: datetime) -> Nodes:
         )
         .order_by("name")
     )
-    usable = Gpu.objects.filter(USABLE_GPU, node__in=ours).values_list("node", "model").annotate(n=Count("pk"))
-    gpus: Counter[int] = Counter()
-    kinds: dict[int, str] = {}
-    for node_id, kind, count in usable.order_by("node", "-n", "model"):
-        gpus[node_id] += count
-        kinds.setdefault(node_id, kind)
+    pools = read_pools(ours)
+    gpus = {node: sum(pool.gpus for pool in found) for node, found in pools.items()}
     environments: dict[int, dict[int, EnvironmentStatus]] = defaultdict(dict)
     for row in map(
         EnvironmentStatus._make, NodeEnvironment.objects.filter(node__in=ours).values_list(*EnvironmentStatus._fields)
@@ -127,13 +128,25 @@ def read_nodes(now: datetime) -> Nodes:
     return Nodes(
         rows=rows,
         gpus=gpus,
-        kinds=kinds,
+        pools={node.pk: pools.get(node.pk, (Pool.without_gpus(node.pk),)) for node in rows},
         environments=environments,
         open=frozenset(node.pk for node in rows if node.pk not in closed),
         names={node.pk: node.name for node in rows},
         closed=closed,
         out_of_reach=frozenset(node.pk for node in rows if not node.address),
         lacking={need: frozenset(node.pk for node in rows if not getattr(node, f"has_{need}")) for need in NEEDS},
+    )
+
+
+def read_pools(nodes: QuerySet[Node]) -> dict[int, list[Pool]]:
+    """Return the pools of nodes that have GPUs. A model counts as long as its GPUs are there, or jobs hold them."""
+    held = Exists(Allocation.objects.filter(gpu=OuterRef("pk"), released_at__isnull=True))
+    there = Gpu.objects.filter(Q(present=True) | held, node__in=nodes).order_by().values_list("node", "model")
+    return pools_of(
+        GpuCount(node, model, count, smallest or 0)
+        for node, model, count, smallest in there.annotate(
+            count=Count("pk", filter=USABLE_GPU), smallest=Min("memory_mib", filter=USABLE_GPU)
+        )
     )
 
 
@@ -155,7 +168,8 @@ def availability_of(nodes: Nodes, environment: int, needs: frozenset[str] = froz
     ready = frozenset(
         node for node, row in prepared.items() if node in able and row.state == NodeEnvironment.State.READY
     )
-    return Availability(ready, frozenset(map(str, ready)), frozenset(map(str, ready - nodes.out_of_reach)))
+    reachable = ready - nodes.out_of_reach
+    return Availability(ready, pools_on(ready, nodes.pools), pools_on(reachable, nodes.pools), reachable)
 
 
 @dataclass(frozen=True)
@@ -170,6 +184,18 @@ class LargerThanLab(Message):
     code: ClassVar[str] = "larger_than_lab"
     needed: int
     total: int
+
+
+@dataclass(frozen=True)
+class NoSuchGpus(Message):
+    """All nodes of the lab together have too few of the GPUs that it accepts, even if all were free and open."""
+
+    code: ClassVar[str] = "no_such_gpus"
+    needed: int
+    total: int
+    memory_mib: int
+    kinds: list[str]
+    same_kind: bool
 
 
 @dataclass(frozen=True)
@@ -259,6 +285,18 @@ def why_blocked(
             return AgentsWithoutHosts(names)
         return _preparation_message(nodes, environment, title, able)
     return None
+
+
+def why_no_such_gpus(min_gpus: int, request: GpuRequest, nodes: Nodes) -> Message | None:
+    """Return that the lab has too few of the GPUs that a job accepts; None when it has enough."""
+    by_model: Counter[str] = Counter()
+    for pool in (pool for pools in nodes.pools.values() for pool in pools):
+        if pool.memory_mib >= request.memory_mib and (not request.kinds or pool.model in request.kinds):
+            by_model[pool.model] += pool.gpus
+    total = max(by_model.values(), default=0) if request.same_kind else by_model.total()
+    if total >= min_gpus:
+        return None
+    return NoSuchGpus(min_gpus, total, request.memory_mib, list(request.kinds), request.same_kind)
 
 
 def _preparation_message(nodes: Nodes, environment: int, title: str, able: frozenset[int]) -> Message:

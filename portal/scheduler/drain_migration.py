@@ -7,7 +7,7 @@ maximum, but never more than its owner's limits allow. Without room under these 
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from datetime import datetime, timedelta
 
 from django.db import IntegrityError, transaction
@@ -17,15 +17,17 @@ from django.utils import timezone
 from portal.accounts.limits import limits_for
 from portal.cluster import reservations
 from portal.cluster.models import Gpu
+from portal.cluster.pools import node_of, pool_id
 from portal.environments.hosts import PlacesWithHosts
-from portal.jobs import lifecycle
+from portal.jobs import gpu_choice, lifecycle
 from portal.jobs.models import Allocation, Attempt, Container, ContainerState, Job, StopReason
 from portal.jobs.resize_timeline.models import RankGroup
 from portal.scheduler import apply as applying
-from portal.scheduler.availability import USABLE_GPU, availability_of, needs_of, read_nodes
+from portal.scheduler.availability import USABLE_GPU, Nodes, availability_of, needs_of, read_nodes
 from portal.scheduler.events import Moving
 from portal.scheduler.resource_use import fitting_gpus
 from scheduling.toolkit.placement import place
+from scheduling.types import Placement
 
 JOIN_TIMEOUT = timedelta(minutes=3)
 """The time that new containers have to start, import what they need, and join; then the job restarts."""
@@ -109,10 +111,11 @@ def _begin_migration(job: Job, attempt: Attempt, live: Sequence[Container], lack
         with transaction.atomic():
             if lacking:
                 _check_limits(job, lacking)
-                before = Counter(held.values_list("gpu__node", flat=True))
-                applying.grow(
-                    job, {str(node): gpus for node, gpus in before.items()}, _choose_free_gpus(job, lacking, now), now
-                )
+                nodes = read_nodes(now)
+                pools = {pool.id for found in nodes.pools.values() for pool in found}
+                before = Counter(pool_id(*gpu, pools) for gpu in held.values_list("gpu__node", "gpu__model"))
+                models = {model for _, model in held.values_list("gpu__node", "gpu__model")}
+                applying.grow(job, before, _choose_free_gpus(job, lacking, nodes, models, now), now)
     except (applying.PlanStaleError, lifecycle.JobChangedError, IntegrityError):
         return False
     lifecycle.request_gpus_back(attempt, now)
@@ -132,21 +135,34 @@ def _check_limits(job: Job, count: int) -> None:
             raise applying.PlanStaleError(f"the limit of {limit.name} is reached")
 
 
-def _choose_free_gpus(job: Job, count: int, now: datetime) -> dict[int, int]:
-    """Choose free GPUs for the job on nodes that others can reach. Raises PlanStaleError when there are too few."""
-    nodes = read_nodes(now)
+def _choose_free_gpus(job: Job, count: int, nodes: Nodes, models: Set[str], now: datetime) -> Placement:
+    """Choose free GPUs that the job accepts on nodes that others can reach; it holds GPUs of these models.
+
+    Raises PlanStaleError when there are too few.
+    """
+    pools = {pool.id: pool for found in nodes.pools.values() for pool in found}
     taken = Allocation.objects.filter(released_at__isnull=True).values("gpu")
     usable = Gpu.objects.filter(USABLE_GPU, node__in=nodes.open - nodes.out_of_reach).exclude(pk__in=taken)
-    free = Counter(str(node) for node in usable.values_list("node", flat=True))
+    free = Counter(pool_id(*gpu, pools) for gpu in usable.values_list("node", "model"))
     reserved = {
-        str(row.node_id)
+        row.node_id
         for row in reservations.active_or_upcoming(now)
         if row.start <= now + RESERVATION_LOOKAHEAD and job.submitted_by_id not in reservations.owner_ids(row)
     }
     has_hosts = PlacesWithHosts.read().include(job.project_id, job.environment_id)
-    allowed = availability_of(nodes, job.environment_id, needs_of(has_recipe=False, has_hosts=has_hosts)).ids - reserved
-    fitting = fitting_gpus(job, {int(node): gpus for node, gpus in free.items()})
-    found = place({node: fitting[int(node)] for node in sorted(free)}, count, spread=True, allowed=allowed)
+    ready = availability_of(nodes, job.environment_id, needs_of(has_recipe=False, has_hosts=has_hosts)).ready - reserved
+    allowed = {
+        pool.id
+        for pool in pools.values()
+        if pool.node in ready and gpu_choice.accepts(job, pool) and (not job.same_gpu_model or models <= {pool.model})
+    }
+    by_node: Counter[int] = Counter()
+    for pool, gpus in free.items():
+        by_node[pools[pool].node] += gpus
+    fitting = fitting_gpus(job, by_node)
+    found = place(
+        {pool: min(free[pool], fitting[node_of(pool)]) for pool in sorted(free)}, count, spread=True, allowed=allowed
+    )
     if found is None:
         raise applying.PlanStaleError("there is no room elsewhere")
-    return {int(node): gpus for node, gpus in found.items()}
+    return found

@@ -1,7 +1,7 @@
 """Which GPUs jobs hold now, and how much GPU time they have used before."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -10,6 +10,7 @@ from django.db.models.functions import Coalesce, Greatest
 from django.db.models.query import QuerySet
 
 from portal.cluster.models import usable_gpu
+from portal.cluster.pools import PoolId, pool_id
 from portal.jobs import rules
 from portal.jobs.models import Allocation, Attempt, Container, ContainerState, Job, JobState
 
@@ -57,10 +58,12 @@ def active_jobs() -> QuerySet[Job]:
     return ours.filter(Q(state=JobState.QUEUED, intent=Job.Intent.RUN) | Q(pk__in=live)).order_by("pk")
 
 
-def read_holdings(intents: Mapping[int, str]) -> tuple[dict[int, Holding], Counter[int], Counter[int]]:
-    """Return by job what its live attempt holds; by node how many usable GPUs are held, and how many of these leave.
+def read_holdings(
+    intents: Mapping[int, str], pools: Collection[PoolId]
+) -> tuple[dict[int, Holding], Counter[PoolId], Counter[PoolId]]:
+    """Return by job what its live attempt holds; by pool how many usable GPUs are held, and how many of these leave.
 
-    ``intents`` has the intents of the active jobs.
+    ``intents`` has the intents of the active jobs, ``pools`` the ids of all pools.
     """
     holdings = {
         job: Holding(
@@ -75,40 +78,41 @@ def read_holdings(intents: Mapping[int, str]) -> tuple[dict[int, Holding], Count
         ).values_list("pk", "job", "wanted", "created_at", "chosen__batch", "overlay_network")
     }
     bases = _base_hosts()
-    held: Counter[int] = Counter()
-    leaving: Counter[int] = Counter()
-    # A container got all its GPUs at once: one row for all of them.
+    held: Counter[PoolId] = Counter()
+    leaving: Counter[PoolId] = Counter()
+    # A container got all its GPUs at once: one row for all of them that are in one pool.
     usable_ones = Count("pk", filter=usable_gpu("gpu__"))
     live = (
         Allocation.objects.filter(released_at__isnull=True)
-        .values_list("container", "requested_back_at", "allocated_at", "attempt__job", "gpu__node")
+        .values_list("container", "requested_back_at", "allocated_at", "attempt__job", "gpu__node", "gpu__model")
         .annotate(count=Count("pk"), usable=usable_ones)
         .order_by("container", "allocated_at")
     )
-    for container, asked_back, since, job, node, count, usable in live:
+    for container, asked_back, since, job, node, model, count, usable in live:
         holding = holdings.get(job)
-        held[node] += usable
+        pool = pool_id(node, model, pools)
+        held[pool] += usable
         if holding is not None:
             holding.since.append((since.timestamp(), count))
         if holding is None or holding.stopping or asked_back:
-            leaving[node] += usable
+            leaving[pool] += usable
             if holding is not None:
                 holding.leaving += count
             continue
-        holding.kept[str(node)] += count
+        holding.kept[pool] += count
         if container == bases.get(holding.attempt):
-            holding.base[str(node)] += count
+            holding.base[pool] += count
     for job, holding in holdings.items():
         if not holding.stopping and (not holding.kept or intents.get(job) != Job.Intent.RUN):
             _mark_stopping(holding, leaving)
     return holdings, held, leaving
 
 
-def _mark_stopping(holding: Holding, leaving: Counter[int]) -> None:
+def _mark_stopping(holding: Holding, leaving: Counter[PoolId]) -> None:
     """Count a job as stopping that ends without a preemption: its last container exited, or a user wants it stopped."""
     holding.stopping = True
-    for node, gpus in holding.kept.items():
-        leaving[int(node)] += gpus
+    for pool, gpus in holding.kept.items():
+        leaving[pool] += gpus
         holding.leaving += gpus
     holding.kept.clear()
     holding.base.clear()

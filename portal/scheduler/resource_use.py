@@ -3,12 +3,14 @@
 In any other snapshot they play no part, and nothing is read.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from django.db.models import Count, Q
 
 from portal.cluster.models import Gpu, usable_gpu
+from portal.cluster.pools import PoolId, pool_id
 from portal.cluster.shares import read_machines
 from portal.jobs.models import Allocation, Job
 from portal.scheduler.availability import USABLE_GPU
@@ -21,7 +23,7 @@ def with_resources(snapshot: types.Snapshot) -> types.Snapshot:
     demanding = {job.id: job for job in snapshot.jobs if job.has_demands}
     if not demanding:
         return snapshot
-    held = _read_gpus(demanding)
+    held = _read_gpus(demanding, {node.id for node in snapshot.nodes})
     nodes = []
     for node in with_shares(snapshot.nodes):
         taken = leaving = NOTHING
@@ -36,27 +38,33 @@ def with_resources(snapshot: types.Snapshot) -> types.Snapshot:
 
 def with_shares(nodes: Sequence[types.Node]) -> tuple[types.Node, ...]:
     """Return the nodes with the processors and the memory of each of their GPUs. One query."""
-    machines = read_machines({int(node.id): node.total for node in nodes})
+    gpus: Counter[int] = Counter()
+    for node in nodes:
+        gpus[int(node.machine)] += node.total
+    machines = read_machines(gpus)
     return tuple(
         replace(
             node,
-            millicpus_per_gpu=machines[int(node.id)].millicpus_per_gpu(node.total),
-            memory_mib_per_gpu=machines[int(node.id)].memory_mib_per_gpu(node.total),
+            millicpus_per_gpu=machines[key].millicpus_per_gpu(gpus[key]),
+            memory_mib_per_gpu=machines[key].memory_mib_per_gpu(gpus[key]),
         )
-        if int(node.id) in machines
+        if (key := int(node.machine)) in machines
         else node
         for node in nodes
     )
 
 
-def _read_gpus(jobs: Mapping[str, types.Job]) -> dict[tuple[str, str], int]:
-    """Return the GPUs that each of these jobs holds, kept or leaving, by job and node."""
+def _read_gpus(jobs: Mapping[str, types.Job], pools: Collection[PoolId]) -> dict[tuple[str, PoolId], int]:
+    """Return the GPUs that each of these jobs holds, kept or leaving, by job and pool; ``pools`` has the ids of all."""
     rows = (
         Allocation.objects.filter(usable_gpu("gpu__"), released_at__isnull=True, attempt__job__in=list(map(int, jobs)))
-        .values_list("attempt__job", "gpu__node")
+        .values_list("attempt__job", "gpu__node", "gpu__model")
         .annotate(count=Count("pk"))
     )
-    return {(str(job), str(node)): count for job, node, count in rows.order_by()}
+    found: Counter[tuple[str, PoolId]] = Counter()
+    for job, node, model, count in rows.order_by():
+        found[str(job), pool_id(node, model, pools)] += count
+    return found
 
 
 def fitting_gpus(job: Job, free: Mapping[int, int]) -> dict[int, int]:

@@ -16,6 +16,7 @@ from django.utils import timezone
 from portal.accounts.limits import LimitInForce, limits_in_force
 from portal.accounts.models import User
 from portal.cluster import reservations
+from portal.cluster.pools import Pool, is_part_of_gpu, reserved_by_pool
 from portal.environments.hosts import PlacesWithHosts
 from portal.environments.models import Environment
 from portal.jobs import retries
@@ -28,6 +29,7 @@ from portal.scheduler.availability import (
     needs_of,
     read_nodes,
     why_blocked,
+    why_no_such_gpus,
 )
 from portal.scheduler.holdings import Holding, PastUsage, active_jobs, read_holdings, read_past_usage
 from portal.scheduler.job_history import USAGE_DAYS, HeldGpus, History, RuntimeSample, Script, speed_on
@@ -49,7 +51,8 @@ def take(
     history.refresh(now)
     nodes = read_nodes(now)
     rows = [Row.of(values) for values in active_jobs().values_list(*Row._fields)]
-    holdings, held, leaving = read_holdings({row.id: row.intent for row in rows})
+    pools = [(pool, node) for node in nodes.rows for pool in nodes.pools[node.pk]]
+    holdings, held, leaving = read_holdings({row.id: row.intent for row in rows}, {pool.id for pool, _ in pools})
     past = read_past_usage(now)
     names = _Names.read(rows)
     environments = Environment.objects.only("title", "recipe", "image").in_bulk({row.environment_id for row in rows})
@@ -65,14 +68,20 @@ def take(
         )
         for size, place in {(row.min_gpus, places[row.id]) for row in rows}
     }
+    lacking = {
+        (row.min_gpus, row.gpu_request): why_no_such_gpus(row.min_gpus, row.gpu_request, nodes)
+        for row in rows
+        if row.gpu_request is not types.ANY_GPU
+    }
     has_failed = any(row.id in past and row.id not in holdings for row in rows)
     pauses = retries.pauses(now) if has_failed else {}
-    free = {str(pk): nodes.gpus.get(pk, 0) - held[pk] for pk in nodes.open}
+    free = {pool.id: pool.gpus - held[pool.id] for pool, node in pools if node.pk in nodes.open}
     jobs, new_jobs = [], dict[int, tuple[Hashable, types.Job]]()
     for row in rows:
         holding, had = holdings.get(row.id), past.get(row.id)
         reach = _reachability(row, holding, available[places[row.id]], free)
-        why = blocked[row.min_gpus, places[row.id]] or pauses.get(row.id)
+        why = blocked[row.min_gpus, places[row.id]] or lacking.get((row.min_gpus, row.gpu_request))
+        why = why or pauses.get(row.id)
         facts = JobFacts(row, reach, why, names.group_of(row), programs.program(row))
         if holding is None and had is None:
             before = history.new_jobs.get(row.id)
@@ -85,32 +94,37 @@ def take(
         now=now.timestamp(),
         nodes=tuple(
             types.Node(
-                id=str(node.pk),
-                name=node.name,
-                total=nodes.gpus.get(node.pk, 0),
-                free=nodes.gpus.get(node.pk, 0) - held[node.pk],
-                leaving=leaving[node.pk],
+                id=pool.id,
+                name=f"{node.name} ({pool.model})" if pool.is_part else node.name,
+                total=pool.gpus,
+                free=pool.gpus - held[pool.id],
+                leaving=leaving[pool.id],
                 open=node.pk in nodes.open,
-                kind=nodes.kinds.get(node.pk, ""),
+                kind=pool.model,
+                gpu_memory_mib=pool.memory_mib,
+                parts_of_gpus=is_part_of_gpu(pool.model),
+                part_of=str(node.pk) if pool.is_part else "",
             )
-            for node in nodes.rows
+            for pool, node in pools
         ),
         jobs=tuple(jobs),
         limits=tuple(_limits(rows, holdings, limits)),
         accounts=tuple(_accounts(rows, holdings, limits, names, history, now.timestamp())),
         state=state or {},
-        reservations=tuple(_reservations(now)),
+        reservations=tuple(_reservations(now, nodes.pools)),
         patience_seconds=settings.PATIENCE_HOURS * 3600.0,
         damping_seconds=float(settings.DAMPING_SECONDS),
     )
     return with_resources(seen)
 
 
-def past_snapshot(rows: list["Row"], since: datetime, history: History) -> types.Snapshot:
+def past_snapshot(
+    rows: list["Row"], since: datetime, history: History, pools: Mapping[int, Sequence[Pool]]
+) -> types.Snapshot:
     """Return a snapshot for simulations: past jobs as a policy sees them when they are submitted, before any has run.
 
     Limits, weights and the knowledge of programs are those of now; reservations are all since ``since``; the use of
-    accounts is as of then. There are no nodes, and no job is tied to any.
+    accounts is as of then. There are no nodes, and no job is tied to any. Reservations are of these ``pools``, by node.
     """
     history.refresh(since)
     names, limits, programs = _Names.read(rows), limits_in_force(), _ProgramCatalogue(history, gpus_of_largest_node())
@@ -127,7 +141,7 @@ def past_snapshot(rows: list["Row"], since: datetime, history: History) -> types
         ),
         limits=tuple(_limits(rows, {}, limits)),
         accounts=tuple(_accounts(rows, {}, limits, names, history, since.timestamp())),
-        reservations=tuple(_reservations(since)),
+        reservations=tuple(_reservations(since, pools)),
     )
 
 
@@ -136,11 +150,13 @@ class Row(NamedTuple):
 
     id: int
     arguments: tuple[str, ...]
+    gpu_models: tuple[str, ...]
     cpus_per_gpu: int | None
     deadline: datetime | None
     elastic: bool
     entry: str
     environment_id: int
+    gpu_memory_mib: int | None
     group_id: int | None
     intent: str
     launcher: str
@@ -151,6 +167,7 @@ class Row(NamedTuple):
     priority: int
     project_id: int
     resumable: bool
+    same_gpu_model: bool
     submitted_at: datetime
     submitted_by_id: int
     tier: str
@@ -158,7 +175,14 @@ class Row(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[Any]) -> Self:
-        return cls(values[0], tuple(values[1]), *values[2:])
+        return cls(values[0], tuple(values[1]), tuple(values[2]), *values[3:])
+
+    @property
+    def gpu_request(self) -> types.GpuRequest:
+        """Which GPUs the job accepts, for policies."""
+        if not (self.gpu_memory_mib or self.gpu_models or self.same_gpu_model):
+            return types.ANY_GPU
+        return types.GpuRequest(self.gpu_memory_mib or 0, self.gpu_models, self.same_gpu_model)
 
 
 class Place(NamedTuple):
@@ -335,6 +359,7 @@ def _job(
         longest_seconds=float(max(0, row.time_limit_seconds - past.counted_seconds)),
         millicpus_per_gpu=None if row.cpus_per_gpu is None else 1000 * row.cpus_per_gpu,
         memory_mib_per_gpu=row.memory_mib_per_gpu,
+        gpu_request=row.gpu_request,
     )
 
 
@@ -395,7 +420,7 @@ def _reachability(
     now_on = holding.kept if holding is not None and not holding.stopping else {}
     if holding is not None and now_on:
         return linked if holding.has_overlay_network else alone
-    if not _has_rank_group(row) or len(available.reachable) < min(2, len(available.ids)):
+    if not _has_rank_group(row) or len(available.reachable_nodes) < min(2, len(available.ready)):
         return alone
     if available.reachable == available.ids:
         return linked
@@ -417,12 +442,12 @@ def _limits(
             yield types.Limit(limit.name, limit.max_gpus, frozenset(map(str, jobs)), leaving, soft=limit.soft)
 
 
-def _reservations(now: datetime) -> Iterator[types.Reservation]:
-    for row in reservations.active_or_upcoming(now):
+def _reservations(now: datetime, pools: Mapping[int, Sequence[Pool]]) -> Iterator[types.Reservation]:
+    for row, pool, gpus in reserved_by_pool(reservations.active_or_upcoming(now), pools):
         yield types.Reservation(
             row.name,
-            str(row.node_id),
-            row.gpus,
+            pool,
+            gpus,
             row.start.timestamp(),
             row.end.timestamp(),
             frozenset(map(str, reservations.owner_ids(row))),

@@ -9,16 +9,17 @@ What is unknown is assumed: a job that was cancelled, or has not ended yet, runs
 its program, and is not compared. Policies get what the lab knows about its programs today, never a job's real length.
 """
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from django.db.models import Q, QuerySet
+from django.db.models import Count, Min, Q, QuerySet
 
 from portal.accounts.models import User
 from portal.cluster.models import Gpu, Node
+from portal.cluster.pools import GpuCount, Pool, PoolId, is_part_of_gpu, pool_id, pools_of, pools_on
 from portal.environments.models import NodeEnvironment
 from portal.jobs.models import Allocation, Attempt, Job, JobEvent, JobState, Outcome
 from portal.jobs.rules import CHECKPOINTED_OUTCOMES
@@ -42,7 +43,7 @@ MIN_WORK = 60.0
 class HeldGpu:
     """A GPU that an attempt held. Times are in seconds since the epoch."""
 
-    node: str
+    node: PoolId
     part: int
     since: float
     asked_back: float | None
@@ -128,12 +129,14 @@ def read(start: datetime, end: datetime) -> World:
         JobRow(Row.of(values[: len(Row._fields)]), *values[len(Row._fields) :])
         for values in _jobs(start, end).values_list(*Row._fields, "state", "intent", "finished_at")
     ]
-    attempts, on_hold = _attempts_of(start, end), _read_holds(start, end)
+    pools = _read_pools()
+    attempts = _attempts_of(start, end, {pool.id for there in pools.values() for pool in there})
+    on_hold = _read_holds(start, end)
     came = {each.row.id: _waiting_since(each, attempts[each.row.id], on_hold[each.row.id]) for each in found}
     rows = [each.row._replace(submitted_at=came[each.row.id]) for each in found]
-    past = snapshots.past_snapshot(rows, start, History())
+    past = snapshots.past_snapshot(rows, start, History(), pools)
     names = dict(User.objects.filter(pk__in={row.submitted_by_id for row in rows}).values_list("pk", "username"))
-    prepared = _read_ready_nodes()
+    prepared = _read_ready_nodes(pools)
     window = (start.timestamp(), end.timestamp())
     jobs = []
     for each, job in zip(found, past.jobs, strict=True):
@@ -141,7 +144,7 @@ def read(start: datetime, end: datetime) -> World:
         one = _past_job(each, job, attempts[each.row.id], where, prepared, on_hold[each.row.id], window)
         if one is not None:
             jobs.append(replace(one, owner=names.get(each.row.submitted_by_id, "")))
-    nodes, losses, capacity = _nodes(*window, jobs)
+    nodes, losses, capacity = _nodes(*window, jobs, pools)
     if any(each.submission.job.has_demands for each in jobs):
         nodes = with_shares(nodes)
     known = frozenset(node.id for node in nodes)
@@ -162,7 +165,7 @@ def _jobs(start: datetime, end: datetime) -> QuerySet[Job]:
     return there.order_by("submitted_at", "pk")
 
 
-def _attempts_of(start: datetime, end: datetime) -> Mapping[int, list[PastAttempt]]:
+def _attempts_of(start: datetime, end: datetime, pools: Collection[PoolId]) -> Mapping[int, list[PastAttempt]]:
     jobs = _jobs(start, end).order_by().values("pk")
     found: dict[int, list[PastAttempt]] = defaultdict(list)
     by_pk: dict[int, PastAttempt] = {}
@@ -173,12 +176,13 @@ def _attempts_of(start: datetime, end: datetime) -> Mapping[int, list[PastAttemp
         by_pk[pk] = PastAttempt(created.timestamp(), _to_timestamp(started), _to_timestamp(ended), outcome)
         found[job].append(by_pk[pk])
     held = Allocation.objects.filter(attempt__job__in=jobs).order_by("pk")
-    for attempt, node, part, since, asked_back, until in held.values_list(
-        "attempt", "gpu__node", "container__index", "allocated_at", "requested_back_at", "released_at"
+    for attempt, node, model, part, since, asked_back, until in held.values_list(
+        "attempt", "gpu__node", "gpu__model", "container__index", "allocated_at", "requested_back_at", "released_at"
     ):
         if attempt in by_pk:
+            pool = pool_id(node, model, pools)
             by_pk[attempt].held.append(
-                HeldGpu(str(node), part, since.timestamp(), _to_timestamp(asked_back), _to_timestamp(until))
+                HeldGpu(pool, part, since.timestamp(), _to_timestamp(asked_back), _to_timestamp(until))
             )
     return found
 
@@ -205,15 +209,22 @@ class ReadyNodes(NamedTuple):
     out_of_reach: frozenset[str]
 
 
-def _read_ready_nodes() -> ReadyNodes:
-    ready: dict[int, set[str]] = defaultdict(set)
-    unreachable = set()
+def _read_ready_nodes(pools: Mapping[int, Sequence[Pool]]) -> ReadyNodes:
+    ready: dict[int, set[PoolId]] = defaultdict(set)
+    unreachable: set[PoolId] = set()
     rows = NodeEnvironment.objects.filter(state=NodeEnvironment.State.READY)
     for environment, node, facts in rows.values_list("environment", "node", "node__facts"):
-        ready[environment].add(str(node))
+        there = pools_on([node], pools)
+        ready[environment] |= there
         if not facts.get("ring_address"):
-            unreachable.add(str(node))
+            unreachable |= there
     return ReadyNodes({key: frozenset(nodes) for key, nodes in ready.items()}, frozenset(unreachable))
+
+
+def _read_pools() -> dict[int, list[Pool]]:
+    """Return the pools of all nodes with the GPUs that they ever had: which were there when is in ``CapacitySpell``."""
+    rows = Gpu.objects.order_by().values_list("node", "model")
+    return pools_of(map(GpuCount._make, rows.annotate(gpus=Count("pk"), memory=Min("memory_mib"))))
 
 
 # --- one job -----------------------------------------------------------------------------------------------------
@@ -352,33 +363,48 @@ def _count_resizes(one: PastAttempt, start: float, end: float) -> int:
 # --- nodes -------------------------------------------------------------------------------------------------------
 
 
-def _nodes(start: float, end: float, jobs: Sequence[PastJob]) -> tuple[tuple[types.Node, ...], tuple[Loss, ...], float]:
+def _nodes(
+    start: float, end: float, jobs: Sequence[PastJob], pools: Mapping[int, Sequence[Pool]]
+) -> tuple[tuple[types.Node, ...], tuple[Loss, ...], float]:
     """Return the nodes that offered GPUs in the window, when they did not, and the total GPU time that they offered."""
-    spells: dict[int, list[tuple[int, float, float]]] = defaultdict(list)
+    known = {pool.id: pool for found in pools.values() for pool in found}
+    spells: dict[PoolId, list[tuple[int, float, float]]] = defaultdict(list)
     rows = CapacitySpell.objects.filter(since__lt=_to_datetime(end)).filter(
         Q(until=None) | Q(until__gt=_to_datetime(start))
     )
-    for gpu, place, since, until in rows.values_list("gpu", "gpu__node", "since", "until"):
-        spells[place].append((gpu, max(start, since.timestamp()), _clipped_end(_to_timestamp(until), end)))
-    used: dict[int, int] = defaultdict(int)
+    for gpu, place, model, since, until in rows.values_list("gpu", "gpu__node", "gpu__model", "since", "until"):
+        offer = gpu, max(start, since.timestamp()), _clipped_end(_to_timestamp(until), end)
+        spells[pool_id(place, model, known)].append(offer)
+    used: Counter[PoolId] = Counter()
     for each in jobs:
-        for node, gpus in each.submission.job.now_on.items():
-            used[int(node)] += gpus
-    names = dict(Node.objects.filter(pk__in={*spells, *used}).values_list("pk", "name"))
-    kinds = dict(Gpu.objects.filter(node__in=names).order_by("pk").values_list("node", "model"))
+        used.update(each.submission.job.now_on)
+    there = sorted((known[id] for id in {*spells, *used}), key=lambda pool: (pool.node, pool.id))
+    names = dict(Node.objects.filter(pk__in={pool.node for pool in there}).values_list("pk", "name"))
     nodes, losses, capacity = [], [], 0.0
-    for pk in sorted(names):
-        offers = spells[pk]
-        total = max(len({gpu for gpu, _, _ in offers}), used[pk])
-        nodes.append(types.Node(str(pk), names[pk], total, total, kind=kinds.get(pk, "")))
+    for pool in there:
+        offers = spells[pool.id]
+        total = max(len({gpu for gpu, _, _ in offers}), used[pool.id])
+        name = f"{names[pool.node]} ({pool.model})" if pool.is_part else names[pool.node]
+        nodes.append(
+            types.Node(
+                pool.id,
+                name,
+                total,
+                total,
+                kind=pool.model,
+                gpu_memory_mib=pool.memory_mib,
+                parts_of_gpus=is_part_of_gpu(pool.model),
+                part_of=str(pool.node) if pool.is_part else "",
+            )
+        )
         capacity += sum(max(0.0, until - since) for _, since, until in offers)
         away = start
         for first, last in _merge_spans((since, until) for _, since, until in offers):
             if first > away + 1:
-                losses.append(Loss(str(pk), away, first))
+                losses.append(Loss(pool.id, away, first))
             away = last
         if offers and away < end - 1:
-            losses.append(Loss(str(pk), away))
+            losses.append(Loss(pool.id, away))
     return tuple(nodes), tuple(losses), capacity
 
 

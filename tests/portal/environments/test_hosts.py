@@ -210,7 +210,7 @@ def test_agents_of_an_earlier_release_get_no_jobs_with_hosts(lab: Lab) -> None:
 def test_a_step_is_dropped_for_hosts_that_were_allowed_after_it_was_planned(lab: Lab) -> None:
     old, job = control.ready_node("old"), control.queue()
     hosts.allow(lab.ada, "pypi.org")
-    step = applying.PlanStep(job.pk, "start", {}, {old.pk: 1}, {})
+    step = applying.PlanStep(job.pk, "start", {}, {str(old.pk): 1}, {})
     with pytest.raises(applying.PlanStaleError) as stale, transaction.atomic():
         applying._PlanApplier([step], "fifo v1", timezone.now()).apply_step(step)
     assert "agent of node old is too old" in sentence_of(stale.value.dropped.data())

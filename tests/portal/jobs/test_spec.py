@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django import forms
 from django.db import models
 from django.http import QueryDict
 from django.utils import timezone
@@ -40,6 +41,8 @@ def unusual(name: str) -> Any:
             return {"SEED": "3", "EMPTY": ""}
         case Kind.WORDS:
             return ("baseline", "lr-0.1")
+        case Kind.NAMES:
+            return ("NVIDIA T4", "NVIDIA A100")
         case Kind.LONG_TEXT:
             return "first line\nsecond line"
         case _:
@@ -111,7 +114,9 @@ class TestFields:
         sent = QueryDict(mutable=True)
         for bound in form:
             value = bound.value()
-            if value not in (None, False):
+            if isinstance(bound.field, forms.MultipleChoiceField):
+                sent.setlist(bound.html_name, list(value))
+            elif value not in (None, False):
                 sent[bound.html_name] = value.strftime("%Y-%m-%dT%H:%M") if hasattr(value, "strftime") else str(value)
         assert asked.deadline
         sent["deadline"] = timezone.localtime(asked.deadline).strftime("%Y-%m-%dT%H:%M")

@@ -264,7 +264,7 @@ def test_shrinking_stops_the_youngest_parts_and_never_the_first_host() -> None:
     seen = snapshot.take()
     node = seen.nodes[0].id
     first, *others = Container.objects.filter(role="host").order_by("index")
-    everything = applying.PlanStep(job.pk, "resize", {node: 3}, {}, {int(node): 3})
+    everything = applying.PlanStep(job.pk, "resize", {node: 3}, {}, {node: 3})
     with pytest.raises(applying.PlanStaleError, match="nothing_to_release"):
         applying._PlanApplier([everything], "t", timezone.now()).apply_step(everything)
     assert applying.apply(seen, Plan({str(job.pk): {node: 2}}), "t").resized == [job.pk]

@@ -279,11 +279,31 @@ def test_the_owners_wishes_are_passed_on() -> None:
     assert view(idle).opportunistic and view(idle).preemptible
 
 
-def test_a_nodes_kind_is_the_model_of_most_of_its_gpus() -> None:
-    node = ready_node("a", 3)
+def test_a_machine_with_two_models_is_a_node_for_each() -> None:
+    node = ready_node("a", 4)
+    node.gpus.filter(index=0).update(model="NVIDIA A100", memory_mib=40_960)
+    node.gpus.filter(index__gt=0).update(model="NVIDIA T4", memory_mib=15_360)
+    node.gpus.filter(index=1).update(memory_mib=15_109)
+    node.gpus.filter(index=3).update(healthy=False)
+    assert [(each.id, each.total, each.kind, each.gpu_memory_mib) for each in snapshot.take().nodes] == [
+        (f"{node.pk}:NVIDIA A100", 1, "NVIDIA A100", 40_960),
+        (f"{node.pk}:NVIDIA T4", 2, "NVIDIA T4", 15_109),
+    ]
+    node.gpus.filter(index__gt=0).update(present=False)
+    (only,) = snapshot.take().nodes
+    assert (only.id, only.kind, only.total, only.part_of) == (str(node.pk), "NVIDIA A100", 1, "")
+
+
+def test_a_model_that_a_job_still_holds_remains_a_part_of_its_machine() -> None:
+    node = ready_node("a", 2)
     node.gpus.filter(index=0).update(model="NVIDIA A100")
-    node.gpus.filter(index__gt=0).update(model="NVIDIA T4")
-    assert (node_view(node).kind, node_view(node).total) == ("NVIDIA T4", 3)
+    job = queue(1)
+    turn()
+    held = Allocation.objects.get(attempt__job=job).gpu
+    node.gpus.filter(pk=held.pk).update(present=False)
+    seen = snapshot.take()
+    assert seen.jobs[0].now_on == {f"{node.pk}:{held.model}": 1}
+    assert {each.id: each.total for each in seen.nodes}[f"{node.pk}:{held.model}"] == 0
 
 
 def test_times_of_a_job_that_was_stopped_and_started_again() -> None:
