@@ -210,7 +210,7 @@ class Capacity:
         node = None
         if self.room(job):
             spread, allowed = job.spread, self.scope(job).allowed
-            if not spread and self._has_parts:
+            if self._has_parts and job.running and not spread:  # a waiting one starts on one of its parts
                 spread, allowed = True, self._on_machines_of(job)
             node = placement.node_to_grow_on(self.held[job.id], self.levels(job), spread=spread, allowed=allowed)
         if node is not None:

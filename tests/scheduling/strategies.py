@@ -206,7 +206,8 @@ def with_gpu_requests(snapshot: Snapshot, seed: int) -> Snapshot:
     joined = rng.random() < 0.3 and len(snapshot.nodes) > 1
     nodes = {}
     for number, node in enumerate(snapshot.nodes):
-        kind = rng.choice(list(KINDS))
+        of_machine = {each.kind for each in nodes.values()} if joined and number < 2 else set()
+        kind = rng.choice([kind for kind in KINDS if kind not in of_machine])
         part_of = "m" if joined and number < 2 else ""
         is_parts = rng.random() < 0.15 and not any(job.max_gpus > 1 and node.id in job.now_on for job in snapshot.jobs)
         nodes[node.id] = replace(node, kind=kind, gpu_memory_mib=KINDS[kind], part_of=part_of, parts_of_gpus=is_parts)

@@ -109,6 +109,12 @@ def test_a_job_that_stays_on_its_machine_grows_onto_its_other_gpus() -> None:
     assert dict(decide(elastic, lab(alike, nodes=nodes)).target["1"]) == {"5:T4": 2}
 
 
+def test_a_job_that_fits_on_one_kind_of_its_machine_starts_there_though_it_could_use_more() -> None:
+    nodes = (node("5:A100", "A100", 3, 40_960, part_of="5"), node("5:T4", "T4", 4, 15_360, part_of="5"))
+    snapshot = lab(waiting("1", 4, 5, asked_gpus=4, spread=False, preemptible=True), nodes=nodes)
+    assert dict(decide(registry.build("srjf", {}), snapshot).target["1"]) == {"5:T4": 4}
+
+
 def test_a_machine_that_is_too_full_is_named_with_what_is_free() -> None:
     snapshot = lab(running("1", {"5:T4": 2}), waiting("2", 3, spread=False), nodes=MIXED)
     assert decide(FIFO, snapshot).reasons["2"] == NoWholeMachine(3, 2)
