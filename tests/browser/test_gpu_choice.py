@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 from portal.accounts.models import User
 from portal.cluster.models import Gpu
 from portal.jobs.models import Job
-from portal.projects.models import CodeVersion
+from portal.projects.models import CodeVersion, Project
 from tests.browser.axe import barriers
 from tests.browser.portal import PASSWORD
 from tests.portal.control_world import ready_node, turn
@@ -77,7 +77,7 @@ def test_it_has_no_barriers(page: Page, width: int, scheme: Any, tmp_path: Path)
 
 
 def test_a_waiting_job_names_what_it_accepts(page: Page) -> None:
-    project = Job._meta.get_field("project").related_model.objects.get()
+    project = Project.objects.get()
     for _ in range(2):
         Job.objects.create(
             project=project,
@@ -93,7 +93,7 @@ def test_a_waiting_job_names_what_it_accepts(page: Page) -> None:
             gpu_models=["NVIDIA A100-SXM4-40GB"],
         )
     turn()
-    page.goto(f"/jobs/{Job.objects.order_by('pk').last().pk}/")
+    page.goto(f"/jobs/{Job.objects.latest('pk').pk}/")
     page.locator("summary", has_text="All 2 GPUs for it are in use").click()
     expect(
         page.get_by_text("It accepts only NVIDIA A100-SXM4-40GB GPUs; the open nodes have 2 of these.")

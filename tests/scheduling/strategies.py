@@ -204,7 +204,7 @@ def with_gpu_requests(snapshot: Snapshot, seed: int) -> Snapshot:
     """
     rng = random.Random(seed)
     joined = rng.random() < 0.3 and len(snapshot.nodes) > 1
-    nodes = {}
+    nodes: dict[str, Node] = {}
     for number, node in enumerate(snapshot.nodes):
         of_machine = {each.kind for each in nodes.values()} if joined and number < 2 else set()
         kind = rng.choice([kind for kind in KINDS if kind not in of_machine])
