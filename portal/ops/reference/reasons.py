@@ -50,6 +50,11 @@ GROUPS: tuple[tuple[str, str, tuple[Row, ...]], ...] = (
             ),
             ("larger_than_lab", {"needed": 16, "total": 8}, "It never starts: submit it with fewer GPUs."),
             (
+                "no_such_gpus",
+                {"needed": 4, "total": 2, "memory_mib": 0, "kinds": ["NVIDIA A100"], "same_kind": False},
+                "Some of these GPUs are out of use or have left the lab. [Which GPUs](../user/which-gpus.md) a job accepts is its choice.",
+            ),
+            (
                 "too_much_per_gpu",
                 {"resource": "memory", "needed": 2097152, "largest": 63488},
                 "It never starts: submit it with less [memory or fewer processors per GPU](../user/resources.md).",
@@ -133,6 +138,16 @@ GROUPS: tuple[tuple[str, str, tuple[Row, ...]], ...] = (
                     "left": 10240,
                 },
                 "Other jobs have [more than the shares of their GPUs](../user/resources.md). Ask for less, or wait.",
+            ),
+            (
+                "of_requested_gpus",
+                {"reason": SHORTAGE, "memory_mib": 24_576, "kinds": [], "same_kind": True, "accepted": 6},
+                "Wait, or accept [other GPUs](../user/which-gpus.md): *What would help* tries that.",
+            ),
+            (
+                "no_whole_machine",
+                {"needed": 4, "free": 3},
+                "It needs GPUs of several models of one machine. Ask for fewer, or use torchrun or Horovod on several machines.",
             ),
             ("promised", {"count": 2}, "Nothing: it takes seconds."),
         ),
