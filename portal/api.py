@@ -33,6 +33,7 @@ from portal.jobs.resize_timeline.api import ResizeTimelines
 from portal.monitoring.api import Gauges
 from portal.monitoring.board_api import Occupancy
 from portal.monitoring.node_api import Nodes
+from portal.notifications.api import LabWebhooks, Notices, WebhookDeliveries, Webhooks
 from portal.projects.api import Code, Gallery, Members, Projects
 from portal.scheduler.api import Cycles, Policies, Policy, PolicyHistory, PolicyPreview, PolicyUndo
 from portal.usage.api import LedgerReport, UsageReport
@@ -67,6 +68,7 @@ class UnknownPath(APIView):
 
 
 PROJECT = "projects/<int:project_pk>/"
+WEBHOOK = f"{PROJECT}webhooks/<int:pk>/"
 CODE = f"{PROJECT}code/<int:number>/"
 JOB = "jobs/<int:job_pk>/"
 ENVIRONMENT = "environments/<slug:environment_key>/"
@@ -96,6 +98,16 @@ v1 = [
     route("projects/<int:pk>/empty-caches/", Projects, post="empty_caches"),
     route(f"{PROJECT}members/", Members, get="list", post="create"),
     route(f"{PROJECT}members/<str:username>/", Members, patch="partial_update", delete="destroy"),
+    route(f"{PROJECT}webhooks/", Webhooks, get="list", post="create"),
+    route(WEBHOOK, Webhooks, get="retrieve", patch="partial_update", delete="destroy"),
+    route(f"{WEBHOOK}test/", Webhooks, post="test"),
+    route(f"{WEBHOOK}resume/", Webhooks, post="resume"),
+    route(f"{WEBHOOK}deliveries/", WebhookDeliveries, get="list"),
+    route(f"{WEBHOOK}deliveries/<int:delivery_pk>/again/", WebhookDeliveries, post="again"),
+    route("webhooks/", LabWebhooks, get="list", post="create"),
+    route("webhooks/<int:pk>/", LabWebhooks, get="retrieve", patch="partial_update", delete="destroy"),
+    route("notices/", Notices, get="list"),
+    route("notices/read/", Notices, post="read"),
     route(f"{PROJECT}code/", Code, get="list", post="create"),
     route(CODE, Code, get="retrieve"),
     route(f"{CODE}files/", Code, pages=False, get="files"),

@@ -15,6 +15,8 @@ app.conf.beat_schedule = {
     "roll up": {"task": "portal.usage.tasks.roll_up", "schedule": 3600.0},
     "idle": {"task": "portal.scheduler.tasks.idle_gpus", "schedule": 60.0, "options": {"expires": 50}},
     "silence": {"task": "portal.scheduler.tasks.silent_jobs", "schedule": 60.0, "options": {"expires": 50}},
+    "notifications": {"task": "portal.notifications.tasks.deliver", "schedule": 5.0, "options": {"expires": 4}},
+    "old notifications": {"task": "portal.notifications.tasks.tidy", "schedule": 3600.0},
     "alarms": {"task": "portal.cluster.tasks.mail_admins", "schedule": 60.0, "options": {"expires": 50}},
     "monitoring": {"task": "portal.monitoring.tasks.roll_up", "schedule": 3600.0},
     "peaks": {"task": "portal.monitoring.tasks.measure_peaks", "schedule": 120.0, "options": {"expires": 100}},

@@ -10,11 +10,12 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.functional import SimpleLazyObject
 
-from portal.accounts.permissions import is_admin
+from portal.accounts.permissions import is_admin, signed_in
 from portal.cluster import unconfined
 from portal.cluster.models import LIVE_NODE, Node
 from portal.cluster.slots import lab_noun
 from portal.help_pages import help_address
+from portal.notifications.services import unread_count
 
 Definition = tuple[str, str, str, str | tuple[str, ...]]
 """The name of the URL, the text, the icon, and the prefixes of the paths of an entry of the navigation."""
@@ -33,6 +34,7 @@ BANNER_DISMISSED = "process_banner_dismissed"
 """The key of the session of an admin who has dismissed the banner about plain processes."""
 PERSONAL_NAVIGATION: tuple[Definition, ...] = (
     ("accounts:profile", "Your account", "user", ""),
+    ("notifications:preferences", "Notifications", "bell", ""),
     ("accounts:tokens", "API tokens", "key", ""),
 )
 
@@ -56,6 +58,7 @@ def site(request: HttpRequest) -> dict[str, Any]:
         "sign_out_url": reverse("accounts:sign-out"),
         "demo_lab": settings.DEMO,
         "help_url": _help_url(request),
+        "unread_notices": SimpleLazyObject(lambda: unread_count(signed_in(request))),
         "process_runtime": SimpleLazyObject(_has_process_node),
         "process_banner": SimpleLazyObject(lambda: _needs_process_banner(request)),
         "slot_noun": SimpleLazyObject(lab_noun),

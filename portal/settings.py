@@ -157,6 +157,7 @@ INSTALLED_APPS = [
     "portal.jobs",
     "portal.usage",
     "portal.monitoring",
+    "portal.notifications",
     "portal.scheduler",
     "portal.forecast",
     "portal.whatif",
@@ -291,6 +292,7 @@ EMAIL_HOST_PASSWORD = env_secret("EMAIL_HOST_PASSWORD")
 """The password at the mail server."""
 EMAIL_USE_TLS = env_bool("EMAIL_USE_TLS", False)
 """Whether the connection to the mail server is encrypted by STARTTLS."""
+EMAIL_TIMEOUT = 20
 DEFAULT_FROM_EMAIL = env_address("DEFAULT_FROM_EMAIL", "schedulearn@localhost")
 """The sender of all mails: an address, or Schedulearn <gpus@example.org>."""
 
@@ -394,6 +396,8 @@ SPECTACULAR_SETTINGS = {
         "SyncMode": "portal.jobs.models.Job.Mode",
         "TokenScope": "portal.accounts.models.ApiToken.Scope",
         "SimulationStatus": "portal.whatif.models.Simulation.State",
+        "DeliveryStatus": "portal.notifications.models.Delivery.Status",
+        "WebhookEvent": "portal.notifications.serializers.EVENT_NAMES",
         "UsageGrouping": "portal.usage.api.GROUPINGS",
         "LedgerLineKind": "portal.usage.api.LINE_KINDS",
         "PolicyKnowledge": "portal.scheduler.serializers.KNOWLEDGE",

@@ -9,7 +9,7 @@ submitting it again replaces them.
 import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, time
 from typing import Any
 
 from django import forms
@@ -116,7 +116,9 @@ def _plain(field: forms.Field, value: Any) -> Any:
         read = field.to_python(value)
     except ValidationError:
         return value
-    return read.astimezone(UTC).isoformat(timespec="minutes") if isinstance(read, datetime) else read
+    if isinstance(read, datetime):
+        return read.astimezone(UTC).isoformat(timespec="minutes")
+    return f"{read:%H:%M}" if isinstance(read, time) else read
 
 
 def _as_typed(field: forms.Field, value: Any) -> Any:
@@ -136,6 +138,8 @@ def _take_over(form: forms.BaseForm, values: Mapping[str, Any]) -> None:
         data.pop(f"{key}_zone", None)  # of a time that is by the present clock now
         if value is False or value is None:
             data.pop(key, None)
+        elif isinstance(value, list):
+            data.setlist(key, value)
         else:
             data[key] = str(value) if not isinstance(value, bool) else "on"
     form.data = data

@@ -15,6 +15,7 @@ urlpatterns = [
     path("", include("portal.cluster.urls")),
     path("", include("portal.usage.urls")),
     path("", include("portal.monitoring.urls")),
+    path("", include("portal.notifications.urls")),
     path("", include("portal.agents.urls")),
     path("", include("portal.scheduler.urls")),
     path("", include("portal.forecast.urls")),

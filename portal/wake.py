@@ -61,6 +61,10 @@ def user_channel(user_id: int) -> str:
     return f"user-{user_id}"
 
 
+def notices_channel(user_id: int) -> str:
+    return f"notices-{user_id}"
+
+
 def node_channel(node_id: int) -> str:
     return f"node-{node_id}"
 

@@ -208,7 +208,7 @@ def delete_group(request: HttpRequest, pk: int) -> HttpResponse:
 @never_cache
 def invites(request: HttpRequest) -> HttpResponse:
     """List and create invitations. A link is shown only once, when it is created; the database keeps its digest."""
-    form, link = InviteForm(request.POST if request.method == "POST" else None), ""
+    form, link, mailed_to = InviteForm(request.POST if request.method == "POST" else None), "", ""
     if request.method == "POST" and form.is_valid():
         try:
             _, token = services.create_invite(signed_in(request), **form.cleaned_data)
@@ -216,13 +216,19 @@ def invites(request: HttpRequest) -> HttpResponse:
             form.add_error(None, refusal.message)
         else:
             link = settings.SITE_URL + reverse("accounts:invite", args=[token])
-            form = InviteForm()
+            mailed_to, form = form.cleaned_data["email"], InviteForm()
     show = request.GET.get("show", "")
     problems = unknown_choice(show, services.INVITE_STATES, "all invitations are shown")
     table = read_table(request, INVITES, signed_in(request), problems)
     found = Invite.objects.select_related("created_by", "used_by").prefetch_related("groups")
     rows = Paginator(services.invites_in_state(found, show).order_by(*table.ordering), PAGE_SIZE)
-    context = {"form": form, "link": link, "page_obj": rows.get_page(request.GET.get("page")), "table": table}
+    context = {
+        "form": form,
+        "link": link,
+        "mailed_to": mailed_to,
+        "page_obj": rows.get_page(request.GET.get("page")),
+        "table": table,
+    }
     context |= {"show": show, "choices": services.INVITE_STATES.items()}
     context["refusal"] = services.invite_refusal()
     return render(request, "accounts/admin_invites.html", context, status=400 if form.errors else 200)

@@ -12,10 +12,10 @@ from django.core.cache import cache
 from django.utils import timezone
 
 from portal.accounts import services
+from portal.accounts.mails import send_reset_mail
 from portal.accounts.models import ApiToken, LabSettings, Limit, User
 from portal.accounts.people import is_name_taken, people_called
 from portal.accounts.services import check_password_rules
-from portal.accounts.tasks import send_reset_mail
 from portal.form_fields import LinesField
 from portal.generics import ModelForm, SetPasswordForm
 from portal.names import name_problem
@@ -164,7 +164,9 @@ class TokenForm(forms.Form):
 
 class InviteForm(forms.Form):
     email = forms.EmailField(
-        required=False, label="E-mail address", help_text="It is filled in for them when they join."
+        required=False,
+        label="E-mail address",
+        help_text="The link is mailed there, and the address is filled in for them when they join.",
     )
     groups = forms.ModelMultipleChoiceField(
         Group.objects.order_by("name"), required=False, widget=forms.CheckboxSelectMultiple

@@ -18,7 +18,9 @@ from django.utils.encoding import force_bytes
 from django.utils.http import urlsafe_base64_encode
 
 from portal.accounts.audit import audit, last_actor
+from portal.accounts.mails import Invitation
 from portal.accounts.models import ApiToken, Invite, LabSettings, User, digest, new_session_salt
+from portal.accounts.outbox import send_mail
 from portal.accounts.people import groups_called
 from portal.names import name_problem
 from portal.refused import Refused
@@ -73,7 +75,7 @@ def invite_refusal() -> str:
 def create_invite(
     actor: User, *, email: str = "", groups: Iterable[Group] = (), makes_admin: bool = False
 ) -> tuple[Invite, str]:
-    """Create an invitation. Return its row and the token of its link, which cannot be retrieved later."""
+    """Create an invitation, and mail its link if there is an address. Return its row and the token of its link."""
     groups = list(groups)
     person_will_be_added.send(sender=Invite)
     with transaction.atomic():
@@ -85,6 +87,9 @@ def create_invite(
             f"invite {invite.pk}",
             after={"email": email, "makes_admin": makes_admin, "groups": [group.name for group in groups]},
         )
+        if email:
+            path = reverse("accounts:invite", args=[token])
+            send_mail(Invitation(actor.get_full_name() or actor.username, path, INVITE_LIFETIME.days), email)
     return invite, token
 
 

@@ -1,9 +1,8 @@
-"""Alarms for admins, on their home page and by mail: GPUs in quarantine, and nodes that no longer report.
+"""Alarms for admins, on their home page and as notices: GPUs in quarantine, and nodes that no longer report.
 
-The cache remembers which alarms were mailed. When it is emptied, they are mailed once more.
+The cache remembers which alarms admins were notified of. When it is emptied, they are once more.
 """
 
-import logging
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
@@ -12,18 +11,15 @@ from django.conf import settings
 from django.core.cache import cache
 from django.urls import reverse
 from django.utils import timezone
-from kombu.exceptions import OperationalError
 
 from portal.accounts.models import User
-from portal.accounts.tasks import send
+from portal.accounts.outbox import notify
 from portal.cluster.models import LIVE_NODE, Gpu, Node
 from portal.sentences import sentence_of
 from scheduling.messages import Message
 
-log = logging.getLogger(__name__)
-
 MIN_MAIL_INTERVAL = timedelta(hours=1)
-"""Minimum time between two mails."""
+"""Minimum time between two notices."""
 MAILED_LIFETIME = timedelta(days=30)
 MAILED_KEY, RECENTLY_MAILED_KEY = "alarms.mailed", "alarms.resting"
 
@@ -61,7 +57,7 @@ class GpuOutOfUse(Message):
 
 @dataclass(frozen=True)
 class LabAlarms(Message):
-    """The mail about alarms."""
+    """The notice of alarms."""
 
     code: ClassVar[str] = "lab_alarms"
     alarms: list[dict[str, Any]]
@@ -93,21 +89,14 @@ def _quarantined_gpu_alarm(gpu: Gpu) -> Alarm:
 
 
 def mail_admins(now: datetime | None = None) -> int:
-    """Mail new alarms to all admins, at most once an hour. Return the number of mails. May be repeated."""
+    """Notify all admins of new alarms, at most once an hour. Return how many were notified. May be repeated."""
     present = current_alarms(now)
     keys, mailed = {each.key for each in present}, set(cache.get(MAILED_KEY, ()))
     new = [each for each in present if each.key not in mailed]
-    admins = User.objects.filter(is_staff=True, is_active=True).exclude(email="")
-    to = sorted(set(admins.values_list("email", flat=True))) if new and not settings.DEMO else []
-    if not to or not cache.add(RECENTLY_MAILED_KEY, True, MIN_MAIL_INTERVAL.total_seconds()):
+    admins = list(User.objects.filter(is_staff=True, is_active=True)) if new and not settings.DEMO else []
+    if not admins or not cache.add(RECENTLY_MAILED_KEY, True, MIN_MAIL_INTERVAL.total_seconds()):
         return 0
-    content = LabAlarms([{"message": each.message.data(), "path": each.path} for each in new]).data()
-    try:
-        for address in to:
-            send.delay(content, address)
-    except OperationalError:
-        about = " ".join(each.text for each in new)
-        log.error("The mail to admins could not be queued: is Redis running? It was about this: %s", about)
-        return 0
+    content = LabAlarms([{"message": each.message.data(), "path": each.path} for each in new])
+    notify(admins, "alarm", content, new[0].path if len(new) == 1 else reverse("scheduler:admin"))
     cache.set(MAILED_KEY, tuple(keys), MAILED_LIFETIME.total_seconds())
-    return len(to)
+    return len(admins)

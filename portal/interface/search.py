@@ -55,6 +55,8 @@ PLACES = (
     Place("cluster:reservations", "clock", "Reservations", "calendar booking"),
     Place("usage:usage", "chart", "Usage", "GPU-hours statistics"),
     Place("accounts:profile", "user", "Your account", "profile e-mail password"),
+    Place("notifications:list", "bell", "Notices", "unread messages"),
+    Place("notifications:preferences", "bell", "Notifications", "mail slack webhook quiet digest channel"),
     Place("accounts:tokens", "key", "API tokens", "REST script"),
     Place("interface:glossary", "book", "Glossary", "help words meaning"),
     Place("scheduler:admin", "gear", "Admin", "", for_admins=True),
@@ -66,6 +68,9 @@ PLACES = (
     Place("accounts:invites", "mail", "Invitations", "invite", for_admins=True),
     Place("jobs:limits", "gauge", "Limits", "quota", for_admins=True),
     Place("accounts:lab-settings", "gear", "Lab settings", "visibility", for_admins=True),
+    Place(
+        "notifications:admin", "bell", "Mail and channels", "smtp notifications webhook allowed hosts", for_admins=True
+    ),
     Place("interface:audit", "book", "Audit", "log who did what", for_admins=True),
     Place("data:index", "list", "Rows of the database", "tables records django admin", for_admins=True),
 )

@@ -15,6 +15,7 @@ from typing import Any
 from django.db import DatabaseError, transaction
 from django.db.models import F, Max
 from django.db.models.functions import Greatest
+from django.dispatch import Signal
 from django.utils import timezone
 
 from portal.accounts.models import User
@@ -59,6 +60,8 @@ ATTEMPT_LOOKUPS = {name: f"job__{name}" for name in ("intent", "elastic", "min_g
 CONTAINER_LOOKUPS = {"slots": "spec__slots", "draining": "node__draining", "last_seen_at": "node__last_seen_at"}
 """Where to look up the fields of ``AttemptFacts`` and ``ContainerFacts`` that are columns of other tables."""
 RUNNING, EXITED = ContainerState.RUNNING, ContainerState.EXITED
+recorded = Signal()
+"""Sent with the ``job`` and the ``event`` in the transaction that adds a line to a job's history, while the job is locked."""
 
 
 class JobChangedError(Exception):
@@ -84,6 +87,7 @@ def record(job: Job, event: Event, actor: User | None = None) -> JobEvent:
         lock(job.pk)
         last = JobEvent.objects.filter(job=job).aggregate(last=Max("seq"))["last"] or 0
         row = JobEvent.objects.create(job=job, seq=last + 1, kind=event.kind, actor=actor, data=event.data())
+        recorded.send(sender=JobEvent, job=job, event=event)
         wake_job_viewers(job.pk)
         wake_lab_viewers(job.submitted_by_id)
         return row

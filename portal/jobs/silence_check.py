@@ -1,43 +1,17 @@
-"""Checks for jobs without output once a minute: one line in the history of the job and one mail for each silence."""
+"""Checks for jobs without output once a minute: one line in the history of the job for each silence."""
 
-import logging
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ClassVar
 
-from django.conf import settings
 from django.core.cache import cache
 from django.db import transaction
-from django.urls import reverse
 from django.utils import timezone
-from kombu.exceptions import OperationalError
 
-from portal.accounts.tasks import send
 from portal.jobs import lifecycle, silence
 from portal.jobs.events import Silent
-from portal.jobs.models import Attempt, Job, JobEvent
+from portal.jobs.models import Attempt, JobEvent
 from portal.jobs.silence import Silence
-from scheduling.messages import Message
-
-log = logging.getLogger(__name__)
 
 SEEN_CACHE_KEY, SEEN_SECONDS = "silence.seen", 180
-
-
-@dataclass(frozen=True)
-class JobSilent(Message):
-    """The mail about a silence."""
-
-    code: ClassVar[str] = "job_silent"
-    job: int
-    name: str
-    path: str
-    """Path of the job's page."""
-    seconds: int
-    ranks: list[list[str]]
-    """As in the event of this silence."""
-    gpus: dict[str, Any] | None
-    """``silence.Utilisation`` of what they hold."""
 
 
 def sweep(now: datetime | None = None) -> int:
@@ -52,7 +26,7 @@ def sweep(now: datetime | None = None) -> int:
     cache.set(SEEN_CACHE_KEY, {attempt: each.since for attempt, each in found.items()}, SEEN_SECONDS)
     lasting = [each for attempt, each in found.items() if before.get(attempt) == each.since]
     reported = _last_reported([each.job for each in lasting])
-    return sum(_report(each, now) for each in lasting if _is_new(each, reported))
+    return sum(_record(each, now) for each in lasting if _is_new(each, reported))
 
 
 def _last_reported(jobs: list[int]) -> dict[int, datetime]:
@@ -66,13 +40,6 @@ def _is_new(found: Silence, reported: dict[int, datetime]) -> bool:
     return found.job not in reported or reported[found.job] < found.since
 
 
-def _report(found: Silence, now: datetime) -> bool:
-    if not _record(found, now):
-        return False
-    _send_mail(found, now)
-    return True
-
-
 @transaction.atomic
 def _record(found: Silence, now: datetime) -> bool:
     """Write the line of history, unless the attempt is about to end or another check has just written it."""
@@ -82,17 +49,3 @@ def _record(found: Silence, now: datetime) -> bool:
         return False
     lifecycle.record(job, Silent(attempt.number, found.since.isoformat(), found.seconds(now), found.rank_names))
     return True
-
-
-def _send_mail(found: Silence, now: datetime) -> None:
-    job = Job.objects.select_related("submitted_by").get(pk=found.job)
-    owner = job.submitted_by
-    if not owner.email or not owner.is_active or settings.DEMO:
-        return
-    path, gpus = reverse("jobs:detail", args=[job.pk]), silence.clues(found).gpus
-    used = gpus._asdict() if gpus else None
-    message = JobSilent(job.pk, job.name, path, found.seconds(now), found.rank_names, used)
-    try:
-        send.delay(message.data(), owner.email)
-    except OperationalError:
-        log.error("The owner of job %s could not be sent a notice of its silence: is Redis up?", job.pk)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from portal.accounts.models import User
 from portal.environments.models import Build, Environment
 from portal.jobs.models import Job
-from portal.wake import LAB, SCHEDULER, job_channel, user_channel
+from portal.wake import LAB, SCHEDULER, job_channel, notices_channel, user_channel
 from portal.whatif.models import Simulation
 
 MAX_TOPICS = 12
@@ -70,6 +70,7 @@ def _may_see_simulations(user: User, numbers: Sequence[int]) -> bool:
 KINDS = {
     "lab": Kind(30, _lab),
     "mine": Kind(30, lambda user, number: (user_channel(user.pk),)),
+    "notices": Kind(60, lambda user, number: (notices_channel(user.pk),)),
     "nodes": Kind(5, _lab),
     "gpus": Kind(15, _lab),
     "charts": Kind(60),

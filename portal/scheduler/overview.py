@@ -22,6 +22,8 @@ from portal.cluster.models import LIVE_NODE, Node
 from portal.context import BANNER_DISMISSED
 from portal.environments.attention import failed_environments
 from portal.jobs.models import Job, JobState
+from portal.notifications.checks import problem_of_site
+from portal.notifications.models import Delivery
 from portal.scheduler import services
 from portal.ui import counted
 
@@ -58,6 +60,7 @@ def overview(request: HttpRequest) -> HttpResponse:
         "groups": Group.objects.count(),
         "limits": Limit.objects.count(),
         "invitations": open_invites().count(),
+        "given_up": Delivery.objects.filter(status=Delivery.Status.GAVE_UP, lead=None).count(),
         "policy": services.title_of(services.current_config().policy),
         "queued": states.get(JobState.QUEUED, 0),
         "running": states.get(JobState.RUNNING, 0),
@@ -83,6 +86,13 @@ def notices() -> Iterator[Notice]:
         )
         users = reverse("accounts:users")
         yield Notice("mail", Item("mail", "mail", "blue", "Mail is not set up", detail, "See users", users))
+    elif problem := problem_of_site():
+        detail = (
+            "Set SITE_URL to the address that people enter, and ALLOWED_HOSTS to its host, then restart the portal."
+        )
+        yield Notice(
+            "site", Item("site", "alert", "amber", problem, detail, "See mail", reverse("notifications:admin"))
+        )
     if count := open_invites().filter(created_by__isnull=False).count():
         text = counted(count, "invitation is open,invitations are open")
         detail = "Whoever has such a link can create an account. Revoke those that are no longer needed."

@@ -280,6 +280,37 @@ def _wall(before: Values, after: Values) -> Phrase:
 
 
 simple("wall_link.revoked", "Lab", "Wall screen revoked", "wall", "{actor} revoked the wall screen {subject}.")
+simple("webhook.add", "Projects", "Webhook registered", "project", "{actor} registered a webhook of {subject}.")
+simple(
+    "webhook.change", "Projects", "Webhook changed", "project", "{actor} changed the events of a webhook of {subject}."
+)
+simple("webhook.remove", "Projects", "Webhook removed", "project", "{actor} removed a webhook of {subject}.")
+
+
+@action("project.log_privacy", "Projects", "Use of logs in messages changed", "project")
+def _log_privacy(before: Values, after: Values) -> Phrase:
+    what = (
+        "keeps the logs of {subject} inside the portal"
+        if after.get("private")
+        else "lets messages quote logs of {subject}"
+    )
+    return Phrase(f"{{actor}} {what}.")
+
+
+simple(
+    "notifications.settings",
+    "Lab",
+    "Notifications changed",
+    "lab",
+    "{actor} changed channels and allowed hosts of {subject}.",
+)
+simple(
+    "notifications.template",
+    "Lab",
+    "Text of mails changed",
+    "other",
+    "{actor} changed the mails of the kind “{subject}”.",
+)
 simple("lab.settings_changed", "Lab", "Lab settings changed", "lab", "{actor} changed {subject}.")
 
 
@@ -360,6 +391,15 @@ def _forbidden(before: Values, after: Values) -> Phrase:
 # --- the values -------------------------------------------------------------------------------------------------
 
 FIELDS: dict[str, str] = {
+    "allowed_hosts": "Allowed hosts",
+    "apprise_schemes": "Schemes of apprise",
+    "channel_types": "Channels",
+    "events": "Events",
+    "intro": "First lines",
+    "log_lines_leave": "Messages quote logs",
+    "long_wait_minutes": "Minutes of a long wait",
+    "private": "Logs stay inside",
+    "subject": "Subject",
     "admin": "Admin",
     "active": "May sign in",
     "revoked_tokens": "API tokens revoked",

@@ -1,6 +1,7 @@
 """The mails: a task has the code and parameters of one, and its subject and text are made when it is sent.
 
-The classes of their messages are in the apps, which queue them with ``portal.accounts.tasks.send``.
+The classes of those about accounts are in ``portal/accounts/mails.py``. The others are notices now (``notices``); processes
+of the previous release may have queued them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,6 +41,12 @@ def mail_of(content: Mapping[str, Any]) -> Mail:
 def password_reset(user: str, path: str) -> Mail:
     about = {"user_name": user, "link": settings.SITE_URL + path}
     return Mail("Choose a new password for Schedulearn", render_to_string("accounts/mail_reset.txt", about))
+
+
+@mail
+def invitation(inviter: str, path: str, days: int) -> Mail:
+    about = {"inviter": inviter, "link": settings.SITE_URL + path, "days": days}
+    return Mail("Your invitation to Schedulearn", render_to_string("accounts/mail_invitation.txt", about))
 
 
 @mail

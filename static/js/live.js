@@ -10,6 +10,7 @@ const SILENT_MS = 40_000; // the portal sends something every 15 s: a connection
 const SIGNED_OUT = 4401;
 const FORBIDDEN = 4403;
 const TOO_MANY = 4429;
+const NOTICES = "notices"; // the bell of every page, which also acts while the page is hidden
 
 let topics = topicsOfPage();
 const missed = new Set(); // what changed while the tab was hidden
@@ -27,7 +28,7 @@ function topicsOfPage() {
 
 function refresh(changed) {
   for (const topic of changed) {
-    if (document.hidden) missed.add(topic);
+    if (document.hidden && topic !== NOTICES) missed.add(topic);
     else document.dispatchEvent(new CustomEvent(`live-${topic}`));
   }
 }
@@ -59,8 +60,8 @@ function lost(code) {
   socket = null;
   delete document.documentElement.dataset.connected;
   if (code === SIGNED_OUT || code === FORBIDDEN) {
-    location.reload();
-    return;
+    if (topics.some((topic) => topic !== NOTICES)) location.reload();
+    return; // a page with nothing else to hide keeps what was typed into it
   }
   if (code === TOO_MANY) retryMs = MAX_RETRY_MS;
   retry = setTimeout(connect, retryMs * (0.5 + Math.random()));

@@ -31,6 +31,7 @@ from portal.projects.models import Membership
 from portal.whatif import services as whatif
 from tests.laws.environment_routes import BASE, ENVIRONMENT_ROUTES, an_environment
 from tests.laws.network_routes import NETWORK_ROUTES
+from tests.laws.notification_routes import NOTIFICATION_ROUTES, notifications_of
 from tests.laws.people import CANARY, World
 from tests.laws.route_words import (
     ADMINS,
@@ -86,6 +87,7 @@ def names(world: World) -> dict[str, Any]:
         "base": BASE,
         "allowed_host": hosts.allow(world.ada, "huggingface.co", world.project, note=f"{CANARY} in a note").pk,
         **an_environment(world),
+        **notifications_of(world),
         "container": world.running.attempts.get().containers.get().name,
         "sha256": world.code.sha256,
         "reservation": reserve(world).pk,
@@ -135,6 +137,7 @@ NEW_JOB = {
 TABLE: dict[str, list[Visit]] = {
     **ENVIRONMENT_ROUTES,
     **NETWORK_ROUTES,
+    **NOTIFICATION_ROUTES,
     "": [get("/", MEMBERS)],
     # tests/portal/ops/test_data_admin.py visits all tables
     "admin/data/": [get("/admin/data/", ADMINS)],

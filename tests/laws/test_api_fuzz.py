@@ -148,6 +148,8 @@ def requests(draw: st.DrawFn, operation: Operation, known: dict[str, Any]) -> tu
         "build_id": known["build"],
         "allowed_host_id": known["allowed_host"],
         "registry_id": known["registry"],
+        "webhook_id": known["webhook"],
+        "delivery_id": known["delivery"],
         "digest": known["lock"],
         "example_key": "failing",
         "path": "train.py",

@@ -13,6 +13,7 @@ from portal.jobs import logs
 from portal.jobs import silence_check as look
 from portal.jobs.models import Container, Job
 from tests.portal import jobs_world as world
+from tests.portal.outbox import deliver
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -22,7 +23,6 @@ class Lab:
         cache.clear()
         self.now = NOON
         monkeypatch.setattr(timezone, "now", lambda: self.now)
-        monkeypatch.setattr(look.send, "delay", look.send)  # in the lab size a worker would send it
         self.alice = world.make_user("alice", email="alice@example.org")
         self.project = world.make_project(self.alice)
 
@@ -50,7 +50,9 @@ class Lab:
         logs.append(row, row.size, text.encode())
 
     def looks(self) -> int:
-        """Two looks, a minute apart; how many silences were new."""
+        """Two looks, a minute apart, and the mails about them; how many silences were new."""
         first = look.sweep()
         self.passes(1)
-        return first + look.sweep()
+        found = first + look.sweep()
+        deliver()
+        return found

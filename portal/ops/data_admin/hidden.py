@@ -26,6 +26,8 @@ HIDDEN: dict[str, frozenset[str]] = {
     "jobs.idempotencykey": frozenset({"key", "body_sha256"}),
     "jobs.job": frozenset({"env_vars", "search_text"}),
     "jobs.output": frozenset({"sha256"}),
+    "notifications.channel": frozenset({"sealed_config"}),
+    "notifications.notice": frozenset({"sealed_mail"}),
     "projects.codeversion": frozenset({"sha256", "files"}),  # the files with their SHA-256
     "control.cycle": frozenset({"snapshot_sha256"}),
     "control.recording": frozenset({"content"}),  # with the whole snapshot of a cycle

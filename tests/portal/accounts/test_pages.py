@@ -14,7 +14,9 @@ from django.urls import reverse
 from portal.accounts import forms, services, tasks
 from portal.accounts.limits import limits_for, may_use_premium, set_limit
 from portal.accounts.models import ApiToken, AuditEntry, Invite, User
+from portal.notifications import outbox
 from tests.laws.people import PASSWORD, make_people
+from tests.portal.outbox import deliver
 
 pytestmark = pytest.mark.django_db
 NEW = "weathered-lighthouse-7"
@@ -24,7 +26,7 @@ NEW = "weathered-lighthouse-7"
 def clean_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget earlier requests for mail, and send mail at once even where a worker would send it."""
     cache.clear()
-    monkeypatch.setattr(tasks.send, "delay", tasks.send)
+    monkeypatch.setattr(outbox, "wake_worker", deliver)
 
 
 @pytest.fixture
@@ -200,7 +202,7 @@ class TestReset:
         assert not services.live_tokens(people["alice"])
 
     def test_a_mail_that_the_previous_release_queued_is_sent(self) -> None:
-        queued = current_app.tasks["portal.accounts.tasks.mail"]
+        queued = current_app.tasks[tasks.mail.name]
         queued.apply(args=["Choose a new password for Schedulearn", "Hello alice", "alice@example.org"])
         [sent] = mail.outbox
         assert (sent.subject, sent.body, sent.to) == (
@@ -208,6 +210,11 @@ class TestReset:
             "Hello alice",
             ["alice@example.org"],
         )
+
+    def test_a_reset_that_the_previous_release_queued_is_sent(self) -> None:
+        message = {"code": "password_reset", "user": "alice", "path": "/accounts/password/reset/x/y/"}
+        tasks.send.apply(args=[message, "alice@example.org"])
+        assert "/accounts/password/reset/x/y/" in str(mail.outbox[0].body)
 
     def test_an_unknown_address_gets_the_same_answer_and_no_mail(self, people: dict[str, User]) -> None:
         answers = {

@@ -1,0 +1,1 @@
+"""Notices to people, and events to programs: an outbox in the database, and the worker that empties it."""

@@ -1,0 +1,135 @@
+"""The words of notices: a title, which is also the subject of a mail, and a text of a few sentences."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from portal.sentences.causes import explain_cause
+from portal.sentences.events import silence
+from portal.sentences.mails import utilisation
+from portal.sentences.registry import nested_sentence
+from portal.ui import duration
+
+MAX_TITLE = 150
+MAX_NAMED = 10
+"""Titles that a summary lists."""
+
+
+class NoticeText(NamedTuple):
+    title: str
+    text: str = ""
+
+
+NOTICES: dict[str, Callable[..., NoticeText]] = {}
+
+
+def notice(function: Callable[..., NoticeText]) -> Callable[..., NoticeText]:
+    """Register the function that words the notices with its name as their code."""
+    NOTICES[function.__name__] = function
+    return function
+
+
+def notice_text(content: Mapping[str, Any]) -> NoticeText:
+    """Return the words of a notice. One of another release is shown by its code and parameters."""
+    values = {name: value for name, value in content.items() if name != "code"}
+    words = NOTICES.get(str(content.get("code")))
+    try:
+        found = words(**values) if words else NoticeText(nested_sentence(content))
+    except (TypeError, ValueError, LookupError, AttributeError):  # other parameters than ours
+        found = NoticeText(nested_sentence(content))
+    return NoticeText(" ".join(found.title.split())[:MAX_TITLE], found.text)
+
+
+def of_job(job: int, name: str) -> str:
+    return f"Job {job} “{name}”"
+
+
+@notice
+def notice_job_succeeded(job: int, name: str, project: str, seconds: int) -> NoticeText:
+    return NoticeText(
+        f"{of_job(job, name)} succeeded", f"Project {project}. It took {duration(seconds)} from its first start."
+    )
+
+
+@notice
+def notice_job_failed(job: int, name: str, project: str, cause: Mapping[str, Any] | None) -> NoticeText:
+    found = explain_cause(cause) if cause else {}
+    why = f": {found['title'].rstrip('.')}" if found.get("title") else ""
+    return NoticeText(f"{of_job(job, name)} failed{why}", f"Project {project}. {found.get('advice', '')}".strip())
+
+
+@notice
+def notice_job_cancelled(job: int, name: str, project: str, user: str) -> NoticeText:
+    return NoticeText(f"{of_job(job, name)} was cancelled{f' by {user}' if user else ''}", f"Project {project}.")
+
+
+@notice
+def notice_job_started(job: int, name: str, project: str, seconds: int) -> NoticeText:
+    return NoticeText(f"{of_job(job, name)} has started", f"Project {project}. It waited {duration(seconds)}.")
+
+
+JOB_EVENTS = {
+    "attempt_stopping": "was stopped to restart later",
+    "gpus_idle": "has idle GPUs",
+    "job_held_for_idle_gpus": "was put on hold",
+    "job_held": "was put on hold",
+}
+
+
+@notice
+def notice_job_event(job: int, name: str, project: str, event: Mapping[str, Any]) -> NoticeText:
+    what = JOB_EVENTS.get(str(event.get("code")), "")
+    text = nested_sentence(event)
+    return NoticeText(
+        f"{of_job(job, name)} {what}" if what else f"{of_job(job, name)}: {text}", f"Project {project}. {text}"
+    )
+
+
+@notice
+def notice_job_silent(
+    job: int, name: str, project: str, seconds: int, ranks: Sequence[Sequence[str]], gpus: Mapping[str, Any] | None
+) -> NoticeText:
+    who = "Ranks of job" if ranks else "No output from job"
+    length = f"are silent for {duration(seconds)}" if ranks else f"for {duration(seconds)}"
+    used = f" Their {utilisation(**gpus)}." if gpus else ""
+    advice = (
+        "Ranks may compute for a long time, or wait for data or for each other. The job is not stopped for this: check the "
+        "end of its log, and cancel or hold it if it hangs."
+    )
+    return NoticeText(f"{who} {job} “{name}” {length}", f"Project {project}. {silence(seconds, ranks)}{used} {advice}")
+
+
+@notice
+def lab_alarms(alarms: Sequence[Mapping[str, Any]]) -> NoticeText:
+    """``alarms``: for each the message, and the path of the page where it can be fixed."""
+    texts = [nested_sentence(each["message"]) for each in alarms]
+    title = texts[0].rstrip(".") if len(texts) == 1 else f"{len(texts)} things in the lab need an admin"
+    then = "Jobs that ran there restart elsewhere where possible. You are not notified of the same problem again."
+    return NoticeText(title, "\n".join([*(texts if len(texts) > 1 else []), then]))
+
+
+@notice
+def notice_channel_paused(channel: str, error: str) -> NoticeText:
+    return NoticeText(
+        f"The channel “{channel}” is paused",
+        f"Messages to it failed again and again. The last error: {error} Fix it, test it, and switch it on again.",
+    )
+
+
+@notice
+def notice_mail_gave_up(address: str, title: str, error: str) -> NoticeText:
+    return NoticeText(f"A mail to {address} could not be sent", f"It was about this: {title}. The last error: {error}")
+
+
+@notice
+def notice_test(user: str) -> NoticeText:
+    return NoticeText("A test of Schedulearn's notifications", f"{user} sent this to see whether it arrives.")
+
+
+def summary(texts: Sequence[NoticeText], more: int = 0) -> NoticeText:
+    """Return one text for several notices, the newest first; ``more`` are not among them."""
+    count = len(texts) + more
+    named = [f"- {each.title}" for each in texts[:MAX_NAMED]]
+    left = count - len(named)
+    if left > 0:
+        named.append(f"- and {left} more")
+    return NoticeText(f"{count} notices of your jobs", "\n".join(named))

@@ -1,0 +1,178 @@
+"""The types of channels: what may be filled in, where it leads, and that secrets stay where they are."""
+
+import json
+from typing import Any
+
+import pytest
+from django.core.cache import cache
+from django.test import Client
+
+from portal.accounts.models import User
+from portal.environments.credentials import unseal
+from portal.notifications import services
+from portal.notifications.channel_types import NEVER, TYPES
+from portal.notifications.models import Channel, Delivery, NotificationSettings
+from portal.refused import Refused
+from tests.portal import jobs_world as world
+from tests.portal.outbox import Receiver, deliver
+
+pytestmark = pytest.mark.django_db
+SLACK = "https://hooks.slack.com/services/T000/B000/abcdefABCDEF"
+
+GOOD: list[tuple[str, dict[str, str], str, str]] = [
+    ("webhook", {"url": "https://hooks.example.org/x?key=1"}, "hooks.example.org", "https://hooks.example.org/x?key=1"),
+    ("slack", {"url": SLACK}, "hooks.slack.com", SLACK),
+    (
+        "discord",
+        {"url": "https://discord.com/api/webhooks/12/ab-c_D"},
+        "discord.com",
+        "https://discord.com/api/webhooks/12/ab-c_D",
+    ),
+    (
+        "mattermost",
+        {"url": "https://chat.example.org/hooks/abc"},
+        "chat.example.org",
+        "mmosts://chat.example.org:443/abc?",
+    ),
+    ("mattermost", {"url": "https://example.org/chat/hooks/abc"}, "example.org", "mmosts://example.org:443/chat/abc?"),
+    ("telegram", {"token": "12345:" + "a" * 35, "chat": "-100123"}, "api.telegram.org", "tgram://12345:aaaa"),
+    (
+        "matrix",
+        {"host": "matrix.example.org", "token": "syt/a+b@c", "room": "!r:example.org"},
+        "matrix.example.org",
+        "matrixs://syt%2Fa%2Bb%40c@matrix.example.org/%21r%3Aexample.org?",
+    ),
+    ("ntfy", {"host": "ntfy.sh", "topic": "lab_1"}, "ntfy.sh", "ntfys://ntfy.sh/lab_1?"),
+]
+BAD: list[tuple[str, dict[str, str]]] = [
+    ("webhook", {"url": "http://hooks.example.org/"}),
+    ("webhook", {"url": "https://10.0.0.1/"}),
+    ("slack", {"url": "https://hooks.slack.com.evil.example/services/T/B/x"}),
+    ("slack", {"url": SLACK + "?to=x"}),
+    ("slack", {"url": SLACK + "\nx"}),
+    ("discord", {"url": "https://discord.com/api/webhooks/12/../x"}),
+    ("teams", {"url": "https://example.org/workflows/x"}),
+    ("mattermost", {"url": "https://chat.example.org/other/abc"}),
+    ("mattermost", {"url": "https://10.0.0.1/hooks/abc"}),
+    ("telegram", {"token": "12345:short", "chat": "1"}),
+    ("telegram", {"token": "12345:" + "a" * 35, "chat": "1/../x"}),
+    ("matrix", {"host": "localhost", "token": "syt_secret", "room": "!r:example.org"}),
+    ("matrix", {"host": "matrix.example.org:8448", "token": "syt_secret", "room": "!r:example.org"}),
+    ("matrix", {"host": "matrix.example.org/x", "token": "syt_secret", "room": "!r:example.org"}),
+    ("ntfy", {"host": "127.0.0.1", "topic": "x"}),
+    ("ntfy", {"host": "ntfy.sh", "topic": "a/b"}),
+    ("apprise", {"url": "syslog://"}),
+    ("apprise", {"url": "dbus://"}),
+    ("apprise", {"url": "file:///etc/passwd"}),
+    ("apprise", {"url": "no url"}),
+]
+
+
+@pytest.mark.parametrize(("type", "config", "place", "begins"), GOOD)
+def test_what_is_filled_in_leads_where_it_says(type: str, config: dict[str, str], place: str, begins: str) -> None:
+    target = TYPES[type].target(config, ())
+    assert target.place == place and target.url.startswith(begins)
+
+
+@pytest.mark.parametrize(("type", "config"), BAD)
+def test_what_is_wrong_or_hostile_is_refused_at_its_field(type: str, config: dict[str, str]) -> None:
+    with pytest.raises(Refused) as caught:
+        TYPES[type].target(config, ())
+    assert caught.value.field in config
+
+
+def test_a_server_of_the_local_network_works_once_an_admin_allows_it() -> None:
+    url = {"url": "http://chat:8065/hooks/abc"}
+    assert TYPES["mattermost"].target(url, {"chat"}).url.startswith("mmost://chat:8065/abc")
+
+
+def test_secrets_are_encrypted_and_no_page_shows_them(alice: User) -> None:
+    channel, _ = services.add_channel(alice, "slack", "ours", {"url": SLACK})
+    assert "abcdefABCDEF" not in channel.sealed_config
+    assert json.loads(unseal(channel.sealed_config) or "")["url"] == SLACK
+    client = Client()
+    client.force_login(alice)
+    html = client.get("/accounts/notifications/").content.decode()
+    assert "ours" in html and "abcdefABCDEF" not in html
+
+
+def test_the_secret_of_a_webhook_is_shown_once(alice: User) -> None:
+    client = Client()
+    client.force_login(alice)
+    made = client.post("/accounts/notifications/channels/new/webhook", {"url": "https://hooks.example.org/x"})
+    assert "whsec_" in made.content.decode()
+    assert "whsec_" not in client.get("/accounts/notifications/").content.decode()
+
+
+def test_only_admins_enter_raw_urls_with_schemes_that_are_enabled(alice: User) -> None:
+    ada = world.make_user("ada", is_staff=True)
+    services.set_settings(ada, settings_with(channel_types=["apprise"], apprise_schemes=["pover"]))
+    with pytest.raises(Refused):
+        services.add_channel(alice, "apprise", "", {"url": "pover://user@token"})
+    with pytest.raises(Refused):
+        services.add_channel(ada, "apprise", "", {"url": "json://example.org"})
+    services.add_channel(ada, "apprise", "", {"url": "pover://user@token"})
+
+
+def settings_with(**values: Any) -> dict[str, Any]:
+    usual = {"allowed_hosts": [], "apprise_schemes": [], "channel_types": [], "long_wait_minutes": 30}
+    return {**usual, "log_lines_leave": True, **values}
+
+
+@pytest.mark.parametrize("scheme", sorted(NEVER))
+def test_no_admin_can_enable_what_acts_on_the_machine(scheme: str) -> None:
+    ada = world.make_user("ada", is_staff=True)
+    with pytest.raises(Refused):
+        services.set_settings(ada, settings_with(apprise_schemes=[scheme]))
+
+
+@pytest.mark.parametrize("host", ["https://x", "a b", "x/y", "x@y", "*.example.org", "x:80"])
+def test_only_names_and_addresses_are_allowed_hosts(host: str) -> None:
+    ada = world.make_user("ada", is_staff=True)
+    with pytest.raises(Refused):
+        services.set_settings(ada, settings_with(allowed_hosts=[host]))
+
+
+def test_a_type_that_an_admin_switches_off_sends_nothing_more(alice: User, receiver: Receiver) -> None:
+    channel, _ = services.add_channel(alice, "slack", "ours", {"url": SLACK})
+    services.send_test(alice, channel)
+    NotificationSettings.objects.create(pk=1, chosen=True, channel_types=["webhook"])
+    deliver(sender=receiver)
+    assert not receiver.messages and "switched off" in Delivery.objects.get().error
+    with pytest.raises(Refused):
+        services.add_channel(alice, "slack", "ours", {"url": SLACK})
+
+
+def test_a_test_goes_by_the_channel_and_switches_it_on_again(alice: User, receiver: Receiver) -> None:
+    channel, _ = services.add_channel(alice, "slack", "ours", {"url": SLACK})
+    services.pause(channel)
+    services.send_test(alice, channel)
+    deliver(sender=receiver)
+    [sent] = receiver.chats
+    assert sent.url == SLACK and sent.schemes == ("slack",) and SLACK in sent.secrets
+    channel.refresh_from_db()
+    assert channel.paused_at is None and channel.last_sent_at is not None
+
+
+def test_tests_and_channels_are_limited(alice: User) -> None:
+    cache.clear()
+    for number in range(services.MAX_CHANNELS):
+        services.add_channel(alice, "slack", str(number), {"url": SLACK})
+    with pytest.raises(Refused):
+        services.add_channel(alice, "slack", "one more", {"url": SLACK})
+    channel = Channel.objects.all()[0]
+    for _ in range(services.MAX_TESTS):
+        services.send_test(alice, channel)
+    with pytest.raises(Refused):
+        services.send_test(alice, channel)
+
+
+def test_settings_that_can_no_longer_be_read_are_named(alice: User, receiver: Receiver) -> None:
+    channel, _ = services.add_channel(alice, "slack", "ours", {"url": SLACK})
+    Channel.objects.update(sealed_config="gAAAAA")
+    services.send_test(alice, channel)
+    deliver(sender=receiver)
+    assert not receiver.messages and "can no longer be read" in Delivery.objects.get().error
+    client = Client()
+    client.force_login(alice)
+    assert "Remove it and add it again" in client.get("/accounts/notifications/").content.decode()
