@@ -26,7 +26,7 @@ _HOST = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*
 
 
 class OutboundError(Exception):
-    """An address that is not contacted. The message says why, and is safe to show: it has no part of a secret."""
+    """An address that is not contacted. The message has the reason, and is safe to show: it has no part of a secret."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,11 +126,11 @@ def _event_deliveries(notice: Notice, now: datetime) -> list[Delivery]:
     return [Delivery(notice=notice, channel=hook, event=event, due_at=now) for hook, event in named if event]
 
 
-# --- what a notice says ------------------------------------------------------------------------------------------
+# --- what a notice is about ---------------------------------------------------------------------------------------
 
 
 def content_of(notice: Notice) -> dict[str, Any]:
-    """Return what a notice says, from the line of history that it was stored with."""
+    """Return the content of a notice, from the line of history that it was stored with."""
     job = notice.job
     if job is None:
         return dict(notice.content)

@@ -54,7 +54,7 @@ ENDS = frozenset({"job.succeeded", "job.failed", "job.cancelled"})
 def event_for(event: str, chosen: Sequence[str]) -> str:
     """Return the name under which a webhook with these events receives one; empty if it does not.
 
-    An end has two names. A webhook with both receives it once, under the one that says how the job ended.
+    An end has two names. A webhook with both receives it once, under the more precise one.
     """
     if event in chosen:
         return event

@@ -136,7 +136,7 @@ class Channel(models.Model):
 
 
 class Notice(models.Model):
-    """Something that happened, for a person or for programs; what it says is data (``portal/sentences/notices.py``)."""
+    """Something that happened, for a person or for programs; its content is data (``portal/sentences/notices.py``)."""
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     kind = models.CharField(max_length=10)

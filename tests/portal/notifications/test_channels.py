@@ -69,7 +69,7 @@ BAD: list[tuple[str, dict[str, str]]] = [
 
 
 @pytest.mark.parametrize(("type", "config", "place", "begins"), GOOD)
-def test_what_is_filled_in_leads_where_it_says(type: str, config: dict[str, str], place: str, begins: str) -> None:
+def test_what_is_filled_in_leads_to_its_service(type: str, config: dict[str, str], place: str, begins: str) -> None:
     target = TYPES[type].target(config, ())
     assert target.place == place and target.url.startswith(begins)
 

@@ -89,7 +89,7 @@ def test_an_attempt_that_is_retried_is_no_failure(alice: User, job: Job) -> None
     assert titles(alice) == []
 
 
-def test_a_preemption_says_that_the_job_restarts(alice: User, job: Job) -> None:
+def test_a_preemption_states_that_the_job_restarts(alice: User, job: Job) -> None:
     lifecycle.stop_attempt(job.attempts.get(), StopReason.PREEMPTED)
     deliver()
     assert titles(alice) == [f"Job {job.pk} “train” was stopped to restart later"]

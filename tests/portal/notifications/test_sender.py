@@ -27,7 +27,7 @@ def webhook(
 
 
 def is_signed(request: Request, secret: str) -> bool:
-    """Verify as the documentation tells receivers to."""
+    """Verify as the documentation describes it."""
     headers = {name.lower(): value for name, value in request.headers.items()}
     signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + request.body
     digest = hmac.new(base64.b64decode(secret.removeprefix("whsec_")), signed, hashlib.sha256).digest()
