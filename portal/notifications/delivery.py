@@ -233,7 +233,7 @@ def _finish(claimed: Claimed, status: str, now: datetime | None, error: str = ""
 
 
 def _give_up(delivery: Delivery, error: str, now: datetime) -> None:
-    """Pause a channel that failed again and again, and tell the person in the portal; the admins' page lists it."""
+    """Pause a channel that failed again and again, and notify the person in the portal; the admins' page lists it."""
     channel, notice = delivery.channel, delivery.notice
     if channel is not None:
         if Channel.objects.filter(pk=channel.pk, paused_at=None).update(paused_at=now):

@@ -121,7 +121,9 @@ class WebhookForm(RefusableForm):
 
 
 class EventsForm(RefusableForm):
-    events = forms.MultipleChoiceField(choices=EVENT_CHOICES, widget=forms.CheckboxSelectMultiple)
+    events = forms.MultipleChoiceField(
+        label="Send a request when", choices=EVENT_CHOICES, widget=forms.CheckboxSelectMultiple
+    )
 
     @classmethod
     def of(cls, row: Channel, data: Any = None) -> "EventsForm":

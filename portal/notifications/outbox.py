@@ -51,7 +51,7 @@ def add_mail(message: Message, to: str) -> None:
 
 
 def add_trouble(user: User, content: Message, path: str) -> Notice:
-    """Tell a user in the portal, and only there, that something could not be delivered."""
+    """Notify a user in the portal, and only there, that something could not be delivered."""
     now = timezone.now()
     notice = Notice.objects.create(
         kind=kinds.TROUBLE, user=user, content=content.data(), path=path, expanded_at=now, shown=True

@@ -66,7 +66,7 @@ def chat(url: str, title: str, text: str, schemes: Collection[str]) -> dict[str,
     for scheme, plugin in known.items():
         if plugin not in wanted:
             plugins.disable(scheme)
-    requests.Session.get_redirect_target = _no_redirect  # type: ignore[method-assign]
+    requests.Session.get_redirect_target = _no_redirect  # type: ignore[assignment, method-assign]
     requests.Session.trust_env = False
     asset = apprise.AppriseAsset(secure_logging=True, plugin_paths=[], storage_path=None, async_mode=False)
     service = apprise.Apprise.instantiate(url, asset=asset)
