@@ -7,45 +7,44 @@ from scheduling.messages import Message
 
 
 @dataclass(frozen=True)
-class JobNotice(Message):
-    """What happened to a job. Subclasses say what."""
+class JobNotice:
+    """The job of a notice."""
 
-    code: ClassVar[str] = "notice_job"
     job: int
     name: str
     project: str
 
 
 @dataclass(frozen=True)
-class JobSucceeded(JobNotice):
+class JobSucceeded(JobNotice, Message):
     code: ClassVar[str] = "notice_job_succeeded"
     seconds: int
     """From its first start to its end."""
 
 
 @dataclass(frozen=True)
-class JobFailed(JobNotice):
+class JobFailed(JobNotice, Message):
     code: ClassVar[str] = "notice_job_failed"
     cause: dict[str, Any] | None
     """As ``Attempt.cause`` has it, without its quotation of the log."""
 
 
 @dataclass(frozen=True)
-class JobCancelled(JobNotice):
+class JobCancelled(JobNotice, Message):
     code: ClassVar[str] = "notice_job_cancelled"
     user: str
     """Who cancelled it; empty if that is not known."""
 
 
 @dataclass(frozen=True)
-class JobStartedLate(JobNotice):
+class JobStartedLate(JobNotice, Message):
     code: ClassVar[str] = "notice_job_started"
     seconds: int
     """How long it waited."""
 
 
 @dataclass(frozen=True)
-class JobEventNotice(JobNotice):
+class JobEventNotice(JobNotice, Message):
     """A line of the job's history that is a notice as it is."""
 
     code: ClassVar[str] = "notice_job_event"
@@ -53,7 +52,7 @@ class JobEventNotice(JobNotice):
 
 
 @dataclass(frozen=True)
-class JobSilentNotice(JobNotice):
+class JobSilentNotice(JobNotice, Message):
     code: ClassVar[str] = "notice_job_silent"
     seconds: int
     ranks: list[list[str]]

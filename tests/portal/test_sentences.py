@@ -32,6 +32,7 @@ from portal.sentences import SENTENCES, sentence_of
 from portal.sentences.causes import CAUSES, explain_cause
 from portal.sentences.events import OUTCOMES, STATES, STOP_REASONS
 from portal.sentences.mails import MAILS
+from portal.sentences.notices import NOTICES
 from portal.sentences.reasons import DROPPED
 from runners.messages import CLASSES as AGENTS
 from scheduling.failures import GpusOfUnknownNodes, LimitExceeded, PlanRefused, PolicyFailed
@@ -52,7 +53,13 @@ def message_classes() -> list[type[Message]]:
     return [kind for kind in ours if kind is not Unknown]
 
 
-FUNCTIONS = {code: function for code, function in {**SENTENCES, **MAILS}.items() if code not in AGENTS}
+OF_THE_PREVIOUS_RELEASE = {"job_silent"}
+"""Mails that its processes may have queued."""
+FUNCTIONS = {
+    code: function
+    for code, function in {**SENTENCES, **MAILS, **NOTICES}.items()
+    if code not in AGENTS and code not in OF_THE_PREVIOUS_RELEASE
+}
 """The functions of this package; the messages of agents have their own sentences (``runners.messages``)."""
 
 
