@@ -58,6 +58,12 @@ PARTS = (
         r"/(policy|policies|cycles|simulations)/",
     ),
     Part(
+        "notifications",
+        "Notices and webhooks",
+        "What a user is notified of, and the webhooks of the lab. Those of a project are with projects.",
+        r"/(notices|webhooks)/",
+    ),
+    Part(
         "people",
         "Users, groups and the audit log",
         "For admins: who belongs to the lab and to which group, invitations, and what admins did.",
