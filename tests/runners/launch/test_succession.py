@@ -87,9 +87,11 @@ def test_a_group_survives_the_loss_of_its_driver_together_with_its_first_host(el
     elastic.enough()
     assert elastic.driver.wait(GROUP_SECONDS)["code"] == 0
     assert [host.wait()["code"] for host in (h2, h3)] == [0, 0]
-    done = steps(h1, h2)
-    # The step that was under way when rank 0 died was not committed: it may have been printed there, and is done again.
-    assert sorted(set(done)) == list(range(1, done[-1] + 1)) and len(done) - len(set(done)) <= 1
+    before, after = steps(h1), steps(h2)
+    assert before == list(range(1, len(before) + 1)) and after == list(range(after[0], after[0] + len(after)))
+    # No committed step is done again: at most the one that was under way when rank 0 died, which it may have printed. What
+    # it printed last may also be missing: the host that writes it down died with it.
+    assert after[0] >= before[-1]
     assert len(pids(h2)) == len(pids(h3)) == 1
 
 
