@@ -16,7 +16,7 @@ function stored(name) {
 }
 
 function show({ unread, newest, quiet }) {
-  const count = bell.querySelector("[data-count]");
+  const count = bell.querySelector("[data-unread]");
   count.textContent = unread > 99 ? "99+" : unread;
   count.hidden = unread === 0;
   if (quiet || stored(ON) !== "on" || !("Notification" in window) || Notification.permission !== "granted") return;

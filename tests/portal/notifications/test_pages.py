@@ -61,7 +61,7 @@ class TestBell:
     def test_it_counts_what_is_unread_and_the_list_marks_it(self, alice: User, job: Job) -> None:
         show(alice, job, 3)
         client = browser(alice)
-        assert compact(client.get("/").content.decode()).count("data-count>3</span>") == 1
+        assert compact(client.get("/").content.decode()).count("data-unread>3</span>") == 1
         assert client.get("/notices/unread").json()["unread"] == 3
         assert client.get("/notices/").content.decode().count("succeeded</a>") == 3
         client.post("/notices/read")
