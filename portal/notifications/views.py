@@ -196,8 +196,9 @@ def mute(request: HttpRequest, pk: int) -> HttpResponse:
 def unmute(request: HttpRequest, pk: int) -> HttpResponse:
     """Hear of a project again, also of one that one may not see any more."""
     user = signed_in(request)
-    row = get_object_or_404(MutedProject, user=user, project=pk)
-    services.mute(user, Project.objects.get(pk=pk), False)
+    project = get_object_or_404(Project, pk=pk)
+    row = get_object_or_404(MutedProject, user=user, project=project)
+    services.mute(user, project, False)
     messages.success(request, f"{row.project.name} is no longer muted.")
     return redirect("notifications:preferences")
 

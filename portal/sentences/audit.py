@@ -428,6 +428,7 @@ FIELDS: dict[str, str] = {
     "policy": "Policy",
     "node": "Node",
     "gpus": "GPUs or CPU slots",
+    "gpu_model": "Model of GPUs",
     "start": "From",
     "end": "Until",
     "for": "For",

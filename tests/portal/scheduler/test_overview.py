@@ -26,6 +26,7 @@ def ada() -> User:
 @pytest.fixture(autouse=True)
 def _mail_is_sent(settings: Any) -> None:
     settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
+    settings.SITE_URL, settings.ALLOWED_HOSTS = "https://gpus.example.org", ["gpus.example.org", "testserver"]
 
 
 def client_of(user: User) -> Client:
@@ -43,6 +44,14 @@ def test_a_quiet_lab_has_nothing_to_attend_to(ada: User) -> None:
     html = page(client_of(ada))
     assert "Needs your attention" not in html and "No job is running or waiting." in html
     assert "1 node" in html and "1 active user, 0 groups" in html and "none open" in html
+
+
+def test_links_that_only_this_machine_can_open_are_named_until_hidden(ada: User, settings: Any) -> None:
+    settings.SITE_URL = "http://localhost:8000"
+    client = client_of(ada)
+    assert "Links in mails and messages begin with http://localhost:8000" in page(client)
+    assert client.post("/admin/hide/site").status_code == 302
+    assert "Links in mails and messages" not in page(client)
 
 
 def test_the_internal_user_is_not_counted(ada: User) -> None:
