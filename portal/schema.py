@@ -70,7 +70,9 @@ def _full_name(noun: str, variable: str) -> str:
     kind = "id" if variable.endswith("_pk") else variable
     if kind not in ("id", "number", "index", "key", "name"):
         return kind
-    singular = {"gallery": "example", "registries": "registry", "deliveries": "delivery"}.get(noun, noun.removesuffix("s").replace("-", "_"))
+    singular = {"gallery": "example", "registries": "registry", "deliveries": "delivery"}.get(
+        noun, noun.removesuffix("s").replace("-", "_")
+    )
     return f"{singular}_{kind}"
 
 
