@@ -142,6 +142,10 @@ def usable_gpu(path: str = "") -> Q:
     return Q(**{f"{path}{name}": value for name, value in wanted.items()})
 
 
+GPU_OF_LAB = Q(present=True, node__removed_at__isnull=True, node__approved_at__isnull=False)
+"""GPUs of the nodes of the lab, also of those that accept no jobs now."""
+
+
 def new_token() -> str:
     return f"sln_{secrets.token_urlsafe(32)}"
 

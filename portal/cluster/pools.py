@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Self
 
-from portal.cluster.models import Gpu, Reservation
+from portal.cluster.models import GPU_OF_LAB, Gpu, Reservation
 
 PoolId = str
 SEPARATOR = ":"
@@ -85,9 +85,8 @@ def pools_on(nodes: Iterable[int], pools: Mapping[int, Iterable[Pool]]) -> froze
 
 def models_of_mixed_nodes() -> list[str]:
     """Return the models of nodes of the lab that have several."""
-    there = Gpu.objects.filter(node__removed_at=None, node__approved_at__isnull=False, present=True)
     models: dict[int, set[str]] = defaultdict(set)
-    for node, model in there.order_by().values_list("node", "model").distinct():
+    for node, model in Gpu.objects.filter(GPU_OF_LAB).order_by().values_list("node", "model").distinct():
         models[node].add(model)
     return sorted({model for found in models.values() if len(found) > 1 for model in found})
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from django.db.models import Count, Exists, OuterRef, Q
 
-from portal.cluster.models import Gpu, usable_gpu
+from portal.cluster.models import GPU_OF_LAB, Gpu, usable_gpu
 from portal.cluster.pools import is_part_of_gpu
 from portal.cluster.slots import CPU_SLOT_MODEL, counted
 from portal.jobs.models import Allocation, Attempt, Job
@@ -21,7 +21,6 @@ from portal.refused import Refused
 from portal.sentences.words import gibibytes, requested_gpus
 
 MODELS_SHOWN = 6
-NODE_OF_LAB = Q(node__removed_at__isnull=True, node__approved_at__isnull=False)
 
 
 class GpuChoice(Protocol):
@@ -79,7 +78,7 @@ class LabGpus(NamedTuple):
 def read_lab_gpus() -> list[LabGpus]:
     """Return the GPUs of the lab, in one query."""
     held = Exists(Allocation.objects.filter(gpu=OuterRef("pk"), released_at__isnull=True))
-    rows = Gpu.objects.filter(NODE_OF_LAB, present=True).order_by().values_list("node", "model", "memory_mib")
+    rows = Gpu.objects.filter(GPU_OF_LAB).order_by().values_list("node", "model", "memory_mib")
     is_free = usable_gpu() & Q(~held)
     return [LabGpus(*row) for row in rows.annotate(total=Count("pk"), free=Count("pk", filter=is_free))]
 

@@ -15,12 +15,11 @@ from typing import Any
 from django.conf import settings
 from django.contrib.auth.models import Group
 from django.db import IntegrityError, transaction
-from django.db.models import Q
 from django.utils import timezone
 
 from portal.accounts.limits import limits_for, may_use_premium
 from portal.accounts.models import User
-from portal.cluster.models import Gpu
+from portal.cluster.models import GPU_OF_LAB, Gpu
 from portal.cluster.slots import counted, lab_noun
 from portal.jobs import events, gpu_choice, lifecycle, resources, rules
 from portal.jobs.events import Event
@@ -291,8 +290,7 @@ def _check_gpus(asked: Submission) -> None:
 
 def lab_gpus() -> int:
     """Return the number of GPUs (or CPU slots) of all registered nodes; 0 before the first has joined."""
-    offered = Q(node__removed_at__isnull=True, node__approved_at__isnull=False, present=True)
-    return Gpu.objects.filter(offered).count()
+    return Gpu.objects.filter(GPU_OF_LAB).count()
 
 
 def _check_numbers(asked: Submission) -> None:

@@ -80,8 +80,10 @@ def test_a_job_gets_the_hosts_of_the_lab_its_project_and_its_environment(lab: La
     places = PlacesWithHosts.read()
     assert places.include(lab.project.pk, 0) and places.include(0, based.pk) and places.include(0, lab.environment.pk)
     assert not places.include(other.pk, 0)
-    hosts.allow(lab.ada, "pypi.org")
-    assert rules_for(other.pk, lab.environment) == ["*.pytorch.org", "pypi.org"] and PlacesWithHosts.read().lab
+    hosts.allow(lab.ada, "wheels.example.org")
+    assert (
+        rules_for(other.pk, lab.environment) == ["*.pytorch.org", "wheels.example.org"] and PlacesWithHosts.read().lab
+    )
 
 
 def test_a_host_allowed_twice_is_internal_if_any_row_is(lab: Lab) -> None:
@@ -96,16 +98,16 @@ def test_a_host_allowed_twice_is_internal_if_any_row_is(lab: Lab) -> None:
 def test_only_admins_decide_and_each_decision_is_recorded(lab: Lab) -> None:
     for user in (lab.alice, lab.bob):
         with pytest.raises(Refused, match="Only admins"):
-            hosts.allow(user, "pypi.org", lab.project)
-    row = hosts.allow(lab.ada, "PyPI.org", lab.project, note="for the sweep of Bob")
+            hosts.allow(user, "wheels.example.org", lab.project)
+    row = hosts.allow(lab.ada, "Wheels.Example.org", lab.project, note="for the sweep of Bob")
     with pytest.raises(Refused, match="allowed there already"):
-        hosts.allow(lab.ada, "pypi.org", lab.project)
-    hosts.allow(lab.ada, "pypi.org")
+        hosts.allow(lab.ada, "wheels.example.org", lab.project)
+    hosts.allow(lab.ada, "wheels.example.org")
     with pytest.raises(Refused, match="Only admins"):
         hosts.forbid(lab.alice, row)
     hosts.forbid(lab.ada, row)
     entries = list(AuditEntry.objects.order_by("pk").values_list("action", "target"))
-    assert entries == [("host.allow", "host pypi.org")] * 2 + [("host.forbid", "host pypi.org")]
+    assert entries == [("host.allow", "host wheels.example.org")] * 2 + [("host.forbid", "host wheels.example.org")]
     page = text_of(lab.get(lab.ada, "/admin/audit/"))
     assert "allowed jobs of Vision to reach" in page and "no longer allows jobs of Vision to reach" in page
 
@@ -158,10 +160,17 @@ def test_members_see_the_hosts_of_their_project_and_whom_to_ask(lab: Lab) -> Non
 def test_the_api_lists_what_concerns_a_member_and_changes_for_admins(lab: Lab) -> None:
     other = world.make_project(lab.charlie, "Other")
     admin, member = Script(lab.ada), Script(lab.bob)
-    for project, host in ((lab.project.pk, "huggingface.co"), (other.pk, "secret.example.org"), (None, "pypi.org")):
+    for project, host in (
+        (lab.project.pk, "huggingface.co"),
+        (other.pk, "secret.example.org"),
+        (None, "wheels.example.org"),
+    ):
         assert admin.send("post", "allowed-hosts/", {"host": host, "project": project}).status_code == 201
     listed = member.get("allowed-hosts/").json()["results"]
-    assert [(row["host"], row["project"]) for row in listed] == [("huggingface.co", lab.project.pk), ("pypi.org", None)]
+    assert [(row["host"], row["project"]) for row in listed] == [
+        ("huggingface.co", lab.project.pk),
+        ("wheels.example.org", None),
+    ]
     assert admin.get("allowed-hosts/").json()["count"] == 3
     assert member.send("post", "allowed-hosts/", {"host": "x.org"}).status_code == 404
     answer = admin.send("post", "allowed-hosts/", {"host": "http://x.org"})
@@ -175,13 +184,13 @@ def test_the_api_lists_what_concerns_a_member_and_changes_for_admins(lab: Lab) -
 
 def test_the_hosts_of_an_attempt_are_fixed_when_it_is_placed(lab: Lab) -> None:
     node = control.ready_node("new", facts={"allowed_hosts": True})
-    hosts.allow(lab.ada, "pypi.org")
+    hosts.allow(lab.ada, "wheels.example.org")
     job = control.queue()
     control.lead()
     control.turn()
     hosts.allow(lab.ada, "huggingface.co")
     (part,) = Container.objects.filter(attempt__job=job, role="host")
-    assert RunSpec.from_json(part.spec).allowed_hosts == ("pypi.org",) and part.node == node
+    assert RunSpec.from_json(part.spec).allowed_hosts == ("wheels.example.org",) and part.node == node
     driver = run_specs.driver_spec(part.attempt, 1, node, 1)
     assert driver.allowed_hosts == () and "allowed_hosts" not in driver.to_json()
 
@@ -196,7 +205,7 @@ def test_agents_of_an_earlier_release_get_no_jobs_with_hosts(lab: Lab) -> None:
     reason = why_blocked(1, lab.environment.pk, "PyTorch", nodes, frozenset(), needs)
     assert isinstance(reason, availability.AgentsWithoutHosts)
     assert "The agent of old is too old" in sentence_of(reason.data()).replace("the agent", "The agent")
-    hosts.allow(lab.ada, "pypi.org")
+    hosts.allow(lab.ada, "wheels.example.org")
     control.lead()
     control.turn()
     assert not Container.objects.filter(attempt__job=job).exists()
@@ -209,7 +218,7 @@ def test_agents_of_an_earlier_release_get_no_jobs_with_hosts(lab: Lab) -> None:
 
 def test_a_step_is_dropped_for_hosts_that_were_allowed_after_it_was_planned(lab: Lab) -> None:
     old, job = control.ready_node("old"), control.queue()
-    hosts.allow(lab.ada, "pypi.org")
+    hosts.allow(lab.ada, "wheels.example.org")
     step = applying.PlanStep(job.pk, "start", {}, {str(old.pk): 1}, {})
     with pytest.raises(applying.PlanStaleError) as stale, transaction.atomic():
         applying._PlanApplier([step], "fifo v1", timezone.now()).apply_step(step)
