@@ -366,7 +366,7 @@ TABLE: dict[str, list[Visit]] = {
     "reservations/(?P<pk>[0-9]{1,18})/": [get("/reservations/{reservation}/", MEMBERS)],
     "reservations/(?P<pk>[0-9]{1,18})/cancel": [post("/reservations/{reservation}/cancel", DONE_BY_ADMINS)],
     "admin/": [get("/admin/", ADMINS)],
-    "admin/hide/(?P<key>processes|mail|invitations)": [post("/admin/hide/mail", DONE_BY_ADMINS)],
+    "admin/hide/(?P<key>processes|mail|site|invitations)": [post("/admin/hide/mail", DONE_BY_ADMINS)],
     "admin/policy/": [
         get("/admin/policy/", ADMINS),
         get("/admin/policy/?policy=nothing", "302 404 404 404 404 404"),
