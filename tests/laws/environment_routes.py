@@ -1,10 +1,13 @@
 """What each role gets at the routes of environments, of a project of Alice's and of the lab: a part of ``route_matrix``."""
 
+from datetime import timedelta
 from typing import Any
+
+from django.utils import timezone
 
 from portal.environments import builds, images
 from portal.environments import services as environments
-from portal.environments.models import Environment
+from portal.environments.models import Build, Environment
 from tests.laws.people import CANARY, World
 from tests.laws.route_words import (
     ADMINS,
@@ -35,6 +38,8 @@ def an_environment(world: World) -> dict[str, Any]:
     lock = made.finish(made.start(world.node, own, "cp311-linux_x86_64-glibc2.36-cpu-0"))
     running = made.start(world.node, own)
     builds.record_progress(running, 5, "", 0, f"{CANARY} in the log of a build".encode())
+    until = timezone.now() + timedelta(hours=1)  # or its lease ends before the last visit on a slow machine
+    Build.objects.filter(pk=running.pk).update(renewed_at=until)
     images.set_image_settings(world.ada, ["registry.example.org"], "needed")
     registry = images.set_registry(world.ada, images.RegistryRequest("registry.example.org", "lab", CANARY))
     return {"own_environment": own.key, "build": running.pk, "lock": lock.digest, "registry": registry.pk}
