@@ -18,7 +18,7 @@ from tests.run.layers import ELSEWHERE, LAYERS, Layer, Level, layers_of, named
 from tests.run.lint import Linter, lint, run_linter
 from tests.run.pace import USUAL_SECONDS, Pace, measured_pace
 from tests.run.packages import Need
-from tests.run.report import Result, budget_of, over_budget, slowest, table
+from tests.run.report import Result, budget_of, failures, over_budget, slowest, table
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -287,6 +287,18 @@ def test_packages_of_all_layers_are_installed_at_once(monkeypatch: pytest.Monkey
     monkeypatch.setattr(execution, "install", installed.append)
     assert Run(Level.TEST)._provided([ABSENT, ENGINE, PLAIN]) == [ABSENT, ENGINE, PLAIN]
     assert installed == [["chromium", "engine"]]
+
+
+def test_the_tests_that_failed_are_named_with_the_beginning_of_why(tmp_path: Path) -> None:
+    lines = "&#10;".join(f"line {number}" for number in range(40))
+    (tmp_path / "portal.xml").write_text(
+        '<testsuites><testsuite><testcase classname="a.b" name="good"/>'
+        f'<testcase classname="a.b" name="bad"><failure message="{lines}">its trace</failure></testcase>'
+        '<testcase classname="a.c" name="worse"><error>no fixture</error></testcase></testsuite></testsuites>'
+    )
+    shown = failures(tmp_path.glob("*.xml")).splitlines()
+    assert shown[:2] == ["portal: a.b::bad", "    line 0"] and "    line 20" not in shown
+    assert shown[-2:] == ["portal: a.c::worse", "    no fixture"]
 
 
 def test_the_slowest_tests_of_a_run_are_named(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import tests.run as package
 from tests.run.execution import REPORTS, Run, announce
 from tests.run.layers import LAYERS, Layer, Level, layers_of, named
 from tests.run.pace import measured_pace
-from tests.run.report import budget_of, over_budget, slowest, table
+from tests.run.report import budget_of, failures, over_budget, slowest, table
 
 NAMES = [layer.name for layer in LAYERS]
 
@@ -65,6 +65,9 @@ def main(words: Sequence[str]) -> int:
         print(f"Property tests draw new examples; --seed {run.seed} repeats them.", flush=True)
     with measured_pace() as pace:
         results = run.carry_out(layers, with_lint)
+    reports = (REPORTS / f"{name}.xml" for name, result in results.items() if result.failed)
+    if failed_tests := failures(report for report in reports if report.exists()):
+        print(f"\nFailed:\n{failed_tests}")
     print(f"\n{table(results, budget, level, pace.slowness)}\n{(time.monotonic() - started) / 60:.1f} minutes in all")
     print(f"The same work takes this machine {pace.slowness:.1f} times as long as the one that the budgets are for.")
     left_out = [name for name, result in results.items() if result.not_run]

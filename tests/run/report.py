@@ -9,6 +9,8 @@ from pathlib import Path
 BUDGETS = Path(__file__).with_name("budget.toml")
 TOLERANCE = 2.0
 """A layer that takes longer than its budget times this fails the run: the same browser tests took 3.0 and 5.3 minutes."""
+SHOWN_LINES = 12
+"""Of the message of a test that failed, at the end of a run."""
 CORES = 2
 """Of the machine that budgets are for."""
 
@@ -90,3 +92,15 @@ def slowest(reports: Iterable[Path], number: int = 50) -> str:
     ]
     rows = [f"| {seconds:.1f} | {layer} | `{name}` |" for seconds, layer, name in sorted(tests, reverse=True)[:number]]
     return "\n".join(["| seconds | layer | test |", "|---|---|---|", *rows])
+
+
+def failures(reports: Iterable[Path]) -> str:
+    """The tests that failed, with the beginning of why, so that the end of a long output has what matters."""
+    found = []
+    for report in reports:
+        for case in ET.parse(report).getroot().iter("testcase"):  # noqa: S314 - written by pytest
+            for problem in (each for each in case if each.tag in ("failure", "error")):
+                message = (problem.get("message") or problem.text or "").strip().splitlines()
+                shown = [f"    {line[:300]}" for line in message[:SHOWN_LINES]]
+                found.append("\n".join([f"{report.stem}: {case.get('classname')}::{case.get('name')}", *shown]))
+    return "\n".join(found)
