@@ -143,7 +143,7 @@ METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", 
 NONSENSE = b"\xff\x00{nonsense"
 
 
-@pytest.mark.parametrize("role", ["anonymous", "charlie", "ada"])
+@pytest.mark.parametrize("role", ["anonymous", "charlie", pytest.param("ada", marks=pytest.mark.thorough)])
 def test_no_method_breaks_a_route_or_lets_a_stranger_in(role: str, world: World, known: dict[str, Any]) -> None:
     walk = Walk()
     for address in sorted(TABLE):

@@ -47,7 +47,9 @@ def first_host_is_enough(rule: SurvivalRule, left: Sequence[AnyContainer]) -> bo
     return began and (any(part.index == 1 for part in hosts) or sum(part.slots for part in hosts) >= rule.min_gpus)
 
 
-@pytest.mark.parametrize("story", [spanning.drained, spanning.cut_off_and_healed])
+@pytest.mark.parametrize(
+    "story", [pytest.param(spanning.drained, marks=pytest.mark.thorough), spanning.cut_off_and_healed]
+)
 def test_counting_hosts_instead_of_gpus_is_found(tmp_path: Path, story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(survival, "_is_enough", first_host_is_enough)
     found = (text for seed in range(1, 6) for text in complaints(tmp_path / str(seed), story, seed))

@@ -140,6 +140,7 @@ def test_search_ignores_case_in_all_scripts(name: str, words: str) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.thorough
 def test_an_upgrade_keeps_users_and_groups_whose_names_differ_by_case() -> None:
     names = ("José", nfd("josé"))
     Group.objects.bulk_create(Group(name=name) for name in names)
@@ -160,6 +161,7 @@ def test_an_upgrade_keeps_users_and_groups_whose_names_differ_by_case() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.thorough
 def test_an_upgrade_keeps_groups_whose_names_end_in_numbers() -> None:
     Group.objects.bulk_create(Group(pk=pk, name=name) for pk, name in ((1, "vision"), (2, "vision 3"), (3, "Vision")))
     upgrade_from("accounts", "0005_soft_limits")

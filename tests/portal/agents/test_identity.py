@@ -208,7 +208,7 @@ def test_files_of_a_job_of_an_earlier_release_are_found_by_its_number(agent: Age
 class TestUpgrade:
     """Migrate from the tables of the previous release."""
 
-    pytestmark = pytest.mark.django_db(transaction=True)
+    pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.thorough]
 
     def test_jobs_get_a_uid_that_each_restore_of_their_backup_gives_again(self) -> None:
         job = make_job(make_project(make_user("alice")), launcher="command")

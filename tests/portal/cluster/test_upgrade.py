@@ -9,6 +9,7 @@ from tests.portal.upgrades import upgrade_from
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.both_databases
+@pytest.mark.thorough
 def test_problems_that_an_earlier_agent_reported_get_their_fix() -> None:
     make_node("old", problems=[{"text": "Too hot.", "mend": "Cool it.", "blocking": True}, {"text": "Loud."}])
     make_node("new", problems=[{"text": "Too hot.", "fix": "Cool it.", "mend": "Cool it.", "blocking": True}])

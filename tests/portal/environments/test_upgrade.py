@@ -11,6 +11,7 @@ from tests.portal.jobs_world import make_job, make_node, make_project, make_user
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.both_databases
+@pytest.mark.thorough
 def test_environments_keep_their_rows_in_their_own_app() -> None:
     """Their models belonged to the app ``cluster``."""
     node, job = make_node(), make_job(make_project(make_user("alice")))
@@ -36,6 +37,7 @@ def test_environments_keep_their_rows_in_their_own_app() -> None:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.both_databases
+@pytest.mark.thorough
 def test_environments_of_before_recipes_stay_what_they_are() -> None:
     """They had neither projects nor recipes; jobs use them, and nodes have them ready."""
     node, job = make_node(), make_job(make_project(make_user("alice")))

@@ -316,6 +316,7 @@ def test_the_jobs_of_a_project_are_those_of_the_project(lab: Lab) -> None:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.both_databases
+@pytest.mark.thorough
 def test_jobs_of_the_release_before_can_be_searched() -> None:
     job = world.make_job(world.make_project(world.make_user("alice")), name="Größe", arguments=["--lr", "0.1"])
     Job.objects.filter(pk=job.pk).update(search_text="lost", description="ÉTUDE")

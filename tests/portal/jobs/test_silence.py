@@ -262,6 +262,7 @@ def test_the_api_reports_it_while_it_lasts(lab: Lab, job: Job) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.thorough
 def test_after_an_upgrade_the_silence_of_running_jobs_is_counted_from_then_on(lab: Lab) -> None:
     running, ended = lab.job([lab.node()]), lab.job([lab.node("gpu-2")])
     for job in (running, ended):

@@ -14,6 +14,7 @@ from tests.portal.upgrades import upgrade_from
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.both_databases
+@pytest.mark.thorough
 def test_rank_groups_of_the_release_before_are_kept() -> None:
     """Rank groups were rows of the model Ring, in another app."""
     attempt = place(make_job(make_project(make_user("alice")), elastic=True), list(make_node().gpus.all()), driver=True)
@@ -31,6 +32,7 @@ def test_rank_groups_of_the_release_before_are_kept() -> None:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.both_databases
+@pytest.mark.thorough
 def test_overlay_networks_of_the_release_before_are_kept() -> None:
     """The field was called ring, and its column still is; no other live attempt may have the same number."""
     project = make_project(make_user("alice"))
@@ -56,30 +58,30 @@ def test_the_new_name_of_overlay_networks_changes_no_table() -> None:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.both_databases
-@pytest.mark.parametrize(
-    ("former", "line"),
-    [
-        ("python train.py --lr 0.1", "python train.py --lr 0.1"),
-        ("python 'my train.py' --name \"it's\"", "python 'my train.py' --name \"it's\""),
-        ("python train.py --glob *.csv", "python train.py --glob '*.csv'"),
-        ("python train.py --note 'a; b' > log", "python train.py --note 'a; b' '>' log"),
-    ],
-)
-def test_commands_of_the_release_before_keep_their_words(former: str, line: str) -> None:
+@pytest.mark.thorough
+def test_commands_of_the_release_before_keep_their_words() -> None:
     """They were not read by a shell."""
     project = make_project(make_user("alice"))
-    job = make_job(project, launcher="command")
-    script = make_job(project, launcher="torchrun")
-    Job.objects.filter(pk__in=(job.pk, script.pk)).update(entry=former)
+    lines = {
+        "python train.py --lr 0.1": "python train.py --lr 0.1",
+        "python 'my train.py' --name \"it's\"": "python 'my train.py' --name \"it's\"",
+        "python train.py --glob *.csv": "python train.py --glob '*.csv'",
+        "python train.py --note 'a; b' > log": "python train.py --note 'a; b' '>' log",
+    }
+    jobs = [(make_job(project, launcher="command"), make_job(project, launcher="torchrun")) for _ in lines]
+    for former, pair in zip(lines, jobs, strict=True):
+        Job.objects.filter(pk__in=[job.pk for job in pair]).update(entry=former)
     upgrade_from("jobs", "0021_messages")
-    job.refresh_from_db()
-    script.refresh_from_db()
-    assert (job.entry, script.entry) == (line, former)
-    assert shlex.split(job.entry) == shlex.split(former)
+    for (former, line), (job, script) in zip(lines.items(), jobs, strict=True):
+        job.refresh_from_db()
+        script.refresh_from_db()
+        assert (job.entry, script.entry) == (line, former)
+        assert shlex.split(job.entry) == shlex.split(former)
 
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.both_databases
+@pytest.mark.thorough
 def test_a_command_may_be_longer_than_in_the_release_before() -> None:
     job = make_job(make_project(make_user("alice")), launcher="command", entry="python train.py")
     upgrade_from("jobs", "0022_shell_commands")

@@ -97,6 +97,7 @@ def test_a_link_from_before_the_first_admin_stays_invalid_beside_a_newer_one(ada
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.thorough
 def test_invitations_of_an_earlier_release_keep_their_validity(ada: User) -> None:
     _, ordinary = services.create_invite(ada, makes_admin=True)
     User.objects.update(is_staff=False)
