@@ -108,6 +108,7 @@ def test_from_the_invitation_to_a_token_that_works(browser: Browser, portal: Por
     new.page.context.close()
 
 
+@pytest.mark.thorough
 def test_the_api_reference_works_offline_under_our_policy(browser: Browser, portal: Portal) -> None:
     visitor = Visitor(browser, portal)
     asked: list[str] = []

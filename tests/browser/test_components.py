@@ -45,6 +45,7 @@ def test_several_are_chosen_by_keyboard_and_shown_as_chips(page: Page) -> None:
     expect(page.get_by_role("listbox")).to_be_hidden()
 
 
+@pytest.mark.thorough
 def test_a_chip_is_removed_by_its_button_and_the_mouse_chooses(page: Page) -> None:
     page.get_by_role("button", name="Remove Group 3").click()
     assert chosen(page) == ["Group 2"]
@@ -55,6 +56,7 @@ def test_a_chip_is_removed_by_its_button_and_the_mouse_chooses(page: Page) -> No
     expect(page.get_by_role("listbox")).to_be_hidden()
 
 
+@pytest.mark.thorough
 def test_what_matches_nothing_chooses_nothing(page: Page) -> None:
     page.get_by_role("combobox", name="Groups").fill("zebra")
     expect(page.locator(".combobox-list")).to_have_text("Nothing matches")
@@ -62,6 +64,7 @@ def test_what_matches_nothing_chooses_nothing(page: Page) -> None:
     assert chosen(page) == ["Group 2", "Group 3"]
 
 
+@pytest.mark.thorough
 def test_a_term_opens_by_keyboard_and_closes_with_escape(page: Page) -> None:
     question = page.get_by_role("button", name="Explain “rank”")
     question.focus()
@@ -73,6 +76,7 @@ def test_a_term_opens_by_keyboard_and_closes_with_escape(page: Page) -> None:
     expect(explanation).to_be_hidden()
 
 
+@pytest.mark.thorough
 def test_a_toast_is_announced_once_at_a_time(page: Page) -> None:
     button = page.get_by_role("button", name="Show a toast")
     button.click()
@@ -81,6 +85,7 @@ def test_a_toast_is_announced_once_at_a_time(page: Page) -> None:
     assert page.locator("#toasts").get_attribute("role") == "status"
 
 
+@pytest.mark.thorough
 def test_without_scripts_the_menu_is_the_browsers(browser: Browser, portal: Portal) -> None:
     page = sign_in(browser, portal, java_script_enabled=False)
     page.goto(f"{portal.url}/admin/components/")
@@ -104,6 +109,7 @@ def test_ctrl_k_finds_a_job_by_keyboard_alone(page: Page, portal: Portal) -> Non
     page.wait_for_url(f"{portal.url}/jobs/{portal.made['running']}/")
 
 
+@pytest.mark.thorough
 def test_the_search_closes_with_escape_and_is_a_page_without_scripts(
     page: Page, browser: Browser, portal: Portal
 ) -> None:

@@ -112,6 +112,7 @@ def test_the_cursor_shows_the_values_of_all_charts(page: Page, portal: Portal, m
     expect(figure(page, "loss").locator(".chart-picture.wide")).to_be_hidden()
 
 
+@pytest.mark.thorough
 def test_dragging_zooms_all_charts_and_a_double_click_shows_everything(
     page: Page, portal: Portal, made: dict[str, int]
 ) -> None:
@@ -158,6 +159,7 @@ def test_the_keyboard_reads_values_and_zooms(page: Page, portal: Portal, made: d
     assert not plot.evaluate("plot => plot === document.activeElement"), "the keyboard gets out"
 
 
+@pytest.mark.thorough
 def test_a_spike_does_not_flatten_the_rest_unless_asked_for(page: Page, portal: Portal, made: dict[str, int]) -> None:
     open_job(page, portal, made["job1"])
     button = figure(page, "loss").get_by_role("button", name="Show all values")
@@ -184,6 +186,7 @@ def highest(page: Page) -> float:
     return float(page.evaluate(OF_LOSS.replace("RESULT", "loss.plot.scales.y.max")))
 
 
+@pytest.mark.thorough
 def test_other_axes_and_smoothing(page: Page, portal: Portal, made: dict[str, int]) -> None:
     open_job(page, portal, made["job1"])
     readout = figure(page, "loss").locator(".plot-readout")
@@ -203,6 +206,7 @@ def test_other_axes_and_smoothing(page: Page, portal: Portal, made: dict[str, in
     assert step_of(page, "loss") in (50, 51, 52)
 
 
+@pytest.mark.thorough
 def test_jobs_are_compared_by_what_differs_and_switched_off(page: Page, portal: Portal, made: dict[str, int]) -> None:
     open_comparison(page, portal, made)
     first, second = (figure(page, "loss").get_by_role("button", name=f"--lr {rate}") for rate in ("0.1", "0.3"))
@@ -228,6 +232,7 @@ COLOURS = """plot => {
 }"""
 
 
+@pytest.mark.thorough
 def test_the_theme_switch_repaints_at_once(page: Page, portal: Portal, made: dict[str, int]) -> None:
     open_job(page, portal, made["job1"])
     plot = figure(page, "loss").locator(".plot")
@@ -279,6 +284,7 @@ def points(page: Page) -> int:
     return int(page.evaluate(OF_LOSS.replace("RESULT", "loss.data[0].length")))
 
 
+@pytest.mark.thorough
 def test_a_part_of_the_page_that_is_replaced_keeps_zoom_and_leaves_no_plot(
     page: Page, portal: Portal, made: dict[str, int]
 ) -> None:
@@ -370,6 +376,7 @@ def test_without_scripts_the_pictures_are_there(browser: Browser, portal: Portal
     page.context.close()
 
 
+@pytest.mark.thorough
 def test_the_scripts_of_a_job_are_small(page: Page, portal: Portal, made: dict[str, int]) -> None:
     sizes: dict[str, int] = {}
 

@@ -81,6 +81,7 @@ def test_the_end_of_a_session_in_mid_form_loses_nothing(page: Page) -> None:
     assert "draft" not in kept(page)
 
 
+@pytest.mark.thorough
 def test_an_expired_token_leads_back_to_the_text(page: Page) -> None:
     page.fill("[name=name]", "Hearing")
     page.evaluate("document.querySelector('main [name=csrfmiddlewaretoken]').value = 'a'.repeat(64)")
@@ -103,6 +104,7 @@ def test_another_user_of_the_tab_does_not_see_the_draft(page: Page) -> None:
     expect(page.get_by_text(RESTORED)).to_have_count(0)
 
 
+@pytest.mark.thorough
 def test_signing_out_forgets_the_drafts(page: Page) -> None:
     page.fill("[name=description]", "Half a thought")
     assert "Half a thought" in kept(page)
@@ -124,6 +126,7 @@ def test_secrets_are_not_kept(page: Page) -> None:
     assert "abc123" not in kept(page) and "csrf" not in kept(page) and "shown_values" not in kept(page)
 
 
+@pytest.mark.thorough
 def test_a_refused_form_keeps_its_draft_without_a_notice(page: Page) -> None:
     page.evaluate("document.querySelector('[name=description]').removeAttribute('maxlength')")
     page.fill("[name=description]", "x" * 10_001)
@@ -169,6 +172,7 @@ def test_the_job_form_is_restored_with_its_folded_fields(page: Page) -> None:
     assert "LR=0.2" not in kept(page)
 
 
+@pytest.mark.thorough
 def test_a_refused_form_at_the_address_of_a_button_is_found_again(page: Page) -> None:
     page.goto(reverse("projects:detail", args=[Project.objects.get().pk]))
     page.locator(".share [name=username]").fill("missing")
@@ -198,6 +202,7 @@ def test_a_restored_draft_does_not_overwrite_what_was_changed_since(page: Page) 
     assert project.description == "My text"
 
 
+@pytest.mark.thorough
 def test_a_discarded_draft_leaves_the_newest_values_to_edit(page: Page) -> None:
     page.fill("[name=description]", "My text")
     page.goto("/")
@@ -213,6 +218,7 @@ def test_a_discarded_draft_leaves_the_newest_values_to_edit(page: Page) -> None:
     assert project.description == "Text of both"
 
 
+@pytest.mark.thorough
 def test_what_is_typed_before_the_script_runs_is_kept(page: Page) -> None:
     page.fill("[name=description]", "An older draft")
 

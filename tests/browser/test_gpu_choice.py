@@ -65,8 +65,7 @@ def test_what_the_lab_lacks_is_refused_at_the_field(page: Page) -> None:
     expect(page.get_by_label("NVIDIA A100-SXM4-40GB (40 GiB, 2 of 2 free now)")).to_be_checked()
 
 
-@pytest.mark.parametrize("width", [1280, 400])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
 def test_it_has_no_barriers(page: Page, width: int, scheme: Any, tmp_path: Path) -> None:
     page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": width, "height": 2000})

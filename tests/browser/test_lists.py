@@ -66,6 +66,7 @@ def test_the_bar_never_hides_the_row_that_keys_reach(page: Page) -> None:
         assert row <= page.evaluate("document.querySelector('[data-selection]').getBoundingClientRect().top")
 
 
+@pytest.mark.thorough
 def test_keys_mean_nothing_while_typing(page: Page) -> None:
     page.keyboard.press("/")
     search = page.get_by_label("Search jobs")
@@ -76,6 +77,7 @@ def test_keys_mean_nothing_while_typing(page: Page) -> None:
     expect(page.get_by_role("dialog")).to_be_hidden()
 
 
+@pytest.mark.thorough
 def test_the_keys_are_listed(page: Page) -> None:
     page.keyboard.press("?")
     dialog = page.get_by_role("dialog", name="Keyboard shortcuts")
@@ -116,6 +118,7 @@ def test_a_range_is_selected_with_shift_and_all_by_the_box_in_the_header(page: P
     assert checked(page) == 0
 
 
+@pytest.mark.thorough
 def test_selected_jobs_are_compared(page: Page, portal: Portal) -> None:
     for number in (portal.made["done"], portal.made["running"]):
         page.get_by_label(f"Select job {number}", exact=True).check()
@@ -124,6 +127,7 @@ def test_selected_jobs_are_compared(page: Page, portal: Portal) -> None:
     assert page.url.endswith(f"/jobs/compare?job={portal.made['running']}&job={portal.made['done']}")
 
 
+@pytest.mark.thorough
 def test_only_what_applies_to_a_selected_job_is_offered(page: Page, portal: Portal) -> None:
     finished = page.get_by_label(f"Select job {portal.made['done']}", exact=True)
     finished.check()
@@ -150,6 +154,7 @@ def test_cancelling_asks_and_running_again_does_not(page: Page, portal: Portal) 
     expect(page.locator(".notices")).to_contain_text("1 job was submitted again, as a copy.")
 
 
+@pytest.mark.thorough
 def test_columns_and_a_view_are_kept(page: Page) -> None:
     page.get_by_text("Columns", exact=True).click()
     page.get_by_label("Command", exact=True).check()
@@ -167,6 +172,7 @@ def test_columns_and_a_view_are_kept(page: Page) -> None:
     assert barriers(page) == []
 
 
+@pytest.mark.thorough
 def test_without_scripts_several_are_held_and_released(browser: Browser, portal: Portal) -> None:
     page = sign_in(browser, portal, java_script_enabled=False)
     page.goto(f"{portal.url}/jobs/?state=queued")
@@ -179,6 +185,7 @@ def test_without_scripts_several_are_held_and_released(browser: Browser, portal:
     page.context.close()
 
 
+@pytest.mark.thorough
 def test_on_a_phone_boxes_are_whole_and_menus_fit(browser: Browser, portal: Portal) -> None:
     page = sign_in(browser, portal, viewport={"width": 400, "height": 800})
     page.goto(f"{portal.url}/jobs/")

@@ -126,6 +126,7 @@ def test_search_counts_marks_and_steps(page: Page, portal: Portal, job: dict[str
     expect(page.locator(".log-line mark")).to_have_count(0)
 
 
+@pytest.mark.thorough
 def test_colours_bars_and_odd_bytes_are_shown_as_a_terminal_would(
     page: Page, portal: Portal, job: dict[str, int]
 ) -> None:
@@ -248,6 +249,7 @@ def test_downloads_are_what_was_written(page: Page, portal: Portal, job: dict[st
     assert (tmp_path / "log").read_text() == "red\n" + numbered(0, 2000)
 
 
+@pytest.mark.thorough
 def test_a_line_has_a_link_that_finds_it_again(page: Page, portal: Portal, job: dict[str, int]) -> None:
     portal.ask("write", container=job["container"], name="0", text=numbered(0, 3000))
     open_log(page, portal, job)
@@ -266,6 +268,7 @@ def test_a_line_has_a_link_that_finds_it_again(page: Page, portal: Portal, job: 
     expect(page.locator("[data-log=follow]")).to_have_attribute("aria-pressed", "false")
 
 
+@pytest.mark.thorough
 def test_errors_and_warnings_are_coloured_and_found_by_a_key(page: Page, portal: Portal, job: dict[str, int]) -> None:
     text = numbered(0, 400) + "WARNING: slow disk\n" + numbered(400, 800) + "ValueError: shapes differ\n"
     portal.ask("write", container=job["container"], name="0", text=text + numbered(800, 1200))

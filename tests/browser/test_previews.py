@@ -154,6 +154,7 @@ def test_html_in_its_frame_shows_its_words_and_can_do_nothing(visitor: Visitor) 
     expect(page.locator("h1")).to_have_text("train.py")  # still signed in
 
 
+@pytest.mark.thorough
 def test_images_recordings_and_notebooks_are_shown(visitor: Visitor) -> None:
     page = visitor.page
     visitor.open("view-output", "plot.png")
@@ -169,6 +170,7 @@ def test_images_recordings_and_notebooks_are_shown(visitor: Visitor) -> None:
     assert image.evaluate("image => image.decode().then(() => image.naturalWidth)") == 60
 
 
+@pytest.mark.thorough
 def test_numbers_of_lines_are_links_and_are_not_copied(visitor: Visitor) -> None:
     page = visitor.page
     visitor.open("view-output", "train.py")
@@ -181,6 +183,7 @@ def test_numbers_of_lines_are_links_and_are_not_copied(visitor: Visitor) -> None
     expect(page.locator("#L400")).to_be_in_viewport()
 
 
+@pytest.mark.thorough
 def test_a_file_leads_to_the_next_one(visitor: Visitor) -> None:
     page = visitor.page
     visitor.open("view-output", "a.csv")

@@ -45,6 +45,7 @@ def ask(page: Page, portal: Portal, *policies: str) -> None:
     page.get_by_role("button", name="Simulate the last 14 days").click()
 
 
+@pytest.mark.thorough
 def test_an_admin_compares_switches_and_undoes(portal: Portal, lab: dict[str, Any], page: Page) -> None:
     held = portal.ask("holds", job=lab["runs"])
     assert len(held) == 4
