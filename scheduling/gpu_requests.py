@@ -21,12 +21,8 @@ from scheduling.types import ANY_GPU, Job, Node, NodeId, Placement, Plan, Snapsh
 
 def accepts(job: Job, node: Node) -> bool:
     """Return whether the job can use the GPUs of the node, as far as these are concerned."""
-    request = job.gpu_request
-    return (
-        node.gpu_memory_mib >= request.memory_mib
-        and (not request.kinds or node.kind in request.kinds)
-        and (not node.parts_of_gpus or job.max_gpus == 1)
-    )
+    fits = not node.parts_of_gpus or job.max_gpus == 1
+    return fits and job.gpu_request.accepts(node.gpu_memory_mib, node.kind)
 
 
 def with_accepted_nodes(snapshot: Snapshot) -> Snapshot:

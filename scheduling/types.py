@@ -64,6 +64,10 @@ class GpuRequest:
     same_kind: bool = False
     """Whether all its GPUs must be of one kind."""
 
+    def accepts(self, memory_mib: int, kind: str) -> bool:
+        """Return whether a GPU of this memory and model will do."""
+        return memory_mib >= self.memory_mib and (not self.kinds or kind in self.kinds)
+
 
 ANY_GPU = GpuRequest()
 

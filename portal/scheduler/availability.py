@@ -291,7 +291,7 @@ def why_no_such_gpus(min_gpus: int, request: GpuRequest, nodes: Nodes) -> Messag
     """Return that the lab has too few of the GPUs that a job accepts; None when it has enough."""
     by_model: Counter[str] = Counter()
     for pool in (pool for pools in nodes.pools.values() for pool in pools):
-        if pool.memory_mib >= request.memory_mib and (not request.kinds or pool.model in request.kinds):
+        if request.accepts(pool.memory_mib, pool.model):
             by_model[pool.model] += pool.gpus
     total = max(by_model.values(), default=0) if request.same_kind else by_model.total()
     if total >= min_gpus:

@@ -80,7 +80,7 @@ def larger_than_lab(needed: int, total: int) -> str:
 def no_such_gpus(needed: int, total: int, memory_mib: int, kinds: Sequence[str], same_kind: bool) -> str:
     only = f"only {total}" if total else "none"
     return (
-        f"It needs {needed} {requested_gpus(memory_mib, kinds, same_kind)}; the lab has {only} that work. "
+        f"It needs {needed} {requested_gpus(memory_mib, kinds, same_kind, needed)}; the lab has {only} that work. "
         "Submit it again for other GPUs, or ask an admin whether these come back."
     )
 

@@ -45,11 +45,13 @@ def minutes(count: int) -> str:
     return f"{hours} hours" if hours < 48 else f"{round(hours / 24)} days"
 
 
-def requested_gpus(memory_mib: int, kinds: Sequence[str], same_kind: bool) -> str:
-    """Return which GPUs a job accepts: ``A100 or V100 GPUs with at least 16 GiB, all of one model``."""
+def requested_gpus(memory_mib: int, kinds: Sequence[str], same_kind: bool, number: int = 2) -> str:
+    """Return which GPUs a job accepts: ``A100 or V100 GPUs with at least 16 GiB, all of one model``. ``number``: how many."""
+    noun = "GPU" if number == 1 else "GPUs"
     named = f"{', '.join(kinds[:-1])} or {kinds[-1]}" if len(kinds) > 1 else "".join(kinds)
     memory = f" with at least {gibibytes(memory_mib)}" if memory_mib else ""
-    return f"{named} GPUs{memory}{', all of one model' if same_kind else ''}".strip().replace("GPUs, all", "GPUs all")
+    alike = f"{',' if memory else ''} all of one model" if same_kind and number != 1 else ""
+    return f"{named} {noun}{memory}{alike}".strip()
 
 
 def clause(sentence: str) -> str:

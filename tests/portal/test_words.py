@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from portal.sentences.words import policy_words
+from portal.sentences.words import policy_words, requested_gpus
 from portal.ui import roughly
 from scheduling import registry
 
@@ -59,3 +59,16 @@ def test_code_in_sentences_can_be_copied() -> None:
     sources = [path for path in files if path.suffix in (".py", ".html")]
     found = [str(path) for path in sources if re.search(r"\w[\[(]“", path.read_text())]
     assert len(sources) > 300 and not found
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ((16384, ["A100", "V100"], True, 2), "A100 or V100 GPUs with at least 16 GiB, all of one model"),
+        ((16384, ["A100"], True, 1), "A100 GPU with at least 16 GiB"),
+        ((0, [], True, 4), "GPUs all of one model"),
+        ((0, ["A100"], False, 1), "A100 GPU"),
+    ],
+)
+def test_which_gpus_a_job_accepts_agrees_with_their_number(asked: tuple[int, list[str], bool, int], words: str) -> None:
+    assert requested_gpus(*asked) == words
