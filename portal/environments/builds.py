@@ -17,10 +17,11 @@ from django.db import IntegrityError, transaction
 from django.db.models import Q
 from django.utils import timezone
 
+from portal import log_files
 from portal.accounts.audit import audit
 from portal.accounts.models import User
 from portal.cluster.models import Node
-from portal.environments import archives, image_access, log_files
+from portal.environments import archives, image_access
 from portal.environments.image_names import repository_of
 from portal.environments.models import Build, Environment, ImageSettings, Lock
 from portal.environments.recipe_rules import check_recipe

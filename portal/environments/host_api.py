@@ -12,8 +12,8 @@ from rest_framework.viewsets import GenericViewSet
 
 from portal.accounts.permissions import IsAdmin, signed_in
 from portal.environments import hosts
-from portal.environments.host_names import MAX_TYPED
 from portal.environments.models import AllowedHost, Environment
+from portal.host_names import MAX_TYPED
 from portal.projects.models import Project
 from portal.rest import KnownParameters, refusals, validated
 from portal.strict_fields import IdField, TextField

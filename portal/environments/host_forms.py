@@ -4,10 +4,10 @@ from typing import Any
 
 from django import forms
 
-from portal.environments.host_names import MAX_TYPED
 from portal.environments.hosts import MAX_NOTE
 from portal.environments.models import Environment
 from portal.form_fields import RefusableForm
+from portal.host_names import MAX_TYPED
 from portal.projects.models import Project
 
 LAB = "lab"

@@ -11,8 +11,8 @@ from django.db.models import Q, QuerySet
 
 from portal.accounts.audit import audit
 from portal.accounts.models import User
-from portal.environments.host_names import HostError, InternalHostError, read_host
 from portal.environments.models import AllowedHost, Environment
+from portal.host_names import HostError, InternalHostError, read_host
 from portal.names import has_invisible_characters
 from portal.projects.models import Project
 from portal.refused import Refused

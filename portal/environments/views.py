@@ -1,6 +1,5 @@
 """Pages to make an environment, and those of its locks and builds. Its own page is in the app ``jobs``, which uses it."""
 
-from collections.abc import Iterator
 from typing import Any
 
 from django.contrib import messages
@@ -8,6 +7,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
+from portal import log_pieces
 from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
 from portal.downloads import download
@@ -19,8 +19,6 @@ from portal.environments.models import Build, Environment, Lock
 from portal.environments.package_input import PackageInput
 from portal.environments.summary import builds_of, summary_of
 from portal.refused import Refused
-
-LOG_READ_BYTES = 256 * 1024
 
 
 def visible_environment(request: HttpRequest, key: str) -> Environment:
@@ -166,19 +164,8 @@ def build_log_from(request: HttpRequest, key: str, pk: int) -> HttpResponse:
 def whole_log(request: HttpRequest, key: str, pk: int) -> HttpResponseBase:
     """Send the log as it is kept."""
     _, row = visible_build(request, key, pk)
-    path = builds.log_path(row)
-    size = path.stat().st_size if path.exists() else 0
-    return download(request, f"build-{row.pk}.log", _pieces(row, size), size, "text/plain; charset=utf-8")
-
-
-def _pieces(row: Build, size: int) -> Iterator[bytes]:
-    path = builds.log_path(row)
-    if not size:
-        return
-    with path.open("rb") as file:
-        while size > 0 and (piece := file.read(min(size, LOG_READ_BYTES))):
-            size -= len(piece)
-            yield piece
+    size, pieces = log_pieces.whole_log(builds.log_path(row))
+    return download(request, f"build-{row.pk}.log", pieces, size, "text/plain; charset=utf-8")
 
 
 @require_POST

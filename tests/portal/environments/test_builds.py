@@ -13,6 +13,7 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from portal.cluster.models import Node
+from portal import incoming
 from portal.environments import archives, build_log, builds, services
 from portal.environments.builds import BuildEndedError, Claim
 from portal.environments.models import Build, Environment, Lock
@@ -253,8 +254,8 @@ def test_pieces_of_an_archive_follow_one_another(environment: Environment, nodes
 
 def test_a_full_disk_is_named(environment: Environment, nodes: list[Node], monkeypatch: pytest.MonkeyPatch) -> None:
     build = made.start(nodes[0], environment)
-    usage = archives.shutil.disk_usage(archives.folder())
-    monkeypatch.setattr(archives.shutil, "disk_usage", lambda path: usage._replace(free=5 << 20))
+    usage = incoming.shutil.disk_usage(archives.folder())
+    monkeypatch.setattr(incoming.shutil, "disk_usage", lambda path: usage._replace(free=5 << 20))
     with pytest.raises(Refused, match="disk of the portal is full .5 MiB are free.. Ask an admin to make room"):
         archives.append(build.pk, 0, [b"x"])
     monkeypatch.undo()

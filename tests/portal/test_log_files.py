@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from portal.environments import log_files
+from portal import log_files
 from tests.examples import examples
 
 LINE = "\n\n[{:>15,} bytes of this log are left out here]\n\n"

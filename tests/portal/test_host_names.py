@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from portal.environments.host_names import HostError, InternalHostError, read_host
+from portal.host_names import HostError, InternalHostError, read_host
 from runners.host.egress import HostRule
 
 
