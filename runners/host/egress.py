@@ -152,13 +152,16 @@ class EgressProxy:
         max_total_bytes: int = MAX_TOTAL_BYTES,
         idle_seconds: float = IDLE_SECONDS,
         for_job: bool = False,
+        never: Networks | None = None,
     ) -> None:
-        """Listen at ``path``. Raises OSError when that is not possible."""
+        """Listen at ``path``. ``never``: the addresses that even rules for internal hosts do not lead to. Raises OSError when
+        that is not possible."""
         self.path = path
         self.rules = tuple(rules)
         self.upstream = upstream
         self.idle_seconds = idle_seconds
         self.for_job = for_job
+        self.never: Networks = (MACHINE_NETWORKS if for_job else ()) if never is None else never
         self._record = record
         self._left_bytes = max_total_bytes
         self._lock = threading.Lock()
@@ -265,7 +268,7 @@ class EgressProxy:
             raise RefusedError("this host is not allowed", "not_allowed")
         refused = REFUSED_NETWORKS
         if any(rule.internal for rule in rules):
-            refused = MACHINE_NETWORKS if self.for_job else ()
+            refused = self.never
         if (upstream := self._proxied(host)) is not None:
             check_literal(host, refused)
             server = socket.create_connection((upstream.host, upstream.port), CONNECT_SECONDS)

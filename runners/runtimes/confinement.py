@@ -109,6 +109,8 @@ class JobView:
     """The groups of the job's user in addition to its own, if the agent is root."""
     hosts: Path | None = None
     """Seen as /etc/hosts, where its name has another address than that of the machine: in a network of its own."""
+    accounts: Path | None = None
+    """Seen as /etc/passwd, where its user id has no account on the machine."""
     own_network: bool = False
     """Whether its network has nothing but a loopback."""
     isolated: bool = False
@@ -132,6 +134,7 @@ def command_line(sandbox: Sandbox, view: JobView, command: Sequence[str]) -> lis
         *(_parent_options(made) if view.is_root else []),
         *(word for path, option in binds for word in (option, str(path), str(path))),
         *(["--ro-bind", str(view.hosts), "/etc/hosts"] if view.hosts else []),
+        *(["--ro-bind", str(view.accounts), "/etc/passwd"] if view.accounts else []),
         *("--bind", str(view.private), str(PRIVATE_FOLDER)),
         *(word for link, target in view.python.links for word in ("--symlink", target, str(link))),
         "--remount-ro",

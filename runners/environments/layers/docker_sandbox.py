@@ -68,6 +68,8 @@ class DockerSandbox:
         mounts = {path: (str(path), path == work) for path in (*command.readable, work)}
         covered = [name for name in CLOSED if any(path.is_relative_to(name) for path in mounts)]
         mounts = {cover_for(work, name): (name, True) for name in covered} | mounts
+        if command.accounts is not None:
+            mounts[command.accounts] = ("/etc/passwd", False)
         check = watched(command)
         began = time.monotonic()
         # The engine counts processes and memory, also without an own user id.

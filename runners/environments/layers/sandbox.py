@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from runners.environments.installing import Tick, report_nothing
-from runners.environments.layers.disk_watch import DiskWatch
+from runners.environments.layers.disk_watch import MAX_BYTES, DiskWatch
 from runners.environments.preparing import PrepareError, ProgramError, cache_home, run
 from runners.host import interpreters
 from runners.messages.builds import OverBuildMemory
@@ -71,6 +71,10 @@ class Command:
     tick: Tick = report_nothing
     """Called each second. It may raise, which ends the command."""
     seconds: float = 3600
+    max_bytes: int = MAX_BYTES
+    """How much the folder of the build may have."""
+    accounts: Path | None = None
+    """Seen as /etc/passwd, for programs that ask who they are, such as ssh."""
 
     @property
     def readable(self) -> tuple[Path, ...]:
@@ -164,7 +168,7 @@ def entry_command(python: str, own_user: bool, command: Command) -> list[str]:
 
 def watched(command: Command) -> Tick:
     """Return a tick that also ends a command which fills the disk or takes too long."""
-    watch = DiskWatch(command.work.parent, command.log)  # with what is beside it
+    watch = DiskWatch(command.work.parent, command.log, command.max_bytes)  # with what is beside it
     began = time.monotonic()
 
     def check(spent: float, output: str) -> None:
@@ -267,6 +271,7 @@ class BubblewrapSandbox:
             tmp_mib=TEMPORARY_MIB,
             shm_mib=TEMPORARY_MIB,
             isolated=True,
+            accounts=command.accounts,
         )
         argv = command_line(self.sandbox, view, entry_command(self.python, is_root, command))
         run_process(argv, command, self.groups)
