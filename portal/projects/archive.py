@@ -37,12 +37,16 @@ def are_single_files(uploads: Sequence[Upload]) -> bool:
 
 
 def store_upload(
-    uploads: Sequence[Upload], base: CodeVersion | None = None, *, gitignore: bool = False
+    uploads: Sequence[Upload],
+    base: CodeVersion | None = None,
+    *,
+    gitignore: bool = False,
+    keep_top: bool = False,
 ) -> StoredUpload:
     """Store one archive, script or notebook, or the files of a folder with their relative paths. Raises BadArchiveError.
 
     With a ``base``, the files are put into it: they replace its files of the same name, and its other files are kept. With
-    ``gitignore``, what its ``.gitignore`` names is left out.
+    ``gitignore``, what its ``.gitignore`` names is left out. With ``keep_top``, a single folder around everything stays.
     """
     if not uploads:
         raise BadArchiveError("Choose a file or a folder first.")
@@ -51,7 +55,8 @@ def store_upload(
     with contextlib.ExitStack() as stack:
         packed = stack.enter_context(tempfile.TemporaryFile(dir=store.folder()))
         listing = stack.enter_context(tempfile.TemporaryFile("w+"))
-        sent: dict[str, Any] = {"name": name if alone else "", "listing": None, "base": None, "gitignore": gitignore}
+        sent: dict[str, Any] = {"name": name if alone else "", "listing": None, "base": None}
+        sent |= {"gitignore": gitignore, "keep_top": keep_top}
         sizes = _concatenate(uploads, packed)
         if not alone:
             sent["listing"] = sizes

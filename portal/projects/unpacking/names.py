@@ -190,12 +190,18 @@ def check_tree(entries: Iterable[Entry]) -> list[str]:
     return [f"{each} would be the same on Windows and macOS." for each in similar[:MAX_NAMED]]
 
 
+def keep_top_folder(entries: list[Entry]) -> tuple[list[Entry], list[str]]:
+    """Return the entries as they are. Raises BadUploadError when there is no file."""
+    if all(entry.is_dir for entry in entries):
+        raise BadUploadError("There are no files in the upload. Pack the folder with your code and try again.")
+    return entries, []
+
+
 def remove_top_folder(entries: list[Entry]) -> tuple[list[Entry], list[str]]:
     """Remove a single folder around everything, with a note. Raises BadUploadError when there is no file."""
     tops = {entry.path.split("/")[0] for entry in entries}
     files = {entry.path for entry in entries if not entry.is_dir}
-    if not files:
-        raise BadUploadError("There are no files in the upload. Pack the folder with your code and try again.")
+    keep_top_folder(entries)
     if len(tops) > 1:
         return entries, []
     top = tops.pop()

@@ -32,7 +32,7 @@ from .common import (
 )
 from .ignored import leave_out_ignored
 from .links import follow_links
-from .names import check_tree, clean_names, leave_out, leave_out_special, remove_top_folder, split
+from .names import check_tree, clean_names, keep_top_folder, leave_out, leave_out_special, remove_top_folder, split
 from .notebooks import to_script
 from .tars import expand, gunzip, read_tar
 from .zips import read_zip
@@ -229,15 +229,18 @@ def unpack(
     base: BaseVersion | None = None,
     *,
     gitignore: bool = False,
+    keep_top: bool = False,
 ) -> dict[str, Any]:
     """Write the canonical tar of the upload to ``out`` and return its content. Raises BadUploadError.
 
     With a ``listing``, the upload is the files of a folder, one after another; otherwise an archive, script or notebook.
-    With a ``base``, its files are put into that version. With ``gitignore``, what its ``.gitignore`` names is left out.
+    With a ``base``, its files are put into that version. With ``gitignore``, what its ``.gitignore`` names is left out. With
+    ``keep_top``, a single folder around everything stays.
     """
     packed = file_size(upload)
     entries, notes = read_upload(upload, name) if listing is None else (read_folder(upload, listing), [])
-    last: Step = remove_top_folder if base is None else base.complete
+    alone: Step = keep_top_folder if keep_top else remove_top_folder
+    last: Step = alone if base is None else base.complete
     for step in (*STEPS, *([leave_out_ignored] if gitignore else []), last):
         entries, remarks = step(entries)
         notes += remarks
@@ -252,8 +255,8 @@ def unpack(
 def main() -> None:
     """Run the program. Its arguments are descriptors: one for the tar, one with JSON, and that of the base's tar, if any.
 
-    The JSON has the name of the upload, or the listing of a folder, the number and files of the base, and whether its
-    ``.gitignore`` counts.
+    The JSON has the name of the upload, or the listing of a folder, the number and files of the base, whether its
+    ``.gitignore`` counts, and whether a folder around everything stays.
     """
     try:
         with os.fdopen(int(sys.argv[1]), "wb") as out, os.fdopen(int(sys.argv[2])) as file:
@@ -261,7 +264,8 @@ def main() -> None:
             base = None
             if sent["base"]:
                 base = BaseVersion(os.fdopen(int(sys.argv[3]), "rb"), **sent["base"])
-            answer = unpack(sys.stdin.buffer, out, sent["name"], sent["listing"], base, gitignore=sent["gitignore"])
+            options = {"gitignore": sent["gitignore"], "keep_top": sent["keep_top"]}
+            answer = unpack(sys.stdin.buffer, out, sent["name"], sent["listing"], base, **options)
     except BadUploadError as error:
         answer = {"refused": str(error)}
     except MemoryError:
