@@ -35,6 +35,7 @@ from portal.monitoring.board_api import Occupancy
 from portal.monitoring.node_api import Nodes
 from portal.notifications.api import LabWebhooks, Notices, WebhookDeliveries, Webhooks
 from portal.projects.api import Code, Gallery, Members, Projects
+from portal.projects.git.api import Fetches, Git, GitHosts
 from portal.scheduler.api import Cycles, Policies, Policy, PolicyHistory, PolicyPreview, PolicyUndo
 from portal.usage.api import LedgerReport, UsageReport
 from portal.whatif.api import Simulations
@@ -114,6 +115,17 @@ v1 = [
     route(f"{CODE}files/<path:path>", Code, pages=False, get="file"),
     route(f"{CODE}diff/", Code, pages=False, get="diff"),
     route(f"{CODE}download/", Code, pages=False, get="download"),
+    route(f"{PROJECT}git/", Git, get="current", put="bind", delete="unbind"),
+    route(f"{PROJECT}git/fetch/", Git, post="fetch"),
+    route(f"{PROJECT}git/confirm-host-key/", Git, post="confirm_host_key"),
+    route(f"{PROJECT}git/new-key/", Git, post="new_key"),
+    route(f"{PROJECT}git/webhook/", Git, post="new_webhook", delete="remove_webhook"),
+    route(f"{PROJECT}git/fetches/", Fetches, get="list"),
+    route(f"{PROJECT}git/fetches/<int:pk>/", Fetches, get="retrieve"),
+    route(f"{PROJECT}git/fetches/<int:pk>/log/", Fetches, pages=False, get="log"),
+    route(f"{PROJECT}git/fetches/<int:pk>/cancel/", Fetches, post="cancel"),
+    route("git-hosts/", GitHosts, get="list", post="create"),
+    route("git-hosts/<int:pk>/", GitHosts, get="retrieve", delete="destroy"),
     route("gallery/", Gallery, get="list"),
     route("gallery/<slug:key>/use/", Gallery, post="use"),
     route("jobs/", Jobs, get="list", post="create"),

@@ -394,6 +394,9 @@ SPECTACULAR_SETTINGS = {
         "NodeRuntime": "portal.cluster.models.Node.Runtime",
         "JobIntent": "portal.jobs.models.Job.Intent",
         "SyncMode": "portal.jobs.models.Job.Mode",
+        "FetchCause": "portal.projects.git.models.GitFetch.Cause",
+        "FetchState": "portal.projects.git.models.GitFetch.State",
+        "GitSoftware": "portal.projects.git.models.GitHost.Kind",
         "TokenScope": "portal.accounts.models.ApiToken.Scope",
         "SimulationStatus": "portal.whatif.models.Simulation.State",
         "DeliveryStatus": "portal.notifications.models.Delivery.Status",
@@ -415,6 +418,10 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = 5 * 1024 * 1024
 FILE_UPLOAD_MAX_MEMORY_SIZE = 1024 * 1024
 DATA_UPLOAD_MAX_NUMBER_FILES = 10_000
 DATA_UPLOAD_MAX_NUMBER_FIELDS = DATA_UPLOAD_MAX_NUMBER_FILES + 100  # the API sends each file's path as a field
+GIT_MAX_MIB = env_int("GIT_MAX_MIB", 2048, 1, 65536)
+"""How much a node receives at most for one commit from Git. Its files are limited as those of an upload."""
+GIT_MAX_MINUTES = env_int("GIT_MAX_MINUTES", 30, 1, 600)
+"""How long a fetch from Git may take."""
 MAX_OUTPUTS_MIB = env_int("MAX_OUTPUTS_MIB", 2048, 1, 1_048_576)
 """Maximum size of a job's outputs in the portal."""
 MAX_CHECKPOINTS_MIB = env_int("MAX_CHECKPOINTS_MIB", 20_480, 1, 16_777_216)

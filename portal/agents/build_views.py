@@ -37,7 +37,8 @@ SHA256 = re.compile(r"[0-9a-f]{64}")
 MODULE = re.compile(r"[A-Za-z_]\w{0,99}")
 
 
-def _approved(request: HttpRequest) -> Node:
+def approved_node(request: HttpRequest) -> Node:
+    """Return the node that sent a request, if it is approved; else answer as to one that does not exist."""
     node = authenticate(request)
     if node.approved_at is None:
         raise not_found()
@@ -50,7 +51,7 @@ def _ended() -> AgentError:
 
 def _build(request: HttpRequest, pk: int) -> Build:
     try:
-        return builds.running_build(_approved(request), pk)
+        return builds.running_build(approved_node(request), pk)
     except builds.BuildEndedError:
         raise _ended() from None
 
@@ -58,7 +59,7 @@ def _build(request: HttpRequest, pk: int) -> Build:
 @agent_view("POST")
 def claim(request: HttpRequest, key: str) -> HttpResponseBase:
     """Answer what a node of ``kind`` does to get an environment: fetch a layer, build it, or wait."""
-    node = _approved(request)
+    node = approved_node(request)
     data = parse_storable(read_body(request, MAX_PROGRESS_BYTES))
     kind, has = _matching(data, "kind", KIND), data.get("has")
     environment = Environment.objects.filter(key=key).exclude(recipe="").select_related("base").first()
@@ -73,7 +74,7 @@ def claim(request: HttpRequest, key: str) -> HttpResponseBase:
 def image_source(request: HttpRequest, digest: str) -> HttpResponseBase:
     """Answer where an image comes from, and how to sign in at its registry. With ``failure``, why the registry did not give it
     to this node, a node that has the image is asked to send it, if there is one (``coming``)."""
-    node = _approved(request)
+    node = approved_node(request)
     data = parse_storable(read_body(request, MAX_PROGRESS_BYTES))
     lock = Lock.objects.filter(digest=digest).first() if DIGEST.fullmatch(digest) else None
     if lock is None or not lock.is_image or node.runtime != Node.Runtime.DOCKER:
@@ -191,7 +192,7 @@ async def layer(request: HttpRequest, digest: str) -> HttpResponseBase:
 
 
 def _layer_path(request: HttpRequest, digest: str) -> tuple[Path, int, int, str]:
-    _approved(request)
+    approved_node(request)
     offset = whole_number(request, "offset")
     locks = Lock.objects.filter(digest=digest) if DIGEST.fullmatch(digest) else Lock.objects.none()
     sha256 = locks.exclude(archive_sha256="").values_list("archive_sha256", flat=True).first()

@@ -47,6 +47,7 @@ from portal.jobs import gpu_failures, lifecycle
 from portal.jobs.models import Container, ContainerState, Job, JobState
 from portal.monitoring import sampling
 from portal.monitoring.sampling import Reading
+from portal.projects.git import fetches
 from portal.usage import capacity
 from portal.wake import wake_scheduler
 from scheduling.messages import Message
@@ -55,6 +56,8 @@ FULL_COMPARISON_SECONDS = 900
 """At this interval a report is compared with all rows even if it repeats the last one, which repairs rows that differ."""
 ENVIRONMENTS_CACHE_SECONDS = 5.0
 """How long the list of environments to prepare is cached: it is the same for all nodes, and preparing one takes minutes."""
+FETCHES_CACHE_SECONDS = 1.0
+"""How long the number of waiting fetches is cached, for which people wait."""
 # The agent's columns are what it reports, each under its own name.
 GPU_FIELDS = [each.name for each in fields(GpuReport) if each.name not in ("uuid", *READINGS)]
 """Written when they change; readings once per slot of ``sampling``."""
@@ -287,6 +290,8 @@ def _answer(node: ReportingNode, listed: Sequence[ListedContainer], now: datetim
         "environments": [each.key for each in _environments.value() if not each.recipe] if node.approved else [],
         # Agents of earlier releases read only the curated ones, which they prepare themselves.
         "all_environments": [each.to_json() for each in _environments.value()] if node.approved else [],
+        # How many commits wait to be fetched; agents of earlier releases do not read it.
+        "git_fetches": _fetches.value() if node.approved else 0,
         "lease_seconds": settings.FENCE_SECONDS,
         "now": now.timestamp(),
         "rotate": node.rotate,
@@ -432,4 +437,24 @@ def _archives_to_send(recipes: set[str]) -> dict[str, str]:
     return {recipe: " ".join(digests) for recipe, digests in send.items()}
 
 
+class FetchCount:
+    """How many commits wait to be fetched from Git."""
+
+    def __init__(self) -> None:
+        self._read_at = float("-inf")
+        self._count = 0
+
+    def value(self) -> int:
+        """Return the number, at most ``FETCHES_CACHE_SECONDS`` old."""
+        now = time.monotonic()
+        if now >= self._read_at + FETCHES_CACHE_SECONDS:
+            self._read_at, self._count = now, fetches.count_waiting()
+        return self._count
+
+    def forget(self) -> None:
+        """Read it again the next time, as a process that has just started."""
+        self._read_at = float("-inf")
+
+
 _environments = EnvironmentOrder()
+_fetches = FetchCount()

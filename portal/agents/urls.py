@@ -1,6 +1,14 @@
 from django.urls import URLPattern, URLResolver, path
 
-from portal.agents import build_views, checkpoint_views, identity_views, network_views, rank_group_views, views
+from portal.agents import (
+    build_views,
+    checkpoint_views,
+    git_views,
+    identity_views,
+    network_views,
+    rank_group_views,
+    views,
+)
 
 app_name = "agents"
 
@@ -14,6 +22,10 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("agent/v1/builds/<int:pk>/progress", build_views.progress, name="build-progress"),
     path("agent/v1/builds/<int:pk>/archive", build_views.archive, name="build-archive"),
     path("agent/v1/builds/<int:pk>/end", build_views.end, name="build-end"),
+    path("agent/v1/git/claim", git_views.claim, name="git-claim"),
+    path("agent/v1/git/<int:pk>/progress", git_views.progress, name="git-progress"),
+    path("agent/v1/git/<int:pk>/archive", git_views.archive, name="git-archive"),
+    path("agent/v1/git/<int:pk>/end", git_views.end, name="git-end"),
     path("agent/v1/layers/<str:digest>", build_views.layer, name="layer"),
     path("agent/v1/images/<str:digest>/source", build_views.image_source, name="image-source"),
     path("agent/v1/containers/<str:name>/logs/<str:stream>", views.append_log, name="log"),

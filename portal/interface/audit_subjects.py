@@ -59,7 +59,7 @@ def _named(entry: AuditEntry) -> tuple[str, str]:
     word, _, name = entry.target.partition(" ")
     if kind == "owner":
         return (f"limited-{word}", name) if word in {"user", "group"} and name else ("other", entry.target)
-    if kind in {"user", "group", "project", "environment", "host", "registry"} and word == kind and name:
+    if kind in {"user", "group", "project", "environment", "host", "githost", "registry"} and word == kind and name:
         return kind, name
     return kind, entry.target
 
@@ -147,6 +147,7 @@ FINDERS: dict[str, Callable[[Iterable[str]], dict[str, Address]]] = {
     "wall": _walls,
     "environment": _environments,
     "host": lambda names: {name: (reverse("environments:network"), None) for name in names},
+    "githost": lambda names: {name: (reverse("projects:git-hosts"), None) for name in names},
     "packages": lambda names: {name: (reverse("jobs:admin-environments"), None) for name in names},
     "images": lambda names: {name: (reverse("environments:admin-images"), None) for name in names},
     "registry": lambda names: {name: (reverse("environments:admin-images"), None) for name in names},

@@ -71,6 +71,7 @@ PLACES = (
     Place(
         "notifications:admin", "bell", "Mail and channels", "smtp notifications webhook allowed hosts", for_admins=True
     ),
+    Place("projects:git-hosts", "code", "Git hosts", "GitHub GitLab repositories", for_admins=True),
     Place("interface:audit", "book", "Audit", "log who did what", for_admins=True),
     Place("data:index", "list", "Rows of the database", "tables records django admin", for_admins=True),
 )

@@ -19,7 +19,7 @@ from portal.accounts.permissions import signed_in
 from portal.cluster.slots import lab_noun
 from portal.editions import sent_if_changed
 from portal.highlight import highlight_block
-from portal.jobs import checkpoints, network_use, permissions, resources, services, silence
+from portal.jobs import checkpoints, code_history, network_use, permissions, resources, services, silence
 from portal.jobs.curve_views import curves_context, training_context
 from portal.jobs.environments import layers_of
 from portal.jobs.models import FINISHED_STATES, Allocation, Attempt, Container, Job, JobState
@@ -46,7 +46,7 @@ def _job_with_details(request: HttpRequest, pk: int) -> Job:
         .prefetch_related(Prefetch("allocations", Allocation.objects.select_related("gpu")))
     )
     rows = Job.objects.visible_to(signed_in(request)).select_related(
-        "project", "code__project", "environment", "submitted_by", "copied_from", "group"
+        "project", "code__project", "code__origin", "environment", "submitted_by", "copied_from", "group"
     )
     return get_object_or_404(
         rows.prefetch_related(Prefetch("attempts", Attempt.objects.prefetch_related(Prefetch("containers", parts)))),
@@ -181,6 +181,8 @@ def _page(request: HttpRequest, pk: int, tab: Tab) -> HttpResponse:
         spec = json.dumps(services.specification(job, signed_in(request)), indent=2, ensure_ascii=False)
         context["spec"] = SafeString(highlight_block(spec, language="json"))
         context["layers"] = layers_of(job)
+        context["code_before"] = code_history.job_with_other_code(job)
+        context["commit_before"] = code_history.commit_before(job)
         context["asked_for"] = resources.asked_in_words(job)
         context["grants"] = resources.grants(context["last"])
         context["silent_after"] = silence.limit_of(job.silent_rank_minutes).total_seconds()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from portal.accounts.models import User
 from portal.environments.models import Build, Environment
 from portal.jobs.models import Job
+from portal.projects.models import GitFetch, Project
 from portal.wake import LAB, SCHEDULER, job_channel, notices_channel, user_channel
 from portal.whatif.models import Simulation
 
@@ -63,6 +64,11 @@ def _may_see_builds(user: User, numbers: Sequence[int]) -> bool:
     return Build.objects.filter(pk__in=numbers, recipe__in=recipes).count() == len(numbers)
 
 
+def _may_see_fetches(user: User, numbers: Sequence[int]) -> bool:
+    rows = GitFetch.objects.filter(pk__in=numbers, project__in=Project.objects.visible_to(user))
+    return rows.count() == len(numbers)
+
+
 def _may_see_simulations(user: User, numbers: Sequence[int]) -> bool:
     return user.is_admin and Simulation.objects.filter(pk__in=numbers).count() == len(numbers)
 
@@ -79,6 +85,7 @@ KINDS = {
     "readings": Kind(30, _job, _may_see_jobs, is_numbered=True),
     "environment": Kind(5, may_watch=_may_see_environments, is_numbered=True),
     "build": Kind(2, may_watch=_may_see_builds, is_numbered=True),
+    "fetch": Kind(2, may_watch=_may_see_fetches, is_numbered=True),
     "simulation": Kind(2, may_watch=_may_see_simulations, is_numbered=True),
 }
 """The topics by name; docs/development/live-pages.md lists what they mean."""

@@ -187,7 +187,7 @@ class Code(mixins.ListModelMixin, mixins.RetrieveModelMixin, InProject):
     parser_classes = [MultiPartParser, RawFile, Json]
 
     def get_queryset(self) -> QuerySet[CodeVersion]:
-        rows = CodeVersion.objects.filter(project=self.project).select_related("created_by")
+        rows = CodeVersion.objects.filter(project=self.project).select_related("created_by", "origin")
         return rows.light() if self.action == "list" else rows
 
     def get_serializer_class(self) -> type[BaseSerializer[CodeVersion]]:

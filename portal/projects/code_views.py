@@ -109,7 +109,7 @@ class FolderEntry:
 
 
 def visible_version(request: HttpRequest, pk: int, number: int) -> CodeVersion:
-    rows = CodeVersion.objects.visible_to(signed_in(request)).select_related("project", "created_by")
+    rows = CodeVersion.objects.visible_to(signed_in(request)).select_related("project", "created_by", "origin")
     return get_object_or_404(rows, project__in=Project.objects.filter(pk=pk), number=number)
 
 

@@ -103,3 +103,6 @@ class CodeVersion(models.Model):
 
     def __str__(self) -> str:
         return f"version {self.number}"
+
+
+from portal.projects.git.models import GitFetch, GitHost, GitSource, VersionCommit  # noqa: E402, F401  Django finds models here

@@ -5,6 +5,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from portal.projects.git.models import VersionCommit
 from portal.projects.models import CodeVersion, Membership, Project
 
 
@@ -47,13 +48,42 @@ class FileSerializer(serializers.Serializer[Any]):
     sha256 = serializers.CharField()
 
 
+class VersionCommitSerializer(serializers.ModelSerializer[VersionCommit]):
+    """The commit that a code version was made from."""
+
+    class Meta:
+        model = VersionCommit
+        fields = ("commit", "repository", "branch", "author", "subject", "committed_at", "url", "rewritten")
+        read_only_fields = fields
+        extra_kwargs = {
+            "url": {"help_text": "The page of the commit, where the software of the host is known."},
+            "rewritten": {"help_text": "The commit before was no longer in the history of the branch."},
+        }
+
+
 class CodeVersionSerializer(serializers.ModelSerializer[CodeVersion]):
+    commit = serializers.SerializerMethodField(help_text="Null for an upload.")
     created_by = serializers.SlugRelatedField[Any](slug_field="username", read_only=True)
 
     class Meta:
         model = CodeVersion
-        fields: tuple[str, ...] = ("id", "number", "sha256", "size", "upload_name", "note", "created_by", "created_at")
+        fields: tuple[str, ...] = (
+            "id",
+            "number",
+            "sha256",
+            "size",
+            "upload_name",
+            "note",
+            "commit",
+            "created_by",
+            "created_at",
+        )
         read_only_fields = fields
+
+    @extend_schema_field(VersionCommitSerializer(allow_null=True))
+    def get_commit(self, version: CodeVersion) -> Any:
+        origin = getattr(version, "origin", None)
+        return VersionCommitSerializer(origin).data if origin is not None else None
 
 
 @extend_schema_field({"oneOf": [{"type": "string"}, {"type": "integer"}]})

@@ -4,7 +4,7 @@ Each checks the user's permission and returns rows, or raises Refused with a sen
 call these. Visibility is decided by ``Project.objects.visible_to``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -261,6 +261,29 @@ def store_code(
             newest.is_new = False
             return newest
         return _new_version(user, project, stored, guess, upload_name or _upload_name(uploads, stored, base), note)
+
+
+def store_commit(
+    user: User,
+    project: Project,
+    upload: archive.Upload,
+    upload_name: str,
+    note: str,
+    record: Callable[[CodeVersion], None],
+) -> CodeVersion:
+    """Create a version from the archive of a commit, which is judged as an upload is. ``record`` runs in the transaction that
+    creates it. Also content that equals the newest version makes one: it is another commit. Raises BadArchiveError or Refused.
+    """
+    require_member(user, project)
+    stored = archive.store_upload([upload], keep_top=True)
+    guess = inspection.inspect(stored.sha256)
+    with transaction.atomic():
+        lock(project)
+        project.refresh_from_db(fields=["archived_at"])
+        require_member(user, project)
+        version = _new_version(user, project, stored, guess, upload_name, note)
+        record(version)
+    return version
 
 
 def _new_version(

@@ -1,6 +1,8 @@
 from django.urls import URLPattern, URLResolver, path
 
 from portal.projects import code_views, views
+from portal.projects.git import views as git_views
+from portal.projects.git import webhooks
 
 app_name = "projects"
 urlpatterns: list[URLPattern | URLResolver] = [
@@ -22,6 +24,20 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("projects/<int:pk>/code/<int:number>/image", code_views.image, name="image"),
     path("projects/<int:pk>/code/<int:number>/media", code_views.media, name="media"),
     path("projects/<int:pk>/code/<int:number>/framed", code_views.framed, name="framed"),
+    path("projects/<int:pk>/git", git_views.source, name="git"),
+    path("projects/<int:pk>/git/unbind", git_views.unbind, name="git-unbind"),
+    path("projects/<int:pk>/git/confirm-host-key", git_views.confirm_host_key, name="git-confirm"),
+    path("projects/<int:pk>/git/new-key", git_views.new_key, name="git-new-key"),
+    path("projects/<int:pk>/git/new-secret", git_views.new_secret, name="git-new-secret"),
+    path("projects/<int:pk>/git/remove-webhook", git_views.remove_hook, name="git-remove-hook"),
+    path("projects/<int:pk>/git/fetch", git_views.fetch_now, name="git-fetch-now"),
+    path("projects/<int:pk>/git/fetches/<int:number>/", git_views.fetch, name="git-fetch"),
+    path("projects/<int:pk>/git/fetches/<int:number>/log", git_views.fetch_log_from, name="git-log-from"),
+    path("projects/<int:pk>/git/fetches/<int:number>/log.txt", git_views.fetch_log, name="git-log"),
+    path("projects/<int:pk>/git/fetches/<int:number>/cancel", git_views.cancel, name="git-cancel"),
+    path("admin/git-hosts/", git_views.git_hosts, name="git-hosts"),
+    path("admin/git-hosts/<int:pk>/remove", git_views.forbid_host, name="git-forbid-host"),
+    path("hooks/git/<slug:hook>", webhooks.hook, name="git-hook"),
     path("gallery/", views.gallery, name="gallery"),
     path("gallery/<slug:key>/", views.example, name="example"),
     path("gallery/<slug:key>/copy", views.copy_example, name="copy-example"),

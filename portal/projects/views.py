@@ -18,6 +18,7 @@ from portal.accounts.permissions import signed_in
 from portal.lists import Column, Listing, declare, quote, read_table, saved_views
 from portal.projects import examples, services
 from portal.projects.forms import ProjectForm, ShareForm
+from portal.projects.git.models import GitSource
 from portal.projects.models import CodeVersion, Membership, Project
 from portal.refused import Refused
 from portal.search import any_contains
@@ -134,7 +135,7 @@ def show_project(
     """Show the page of a project; also the response to a form on it that was refused."""
     user = signed_in(request)
     role = services.role_of(user, project)
-    versions = project.code_versions.light().select_related("created_by")
+    versions = project.code_versions.light().select_related("created_by", "origin")
     page = Paginator(versions, VERSIONS_PER_PAGE).get_page(request.GET.get("page"))
     memberships = list(project.memberships.select_related("user"))
     owners = [each for each in memberships if each.role == Membership.Role.OWNER and each.user.is_active]
@@ -151,6 +152,8 @@ def show_project(
         "share_form": share_form or ShareForm(auto_id="share_%s"),
         "upload_error": upload_error,
         "limits": upload_limits(),
+        "git": GitSource.objects.filter(project=project).first(),
+        "fetch": project.fetches.first(),
     }
     return render(request, "projects/detail.html", about, status=status)
 

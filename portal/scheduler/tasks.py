@@ -13,6 +13,7 @@ from portal.environments import collecting
 from portal.jobs import checkpoints, environment_use, silence_check
 from portal.jobs.models import IdempotencyKey
 from portal.monitoring import idle_check
+from portal.projects.git import collecting as git_collecting
 from portal.scheduler import recording
 
 KEY_LIFE = timedelta(days=7)
@@ -43,6 +44,7 @@ def tidy() -> None:
     use = environment_use.current_use()
     collecting.delete_unused_layers(use.last, use.busy, use.layers)
     collecting.delete_old_logs()
+    git_collecting.delete_old()
     wake.delete_unused(UNUSED_CHANNEL_SECONDS)
 
 
@@ -52,9 +54,9 @@ for task in (idle_gpus, silent_jobs, tidy):
 
 
 def remove_stale_files() -> int:
-    """Delete the files of uploads, outputs and layers that never got their name; return how many."""
+    """Delete the files of uploads, outputs, layers and commits that never got their name; return how many."""
     before, removed = time.time() - INCOMING_LIFE_SECONDS, 0
-    for folder in (settings.HOME / "code", settings.HOME / "outputs", settings.HOME / "layers"):
+    for folder in (settings.HOME / "code", settings.HOME / "outputs", settings.HOME / "layers", settings.HOME / "git"):
         for path in folder.rglob(".incoming-*"):
             try:
                 if path.lstat().st_mtime < before:

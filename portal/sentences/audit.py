@@ -388,6 +388,39 @@ def _forbidden(before: Values, after: Values) -> Phrase:
     return Phrase("{actor} no longer allows {place} to reach {subject}.", {"place": _where(before)})
 
 
+# --- Git --------------------------------------------------------------------------------------------------------
+
+
+@action("git.bind", "Git", "Repository bound", "project")
+def _bound(before: Values, after: Values) -> Phrase:
+    values = {"address": str(after["address"]), "branch": str(after["branch"])}
+    return Phrase("{actor} bound the project {subject} to the branch {branch} of {address}.", values)
+
+
+simple(
+    "git.unbind", "Git", "Repository unbound", "project", "{actor} unbound the project {subject} from its repository."
+)
+simple(
+    "git.host_key",
+    "Git",
+    "Host key confirmed",
+    "project",
+    "{actor} confirmed the host key of the repository of {subject}.",
+)
+simple(
+    "git.new_key", "Git", "Deploy key replaced", "project", "{actor} made a new deploy key for the project {subject}."
+)
+simple(
+    "git.webhook", "Git", "Webhook secret made", "project", "{actor} made a webhook secret for the project {subject}."
+)
+simple("git.no_webhook", "Git", "Webhook removed", "project", "{actor} removed the webhook of the project {subject}.")
+simple("git.cancel", "Git", "Fetch cancelled", "project", "{actor} cancelled a fetch of the project {subject}.")
+simple("git_host.allow", "Git", "Git host allowed", "githost", "{actor} allowed projects to fetch code from {subject}.")
+simple(
+    "git_host.forbid", "Git", "Git host no longer allowed", "githost", "{actor} no longer allows code from {subject}."
+)
+
+
 # --- the values -------------------------------------------------------------------------------------------------
 
 FIELDS: dict[str, str] = {
@@ -454,6 +487,13 @@ FIELDS: dict[str, str] = {
     "signs_in": "Nodes sign in",
     "insecure": "May be without encryption",
     "new_token": "Token replaced",
+    "address": "Address",
+    "branch": "Branch",
+    "has_token": "Nodes sign in with a token",
+    "extras": "Submodules and Git LFS",
+    "kind": "Software",
+    "host_key": "Fingerprint of the host key",
+    "fetch": "Number of the fetch",
 }
 """By the key of a value, its name on pages."""
 NONE = {"max_gpus": "no limit", "max_queued": "as usual"}

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,11 @@ class Machine:
         self._problems: tuple[Problem, ...] = ()
         self._offset: float | None = None
         self._watch = GpuWatch()
+        self._more_facts: list[Callable[[], dict[str, Any]]] = []
+
+    def add_facts(self, read: Callable[[], dict[str, Any]]) -> None:
+        """Report what this function returns, too."""
+        self._more_facts.append(read)
 
     def facts(self) -> dict[str, Any]:
         with self._lock:
@@ -87,6 +92,8 @@ class Machine:
         facts["project_caches"] = self.keeps_caches
         if self.runtime.kind == "docker":
             facts["image_format"] = IMAGE_FORMAT
+        for read in self._more_facts:
+            facts |= read()
         with self._lock:
             self._facts = {**self._facts, **facts}
         problems = (*self.runtime.check(), *self._local_problems(facts))

@@ -40,6 +40,8 @@ WAIT_SECONDS = 60.0
 UPLOAD_SECONDS = 60.0
 """The longest time between two pieces of an output file, not for the whole file."""
 UPLOAD_TIMEOUT = httpx.Timeout(UPLOAD_SECONDS, connect=CONNECT_SECONDS)
+STORE_TIMEOUT = httpx.Timeout(180.0, connect=CONNECT_SECONDS)
+"""While the portal unpacks, judges and stores the files of a commit."""
 PIECE_BYTES = 256 * 1024
 LAYER_TRIES = 5
 """One after the other in which nothing of an archive arrives."""
@@ -290,7 +292,10 @@ class PortalClient:
 
     def put_archive_piece(self, build: int, offset: int, content: bytes) -> int:
         """Send a piece of a layer; return how many bytes the portal has, also if it did not expect this piece."""
-        path, headers = f"/agent/v1/builds/{build}/archive", {"Content-Type": "application/octet-stream"}
+        return self._put_piece(f"/agent/v1/builds/{build}/archive", offset, content)
+
+    def _put_piece(self, path: str, offset: int, content: bytes) -> int:
+        headers = {"Content-Type": "application/octet-stream"}
         response = self._send(
             "PUT", path, params={"offset": offset}, content=content, headers=headers, timeout=UPLOAD_TIMEOUT
         )
@@ -303,6 +308,21 @@ class PortalClient:
 
     def end_build(self, build: int, result: dict[str, Any]) -> None:
         self._json("POST", f"/agent/v1/builds/{build}/end", json=result, timeout=UPLOAD_TIMEOUT)
+
+    def claim_fetch(self, abilities: dict[str, bool]) -> dict[str, Any]:
+        """Ask for the next commit to fetch from Git; empty if there is none for this node. The answer has secrets."""
+        return self._json("POST", "/agent/v1/git/claim", json=abilities)
+
+    def report_fetch(self, fetch: int, report: dict[str, Any]) -> int:
+        """Send how far a fetch is and a piece of its log; return how many bytes of the log the portal has."""
+        return int(self._json("POST", f"/agent/v1/git/{fetch}/progress", json=report).get("size", 0))
+
+    def put_code_piece(self, fetch: int, offset: int, content: bytes) -> int:
+        """Send a piece of the archive of a commit; return how many bytes the portal has."""
+        return self._put_piece(f"/agent/v1/git/{fetch}/archive", offset, content)
+
+    def end_fetch(self, fetch: int, result: dict[str, Any]) -> None:
+        self._json("POST", f"/agent/v1/git/{fetch}/end", json=result, timeout=STORE_TIMEOUT)
 
     def fetch_layer(self, digest: str, into: BinaryIO, progress: Callable[[int, int], None]) -> str:
         """Write the archive of a layer into a file, and return the hash that it should have. A connection that breaks is

@@ -13,7 +13,7 @@ the observed one and decides what to do. Each loop has one task, so that no slow
     disk limits, caches    enforce the disk limits of running containers and of projects
     tidy         deletes what old jobs left, every hour
     outputs, checkpoints   send files of running containers, every 30 s and 15 s
-    logs, environments, rank groups   LogShipper, EnvironmentKeeper, RankGroupReports
+    logs, environments, git, rank groups   LogShipper, EnvironmentKeeper, SourceFetcher, RankGroupReports
 
 The agent never stops a container because the portal is away: the container runs on, its files are the buffer, and its own
 fence ends it when no lease comes.
@@ -51,6 +51,7 @@ from runners.agent.reconcile import Action, DesiredContainer, Finish, JournalEnt
 from runners.agent.report import container_report, exit_message, node_report, read_phase
 from runners.agent.settings import DEFAULT_CACHE_GIB, NodeIdentity, Settings, load_or_join, lock_home, make_runtime
 from runners.agent.signals import StopSignal
+from runners.agent.sources import SourceFetcher
 from runners.environments.builds import Environments
 from runners.environments.own_images import OwnImageStore
 from runners.host.node_files import NodeFiles
@@ -113,6 +114,8 @@ class Agent:
         self.environments = make_keeper(environments, own_images, portal, files.home)
         self.code = CodeStore(files.code, portal)
         self.machine = machine or Machine(files.home, runtime, portal.url)
+        self.sources = SourceFetcher(portal, runtime.kind)
+        self.machine.add_facts(self.sources.facts)
         self.caches = Caches(files, cache_gib, lambda: {spec.cache for spec in self._desired_specs()})
         self.executor = ActionExecutor(
             files,
@@ -142,6 +145,7 @@ class Agent:
         self._wait_backoff = Backoff()
         self._sync_error = ""
         self._stopping = False
+        send_checkpoints = partial(self.executor.send_checkpoints, self._running_containers)
         self._loops = {
             loop.name: loop
             for loop in (
@@ -153,11 +157,7 @@ class Agent:
                 Loop("reconcile", RECONCILE_SECONDS, self._reconcile),
                 Loop("disk limits", DISK_LIMITS_SECONDS, self._enforce_disk_limits),
                 Loop("outputs", OUTPUTS_SECONDS, partial(self.executor.send_outputs, self._running_containers)),
-                Loop(
-                    "checkpoints",
-                    CHECKPOINTS_SECONDS,
-                    partial(self.executor.send_checkpoints, self._running_containers),
-                ),
+                Loop("checkpoints", CHECKPOINTS_SECONDS, send_checkpoints),
                 Loop("rank groups", RANK_GROUPS_SECONDS, RankGroupReports(files, portal, self._desired_specs).send),
                 Loop("network", REPORT_SECONDS, lambda: self.executor.proxies.send_all(self._desired_specs())),
                 Loop("caches", CHECK_SECONDS, self._check_caches),
@@ -171,6 +171,7 @@ class Agent:
         self.machine.refresh_gpus()  # before the first report, so that a node is not listed without its GPUs
         self.shipper.start()
         self.environments.start()
+        self.sources.start()
         for loop in self._loops.values():
             loop.start()
 
@@ -180,6 +181,7 @@ class Agent:
         for loop in self._loops.values():
             loop.end()
         self.environments.stop()
+        self.sources.stop()
         if stop_jobs:
             self.executor.stop_everything(EXIT_GRACE_SECONDS)
         self.executor.proxies.close_all()
@@ -276,6 +278,7 @@ class Agent:
                         "The lease of %s could not be renewed, so the container will end itself: %s", name, error
                     )
         self.environments.set_wanted(environments)
+        self.sources.set_waiting(reply)
         if changed or not self._full_pass:
             self._wake("reconcile", "observe", "networks")
 
@@ -408,13 +411,9 @@ class Agent:
                     soonest = min(soonest, state.rest_until - now)
                 else:
                     state.busy = True
-                    thread = threading.Thread(
-                        target=self._run_action,
-                        args=(action, desired.get(action.name), listing.containers.get(action.name), state),
-                        name=f"{type(action).__name__.lower()} {action.name}",
-                        daemon=True,
-                    )
-                    thread.start()
+                    about = (action, desired.get(action.name), listing.containers.get(action.name), state)
+                    name = f"{type(action).__name__.lower()} {action.name}"
+                    threading.Thread(target=self._run_action, args=about, name=name, daemon=True).start()
             for name in [name for name in self._action_states if name not in desired and name not in entries]:
                 if not self._action_states[name].busy and name not in listing.containers:
                     del self._action_states[name]

@@ -75,11 +75,16 @@ class CurrentLayer:
     """False until the layer is here that the portal wants instead."""
 
 
-class BuildPortal(Protocol):
-    def claim_environment(self, key: str, kind: str, has: str = "") -> dict[str, Any]: ...
+class ReportsBuilds(Protocol):
+    """Where a build is reported to, and what it made is sent."""
+
     def report_build(self, build: int, report: dict[str, Any]) -> int: ...
     def put_archive_piece(self, build: int, offset: int, content: bytes) -> int: ...
     def end_build(self, build: int, result: dict[str, Any]) -> None: ...
+
+
+class BuildPortal(ReportsBuilds, Protocol):
+    def claim_environment(self, key: str, kind: str, has: str = "") -> dict[str, Any]: ...
     def fetch_layer(self, digest: str, into: BinaryIO, progress: Callable[[int, int], None]) -> str: ...
     def image_source(self, digest: str, failure: Message | None = None) -> dict[str, Any]: ...
 
@@ -232,10 +237,11 @@ def failure_of(error: Exception) -> Message:
 
 
 class ReportedBuild:
-    """A build of this node, as the portal sees it: what it has logged and how far it is, every few seconds, and its end."""
+    """A build of this node, as the portal sees it: what it has logged and how far it is, every few seconds, and its end.
+    ``kind`` is part of the name of its log."""
 
-    def __init__(self, number: int, portal: BuildPortal, progress: Progress) -> None:
-        self.log = cache_home() / "logs" / f"build-{number}.log"
+    def __init__(self, number: int, portal: ReportsBuilds, progress: Progress, kind: str = "build") -> None:
+        self.log = cache_home() / "logs" / f"{kind}-{number}.log"
         self._number = number
         self._portal = portal
         self._progress = progress

@@ -28,12 +28,14 @@ from portal.jobs.models import Allocation, Attempt, Container, Job  # noqa: E402
 from portal.jobs.resize_timeline.models import RankGroup  # noqa: E402
 from portal.monitoring import sampling  # noqa: E402
 from portal.monitoring.sampling import Reading  # noqa: E402
-from portal.projects.models import Membership, Project  # noqa: E402
+from portal.projects.git import fetches  # noqa: E402
+from portal.projects.models import GitSource, Membership, Project  # noqa: E402
 from portal.sentences import agents  # noqa: E402
 from tests import month as made_up  # noqa: E402
 from tests import seed  # noqa: E402
 from tests.browser.portal import PASSWORD  # noqa: E402
 from tests.portal import environments_world as recipes  # noqa: E402
+from tests.portal import git_world as commits  # noqa: E402
 from tests.portal import jobs_world as world  # noqa: E402
 
 FACTS = {
@@ -48,6 +50,10 @@ BUILD_LOG = "".join(f" + {name}=={version}\n" for name, version in (
     ("accelerate", "1.1.1"), ("datasets", "3.1.0"), ("huggingface-hub", "0.26.3"), ("pyarrow", "18.1.0"),
     ("safetensors", "0.4.5"), ("tokenizers", "0.20.3"), ("transformers", "4.46.3"), ("xxhash", "3.5.0"),
 ))  # fmt: skip
+FETCH_LOG = (
+    "[step] asking\nThe branch main is at 3c3c3c3c3c.\n[step] fetching\nremote: Enumerating objects: 214, done.\n"
+    "Receiving objects:  70% (150/214), 12.40 MiB | 6.10 MiB/s\n"
+)
 PROBLEMS = [
     {
         "text": "Jobs do not survive a restart of the engine.",
@@ -95,6 +101,25 @@ def environments() -> dict[str, Any]:
     Environment.objects.filter(pk=old.pk).update(created_at=before, requested_at=before)
     keys = {"ready": ready.key, "broken": failed.key, "built": built.key, "build": running.pk}
     return made | keys | {"lock": ready.builds.get().lock.digest, "failed_build": failed.builds.get().pk}  # type: ignore[union-attr]
+
+
+def repository() -> dict[str, int]:
+    """A project that is bound to a repository, with commits that became versions, a fetch that failed, and one that runs."""
+    alice = User.objects.get(username="alice")
+    project = world.make_project(alice, "Code from Git")
+    commits.allow()
+    commits.allow("git.lab.example:2222", internal=True, extras=True, kind="gitea", note="The lab's own")
+    source = commits.bind(alice, project, commits.SSH)
+    GitSource.objects.filter(pk=source.pk).update(offered_host_key=commits.KEY)
+    node = commits.make_node("gpu-git")
+    commits.fetch_commit(alice, project, node, author="Grace Hopper", subject="Train with a larger batch")
+    second = commits.fetch_commit(alice, project, node, commits.SECOND, subject="Decay the rate", rewritten=True)
+    job = world.make_job(project, name="from a commit", code=second.version)
+    fetches.request(alice, project)
+    fetches.fail(commits.start(node), agents.git_failures.KeyRefused("github.com").data())
+    running = fetches.request(alice, project)
+    fetches.record_progress(commits.start(node), 45, agents.git.ReceivingCommit(70).data(), 0, FETCH_LOG.encode())
+    return {"git": project.pk, "fetch": running.pk, "git_job": job.pk}
 
 
 def resized_job() -> dict[str, int]:
@@ -395,6 +420,7 @@ ORDERS = {
         long_names,
         revoke_walls,
         resized_job,
+        repository,
         waiting,
         turn,
         holds,

@@ -66,6 +66,9 @@ PAGES = {
     "project": "/projects/1/",
     "edit project": "/projects/1/edit",
     "code": "/projects/1/code/1/",
+    "Git of a project": "/projects/{git}/git",
+    "fetch": "/projects/{git}/git/fetches/{fetch}/",
+    "Git hosts": "/admin/git-hosts/",
     "gallery": "/gallery/",
     "example": "/gallery/pytorch-digits/",
     "add a node": "/admin/nodes/add",
@@ -77,6 +80,7 @@ PAGES = {
 @pytest.fixture(scope="module", autouse=True)
 def resized(portal: Portal) -> None:
     portal.made |= portal.ask("resized_job")
+    portal.made |= portal.ask("repository")
 
 
 @pytest.fixture(

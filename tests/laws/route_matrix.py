@@ -30,6 +30,7 @@ from portal.projects import services as projects
 from portal.projects.models import Membership
 from portal.whatif import services as whatif
 from tests.laws.environment_routes import BASE, ENVIRONMENT_ROUTES, an_environment
+from tests.laws.git_routes import GIT_ROUTES, a_repository
 from tests.laws.network_routes import NETWORK_ROUTES
 from tests.laws.notification_routes import NOTIFICATION_ROUTES, notifications_of
 from tests.laws.people import CANARY, World
@@ -88,6 +89,7 @@ def names(world: World) -> dict[str, Any]:
         "allowed_host": hosts.allow(world.ada, "huggingface.co", world.project, note=f"{CANARY} in a note").pk,
         **an_environment(world),
         **notifications_of(world),
+        **a_repository(world),
         "container": world.running.attempts.get().containers.get().name,
         "sha256": world.code.sha256,
         "reservation": reserve(world).pk,
@@ -136,6 +138,7 @@ NEW_JOB = {
 
 TABLE: dict[str, list[Visit]] = {
     **ENVIRONMENT_ROUTES,
+    **GIT_ROUTES,
     **NETWORK_ROUTES,
     **NOTIFICATION_ROUTES,
     "": [get("/", MEMBERS)],

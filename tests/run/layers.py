@@ -107,7 +107,7 @@ LAYERS = (
     Layer(
         "bubblewrap",
         "jobs as processes inside bubblewrap",
-        ("tests/runners",),
+        ("tests/runners", "tests/portal/projects/git"),
         "bubblewrap and not horovod",
         WORKERS,
         frozenset({Need.BUBBLEWRAP}),

@@ -34,7 +34,14 @@ PACKAGES: dict[Need, dict[str, str]] = {
         "ip": "iproute2",
         "faketime": "faketime",
     },
-    Need.BUBBLEWRAP: {"bwrap": "bubblewrap", "setpriv": "util-linux"},
+    Need.BUBBLEWRAP: {
+        "bwrap": "bubblewrap",
+        "setpriv": "util-linux",
+        "git": "git",
+        "ssh": "openssh-client",
+        "/usr/sbin/sshd": "openssh-server",
+        "git-lfs": "git-lfs",
+    },
     Need.CHROMIUM: {
         "chromium": "chromium",
         "/usr/share/fonts/truetype/dejavu": "fonts-dejavu-core",

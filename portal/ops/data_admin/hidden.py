@@ -29,6 +29,7 @@ HIDDEN: dict[str, frozenset[str]] = {
     "notifications.channel": frozenset({"sealed_config"}),
     "notifications.notice": frozenset({"sealed_mail"}),
     "projects.codeversion": frozenset({"sha256", "files"}),  # the files with their SHA-256
+    "projects.gitsource": frozenset({"sealed_token", "sealed_key", "sealed_secret", "hook"}),
     "control.cycle": frozenset({"snapshot_sha256"}),
     "control.recording": frozenset({"content"}),  # with the whole snapshot of a cycle
     "control.schedulerconfig": frozenset({"snapshot_sha256"}),

@@ -98,6 +98,8 @@ GROUPS: tuple[tuple[str, dict[str, str]], ...] = (
         {
             "MAX_WAITING_JOBS": "web",
             "MAX_UPLOAD_MIB": "web",
+            "GIT_MAX_MIB": "nodes",
+            "GIT_MAX_MINUTES": "nodes",
             "MAX_OUTPUTS_MIB": "nodes",
             "MAX_CHECKPOINTS_MIB": "nodes",
             "CHECKPOINTS_LEAVE_FREE_MIB": "nodes",
@@ -192,6 +194,14 @@ AGENT = {
     "SCHEDULEARN_BUILD_IMAGE": (
         "a public one",
         "the image in which Horovod is compiled where the node has no suitable compiler",
+    ),
+    "SCHEDULEARN_GIT_IMAGE": (
+        "`python:3.11-bookworm`",
+        "with Docker and without bubblewrap: the image with Python 3.11, git and ssh in which commits are fetched",
+    ),
+    "GIT_SSL_CAINFO": (
+        "–",
+        "certificates for Git hosts, before `SSL_CERT_FILE`, `REQUESTS_CA_BUNDLE` and those of the system",
     ),
     "SCHEDULEARN_TORCH_INDEX": ("–", "a package index from which PyTorch is taken"),
     "DOCKER_HOST": ("`unix:///var/run/docker.sock`", "the address of the Docker Engine"),

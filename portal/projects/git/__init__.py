@@ -1,0 +1,1 @@
+"""Projects bound to a branch of a Git repository: its commits become code versions."""
