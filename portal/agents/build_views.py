@@ -26,6 +26,7 @@ from portal.cluster.models import Node
 from portal.environments import archives, builds, image_access
 from portal.environments.models import Build, Environment, Lock, NodeEnvironment
 from portal.environments.summary import ON_LIVE_NODE
+from portal.incoming import OffsetMismatchError
 
 MAX_PROGRESS_BYTES = 512 * 1024
 MAX_END_BYTES = 4 * 1024 * 1024
@@ -127,7 +128,7 @@ def archive(request: HttpRequest, pk: int) -> HttpResponseBase:
         raise AgentError(413, "too_large", f"At most {MAX_PIECE_BYTES >> 20} MiB at once.")
     try:
         size = archives.append(build.pk, whole_number(request, "offset"), body_pieces(request))
-    except archives.OffsetMismatchError as error:
+    except OffsetMismatchError as error:
         return JsonResponse({"size": error.size}, status=409)
     builds.renew(build)
     return JsonResponse({"size": size})

@@ -11,7 +11,6 @@ from pathlib import Path
 from django.conf import settings
 
 from portal import incoming
-from portal.incoming import OffsetMismatchError
 from portal.refused import Refused
 
 MAX_ARCHIVE_BYTES = 24 * 2**30

@@ -252,7 +252,8 @@ def make_plan(order: FetchOrder, work: Path, private: Path, inputs: Path) -> Pat
 
 def certificates(inputs: Path) -> str:
     """Return the path of a copy of the certificates that this machine trusts; empty if none are found."""
-    named = (os.environ.get(name, "") for name in ("GIT_SSL_CAINFO", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"))
+    own, others = os.environ.get("GIT_SSL_CAINFO", ""), os.environ.get("SSL_CERT_FILE", "")
+    named = (own, others, os.environ.get("REQUESTS_CA_BUNDLE", ""))
     found = next((Path(each) for each in (*named, *SYSTEM_CERTIFICATES) if each and Path(each).is_file()), None)
     if found is None:
         return ""

@@ -30,8 +30,8 @@ PARTS = (
     Part(
         "projects",
         "Projects and code",
-        "Projects, their members, versions of code, and the gallery.",
-        r"/(projects|gallery)/",
+        "Projects, their members, versions of code, repositories of Git, and the gallery.",
+        r"/(projects|git-hosts|gallery)/",
     ),
     Part(
         "jobs",

@@ -12,7 +12,7 @@ from portal.ops.reference import cell
 
 ROOT = Path(__file__).resolve().parents[3]
 VARIABLE = re.compile("[A-Z][A-Z0-9_]{3,}")
-AGENT_FOLDERS = ("runners/agent", "runners/environments", "runners/host", "runners/runtimes")
+AGENT_FOLDERS = ("runners/agent", "runners/environments", "runners/host", "runners/runtimes", "runners/sources")
 NOT_OF_THE_AGENT = {"LOG_LEVEL"}
 """Variables that only the installer of the portal's own packages reads (``runners/environments/installing.py``)."""
 

@@ -12,8 +12,8 @@ import pytest
 from django.db import connection, transaction
 from django.utils import timezone
 
-from portal.cluster.models import Node
 from portal import incoming
+from portal.cluster.models import Node
 from portal.environments import archives, build_log, builds, services
 from portal.environments.builds import BuildEndedError, Claim
 from portal.environments.models import Build, Environment, Lock
@@ -245,7 +245,7 @@ def test_the_end_of_a_long_log_is_kept(environment: Environment, nodes: list[Nod
 def test_pieces_of_an_archive_follow_one_another(environment: Environment, nodes: list[Node]) -> None:
     build = made.start(nodes[0], environment)
     assert archives.append(build.pk, 0, [b"ab", b"c"]) == 3
-    with pytest.raises(archives.OffsetMismatchError) as error:
+    with pytest.raises(incoming.OffsetMismatchError) as error:
         archives.append(build.pk, 9, [b"x"])
     assert error.value.size == 3
     assert archives.append(build.pk, 3, [b"de"]) == 5
