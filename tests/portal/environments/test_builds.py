@@ -312,8 +312,8 @@ def test_a_piece_that_is_sent_twice_at_once_counts_once(environment: Environment
 def test_the_lease_is_renewed_while_the_archive_is_read(
     environment: Environment, nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archives, "READ_BYTES", 1)
-    monkeypatch.setattr(archives, "TICK_BYTES", 2)
+    monkeypatch.setattr(incoming, "READ_BYTES", 1)
+    monkeypatch.setattr(incoming, "TICK_BYTES", 2)
     build = made.start(nodes[0], environment)
     layer = made.send(build)
     age(build, builds.LEASE.total_seconds() - 5)
