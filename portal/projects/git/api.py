@@ -24,8 +24,8 @@ from portal.projects.git.serializers import (
     GitFetchSerializer,
     GitHostSerializer,
     GitSourceSerializer,
+    GitWebhookSerializer,
     NewGitHostSerializer,
-    WebhookSerializer,
 )
 from portal.rest import KnownParameters, NewestFirst, refusals, validated
 
@@ -91,14 +91,14 @@ class Git(InProject):
     @extend_schema(
         operation_id="projects_git_webhook_create",
         request=None,
-        responses={200: WebhookSerializer, **refusals(403, 404)},
+        responses={200: GitWebhookSerializer, **refusals(403, 404)},
     )
     def new_webhook(self, request: Request, project_pk: int) -> Response:
         """Give the webhook a new secret, which is returned this one time. Owners only."""
         row = self.get_object()
         secret = sources.new_webhook_secret(signed_in(request), row)
         url = request.build_absolute_uri(reverse("projects:git-hook", args=[row.hook]))
-        return Response(WebhookSerializer({"url": url, "secret": secret}).data)
+        return Response(GitWebhookSerializer({"url": url, "secret": secret}).data)
 
     @extend_schema(operation_id="projects_git_webhook_remove", responses={204: None, **refusals(403, 404)})
     def remove_webhook(self, request: Request, project_pk: int) -> Response:

@@ -80,7 +80,7 @@ class FingerprintSerializer(serializers.Serializer[Any]):
     fingerprint = TextField(max_length=100, help_text="`offered_fingerprint`, after you compared it.")
 
 
-class WebhookSerializer(serializers.Serializer[Any]):
+class GitWebhookSerializer(serializers.Serializer[Any]):
     """Where a host sends pushes, and with which secret it signs them."""
 
     url = serializers.CharField()
