@@ -26,7 +26,7 @@ from portal.lists import Column, Listing, quote, read_table
 from portal.scheduler.param_labels import labelled_params
 from portal.scheduler.services import title_of as policy_title
 from portal.search import any_contains
-from portal.sentences import audit, sentence_of
+from portal.sentences import audit, audit_values, sentence_of
 from portal.ui import exact
 
 PAGE_SIZE = 50
@@ -159,25 +159,27 @@ def _shown(values: Mapping[str, Any]) -> dict[str, object]:
         if key == "params" and isinstance(value, Mapping):
             found |= dict(labelled_params(str(values.get("policy", "")), value))
         else:
-            found[audit.field_title(key)] = policy_title(str(value)) if key == "policy" else shown_value(key, value)
+            found[audit_values.field_title(key)] = (
+                policy_title(str(value)) if key == "policy" else shown_value(key, value)
+            )
     return found
 
 
 def shown_value(key: str, value: object) -> object:
     """Return a stored value in words: a time in the reader's zone, a message as its sentence, a list as its items."""
     if value is None or value == "" or value == []:
-        return audit.NONE.get(key, "none")
+        return audit_values.NONE.get(key, "none")
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, str):
         moment = _moment(value)
-        return exact(moment, relative=False) if moment else audit.VALUES.get(key, {}).get(value, value)
+        return exact(moment, relative=False) if moment else audit_values.VALUES.get(key, {}).get(value, value)
     if isinstance(value, Mapping):
         if "code" in value:
             return sentence_of(value)
-        parts = ((audit.field_title(str(name)), shown_value(str(name), each)) for name, each in value.items())
+        parts = ((audit_values.field_title(str(name)), shown_value(str(name), each)) for name, each in value.items())
         return format_html_join(", ", "{}: {}", parts)
     if isinstance(value, Iterable):
         return format_html_join(", ", "{}", ((shown_value("", each),) for each in value))
