@@ -4,7 +4,6 @@ from typing import Any
 
 from django.db.models import QuerySet
 from django.shortcuts import get_object_or_404
-from django.urls import reverse
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import mixins, status
 from rest_framework.exceptions import ValidationError
@@ -15,7 +14,7 @@ from rest_framework.viewsets import GenericViewSet
 from portal import log_files, log_pieces
 from portal.accounts.permissions import IsAdmin, signed_in
 from portal.projects.api import InProject
-from portal.projects.git import fetches, hosts, sources
+from portal.projects.git import fetches, hosts, sources, webhooks
 from portal.projects.git.models import GitFetch, GitHost, GitSource
 from portal.projects.git.serializers import (
     BindSerializer,
@@ -97,8 +96,7 @@ class Git(InProject):
         """Give the webhook a new secret, which is returned this one time. Owners only."""
         row = self.get_object()
         secret = sources.new_webhook_secret(signed_in(request), row)
-        url = request.build_absolute_uri(reverse("projects:git-hook", args=[row.hook]))
-        return Response(GitWebhookSerializer({"url": url, "secret": secret}).data)
+        return Response(GitWebhookSerializer({"url": webhooks.url_of(row), "secret": secret}).data)
 
     @extend_schema(operation_id="projects_git_webhook_remove", responses={204: None, **refusals(403, 404)})
     def remove_webhook(self, request: Request, project_pk: int) -> Response:

@@ -6,7 +6,6 @@ from django.contrib import messages
 from django.core.paginator import Paginator
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect, render
-from django.urls import reverse
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
@@ -15,7 +14,7 @@ from portal.accounts.permissions import admin_required, signed_in
 from portal.downloads import download
 from portal.editions import sent_if_changed
 from portal.projects import services
-from portal.projects.git import fetches, hosts, keys, sources
+from portal.projects.git import fetches, hosts, keys, sources, webhooks
 from portal.projects.git.forms import GitHostForm, SourceForm
 from portal.projects.git.models import GitFetch, GitHost, GitSource
 from portal.projects.models import Project
@@ -84,7 +83,7 @@ def _show(
             "offered": keys.fingerprint(row.offered_host_key),
             "host": sources.address_of(row).place,
             "is_key_lost": sources.is_key_lost(row),
-            "hook_url": request.build_absolute_uri(reverse("projects:git-hook", args=[row.hook])),
+            "hook_url": webhooks.url_of(row),
         }
     return render(request, "projects/git.html", about, status=status)
 

@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs
 
+from django.conf import settings
 from django.contrib.auth.decorators import login_not_required
 from django.core.cache import cache
 from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.urls import reverse
 from django.views.decorators.csrf import csrf_exempt
 
 from portal.addresses import counted_address
@@ -53,6 +55,11 @@ class Push:
     """The new commit of the branch, if the request names it."""
     ignored: str = ""
     """Why nothing is done; empty if it is a push to a branch."""
+
+
+def url_of(source: GitSource) -> str:
+    """Return the address that the Git host calls: the portal's own, not the one under which an owner reads the page."""
+    return f"{settings.SITE_URL.rstrip('/')}{reverse('projects:git-hook', args=[source.hook])}"
 
 
 def is_signed(headers: Mapping[str, str], body: bytes, secret: str) -> bool:

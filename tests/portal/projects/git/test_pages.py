@@ -135,6 +135,17 @@ def test_the_secret_of_the_webhook_is_shown_once(client: Client, alice: User, pr
     assert GitSource.objects.get().sealed_secret == ""
 
 
+def test_the_host_calls_the_portal_at_its_own_address(
+    client: Client, alice: User, project: Project, settings: Any
+) -> None:
+    settings.SITE_URL = "https://lab.example.org"
+    made.bind(alice, project)
+    hook = f"https://lab.example.org/hooks/git/{GitSource.objects.get().hook}"
+    assert hook in page(client, "git", project.pk, HTTP_HOST="localhost:8000")
+    answer = client.post(f"/api/v1/projects/{project.pk}/git/webhook/", HTTP_HOST="localhost:8000")
+    assert answer.json()["url"] == hook
+
+
 def test_what_members_and_viewers_see(client: Client, alice: User, project: Project) -> None:
     made.bind(alice, project, made.SSH)
     fetch = fetches.request(alice, project)
