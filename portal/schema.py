@@ -65,14 +65,16 @@ def name_path_parameters(result: dict[str, Any], **_about: Any) -> dict[str, Any
     return result
 
 
+SINGULARS = {"gallery": "example", "registries": "registry", "deliveries": "delivery", "fetches": "fetch"}
+"""Of nouns in addresses that do not only lose their s."""
+
+
 def _full_name(noun: str, variable: str) -> str:
     """Return ``job_id`` for the variable ``id`` or ``job_pk`` after ``jobs``; user names and paths have names of their own."""
     kind = "id" if variable.endswith("_pk") else variable
     if kind not in ("id", "number", "index", "key", "name"):
         return kind
-    singular = {"gallery": "example", "registries": "registry", "deliveries": "delivery"}.get(
-        noun, noun.removesuffix("s").replace("-", "_")
-    )
+    singular = SINGULARS.get(noun, noun.removesuffix("s").replace("-", "_"))
     return f"{singular}_{kind}"
 
 

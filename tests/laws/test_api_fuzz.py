@@ -150,7 +150,7 @@ def requests(draw: st.DrawFn, operation: Operation, known: dict[str, Any]) -> tu
         "registry_id": known["registry"],
         "webhook_id": known["webhook"],
         "delivery_id": known["delivery"],
-        "git_fetch_id": known["fetch"],
+        "fetch_id": known["fetch"],
         "git_host_id": known["git_host"],
         "digest": known["lock"],
         "example_key": "failing",

@@ -146,7 +146,7 @@ KNOWN_HOSTS = {
 
 def commit_link(address: GitAddress, commit: str, kind: str = "") -> str:
     """Return the address of the page of a commit; empty where the software of the host is not known."""
-    style = STYLES.get(kind or KNOWN_HOSTS.get(address.host, ""))
+    style = STYLES.get(KNOWN_HOSTS.get(address.host, kind))
     if style is None:
         return ""
     place = address.place if address.scheme == "https" else address.host

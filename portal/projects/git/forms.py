@@ -73,7 +73,7 @@ class GitHostForm(RefusableForm):
     kind = forms.ChoiceField(
         label="Software",
         choices=GitHost.Kind.choices,
-        required=False,
+        initial=GitHost.Kind.OTHER,
         help_text="For links to the pages of commits. Those of public hosts are known.",
     )
     internal = forms.BooleanField(

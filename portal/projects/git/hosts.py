@@ -15,7 +15,13 @@ MAX_NOTE = 200
 
 
 def allow(
-    user: User, typed: str, *, internal: bool = False, extras: bool = False, kind: str = "", note: str = ""
+    user: User,
+    typed: str,
+    *,
+    internal: bool = False,
+    extras: bool = False,
+    kind: str = GitHost.Kind.OTHER,
+    note: str = "",
 ) -> GitHost:
     """Allow a host. Raises Refused."""
     _require_admin(user)
@@ -26,7 +32,7 @@ def allow(
     except HostError as error:
         raise Refused(str(error), field="host") from error
     if kind not in GitHost.Kind.values:
-        raise Refused(f"Choose one of {', '.join(filter(None, GitHost.Kind.values))}, or none.", field="kind")
+        raise Refused(f"Choose one of {', '.join(GitHost.Kind.values)}.", field="kind")
     note = note.strip()
     if len(note) > MAX_NOTE or has_invisible_characters(note):
         raise Refused(f"A note is one line of at most {MAX_NOTE} characters.", field="note")

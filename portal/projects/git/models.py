@@ -13,11 +13,11 @@ class GitHost(models.Model):
     """A host that an admin allowed projects to fetch from."""
 
     class Kind(models.TextChoices):
-        UNKNOWN = "", "other"
         GITHUB = "github", "GitHub"
         GITLAB = "gitlab", "GitLab"
         GITEA = "gitea", "Gitea or Forgejo"
         BITBUCKET = "bitbucket", "Bitbucket"
+        OTHER = "other", "other"
 
     host = models.CharField(max_length=260, unique=True)
     """In canonical form (``portal.host_names``); without a port, 443 for https and 22 for ssh."""
@@ -25,7 +25,7 @@ class GitHost(models.Model):
     """It may have an address of the local network."""
     extras = models.BooleanField(default=False)
     """Submodules and files of Git LFS may come from it, where a project wants them."""
-    kind = models.CharField(max_length=9, choices=Kind.choices, blank=True, default=Kind.UNKNOWN)
+    kind = models.CharField(max_length=9, choices=Kind.choices, default=Kind.OTHER)
     """Its software, by which the pages of commits are known."""
     note = models.CharField(max_length=200, blank=True)
     created_by = models.ForeignKey(

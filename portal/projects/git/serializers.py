@@ -153,5 +153,5 @@ class NewGitHostSerializer(serializers.Serializer[Any]):
     )
     internal = serializers.BooleanField(default=False, help_text="Confirms that it is in the local network.")
     extras = serializers.BooleanField(default=False, help_text="Allow submodules and files of Git LFS from it.")
-    kind = serializers.ChoiceField(choices=GitHost.Kind.choices, allow_blank=True, default="")
+    kind = serializers.ChoiceField(choices=GitHost.Kind.choices, default=GitHost.Kind.OTHER)
     note = TextField(max_length=MAX_NOTE, allow_blank=True, default="")

@@ -23,7 +23,7 @@ class Migration(migrations.Migration):
                 ('host', models.CharField(max_length=260, unique=True)),
                 ('internal', models.BooleanField(default=False)),
                 ('extras', models.BooleanField(default=False)),
-                ('kind', models.CharField(blank=True, choices=[('', 'other'), ('github', 'GitHub'), ('gitlab', 'GitLab'), ('gitea', 'Gitea or Forgejo'), ('bitbucket', 'Bitbucket')], default='', max_length=9)),
+                ('kind', models.CharField(choices=[('github', 'GitHub'), ('gitlab', 'GitLab'), ('gitea', 'Gitea or Forgejo'), ('bitbucket', 'Bitbucket'), ('other', 'other')], default='other', max_length=9)),
                 ('note', models.CharField(blank=True, max_length=200)),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
                 ('created_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),

@@ -189,7 +189,7 @@ def test_admins_allow_hosts_on_their_page(alice: User) -> None:
     http = Client()
     http.force_login(made.make_admin())
     assert "no project can be bound" in page(http, "git-hosts")
-    assert post(http, "git-hosts", host="10.1.2.3").status_code == 400
+    assert post(http, "git-hosts", host="10.1.2.3", kind="other").status_code == 400
     assert post(http, "git-hosts", host="git.lab:2222", internal="on", kind="gitea").status_code == 302
     shown = page(http, "git-hosts")
     assert "git.lab:2222" in shown and "Gitea or Forgejo" in shown and "in the local network" in shown
