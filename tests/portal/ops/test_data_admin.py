@@ -42,6 +42,8 @@ NO_SECRET = {
     "environments.lock.digest": "the name of a list of packages, also on pages",
     "environments.nodeenvironment.environment": "a relation",
     "jobs.job.environment": "a relation",
+    "projects.gitfetch.commit": "the name of a commit, also on pages",
+    "projects.versioncommit.commit": "the name of a commit, also on pages",
     "projects.gitsource.public_key": "the public part of the deploy key, also on pages",
     "projects.gitsource.host_key": "the public key of a host",
     "projects.gitsource.offered_host_key": "the public key of a host",
