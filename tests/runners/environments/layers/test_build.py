@@ -11,8 +11,9 @@ import pytest
 
 from runners.environments import horovod_wheel
 from runners.environments.images import Entry
-from runners.environments.layers import disk_watch, store
+from runners.environments.layers import sandbox, store
 from runners.environments.layers.base import Base, find_python, kind_of
+from runners.environments.layers.disk_watch import DiskWatch
 from runners.environments.layers.recipe import Recipe
 from runners.environments.layers.resolving import HOROVOD_NEEDS
 from runners.environments.layers.sandbox import PlainSandbox
@@ -285,11 +286,10 @@ def test_a_full_disk_and_a_large_list_are_stopped(lab: Lab, monkeypatch: pytest.
     make_wheel(lab.files, "demo", files={"demo.py": "x = 1\n" * 1_000_000})
     lab.publish()
     with monkeypatch.context() as patch:
-        patch.setattr(disk_watch, "MAX_BYTES", 1)
-        patch.setattr(disk_watch.DiskWatch.__init__, "__defaults__", (1, 0, 0.0))
+        patch.setattr(sandbox, "DiskWatch", lambda work, log, _: DiskWatch(work, log, max_bytes=1, min_free_bytes=0))
         assert isinstance(lab.failure("demo"), LayerTooLarge)
     with monkeypatch.context() as patch:
-        patch.setattr(disk_watch.DiskWatch.__init__, "__defaults__", (2**60, 2**60, 0.0))
+        patch.setattr(sandbox, "DiskWatch", lambda work, log, _: DiskWatch(work, log, min_free_bytes=2**60))
         assert isinstance(lab.failure("demo"), DiskNearlyFull)
     with monkeypatch.context() as patch:
         patch.setattr("runners.environments.layers.build.START_MIB", 2**40)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from runners.environments.layers import disk_watch, sandbox
+from runners.environments.layers import sandbox
+from runners.environments.layers.disk_watch import DiskWatch
 from runners.environments.layers.sandbox import BUILD_UID_BASE, BUILD_UID_SPAN
 from runners.host import processes
 from runners.messages import Message
@@ -234,7 +235,7 @@ def test_a_cancelled_build_ends_all_that_it_started(confined: Lab, monkeypatch: 
 
 
 def test_a_build_that_fills_the_disk_is_stopped(confined: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_watch.DiskWatch.__init__, "__defaults__", (20 * 2**20, 0, 0.0))
+    monkeypatch.setattr(sandbox, "DiskWatch", lambda work, log, _: DiskWatch(work, log, 20 * 2**20, min_free_bytes=0))
     hostile(confined, "import os, time\nopen('big', 'wb').write(os.urandom(2**20) * 40)\ntime.sleep(600)\n")
     assert isinstance(confined.failure("demo", source_builds=True), LayerTooLarge)
     assert_no_processes()
