@@ -51,7 +51,7 @@ def make_node(name: str = "n1", **facts: Any) -> Node:
     """Return a node that can fetch from Git and has just reported."""
     return Node.objects.create(
         name=name,
-        runtime=Node.Runtime.PROCESS,
+        runtime=Node.Runtime.DOCKER,
         token_digest=f"{name:0<64}",
         approved_at=timezone.now(),
         last_seen_at=timezone.now(),
