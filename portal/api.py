@@ -21,6 +21,7 @@ from portal.environments.api import Builds, Locks
 from portal.environments.host_api import AllowedHosts
 from portal.environments.image_api import Images, Registries
 from portal.forecast.api import Forecasts
+from portal.forecast.extension_api import AllTimeExtensions, TimeExtensions
 from portal.forecast.queue_api import Queue
 from portal.jobs.api import Attempts, Events, Jobs
 from portal.jobs.departure_api import Users
@@ -136,6 +137,12 @@ v1 = [
     route("jobs/<int:pk>/retry/", Jobs, post="retry"),
     route(f"{JOB}forecast/", Forecasts, pages=False, get="retrieve"),
     route(f"{JOB}forecast/changes/", Forecasts, pages=False, get="changes", post="change"),
+    route(f"{JOB}time-extensions/", TimeExtensions, get="list", post="create"),
+    route(f"{JOB}time-extensions/compare/", TimeExtensions, post="compare"),
+    route(f"{JOB}time-extensions/<int:pk>/withdraw/", TimeExtensions, post="withdraw"),
+    route("time-extensions/", AllTimeExtensions, get="list"),
+    route("time-extensions/<int:pk>/grant/", AllTimeExtensions, post="grant"),
+    route("time-extensions/<int:pk>/refuse/", AllTimeExtensions, post="refuse"),
     route(f"{JOB}events/", Events, get="list"),
     route(f"{JOB}attempts/", Attempts, get="list"),
     route(f"{JOB}attempts/<int:number>/", Attempts, get="retrieve"),

@@ -69,6 +69,8 @@ PAGES: dict[str, str] = {
     "monitoring:admin-nodes": "admin/nodes#states-and-actions",
     "monitoring:admin-node": "admin/nodes#states-and-actions",
     "forecast": "user/waiting#what-would-help",
+    "forecast:more-time": "user/jobs#more-time",
+    "forecast:time-requests": "admin/limits#requests-for-more-time",
     "scheduler:admin": "admin/index",
     "scheduler:policy": "admin/policies",
     "scheduler:policy-preview": "admin/policies#what-the-preview-shows",

@@ -266,3 +266,10 @@ class LabSettingsForm(forms.Form):
         help_text="Who waits, why, and who holds which GPU. Titles of jobs are shown only to those who may see the "
         "project. Otherwise only admins see the queue.",
     )
+    hours_granted_by_rule = forms.IntegerField(
+        min_value=0,
+        max_value=720,
+        label="Hours of more time without asking",
+        help_text="So many hours in total are granted to each running job as soon as someone asks. With 0 an admin decides "
+        "every request.",
+    )

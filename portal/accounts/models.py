@@ -253,6 +253,8 @@ class LabSettings(models.Model):
 
     queue_for_members = models.BooleanField(default=True)
     """Members see who waits and who holds which GPU, also of projects of others; otherwise admins alone do."""
+    hours_granted_by_rule = models.PositiveSmallIntegerField(default=0)
+    """Hours of more time that a job gets without an admin, in total; with 0 an admin always decides."""
 
     class Meta:
         constraints = [models.CheckConstraint(condition=Q(pk=1), name="one_row_of_lab_settings")]

@@ -333,14 +333,14 @@ def revoke_tokens(user: User) -> int:
 # The lab
 
 
-def set_lab_settings(actor: User, *, queue_for_members: bool) -> None:
-    """Store the settings of the lab."""
+def set_lab_settings(actor: User, **settings: bool | int) -> None:
+    """Store settings of the lab, by the names of its fields; those that are left out stay."""
     with transaction.atomic():
         row, _ = LabSettings.objects.select_for_update().get_or_create(pk=LabSettings.ONLY)
-        before = {"queue_for_members": row.queue_for_members}
-        after = {"queue_for_members": queue_for_members}
-        if before == after:
+        before = {name: getattr(row, name) for name in settings}
+        if before == settings:
             return
-        row.queue_for_members = queue_for_members
-        row.save(update_fields=["queue_for_members"])
-        audit(actor, "lab.settings_changed", "the lab", before, after)
+        for name, value in settings.items():
+            setattr(row, name, value)
+        row.save(update_fields=list(settings))
+        audit(actor, "lab.settings_changed", "the lab", before, settings)

@@ -87,6 +87,13 @@ def forecast_ranges(
     policy: Policy, seen: Snapshot
 ) -> tuple[Mapping[JobId, tuple[float, float]], Mapping[JobId, Message], Futures]:
     """Return by waiting job its range, or why there is none, and the futures."""
+    line, notes, simulated = line_to_simulate(seen, MAX_JOBS)
+    futures = simulate_futures(policy, simulated, line, seconds=SIMULATION_SECONDS)
+    return {job: futures.range_of(job) for job in line}, notes, futures
+
+
+def line_to_simulate(seen: Snapshot, max_jobs: int) -> tuple[list[JobId], dict[JobId, Message], Snapshot]:
+    """Return the first waiting jobs that can start, why others are not simulated, and the snapshot without these."""
     accepted = with_accepted_nodes(seen)
     waiting = in_queue_order(job for job in accepted.jobs if job.waiting)
     capacity = Capacity(accepted)
@@ -96,10 +103,8 @@ def forecast_ranges(
         if reasons.impossible(job, capacity) and not may_use_whole_machine(job, accepted)
     }
     line = [job.id for job in waiting if job.id not in notes]
-    notes |= dict.fromkeys(line[MAX_JOBS:], TooFarBack(MAX_JOBS))
-    simulated = replace(seen, jobs=tuple(job for job in seen.jobs if job.id not in notes))
-    futures = simulate_futures(policy, simulated, line[:MAX_JOBS], seconds=SIMULATION_SECONDS)
-    return {job: futures.range_of(job) for job in line[:MAX_JOBS]}, notes, futures
+    notes |= dict.fromkeys(line[max_jobs:], TooFarBack(max_jobs))
+    return line[:max_jobs], notes, replace(seen, jobs=tuple(job for job in seen.jobs if job.id not in notes))
 
 
 def _store(

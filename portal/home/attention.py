@@ -17,6 +17,7 @@ from portal.home.models import SeenFailures
 from portal.home.runs import LiveAttempt
 from portal.jobs import silence
 from portal.jobs.models import FINISHED_STATES, Attempt, CheckpointSet, Container, Job, JobState
+from portal.jobs.time_extensions.attention import open_time_extensions
 from portal.ui import duration
 
 FAILURES_SHOWN_FOR = timedelta(days=7)
@@ -40,7 +41,7 @@ def attention_of(user: User, live: Mapping[int, LiveAttempt], now: datetime) -> 
     mine = Job.objects.visible_to(user).filter(submitted_by=user)
     failed = _failed(user, mine, now)
     items = [
-        *((*lab_attention(now), *failed_environments()) if user.is_admin else ()),
+        *((*lab_attention(now), *failed_environments(), *open_time_extensions()) if user.is_admin else ()),
         *failed,
         *_silent(user, live, now),
         *_near_limit(live),
@@ -113,8 +114,8 @@ def _near_limit(live: Mapping[int, LiveAttempt]) -> Iterator[Item]:
             text = f"{_name(job)} will reach its time limit before it is done"
         else:
             text, detail = f"{_name(job)} reaches its time limit in {_in_words(left)}", "It is stopped then."
-        path = f"{reverse('jobs:new')}?copy={pk}"
-        yield Item("limit", "clock", "amber", text, detail, "Duplicate with a longer limit", path)
+        path = reverse("forecast:more-time", args=[pk])
+        yield Item("limit", "clock", "amber", text, detail, "Ask for more time", path)
 
 
 def _in_words(left: timedelta) -> str:

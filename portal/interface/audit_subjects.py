@@ -22,6 +22,7 @@ from portal.accounts.services import people
 from portal.cluster.models import LIVE_NODE, Node, Reservation
 from portal.environments.models import Environment
 from portal.home.models import WallLink
+from portal.jobs.models import Job
 from portal.projects.models import Project
 from portal.sentences import audit
 
@@ -126,6 +127,12 @@ def _reservations(names: Iterable[str]) -> dict[str, Address]:
     return {name: (reverse("cluster:reservations"), None) for name in found.values_list("name", flat=True)}
 
 
+def _jobs(names: Iterable[str]) -> dict[str, Address]:
+    numbers = {name: int(word) for name in names if (word := name.rpartition(" ")[2]).isdecimal() and len(word) < 19}
+    found = set(Job.objects.filter(pk__in=numbers.values()).values_list("pk", flat=True))
+    return {name: (reverse("jobs:detail", args=[pk]), None) for name, pk in numbers.items() if pk in found}
+
+
 def _walls(names: Iterable[str]) -> dict[str, Address]:
     found = WallLink.objects.filter(name__in=names, revoked_at=None).values_list("name", flat=True)
     return {name: (reverse("home:walls"), None) for name in found}
@@ -144,6 +151,7 @@ FINDERS: dict[str, Callable[[Iterable[str]], dict[str, Address]]] = {
     "node": _nodes,
     "project": _projects,
     "reservation": _reservations,
+    "job": _jobs,
     "wall": _walls,
     "environment": _environments,
     "host": lambda names: {name: (reverse("environments:network"), None) for name in names},

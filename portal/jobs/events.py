@@ -97,6 +97,48 @@ class Edited(Message):
     changes: list[ChangedField]
 
 
+@dataclass(frozen=True)
+class TimeAsked(Message):
+    """A user asked for more time."""
+
+    code: ClassVar[str] = "job_time_asked"
+    kind: ClassVar[str] = "time_asked"
+    user: str
+    seconds: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class TimeWithdrawn(Message):
+    code: ClassVar[str] = "job_time_withdrawn"
+    kind: ClassVar[str] = "time_withdrawn"
+    user: str
+    seconds: int
+
+
+@dataclass(frozen=True)
+class TimeGranted(Message):
+    """The time limit was raised."""
+
+    code: ClassVar[str] = "job_time_granted"
+    kind: ClassVar[str] = "time_granted"
+    user: str
+    """The admin; empty for the rule of the lab."""
+    seconds: int
+    time_limit_seconds: int
+    """The new time limit."""
+    asked_by: str
+
+
+@dataclass(frozen=True)
+class TimeRefused(Message):
+    code: ClassVar[str] = "job_time_refused"
+    kind: ClassVar[str] = "time_refused"
+    user: str
+    seconds: int
+    answer: str
+
+
 # --- attempts ----------------------------------------------------------------------------------------------------
 
 

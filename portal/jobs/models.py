@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from portal.cluster.models import Gpu, Node
 from portal.environments.models import Environment
+from portal.jobs.idempotency_keys import IdempotencyKey as IdempotencyKey
 from portal.jobs.network_use import NetworkUse as NetworkUse
 from portal.jobs.querysets import JobQuerySet as JobQuerySet
 from portal.jobs.resize_timeline.models import RankGroup as RankGroup
@@ -22,6 +23,7 @@ from portal.jobs.states import ContainerState as ContainerState
 from portal.jobs.states import JobState as JobState
 from portal.jobs.states import Outcome as Outcome
 from portal.jobs.states import StopReason as StopReason
+from portal.jobs.time_extensions.models import TimeExtension as TimeExtension
 from portal.jobs.word_lists import WordsField
 from portal.message_field import MessageField
 from portal.projects.inspecting.entries import python_arguments
@@ -485,16 +487,3 @@ class CheckpointSet(models.Model):
     taken_at = models.DateTimeField(default=timezone.now)
     """When its newest file was written, by the clock of its node."""
     stored_at = models.DateTimeField(default=timezone.now)
-
-
-class IdempotencyKey(models.Model):
-    """The key of a submission: when it is repeated with the same body, the response is the same job."""
-
-    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
-    key = models.CharField(max_length=100)
-    body_sha256 = models.CharField(max_length=64)
-    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="+")
-    created_at = models.DateTimeField(default=timezone.now)
-
-    class Meta:
-        constraints = [models.UniqueConstraint(fields=["user", "key"], name="idempotency_key_once")]

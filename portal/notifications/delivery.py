@@ -148,7 +148,7 @@ def may_read(notice: Notice, delivery: Delivery) -> bool:
         return delivery.channel.owner.is_active or delivery.channel.scope == Channel.Scope.PROJECT
     if user is None:
         return notice.kind == kinds.ACCOUNT
-    if not user.is_active or (notice.kind == kinds.ALARM and not user.is_admin):
+    if not user.is_active or (notice.kind in kinds.FOR_ADMINS and not user.is_admin):
         return False
     if notice.project_id is None:
         return True

@@ -83,7 +83,7 @@ def _is_for_its_user(notice: Notice) -> bool:
         return False
     if notice.content.get("code") == messages.JobCancelled.code and notice.content.get("user") in ("", str(user)):
         return False  # who cancels a job knows it
-    if notice.kind == kinds.ALARM and not user.is_admin:
+    if notice.kind in kinds.FOR_ADMINS and not user.is_admin:
         return False
     if notice.project_id is None:
         return True

@@ -21,7 +21,8 @@ from portal.cluster.attention import Item, lab_attention
 from portal.cluster.models import LIVE_NODE, Node
 from portal.context import BANNER_DISMISSED
 from portal.environments.attention import failed_environments
-from portal.jobs.models import Job, JobState
+from portal.jobs.models import Job, JobState, TimeExtension
+from portal.jobs.time_extensions.attention import open_time_extensions
 from portal.notifications.checks import problem_of_site
 from portal.notifications.models import Delivery
 from portal.scheduler import services
@@ -51,7 +52,7 @@ def overview(request: HttpRequest) -> HttpResponse:
         hidden.add("processes")  # the banner at the top of every page has it
     states = {row["state"]: row["count"] for row in Job.objects.order_by().values("state").annotate(count=Count("pk"))}
     about = {
-        "urgent": [*lab_attention(now), *failed_environments()],
+        "urgent": [*lab_attention(now), *failed_environments(), *open_time_extensions()],
         "notices": [notice for notice in notices() if notice.key not in hidden],
         "nodes": len(nodes),
         "nodes_waiting": sum(node.approved_at is None for node in nodes),
@@ -61,6 +62,7 @@ def overview(request: HttpRequest) -> HttpResponse:
         "limits": Limit.objects.count(),
         "invitations": open_invites().count(),
         "given_up": Delivery.objects.filter(status=Delivery.Status.GAVE_UP, lead=None).count(),
+        "time_requests": TimeExtension.objects.open().count(),
         "policy": services.title_of(services.current_config().policy),
         "queued": states.get(JobState.QUEUED, 0),
         "running": states.get(JobState.RUNNING, 0),

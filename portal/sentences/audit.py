@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from portal.ui import duration
+
 Values = Mapping[str, Any]
 
 
@@ -255,6 +257,17 @@ def _reservation_people(before: Values, after: Values) -> Phrase:
     if left := str(before.get("left") or ""):
         return Phrase("{actor} took {left} out of the reservation {subject}.", {"left": left})
     return Phrase("{actor} changed who the reservation {subject} is for.")
+
+
+@action("job.time_granted", "Jobs", "More time granted", "job")
+def _time_granted(before: Values, after: Values) -> Phrase:
+    more = duration(float(after["time_limit_seconds"]) - float(before["time_limit_seconds"]))
+    return Phrase("{actor} granted {subject} {more} more.", {"more": more})
+
+
+@action("job.time_refused", "Jobs", "More time refused", "job")
+def _time_refused(before: Values, after: Values) -> Phrase:
+    return Phrase("{actor} refused {subject} {more} more.", {"more": duration(float(after["seconds"]))})
 
 
 # --- the rest ---------------------------------------------------------------------------------------------------

@@ -93,6 +93,27 @@ def _value_words(field: str, value: Any) -> str:
 
 
 @sentence
+def job_time_asked(user: str, seconds: int, reason: str) -> str:
+    return f"{user} asked for {duration(seconds)} more{f': “{reason}”' if reason else '.'}"
+
+
+@sentence
+def job_time_withdrawn(user: str, seconds: int) -> str:
+    return f"The request for {duration(seconds)} more was withdrawn by {user}."
+
+
+@sentence
+def job_time_granted(user: str, seconds: int, time_limit_seconds: int, asked_by: str) -> str:
+    by = user or f"the rule of the lab, as {asked_by} asked"
+    return f"{duration(seconds)} more granted by {by}: the time limit is {duration(time_limit_seconds)} now."
+
+
+@sentence
+def job_time_refused(user: str, seconds: int, answer: str) -> str:
+    return f"{duration(seconds)} more refused by {user}{f': “{answer}”' if answer else '.'}"
+
+
+@sentence
 def job_requeued(job: int, change: Any) -> str:
     return f"It has the place of job {job} in the queue, {nested_sentence(change).rstrip(',')}."
 

@@ -99,6 +99,27 @@ def notice_job_silent(
 
 
 @notice
+def notice_more_time_asked(job: int, name: str, project: str, user: str, seconds: int, reason: str) -> NoticeText:
+    why = f" The reason: “{reason}”" if reason else ""
+    return NoticeText(
+        f"{user} asks for {duration(seconds)} more for job {job} “{name}”",
+        f"Project {project}. See whom it would delay, then grant or refuse it.{why}",
+    )
+
+
+@notice
+def notice_more_time_decided(
+    job: int, name: str, project: str, user: str, seconds: int, granted: bool, answer: str
+) -> NoticeText:
+    then = "Its time limit is longer by that." if granted else "Its time limit stays as it is; you can ask again."
+    words = f" {user} wrote: “{answer}”" if answer else ""
+    return NoticeText(
+        f"{of_job(job, name)}: {duration(seconds)} more {'granted' if granted else 'refused'}",
+        f"Project {project}, by {user}. {then}{words}",
+    )
+
+
+@notice
 def lab_alarms(alarms: Sequence[Mapping[str, Any]]) -> NoticeText:
     """``alarms``: for each the message, and the path of the page where it can be fixed."""
     texts = [nested_sentence(each["message"]) for each in alarms]

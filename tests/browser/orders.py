@@ -399,6 +399,27 @@ def line_of_jobs() -> dict[str, Any]:
     return {"runs": runs.pk, "waits": waits.pk, "behind": behind.pk}
 
 
+def holder_of_all_gpus() -> dict[str, Any]:
+    """A node of its own whose GPUs a job of Bob holds, and a job of Alice that waits for them; no others wait."""
+    from portal.jobs import services
+    from portal.scheduler.services import switch_policy
+    from tests.portal import control_world as lab
+
+    Node.objects.update(cordoned=True)
+    name = f"gpu-more-{Node.objects.count()}"
+    lab.ready_node(name, 2, ("vision",))
+    vision = world.make_environment("vision")
+    switch_policy(None, "fifo", {})
+    about: dict[str, Any] = {"environment": vision, "launcher": "command", "entry": "python train.py"}
+    for job in Job.objects.filter(state="QUEUED").select_related("project"):
+        services.cancel(User.objects.get(username="alice"), job)
+    runs = lab.queue(2, owner="bob", name="long-run", time_limit_seconds=2 * 3600, **about)
+    turn()
+    lab.run_agents()
+    waits = lab.queue(2, owner="alice", name="patient", **about)
+    return {"runs": runs.pk, "waits": waits.pk}
+
+
 def waiting() -> dict[str, Any]:
     """Everything ``seeded``, and a line of waiting jobs."""
     return seeded() | line_of_jobs()

@@ -111,11 +111,11 @@ class Portal:
             self.orders.wait()
 
 
-def sign_in(browser: Browser, portal: Portal, **looks: Any) -> Page:
-    """A page of a new context, with Alice at home. ``looks`` are the context's: size, colours, scripts."""
+def sign_in(browser: Browser, portal: Portal, user: str = "alice", **looks: Any) -> Page:
+    """A page of a new context, with Alice, or another user, at home. ``looks`` are the context's: size, colours, scripts."""
     page = browser.new_context(**looks).new_page()
     page.goto(f"{portal.url}/accounts/sign-in/")
-    page.fill("[name=username]", "alice")
+    page.fill("[name=username]", user)
     page.fill("[name=password]", PASSWORD)
     page.keyboard.press("Enter")
     page.wait_for_url(f"{portal.url}/")

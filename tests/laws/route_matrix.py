@@ -31,6 +31,7 @@ from portal.projects.models import Membership
 from portal.whatif import services as whatif
 from tests.laws.environment_routes import BASE, ENVIRONMENT_ROUTES, an_environment
 from tests.laws.git_routes import GIT_ROUTES, a_repository
+from tests.laws.more_time_routes import MORE_TIME_ROUTES, more_time_of
 from tests.laws.network_routes import NETWORK_ROUTES
 from tests.laws.notification_routes import NOTIFICATION_ROUTES, notifications_of
 from tests.laws.people import CANARY, World
@@ -90,6 +91,7 @@ def names(world: World) -> dict[str, Any]:
         **an_environment(world),
         **notifications_of(world),
         **a_repository(world),
+        **more_time_of(world),
         "container": world.running.attempts.get().containers.get().name,
         "sha256": world.code.sha256,
         "reservation": reserve(world).pk,
@@ -141,6 +143,7 @@ TABLE: dict[str, list[Visit]] = {
     **GIT_ROUTES,
     **NETWORK_ROUTES,
     **NOTIFICATION_ROUTES,
+    **MORE_TIME_ROUTES,
     "": [get("/", MEMBERS)],
     # tests/portal/ops/test_data_admin.py visits all tables
     "admin/data/": [get("/admin/data/", ADMINS)],
@@ -303,7 +306,7 @@ TABLE: dict[str, list[Visit]] = {
     "lists/views/<int:pk>": [
         post("/lists/views/{view}", "302 404 404 404 302 404", do="rename", name="Ours"),
     ],
-    "admin/lab/": [get("/admin/lab/", ADMINS), post("/admin/lab/", DONE_BY_ADMINS)],
+    "admin/lab/": [get("/admin/lab/", ADMINS), post("/admin/lab/", DONE_BY_ADMINS, hours_granted_by_rule=0)],
     "jobs/<int:pk>/": [
         get("/jobs/{running}/", IN_PROJECT),
         get("/jobs/{failed}/", IN_PROJECT),

@@ -13,7 +13,7 @@ from portal.cluster.slots import lab_noun
 from portal.forecast import services, words
 from portal.forecast.models import Forecast
 from portal.forecast.services import ForecastText
-from portal.jobs.models import Job
+from portal.jobs.models import UNFINISHED_STATES, Job, TimeExtension
 
 register = template.Library()
 
@@ -51,3 +51,20 @@ def clock(moment: datetime, now: datetime) -> SafeString:
         moment.isoformat(timespec="seconds"),
         words.clock(moment, now, zone=True),
     )
+
+
+@register.inclusion_tag("forecast/_more_time.html", takes_context=True)
+def more_time(context: dict[str, Any], job: Job, may_act: bool) -> dict[str, Any]:
+    """Show the last request for more time of a job that has run and has not ended; nothing without any. One query."""
+    asked = job.started_at is not None and job.state in UNFINISHED_STATES
+    rows = TimeExtension.objects.select_related("asked_by", "decided_by").filter(job=job) if asked else None
+    row = rows.first() if rows is not None else None
+    if row is not None:
+        row.job = job
+    return {
+        "row": row,
+        "job": job,
+        "may_act": may_act,
+        "csrf_token": context.get("csrf_token"),
+        "user": context["user"],
+    }

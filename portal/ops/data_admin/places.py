@@ -13,7 +13,7 @@ from portal.cluster.models import Gpu, JoinToken, Node, Reservation
 from portal.environments.models import NodeEnvironment
 from portal.forecast.models import Forecast
 from portal.home.models import WallLink
-from portal.jobs.models import Attempt, CheckpointSet, Container, Job, JobEvent, Output
+from portal.jobs.models import Attempt, CheckpointSet, Container, Job, JobEvent, Output, TimeExtension
 from portal.projects.models import CodeVersion, Membership, Project
 from portal.scheduler.models import Cycle, Leader, SchedulerConfig
 from portal.whatif.models import Simulation
@@ -48,6 +48,7 @@ PLACES: dict[type[models.Model], Callable[[Any], str]] = {
     Attempt: lambda row: reverse("jobs:detail", args=[row.job_id]),
     JobEvent: lambda row: reverse("jobs:detail", args=[row.job_id]),
     Forecast: lambda row: reverse("jobs:detail", args=[row.job_id]),
+    TimeExtension: lambda row: reverse("jobs:detail", args=[row.job_id]),
     Container: lambda row: reverse("jobs:tab", args=[row.attempt.job_id, "log"]),
     Output: lambda row: reverse("jobs:tab", args=[row.job_id, "files"]),
     CheckpointSet: lambda row: reverse("jobs:tab", args=[row.job_id, "files"]),

@@ -73,7 +73,7 @@ PARTS = (
         "sharing",
         "Queue, limits, reservations, usage",
         "How the lab is shared: who waits, who may have how much, and who used how much.",
-        r"/(queue|limits|reservations|usage|ledger)/",
+        r"/(queue|limits|reservations|usage|ledger|time-extensions)/",
     ),
 )
 

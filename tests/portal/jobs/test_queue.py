@@ -163,13 +163,15 @@ def test_more_jobs_cost_no_more_queries(lab: Lab) -> None:
 
 def test_an_admin_restricts_it(lab: Lab) -> None:
     admin = client_of(lab.admin)
-    page = admin.post("/admin/lab/", {}, follow=True).content.decode()
+    page = admin.post("/admin/lab/", {"hours_granted_by_rule": 0}, follow=True).content.decode()
     assert "The settings of the lab are saved." in page
     assert not LabSettings.current().queue_for_members
     entry = AuditEntry.objects.get(action="lab.settings_changed")
     assert (entry.actor, entry.before, entry.after) == (
-        lab.admin, {"queue_for_members": True}, {"queue_for_members": False},
-    )  # fmt: skip
+        lab.admin,
+        {"queue_for_members": True, "hours_granted_by_rule": 0},
+        {"queue_for_members": False, "hours_granted_by_rule": 0},
+    )
     member = client_of(lab.alice)
     assert member.get("/jobs/queue").status_code == 404
     assert Script(lab.alice).get("/api/v1/queue/").status_code == 404
@@ -177,5 +179,5 @@ def test_an_admin_restricts_it(lab: Lab) -> None:
     assert "Only admins see this page" in admin.get("/jobs/queue").content.decode()
     assert admin.get("/api/v1/gpus/").status_code == 200
     assert member.post("/admin/lab/", {"queue_for_members": "on"}).status_code == 404
-    admin.post("/admin/lab/", {"queue_for_members": "on"})
+    admin.post("/admin/lab/", {"queue_for_members": "on", "hours_granted_by_rule": 0})
     assert member.get("/jobs/queue").status_code == 200

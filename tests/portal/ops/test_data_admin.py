@@ -76,6 +76,7 @@ REVIEWED = {
     "jobs.networkuse.hosts",
     "jobs.progress.per_rank",
     "jobs.rankgroup.hosts",
+    "jobs.timeextension.delays",
     "gauges.hour.minutes",
     "gauges.sample.readings",
     "notifications.channel.events",

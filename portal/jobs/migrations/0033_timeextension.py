@@ -1,0 +1,40 @@
+"""Keeps the requests for more time of jobs that run."""
+
+import django.db.models.deletion
+import django.utils.timezone
+from django.conf import settings
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+
+    dependencies = [
+        ('jobs', '0032_gpu_choice'),
+        migrations.swappable_dependency(settings.AUTH_USER_MODEL),
+    ]
+
+    operations = [
+        migrations.CreateModel(
+            name='TimeExtension',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('asked_at', models.DateTimeField(default=django.utils.timezone.now)),
+                ('seconds', models.PositiveIntegerField()),
+                ('reason', models.TextField(blank=True)),
+                ('state', models.CharField(choices=[('asked', 'waits for an admin'), ('granted', 'granted'), ('refused', 'refused'), ('withdrawn', 'withdrawn')], default='asked', max_length=9)),
+                ('by_rule', models.BooleanField(default=False)),
+                ('decided_at', models.DateTimeField(blank=True, null=True)),
+                ('answer', models.TextField(blank=True)),
+                ('delays', models.JSONField(blank=True, null=True)),
+                ('delays_at', models.DateTimeField(blank=True, null=True)),
+                ('asked_by', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
+                ('decided_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
+                ('job', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='time_extensions', to='jobs.job')),
+            ],
+            options={
+                'ordering': ['-id'],
+                'indexes': [models.Index(fields=['state', '-id'], name='time_extension_state')],
+                'constraints': [models.UniqueConstraint(condition=models.Q(('state', 'asked')), fields=('job',), name='one_open_time_extension_per_job'), models.CheckConstraint(condition=models.Q(('seconds__gte', 1)), name='time_extension_is_positive'), models.CheckConstraint(condition=models.Q(models.Q(('decided_at__isnull', True), ('state', 'asked')), models.Q(models.Q(('state', 'asked'), _negated=True), ('decided_at__isnull', False)), _connector='OR'), name='time_extension_decided_at_when_decided')],
+            },
+        ),
+    ]
