@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from scheduling.messages import Message
 from scheduling.renamed import warn
+from scheduling.share_factors import share_factor
 
 NodeId = str
 JobId = str
@@ -126,7 +127,7 @@ class Job:
     min_gpus: int
     max_gpus: int
     priority: int = 0
-    """Jobs with a higher priority go first."""
+    """Jobs with a higher priority go first. One above 0 uses more of its owner's share: ``share_factor``."""
     elastic: bool = False
     """Whether its GPUs may change while it runs. A job that is not elastic keeps its placement until it ends."""
     now_on: Placement = field(default_factory=dict)
@@ -206,6 +207,11 @@ class Job:
         return sum(self.now_on.values())
 
     @property
+    def share_factor(self) -> int:
+        """How often its GPUs count in the usage of its accounts; 1 up to the normal priority."""
+        return share_factor(self.priority)
+
+    @property
     def running(self) -> bool:
         """Whether it holds GPUs and keeps them."""
         return bool(self.now_on) and not self.stopping
@@ -250,7 +256,7 @@ class Account:
     weight: float
     jobs: frozenset[JobId]
     used: tuple[float, ...] = ()
-    """GPU-seconds held in the last 24 hours, in the 24 hours before, and so on."""
+    """GPU-seconds held in the last 24 hours, in the 24 hours before, and so on; each counts ``Job.share_factor`` times."""
     parent: str = ""
     """The account that it belongs to; empty for those at the top."""
     elsewhere: int = 0

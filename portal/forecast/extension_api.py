@@ -4,7 +4,7 @@ from typing import Any
 
 import django_filters
 from django.db.models import QuerySet
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import extend_schema, extend_schema_field
 from rest_framework import mixins, serializers, status
 from rest_framework.generics import get_object_or_404
 from rest_framework.request import Request
@@ -77,7 +77,8 @@ class TimeExtensionSerializer(serializers.ModelSerializer[TimeExtension]):
             "delays_at": {"help_text": "The time of the snapshot from which `delays` was computed."},
         }
 
-    def get_delays(self, row: TimeExtension) -> DelayedJobSerializer(many=True, allow_null=True):  # type: ignore[valid-type]
+    @extend_schema_field(DelayedJobSerializer(many=True, allow_null=True))
+    def get_delays(self, row: TimeExtension) -> Any:
         found = self.context["delays"].get(row.pk)
         return None if found is None else DelayedJobSerializer(found, many=True).data
 

@@ -1,6 +1,7 @@
 """The pages about more time: a member asks on the page of a job, admins decide on a list."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from django import forms
@@ -140,11 +141,11 @@ def withdraw(request: HttpRequest, pk: int) -> HttpResponse:
     """Withdraw the open request of a job."""
     user = signed_in(request)
     job = get_object_or_404(Job.objects.visible_to(user), pk=pk)
-    row = services.requests_seen_by(user).filter(job=job, state=TimeExtension.State.ASKED).first()
-    if row is None:
+    asked = services.requests_seen_by(user).filter(job=job, state=TimeExtension.State.ASKED)
+    if not asked:
         messages.error(request, "This job has no request that can be withdrawn.")
-    else:
-        _do(request, lambda: services.withdraw(user, row), "The request is withdrawn.")
+    for row in asked:
+        _do(request, partial(services.withdraw, user, row), "The request is withdrawn.")
     return redirect("jobs:detail", pk)
 
 
@@ -193,13 +194,11 @@ def decide(request: HttpRequest, pk: int) -> HttpResponse:
     answer = request.POST.get("answer", "").replace("\r\n", "\n")
     decision = request.POST.get("decision")
     if decision == "grant":
-        _do(
-            request,
-            lambda: services.grant(admin, row, answer),
-            f"Granted: job {row.job_id} has {duration(row.seconds)} more.",
-        )
+        done = f"Granted: job {row.job_id} has {duration(row.seconds)} more."
+        _do(request, partial(services.grant, admin, row, answer), done)
     elif decision == "refuse":
-        _do(request, lambda: services.refuse(admin, row, answer), f"Refused: job {row.job_id} keeps its time limit.")
+        done = f"Refused: job {row.job_id} keeps its time limit."
+        _do(request, partial(services.refuse, admin, row, answer), done)
     else:
         messages.error(request, "Choose to grant or to refuse the request.")
     return redirect(return_url(request, reverse("forecast:time-requests")))

@@ -174,7 +174,11 @@ def _record_loss(job: Job, container: Container) -> None:
 
 @transaction.atomic
 def start_attempt(
-    job: Job, policy: str, nodes: Sequence[NodeShare] = (), overlay_network: int | None = None
+    job: Job,
+    policy: str,
+    nodes: Sequence[NodeShare] = (),
+    overlay_network: int | None = None,
+    share_factor: int = 1,
 ) -> Attempt:
     """Create a live attempt, to which the caller adds containers and GPUs in the same transaction.
 
@@ -194,6 +198,7 @@ def start_attempt(
         secret=secrets.token_hex(32),
         counted_seconds=counted,
         overlay_network=overlay_network,
+        share_factor=share_factor,
         allowed_hosts=rules_for(row.project_id, row.environment),
     )
     record(row, events.Placed(attempt.number, policy, list(nodes)))

@@ -209,6 +209,8 @@ class Attempt(models.Model):
     """The key that signs the messages between its containers."""
     counted_seconds = models.PositiveIntegerField(default=0)
     """Seconds that earlier attempts, from whose checkpoints this one restarts, used of the job's time limit."""
+    share_factor = models.PositiveSmallIntegerField(default=1)
+    """How often its GPU time counts in the shares of its owner and group; fixed by the priority with which it was placed."""
     policy = models.CharField(max_length=40, blank=True)
     """The policy that placed it, with its version, e.g. ``elastic_fifo v3``."""
     allowed_hosts = models.JSONField(default=list)

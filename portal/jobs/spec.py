@@ -192,7 +192,8 @@ class Submission:
         0,
         kind=Kind.INTEGER,
         help="Higher goes first; the default is 0. Under fair_share it orders only your own jobs; under other policies it also "
-        "orders yours among those of others.",
+        "orders yours among those of others. Above 0 the job uses more of your share: each GPU-hour counts twice at 1, three "
+        "times at 2, and so on.",
         limits=(-MAX_PRIORITY, MAX_PRIORITY),
     )
     tier: str = job_field(

@@ -27,6 +27,7 @@ from portal.scheduler.run_specs import ContainerPlacement
 from portal.wake import wake_node
 from runners.spec import RunSpec
 from scheduling.messages import Message
+from scheduling.share_factors import share_factor
 from scheduling.types import Placement, Plan, Snapshot
 
 
@@ -190,7 +191,8 @@ class _PlanApplier:
         chosen = self._choose_gpus(job, step.add)
         hosts = run_specs.host_placements(job, job.elastic, chosen)
         network = _network_number_for(job, [part.node for part in hosts])
-        attempt = lifecycle.start_attempt(job, self.policy, _node_shares(chosen), network)
+        nodes, factor = _node_shares(chosen), share_factor(job.priority)
+        attempt = lifecycle.start_attempt(job, self.policy, nodes, network, factor)
         attempt.job = job  # the instance that has its environment and code loaded
         home, ranks = hosts[0].node, sum(len(part.gpus) for part in hosts)
         first = 0

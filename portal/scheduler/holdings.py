@@ -25,6 +25,8 @@ class Holding:
     base: Counter[str] = field(default_factory=Counter)
     leaving: int = 0
     placed_at: datetime | None = None
+    share_factor: int = 1
+    """How often its GPUs count in shares."""
     batch: int = 0
     """The batch size that the policy chose for it; 0 when the job chooses its own."""
     has_overlay_network: bool = False
@@ -70,12 +72,13 @@ def read_holdings(
             attempt,
             wanted == Attempt.Wanted.STOP,
             placed_at=placed_at,
+            share_factor=share_factor,
             batch=batch or 0,
             has_overlay_network=network is not None,
         )
-        for attempt, job, wanted, placed_at, batch, network in Attempt.objects.filter(
+        for attempt, job, wanted, placed_at, share_factor, batch, network in Attempt.objects.filter(
             ended_at__isnull=True
-        ).values_list("pk", "job", "wanted", "created_at", "chosen__batch", "overlay_network")
+        ).values_list("pk", "job", "wanted", "created_at", "share_factor", "chosen__batch", "overlay_network")
     }
     bases = _base_hosts()
     held: Counter[PoolId] = Counter()

@@ -61,6 +61,7 @@ class HeldGpus(NamedTuple):
     group: int
     since: float
     gpus: int = 1
+    """Times the share factor of their attempt."""
 
 
 @dataclass
@@ -69,7 +70,7 @@ class History:
 
     settled_until: datetime | None = None
     _held: NDArray[np.float64] = field(default_factory=lambda: np.empty((5, 0)))
-    """Rows: user, group, GPUs, from, to."""
+    """Rows: user, group, GPUs times the share factor, from, to."""
     _held_recently: NDArray[np.float64] = field(default_factory=lambda: np.empty((5, 0)))
     _runs: "RecentItems[PastRun]" = field(default_factory=lambda: RecentItems())
     _startup_times: "RecentItems[tuple[datetime, float]]" = field(default_factory=lambda: RecentItems())
@@ -104,13 +105,22 @@ class History:
         first = max(since, now - timedelta(days=USAGE_DAYS))
         rows = (
             Allocation.objects.filter(released_at__gte=first)
-            .values_list("attempt__job__submitted_by", "attempt__job__group", "allocated_at", "released_at")
+            .values_list(
+                "attempt__job__submitted_by",
+                "attempt__job__group",
+                "attempt__share_factor",
+                "allocated_at",
+                "released_at",
+            )
             .annotate(gpus=Count("pk"))
             .order_by()
         )
         read = (
             np.array(
-                [(user, group or 0, gpus, start.timestamp(), end.timestamp()) for user, group, start, end, gpus in rows]
+                [
+                    (user, group or 0, factor * gpus, start.timestamp(), end.timestamp())
+                    for user, group, factor, start, end, gpus in rows
+                ]
             )
             .reshape(-1, 5)
             .T
@@ -120,7 +130,10 @@ class History:
         self._held, self._held_recently = np.concatenate([kept, read[:, old]], axis=1), read[:, ~old]
 
     def gpu_seconds_by_day(self, holdings: Iterable[HeldGpus], now: float) -> dict[tuple[int, int], tuple[float, ...]]:
-        """Return by (user, group) the GPU-seconds held in the last 24 hours, in the 24 before, and so on: 30 numbers."""
+        """Return by (user, group) the GPU-seconds held in the last 24 hours, in the 24 before, and so on: 30 numbers.
+
+        Each counts as often as the share factor of its attempt.
+        """
         live = np.array([(user, group, gpus, since, now) for user, group, since, gpus in holdings]).reshape(-1, 5).T
         user, group, gpus, start, end = np.concatenate([self._held, self._held_recently, live], axis=1)
         if not len(user):

@@ -468,7 +468,11 @@ def _accounts(
     for row in rows:
         jobs[row.submitted_by_id, row.group_id or 0].append(str(row.id))
         if row.id in holdings:
-            live += [HeldGpus(row.submitted_by_id, row.group_id or 0, *each) for each in holdings[row.id].since]
+            holding = holdings[row.id]
+            live += [
+                HeldGpus(row.submitted_by_id, row.group_id or 0, since, holding.share_factor * gpus)
+                for since, gpus in holding.since
+            ]
     weights = {("user", limit.user_id): limit.weight for limit in limits}
     weights |= {("group", limit.group_id): limit.weight for limit in limits}
     used = history.gpu_seconds_by_day(live, now)

@@ -51,7 +51,8 @@ TERMS: dict[str, Term] = {
     "priority": Term(
         "Priority",
         "The order among your own jobs. Under fair sharing it does not move you ahead of others; some policies also use it "
-        "between users.",
+        "between users. A job above priority 0 uses more of your share: each of its GPU-hours counts twice at 1, three times "
+        "at 2, and so on.",
     ),
     "tier": Term(
         "Tier",

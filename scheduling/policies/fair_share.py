@@ -28,7 +28,8 @@ class FairShare:
     """Water filling. The *level* of an account is (GPUs held on average recently + GPUs that it gets now) / weight.
 
     The recent average is its GPU-seconds, halved every ``half_life_days``, over the decayed length of all time, so that
-    both terms are in GPUs: an account that always held four is at level four. Each GPU goes to the top-level account
+    both terms are in GPUs: an account that always held four is at level four. GPUs of a job above the normal priority count
+    more than once in both terms (``Job.share_factor``). Each GPU goes to the top-level account
     with the lowest level, within it to its member with the lowest level, and there by priority, then age. So accounts
     that used less catch up, equal ones share equally, and what one does not use goes to the others.
 
@@ -170,7 +171,7 @@ class FairShare:
                 part.add_current(job.gpus)
             if count := pool.count[job.id]:
                 order.append(job)
-                part.give(count)
+                part.give(job.share_factor * count)
             else:
                 part.queue.append(job)
         for job in line:
@@ -199,7 +200,9 @@ class FairShare:
                 continue
             minimum = pool.min_gpus[job.id] if job.now_on else self._min_gpus(job)
             if pool.take(job, minimum) or not pool.free:
-                part.give(minimum)  # with no GPUs left it is counted too, so that the accounts alternate
+                part.give(
+                    job.share_factor * minimum
+                )  # with no GPUs left it is counted too, so that the accounts alternate
             if not (pool.free or running or snapshot.explain or self.passed_over_hours):
                 seen = {job.id for job in order}
                 order += [job for job in line if job.id not in seen]  # they get nothing, in any order
@@ -218,7 +221,7 @@ class FairShare:
         held: dict[_AccountNode, int] = {}
         for job in snapshot.jobs:
             if job.running:
-                held[part_of[job.id]] = held.get(part_of[job.id], 0) + job.gpus
+                held[part_of[job.id]] = held.get(part_of[job.id], 0) + job.share_factor * job.gpus
         began = snapshot.now - 60 * self.yields_after_minutes
         parts = list(dict.fromkeys(part_of.values()))
         room = pool.free
@@ -231,11 +234,12 @@ class FairShare:
             has = held.get(part, 0)
             for job in [job for job in part.queue if not job.now_on and job.id not in pool.impossible]:
                 minimum = self._min_gpus(job)
-                if has + minimum > part.share or minimum > room or not pool.take(job, minimum):
+                counted = job.share_factor * minimum
+                if has + counted > part.share or minimum > room or not pool.take(job, minimum):
                     continue
-                has += minimum
+                has += counted
                 room -= minimum
-                part.give(minimum)
+                part.give(counted)
                 part.queue.remove(job)
                 served.append(job)
         return served
@@ -262,7 +266,7 @@ def _share_rest(
         if not pool.take(job, size - count):
             heapq.heappop(heap)
             continue
-        part.give(size - count)
+        part.give(job.share_factor * (size - count))
         if not pool.free:
             return
         if larger := next_size(job, size, max_size(job)):
@@ -278,9 +282,9 @@ class _AccountNode:
     name: str
     weight: float = 1.0
     recent: float = 0.0
-    """GPUs that it held on average recently."""
+    """GPUs that it held on average recently, each as often as the share factor of its job."""
     held: int = 0
-    """GPUs that it gets, as far as decided."""
+    """GPUs that it gets, as far as decided, each as often as the share factor of its job."""
     now: int = 0
     """GPUs that it holds, for the reasons."""
     share: float = 0.0
@@ -434,7 +438,7 @@ def _account_tree(
             strangers[job.owner] = _AccountNode(job.owner, parent=root)
             strangers[job.owner].attach()
         leaf_of[job.id] = strangers[job.owner]
-        strangers[job.owner].recent += _decayed_usage(job.served_gpu_seconds, 0, half_life_days)
+        strangers[job.owner].recent += _decayed_usage(job.share_factor * job.served_gpu_seconds, 0, half_life_days)
     own: dict[_AccountNode, _AccountNode] = {}
     for name, leaf in leaf_of.items():
         if leaf.children:  # the jobs of the group itself are next to its members

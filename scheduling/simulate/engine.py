@@ -395,7 +395,7 @@ class Engine:
         if billed:
             live.served += billed
             live.run_seconds += seconds
-            self.ledger.add_usage(job.id, live.at, seconds, gpus + live.leaving)
+            self.ledger.add_usage(job.id, live.at, seconds, job.share_factor * (gpus + live.leaving))
             live.paused += billed - (live.train(self.now) if gpus else 0.0)
             live.fresh = False
         live.at = self.now

@@ -72,7 +72,7 @@ class UsageLedger:
             self._listed_limits = None
 
     def add_usage(self, job: JobId, start: float, seconds: float, gpus: int) -> None:
-        """Count GPUs held from ``start`` on, with a resolution of an hour."""
+        """Count GPUs held from ``start`` on, times the share factor of the job, with a resolution of an hour."""
         accounts = self._accounts_of.get(job)
         if not accounts:
             return

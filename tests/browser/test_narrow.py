@@ -43,6 +43,7 @@ PAGES = (
     "/admin/nodes/",
     "/admin/policy/",
     "/admin/walls/",
+    "/admin/more-time/",
     "/admin/simulations/",
 )
 WIDER = """

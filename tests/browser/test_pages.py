@@ -54,6 +54,8 @@ PAGES = {
     "GPUs of a node": "/gpus/nodes/{node}/?window=day",
     "timeline": "/gpus/timeline/",
     "policy": "/admin/policy/",
+    "more time": "/jobs/{running}/more-time",
+    "requests for more time": "/admin/more-time/",
     "wall screens": "/admin/walls/",
     "usage": "/usage/",
     "usage by month": "/usage/?by=month",

@@ -149,6 +149,7 @@ def requests(draw: st.DrawFn, operation: Operation, known: dict[str, Any]) -> tu
         "allowed_host_id": known["allowed_host"],
         "registry_id": known["registry"],
         "webhook_id": known["webhook"],
+        "time_extension_id": known["time_request"],
         "delivery_id": known["delivery"],
         "fetch_id": known["fetch"],
         "git_host_id": known["git_host"],

@@ -125,6 +125,24 @@ FIVE_RANKS = [[f"rank {number}", "gpu-2"] for number in range(5)]
             "edited",
             "Changed by alice: the deadline, which was 05 Mar 2026 07:08 UTC, is gone.",
         ),
+        (events.TimeAsked("bob", 7200, ""), "time_asked", "bob asked for 2 h more."),
+        (events.TimeAsked("bob", 7200, "a paper"), "time_asked", "bob asked for 2 h more: “a paper”"),
+        (
+            events.TimeWithdrawn("bob", 60),
+            "time_withdrawn",
+            "The request for 1 min more was withdrawn by bob.",
+        ),
+        (
+            events.TimeGranted("ada", 7200, 10_800, "bob"),
+            "time_granted",
+            "2 h more granted by ada: the time limit is 3 h now.",
+        ),
+        (
+            events.TimeGranted("", 7200, 10_800, "bob"),
+            "time_granted",
+            "2 h more granted by the rule of the lab, as bob asked: the time limit is 3 h now.",
+        ),
+        (events.TimeRefused("ada", 60, ""), "time_refused", "1 min more refused by ada."),
         (events.Placed(1, "fifo v1", []), "placed", "Attempt 1 was placed by FIFO."),
         (
             events.Placed(1, "fifo v1", ON_TWO_NODES),

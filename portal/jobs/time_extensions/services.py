@@ -170,8 +170,10 @@ def grant(admin: User, request: TimeExtension, answer: str = "") -> TimeExtensio
     before = job.time_limit_seconds
     _decide(row, TimeExtension.State.GRANTED, admin, text)
     _raise_limit(job, row, admin)
-    limits = ({"time_limit_seconds": before}, {"time_limit_seconds": job.time_limit_seconds})
-    audit(admin, "job.time_granted", f"job {job.pk}", *limits)
+    after = job.time_limit_seconds
+    audit(
+        admin, "job.time_granted", f"job {job.pk}", {"time_limit_seconds": before}, {"time_limit_seconds": after}
+    )
     _notify_asker(row, job, admin)
     return row
 

@@ -32,6 +32,7 @@ from portal.usage.models import CapacitySpell
 from runners.demo.programs import ENDINGS
 from runners.spec import RunSpec
 from scheduling import registry
+from scheduling.share_factors import share_factor
 from scheduling.version import version_of
 
 GROW_SECONDS = 12.0
@@ -282,6 +283,7 @@ def _attempt(
         secret=f"{job.pk:032x}{number:032x}",
         policy=f"{config.policy} v{config.pk}",
         overlay_network=network,
+        share_factor=share_factor(job.priority),
     )
 
 

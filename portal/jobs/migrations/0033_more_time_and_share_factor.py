@@ -1,9 +1,13 @@
-"""Keeps the requests for more time of jobs that run."""
+"""Keeps requests for more time, and how often the GPU time of an attempt counts in shares: that of earlier ones counts once."""
+
+import importlib
 
 import django.db.models.deletion
 import django.utils.timezone
 from django.conf import settings
 from django.db import migrations, models
+
+guards = importlib.import_module("portal.jobs.migrations.0003_guards")
 
 
 class Migration(migrations.Migration):
@@ -14,6 +18,11 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
+        migrations.AddField(
+            model_name='attempt',
+            name='share_factor',
+            field=models.PositiveSmallIntegerField(default=1),
+        ),
         migrations.CreateModel(
             name='TimeExtension',
             fields=[
@@ -37,4 +46,6 @@ class Migration(migrations.Migration):
                 'constraints': [models.UniqueConstraint(condition=models.Q(('state', 'asked')), fields=('job',), name='one_open_time_extension_per_job'), models.CheckConstraint(condition=models.Q(('seconds__gte', 1)), name='time_extension_is_positive'), models.CheckConstraint(condition=models.Q(models.Q(('decided_at__isnull', True), ('state', 'asked')), models.Q(models.Q(('state', 'asked'), _negated=True), ('decided_at__isnull', False)), _connector='OR'), name='time_extension_decided_at_when_decided')],
             },
         ),
+        # SQLite may have rebuilt the table of attempts and lost its triggers.
+        migrations.RunPython(guards.guard, guards.unguard),
     ]
