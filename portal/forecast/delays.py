@@ -129,7 +129,7 @@ def renew(request: TimeExtension, user: User) -> bool:
     if found is None:
         return False
     with transaction.atomic():
-        open_request = TimeExtension.objects.filter(pk=request.pk, state=TimeExtension.State.ASKED)
+        open_request = TimeExtension.objects.filter(pk=request.pk, status=TimeExtension.Status.ASKED)
         open_request.update(delays=found.as_json(), delays_at=found.at)
     return True
 

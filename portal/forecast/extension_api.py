@@ -67,7 +67,7 @@ class TimeExtensionSerializer(serializers.ModelSerializer[TimeExtension]):
     class Meta:
         model = TimeExtension
         fields = (
-            "id", "job", "asked_by", "asked_at", "seconds", "reason", "state", "is_open", "by_rule", "decided_by",
+            "id", "job", "asked_by", "asked_at", "seconds", "reason", "status", "is_open", "by_rule", "decided_by",
             "decided_at", "answer", "delays", "delays_at",
         )  # fmt: skip
         read_only_fields = fields
@@ -170,7 +170,7 @@ class TimeExtensions(JobSubresource):
 
 
 class TimeExtensionFilter(django_filters.FilterSet):
-    state = django_filters.ChoiceFilter(choices=TimeExtension.State.choices, label="Such as `asked`.")
+    status = django_filters.ChoiceFilter(choices=TimeExtension.Status.choices, label="Such as `asked`.")
 
     class Meta:
         model = TimeExtension

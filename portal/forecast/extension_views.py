@@ -141,7 +141,7 @@ def withdraw(request: HttpRequest, pk: int) -> HttpResponse:
     """Withdraw the open request of a job."""
     user = signed_in(request)
     job = get_object_or_404(Job.objects.visible_to(user), pk=pk)
-    asked = services.requests_seen_by(user).filter(job=job, state=TimeExtension.State.ASKED)
+    asked = services.requests_seen_by(user).filter(job=job, status=TimeExtension.Status.ASKED)
     if not asked:
         messages.error(request, "This job has no request that can be withdrawn.")
     for row in asked:
@@ -157,26 +157,26 @@ def withdraw(request: HttpRequest, pk: int) -> HttpResponse:
 def time_requests(request: HttpRequest) -> HttpResponse:
     """Show the requests, those that wait for an admin first of all."""
     admin = signed_in(request)
-    states = [(OPEN, "That wait for an admin"), *TimeExtension.State.choices[1:], ("all", "All")]
-    asked = request.GET.get("state", "")
-    problems = unknown_choice(asked, [OPEN, *(key for key, _ in states)], "those that wait for an admin are shown")
-    state = asked if asked in dict(states) else OPEN
+    statuses = [(OPEN, "That wait for an admin"), *TimeExtension.Status.choices[1:], ("all", "All")]
+    asked = request.GET.get("status", "")
+    problems = unknown_choice(asked, [OPEN, *(key for key, _ in statuses)], "those that wait for an admin are shown")
+    status = asked if asked in dict(statuses) else OPEN
     person = request.GET.get("user", "").replace("\0", "").strip()
     rows = services.requests_seen_by(admin)
     if person:
         rows = rows.filter(asked_by__in=User.objects.matching(person))
-    if state == OPEN:
+    if status == OPEN:
         rows = rows.open().order_by("pk")
-    elif state != "all":
-        rows = rows.filter(state=state)
+    elif status != "all":
+        rows = rows.filter(status=status)
     page = Paginator(rows, PER_PAGE).get_page(request.GET.get("page"))
     requests = list(page.object_list)
     shown = delays.as_seen_by(admin, requests)
     about = {
         "page": page,
         "rows": [(each, shown.get(each.pk)) for each in requests],
-        "states": states,
-        "state": state,
+        "statuses": statuses,
+        "status": status,
         "person": person,
         "problems": problems,
         "rule_hours": LabSettings.current().hours_granted_by_rule,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 ENDED, FAILED, PREEMPTED, STARTED, IDLE, SILENT = "ended", "failed", "preempted", "started", "idle", "silent"
-MORE_TIME, MORE_TIME_ASKED = "more_time", "more_time_asked"
+MORE_TIME, TIME_ASKED = "more_time", "time_asked"
 ALARM, TROUBLE, ACCOUNT, EVENT, TEST = "alarm", "trouble", "account", "event", "test"
 
 
@@ -26,7 +26,7 @@ KINDS = (
     Kind(IDLE, "Idle GPUs", "Your job holds GPUs that do nothing."),
     Kind(SILENT, "Silent job", "Your job, or some of its ranks, has printed nothing for long."),
     Kind(MORE_TIME, "More time", "An admin granted or refused the time that you asked for."),
-    Kind(MORE_TIME_ASKED, "Requests for more time", "A user asks for a longer time limit.", for_admins=True),
+    Kind(TIME_ASKED, "Requests for more time", "A user asks for a longer time limit.", for_admins=True),
     Kind(ALARM, "Alarms of the lab", "Nodes that no longer report, and GPUs in quarantine.", for_admins=True),
 )
 BY_KEY = {kind.key: kind for kind in KINDS}

@@ -50,9 +50,8 @@ TERMS: dict[str, Term] = {
     "deadline": Term("Deadline", "When you need the result. Some scheduling policies start such jobs sooner."),
     "priority": Term(
         "Priority",
-        "The order among your own jobs. Under fair sharing it does not move you ahead of others; some policies also use it "
-        "between users. A job above priority 0 uses more of your share: each of its GPU-hours counts twice at 1, three times "
-        "at 2, and so on.",
+        "The order among your own jobs; some policies also use it between users. Above 0 a job uses more of your share: each "
+        "GPU-hour counts twice at 1, three times at 2, and so on.",
     ),
     "tier": Term(
         "Tier",

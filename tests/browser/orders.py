@@ -438,6 +438,7 @@ ORDERS = {
         hold,
         large_lab,
         line_of_jobs,
+        holder_of_all_gpus,
         long_names,
         revoke_walls,
         resized_job,

@@ -13,7 +13,7 @@ MORE_TIME_ROUTES: dict[str, list[Visit]] = {
         post("/jobs/{started}/more-time", ON_JOB, time_amount=2, time_unit=3600, reason="one epoch is missing"),
     ],
     "jobs/<int:pk>/more-time/withdraw": [post("/jobs/{running}/more-time/withdraw", ON_JOB)],
-    "admin/more-time/": [get("/admin/more-time/?state=all&user=alice", ADMINS)],
+    "admin/more-time/": [get("/admin/more-time/?status=all&user=alice", ADMINS)],
     "admin/more-time/<int:pk>/decide": [
         post("/admin/more-time/{time_request}/decide", DONE_BY_ADMINS, decision="grant", answer="Yes")
     ],
@@ -28,7 +28,7 @@ MORE_TIME_ROUTES: dict[str, list[Visit]] = {
     "api/v1/jobs/<int:job_pk>/time-extensions/<int:pk>/withdraw/": [
         post("/api/v1/jobs/{running}/time-extensions/{time_request}/withdraw/", ON_RUNNING)
     ],
-    "api/v1/time-extensions/": [get("/api/v1/time-extensions/?state=asked", API_ADMINS)],
+    "api/v1/time-extensions/": [get("/api/v1/time-extensions/?status=asked", API_ADMINS)],
     "api/v1/time-extensions/<int:pk>/grant/": [post("/api/v1/time-extensions/{time_request}/grant/", API_ADMINS)],
     "api/v1/time-extensions/<int:pk>/refuse/": [post("/api/v1/time-extensions/{time_request}/refuse/", API_ADMINS)],
 }

@@ -1,6 +1,6 @@
 """Priority is paid for: laws of every policy about how often the GPU time of a job counts in shares."""
 
-from collections import Counter
+from collections import defaultdict
 from dataclasses import replace
 
 import pytest
@@ -62,7 +62,7 @@ def submissions(owner: str, count: int, priority: int, *, every: float, seconds:
 
 def used_gpu_seconds(
     policy: Policy, jobs: list[Submission], gpus: int, until: float
-) -> tuple[Counter[str], Counter[str]]:
+) -> tuple[dict[str, float], dict[str, float]]:
     """Return by owner the GPU-seconds that a simulation really gave, and those in the last snapshot of the policy."""
     last: list[Snapshot] = []
     result = simulate(
@@ -73,11 +73,10 @@ def used_gpu_seconds(
         options=Options(until=until, release_seconds=0.0),
         on_turn=lambda seen, plan: last.append(seen),
     )
-    given, counted = Counter[str](), Counter[str]()
+    given: dict[str, float] = defaultdict(float)
     for job in result.jobs:
-        given[job.owner] += job.gpu_seconds  # type: ignore[assignment]
-    for account in last[-1].accounts:
-        counted[account.name] = sum(account.used)  # type: ignore[assignment]
+        given[job.owner] += job.gpu_seconds
+    counted = {account.name: sum(account.used) for account in last[-1].accounts}
     return given, counted
 
 

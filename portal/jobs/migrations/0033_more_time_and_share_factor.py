@@ -30,7 +30,7 @@ class Migration(migrations.Migration):
                 ('asked_at', models.DateTimeField(default=django.utils.timezone.now)),
                 ('seconds', models.PositiveIntegerField()),
                 ('reason', models.TextField(blank=True)),
-                ('state', models.CharField(choices=[('asked', 'waits for an admin'), ('granted', 'granted'), ('refused', 'refused'), ('withdrawn', 'withdrawn')], default='asked', max_length=9)),
+                ('status', models.CharField(choices=[('asked', 'waits for an admin'), ('granted', 'granted'), ('refused', 'refused'), ('withdrawn', 'withdrawn')], default='asked', max_length=9)),
                 ('by_rule', models.BooleanField(default=False)),
                 ('decided_at', models.DateTimeField(blank=True, null=True)),
                 ('answer', models.TextField(blank=True)),
@@ -42,8 +42,8 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-id'],
-                'indexes': [models.Index(fields=['state', '-id'], name='time_extension_state')],
-                'constraints': [models.UniqueConstraint(condition=models.Q(('state', 'asked')), fields=('job',), name='one_open_time_extension_per_job'), models.CheckConstraint(condition=models.Q(('seconds__gte', 1)), name='time_extension_is_positive'), models.CheckConstraint(condition=models.Q(models.Q(('decided_at__isnull', True), ('state', 'asked')), models.Q(models.Q(('state', 'asked'), _negated=True), ('decided_at__isnull', False)), _connector='OR'), name='time_extension_decided_at_when_decided')],
+                'indexes': [models.Index(fields=['status', '-id'], name='time_extension_status')],
+                'constraints': [models.UniqueConstraint(condition=models.Q(('status', 'asked')), fields=('job',), name='one_open_time_extension_per_job'), models.CheckConstraint(condition=models.Q(('seconds__gte', 1)), name='time_extension_is_positive'), models.CheckConstraint(condition=models.Q(models.Q(('decided_at__isnull', True), ('status', 'asked')), models.Q(models.Q(('status', 'asked'), _negated=True), ('decided_at__isnull', False)), _connector='OR'), name='time_extension_decided_at_when_decided')],
             },
         ),
         # SQLite may have rebuilt the table of attempts and lost its triggers.

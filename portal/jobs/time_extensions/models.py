@@ -19,13 +19,13 @@ MAX_TEXT = 1000
 class TimeExtensionQuerySet(models.QuerySet["TimeExtension"]):
     def open(self) -> Self:
         """Return the requests that can be decided: of a job that has ended, none can."""
-        return self.filter(state=TimeExtension.State.ASKED, job__state__in=UNFINISHED_STATES)
+        return self.filter(status=TimeExtension.Status.ASKED, job__state__in=UNFINISHED_STATES)
 
 
 class TimeExtension(models.Model):
     """A request to raise the time limit of a job. A job has at most one that is not decided."""
 
-    class State(models.TextChoices):
+    class Status(models.TextChoices):
         ASKED = "asked", "waits for an admin"
         GRANTED = "granted", "granted"
         REFUSED = "refused", "refused"
@@ -37,7 +37,7 @@ class TimeExtension(models.Model):
     seconds = models.PositiveIntegerField()
     """How much longer the job may run than its time limit allows."""
     reason = models.TextField(blank=True)
-    state = models.CharField(max_length=9, choices=State.choices, default=State.ASKED)
+    status = models.CharField(max_length=9, choices=Status.choices, default=Status.ASKED)
     by_rule = models.BooleanField(default=False)
     """It was granted by the rule of the lab, when it was made."""
     decided_by = models.ForeignKey(
@@ -57,12 +57,15 @@ class TimeExtension(models.Model):
     class Meta:
         app_label = "jobs"
         ordering = ["-id"]
-        indexes = [models.Index(fields=["state", "-id"], name="time_extension_state")]
+        indexes = [models.Index(fields=["status", "-id"], name="time_extension_status")]
         constraints = [
-            models.UniqueConstraint(fields=["job"], condition=Q(state="asked"), name="one_open_time_extension_per_job"),
+            models.UniqueConstraint(
+                fields=["job"], condition=Q(status="asked"), name="one_open_time_extension_per_job"
+            ),
             models.CheckConstraint(condition=Q(seconds__gte=1), name="time_extension_is_positive"),
             models.CheckConstraint(
-                condition=Q(state="asked", decided_at__isnull=True) | (~Q(state="asked") & Q(decided_at__isnull=False)),
+                condition=Q(status="asked", decided_at__isnull=True)
+                | (~Q(status="asked") & Q(decided_at__isnull=False)),
                 name="time_extension_decided_at_when_decided",
             ),
         ]
@@ -70,11 +73,11 @@ class TimeExtension(models.Model):
     @property
     def is_open(self) -> bool:
         """Whether it can be decided. One query unless the job was read with it."""
-        return self.state == self.State.ASKED and self.job.state in UNFINISHED_STATES
+        return self.status == self.Status.ASKED and self.job.state in UNFINISHED_STATES
 
     @property
-    def state_words(self) -> str:
-        """Return its state for a reader."""
-        if self.state == self.State.ASKED and not self.is_open:
+    def status_words(self) -> str:
+        """Return its status for a reader."""
+        if self.status == self.Status.ASKED and not self.is_open:
             return "not decided before the job ended"
-        return f"{self.get_state_display()}{' by the rule of the lab' if self.by_rule else ''}"
+        return f"{self.get_status_display()}{' by the rule of the lab' if self.by_rule else ''}"

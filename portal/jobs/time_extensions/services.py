@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from django.db import transaction
-from django.db.models import QuerySet, Sum
+from django.db.models import Sum
 from django.urls import reverse
 from django.utils import timezone
 
@@ -21,7 +21,7 @@ from portal.jobs.models import FINISHED_STATES, WAITING_STATES, Job, StopReason
 from portal.jobs.permissions import require_may_act
 from portal.jobs.spec import limits_of
 from portal.jobs.time_extensions.messages import TimeExtensionAsked, TimeExtensionDecided
-from portal.jobs.time_extensions.models import MAX_TEXT, TimeExtension
+from portal.jobs.time_extensions.models import MAX_TEXT, TimeExtension, TimeExtensionQuerySet
 from portal.names import is_unstorable
 from portal.refused import Refused
 from portal.ui import duration
@@ -29,7 +29,7 @@ from portal.wake import wake_scheduler
 
 MIN_SECONDS = 60
 HOUR = 3600
-NOTICE_KIND, ADMINS_NOTICE_KIND = "more_time", "more_time_asked"
+NOTICE_KIND, ADMINS_NOTICE_KIND = "more_time", "time_asked"
 """The kinds of ``portal.notifications.kinds``: for who asked, and for admins."""
 
 
@@ -103,7 +103,7 @@ def ask(user: User, job: Job, seconds: int, reason: str = "", delays: Delays | N
     with transaction.atomic():
         row = lifecycle.get_locked(job.pk)
         check(row, seconds)
-        if TimeExtension.objects.filter(job=row, state=TimeExtension.State.ASKED).exists():
+        if TimeExtension.objects.filter(job=row, status=TimeExtension.Status.ASKED).exists():
             raise Refused(
                 "There is a request for this job already that no admin has decided. Withdraw it to make another.",
                 "conflict",
@@ -113,7 +113,7 @@ def ask(user: User, job: Job, seconds: int, reason: str = "", delays: Delays | N
             delays=delays.as_json() if delays else None, delays_at=delays.at if delays else None,
         )  # fmt: skip
         if seconds <= seconds_left_of_rule(row):
-            request.state, request.by_rule, request.decided_at = TimeExtension.State.GRANTED, True, timezone.now()
+            request.status, request.by_rule, request.decided_at = TimeExtension.Status.GRANTED, True, timezone.now()
             request.save()
             _raise_limit(row, request, None)
         else:
@@ -125,7 +125,7 @@ def ask(user: User, job: Job, seconds: int, reason: str = "", delays: Delays | N
 
 def seconds_left_of_rule(job: Job) -> int:
     """Return how much of what the lab grants without asking the job has not used. Two queries."""
-    granted = TimeExtension.objects.filter(job=job, state=TimeExtension.State.GRANTED, by_rule=True)
+    granted = TimeExtension.objects.filter(job=job, status=TimeExtension.Status.GRANTED, by_rule=True)
     used = granted.aggregate(sum=Sum("seconds"))["sum"] or 0
     return max(0, LabSettings.current().hours_granted_by_rule * HOUR - used)
 
@@ -135,10 +135,10 @@ def withdraw(user: User, request: TimeExtension) -> TimeExtension:
     """Withdraw a request that no admin has decided: who made it, and others who may act on the job."""
     require_may_act(user, request.job)
     job, row = _locked(request)
-    if row.state == TimeExtension.State.WITHDRAWN:
+    if row.status == TimeExtension.Status.WITHDRAWN:
         return row
     _require_undecided(row)
-    _decide(row, TimeExtension.State.WITHDRAWN, None, "")
+    _decide(row, TimeExtension.Status.WITHDRAWN, None, "")
     lifecycle.record(job, events.TimeWithdrawn(str(user), row.seconds), user)
     return row
 
@@ -146,9 +146,10 @@ def withdraw(user: User, request: TimeExtension) -> TimeExtension:
 # --- deciding ----------------------------------------------------------------------------------------------------
 
 
-def requests_seen_by(user: User) -> QuerySet[TimeExtension]:
+def requests_seen_by(user: User) -> TimeExtensionQuerySet:
     """Return the requests of jobs that a user may see, the newest first."""
-    rows = TimeExtension.objects.select_related("job__project", "job__submitted_by", "asked_by", "decided_by")
+    rows: TimeExtensionQuerySet = TimeExtension.objects.all()
+    rows = rows.select_related("job__project", "job__submitted_by", "asked_by", "decided_by")
     return rows.filter(job__in=Job.objects.visible_to(user)) if not user.is_admin else rows
 
 
@@ -163,17 +164,15 @@ def grant(admin: User, request: TimeExtension, answer: str = "") -> TimeExtensio
     _require_admin(admin)
     text = _checked_text(answer, "answer")
     job, row = _locked(request)
-    if row.state == TimeExtension.State.GRANTED:
+    if row.status == TimeExtension.Status.GRANTED:
         return row
     _require_undecided(row)
     check(job, row.seconds)
     before = job.time_limit_seconds
-    _decide(row, TimeExtension.State.GRANTED, admin, text)
+    _decide(row, TimeExtension.Status.GRANTED, admin, text)
     _raise_limit(job, row, admin)
     after = job.time_limit_seconds
-    audit(
-        admin, "job.time_granted", f"job {job.pk}", {"time_limit_seconds": before}, {"time_limit_seconds": after}
-    )
+    audit(admin, "job.time_granted", f"job {job.pk}", {"time_limit_seconds": before}, {"time_limit_seconds": after})
     _notify_asker(row, job, admin)
     return row
 
@@ -184,10 +183,10 @@ def refuse(admin: User, request: TimeExtension, answer: str = "") -> TimeExtensi
     _require_admin(admin)
     text = _checked_text(answer, "answer")
     job, row = _locked(request)
-    if row.state == TimeExtension.State.REFUSED:
+    if row.status == TimeExtension.Status.REFUSED:
         return row
     _require_undecided(row)
-    _decide(row, TimeExtension.State.REFUSED, admin, text)
+    _decide(row, TimeExtension.Status.REFUSED, admin, text)
     lifecycle.record(job, events.TimeRefused(str(admin), row.seconds, text), admin)
     audit(admin, "job.time_refused", f"job {job.pk}", after={"seconds": row.seconds})
     _notify_asker(row, job, admin)
@@ -204,14 +203,14 @@ def _locked(request: TimeExtension) -> tuple[Job, TimeExtension]:
 
 
 def _require_undecided(row: TimeExtension) -> None:
-    if row.state != TimeExtension.State.ASKED:
+    if row.status != TimeExtension.Status.ASKED:
         who = f" by {row.decided_by}" if row.decided_by else ""
-        raise Refused(f"This request was {row.get_state_display()}{who} in the meantime.", "conflict")
+        raise Refused(f"This request was {row.get_status_display()}{who} in the meantime.", "conflict")
 
 
-def _decide(row: TimeExtension, state: TimeExtension.State, by: User | None, answer: str) -> None:
-    row.state, row.decided_by, row.decided_at, row.answer = state, by, timezone.now(), answer
-    row.save(update_fields=["state", "decided_by", "decided_at", "answer"])
+def _decide(row: TimeExtension, status: TimeExtension.Status, by: User | None, answer: str) -> None:
+    row.status, row.decided_by, row.decided_at, row.answer = status, by, timezone.now(), answer
+    row.save(update_fields=["status", "decided_by", "decided_at", "answer"])
 
 
 def _raise_limit(job: Job, request: TimeExtension, admin: User | None) -> None:
@@ -248,7 +247,7 @@ def _notify_asker(request: TimeExtension, job: Job, admin: User) -> None:
     user = request.asked_by
     if user == admin or not Job.objects.visible_to(user).filter(pk=job.pk).exists():
         return
-    granted = request.state == TimeExtension.State.GRANTED
+    granted = request.status == TimeExtension.Status.GRANTED
     content = TimeExtensionDecided(
         job.pk, job.name, job.project.name, str(admin), request.seconds, granted, request.answer
     )

@@ -30,13 +30,13 @@ def test_a_script_asks_lists_and_withdraws(world: World) -> None:
     answer = send(world, "alice", requests_of(world), seconds=2 * HOUR, reason="paper")
     assert answer.status_code == 201, answer.content
     made = answer.json()
-    assert (made["state"], made["asked_by"], made["seconds"], made["reason"], made["is_open"], made["by_rule"]) == (
+    assert (made["status"], made["asked_by"], made["seconds"], made["reason"], made["is_open"], made["by_rule"]) == (
         "asked", "alice", 2 * HOUR, "paper", True, False,
     )  # fmt: skip
     assert made["delays_at"] and isinstance(made["delays"], list)
     assert Script(world.victor).get(requests_of(world)).json()["results"] == [made]
     gone = send(world, "alice", f"{requests_of(world)}{made['id']}/withdraw/").json()
-    assert gone["state"] == "withdrawn" and not gone["is_open"]
+    assert gone["status"] == "withdrawn" and not gone["is_open"]
 
 
 def test_the_rule_grants_at_once(world: World) -> None:
@@ -44,7 +44,7 @@ def test_the_rule_grants_at_once(world: World) -> None:
     compared = send(world, "alice", f"{requests_of(world)}compare/", seconds=HOUR).json()
     assert compared["granted_by_rule"] and compared["max_seconds"] == 30 * 24 * HOUR - HOUR
     made = send(world, "alice", requests_of(world), seconds=HOUR).json()
-    assert (made["state"], made["by_rule"], made["decided_by"]) == ("granted", True, None)
+    assert (made["status"], made["by_rule"], made["decided_by"]) == ("granted", True, None)
     assert Job.objects.get(pk=world.running.pk).time_limit_seconds == 2 * HOUR
 
 
@@ -56,16 +56,16 @@ def test_a_comparison_stores_nothing_and_hides_what_the_reader_may_not_see(world
 
 def test_admins_list_grant_and_refuse(world: World) -> None:
     first = send(world, "alice", requests_of(world), seconds=HOUR).json()["id"]
-    [row] = Script(world.ada).get("time-extensions/?state=asked").json()["results"]
+    [row] = Script(world.ada).get("time-extensions/?status=asked").json()["results"]
     assert row["id"] == first and row["job"] == world.running.pk
     refused = send(world, "ada", f"time-extensions/{first}/refuse/", answer="Later").json()
-    assert (refused["state"], refused["answer"], refused["decided_by"]) == ("refused", "Later", "ada")
+    assert (refused["status"], refused["answer"], refused["decided_by"]) == ("refused", "Later", "ada")
     assert send(world, "ada", f"time-extensions/{first}/grant/").status_code == 409
     second = send(world, "alice", requests_of(world), seconds=HOUR).json()["id"]
     for _ in range(2):
-        assert send(world, "ada", f"time-extensions/{second}/grant/").json()["state"] == "granted"
+        assert send(world, "ada", f"time-extensions/{second}/grant/").json()["status"] == "granted"
     assert Job.objects.get(pk=world.running.pk).time_limit_seconds == 2 * HOUR
-    assert Script(world.ada).get("time-extensions/?state=odd").status_code == 400
+    assert Script(world.ada).get("time-extensions/?status=odd").status_code == 400
 
 
 def test_who_may_do_what(world: World) -> None:

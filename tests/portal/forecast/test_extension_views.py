@@ -101,7 +101,7 @@ class TestAsking:
         assert "Granted by the rule of the lab: the job has 2 h more." in page
         assert "2 h more: granted by the rule of the lab" in page
 
-    def test_who_may_not_act_is_told_so_and_strangers_find_nothing(self, world: World) -> None:
+    def test_who_may_not_act_is_refused_and_strangers_find_nothing(self, world: World) -> None:
         for role in ("bob", "victor"):
             answer = ask(world, role)
             assert answer.url == f"/jobs/{world.running.pk}/"
@@ -113,7 +113,7 @@ class TestAsking:
         alice = browser(world, "alice")
         for state, words in (("withdrawn", "The request is withdrawn."), ("withdrawn", "no request that can be")):
             answer = alice.post(f"/jobs/{world.running.pk}/more-time/withdraw", follow=True)
-            assert TimeExtension.objects.get().state == state and words in text(answer)
+            assert TimeExtension.objects.get().status == state and words in text(answer)
 
     @pytest.mark.parametrize("state", ["QUEUED", "SUCCEEDED"])
     def test_no_button_for_a_job_that_has_not_run_or_has_ended(self, world: World, state: str) -> None:
@@ -157,15 +157,16 @@ class TestDeciding:
         services.ask(world.ada, world.running, 3 * HOUR)
         assert "3 h more for" in text(ada.get("/admin/more-time/"))
         assert "1 h more for" not in text(ada.get("/admin/more-time/"))
-        assert "1 h more for" in text(ada.get("/admin/more-time/?state=refused"))
-        assert "No requests" in text(ada.get("/admin/more-time/?state=refused&user=bob"))
-        both = text(ada.get("/admin/more-time/?state=all"))
+        assert "1 h more for" in text(ada.get("/admin/more-time/?status=refused"))
+        assert "No requests" in text(ada.get("/admin/more-time/?status=refused&user=bob"))
+        both = text(ada.get("/admin/more-time/?status=all"))
         assert "1 h more for" in both and "3 h more for" in both
-        assert "There is no choice “strange”" in text(ada.get("/admin/more-time/?state=strange&page=99"))
+        assert "There is no choice “strange”" in text(ada.get("/admin/more-time/?status=strange&page=99"))
 
     def test_it_is_computed_again(self, world: World) -> None:
         row = services.ask(world.alice, world.running, HOUR)
-        answer = browser(world, "ada").post(f"/admin/more-time/{row.pk}/forecast", {"next": "https://evil.example"})
+        sent = {"next": "https://evil.example"}
+        answer: Any = browser(world, "ada").post(f"/admin/more-time/{row.pk}/forecast", sent)
         assert answer.url == "/admin/more-time/"
         assert TimeExtension.objects.get().delays_at is not None
 

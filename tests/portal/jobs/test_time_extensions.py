@@ -13,6 +13,7 @@ from portal.jobs.models import Attempt, Job, JobState, StopReason, TimeExtension
 from portal.jobs.time_extensions import services
 from portal.jobs.time_extensions.attention import open_time_extensions
 from portal.jobs.time_extensions.services import HOUR
+from portal.notifications import kinds
 from portal.notifications.models import Notice
 from portal.refused import Refused
 from portal.sentences.notices import notice_text
@@ -45,10 +46,18 @@ def titles(user: Any) -> list[str]:
     return [notice_text(row.content).title for row in Notice.objects.filter(user=user, shown=True).order_by("pk")]
 
 
+def test_its_notices_are_of_known_kinds_that_fit_into_their_column() -> None:
+    """SQLite stores keys of any length."""
+    ours = {services.NOTICE_KIND: False, services.ADMINS_NOTICE_KIND: True}
+    assert {key: kinds.BY_KEY[key].for_admins for key in ours} == ours
+    room = Notice._meta.get_field("kind").max_length
+    assert room is not None and all(len(key) <= room for key in kinds.BY_KEY)
+
+
 class TestAsking:
     def test_an_admin_decides_unless_a_rule_grants_it(self, world: World) -> None:
         row = services.ask(world.alice, world.running, 2 * HOUR, " one epoch is missing ")
-        assert (row.state, row.reason, row.by_rule, row.decided_at) == ("asked", "one epoch is missing", False, None)
+        assert (row.status, row.reason, row.by_rule, row.decided_at) == ("asked", "one epoch is missing", False, None)
         assert limit(world.running) == HOUR
         assert lines(world.running) == ["alice asked for 2 h more: “one epoch is missing”"]
         assert titles(world.ada) == [f"alice asks for 2 h more for job {world.running.pk} “{world.running.name}”"]
@@ -57,13 +66,13 @@ class TestAsking:
     def test_a_rule_grants_so_many_hours_in_total_of_each_job(self, world: World) -> None:
         rule(3)
         first = services.ask(world.alice, world.running, 2 * HOUR)
-        assert (first.state, first.by_rule, first.decided_by) == ("granted", True, None) and first.decided_at
+        assert (first.status, first.by_rule, first.decided_by) == ("granted", True, None) and first.decided_at
         assert limit(world.running) == 3 * HOUR and services.seconds_left_of_rule(world.running) == HOUR
         assert "granted by the rule of the lab, as alice asked: the time limit is 3 h" in lines(world.running)[0]
         second = services.ask(world.alice, world.running, 2 * HOUR)
-        assert second.state == "asked" and limit(world.running) == 3 * HOUR
+        assert second.status == "asked" and limit(world.running) == 3 * HOUR
         services.withdraw(world.alice, second)
-        assert services.ask(world.alice, world.running, HOUR).state == "granted"
+        assert services.ask(world.alice, world.running, HOUR).status == "granted"
         assert limit(world.running) == 4 * HOUR
 
     def test_what_an_admin_granted_does_not_use_up_the_rule(self, world: World) -> None:
@@ -83,14 +92,14 @@ class TestAsking:
             services.ask(world.ada, world.running, HOUR)
         assert refused.value.code == "conflict"
         services.refuse(world.ada, first)
-        assert services.ask(world.alice, world.running, HOUR).state == "asked"
+        assert services.ask(world.alice, world.running, HOUR).status == "asked"
 
     def test_beyond_the_maximum_of_the_lab_the_possible_is_named(self, world: World) -> None:
         Job.objects.filter(pk=world.running.pk).update(time_limit_seconds=29 * 24 * HOUR)
         with pytest.raises(Refused, match=r"at most 30 d.* and this job has 29 d.*: ask for at most 1 d.* more"):
             services.ask(world.alice, world.running, 25 * HOUR)
         rule(720)
-        assert services.ask(world.alice, world.running, 24 * HOUR).state == "granted"
+        assert services.ask(world.alice, world.running, 24 * HOUR).status == "granted"
         with pytest.raises(Refused, match="has the longest time limit that the lab allows"):
             services.ask(world.alice, world.running, HOUR)
 
@@ -112,7 +121,7 @@ class TestAsking:
     def test_a_job_that_waits_again_may_ask(self, world: World) -> None:
         began = timezone.now() - timedelta(hours=1)
         Job.objects.filter(pk=world.jobs["QUEUED"].pk).update(started_at=began)
-        assert services.ask(world.alice, Job.objects.get(pk=world.jobs["QUEUED"].pk), HOUR).state == "asked"
+        assert services.ask(world.alice, Job.objects.get(pk=world.jobs["QUEUED"].pk), HOUR).status == "asked"
 
     def test_not_once_it_is_stopped_for_its_time_limit(self, world: World) -> None:
         row = services.ask(world.alice, world.running, HOUR)
@@ -132,7 +141,7 @@ class TestDeciding:
         row = services.ask(world.alice, world.running, 2 * HOUR)
         for _ in range(2):  # a double click
             granted = services.grant(world.ada, row, "Good luck")
-        assert (granted.state, granted.decided_by, granted.answer) == ("granted", world.ada, "Good luck")
+        assert (granted.status, granted.decided_by, granted.answer) == ("granted", world.ada, "Good luck")
         assert limit(world.running) == 3 * HOUR
         assert lines(world.running)[1:] == ["2 h more granted by ada: the time limit is 3 h now."]
         entry = AuditEntry.objects.get(action="job.time_granted")
@@ -144,7 +153,7 @@ class TestDeciding:
         row = services.ask(world.alice, world.running, HOUR)
         for _ in range(2):
             refused = services.refuse(world.ada, row, "Not this week")
-        assert refused.state == "refused" and limit(world.running) == HOUR
+        assert refused.status == "refused" and limit(world.running) == HOUR
         assert lines(world.running)[1:] == ["1 h more refused by ada: “Not this week”"]
         assert AuditEntry.objects.get(action="job.time_refused").after == {"seconds": HOUR}
         assert titles(world.alice) == [f"Job {world.running.pk} “{world.running.name}”: 1 h more refused"]
@@ -182,7 +191,7 @@ class TestDeciding:
             services.grant(world.ada, row)
         row = TimeExtension.objects.get()
         assert not TimeExtension.objects.open() and not list(open_time_extensions())
-        assert row.state_words == "not decided before the job ended"
+        assert row.status_words == "not decided before the job ended"
 
     def test_a_cancelled_job_gets_no_more(self, world: World) -> None:
         row = services.ask(world.alice, world.running, HOUR)

@@ -1,4 +1,4 @@
-"""Keys of submissions, by which a repeated request gets the job that the first one created."""
+"""The keys with which a submission that is sent twice makes one job."""
 
 from django.conf import settings
 from django.db import models
