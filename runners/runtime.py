@@ -56,6 +56,8 @@ class Folders:
     """The cache of the job's project on this node; None for a container without ranks, and where the node keeps none."""
     network: Path | None = None
     """The folder with the socket of the container's proxy; None for a container that may reach no host."""
+    inputs: Path | None = None
+    """The outputs of an earlier job, which it only reads; None for a job that uses none. The agent fills it before ``create``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +184,7 @@ SCRIBE = "/run/schedulearn/scribe"
 WORKSPACE = "/workspace"
 OUTPUTS = "/outputs"
 CHECKPOINTS = "/checkpoints"
+INPUTS = "/inputs"
 LAYER = "/opt/layer"
 NETWORK = "/run/schedulearn/network"
 CACHE = "/cache"

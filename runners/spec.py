@@ -25,6 +25,8 @@ CACHE_VARIABLE = "SCHEDULEARN_PROJECT_CACHE"
 """The variable with the folder for caches, which all jobs of a project on a node share."""
 OWN_IMAGE = "image"
 """``RunSpec.environment`` of a job that runs in an image which its project named; ``layer`` then identifies the image."""
+INPUTS_VARIABLE = "SCHEDULEARN_INPUTS"
+"""The variable with the folder of the outputs of an earlier job, where a job uses them."""
 LAYER_VARIABLE = "SCHEDULEARN_LAYER"
 """The variable with the folder of the packages that a job has in addition to those of its environment's base."""
 OLD_NAME_PARTS = 4
@@ -133,6 +135,8 @@ class RunSpec:
     """Hosts that it may reach through the agent's proxy, as ``host.egress.HostRule.parse`` reads them; empty: no network."""
     cache: str = ""
     """The name of its project's cache on the node, ``<32 hexadecimal digits>-<generation>``; empty for none."""
+    inputs: bool = False
+    """Its job uses the outputs of an earlier job."""
     identity: JobIdentity | None = None
     """Not part of the JSON: the portal sends it beside that. None with a portal of an earlier release."""
 
@@ -158,7 +162,7 @@ class RunSpec:
     def to_json(self) -> dict[str, Any]:
         fields = {COLLECTIVE_KEY if key == "collective" else key: value for key, value in asdict(self).items()}
         del fields["identity"]
-        for name in ("layer", "allowed_hosts", "cache"):
+        for name in ("layer", "allowed_hosts", "cache", "inputs"):
             if not fields[name]:
                 del fields[name]  # an agent of an earlier release refuses a spec with a key that it does not know
         return fields

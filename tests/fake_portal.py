@@ -44,6 +44,8 @@ class FakePortal:
         self.outputs: dict[tuple[str, str], bytes] = {}
         self.networks: dict[str, list[Any]] = {}
         """What was last reported of the hosts that a container contacted."""
+        self.inputs: dict[str, bytes] | None = None
+        """The outputs of the earlier job, by path; None: 404, as for a job that uses none."""
         self.checkpoints: dict[str, Any] = {}
         """The set: path -> [size, modified, pieces]; of all jobs, since a test has one."""
         self.checkpoint_version = 0
@@ -234,6 +236,10 @@ class FakePortal:
         return 200, self.pieces[sha256]
 
 
+def _input(path: str, content: bytes) -> dict[str, Any]:
+    return {"path": path, "size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -326,6 +332,12 @@ class _Handler(BaseHTTPRequestHandler):
         if found := re.fullmatch(r"/agent/v1/containers/([^/]+)/network", path):
             portal.networks[found[1]] = json.loads(body)["hosts"]
             return 200, {}
+        if portal.inputs is not None and re.fullmatch(r"/agent/v1/containers/[^/]+/inputs", path):
+            return 200, {"files": [_input(name, content) for name, content in portal.inputs.items()]}
+        if found := re.fullmatch(r"/agent/v1/containers/[^/]+/inputs/(\w+)", path):
+            by_hash = {_input(name, content)["sha256"]: content for name, content in (portal.inputs or {}).items()}
+            if found[1] in by_hash:
+                return 200, by_hash[found[1]]
         if re.fullmatch(r"/agent/v1/containers/[^/]+/checkpoints", path):
             update = json.loads(body) if body else None
             return portal.change(update["changed"], update["deleted"]) if update else portal.newest()

@@ -17,7 +17,7 @@ from portal.forecast import messages
 from portal.forecast.changes import HelpfulChange, ProposedChange, find_helpful_changes, possible_changes
 from portal.forecast.models import Forecast
 from portal.forecast.services import policy_and_snapshot
-from portal.jobs import lifecycle, services
+from portal.jobs import dependencies, lifecycle, services
 from portal.jobs.forms import UNITS
 from portal.jobs.models import Job, JobState
 from portal.jobs.spec import submission_of
@@ -218,7 +218,8 @@ def _requeue(user: User, job: Job, found: ProposedChange, message: Message) -> J
         asked = replace(asked, deadline=None)
     services.cancel(user, job)
     changed = services.submit(user, job.project, asked, copied_from=job)
-    changed.submitted_at = job.submitted_at
-    changed.save(update_fields=["submitted_at"])
+    changed.submitted_at, changed.ready_at = job.submitted_at, job.ready_at
+    changed.save(update_fields=["submitted_at", "ready_at"])
+    dependencies.move_children(job, changed)
     lifecycle.record(changed, messages.Requeued(job.pk, message), user)
     return changed

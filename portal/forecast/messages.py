@@ -184,6 +184,14 @@ class NotByItself(Message):
 
 
 @dataclass(frozen=True)
+class AfterAnotherJob(Message):
+    """The job starts after another one, whose end is not known."""
+
+    code: ClassVar[str] = "after_another_job"
+    job: int
+
+
+@dataclass(frozen=True)
 class TooFarBack(Message):
     code: ClassVar[str] = "too_far_back"
     jobs: int

@@ -14,8 +14,9 @@ from django.utils import timezone
 
 from portal.forecast import words
 from portal.forecast.futures import NEVER, Futures, simulate_futures
-from portal.forecast.messages import NotByItself, TooFarBack
+from portal.forecast.messages import AfterAnotherJob, NotByItself, TooFarBack
 from portal.forecast.models import Forecast, Score
+from portal.jobs import dependencies
 from portal.jobs.models import Attempt, Job, JobState
 from portal.scheduler import snapshot as snapshots
 from portal.scheduler.failures import violation_sentences
@@ -73,13 +74,14 @@ def refresh(now: datetime | None = None, history: History | None = None) -> int:
     try:
         policy, seen = policy_and_snapshot(now, history)
         ranges, notes, futures = forecast_ranges(policy, seen)
+        waiting = {str(job): AfterAnotherJob(why.after) for job, why in dependencies.reasons().items()}
     except InvalidPlanError as error:
         logger.warning("no forecast: a plan breaks a rule: %s", violation_sentences(error.violations))
         return 0
     except ValueError as error:
         logger.warning("no forecast: the policy does not decide: %s", error)
         return 0
-    _store(seen, ranges, notes, futures)
+    _store(seen, ranges, {**notes, **waiting}, futures)
     return len(ranges)
 
 

@@ -81,6 +81,28 @@ class Released(Message):
     user: str
 
 
+@dataclass(frozen=True)
+class Ready(Message):
+    """The job after which it starts has succeeded."""
+
+    code: ClassVar[str] = "job_ready"
+    kind: ClassVar[str] = "ready"
+    after: int
+
+
+@dataclass(frozen=True)
+class CannotStartAfter(Message):
+    """It was cancelled, because it cannot start after the job that it waited for."""
+
+    code: ClassVar[str] = "job_cannot_start_after"
+    kind: ClassVar[str] = "cancel_asked"
+    after: int | None
+    """None when its submitter may no longer see that job."""
+    why: str
+    """The ``JobState`` in which that job ended, ``no_access``, or ``outputs_lost``."""
+    uses_outputs: bool
+
+
 class ChangedField(TypedDict):
     """A field of a job that a user changed; without values for one whose values are long."""
 

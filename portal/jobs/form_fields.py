@@ -93,6 +93,9 @@ def form_field(name: str) -> forms.Field:
     match about.kind:
         case Kind.INTEGER:
             return forms.IntegerField(min_value=low, max_value=high, **(common | {"required": not about.optional}))
+        case Kind.JOB:
+            number = forms.NumberInput(attrs={"list": f"{name}-proposals"})
+            return forms.IntegerField(min_value=1, max_value=2**53, widget=number, **common)
         case Kind.FLAG:
             return forms.BooleanField(**common)
         case Kind.CHOICE:

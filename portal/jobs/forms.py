@@ -10,7 +10,7 @@ from django.utils import timezone
 from portal.cluster.slots import lab_noun
 from portal.environments.models import Environment
 from portal.form_fields import RefusableForm
-from portal.jobs import gpu_choice, services
+from portal.jobs import dependencies, gpu_choice, services
 from portal.jobs.environments import best_environment, environment_labels, offered_environments
 from portal.jobs.form_fields import form_field
 from portal.jobs.models import MAX_ENTRY_LENGTH, Job
@@ -92,7 +92,18 @@ class JobForm(TimeLimitForm):
     measured: gpu_choice.MeasuredMemory | None = None
     """What the last run of the program used at most, if that was filled in."""
     SUGGESTED = frozenset(
-        {"min_gpus", "max_gpus", "elastic", "environment", "time_amount", "time_unit", "resumable", "opportunistic"}
+        {
+            "min_gpus",
+            "max_gpus",
+            "elastic",
+            "environment",
+            "time_amount",
+            "time_unit",
+            "resumable",
+            "opportunistic",
+            "after",
+            "use_outputs",
+        }
         | set(GPU_FIELDS)
     )
 
@@ -168,6 +179,11 @@ class JobForm(TimeLimitForm):
     def more(self) -> list[forms.BoundField]:
         """The fields under "More"."""
         return [self[name] for name in MORE_FIELDS]
+
+    @property
+    def proposed_jobs(self) -> list[Job]:
+        """The jobs that the field for an earlier job proposes."""
+        return dependencies.proposals(self.code.project)
 
     @property
     def more_is_open(self) -> bool:

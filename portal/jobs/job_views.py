@@ -20,6 +20,7 @@ from portal.cluster.slots import lab_noun
 from portal.editions import sent_if_changed
 from portal.highlight import highlight_block
 from portal.jobs import checkpoints, code_history, network_use, permissions, resources, services, silence
+from portal.jobs.chains import chain_of
 from portal.jobs.curve_views import curves_context, training_context
 from portal.jobs.environments import layers_of
 from portal.jobs.models import FINISHED_STATES, Allocation, Attempt, Container, Job, JobState
@@ -91,6 +92,7 @@ def _context(request: HttpRequest, job: Job, tab: "Tab") -> dict[str, Any]:
         "polls": not finished or bool(uncollected),
         "collecting": finished and any(_will_be_collected(part) for part in uncollected),
         "files_count": job.outputs.count(),
+        "chain": chain_of(user, job),
     }
     return context | tab.context(job, context)
 

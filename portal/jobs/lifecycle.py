@@ -186,7 +186,8 @@ def start_attempt(
     attempt on one node. Raises JobChangedError when the job is no longer waiting.
     """
     row = get_locked(job.pk)
-    if row.state != JobState.QUEUED or row.intent != Job.Intent.RUN:
+    waits_for_another = row.after_id is not None and row.ready_at is None
+    if row.state != JobState.QUEUED or row.intent != Job.Intent.RUN or waits_for_another:
         raise JobChangedError(f"job {job.pk} no longer waits: it is {row.get_state_display()}")
     before = list(row.attempts.order_by("number").values_list("outcome", "started_at", "ended_at", "number"))
     last = before[-1][3] if before else 0

@@ -2,6 +2,7 @@
 
 import shlex
 import uuid
+from datetime import datetime
 
 from django.conf import settings
 from django.contrib.auth.models import Group
@@ -119,6 +120,10 @@ class Job(models.Model):
     """The models of GPUs that it accepts, as agents report them; empty for any."""
     same_gpu_model = models.BooleanField(default=False)
     """All its GPUs must be of one model."""
+    after = models.ForeignKey("self", null=True, blank=True, on_delete=models.RESTRICT, related_name="dependents")
+    """The job that must have succeeded before this one may start: ``dependencies``."""
+    use_outputs = models.BooleanField(default=False)
+    """It finds the outputs of that job in a folder of its own."""
     group = models.ForeignKey(Group, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
     """Whose share it uses; fixed when it is submitted (``services.accounted_group``)."""
     search_text = SearchTextField()
@@ -132,6 +137,8 @@ class Job(models.Model):
     finished_at = models.DateTimeField(null=True, blank=True)
 
     # written by the scheduler
+    ready_at = models.DateTimeField(null=True, blank=True)
+    """When the job ``after`` which it starts had succeeded; null while it still waits for that, and without one."""
     waiting_reason = MessageField(blank=True)
     """Empty for a job that does not wait; ``why_waiting`` has the sentence."""
     queue_position = models.PositiveIntegerField(null=True, blank=True)
@@ -158,6 +165,11 @@ class Job(models.Model):
                 name="job_finished_at_when_finished",
             ),
         ]
+
+    @property
+    def queued_at(self) -> datetime:
+        """Since when it has waited for GPUs: its place among jobs of the same priority."""
+        return self.ready_at or self.submitted_at
 
     @property
     def why_waiting(self) -> str:

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.db.models import Case, F, IntegerField, QuerySet, Value, When
+from django.db.models.functions import Coalesce
 
 from portal.accounts.models import LabSettings, User
+from portal.jobs.dependencies import WAITING_CODES
 from portal.jobs.job_list import TIER_ORDER, with_list_columns
 from portal.jobs.models import Job, JobState
 from portal.jobs.occupancy import visible_job_ids
@@ -52,8 +54,12 @@ class QueueRow:
     @property
     def reason(self) -> Any:
         """The message why it waits; of jobs that the reader may not see only what is a fact of the lab."""
-        shown = self.visible or is_public_reason(self.job.waiting_reason)
-        return self.job.waiting_reason if shown and not self.running else ""
+        reason = self.job.waiting_reason
+        if self.running:
+            return ""
+        if not self.visible and isinstance(reason, dict) and reason.get("code") in WAITING_CODES:
+            return reason | {"after": None}
+        return reason if self.visible or is_public_reason(reason) else ""
 
     @property
     def why(self) -> str:
@@ -136,7 +142,7 @@ def in_queue_order(jobs: QuerySet[Job]) -> QuerySet[Job]:
         "opportunistic",
         Case(*tiers, default=Value(len(tiers)), output_field=IntegerField()),
         "-priority",
-        "submitted_at",
+        Coalesce("ready_at", "submitted_at"),
         "pk",
     )
 

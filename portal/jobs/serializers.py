@@ -24,6 +24,8 @@ from portal.jobs.spec import FIELDS, MAX_ARGUMENT_LENGTH, MAX_ENV_VALUE_LENGTH, 
 from portal.jobs.word_lists import MAX_WORD_LENGTH, WordsField
 from portal.sentences import sentence_of
 
+MAX_ID = 2**53
+"""No job has a larger number, and every database and JSON parser can hold it."""
 IN_LISTS = tuple(name for name, about in FIELDS.items() if about.in_lists)
 IN_DETAILS = tuple(name for name, about in FIELDS.items() if not about.in_lists)
 
@@ -108,6 +110,7 @@ class JobDetailSerializer(JobSerializer):
             "entry",
             *IN_DETAILS,
             "copied_from",
+            "ready_at",
             "cause",
             "silence",
             "may_act",
@@ -169,6 +172,8 @@ def request_field(name: str) -> serializers.Field[Any, Any, Any, Any]:
     match about.kind:
         case Kind.INTEGER:
             return serializers.IntegerField(min_value=low, max_value=high, allow_null=about.optional, **common)
+        case Kind.JOB:
+            return serializers.IntegerField(min_value=1, max_value=MAX_ID, allow_null=True, **common)
         case Kind.FLAG:
             return serializers.BooleanField(**common)
         case Kind.CHOICE:

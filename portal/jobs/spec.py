@@ -46,6 +46,7 @@ class Kind(Enum):
     VARIABLES = "names and values"
     WORDS = "list of words"
     NAMES = "list of names"
+    JOB = "number of a job"
 
 
 class FormPlace(Enum):
@@ -226,6 +227,24 @@ class Submission:
         api_help="When the result is needed. Only the policy pdors considers it.",
         optional=True,
     )
+    after: int | None = job_field(
+        None,
+        kind=Kind.JOB,
+        label="Start after job",
+        help="The number of a job of this project, or another of yours. This job is queued when that one has succeeded, and "
+        "cancelled if it fails or is cancelled.",
+        api_help="The id of a job of the same project, or another of yours. This one is queued when that one has succeeded, "
+        "and cancelled if it fails or is cancelled.",
+        optional=True,
+    )
+    use_outputs: bool = job_field(
+        False,
+        kind=Kind.FLAG,
+        label="Use its outputs as input",
+        help="The files in /outputs of that job are in /inputs, read-only. SCHEDULEARN_INPUTS names the folder.",
+        api_help="The outputs of the job after which it starts are in /inputs, read-only.",
+        in_lists=False,
+    )
     restarts_without_progress: int | None = job_field(
         None,
         kind=Kind.INTEGER,
@@ -342,10 +361,15 @@ def limits_of(name: str) -> tuple[int, int]:
     return limits
 
 
+def column_of(name: str) -> str:
+    """Return the attribute of a job that has the value of a field: of another job, its number."""
+    return f"{name}_id" if FIELDS[name].kind is Kind.JOB else name
+
+
 def field_value(job: Job, name: str) -> Any:
     """Return what was asked for in this field."""
-    value = getattr(job, name)
     kind = FIELDS[name].kind
+    value = getattr(job, column_of(name))
     return tuple(value) if kind in LISTS else dict(value) if kind is Kind.VARIABLES else value
 
 
@@ -362,7 +386,7 @@ def submission_of(job: Job) -> Submission:
 
 def as_columns(asked: Submission) -> dict[str, Any]:
     """Return the values as columns of ``models.Job``."""
-    values = {name: getattr(asked, name) for name in FIELDS}
+    values = {column_of(name): getattr(asked, name) for name in FIELDS}
     for name, about in FIELDS.items():
         if about.kind in (Kind.ARGUMENTS, Kind.NAMES):
             values[name] = list(values[name])

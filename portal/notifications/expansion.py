@@ -81,7 +81,7 @@ def _is_for_its_user(notice: Notice) -> bool:
     user = notice.user
     if user is None or not user.is_active or notice.kind == kinds.EVENT:
         return False
-    if notice.content.get("code") == messages.JobCancelled.code and notice.content.get("user") in ("", str(user)):
+    if _was_cancelled_by(user, notice):
         return False  # who cancels a job knows it
     if notice.kind in kinds.FOR_ADMINS and not user.is_admin:
         return False
@@ -90,6 +90,12 @@ def _is_for_its_user(notice: Notice) -> bool:
     if MutedProject.objects.filter(user=user, project=notice.project_id).exists():
         return False
     return bool(Project.objects.visible_to(user).filter(pk=notice.project_id).exists())
+
+
+def _was_cancelled_by(user: User, notice: Notice) -> bool:
+    content = notice.content
+    cancelled = content.get("code") == messages.JobCancelled.code and not content.get("why")
+    return cancelled and content.get("user") in ("", str(user))
 
 
 def _personal_deliveries(notice: Notice, user: User, wanted: Preferences, now: datetime) -> list[Delivery]:
@@ -148,7 +154,7 @@ def _content_for_job(notice: Notice, job: Job) -> Message:
             last = job.attempts.order_by("-number").first()
             return messages.JobFailed(*about, without_detail(last.cause) if last and "code" in last.cause else None)
         case "job.cancelled":
-            return messages.JobCancelled(*about, _who_cancelled(job))
+            return messages.JobCancelled(*about, *_who_cancelled(job))
         case "job.started":
             return messages.JobStartedLate(*about, round(_waited(job, event, notice.at).total_seconds()))
         case "job.silent":
@@ -158,14 +164,18 @@ def _content_for_job(notice: Notice, job: Job) -> Message:
             return messages.JobEventNotice(*about, dict(event))
 
 
-def _who_cancelled(job: Job) -> str:
+def _who_cancelled(job: Job) -> tuple[str, dict[str, Any] | None]:
+    """Return who cancelled a job, or the event with the reason if it was no person."""
     asked = JobEvent.objects.filter(job=job, kind="cancel_asked").order_by("-seq").first()
-    return str(asked.data.get("user", "")) if asked else ""
+    if asked is None:
+        return "", None
+    user = str(asked.data.get("user", ""))
+    return user, None if user else dict(asked.data)
 
 
 def _waited(job: Job, event: dict[str, Any], at: datetime) -> timedelta:
     before = Attempt.objects.filter(job=job, number=event.get("attempt", 1) - 1).first()
-    return max(timedelta(), at - ((before.ended_at if before else None) or job.submitted_at))
+    return max(timedelta(), at - ((before.ended_at if before else None) or job.queued_at))
 
 
 def _gpu_clues(event: dict[str, Any], job: Job) -> dict[str, Any] | None:

@@ -34,6 +34,8 @@ class JobCancelled(JobNotice, Message):
     code: ClassVar[str] = "notice_job_cancelled"
     user: str
     """Who cancelled it; empty if that is not known."""
+    why: dict[str, Any] | None = None
+    """The event with the reason, if no person cancelled it."""
 
 
 @dataclass(frozen=True)

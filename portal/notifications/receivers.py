@@ -75,7 +75,7 @@ def _waited_long(job: Job, attempt: int) -> bool:
     """Return whether a job has waited for this attempt, since its submission or the end of the one before, for long."""
     earlier = Attempt.objects.filter(job=job, number=attempt - 1).values_list("ended_at", flat=True)
     before = earlier.first() if attempt > 1 else None
-    waited = timezone.now() - (before or job.submitted_at)
+    waited = timezone.now() - (before or job.queued_at)
     return waited >= timedelta(minutes=NotificationSettings.current().long_wait_minutes)
 
 

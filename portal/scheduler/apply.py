@@ -164,6 +164,8 @@ class _PlanApplier:
             raise PlanStaleError("environment_gone", error.node) from error
         except run_specs.HostsUnknownError as error:
             raise PlanStaleError("hosts_unknown", error.node) from error
+        except run_specs.InputsUnknownError as error:
+            raise PlanStaleError("inputs_unknown", error.node) from error
 
     def _apply(self, step: PlanStep) -> None:
         job = self.jobs.get(step.job)

@@ -21,10 +21,10 @@ from scheduling.messages import Message
 from scheduling.types import GpuRequest
 
 USABLE_GPU = usable_gpu()
-LAYERS, IMAGES, HOSTS = "layers", "images", "hosts"
-NEEDS = {LAYERS: "layer_format", IMAGES: "image_format", HOSTS: "allowed_hosts"}
+LAYERS, IMAGES, HOSTS, INPUTS = "layers", "images", "hosts", "inputs"
+NEEDS = {LAYERS: "layer_format", IMAGES: "image_format", HOSTS: "allowed_hosts", INPUTS: "job_inputs"}
 """What some jobs need of agents, and the fact by which an agent shows that it has it: environments with a recipe, images, which
-need a Docker Engine, and allowed hosts. Agents refuse specifications with keys that they do not know."""
+need a Docker Engine, allowed hosts, and outputs of another job. Agents refuse specifications with keys that they do not know."""
 
 
 class EnvironmentStatus(NamedTuple):
@@ -156,9 +156,10 @@ def gpus_of_largest_node() -> int:
     return max(usable.values_list("n", flat=True), default=1)
 
 
-def needs_of(*, has_recipe: bool, has_hosts: bool, is_image: bool = False) -> frozenset[str]:
-    """Return what a job needs of agents, by whether its environment has a recipe or is an image, and hosts are allowed to it."""
-    needs = ((LAYERS, has_recipe), (IMAGES, is_image), (HOSTS, has_hosts))
+def needs_of(*, has_recipe: bool, has_hosts: bool, is_image: bool = False, has_inputs: bool = False) -> frozenset[str]:
+    """Return what a job needs of agents, by whether its environment has a recipe or is an image, hosts are allowed to it,
+    and it uses the outputs of another job."""
+    needs = ((LAYERS, has_recipe), (IMAGES, is_image), (HOSTS, has_hosts), (INPUTS, has_inputs))
     return frozenset(need for need, needed in needs if needed)
 
 
@@ -234,6 +235,14 @@ class AgentsWithoutHosts(Message):
 
 
 @dataclass(frozen=True)
+class AgentsWithoutInputs(Message):
+    """The agents of all open nodes are of an earlier release, which cannot give a job the outputs of another one."""
+
+    code: ClassVar[str] = "agents_without_inputs"
+    nodes: list[str]
+
+
+@dataclass(frozen=True)
 class ImagesNeedDocker(Message):
     """The environment is an image, and no open node has both a Docker Engine and an agent of this release."""
 
@@ -281,8 +290,10 @@ def why_blocked(
             return AgentsTooOld(title, names)
         if not able and not nodes.able(needs & {LAYERS, IMAGES}):
             return ImagesNeedDocker(title, names)
-        if not able:
+        if not able and not nodes.able(needs - {INPUTS}):
             return AgentsWithoutHosts(names)
+        if not able:
+            return AgentsWithoutInputs(names)
         return _preparation_message(nodes, environment, title, able)
     return None
 

@@ -2,7 +2,8 @@
 
 1. In a transaction, take the lock (if it is taken, another cycle is running) and check that we still lead.
 2. Do what time alone requires (``drain_migration.migrate``, ``lifecycle.sweep``, ``driver_failover.replace``), and
-   leave GPUs that failed (``gpu_failures.move_jobs_off_faulty_gpus``), whatever the policy does afterwards.
+   leave GPUs that failed (``gpu_failures.move_jobs_off_faulty_gpus``), whatever the policy does afterwards. Queue the jobs
+   whose earlier job has succeeded (``dependencies.settle``).
 3. In a second transaction, lock and check again, and take the snapshot.
 4. Run the policy within a time limit. After an exception or a timeout everything stays as it is.
 5. Check the plan. A single violation rejects all of it.
@@ -28,7 +29,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from portal.cluster.slots import CPU_SLOT_MODEL
-from portal.jobs import gpu_failures, lifecycle
+from portal.jobs import dependencies, gpu_failures, lifecycle
 from portal.jobs.models import Job, JobState
 from portal.scheduler import batch_sizes, drain_migration, driver_failover, recording
 from portal.scheduler import snapshot as snapshots
@@ -132,6 +133,7 @@ def run(epoch: int, now: datetime | None = None, history: History | None = None)
         lifecycle.sweep(now, drain_migration.migrate(now))
         gpu_failures.move_jobs_off_faulty_gpus()
         driver_failover.replace(now)
+        dependencies.settle(now)
     try:
         with transaction.atomic():
             if not take_lock():
@@ -202,7 +204,7 @@ def _decide_and_apply(epoch: int, now: datetime, began: float, history: History 
         for job, why in result.applied.dropped.items():
             reasons.setdefault(job, NotStarted(why))
     reasons = {job: in_units_of_lab(reason, result.seen) for job, reason in reasons.items()}
-    reasons_changed = _update_reasons(result.seen, reasons)
+    reasons_changed = _update_reasons(result.seen, reasons, dependencies.reasons())
     result.waiting = len(reasons)
     _record(result, config, epoch, began, reasons_changed)
     return result
@@ -218,15 +220,21 @@ def _build_policy(config: SchedulerConfig) -> Policy:
         raise NoPlanError(ParametersRefused(str(error))) from error
 
 
-def _update_reasons(seen: Snapshot, reasons: Mapping[int, Message]) -> bool:
-    """Store each waiting job's reason and place in the queue; return whether any reason changed."""
-    entries = queue_entries(seen.jobs, reasons)
+def _update_reasons(seen: Snapshot, reasons: Mapping[int, Message], unready: Mapping[int, Message]) -> bool:
+    """Store each waiting job's reason and place in the queue; return whether any reason changed.
+
+    ``unready``: jobs that wait for another one, which have no place.
+    """
+    entries: dict[int, tuple[Message, int | None]] = {
+        job: (each.reason, each.place) for job, each in queue_entries(seen.jobs, reasons).items()
+    }
+    entries |= {job: (reason, None) for job, reason in unready.items()}
 
     def changed(rows: QuerySet[Job]) -> Iterator[_ReasonUpdate]:
         stored = rows.values_list("pk", "state", "intent", "waiting_reason", "queue_position")
         for job, state, intent, before, number in stored:
             entry = entries.get(job) if state == JobState.QUEUED and intent == Job.Intent.RUN else None
-            current = (entry.reason.data(), entry.place) if entry else ("", None)
+            current = (entry[0].data(), entry[1]) if entry else ("", None)
             if (before, number) != current:
                 yield _ReasonUpdate(job, state, intent, before, *current)
 

@@ -53,11 +53,15 @@ class PastUsage:
 
 
 def active_jobs() -> QuerySet[Job]:
-    """Return the jobs that want or hold GPUs: those waiting to run, and those with a live attempt."""
+    """Return the jobs that want or hold GPUs: those waiting to run, and those with a live attempt.
+
+    Those that wait for another job do not want any yet.
+    """
     live = Attempt.objects.filter(ended_at__isnull=True).values("job")
     # This filter adds nothing but an index: without it every job that ever was would be read.
     ours = Job.objects.filter(state__in=(JobState.QUEUED, JobState.RUNNING))
-    return ours.filter(Q(state=JobState.QUEUED, intent=Job.Intent.RUN) | Q(pk__in=live)).order_by("pk")
+    ready = Q(after=None) | Q(ready_at__isnull=False)
+    return ours.filter(Q(ready, state=JobState.QUEUED, intent=Job.Intent.RUN) | Q(pk__in=live)).order_by("pk")
 
 
 def read_holdings(

@@ -19,7 +19,7 @@ from portal.jobs.models import RESTART_LIMIT_VARIABLE, Attempt, Container, Job
 from portal.projects.inspecting.entries import python_arguments
 from portal.projects.models import Project
 from portal.scheduler import overlay_networks
-from portal.scheduler.availability import HOSTS, NEEDS
+from portal.scheduler.availability import HOSTS, INPUTS, NEEDS
 from runners.spec import SHELL, CollectiveGroup, Launcher, Resources, RunSpec
 
 FIRST_PORT, PORTS = 21_000, 8_000
@@ -48,6 +48,10 @@ class LayerGoneError(NodeLacksError):
 
 class HostsUnknownError(NodeLacksError):
     """An agent that knows allowed hosts. One of an earlier release would refuse the specification."""
+
+
+class InputsUnknownError(NodeLacksError):
+    """An agent that knows the outputs of another job as input. One of an earlier release would refuse the specification."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +203,7 @@ def _spec(
         layer=layer_on(part.node, job.environment),
         allowed_hosts=() if driver else hosts_on(part.node, attempt),
         cache="" if driver else cache_on(part.node, job.project),
+        inputs=not driver and has_inputs_on(part.node, job),
     )
 
 
@@ -218,6 +223,13 @@ def hosts_on(node: Node, attempt: Attempt) -> tuple[str, ...]:
     if attempt.allowed_hosts and not node.facts.get(NEEDS[HOSTS]):
         raise HostsUnknownError(node.name)
     return tuple(attempt.allowed_hosts)
+
+
+def has_inputs_on(node: Node, job: Job) -> bool:
+    """Return whether a container on a node gets the outputs of another job."""
+    if job.use_outputs and not node.facts.get(NEEDS[INPUTS]):
+        raise InputsUnknownError(node.name)
+    return job.use_outputs
 
 
 def layer_on(node: Node, environment: Environment) -> str:

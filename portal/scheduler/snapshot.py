@@ -166,12 +166,14 @@ class Row(NamedTuple):
     opportunistic: bool
     priority: int
     project_id: int
+    ready_at: datetime | None
     resumable: bool
     same_gpu_model: bool
     submitted_at: datetime
     submitted_by_id: int
     tier: str
     time_limit_seconds: int
+    use_outputs: bool
 
     @classmethod
     def of(cls, values: Sequence[Any]) -> Self:
@@ -198,7 +200,12 @@ def _place_of(row: Row, environments: Mapping[int, Environment], with_hosts: Pla
     has_hosts = with_hosts.include(row.project_id, environment.pk)
     return Place(
         environment.pk,
-        needs_of(has_recipe=bool(environment.recipe), has_hosts=has_hosts, is_image=bool(environment.image)),
+        needs_of(
+            has_recipe=bool(environment.recipe),
+            has_hosts=has_hosts,
+            is_image=bool(environment.image),
+            has_inputs=row.use_outputs,
+        ),
     )
 
 
@@ -326,7 +333,7 @@ def _job(
     return types.Job(
         id=str(row.id),
         owner=str(row.submitted_by_id),
-        submitted_at=row.submitted_at.timestamp(),
+        submitted_at=(row.ready_at or row.submitted_at).timestamp(),
         min_gpus=row.min_gpus,
         max_gpus=row.max_gpus,
         priority=row.priority,

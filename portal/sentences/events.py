@@ -55,6 +55,29 @@ def job_line_advised(text: str) -> str:
 
 
 @sentence
+def job_ready(after: int) -> str:
+    return f"Job {after} has succeeded, so this one is queued now."
+
+
+@sentence
+def job_cannot_start_after(after: int | None, why: str, uses_outputs: bool) -> str:
+    if why == "no_access":
+        return (
+            "Cancelled, because who submitted it may no longer see the job after which it was to start. Ask an owner of "
+            "that job's project, or submit it without another job before it."
+        )
+    if why == "outputs_lost":
+        return (
+            f"Cancelled, because outputs of job {after}, which it uses, were lost with their node. Run job {after} again, and "
+            "submit this one after the new job."
+        )
+    return (
+        f"Cancelled, because job {after}, after which it was to start, {STATES.get(why, why)}. Run job {after} again, and "
+        "submit this one after the new job."
+    )
+
+
+@sentence
 def job_cancelled(user: str) -> str:
     return f"Cancelled by {user}."
 

@@ -9,5 +9,10 @@ def not_by_itself() -> str:
 
 
 @sentence
+def after_another_job(job: int) -> str:
+    return f"It depends on job {job}: a forecast is made once that job has succeeded."
+
+
+@sentence
 def too_far_back(jobs: int) -> str:
     return f"It is too far back in the queue for a forecast: these are made for the first {jobs} jobs."

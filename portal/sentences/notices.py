@@ -58,8 +58,11 @@ def notice_job_failed(job: int, name: str, project: str, cause: Mapping[str, Any
 
 
 @notice
-def notice_job_cancelled(job: int, name: str, project: str, user: str) -> NoticeText:
-    return NoticeText(f"{of_job(job, name)} was cancelled{f' by {user}' if user else ''}", f"Project {project}.")
+def notice_job_cancelled(
+    job: int, name: str, project: str, user: str, why: Mapping[str, Any] | None = None
+) -> NoticeText:
+    text = f"Project {project}. {nested_sentence(why)}" if why else f"Project {project}."
+    return NoticeText(f"{of_job(job, name)} was cancelled{f' by {user}' if user else ''}", text)
 
 
 @notice

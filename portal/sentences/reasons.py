@@ -127,6 +127,28 @@ def agents_too_old(title: str, nodes: Sequence[str]) -> str:
 
 
 @sentence
+def waits_for_job(after: int | None, state: str) -> str:
+    parent = f"job {after}" if after else "another job"
+    now = {"QUEUED": ", which waits itself", "RUNNING": ", which runs now", "HELD": ", which is on hold"}.get(state, "")
+    return f"It waits until {parent} has succeeded{now}."
+
+
+@sentence
+def waits_for_outputs(after: int | None, node: str) -> str:
+    parent = f"Job {after}" if after else "Another job"
+    return f"{parent} has succeeded, and it waits for the outputs of that job, which node {node} still has to send."
+
+
+@sentence
+def agents_without_inputs(nodes: Sequence[str]) -> str:
+    agents = "The agent" if len(nodes) == 1 else "The agents"
+    return (
+        f"It uses the outputs of another job, for which {agents.lower()} of {', '.join(nodes)} {is_or_are(len(nodes))} too old. "
+        "Ask an admin to update the agents."
+    )
+
+
+@sentence
 def agents_without_hosts(nodes: Sequence[str]) -> str:
     agents = "The agent" if len(nodes) == 1 else "The agents"
     return (
@@ -362,6 +384,7 @@ DROPPED = {
     "environment_gone": "Node {node} no longer has the job's environment.",
     "gpus_changed": "The job's GPUs have changed in the meantime.",
     "hosts_unknown": "The agent of node {node} is too old for the hosts that were allowed to the job.",
+    "inputs_unknown": "The agent of node {node} is too old for the outputs of another job, which the job uses.",
     "job_gone": "The job is gone.",
     "no_longer_runs": "The job no longer runs.",
     "no_longer_waits": "The job no longer waits.",

@@ -109,6 +109,21 @@ def agents_too_old(title: str, nodes: list[str]) -> str:
 
 
 @short
+def waits_for_job(after: int | None, state: str) -> str:
+    return f"After job {after}." if after else "After another job."
+
+
+@short
+def waits_for_outputs(after: int | None, node: str) -> str:
+    return f"Outputs of job {after} are coming from {node}." if after else f"Outputs of a job are coming from {node}."
+
+
+@short
+def agents_without_inputs(nodes: list[str]) -> str:
+    return "The nodes' agents are too old for outputs as input."
+
+
+@short
 def agents_without_hosts(nodes: list[str]) -> str:
     return "The nodes' agents are too old for its allowed hosts."
 

@@ -17,6 +17,7 @@ from runners.agent import caches, exits, shared_folders
 from runners.agent.checkpoints import CheckpointPortal, JobCheckpoints
 from runners.agent.claims import Claims, IdentityPortal
 from runners.agent.code_store import CodeStore, unpack
+from runners.agent.inputs import InputPortal, JobInputs
 from runners.agent.job_proxies import JobProxies, NetworkPortal
 from runners.agent.journal import ContainerJournal, delete_tree
 from runners.agent.log_shipper import LogShipper
@@ -51,8 +52,10 @@ from runners.messages.containers import (
     Creating,
     FetchingCheckpoints,
     FetchingCode,
+    FetchingInputs,
     FoldersNotPrepared,
     HostsFirst,
+    InputsNotFetched,
     NodeSwitchedOff,
     NoProxy,
     PortalRefused,
@@ -105,7 +108,7 @@ class EnvironmentReadiness(Protocol):
         ...
 
 
-class ContainerPortal(OutputPortal, CheckpointPortal, IdentityPortal, NetworkPortal, Protocol):
+class ContainerPortal(OutputPortal, CheckpointPortal, IdentityPortal, InputPortal, NetworkPortal, Protocol):
     """The portal's endpoints for files of jobs, and for what they contact."""
 
 
@@ -141,6 +144,7 @@ class ActionExecutor:
         self._portal = portal
         self.claims = Claims(files, journal, portal)
         self.proxies = JobProxies(files, portal)
+        self.inputs = JobInputs(portal)
         self._senders: dict[tuple[int, str], OutputSender] = {}
         self._beside: dict[str, BesideCodeSender] = {}
         """By the number of an attempt and the common part of its containers' names."""
@@ -336,6 +340,10 @@ class ActionExecutor:
                     lambda user: self._may_use_checkpoints(user, spec),
                     lambda detail: self._set_detail(spec, detail),
                 )
+        if folders.inputs is not None:
+            self._set_detail(spec, FetchingInputs())
+            with _refusal_as_create_error(InputsNotFetched):
+                self.inputs.fetch(spec.name, folders.inputs, lambda detail: self._set_detail(spec, detail))
         self._set_detail(spec, FetchingCode())
         with _refusal_as_create_error(CodeNotFetched):
             tar = self.code.fetch(spec.code_sha256)
@@ -453,6 +461,7 @@ class ActionExecutor:
             names = self.journal.entries().keys()
             self._beside = {name: one for name, one in self._beside.items() if name in names}
             if all(entry.attempt != forgotten.attempt for entry in left):
+                self.inputs.forget(self.files.inputs(forgotten.attempt))
                 self._senders = {key: one for key, one in self._senders.items() if key[0] != forgotten.attempt}
             if all(entry.job != forgotten.job for entry in left):
                 self._checkpoints = {key: one for key, one in self._checkpoints.items() if key[0] != forgotten.job}

@@ -28,6 +28,7 @@ from runners.host.node_files import NodeFiles, read_own_json, write_json
 from runners.messages.problems import FoldersSetAside
 from runners.spec import RunSpec, group_name
 
+INPUTS = ("inputs", "inputs.new")
 IDENTITY_FILE = "identity.json"
 ASIDE_MARK = ".other-"
 """Part of the name of a folder that was set aside, followed by the first digits of its job's uid."""
@@ -205,9 +206,9 @@ class Claims:
 
 
 def _has_files(folder: Path) -> bool:
-    """Whether a job has left anything in a folder. A folder that cannot be read counts."""
+    """Whether a job has left anything in a folder. A folder that cannot be read counts; inputs, which the portal has, do not."""
     try:
-        return any(any(each.iterdir()) for each in folder.iterdir() if each.is_dir())
+        return any(any(each.iterdir()) for each in folder.iterdir() if each.is_dir() and each.name not in INPUTS)
     except FileNotFoundError:
         return False
     except OSError:

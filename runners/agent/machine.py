@@ -88,7 +88,11 @@ class Machine:
             **network_facts(self.url, self.overlay_address),
             **nvidia_facts(),
         }
-        facts |= shared_folders.facts(self.files) | {"layer_format": LAYER_FORMAT, "allowed_hosts": True}
+        facts |= shared_folders.facts(self.files) | {
+            "layer_format": LAYER_FORMAT,
+            "allowed_hosts": True,
+            "job_inputs": True,
+        }
         facts["project_caches"] = self.keeps_caches
         if self.runtime.kind == "docker":
             facts["image_format"] = IMAGE_FORMAT

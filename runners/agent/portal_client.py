@@ -24,7 +24,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from runners.messages import Message, MessageError, Quotation, message_from
-from runners.messages.portal import AnswerNotUnderstood, CodeDamaged, CodeTooLarge, HttpStatus, NoAnswer
+from runners.messages.portal import AnswerNotUnderstood, CodeDamaged, CodeTooLarge, HttpStatus, InputDamaged, NoAnswer
 
 CONNECT_SECONDS = 5.0
 SYNC_CONNECT_SECONDS = 2.5
@@ -171,11 +171,23 @@ class PortalClient:
 
     def fetch_code(self, sha256: str, into: BinaryIO, max_bytes: int) -> None:
         """Write the tar into a file. Raises PortalUnavailableError for a damaged one, PortalRefusedError for none."""
+        path = f"/agent/v1/code/{quote(sha256, safe='')}"
+        self._download(path, sha256, into, max_bytes, CodeTooLarge(max_bytes >> 20), CodeDamaged())
+
+    def inputs(self, container: str) -> dict[str, Any]:
+        """Return the files that the job of a container uses as input."""
+        return self._json("GET", _inputs_path(container), timeout=UPLOAD_TIMEOUT)
+
+    def fetch_input(self, container: str, sha256: str, into: BinaryIO, max_bytes: int) -> None:
+        """Write an input into a file. Raises PortalUnavailableError for a damaged one, PortalRefusedError for none."""
+        self._download(_inputs_path(container, sha256), sha256, into, max_bytes, InputDamaged(), InputDamaged())
+
+    def _download(
+        self, path: str, sha256: str, into: BinaryIO, max_bytes: int, too_large: Message, damaged: Message
+    ) -> None:
         digest, size = hashlib.sha256(), 0
         try:
-            with self._http.stream(
-                "GET", f"/agent/v1/code/{quote(sha256, safe='')}", headers={"Accept-Encoding": "identity"}
-            ) as response:
+            with self._http.stream("GET", path, headers={"Accept-Encoding": "identity"}) as response:
                 if response.status_code != 200:
                     response.read()
                     raise response_error(response)
@@ -183,12 +195,12 @@ class PortalClient:
                     digest.update(piece)
                     size += len(piece)
                     if size > max_bytes:
-                        raise PortalRefusedError(413, CodeTooLarge(max_bytes >> 20))
+                        raise PortalRefusedError(413, too_large)
                     into.write(piece)
         except httpx.HTTPError as error:
             raise unavailable_error(error) from error
         if digest.hexdigest() != sha256:
-            raise PortalUnavailableError(CodeDamaged())
+            raise PortalUnavailableError(damaged)
 
     def append_log(
         self,
@@ -385,6 +397,11 @@ def _output_path(container: str, path: str) -> str:
 
 def _checkpoints_path(container: str, sha256: str = "") -> str:
     path = f"/agent/v1/containers/{quote(container, safe='')}/checkpoints"
+    return f"{path}/{quote(sha256, safe='')}" if sha256 else path
+
+
+def _inputs_path(container: str, sha256: str = "") -> str:
+    path = f"/agent/v1/containers/{quote(container, safe='')}/inputs"
     return f"{path}/{quote(sha256, safe='')}" if sha256 else path
 
 

@@ -121,6 +121,10 @@ class NodeFiles:
     def outputs(self, attempt: int) -> Path:
         return self.attempt(attempt) / "outputs"
 
+    def inputs(self, attempt: int) -> Path:
+        """The outputs of an earlier job, which the agent fetches once for all containers of an attempt."""
+        return self.attempt(attempt) / "inputs"
+
     def job(self, job: int) -> Path:
         return self.jobs / str(int(job))
 
@@ -137,6 +141,7 @@ class NodeFiles:
             data=self.datasets,
             cache=self.cache(spec.cache) if spec.cache and spec.role == "host" else None,
             network=self.network(spec.name) if spec.allowed_hosts else None,
+            inputs=self.inputs(spec.attempt) if spec.inputs and spec.role == "host" else None,
         )
 
     def make(self) -> None:

@@ -43,6 +43,23 @@ class CheckpointsArrived(Message):
 
 
 @dataclass(frozen=True)
+class FetchingInputs(Message):
+    code = "container.fetching_inputs"
+    text = "fetching the outputs of an earlier job"
+
+
+@dataclass(frozen=True)
+class InputsArrived(Message):
+    code = "container.inputs_arrived"
+    mib: int
+    total_mib: int
+
+    @property
+    def text(self) -> str:
+        return f"fetching the outputs of an earlier job: {self.mib:,} of {self.total_mib:,} MiB"
+
+
+@dataclass(frozen=True)
 class FetchingCode(Message):
     code = "container.fetching_code"
     text = "fetching the code"
@@ -149,6 +166,16 @@ class CodeNotFetched(Message):
     @property
     def text(self) -> str:
         return f"The code could not be fetched: {self.error.text}"
+
+
+@dataclass(frozen=True)
+class InputsNotFetched(Message):
+    code = "container.inputs_not_fetched"
+    error: Message
+
+    @property
+    def text(self) -> str:
+        return f"The outputs of the earlier job could not be fetched: {self.error.text}"
 
 
 @dataclass(frozen=True)

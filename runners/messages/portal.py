@@ -48,6 +48,28 @@ class CodeDamaged(Message):
 
 
 @dataclass(frozen=True)
+class InputDamaged(Message):
+    code = "portal.input_damaged"
+    text = "An input that arrived is not the one that was requested (its SHA-256 differs)."
+
+
+@dataclass(frozen=True)
+class InputLost(Message):
+    """The portal no longer has the content of an output."""
+
+    code = "portal.input_lost"
+    job: int
+    path: str
+
+    @property
+    def text(self) -> str:
+        return (
+            f"The output {self.path} of job {self.job} is missing in the portal. Run job {self.job} again, and submit this one "
+            "after the new job; an admin can look for the file in the backup of the portal's files."
+        )
+
+
+@dataclass(frozen=True)
 class CheckpointDamaged(Message):
     code = "portal.checkpoint_damaged"
     text = "A checkpoint that arrived is not the one that was requested (its SHA-256 differs)."

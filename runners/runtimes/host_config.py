@@ -18,6 +18,7 @@ from runners.runtime import (
     CHECKPOINTS,
     CONTROL,
     DATA,
+    INPUTS,
     LAYER,
     NETWORK,
     OUTPUTS,
@@ -26,7 +27,15 @@ from runners.runtime import (
     Folders,
     launch_module,
 )
-from runners.spec import CACHE_VARIABLE, LAYER_VARIABLE, NETWORK_VARIABLE, CollectiveGroup, JobIdentity, RunSpec
+from runners.spec import (
+    CACHE_VARIABLE,
+    INPUTS_VARIABLE,
+    LAYER_VARIABLE,
+    NETWORK_VARIABLE,
+    CollectiveGroup,
+    JobIdentity,
+    RunSpec,
+)
 
 APP_FOLDER = "/opt/schedulearn"
 """Where the launch package is in the images: as part of the image, so that its digest covers what runs first."""
@@ -130,10 +139,11 @@ def groups_for(spec: RunSpec, agent_uid: int) -> tuple[int, ...]:
 
 def mounts(folders: Folders, layer: Path | None = None) -> list[dict[str, Any]]:
     """Return the mounts: the user's four folders, the supervisor's two, the layer of the environment, the cache of the project,
-    and the folder of the proxy's socket; nothing else of the host."""
+    its inputs, and the folder of the proxy's socket; nothing else of the host."""
     pairs: list[tuple[Path | None, str, bool]] = [
         (folders.workspace, WORKSPACE, False),
         (folders.data, DATA, True),
+        (folders.inputs, INPUTS, True),
         (folders.outputs, OUTPUTS, False),
         (folders.checkpoints, CHECKPOINTS, False),
         (folders.control, CONTROL, True),
@@ -192,6 +202,7 @@ def environment(spec: RunSpec, of_image: Sequence[str] = ()) -> list[str]:
         f"SCHEDULEARN_CHECKPOINTS={CHECKPOINTS}",
         *([f"{LAYER_VARIABLE}={LAYER}"] if spec.layer and not spec.has_own_image else []),
         *([f"{CACHE_VARIABLE}={CACHE}"] if spec.cache and spec.role == "host" else []),
+        *([f"{INPUTS_VARIABLE}={INPUTS}"] if spec.inputs and spec.role == "host" else []),
         *([f"{NETWORK_VARIABLE}={NETWORK}"] if spec.allowed_hosts else []),
     ]
 

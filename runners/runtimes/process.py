@@ -50,7 +50,7 @@ from runners.runtimes.confinement_check import CODE_ROOT, Confinement, hidden_fo
 from runners.runtimes.control_groups import ControlGroups
 from runners.runtimes.host_config import groups_for, owner_for, short_hash
 from runners.runtimes.owners import chown_folders
-from runners.spec import CACHE_VARIABLE, LAYER_VARIABLE, NETWORK_VARIABLE, RunSpec
+from runners.spec import CACHE_VARIABLE, INPUTS_VARIABLE, LAYER_VARIABLE, NETWORK_VARIABLE, RunSpec
 
 POLL_SECONDS = 0.05
 SPAWN_SECONDS = 10
@@ -180,7 +180,7 @@ class ProcessRuntime:
             read_only=(
                 *confinement.launch_paths(CODE_ROOT),
                 folders.control,
-                *filter(None, (folders.data, layer, folders.network)),
+                *filter(None, (folders.data, folders.inputs, layer, folders.network)),
             ),
             writable=(
                 *(folders.workspace, folders.scribe, folders.outputs, folders.checkpoints),
@@ -437,6 +437,7 @@ def environment(
         "SCHEDULEARN_CHECKPOINTS": str(folders.checkpoints),
         **({LAYER_VARIABLE: str(layer)} if layer else {}),
         **({CACHE_VARIABLE: str(folders.cache)} if folders.cache else {}),
+        **({INPUTS_VARIABLE: str(folders.inputs)} if folders.inputs else {}),
         **({NETWORK_VARIABLE: str(folders.network)} if folders.network else {}),
     }
 

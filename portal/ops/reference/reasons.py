@@ -95,6 +95,11 @@ GROUPS: tuple[tuple[str, str, tuple[Row, ...]], ...] = (
                 "An admin [updates the agents](../how-to/admin-update-agents.md), or [removes the hosts](../admin/network.md).",
             ),
             (
+                "agents_without_inputs",
+                {"nodes": ["gpu-1", "gpu-2"]},
+                "An admin [updates the agents](../how-to/admin-update-agents.md), or submit it without the outputs of another job.",
+            ),
+            (
                 "images_need_docker",
                 {"title": "train:1.2", "nodes": ["gpu-1"]},
                 "Choose an environment of packages, or ask an admin for a node with Docker ([images](../user/own-images.md)).",
@@ -219,6 +224,23 @@ GROUPS: tuple[tuple[str, str, tuple[Row, ...]], ...] = (
                 "not_worth_its_price",
                 {"worth": 0.4, "cost": 1.2, "payoff": -0.8, "slot": 600},
                 "`pdors`: it waits until GPUs are cheaper. Priority and weight raise what it is worth.",
+            ),
+        ),
+    ),
+    (
+        "It starts after another job",
+        "It has no place in the queue yet: [jobs that start after another](../user/after-another.md).",
+        (
+            (
+                "waits_for_job",
+                {"after": 12, "state": "RUNNING"},
+                "It is queued when that job has succeeded, and cancelled if that job fails or is cancelled.",
+            ),
+            (
+                "waits_for_outputs",
+                {"after": 12, "node": "gpu-1"},
+                "It is queued when the node has sent the rest. If the node does not come back, cancel it, or ask an admin to "
+                "remove the node.",
             ),
         ),
     ),

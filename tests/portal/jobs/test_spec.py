@@ -41,6 +41,8 @@ def unusual(name: str) -> Any:
             return {"SEED": "3", "EMPTY": ""}
         case Kind.WORDS:
             return ("baseline", "lr-0.1")
+        case Kind.JOB:
+            return Job.objects.order_by("pk").values_list("pk", flat=True)[0]
         case Kind.NAMES:
             return ("NVIDIA T4", "NVIDIA A100")
         case Kind.LONG_TEXT:
