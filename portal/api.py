@@ -38,6 +38,7 @@ from portal.notifications.api import LabWebhooks, Notices, WebhookDeliveries, We
 from portal.projects.api import Code, Gallery, Members, Projects
 from portal.projects.git.api import Fetches, Git, GitHosts
 from portal.scheduler.api import Cycles, Policies, Policy, PolicyHistory, PolicyPreview, PolicyUndo
+from portal.schedules.api import ScheduleRuns, Schedules
 from portal.usage.api import LedgerReport, UsageReport
 from portal.whatif.api import Simulations
 
@@ -108,6 +109,11 @@ v1 = [
     route(f"{WEBHOOK}deliveries/<int:delivery_pk>/again/", WebhookDeliveries, post="again"),
     route("webhooks/", LabWebhooks, get="list", post="create"),
     route("webhooks/<int:pk>/", LabWebhooks, get="retrieve", patch="partial_update", delete="destroy"),
+    route("schedules/", Schedules, get="list", post="create"),
+    route("schedules/<int:pk>/", Schedules, get="retrieve", patch="partial_update", delete="destroy"),
+    route("schedules/<int:pk>/pause/", Schedules, post="pause"),
+    route("schedules/<int:pk>/resume/", Schedules, post="resume"),
+    route("schedules/<int:schedule_pk>/runs/", ScheduleRuns, get="list"),
     route("notices/", Notices, get="list"),
     route("notices/read/", Notices, post="read"),
     route(f"{PROJECT}code/", Code, get="list", post="create"),

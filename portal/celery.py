@@ -17,6 +17,8 @@ app.conf.beat_schedule = {
     "silence": {"task": "portal.scheduler.tasks.silent_jobs", "schedule": 60.0, "options": {"expires": 50}},
     "notifications": {"task": "portal.notifications.tasks.deliver", "schedule": 5.0, "options": {"expires": 4}},
     "old notifications": {"task": "portal.notifications.tasks.tidy", "schedule": 3600.0},
+    "schedules": {"task": "portal.schedules.tasks.run_due", "schedule": 30.0, "options": {"expires": 25}},
+    "old runs of schedules": {"task": "portal.schedules.tasks.tidy", "schedule": 86_400.0},
     "alarms": {"task": "portal.cluster.tasks.mail_admins", "schedule": 60.0, "options": {"expires": 50}},
     "monitoring": {"task": "portal.monitoring.tasks.roll_up", "schedule": 3600.0},
     "peaks": {"task": "portal.monitoring.tasks.measure_peaks", "schedule": 120.0, "options": {"expires": 100}},

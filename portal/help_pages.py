@@ -37,6 +37,7 @@ PAGES: dict[str, str] = {
     "jobs": "user/jobs",
     "jobs:list": "user/jobs#find-it-again",
     "jobs:new": "user/job-fields",
+    "schedules": "user/schedules",
     "jobs:queue": "user/waiting#the-queue",
     "jobs:compare": "user/results#compare-jobs",
     "jobs:detail": "user/jobs#the-page-of-a-job",

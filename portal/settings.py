@@ -158,6 +158,7 @@ INSTALLED_APPS = [
     "portal.usage",
     "portal.monitoring",
     "portal.notifications",
+    "portal.schedules",
     "portal.scheduler",
     "portal.forecast",
     "portal.whatif",

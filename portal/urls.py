@@ -16,6 +16,7 @@ urlpatterns = [
     path("", include("portal.usage.urls")),
     path("", include("portal.monitoring.urls")),
     path("", include("portal.notifications.urls")),
+    path("", include("portal.schedules.urls")),
     path("", include("portal.agents.urls")),
     path("", include("portal.scheduler.urls")),
     path("", include("portal.forecast.urls")),

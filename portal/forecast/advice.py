@@ -131,6 +131,8 @@ def _compute_advice(job: Job, cycle: str) -> JobAdvice:
         policy, seen, view = _lab_state.get(cycle, job)
     except ValueError:
         return JobAdvice(message=messages.SchedulerCannotDecide().data())
+    if view is None and job.after_id and not job.ready_at:
+        return JobAdvice(message=messages.AfterAnotherJob(job.after_id).data())
     if view is None:
         return JobAdvice(message=messages.NoLongerWaiting().data())
     answer = find_helpful_changes(policy, seen, view, possible_changes(job, view, seen))

@@ -46,6 +46,7 @@ PLACES = (
     Place("home", "home", "Home", "dashboard overview"),
     Place("jobs:list", "jobs", "Jobs", "runs"),
     Place("jobs:queue", "list", "Queue", "waiting"),
+    Place("schedules:own", "clock", "Schedules", "every night cron repeat"),
     Place("jobs:compare", "chart", "Compare jobs", "curves"),
     Place("projects:list", "folder", "Projects", "code"),
     Place("projects:gallery", "star", "Gallery", "examples tutorial"),

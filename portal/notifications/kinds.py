@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 ENDED, FAILED, PREEMPTED, STARTED, IDLE, SILENT = "ended", "failed", "preempted", "started", "idle", "silent"
 MORE_TIME, TIME_ASKED = "more_time", "time_asked"
+SCHEDULE = "schedule"
 ALARM, TROUBLE, ACCOUNT, EVENT, TEST = "alarm", "trouble", "account", "event", "test"
 
 
@@ -27,6 +28,7 @@ KINDS = (
     Kind(SILENT, "Silent job", "Your job, or some of its ranks, has printed nothing for long."),
     Kind(MORE_TIME, "More time", "An admin granted or refused the time that you asked for."),
     Kind(TIME_ASKED, "Requests for more time", "A user asks for a longer time limit.", for_admins=True),
+    Kind(SCHEDULE, "Schedules", "The job of a schedule was refused, or a schedule was paused."),
     Kind(ALARM, "Alarms of the lab", "Nodes that no longer report, and GPUs in quarantine.", for_admins=True),
 )
 BY_KEY = {kind.key: kind for kind in KINDS}

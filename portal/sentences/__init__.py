@@ -7,7 +7,18 @@ apps; these keep the classes of their messages (``scheduling.messages.Message``)
 from collections.abc import Mapping
 from typing import Any
 
-from portal.sentences import agents, alarms, causes, changes, container_ends, events, failures, forecasts, reasons
+from portal.sentences import (
+    agents,
+    alarms,
+    causes,
+    changes,
+    container_ends,
+    events,
+    failures,
+    forecasts,
+    reasons,
+    schedules,
+)
 from portal.sentences.causes import explain_cause
 from portal.sentences.registry import SENTENCES
 from scheduling.messages import Message
@@ -24,6 +35,7 @@ __all__ = [
     "failures",
     "forecasts",
     "reasons",
+    "schedules",
     "sentence_of",
 ]
 

@@ -123,6 +123,19 @@ def notice_more_time_decided(
 
 
 @notice
+def notice_schedule_refused(schedule: str, project: str, why: str) -> NoticeText:
+    return NoticeText(
+        f"The schedule “{schedule}” could not submit its job",
+        f"Project {project}. {why} It is tried again on its next day.",
+    )
+
+
+@notice
+def notice_schedule_paused(schedule: str, project: str, why: Mapping[str, Any]) -> NoticeText:
+    return NoticeText(f"The schedule “{schedule}” is paused", f"Project {project}. {nested_sentence(why)}")
+
+
+@notice
 def lab_alarms(alarms: Sequence[Mapping[str, Any]]) -> NoticeText:
     """``alarms``: for each the message, and the path of the page where it can be fixed."""
     texts = [nested_sentence(each["message"]) for each in alarms]

@@ -73,12 +73,15 @@ def read(since: datetime, until: datetime, now: datetime) -> Facts:
                 project=project,
                 max_gpus=max_gpus,
                 elastic=elastic,
-                since=to_microseconds(submitted),
-                until=max(to_microseconds(submitted), to(finished)),
+                since=to_microseconds(ready or submitted),
+                # One that still waits for another job, or ended meanwhile, wanted no GPUs yet.
+                until=to_microseconds(submitted)
+                if after and not ready
+                else max(to_microseconds(ready or submitted), to(finished)),
                 paused=tuple(paused.get(id, ())),
                 started=to_microseconds(started) if started else None,
             )
-            for id, user, group, project, max_gpus, elastic, submitted, finished, started in (
+            for id, user, group, project, max_gpus, elastic, submitted, finished, started, after, ready in (
                 jobs[id] for id in sorted(jobs)
             )
         ],
@@ -100,6 +103,8 @@ JOB_COLUMNS = (
     "submitted_at",
     "finished_at",
     "started_at",
+    "after",
+    "ready_at",
 )
 
 

@@ -133,7 +133,7 @@ def read(start: datetime, end: datetime) -> World:
     attempts = _attempts_of(start, end, {pool.id for there in pools.values() for pool in there})
     on_hold = _read_holds(start, end)
     came = {each.row.id: _waiting_since(each, attempts[each.row.id], on_hold[each.row.id]) for each in found}
-    rows = [each.row._replace(submitted_at=came[each.row.id]) for each in found]
+    rows = [each.row._replace(submitted_at=came[each.row.id], ready_at=None) for each in found]
     past = snapshots.past_snapshot(rows, start, History(), pools)
     names = dict(User.objects.filter(pk__in={row.submitted_by_id for row in rows}).values_list("pk", "username"))
     prepared = _read_ready_nodes(pools)
@@ -162,7 +162,8 @@ def _restrict_nodes(each: PastJob, known: frozenset[str]) -> PastJob:
 
 def _jobs(start: datetime, end: datetime) -> QuerySet[Job]:
     there = Job.objects.filter(submitted_at__lt=end).filter(Q(finished_at=None) | Q(finished_at__gt=start))
-    return there.order_by("submitted_at", "pk")
+    # Jobs that never left the wait for another one have wanted no GPUs.
+    return there.filter(Q(after=None) | Q(ready_at__lt=end)).order_by("submitted_at", "pk")
 
 
 def _attempts_of(start: datetime, end: datetime, pools: Collection[PoolId]) -> Mapping[int, list[PastAttempt]]:
@@ -197,10 +198,12 @@ def _read_holds(start: datetime, end: datetime) -> Mapping[int, list[tuple[float
 
 
 def _waiting_since(each: JobRow, attempts: Sequence[PastAttempt], on_hold: Sequence[tuple[float, bool]]) -> datetime:
-    """Return when a job began to wait: at its submission, or when it was released before it first had GPUs."""
+    """Return when a job began to wait for GPUs: at its submission or when the job before it had succeeded, or when it was
+    released before it first had GPUs."""
     first = attempts[0].created if attempts else float("inf")
     released = [at for at, held in on_hold if not held and at <= first]
-    return datetime.fromtimestamp(released[-1], each.row.submitted_at.tzinfo) if released else each.row.submitted_at
+    began = each.row.ready_at or each.row.submitted_at
+    return max(began, datetime.fromtimestamp(released[-1], began.tzinfo)) if released else began
 
 
 class ReadyNodes(NamedTuple):

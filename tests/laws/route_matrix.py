@@ -57,6 +57,7 @@ from tests.laws.route_words import (
     get,
     post,
 )
+from tests.laws.schedule_routes import SCHEDULE_ROUTES, schedules_of
 from tests.portal.files import tiny_png
 
 
@@ -92,6 +93,7 @@ def names(world: World) -> dict[str, Any]:
         **notifications_of(world),
         **a_repository(world),
         **more_time_of(world),
+        **schedules_of(world),
         "container": world.running.attempts.get().containers.get().name,
         "sha256": world.code.sha256,
         "reservation": reserve(world).pk,
@@ -144,6 +146,7 @@ TABLE: dict[str, list[Visit]] = {
     **NETWORK_ROUTES,
     **NOTIFICATION_ROUTES,
     **MORE_TIME_ROUTES,
+    **SCHEDULE_ROUTES,
     "": [get("/", MEMBERS)],
     # tests/portal/ops/test_data_admin.py visits all tables
     "admin/data/": [get("/admin/data/", ADMINS)],

@@ -150,6 +150,7 @@ def requests(draw: st.DrawFn, operation: Operation, known: dict[str, Any]) -> tu
         "registry_id": known["registry"],
         "webhook_id": known["webhook"],
         "time_extension_id": known["time_request"],
+        "schedule_id": known["schedule"],
         "delivery_id": known["delivery"],
         "fetch_id": known["fetch"],
         "git_host_id": known["git_host"],

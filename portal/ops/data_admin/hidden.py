@@ -26,6 +26,7 @@ HIDDEN: dict[str, frozenset[str]] = {
     "jobs.idempotencykey": frozenset({"key", "body_sha256"}),
     "jobs.job": frozenset({"env_vars", "search_text"}),
     "jobs.output": frozenset({"sha256"}),
+    "schedules.schedule": frozenset({"values"}),  # with the environment variables of the job
     "notifications.channel": frozenset({"sealed_config"}),
     "notifications.notice": frozenset({"sealed_mail"}),
     "projects.codeversion": frozenset({"sha256", "files"}),  # the files with their SHA-256

@@ -58,6 +58,12 @@ PARTS = (
         r"/(policy|policies|cycles|simulations)/",
     ),
     Part(
+        "schedules",
+        "Schedules",
+        "Jobs that are submitted again on chosen days, and what became of each day.",
+        r"/schedules/",
+    ),
+    Part(
         "notifications",
         "Notices and webhooks",
         "What a user is notified of, and the webhooks of the lab. Those of a project are with projects.",

@@ -1,0 +1,5 @@
+from django.apps import AppConfig
+
+
+class SchedulesConfig(AppConfig):
+    name = "portal.schedules"
