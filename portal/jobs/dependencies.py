@@ -100,9 +100,9 @@ def unready() -> QuerySet[Job]:
 def settle(now: datetime | None = None) -> int:
     """Queue the children whose parent has succeeded, cancel those that can never start; return how many. May be repeated."""
     now = now or timezone.now()
-    due = list(_without_access().values_list("pk", flat=True)[:MAX_SETTLED])
-    ended = unready().filter(after__state__in=FINISHED_STATES).exclude(_outputs_coming())
-    due += ended.order_by("pk").values_list("pk", flat=True)[: MAX_SETTLED - len(due)]
+    waiting = Job.objects.filter(state__in=WAITING_STATES, after__isnull=False).exclude(intent=Job.Intent.CANCEL)
+    parent_ended = Q(ready_at=None, after__state__in=FINISHED_STATES) & ~_outputs_coming()
+    due = waiting.filter(_without_access() | parent_ended).order_by("pk").values_list("pk", flat=True)[:MAX_SETTLED]
     for pk in due:
         try:
             _settle(pk, now)
@@ -112,12 +112,11 @@ def settle(now: datetime | None = None) -> int:
     return len(due)
 
 
-def _without_access() -> QuerySet[Job]:
-    """Return the children that have not started and whose submitter may no longer see the parent."""
+def _without_access() -> Q:
+    """Return the condition for children whose submitter may no longer see the parent that they wait for, or use."""
     member = Membership.objects.filter(project=OuterRef("after__project"), user=OuterRef("submitted_by"))
-    waiting = Job.objects.filter(state__in=WAITING_STATES, after__isnull=False).exclude(intent=Job.Intent.CANCEL)
-    waiting = waiting.filter(Q(ready_at=None) | Q(use_outputs=True))
-    return waiting.exclude(submitted_by__is_active=True, submitted_by__is_staff=True).exclude(Exists(member))
+    is_admin = Q(submitted_by__is_active=True, submitted_by__is_staff=True)
+    return (Q(ready_at=None) | Q(use_outputs=True)) & ~is_admin & ~Q(Exists(member))
 
 
 def _uncollected() -> QuerySet[Container]:

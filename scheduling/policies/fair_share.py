@@ -200,9 +200,7 @@ class FairShare:
                 continue
             minimum = pool.min_gpus[job.id] if job.now_on else self._min_gpus(job)
             if pool.take(job, minimum) or not pool.free:
-                part.give(
-                    job.share_factor * minimum
-                )  # with no GPUs left it is counted too, so that the accounts alternate
+                part.give(job.share_factor * minimum)  # also with no GPUs left, so that the accounts alternate
             if not (pool.free or running or snapshot.explain or self.passed_over_hours):
                 seen = {job.id for job in order}
                 order += [job for job in line if job.id not in seen]  # they get nothing, in any order
@@ -235,7 +233,8 @@ class FairShare:
             for job in [job for job in part.queue if not job.now_on and job.id not in pool.impossible]:
                 minimum = self._min_gpus(job)
                 counted = job.share_factor * minimum
-                if has + counted > part.share or minimum > room or not pool.take(job, minimum):
+                # It has to fit as it is: if it had to fit as it counts, jobs of a lower priority would pass it.
+                if has + minimum > part.share or minimum > room or not pool.take(job, minimum):
                     continue
                 has += counted
                 room -= minimum

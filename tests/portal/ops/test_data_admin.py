@@ -47,6 +47,8 @@ NO_SECRET = {
     "projects.gitsource.public_key": "the public part of the deploy key, also on pages",
     "projects.gitsource.host_key": "the public key of a host",
     "projects.gitsource.offered_host_key": "the public key of a host",
+    "schedules.schedule.environment": "a relation",
+    "schedules.schedule.zone": "the name of a time zone",
 }
 REVIEWED = {
     "accounts.auditentry.after",
