@@ -34,6 +34,11 @@ class Holding:
     since: list[tuple[float, int]] = field(default_factory=list)
     """(since when, how many) of all GPUs that it holds, leaving or not."""
 
+    @property
+    def counted_since(self) -> list[tuple[float, int]]:
+        """Return ``since`` with the GPUs as they count in shares."""
+        return [(at, self.share_factor * gpus) for at, gpus in self.since]
+
 
 @dataclass
 class PastUsage:

@@ -475,11 +475,8 @@ def _accounts(
     for row in rows:
         jobs[row.submitted_by_id, row.group_id or 0].append(str(row.id))
         if row.id in holdings:
-            holding = holdings[row.id]
-            live += [
-                HeldGpus(row.submitted_by_id, row.group_id or 0, since, holding.share_factor * gpus)
-                for since, gpus in holding.since
-            ]
+            counted = holdings[row.id].counted_since
+            live += [HeldGpus(row.submitted_by_id, row.group_id or 0, *each) for each in counted]
     weights = {("user", limit.user_id): limit.weight for limit in limits}
     weights |= {("group", limit.group_id): limit.weight for limit in limits}
     used = history.gpu_seconds_by_day(live, now)

@@ -23,7 +23,7 @@ MAX_SCHEDULES = 50
 """Of one person in one project."""
 MAX_LATE_HOURS = 23
 TIMES = ("name", "at", "weekdays", "zone", "max_late_hours", "overlap", "newest_code")
-"""What a person chooses of a schedule, besides the job whose fields it has."""
+"""What a person chooses of a schedule, in addition to the job whose fields it has."""
 
 
 def may_edit(user: User, row: Schedule) -> bool:

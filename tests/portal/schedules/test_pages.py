@@ -94,7 +94,7 @@ def test_viewers_see_and_do_not_make_and_strangers_see_nothing(lab: Lab) -> None
 def test_only_its_owner_edits_and_others_may_at_most_stop_it(lab: Lab) -> None:
     edit = f"/schedules/{lab.row.pk}/edit"
     for user in (lab.alice, lab.victor, lab.ada, lab.charlie):
-        assert lab.send(user, edit).status_code == 404, "jobs run as Bob: nobody else decides what they are"
+        assert lab.send(user, edit).status_code == 404, "jobs run as Bob: no one else decides what they are"
     assert lab.send(lab.bob, edit, FORM | {"at": "03:30"}).status_code == 302
     lab.row.refresh_from_db()
     assert lab.row.at == time(3, 30)
