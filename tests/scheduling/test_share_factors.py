@@ -136,6 +136,13 @@ def test_no_one_gets_more_by_raising_the_priority_of_all_their_jobs(
     assert gpus_of_alice(with_priorities(normal, "alice", priority)) <= gpus_of_alice(normal)
 
 
+@pytest.mark.parametrize("priority", [1, 5, 10])
+def test_within_an_account_the_price_changes_no_order(priority: int) -> None:
+    """A job at a high priority costs more than is left of a small share, and still goes before its owner's other jobs."""
+    lab = draw({"a": 1}, waiting("old"), waiting("urgent", priority=priority))
+    assert set(decide(FairShare(), lab).target) == {"urgent"}
+
+
 # --- what stays as it was ----------------------------------------------------------------------------------------
 
 
