@@ -8,6 +8,7 @@ from django.db.migrations.executor import MigrationExecutor
 
 from portal.jobs.models import Attempt, Container, Job
 from portal.jobs.resize_timeline.models import RankGroup
+from portal.jobs.time_extensions.models import TimeExtension
 from tests.portal.jobs_world import make_job, make_node, make_project, make_user, place
 from tests.portal.upgrades import upgrade_from
 
@@ -90,3 +91,18 @@ def test_a_command_may_be_longer_than_in_the_release_before() -> None:
     job.entry += " --lr 0.1" * 400
     job.save()
     assert Job.objects.get(pk=job.pk).entry == job.entry
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.both_databases
+def test_jobs_of_the_release_before_start_after_none_and_their_gpus_count_once() -> None:
+    job = make_job(make_project(make_user("alice")), priority=5)
+    attempt = place(job, list(make_node().gpus.all())[:1])
+    Attempt.objects.filter(pk=attempt.pk).update(share_factor=6)
+    Job.objects.filter(pk=job.pk).update(use_outputs=True, ready_at=job.submitted_at)
+    upgrade_from("jobs", "0032_gpu_choice")
+    attempt.refresh_from_db()
+    job.refresh_from_db()
+    assert attempt.share_factor == 1
+    assert (job.after, job.use_outputs, job.ready_at, job.queued_at) == (None, False, None, job.submitted_at)
+    assert not TimeExtension.objects.exists()
