@@ -40,6 +40,7 @@ def edit(user: User, job: Job, values: Mapping[str, Any]) -> Job:
     if not changed:
         return row
     _refuse_late_changes(row, changed)
+    _refuse_more_time(user, row, after.time_limit_seconds)
     services.check_values(after, changed)
     if "name" in changed:
         services.check_name(after.name)
@@ -84,6 +85,16 @@ def _refuse_late_changes(row: Job, changed: list[str]) -> None:
         "conflict",
         late[0],
     )
+
+
+def _refuse_more_time(user: User, row: Job, seconds: int) -> None:
+    """Refuse a longer time limit of a job that has run: holding it would otherwise make asking for more time needless."""
+    if row.started_at is not None and seconds > row.time_limit_seconds and not user.is_admin:
+        raise Refused(
+            "This job has run already, so its time limit is made longer with “Ask for more time” on its page.",
+            "conflict",
+            "time_limit_seconds",
+        )
 
 
 def _state_words(row: Job) -> str:

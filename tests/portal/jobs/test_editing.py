@@ -89,6 +89,16 @@ def test_a_running_job_keeps_its_goals_and_a_held_one_does_not(world: World) -> 
     assert patch(world, world.jobs["HELD"], priority=1).json()["priority"] == 1
 
 
+def test_a_job_that_has_run_gets_more_time_only_on_request(world: World) -> None:
+    job = world.jobs["HELD"]
+    Job.objects.filter(pk=job.pk).update(started_at=timezone.now())
+    longer, shorter = job.time_limit_seconds + 60, job.time_limit_seconds - 60
+    refused = patch(world, job, time_limit_seconds=longer)
+    assert refused.status_code == 409 and "Ask for more time" in refused.json()["error"]["message"]
+    assert patch(world, job, time_limit_seconds=shorter).json()["time_limit_seconds"] == shorter
+    assert patch(world, job, role="ada", time_limit_seconds=longer).json()["time_limit_seconds"] == longer
+
+
 def test_what_is_as_it_was_is_no_change(world: World, wakes: list[bool]) -> None:
     job = world.running
     lines = job.events.count()
