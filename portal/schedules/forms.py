@@ -40,7 +40,7 @@ class ScheduleForm(RefusableForm):
         widget=forms.RadioSelect,
     )
     overlap = forms.ChoiceField(
-        label="While the job before has not ended",
+        label="While the last job has not ended",
         choices=Schedule.Overlap.choices,
         widget=forms.RadioSelect,
     )

@@ -33,6 +33,8 @@ MAX_RUNS = 50
 """Submissions of one round; the next one, half a minute later, goes on."""
 MAX_FAILURES = 5
 """Refusals in a row after which a schedule is paused."""
+ON_TIME = timedelta(minutes=15)
+"""A round that comes so late is not a missed one: rounds are half a minute apart, and a restart takes minutes."""
 RUNS_READ = timedelta(days=10)
 """The last chosen day is at most a week ago."""
 NOTICE = "schedule"
@@ -96,7 +98,7 @@ def _run(pk: int, day: date, due_at: datetime, now: datetime) -> bool:
     if row.runs.filter(date=day).exists():
         return False
     result = ScheduleRun.Result
-    if now - due_at > timedelta(hours=row.max_late_hours):
+    if now - due_at > ON_TIME + timedelta(hours=row.max_late_hours):
         row.runs.create(date=day, due_at=due_at, at=now, result=result.MISSED)
         return False
     if why := _why_no_owner(row):

@@ -85,7 +85,7 @@ def test_chosen_days_only(source: Job) -> None:
 
 
 class TestMissedRuns:
-    @pytest.mark.parametrize(("hours", "outcome"), [(6, "submitted"), (6.1, "missed")])
+    @pytest.mark.parametrize(("hours", "outcome"), [(6, "submitted"), (6.3, "missed")])
     def test_one_is_made_up_for_within_the_limit(self, source: Job, hours: float, outcome: str) -> None:
         row = nightly(source, max_late_hours=6)
         run_due(TWO + timedelta(hours=hours))
@@ -96,6 +96,13 @@ class TestMissedRuns:
         for seconds in range(0, 120, 30):
             run_due(TWO + 5 * DAY + timedelta(hours=1, seconds=seconds))
         assert results(row) == ["submitted"] and row.runs.get().date == (TWO + 5 * DAY).date()
+
+    def test_a_round_that_comes_seconds_later_is_on_time(self, source: Job) -> None:
+        row = nightly(source, max_late_hours=0)
+        run_due(TWO + timedelta(seconds=40))
+        end_all()
+        run_due(TWO + DAY + timedelta(minutes=16))
+        assert results(row) == ["submitted", "missed"]
 
     def test_what_was_before_it_was_made_or_resumed_was_not_missed(self, source: Job, alice: User) -> None:
         row = nightly(source, since=TWO + timedelta(minutes=1))
