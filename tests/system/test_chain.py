@@ -9,7 +9,7 @@ import pytest
 from tests.system.product import Product, running, wait_for
 from tests.system.test_restore import Lab
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.thorough]
 
 PREPARE = """
 import os, pathlib, time
