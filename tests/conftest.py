@@ -47,9 +47,10 @@ sys.modules["hypothesis.extra._patching"] = None  # type: ignore[assignment]
 
 # Property tests draw the same examples in each run, so that a change fails by what it changed. HUNT=1 (make test-all)
 # draws new ones by the seed that --hypothesis-seed names, and keeps those that fail in .hypothesis/.
-# How long one example takes is no law: machines are busy at times.
-hypothesis.settings.register_profile("steady", derandomize=True, deadline=None, max_examples=examples(100, 30))
-hypothesis.settings.register_profile("hunt", deadline=None)
+# How long one example takes, or to draw it, is no law: machines are busy at times.
+AT_ANY_SPEED: dict[str, Any] = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+hypothesis.settings.register_profile("steady", derandomize=True, max_examples=examples(100, 30), **AT_ANY_SPEED)
+hypothesis.settings.register_profile("hunt", **AT_ANY_SPEED)
 hypothesis.settings.load_profile("hunt" if HUNT else "steady")
 
 # A third of a second for each password is right for people and wrong for a thousand tests that make six of them.
