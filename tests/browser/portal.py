@@ -60,6 +60,8 @@ class Portal:
         self.env["DJANGO_SETTINGS_MODULE"] = "tests.browser.settings"
         self.env.pop("DATABASE_URL", None)
         self.server: subprocess.Popen[bytes] | None = None
+        self.sessions: dict[str, Any] = {}
+        """The cookies of users who have signed in (``sign_in``)."""
 
     @cached_property
     def orders(self) -> subprocess.Popen[str]:
@@ -112,11 +114,21 @@ class Portal:
 
 
 def sign_in(browser: Browser, portal: Portal, user: str = "alice", **looks: Any) -> Page:
-    """A page of a new context, with Alice, or another user, at home. ``looks`` are the context's: size, colours, scripts."""
-    page = browser.new_context(**looks).new_page()
+    """A page of a new context, with Alice, or another user, at home. ``looks`` are the context's: size, colours, scripts.
+
+    The session of the first time is used again while it is valid: to sign in takes most of the time of a small test.
+    """
+    context = browser.new_context(**looks)
+    page = context.new_page()
+    if user in portal.sessions:
+        context.add_cookies(portal.sessions[user])
+        page.goto(f"{portal.url}/")
+        if page.url == f"{portal.url}/":
+            return page
     page.goto(f"{portal.url}/accounts/sign-in/")
     page.fill("[name=username]", user)
     page.fill("[name=password]", PASSWORD)
     page.keyboard.press("Enter")
     page.wait_for_url(f"{portal.url}/")
+    portal.sessions[user] = context.cookies()
     return page

@@ -57,7 +57,7 @@ GIT_ROUTES: dict[str, list[Visit]] = {
     "projects/<int:pk>/git/fetches/<int:number>/cancel": [post(f"{HERE}/fetches/{{fetch}}/cancel", DONE_BY_MEMBERS)],
     "admin/git-hosts/": [
         get("/admin/git-hosts/", ADMINS),
-        post("/admin/git-hosts/", DONE_BY_ADMINS, host="github.com"),
+        post("/admin/git-hosts/", DONE_BY_ADMINS, host="github.com", kind="github"),
     ],
     "admin/git-hosts/<int:pk>/remove": [post("/admin/git-hosts/{git_host}/remove", DONE_BY_ADMINS)],
     "hooks/git/<slug:hook>": [post("/hooks/git/{hook}", "403 403 403 403 403 403", ref="refs/heads/main")],

@@ -375,7 +375,7 @@ class TestUnknownFields:
             ("gpus", "Did you mean min_gpus or max_gpus?"),
             ("time_limit", "Did you mean time_limit_seconds?"),
             ("enviroment", "Did you mean environment?"),
-            ("bogus", "There are: arguments, code,"),
+            ("bogus", "There are: after, arguments, code,"),
         ],
     )
     def test_a_job_with_one_is_refused(self, world: World, name: str, hint: str) -> None:

@@ -115,7 +115,7 @@ class TestRunningJobs:
         running(alice, node, minutes=10, time_limit_seconds=3600)
         [item] = items(alice, "limit")
         assert item.text.startswith(f"owl #{job.pk} reaches its time limit in 9 min")
-        assert item.path == f"/jobs/new?copy={job.pk}"
+        assert item.path == f"/jobs/{job.pk}/more-time"
 
     def test_a_training_that_needs_more_than_is_left(self, alice: User, node: Node) -> None:
         job = running(alice, node, minutes=60, time_limit_seconds=4 * 3600)

@@ -245,7 +245,7 @@ def test_what_has_left_the_lab_since_the_submission_is_named(lab: Project) -> No
     turn()
     job.refresh_from_db()
     assert job.why_waiting == (
-        "It needs 1 NVIDIA A100 GPUs; the lab has none that work. "
+        "It needs 1 NVIDIA A100 GPU; the lab has none that work. "
         "Submit it again for other GPUs, or ask an admin whether these come back."
     )
 

@@ -61,6 +61,7 @@ def test_the_spec_has_no_field_that_an_agent_of_the_release_before_would_refuse(
         "layer",
         "allowed_hosts",
         "cache",
+        "inputs",
     }
     assert set(spec_of(elastic(restarts_without_progress=2), "driver").to_json()) == known
     assert known == {
