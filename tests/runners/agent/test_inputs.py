@@ -154,5 +154,5 @@ def test_a_real_process_reads_its_inputs(agent: AgentProcess, portal: FakePortal
     assert portal.container(NAME)["exit_code"] == 0, portal.log(NAME)
     assert json.loads(portal.outputs[NAME, "found.json"]) == {"model.txt": "weights", "data/part.txt": "rows"}
     assert set(portal.outputs) == {(NAME, "found.json")}, "inputs are no outputs"
+    portal.until(lambda: not list((agent.home / "attempts").iterdir()))  # they are deleted with the attempt
     assert agent.end() == 0
-    assert not list((agent.home / "attempts").iterdir()), "they are deleted with the attempt"
