@@ -32,6 +32,8 @@ def home(settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("SCHEDULEARN_CACHE", str(tmp_path / "cache"))
     for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"):
         monkeypatch.delenv(name, raising=False)
+    # The host is this machine, whose only address may be one that no admin could allow.
+    monkeypatch.setattr("portal.host_names._read_address", lambda name, **_: name)
 
 
 @pytest.fixture
