@@ -47,6 +47,7 @@ class MoreTimeForm(RefusableForm):
         required=False,
         max_length=MAX_TEXT,
         label="Reason",
+        widget=forms.Textarea(attrs={"rows": 3}),
         help_text="For the admin who decides. All who may see the job can read it.",
     )
 
