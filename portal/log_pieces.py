@@ -12,6 +12,7 @@ FIRST_BYTES = 128 * 1024
 """How much of the end of a log a page has when it is opened; the whole log is a download."""
 PIECE_BYTES = 128 * 1024
 READ_BYTES = 256 * 1024
+MAX_OFFSET_DIGITS = 12
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)", re.DOTALL)
 
@@ -43,6 +44,11 @@ def log_from(path: Path, offset: int) -> LogPiece:
             text = content[: len(content) - spare].decode()
             return LogPiece(text, end - spare)
     return LogPiece(content.decode(errors="replace"), end)
+
+
+def is_offset(text: str) -> bool:
+    """Return whether a text of an address is a number of bytes that a log may have."""
+    return text.isascii() and text.isdecimal() and len(text) <= MAX_OFFSET_DIGITS
 
 
 def whole_log(path: Path) -> tuple[int, Iterator[bytes]]:

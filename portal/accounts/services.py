@@ -46,7 +46,7 @@ def setup_link(base_url: str, *, again: bool = False) -> str | None:
     ``again`` there is a link although there is an admin. It is valid for an hour, and the audit log has it.
     """
     with transaction.atomic():
-        recovers = _admins().exists()
+        recovers = active_admins().exists()
         if recovers and not again:
             return None
         Invite.objects.filter(makes_admin=True, created_by=None, used_at=None).delete()
@@ -60,7 +60,7 @@ def setup_link(base_url: str, *, again: bool = False) -> str | None:
 
 def has_admin() -> bool:
     """Return whether there is an admin, who has used the set-up link."""
-    return _admins().exists()
+    return active_admins().exists()
 
 
 def invite_refusal() -> str:
@@ -107,7 +107,7 @@ def revoke_invite(actor: User, invite: Invite) -> None:
 def open_invites() -> QuerySet[Invite]:
     """Return the invitations that can still be used. The set-up link is invalid once an admin exists, however created."""
     rows = Invite.objects.filter(used_at=None, expires_at__gt=timezone.now())
-    return rows.exclude(makes_admin=True, created_by=None, recovers=False) if _admins().exists() else rows
+    return rows.exclude(makes_admin=True, created_by=None, recovers=False) if active_admins().exists() else rows
 
 
 def open_invites_of(creator: User) -> QuerySet[Invite]:
@@ -167,7 +167,8 @@ def active_people() -> QuerySet[User]:
     return people().filter(is_active=True)
 
 
-def _admins() -> QuerySet[User]:
+def active_admins() -> QuerySet[User]:
+    """Return the admins who can sign in."""
     admins: QuerySet[User] = User.objects.filter(is_staff=True, is_active=True)
     return admins
 
@@ -215,7 +216,7 @@ def set_active(actor: User, user: User, active: bool) -> int:
 def require_may_deactivate(actor: User, user: User) -> None:
     if not people().filter(pk=user.pk).exists():
         raise Refused(f"{user} is no person: it owns the examples of the portal and cannot sign in.", "conflict")
-    if user.is_admin and not _admins().exclude(pk=user.pk).exists():
+    if user.is_admin and not active_admins().exclude(pk=user.pk).exists():
         raise Refused(f"{user} is the last admin. Make another user an admin first.", "conflict")
     if user.pk == actor.pk:
         raise Refused("You cannot deactivate yourself. Ask another admin to do it.", "conflict")

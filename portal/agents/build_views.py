@@ -1,6 +1,7 @@
 """The agents' API about environments with a recipe: claim a build, report its progress, send and fetch layers."""
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,11 @@ from django.utils import timezone
 from django.views.decorators.csrf import csrf_exempt
 
 from portal.agents.protocol import BadReportError, known_message, parse_storable
+from portal.agents.transfers import MAX_PROGRESS_BYTES, append_piece, read_progress
 from portal.agents.views import (
     AgentError,
     agent_view,
     authenticate,
-    body_pieces,
-    content_length,
     not_found,
     pieces_of,
     read_body,
@@ -26,12 +26,8 @@ from portal.cluster.models import Node
 from portal.environments import archives, builds, image_access
 from portal.environments.models import Build, Environment, Lock, NodeEnvironment
 from portal.environments.summary import ON_LIVE_NODE
-from portal.incoming import OffsetMismatchError
 
-MAX_PROGRESS_BYTES = 512 * 1024
 MAX_END_BYTES = 4 * 1024 * 1024
-MAX_PIECE_BYTES = 16 * 1024 * 1024
-"""Of an archive: daphne keeps the whole body of a request on its disk before the view sees it."""
 KIND = re.compile(r"[a-z0-9][A-Za-z0-9._-]{0,119}")
 DIGEST = re.compile(r"[0-9a-f]{24,64}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -108,13 +104,9 @@ def _request_archive(lock: Lock, node: Node) -> bool:
 def progress(request: HttpRequest, pk: int) -> HttpResponseBase:
     """Store ``{"percent", "message", "offset", "log"}``; answer how many bytes of the log there are. 409: stop building."""
     build = _build(request, pk)
-    data = parse_storable(read_body(request, MAX_PROGRESS_BYTES))
-    percent, offset, log = data.get("percent"), data.get("offset"), data.get("log")
-    if type(percent) is not int or type(offset) is not int or not isinstance(log, str):
-        raise BadReportError("percent and offset must be numbers, and log a text.")
-    message = known_message(data.get("message")) or ""
+    report = read_progress(request)
     try:
-        size = builds.record_progress(build, min(max(percent, 0), 100), message, offset, log.encode())
+        size = builds.record_progress(build, report.percent, report.message, report.offset, report.log)
     except builds.BuildEndedError:
         raise _ended() from None
     return JsonResponse({"size": size})
@@ -124,14 +116,13 @@ def progress(request: HttpRequest, pk: int) -> HttpResponseBase:
 def archive(request: HttpRequest, pk: int) -> HttpResponseBase:
     """Append a piece of the archive at ``offset``; 409 with ``size`` when the portal has another number of bytes."""
     build = _build(request, pk)
-    if (content_length(request) or MAX_PIECE_BYTES + 1) > MAX_PIECE_BYTES:
-        raise AgentError(413, "too_large", f"At most {MAX_PIECE_BYTES >> 20} MiB at once.")
-    try:
-        size = archives.append(build.pk, whole_number(request, "offset"), body_pieces(request))
-    except OffsetMismatchError as error:
-        return JsonResponse({"size": error.size}, status=409)
-    builds.renew(build)
-    return JsonResponse({"size": size})
+
+    def append(offset: int, pieces: Iterable[bytes]) -> int:
+        size = archives.append(build.pk, offset, pieces)
+        builds.renew(build)
+        return size
+
+    return append_piece(request, append)
 
 
 @agent_view("POST")

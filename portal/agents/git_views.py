@@ -2,10 +2,10 @@
 
 from django.http import HttpRequest, HttpResponseBase, JsonResponse
 
-from portal.agents.build_views import MAX_PIECE_BYTES, MAX_PROGRESS_BYTES, approved_node
+from portal.agents.build_views import approved_node
 from portal.agents.protocol import BadReportError, known_message, parse_storable
-from portal.agents.views import AgentError, agent_view, body_pieces, content_length, read_body, whole_number
-from portal.incoming import OffsetMismatchError
+from portal.agents.transfers import MAX_PROGRESS_BYTES, append_piece, read_progress
+from portal.agents.views import AgentError, agent_view, read_body
 from portal.projects.git import fetches
 from portal.projects.git.models import GitFetch
 
@@ -34,13 +34,9 @@ def claim(request: HttpRequest) -> HttpResponseBase:
 def progress(request: HttpRequest, pk: int) -> HttpResponseBase:
     """Store ``{"percent", "message", "offset", "log"}``; answer how many bytes of the log there are. 409: stop."""
     fetch = _fetch(request, pk)
-    data = parse_storable(read_body(request, MAX_PROGRESS_BYTES))
-    percent, offset, log = data.get("percent"), data.get("offset"), data.get("log")
-    if type(percent) is not int or type(offset) is not int or not isinstance(log, str):
-        raise BadReportError("percent and offset must be numbers, and log a text.")
-    message = known_message(data.get("message")) or ""
+    report = read_progress(request)
     try:
-        size = fetches.record_progress(fetch, min(max(percent, 0), 100), message, offset, log.encode())
+        size = fetches.record_progress(fetch, report.percent, report.message, report.offset, report.log)
     except fetches.FetchEndedError:
         raise _ended() from None
     return JsonResponse({"size": size})
@@ -50,13 +46,7 @@ def progress(request: HttpRequest, pk: int) -> HttpResponseBase:
 def archive(request: HttpRequest, pk: int) -> HttpResponseBase:
     """Append a piece of the archive at ``offset``; 409 with ``size`` when the portal has another number of bytes."""
     fetch = _fetch(request, pk)
-    if (content_length(request) or MAX_PIECE_BYTES + 1) > MAX_PIECE_BYTES:
-        raise AgentError(413, "too_large", f"At most {MAX_PIECE_BYTES >> 20} MiB at once.")
-    try:
-        size = fetches.append_code(fetch, whole_number(request, "offset"), body_pieces(request))
-    except OffsetMismatchError as error:
-        return JsonResponse({"size": error.size}, status=409)
-    return JsonResponse({"size": size})
+    return append_piece(request, lambda offset, pieces: fetches.append_code(fetch, offset, pieces))
 
 
 @agent_view("POST")

@@ -12,8 +12,8 @@ from django.core.cache import cache
 from django.urls import reverse
 from django.utils import timezone
 
-from portal.accounts.models import User
 from portal.accounts.outbox import notify
+from portal.accounts.services import active_admins
 from portal.cluster.models import LIVE_NODE, Gpu, Node
 from portal.sentences import sentence_of
 from scheduling.messages import Message
@@ -93,7 +93,7 @@ def mail_admins(now: datetime | None = None) -> int:
     present = current_alarms(now)
     keys, mailed = {each.key for each in present}, set(cache.get(MAILED_KEY, ()))
     new = [each for each in present if each.key not in mailed]
-    admins = list(User.objects.filter(is_staff=True, is_active=True)) if new and not settings.DEMO else []
+    admins = list(active_admins()) if new and not settings.DEMO else []
     if not admins or not cache.add(RECENTLY_MAILED_KEY, True, MIN_MAIL_INTERVAL.total_seconds()):
         return 0
     content = LabAlarms([{"message": each.message.data(), "path": each.path} for each in new])

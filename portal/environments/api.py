@@ -15,6 +15,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
+from portal import log_pieces
 from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
 from portal.downloads import download
@@ -31,7 +32,6 @@ from portal.projects.models import Project
 from portal.rest import KnownParameters, NewestFirst, refusals, validated
 
 OFFSET = OpenApiParameter("offset", int, description="Bytes of the log that you have. 0 without it.")
-MAX_OFFSET_DIGITS = 12
 
 
 class Environments(KnownParameters, mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[Environment]):
@@ -135,7 +135,7 @@ class Builds(mixins.ListModelMixin, mixins.RetrieveModelMixin, InEnvironment):
         """A piece of the log of a build. To follow it, repeat with `end` as `offset` until it is `finished`."""
         build = self.get_object()
         offset = request.query_params.get("offset", "0")
-        if not offset.isascii() or not offset.isdecimal() or len(offset) > MAX_OFFSET_DIGITS:
+        if not log_pieces.is_offset(offset):
             raise ValidationError({"offset": ["Send the number of bytes that you have."]})
         piece = build_log.log_from(build, int(offset))
         over = build.state != Build.State.RUNNING and piece.end >= build_log.size_of(build)

@@ -151,7 +151,7 @@ def build_log_from(request: HttpRequest, key: str, pk: int) -> HttpResponse:
     """Send what the log has after ``?offset=`` as a part of the page; 204 while there is nothing new."""
     environment, row = visible_build(request, key, pk)
     offset = request.GET.get("offset", "")
-    if not offset.isascii() or not offset.isdecimal() or len(offset) > 12:
+    if not log_pieces.is_offset(offset):
         raise Http404
     piece = build_log.log_from(row, int(offset))
     if piece.end == int(offset):

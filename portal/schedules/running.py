@@ -16,7 +16,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from portal.accounts import outbox
-from portal.accounts.models import User
+from portal.accounts.services import active_admins
 from portal.jobs import lifecycle
 from portal.jobs import services as jobs
 from portal.jobs.models import FINISHED_STATES, Job
@@ -167,13 +167,9 @@ def pause(row: Schedule, why: Message, now: datetime) -> None:
     """Pause a schedule by itself, and notify its owner; admins where the owner does not read notices any more."""
     row.paused_at, row.pause_reason, row.next_run_at = now, why.data(), None
     row.save(update_fields=["paused_at", "pause_reason", "next_run_at"])
-    readers = [row.owner] if isinstance(why, messages.RefusedAgain) else [row.owner, *_admins()]
+    readers = [row.owner] if isinstance(why, messages.RefusedAgain) else [row.owner, *active_admins()]
     active = {user.pk: user for user in readers if user.is_active}
     outbox.notify(active.values(), NOTICE, messages.SchedulePaused(row.name, row.project.name, why), path_of(row))
-
-
-def _admins() -> list[User]:
-    return list(User.objects.filter(is_active=True, is_staff=True))
 
 
 def path_of(row: Schedule) -> str:

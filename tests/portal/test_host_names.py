@@ -11,8 +11,8 @@ from runners.host.egress import HostRule
 @pytest.mark.parametrize(
     ("typed", "canonical"),
     [
-        ("pypi.org", "pypi.org"),
-        (" PyPI.org. ", "pypi.org"),
+        ("packages.example.org", "packages.example.org"),
+        (" Packages.Example.org. ", "packages.example.org"),
         ("*.PyTorch.org", "*.pytorch.org"),
         ("mlflow.example.org:5000", "mlflow.example.org:5000"),
         ("*.example.org:8443", "*.example.org:8443"),

@@ -15,7 +15,7 @@ from django.utils import timezone
 from portal.accounts.audit import audit
 from portal.accounts.models import LabSettings, User
 from portal.accounts.outbox import notify
-from portal.accounts.services import active_people
+from portal.accounts.services import active_admins
 from portal.jobs import events, lifecycle
 from portal.jobs.models import FINISHED_STATES, WAITING_STATES, Job, StopReason
 from portal.jobs.permissions import require_may_act
@@ -237,7 +237,7 @@ def _checked_text(text: str, field: str) -> str:
 
 def _notify_admins(request: TimeExtension) -> None:
     job, user = request.job, request.asked_by
-    admins = active_people().filter(is_staff=True).exclude(pk=user.pk)
+    admins = active_admins().exclude(pk=user.pk)
     content = TimeExtensionAsked(job.pk, job.name, job.project.name, str(user), request.seconds, request.reason)
     notify(admins, ADMINS_NOTICE_KIND, content, reverse("forecast:time-requests"))
 

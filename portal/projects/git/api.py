@@ -29,7 +29,6 @@ from portal.projects.git.serializers import (
 from portal.rest import KnownParameters, NewestFirst, refusals, validated
 
 OFFSET = OpenApiParameter("offset", int, description="Bytes of the log that you have. 0 without it.")
-MAX_OFFSET_DIGITS = 12
 
 
 class Git(InProject):
@@ -120,7 +119,7 @@ class Fetches(mixins.ListModelMixin, mixins.RetrieveModelMixin, InProject):
         """A piece of the log of a fetch. To follow it, repeat with `end` as `offset` until it is `finished`."""
         fetch = self.get_object()
         offset = request.query_params.get("offset", "0")
-        if not offset.isascii() or not offset.isdecimal() or len(offset) > MAX_OFFSET_DIGITS:
+        if not log_pieces.is_offset(offset):
             raise ValidationError({"offset": ["Send the number of bytes that you have."]})
         path = fetches.log_path(fetch)
         piece = log_pieces.log_from(path, int(offset))

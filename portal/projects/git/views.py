@@ -175,7 +175,7 @@ def fetch_log_from(request: HttpRequest, pk: int, number: int) -> HttpResponse:
     """Send what the log has after ``?offset=`` as a part of the page; 204 while there is nothing new."""
     project, row = visible_fetch(request, pk, number)
     offset = request.GET.get("offset", "")
-    if not offset.isascii() or not offset.isdecimal() or len(offset) > 12:
+    if not log_pieces.is_offset(offset):
         raise Http404
     piece = log_pieces.log_from(fetches.log_path(row), int(offset))
     if piece.end == int(offset):

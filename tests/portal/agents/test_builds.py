@@ -11,8 +11,8 @@ from django.http import StreamingHttpResponse
 from django.test import AsyncClient
 from django.utils import timezone
 
-from portal.agents import build_views
 from portal.agents import sync as agent_sync
+from portal.agents import transfers
 from portal.environments import builds, services
 from portal.environments.models import Build, Environment, Lock
 from tests.portal import environments_world as made
@@ -96,7 +96,7 @@ def test_a_wrong_offset_is_answered_with_what_the_portal_has(agent: Agent, envir
 def test_a_piece_that_is_too_large_is_refused(
     agent: Agent, environment: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build_views, "MAX_PIECE_BYTES", 1 << 20)
+    monkeypatch.setattr(transfers, "MAX_PIECE_BYTES", 1 << 20)
     build = given(agent, environment)
     assert put(agent, build, 0, bytes((1 << 20) + 1)).status_code == 413
     assert put(agent, build, 0, bytes(1 << 20)).json() == {"size": 1 << 20}

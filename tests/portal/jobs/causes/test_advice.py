@@ -485,7 +485,11 @@ TUNNEL = "requests.exceptions.ProxyError: HTTPSConnectionPool(host='huggingface.
         ),
         (
             TUNNEL,
-            {"allowed_hosts": ["pypi.org"], "refused_host": "huggingface.co", "refused_reason": "not_allowed"},
+            {
+                "allowed_hosts": ["packages.example.org"],
+                "refused_host": "huggingface.co",
+                "refused_reason": "not_allowed",
+            },
             "The job may not reach huggingface.co",
             "Ask an admin to allow huggingface.co for this project, under Admin > Network of jobs.",
         ),
@@ -507,7 +511,12 @@ TUNNEL = "requests.exceptions.ProxyError: HTTPSConnectionPool(host='huggingface.
             "did not use the proxy for github.com",
             "HTTPS_PROXY",
         ),
-        (RESOLUTION, {"allowed_hosts": ["pypi.org"]}, "tried to reach the host, and could not", "under Details"),
+        (
+            RESOLUTION,
+            {"allowed_hosts": ["packages.example.org"]},
+            "tried to reach the host, and could not",
+            "under Details",
+        ),
     ],
 )
 def test_a_host_that_was_not_reached_is_named_with_the_way_to_it(
