@@ -2,21 +2,26 @@
 
 A policy knows only on which nodes a job can run. A job that accepts GPUs of some models, or of at least some memory, can
 run on the nodes that have those. One whose GPUs must all be of one kind gets the nodes of one kind: the kind that it
-holds, or while it waits the one on which it can start soonest, chosen again in each cycle.
+holds, or while it waits the one on which it can start soonest, chosen again in each cycle. Where the GPUs of that kind go
+to others, and enough of another kind are left, the policy is asked again with the other one.
 
 A machine with several kinds of GPUs is a node for each. A job that stays on one machine, and needs more GPUs than any of
 them has of one kind, is therefore started here, on several of its nodes, when the policy has left enough of them free.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from scheduling.messages import Message
 from scheduling.toolkit.capacity import Capacity, in_queue_order
 from scheduling.toolkit.reasons import limited
+from scheduling.toolkit.resources import demand_of, gpus_when_empty
 from scheduling.types import ANY_GPU, Job, Node, NodeId, Placement, Plan, Snapshot
+
+MAX_OTHER_KINDS = 2
+"""How often a cycle is decided again because jobs can start on GPUs of another kind than the one chosen for them."""
 
 
 def accepts(job: Job, node: Node) -> bool:
@@ -52,6 +57,13 @@ def plan_with_gpu_requests(plan: Callable[[Snapshot], Plan], snapshot: Snapshot)
     """
     view = _with_one_kind(snapshot)
     done = plan(view)
+    for _ in range(MAX_OTHER_KINDS):
+        if (other := _with_other_kinds(snapshot, view, done)) is None:
+            break
+        then = plan(other)
+        if not any(then.target.get(new.id) for new, old in zip(other.jobs, view.jobs, strict=True) if new is not old):
+            break  # something else keeps them waiting
+        view, done = other, then
     if any(node.part_of for node in snapshot.nodes):
         done = _start_on_whole_machines(view, done)
     if not snapshot.explain or not done.reasons:
@@ -104,21 +116,51 @@ def _with_one_kind(snapshot: Snapshot) -> Snapshot:
     if not any(job.gpu_request.same_kind for job in snapshot.jobs) or len({node.kind for node in snapshot.nodes}) < 2:
         return snapshot
     known: dict[Hashable, frozenset[NodeId]] = {}
+    capacity = Capacity(snapshot)
 
     def restricted(job: Job) -> Job:
         if not job.gpu_request.same_kind or job.stopping:
             return job
         held = tuple(sorted(job.now_on))
         factors = tuple(sorted(job.speed.kinds.items())) if job.speed else ()
-        key = job.nodes, held, job.min_gpus, job.max_gpus, job.spread, factors
+        key = job.nodes, held, job.min_gpus, job.max_gpus, job.spread, factors, demand_of(job)
         if key not in known:
-            known[key] = _nodes_of_one_kind(job, snapshot.nodes)
+            known[key] = _nodes_of_one_kind(job, snapshot.nodes, capacity)
         return replace(job, nodes=known[key])
 
     return replace(snapshot, jobs=tuple(map(restricted, snapshot.jobs)))
 
 
-def _nodes_of_one_kind(job: Job, nodes: Sequence[Node]) -> frozenset[NodeId]:
+def _with_other_kinds(snapshot: Snapshot, view: Snapshot, done: Plan) -> Snapshot | None:
+    """Return ``view`` with another kind for waiting jobs that could start on what ``done`` leaves of it; None if none could."""
+    waiting = [
+        (place, job)
+        for place, job in enumerate(snapshot.jobs)
+        if job.gpu_request.same_kind and job.waiting and not job.blocked and not done.target.get(job.id)
+    ]
+    if not waiting or len({node.kind for node in snapshot.nodes}) < 2:
+        return None
+    left = _capacity_after(view, done)
+    jobs = list(view.jobs)
+    for place, job in sorted(waiting, key=lambda each: each[1].queue_key):
+        free = left.free_for(job)
+        tried = jobs[place].nodes or frozenset()
+        others = [node for node in left.nodes_of(job) if node.id not in tried]
+        kinds = {node.kind: [each for each in others if each.kind == node.kind] for node in others}
+        able = [kind for kind, nodes in kinds.items() if _together(job, nodes, free) >= job.min_gpus]
+        if able and left.room(job) >= job.min_gpus:
+            best = min(able, key=lambda kind: _rank_of_kind(job, kind, kinds[kind], free))
+            jobs[place] = replace(job, nodes=frozenset(node.id for node in kinds[best]))
+            if where := left.best_fit(jobs[place], job.min_gpus):
+                left.give(job, where)
+    return (
+        replace(view, jobs=tuple(jobs))
+        if any(new is not old for new, old in zip(jobs, view.jobs, strict=True))
+        else None
+    )
+
+
+def _nodes_of_one_kind(job: Job, nodes: Sequence[Node], capacity: Capacity) -> frozenset[NodeId]:
     by_kind: dict[str, list[Node]] = defaultdict(list)
     for node in _nodes_of(job, nodes):
         by_kind[node.kind].append(node)
@@ -128,23 +170,33 @@ def _nodes_of_one_kind(job: Job, nodes: Sequence[Node]) -> frozenset[NodeId]:
     kinds = {kind: opened for kind, there in by_kind.items() if (opened := [node for node in there if node.open])}
     if not kinds:
         return frozenset()
-    best = min(kinds, key=lambda kind: _rank_of_kind(job, kind, kinds[kind]))
+    free = capacity.free_for(job)
+    best = min(kinds, key=lambda kind: _rank_of_kind(job, kind, kinds[kind], free))
     return frozenset(node.id for node in by_kind[best])
 
 
-def _rank_of_kind(job: Job, kind: str, nodes: Sequence[Node]) -> tuple[object, ...]:
-    """Return the key of the best kind for a waiting job.
+def _rank_of_kind(job: Job, kind: str, nodes: Sequence[Node], free: Mapping[NodeId, int]) -> tuple[object, ...]:
+    """Return the key of the best kind for a waiting job; ``free`` has the GPUs of each node that it could take now.
 
     It is one on which the job can start now, with more GPUs if possible. Otherwise it is the kind with the most GPUs, and
     not the one with the most free: GPUs that are kept for the job in this cycle must still be kept in the next. Among
     equals it is the fastest, then the one with the least memory, which leaves larger GPUs to those who need them.
     """
-    together = sum if job.spread else max
-    free, total = together(node.free for node in nodes), together(node.total for node in nodes)
-    starts = free >= job.min_gpus
+    now = _together(job, nodes, free)
+    starts = now >= job.min_gpus
     factor = job.speed.kinds.get(kind, 1.0) if job.speed else 1.0
-    gpus = min(free, job.max_gpus) if starts else total
+    gpus = (
+        min(now, job.max_gpus)
+        if starts
+        else _together(job, nodes, {each.id: gpus_when_empty(each, job) for each in nodes})
+    )
     return not starts, -gpus, -factor, min(node.gpu_memory_mib for node in nodes), kind
+
+
+def _together(job: Job, nodes: Iterable[Node], gpus: Mapping[NodeId, int]) -> int:
+    """Return how many of these GPUs, by node, the job could use at once."""
+    counts = [max(0, gpus[node.id]) for node in nodes]
+    return sum(counts) if job.spread else max(counts, default=0)
 
 
 # --- whole machines ----------------------------------------------------------------------------------------------
@@ -154,34 +206,42 @@ def may_use_whole_machine(job: Job, snapshot: Snapshot) -> bool:
     """Return whether a waiting job is one that starts on several nodes of one machine, as its policy would not do."""
     if job.spread or job.gpu_request.same_kind or job.blocked:
         return False
-    return _needs_several_kinds(job, snapshot.nodes, _machines_of_several_kinds(snapshot))
+    return _needs_several_kinds(job, snapshot.nodes, machines_of_several_kinds(snapshot))
 
 
 def _start_on_whole_machines(snapshot: Snapshot, done: Plan) -> Plan:
     """Start jobs that need more GPUs of one machine than it has of any kind, on what the plan has left free."""
     jobs = [job for job in snapshot.jobs if job.waiting and not job.blocked and not job.spread]
     jobs = [job for job in jobs if not done.target.get(job.id) and not job.gpu_request.same_kind]
-    machines = _machines_of_several_kinds(snapshot)
+    machines = machines_of_several_kinds(snapshot)
     jobs = [job for job in in_queue_order(jobs) if _needs_several_kinds(job, snapshot.nodes, machines)]
     if not jobs:
         return done
     left = _capacity_after(snapshot, done)
     target, reasons = dict(done.target), dict(done.reasons)
     for job in jobs:
-        free = left.free_for(job)
-        machine = max(machines, key=lambda nodes: sum(free.get(node.id, 0) for node in nodes))
-        there = {node.id: free.get(node.id, 0) for node in machine}
-        count = min(job.asked, sum(there.values()), left.room(job))
-        if count >= job.min_gpus:
-            target[job.id] = _fill(there, count)
-            left.give(job, target[job.id])
+        if where := fit_on_machine(job, left, machines):
+            target[job.id] = where
+            left.give(job, where)
             reasons.pop(job.id, None)
         else:
-            reasons[job.id] = limited(job, left) or NoWholeMachine(job.min_gpus, sum(there.values()))
+            free = left.free_for(job)
+            most = max(sum(free.get(node.id, 0) for node in nodes) for nodes in machines)
+            reasons[job.id] = limited(job, left) or NoWholeMachine(job.min_gpus, most)
     return replace(done, target=target, reasons=reasons)
 
 
-def _machines_of_several_kinds(snapshot: Snapshot) -> list[list[Node]]:
+def fit_on_machine(job: Job, left: Capacity, machines: Sequence[Sequence[Node]]) -> Placement | None:
+    """Return where a job that stays on one machine could start on several nodes of one of these, or None."""
+    free = left.free_for(job)
+    machine = max(machines, key=lambda nodes: sum(free.get(node.id, 0) for node in nodes))
+    there = {node.id: free.get(node.id, 0) for node in machine}
+    count = min(job.asked, sum(there.values()), left.room(job))
+    return _fill(there, count) if count >= job.min_gpus else None
+
+
+def machines_of_several_kinds(snapshot: Snapshot) -> list[list[Node]]:
+    """Return the nodes of each machine that has several."""
     machines: dict[NodeId, list[Node]] = defaultdict(list)
     for node in sorted(snapshot.nodes, key=lambda node: node.id):
         if node.part_of:
@@ -191,9 +251,9 @@ def _machines_of_several_kinds(snapshot: Snapshot) -> list[list[Node]]:
 
 def _needs_several_kinds(job: Job, nodes: Sequence[Node], machines: Sequence[Sequence[Node]]) -> bool:
     """Return whether no single node has enough GPUs for the job, and some machine has."""
-    if any(node.total >= job.min_gpus for node in _nodes_of(job, nodes) if node.open):
+    if any(gpus_when_empty(node, job) >= job.min_gpus for node in _nodes_of(job, nodes) if node.open):
         return False
-    totals = (sum(node.total for node in _nodes_of(job, parts) if node.open) for parts in machines)
+    totals = (sum(gpus_when_empty(node, job) for node in _nodes_of(job, parts) if node.open) for parts in machines)
     return any(total >= job.min_gpus for total in totals)
 
 

@@ -20,6 +20,7 @@ from math import inf
 from typing import Any, ClassVar
 
 from scheduling import damping
+from scheduling.gpu_requests import fit_on_machine, machines_of_several_kinds, may_use_whole_machine
 from scheduling.messages import Message
 from scheduling.toolkit import reasons, resources
 from scheduling.toolkit.capacity import Capacity
@@ -76,8 +77,12 @@ def _most_overdue_job(snapshot: Snapshot) -> Job | None:
     if not late:
         return None
     capacity = Capacity(snapshot)
-    able = (job for job in late if not (reasons.impossible(job, capacity) or reasons.limited(job, capacity)))
+    able = (job for job in late if _could_start_alone(job, capacity, snapshot) and not reasons.limited(job, capacity))
     return min(able, key=lambda job: (job.submitted_at, job.id), default=None)
+
+
+def _could_start_alone(job: Job, capacity: Capacity, snapshot: Snapshot) -> bool:
+    return not reasons.impossible(job, capacity) or may_use_whole_machine(job, snapshot)
 
 
 def _protect_overdue_jobs(snapshot: Snapshot) -> Snapshot:
@@ -111,7 +116,10 @@ class _SingleJobPolicy:
         for job in snapshot.jobs:
             if not job.waiting:
                 continue
-            if where := capacity.best_fit(job, job.asked):
+            where = capacity.best_fit(job, job.asked)
+            if where is None and may_use_whole_machine(job, snapshot):
+                where = fit_on_machine(job, capacity, machines_of_several_kinds(snapshot))
+            if where:
                 capacity.give(job, where)
             else:
                 why[job.id] = reasons.shortage(job, capacity, 0)
@@ -185,7 +193,9 @@ class _LayeredPlan:
         if others := {name: dict(kept) for name, kept in self.states.items() if kept}:
             state[OTHER_LAYERS_KEY] = others
         target = {job: where for job, where in self.target.items() if where}
-        return Plan(target, self.reasons, state, self.batches, min(self.again_at, default=None))
+        again_at = min(self.again_at, default=None)
+        kept = {id: more for id, node in self.nodes.items() if (more := self.kept[id] - node.kept) > 0}
+        return Plan(target, self.reasons, state, self.batches, again_at, kept)
 
     def decide_layer(self, policy: Policy, name: str) -> dict[JobId, Placement]:
         """Decide one layer and take what it needs from those below; return the GPUs that its waiting jobs will start on."""
@@ -209,10 +219,9 @@ class _LayeredPlan:
         if self.target.get(job.id) or meant:
             return
         nodes = [node for node in self.snapshot.nodes if node.open and (job.nodes is None or node.id in job.nodes)]
-        totals = {node.id: node.total for node in nodes}
-        fullest = sorted(totals, key=lambda node: (-(self.free[node] + self.leaving[node]), node))
+        totals = {node.id: resources.gpus_when_empty(node, job) for node in nodes}
         missing = job.min_gpus
-        for node in fullest if job.spread else [node for node in fullest if totals[node] >= missing][:1]:
+        for node in self._nodes_to_keep_on(job, totals):
             take = min(missing, totals[node])
             at_once = min(take, max(0, self.free[node]))
             self.free[node] -= at_once
@@ -221,6 +230,24 @@ class _LayeredPlan:
             missing -= take
             self._take_extra(job, {node: take})
         self.reasons[job.id] = Overdue(reasons.rounded_seconds(self.snapshot.patience_seconds))
+
+    def _nodes_to_keep_on(self, job: Job, totals: Mapping[NodeId, int]) -> list[NodeId]:
+        """Return the nodes on which GPUs are kept for the overdue job, those with the most free first.
+
+        ``totals`` has the GPUs that it could take on each of its nodes if it were alone there.
+        """
+        soon = {node: self.free[node] + self.leaving[node] for node in totals}
+        fullest = sorted(totals, key=lambda node: (-soon[node], node))
+        if job.spread:
+            return fullest
+        if alone := next((node for node in fullest if totals[node] >= job.min_gpus), None):
+            return [alone]
+        machines = [
+            [node.id for node in nodes if node.id in totals] for nodes in machines_of_several_kinds(self.snapshot)
+        ]
+        enough = [nodes for nodes in machines if sum(totals[node] for node in nodes) >= job.min_gpus]
+        chosen = max(enough, key=lambda nodes: sum(soon[node] for node in nodes), default=[])
+        return [node for node in fullest if node in chosen]
 
     def _layer_snapshot(
         self,

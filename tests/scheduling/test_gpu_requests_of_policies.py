@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
@@ -13,10 +14,11 @@ from scheduling.decide import decide
 from scheduling.gpu_requests import accepts
 from scheduling.simulate import Submission, lasts, simulate
 from scheduling.simulate.compare import parse_cluster
+from scheduling.toolkit.resources import gpus_when_empty
 from scheduling.types import GpuRequest, Job, Node, Plan, Reservation, Snapshot
 from tests.scheduling.sentences import reasons_of
 from tests.scheduling.strategies import EXAMPLES, quick_policy, snapshots, with_demands, with_gpu_requests
-from tests.scheduling.worlds import NOW, DecidedPolicy, World, reaches_stable_plan, waiting
+from tests.scheduling.worlds import NOW, DecidedPolicy, World, reaches_stable_plan, running, waiting
 
 EVERY = pytest.mark.parametrize("key", registry.POLICIES)
 MANY = settings(max_examples=EXAMPLES, deadline=None)
@@ -80,17 +82,46 @@ def test_an_unchanged_world_with_requests_comes_to_rest(key: str, snapshot: Snap
 @MANY
 @given(snapshot=snapshots(), seed=st.integers(0, 2**32))
 def test_a_job_alone_starts_where_one_kind_has_enough_gpus_for_it(key: str, snapshot: Snapshot, seed: int) -> None:
-    snapshot = with_gpu_requests(snapshot, seed)
+    snapshot = with_gpu_requests(with_demands(snapshot, seed) if seed % 2 else snapshot, seed)
     job = next((job for job in snapshot.jobs if job.waiting and not job.blocked), waiting("a", 2, 4))
-    nodes = tuple(replace(node, free=node.total, leaving=0, open=True) for node in snapshot.nodes)
+    empty = {"leaving": 0, "extra_millicpus": 0, "extra_memory_mib": 0, "leaving_millicpus": 0, "leaving_memory_mib": 0}
+    nodes = tuple(replace(node, free=node.total, open=True, **empty) for node in snapshot.nodes)
     by_kind: dict[str, list[int]] = {}
     for node in nodes:
         if accepts(job, node) and (job.nodes is None or node.id in job.nodes):
-            by_kind.setdefault(node.kind, []).append(node.total)
+            by_kind.setdefault(node.kind, []).append(gpus_when_empty(node, job))
     assume(any((sum(totals) if job.spread else max(totals)) >= job.min_gpus for totals in by_kind.values()))
     alone = replace(snapshot, nodes=nodes, jobs=(job,), limits=(), state={})
     plan = decide(registry.build(key, {}), alone)
     assert sum(plan.target.get(job.id, {}).values()) >= job.min_gpus, plan.reasons
+
+
+def pool(id: str, total: int, free: int, kind: str, **values: Any) -> Node:
+    return Node(id, id, total, free, 0, True, kind, **values)
+
+
+@EVERY
+@pytest.mark.parametrize("demand", [{"memory_mib_per_gpu": 90_000}, {"millicpus_per_gpu": 12_000}])
+def test_the_one_kind_is_one_with_enough_processors_and_memory_for_each_gpu(key: str, demand: dict[str, int]) -> None:
+    small = {"gpu_memory_mib": 16_000, "millicpus_per_gpu": 4_000, "memory_mib_per_gpu": 16_000}
+    large = {"gpu_memory_mib": 40_000, "millicpus_per_gpu": 16_000, "memory_mib_per_gpu": 128_000}
+    nodes = (pool("small", 8, 8, "T4", **small), pool("large", 3, 3, "A100", **large))
+    job = waiting("job", 3, 3, gpu_request=GpuRequest(same_kind=True), **demand)
+    plan = decide(quick_policy(key), Snapshot(NOW, nodes, (job,), (), {}))
+    assert plan.target.get("job") == {"large": 3}, plan.reasons
+
+
+@EVERY
+def test_gpus_that_are_kept_for_another_job_do_not_confine_a_job_to_their_kind(key: str) -> None:
+    nodes = (pool("a", 6, 3, "T4", gpu_memory_mib=16_000), pool("b", 2, 2, "A100", gpu_memory_mib=40_000))
+    jobs = (
+        running("holds", {"a": 3}, preemptible=False, submitted_at=0.0, started_at=NOW - 60, longest_seconds=9_000.0),
+        waiting("overdue", 6, 6, submitted_at=1.0, gpu_request=GpuRequest(kinds=("T4",)), longest_seconds=9_000.0),
+        waiting("any kind", 2, 2, submitted_at=NOW - 5, gpu_request=GpuRequest(same_kind=True), owner="bob"),
+    )
+    plan = decide(quick_policy(key), Snapshot(NOW, nodes, jobs, (), {}, patience_seconds=600.0))
+    assert plan.target.get("any kind") == {"b": 2}, plan.reasons
+    assert not plan.target.get("overdue") and "b" not in plan.kept
 
 
 @EVERY

@@ -58,22 +58,26 @@ def test_a_job_that_could_not_start_anyway_does_not_hold_up_others() -> None:
     assert sizes(decide(FIFO, late(lab))) == {"1": 3, "3": 1}
 
 
-@pytest.mark.parametrize("kind", ["large", "long"])
+@pytest.mark.parametrize("kind", ["large", "long", "machine"])
 @pytest.mark.parametrize("can_stop", [True, False])
 @pytest.mark.parametrize("key", KEYS)
 def test_laws_of_patience_every_job_starts_within_the_bound(key: str, can_stop: bool, kind: str) -> None:
-    """In a lab with more small jobs than it can run, for ever."""
-    gpus, seconds = (4, HOUR) if kind == "large" else (1, 6 * HOUR)
+    """In a lab with more small jobs than it can run, for ever; ``machine``: its GPUs are of two kinds, and a job needs all."""
+    gpus, seconds = (1, 6 * HOUR) if kind == "long" else (4, HOUR)
+    nodes = [Node("a", "a", 4, 4)]
+    if kind == "machine":
+        nodes = [Node("a", "a", 2, 2, kind="T4", part_of="m"), Node("b", "b", 2, 2, kind="A100", part_of="m")]
     stream = [
         Submission(
             Job(f"s{number:04}", f"user{number % 5}", 125.0 * number, 1, 1, preemptible=can_stop), lasts(LONGEST, 1)
         )
         for number in range(75)
     ]
-    whale = Submission(Job("whale", "alice", 1800.0, gpus, gpus, preemptible=can_stop), lasts(seconds, gpus))
+    large = Job("whale", "alice", 1800.0, gpus, gpus, preemptible=can_stop, spread=kind != "machine")
+    whale = Submission(large, lasts(seconds, gpus))
     result = simulate(
         registry.build(key, {}),
-        [Node("a", "a", 4, 4)],
+        nodes,
         [*stream, whale],
         now=0.0,
         options=Options(until=2.5 * HOUR, release_seconds=10, patience_seconds=PATIENCE),
