@@ -12,6 +12,7 @@ from typing import Any
 from zoneinfo import ZoneInfo, available_timezones
 
 from django import forms
+from django.conf import settings
 from django.http import HttpRequest, HttpResponseBase
 from django.utils import timezone
 from django.utils.html import format_html
@@ -44,14 +45,24 @@ class ReaderZone(Middleware):
 
 def _zone_of(request: HttpRequest) -> AbstractContextManager[Any]:
     name = request.COOKIES.get(COOKIE, "")
-    if is_program(request) or name not in _known_zones():
+    if is_program(request) or name not in known_zones():
         return nullcontext()
     return timezone.override(ZoneInfo(name))
 
 
+NOT_PLACES = {"localtime", "Factory", "posixrules"}
+"""Names of the zone database that mean another zone on each machine, or none."""
+
+
 @cache
-def _known_zones() -> frozenset[str]:
-    return frozenset(available_timezones())
+def known_zones() -> frozenset[str]:
+    """Return the names of the time zones that this machine knows."""
+    return frozenset(available_timezones() - NOT_PLACES)
+
+
+def zone_or_lab(name: str) -> ZoneInfo:
+    """Return a zone that someone chose; that of the lab for an empty name, and for one that this machine does not know."""
+    return ZoneInfo(name if name in known_zones() else settings.TIME_ZONE)
 
 
 class TypedTime(str):
@@ -70,7 +81,7 @@ class MomentInput(forms.DateTimeInput):
     def value_from_datadict(self, data: Any, files: Any, name: str) -> Any:
         """Return what was typed, with its zone; a script that sends none means that of its cookie."""
         value, zone = super().value_from_datadict(data, files, name), data.get(f"{name}_zone")
-        if not isinstance(value, str) or zone not in _known_zones():
+        if not isinstance(value, str) or zone not in known_zones():
             return value
         typed = TypedTime(value)
         typed.zone = zone

@@ -223,5 +223,6 @@ def _requeue(user: User, job: Job, found: ProposedChange, message: Message) -> J
     changed.submitted_at, changed.ready_at = job.submitted_at, job.ready_at
     changed.save(update_fields=["submitted_at", "ready_at"])
     dependencies.move_children(job, changed)
+    job.schedule_runs.update(job=changed)
     lifecycle.record(changed, messages.Requeued(job.pk, message), user)
     return changed

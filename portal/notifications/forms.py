@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
-from zoneinfo import available_timezones
 
 from django import forms
 from django.conf import settings
@@ -12,6 +11,7 @@ from portal.accounts.models import User
 from portal.form_fields import LinesField, RefusableForm
 from portal.notifications import channel_types, kinds, templates
 from portal.notifications.models import Channel, MailTemplate, NotificationSettings, Preferences
+from portal.zones import known_zones
 
 MONO = {"spellcheck": "false", "autocapitalize": "none", "autocomplete": "off", "class": "mono"}
 PORTAL, MAIL = "portal", "mail"
@@ -19,7 +19,7 @@ PORTAL, MAIL = "portal", "mail"
 
 @cache
 def zone_choices() -> list[tuple[str, str]]:
-    return [(name, name) for name in sorted(available_timezones())]
+    return [(name, name) for name in sorted(known_zones())]
 
 
 class ClockField(forms.TimeField):

@@ -16,6 +16,7 @@ from django.utils import timezone
 
 from portal.jobs.models import Job
 from portal.projects.models import Project
+from portal.zones import zone_or_lab
 
 
 class Preferences(models.Model):
@@ -59,7 +60,7 @@ class Preferences(models.Model):
     @property
     def clock(self) -> ZoneInfo:
         """The zone of digests and quiet hours."""
-        return ZoneInfo(self.zone or settings.TIME_ZONE)
+        return zone_or_lab(self.zone)
 
 
 class MutedProject(models.Model):

@@ -4,7 +4,7 @@ Each chosen day has exactly one moment. A time that clocks skip, because they ar
 after the gap; of a time that they show twice, because they are put back, the first counts.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
@@ -49,9 +49,9 @@ class Timetable:
         """Return the last chosen day whose moment is not after ``now``, with the moment; None if there is no chosen day."""
         return next((found for found in self._around(now, -1) if found[1] <= now), None)
 
-    def following(self, now: datetime) -> tuple[date, datetime] | None:
-        """Return the first chosen day whose moment is after ``now``, with the moment."""
-        return next((found for found in self._around(now, 1) if found[1] > now), None)
+    def following(self, now: datetime, done: Collection[date] = ()) -> tuple[date, datetime] | None:
+        """Return the first chosen day that is not one of ``done`` and whose moment is after ``now``, with the moment."""
+        return next((found for found in self._around(now, 1) if found[1] > now and found[0] not in done), None)
 
     def _around(self, now: datetime, step: int) -> Iterator[tuple[date, datetime]]:
         day = now.astimezone(self.zone).date() - step * ONE_DAY

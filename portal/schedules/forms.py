@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from typing import Any
-from zoneinfo import available_timezones
 
 from django import forms
 from django.utils import timezone
@@ -10,6 +9,7 @@ from django.utils import timezone
 from portal.form_fields import RefusableForm
 from portal.schedules.models import WEEKDAYS, Schedule
 from portal.schedules.services import MAX_LATE_HOURS
+from portal.zones import known_zones
 
 
 class ScheduleForm(RefusableForm):
@@ -84,7 +84,7 @@ class ScheduleForm(RefusableForm):
 
     @property
     def zones(self) -> list[str]:
-        return sorted(available_timezones())
+        return sorted(known_zones())
 
     @property
     def values(self) -> Mapping[str, Any]:

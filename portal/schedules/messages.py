@@ -21,6 +21,14 @@ class OwnerWithoutAccess(Message):
 
 
 @dataclass(frozen=True)
+class ZoneUnknown(Message):
+    """The time zone database of the portal's machine does not have its zone, or no longer."""
+
+    code: ClassVar[str] = "schedule_zone_unknown"
+    zone: str
+
+
+@dataclass(frozen=True)
 class RefusedAgain(Message):
     code: ClassVar[str] = "schedule_refused_again"
     times: int

@@ -14,6 +14,7 @@ from portal.message_field import MessageField
 from portal.projects.models import CodeVersion, Project
 from portal.schedules.days import Timetable
 from portal.sentences import sentence_of
+from portal.zones import known_zones
 
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 EVERY_DAY = "0123456"
@@ -80,6 +81,11 @@ class Schedule(models.Model):
     @property
     def timetable(self) -> Timetable:
         return Timetable(self.at, frozenset(map(int, self.weekdays)), ZoneInfo(self.zone))
+
+    @property
+    def has_known_zone(self) -> bool:
+        """Whether this machine's time zone database has the zone; ``timetable`` raises if not."""
+        return self.zone in known_zones()
 
     @property
     def days(self) -> str:

@@ -7,6 +7,7 @@ back never give two jobs for a day, and no burst for several. The row and the jo
 
 import logging
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Any
@@ -57,6 +58,9 @@ def run_due(now: datetime | None = None) -> RoundResult:
     done = _dates_done(now)
     submitted = left = handled = 0
     for row in rows:
+        if not row.has_known_zone:
+            _pause_without_zone(row.pk, now)
+            continue
         due = row.timetable.latest(now)
         if due is not None and due[1] > row.since and due[0] not in done[row.pk]:
             if handled >= MAX_RUNS:
@@ -70,21 +74,22 @@ def run_due(now: datetime | None = None) -> RoundResult:
             except Exception:
                 # An error of one schedule must not keep back the others; the next round tries again, until it is too late.
                 logger.exception("running schedule %s", row.pk)
-        _show_next(row, now)
+        _show_next(row, now, done[row.pk])
     if left:
         logger.warning("%s schedules that are due are left to the next round", left)
     return RoundResult(submitted, left)
 
 
 def _dates_done(now: datetime) -> defaultdict[int, set[date]]:
+    """Return the days of schedules, by key, of which something became already."""
     found: defaultdict[int, set[date]] = defaultdict(set)
     for schedule, day in ScheduleRun.objects.filter(date__gte=(now - RUNS_READ).date()).values_list("schedule", "date"):
         found[schedule].add(day)
     return found
 
 
-def _show_next(row: Schedule, now: datetime) -> None:
-    following = row.timetable.following(now)
+def _show_next(row: Schedule, now: datetime, done: Collection[date]) -> None:
+    following = row.timetable.following(now, done)
     if following is not None and row.next_run_at != following[1]:
         Schedule.objects.filter(pk=row.pk, paused_at=None).update(next_run_at=following[1])
 
@@ -118,6 +123,14 @@ def _run(pk: int, day: date, due_at: datetime, now: datetime) -> bool:
         row.failures = 0
         row.save(update_fields=["failures"])
     return True
+
+
+@transaction.atomic
+def _pause_without_zone(pk: int, now: datetime) -> None:
+    """Pause a schedule whose zone this machine does not know: the portal moved, or its time zone database changed."""
+    row = Schedule.objects.select_for_update(of=("self",)).select_related("owner", "project").get(pk=pk)
+    if row.paused_at is None and not row.has_known_zone:
+        pause(row, messages.ZoneUnknown(row.zone), now)
 
 
 def _why_no_owner(row: Schedule) -> Message | None:

@@ -3,7 +3,6 @@
 from collections.abc import Collection, Mapping
 from datetime import time
 from typing import Any
-from zoneinfo import available_timezones
 
 from django.db import transaction
 from django.utils import timezone
@@ -16,6 +15,7 @@ from portal.names import name_problem
 from portal.projects.models import Project
 from portal.projects.services import may_manage, may_submit, require_member, role_of
 from portal.refused import Refused
+from portal.schedules.days import DAYS_SEARCHED
 from portal.schedules.models import Schedule
 from portal.schedules.running import NOT_SCHEDULED, submission_for
 
@@ -86,6 +86,8 @@ def resume(user: User, schedule: Schedule) -> Schedule:
     row = _locked(schedule)
     _require(may_edit(user, row), "Only the owner of a schedule may resume it.")
     if row.paused_at is not None:
+        if not row.has_known_zone:
+            raise _unknown_zone(row.zone)
         row.paused_at, row.pause_reason, row.failures = None, "", 0
         _start_from_now(row)
         row.save()
@@ -134,8 +136,8 @@ def _take_times(row: Schedule, values: Mapping[str, Any]) -> None:
     row.at = _checked_time(values.get("at", row.at))
     row.weekdays = _checked_weekdays(values.get("weekdays", list(map(int, row.weekdays))))
     row.zone = str(values.get("zone", row.zone))
-    if row.zone not in available_timezones():
-        raise Refused("This is not the name of a time zone. Write one such as Europe/Berlin.", field="zone")
+    if not row.has_known_zone:
+        raise _unknown_zone(row.zone)
     row.max_late_hours = int(values.get("max_late_hours", row.max_late_hours))
     if not 0 <= row.max_late_hours <= MAX_LATE_HOURS:
         raise Refused(f"Choose from 0 to {MAX_LATE_HOURS} hours.", field="max_late_hours")
@@ -144,6 +146,10 @@ def _take_times(row: Schedule, values: Mapping[str, Any]) -> None:
         raise Refused(f"Choose one of: {', '.join(Schedule.Overlap.values)}.", field="overlap")
     if before != (row.at, row.weekdays, row.zone) or row.pk is None:
         _start_from_now(row)
+
+
+def _unknown_zone(name: str) -> Refused:
+    return Refused(f"The portal knows no time zone “{name[:64]}”. Choose one such as Europe/Berlin.", field="zone")
 
 
 def _checked_time(at: Any) -> time:
@@ -160,5 +166,6 @@ def _checked_weekdays(days: Collection[int]) -> str:
 
 def _start_from_now(row: Schedule) -> None:
     row.since = timezone.now()
-    following = row.timetable.following(row.since)
+    done = set(row.runs.order_by("-date").values_list("date", flat=True)[:DAYS_SEARCHED]) if row.pk else set()
+    following = row.timetable.following(row.since, done)
     row.next_run_at = following[1] if following and row.paused_at is None else None

@@ -17,6 +17,11 @@ def schedule_owner_without_access(owner: str) -> str:
 
 
 @sentence
+def schedule_zone_unknown(zone: str) -> str:
+    return f"The portal knows no time zone “{zone}”, or no longer. Edit the schedule to choose another one, then resume it."
+
+
+@sentence
 def schedule_refused_again(times: int, why: str) -> str:
     return f"Its job was refused {times} times in a row, the last time with: {why} Change it, then resume it."
 

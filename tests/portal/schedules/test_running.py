@@ -7,15 +7,20 @@ import pytest
 from django.utils import timezone
 
 from portal.accounts.models import User
+from portal.forecast import advice
+from portal.forecast.changes import ProposedChange
 from portal.jobs import services as jobs
 from portal.jobs.models import FINISHED_STATES, Job, JobEvent
 from portal.notifications.expansion import expand
 from portal.notifications.models import Notice
 from portal.projects.models import Membership
+from portal.refused import Refused
 from portal.schedules import running, services
 from portal.schedules.models import Schedule, ScheduleRun
 from portal.schedules.running import run_due
 from portal.sentences.notices import notice_text
+from scheduling import types
+from scheduling.messages import Text
 from tests.portal.jobs_world import make_code, make_job, make_project, make_user
 
 pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
@@ -233,6 +238,52 @@ class TestRefusals:
         row = nightly(source)
         run_due(TWO)
         assert results(row) == ["refused"]
+
+
+def test_a_zone_that_the_portal_does_not_know_pauses_its_schedule_alone(source: Job, alice: User) -> None:
+    lost, well = nightly(source), nightly(source)
+    Schedule.objects.filter(pk=lost.pk).update(zone="Mars/Olympus_Mons")
+    assert run_due(TWO).submitted == 1 and results(well) == ["submitted"]
+    lost.refresh_from_db()
+    assert "knows no time zone “Mars/Olympus_Mons”" in lost.why_paused and not lost.runs.exists()
+    assert Notice.objects.filter(kind="schedule", user=alice).count() == 1
+    with pytest.raises(Refused, match="knows no time zone"):
+        services.resume(alice, lost)
+    services.edit(alice, lost, {"zone": "Asia/Tokyo"})
+    services.resume(alice, lost)
+    lost.refresh_from_db()
+    assert lost.next_run_at
+
+
+@pytest.mark.parametrize("zone", ["localtime", "Factory", "../../etc/passwd", "Europe", ""])
+def test_a_name_that_is_no_zone_of_all_machines_is_refused(source: Job, zone: str) -> None:
+    with pytest.raises(Refused, match="knows no time zone"):
+        nightly(source, zone=zone)
+
+
+def test_the_next_run_is_not_on_a_day_that_has_one(source: Job, alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = nightly(source)
+    run_due(TWO)
+    monkeypatch.setattr(timezone, "now", lambda: TWO + timedelta(hours=1))
+    row = services.edit(alice, row, {"at": time(4)})
+    assert row.next_run_at == TWO + DAY + timedelta(hours=2)
+    run_due(TWO + timedelta(hours=1, seconds=30))
+    row.refresh_from_db()
+    assert row.next_run_at == TWO + DAY + timedelta(hours=2)
+
+
+def test_a_copy_that_replaces_its_waiting_job_is_the_job_of_that_day(source: Job, alice: User) -> None:
+    row = nightly(source)
+    run_due(TWO)
+    waiting = row.runs.get().job
+    assert waiting is not None
+    job = types.Job(str(waiting.pk), "alice", 0.0, 1, 1)
+    copy = advice._requeue(
+        alice, waiting, ProposedChange("shorter", Text(""), {"time_limit_seconds": 60}, job), Text("")
+    )
+    assert row.runs.get().job == copy
+    run_due(TWO + DAY)
+    assert results(row) == ["submitted", "overlap"]
 
 
 def test_a_child_of_another_job_is_scheduled_without_its_parent(source: Job, alice: User) -> None:
