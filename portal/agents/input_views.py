@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponseBase, JsonResponse
 
 from portal.agents.views import AgentError, agent_view, authenticate, not_found, own_container
 from portal.jobs.models import ContainerState, Job, Output
-from portal.jobs.outputs import open_output, pieces
+from portal.jobs.outputs import open_output, pieces, that_fit_together
 from portal.sentences import agents
 from portal.streaming import stream
 
@@ -26,8 +26,8 @@ def _inputs(request: HttpRequest, name: str) -> QuerySet[Output]:
 @agent_view("GET")
 def input_list(request: HttpRequest, name: str) -> HttpResponseBase:
     """Return all files: ``{"files": [{"path", "size", "sha256"}]}``."""
-    rows = _inputs(request, name).values_list("path", "size", "sha256")
-    return JsonResponse({"files": [{"path": path, "size": size, "sha256": sha256} for path, size, sha256 in rows]})
+    rows = that_fit_together(_inputs(request, name))
+    return JsonResponse({"files": [{"path": row.path, "size": row.size, "sha256": row.sha256} for row in rows]})
 
 
 @agent_view("GET")

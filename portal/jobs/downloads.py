@@ -99,7 +99,7 @@ def checkpoint(request: HttpRequest, pk: int, path: str) -> HttpResponseBase:
 def all_outputs(request: HttpRequest, pk: int) -> HttpResponseBase:
     """Send all outputs in one zip, which is created while it is sent."""
     job = visible_job(request, pk)
-    rows = list(job.outputs.all())
+    rows = outputs.that_fit_together(job.outputs.all())
     if not rows:
         raise Http404("This job has no outputs.")
     return download(request, f"job-{job.pk}-outputs.zip", _zip_pieces(rows), content_type="application/zip")

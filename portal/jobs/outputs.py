@@ -9,12 +9,13 @@ import os
 import re
 import tempfile
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Sum
+from django.db.models import Q, Sum
 from django.utils import timezone
 
 from portal.jobs import lifecycle
@@ -119,8 +120,12 @@ def _keep(attempt: Attempt, path: str, file: Path, sha256: str, size: int) -> Ou
     if size > room_for(attempt.job_id, path):
         raise _too_large()
     old = Output.objects.filter(job=attempt.job_id, path=path).select_related("attempt").first()
-    if old is not None and old.attempt.number > attempt.number:
+    against = _contradicting(attempt.job_id, path)
+    if any(row.attempt.number > attempt.number for row in (old, *against) if row is not None):
         return None
+    for row in against:
+        row.delete()
+        transaction.on_commit(partial(_drop, attempt.job_id, row.sha256))
     file.replace(folder_of(attempt.job) / sha256)
     output, _ = Output.objects.update_or_create(
         job_id=attempt.job_id,
@@ -131,6 +136,36 @@ def _keep(attempt: Attempt, path: str, file: Path, sha256: str, size: int) -> Ou
         transaction.on_commit(lambda: _drop(attempt.job_id, old.sha256))
     wake_job_viewers(attempt.job_id)
     return output
+
+
+def _contradicting(job_id: int, path: str) -> list[Output]:
+    """Return the outputs that cannot be in one folder with this path: a file where it needs a folder, or the reverse."""
+    rows = Output.objects.filter(job=job_id).select_related("attempt")
+    found = rows.filter(Q(path__in=_folders_of(path)) | Q(path__startswith=f"{path}/"))
+    return [
+        row for row in found if row.path in _folders_of(path) or row.path.startswith(f"{path}/")
+    ]  # SQLite ignores case
+
+
+def _folders_of(path: str) -> set[str]:
+    """Return the folders that a path is in: ``{"a", "a/b"}`` for ``a/b/c``."""
+    parts = path.split("/")
+    return {"/".join(parts[:count]) for count in range(1, len(parts))}
+
+
+def that_fit_together(rows: Iterable[Output]) -> list[Output]:
+    """Return the outputs that can be in one folder, in order of their paths; of those that contradict each other, the newest.
+
+    Labs have some from before ``store`` replaced what a new path contradicts.
+    """
+    files: dict[str, Output] = {}
+    folders: set[str] = set()
+    for row in sorted(rows, key=lambda row: (row.attempt_id, row.stored_at), reverse=True):
+        above = _folders_of(row.path)
+        if row.path not in folders and not above & files.keys():
+            files[row.path] = row
+            folders |= above
+    return [files[path] for path in sorted(files)]
 
 
 @transaction.atomic

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from portal.cluster.models import Gpu
 from portal.jobs import outputs
-from portal.jobs.models import Container, Job
+from portal.jobs.models import Attempt, Container, Job, Output
 from tests.portal.agents_world import Agent
 from tests.portal.jobs_world import exit, make_job, make_project, make_user, place, run
 
@@ -71,6 +71,27 @@ def test_no_other_node_no_other_file_and_none_after_the_end() -> None:
     run(lab.part)
     exit(lab.part)
     assert ask(lab.two, lab.part).status_code == ask(lab.two, lab.part, DIGEST).status_code == 404
+
+
+def test_of_outputs_that_contradict_each_other_it_gets_the_newest() -> None:
+    lab = Lab()
+    first = Container.objects.get(attempt__job=lab.parent).attempt
+    for path in ("run", "run/model.pt/weights", "Run/a", "log"):  # as an earlier release stored them
+        Output.objects.create(job=lab.parent, attempt=first, path=path, size=1, sha256=f"{len(path):064}")
+    assert [file["path"] for file in ask(lab.two, lab.part).json()["files"]] == ["Run/a", "log", "run/model.pt/weights"]
+
+
+def test_an_output_replaces_those_that_contradict_it_and_no_other() -> None:
+    lab = Lab()
+    first = Container.objects.get(attempt__job=lab.parent).attempt
+    for path in ("table", "runs/a", "Table/part-0", "run/model.pt/weights/layer-1"):
+        assert outputs.store(first, path, [path.encode()])
+    paths = {"table", "runs/a", "Table/part-0", "run/model.pt/weights/layer-1"}
+    assert set(lab.parent.outputs.values_list("path", flat=True)) == paths
+    second = Attempt.objects.create(job=lab.parent, number=first.number + 1)
+    assert outputs.store(second, "table/part-0", [b"new"]) and outputs.store(second, "run", [b"new"])
+    assert outputs.store(first, "table", [b"late"]) is None and outputs.store(first, "run/model.pt", [b"late"]) is None
+    assert set(lab.parent.outputs.values_list("path", flat=True)) == {"table/part-0", "Table/part-0", "runs/a", "run"}
 
 
 def test_a_job_that_uses_no_outputs_gets_none() -> None:
