@@ -62,7 +62,7 @@ class DelayedJob:
 
 
 def delays_if_granted(job: Job, seconds: int, user: User) -> Delays | None:
-    """Return whom more time for a job would delay at most; None when the scheduler cannot decide or no policy plan is valid.
+    """Return whom more time for a job would delay at most; None when the scheduler cannot decide, no policy plan is valid, or the job is not simulated.
 
     Takes at most a few seconds, and must not be called in a transaction: no lock is held in the meantime. Raises BusyError
     when the user or too many others have one computed already.
@@ -75,13 +75,18 @@ def delays_if_granted(job: Job, seconds: int, user: User) -> Delays | None:
             return None
 
 
-def compare(policy: Policy, seen: Snapshot, job: JobId, seconds: float) -> Delays:
-    """Return which waiting jobs start later when the time limit of a job is raised by ``seconds``, in the order of the queue."""
+def compare(policy: Policy, seen: Snapshot, job: JobId, seconds: float) -> Delays | None:
+    """Return which waiting jobs start later when the time limit of a job is raised by ``seconds``, in the order of the queue.
+
+    None for a job that is not simulated: it is on hold, or waits behind too many others.
+    """
     line, _, simulated = line_to_simulate(seen, MAX_JOBS)
     others = [each for each in line if each != job]
     at = datetime.fromtimestamp(seen.now, UTC)
     row = next((each for each in simulated.jobs if each.id == job), None)
-    if row is None or not others:
+    if row is None:
+        return None
+    if not others:
         return Delays((), at)
     as_is = _futures(policy, _with_limit(simulated, row, 0.0), others)
     granted = _futures(policy, _with_limit(simulated, row, seconds), others)

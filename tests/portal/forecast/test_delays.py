@@ -11,7 +11,7 @@ from django.utils import timezone
 from portal.accounts.models import LabSettings, User
 from portal.forecast import delays
 from portal.forecast.services import policy_and_snapshot
-from portal.jobs.models import Attempt, Job, TimeExtension
+from portal.jobs.models import Allocation, Attempt, Job, TimeExtension
 from portal.jobs.time_extensions import services
 from portal.jobs.time_extensions.services import HOUR
 from portal.projects.models import Membership
@@ -40,7 +40,9 @@ def full_lab(policy: str = "fifo", gpus: int = 2) -> Job:
 
 def compare(job: Job, seconds: int) -> list[tuple[int, int | None]]:
     policy, seen = policy_and_snapshot()
-    return list(delays.compare(policy, seen, str(job.pk), seconds).jobs)
+    found = delays.compare(policy, seen, str(job.pk), seconds)
+    assert found is not None
+    return list(found.jobs)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -58,6 +60,14 @@ def test_no_other_job_waits_or_has_gpus_elsewhere() -> None:
     ready_node("b", 2)
     queue(2, owner="bob", launcher="command")
     assert compare(job, HOUR) == []
+
+
+def test_for_a_job_that_is_not_simulated_nothing_is_claimed() -> None:
+    job = full_lab()
+    queue(2, owner="bob", launcher="command")
+    Job.objects.filter(pk=job.pk).update(state="HELD")
+    Allocation.objects.filter(attempt__job=job).update(released_at=timezone.now())
+    assert delays.delays_if_granted(job, HOUR, job.submitted_by) is None
 
 
 def test_a_job_that_never_starts_in_the_simulated_day_is_named_without_a_number() -> None:
