@@ -109,7 +109,8 @@ def reserved_by_pool(rows: Iterable[Reservation], pools: Mapping[int, Sequence[P
     for row in sorted(rows, key=lambda row: (not row.gpu_model, row.start, row.pk)):
         there = pools.get(row.node_id, ())
         if len(there) < 2:
-            yield ReservedGpus(row, there[0].id if there else str(row.node_id), row.gpus)
+            if not (there and row.gpu_model) or row.gpu_model == there[0].model:  # else the GPUs of this model are gone
+                yield ReservedGpus(row, there[0].id if there else str(row.node_id), row.gpus)
             continue
         at_once = [each for each in taken if each.reservation.start < row.end and row.start < each.reservation.end]
         left = {pool.id: pool.gpus - sum(each.gpus for each in at_once if each.pool == pool.id) for pool in there}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
-from django.db.models import Count, Exists, OuterRef, Q
+from django.db.models import Count, Exists, Min, OuterRef, Q
 
 from portal.cluster.models import GPU_OF_LAB, Gpu, usable_gpu
 from portal.cluster.pools import is_part_of_gpu
@@ -65,11 +65,12 @@ def in_words(job: GpuChoice) -> str:
 
 
 class LabGpus(NamedTuple):
-    """The GPUs of one model and size on a node of the lab, also of one that is closed now."""
+    """The GPUs of one model on a node of the lab, also of one that is closed now."""
 
     node: int
     model: str
     memory_mib: int
+    """Of the smallest one: policies see all of them as one node."""
     total: int
     free: int
     """Those on which a job could be placed now, as far as they themselves are concerned."""
@@ -78,9 +79,10 @@ class LabGpus(NamedTuple):
 def read_lab_gpus() -> list[LabGpus]:
     """Return the GPUs of the lab, in one query."""
     held = Exists(Allocation.objects.filter(gpu=OuterRef("pk"), released_at__isnull=True))
-    rows = Gpu.objects.filter(GPU_OF_LAB).order_by().values_list("node", "model", "memory_mib")
+    rows = Gpu.objects.filter(GPU_OF_LAB).order_by().values_list("node", "model")
     is_free = usable_gpu() & Q(~held)
-    return [LabGpus(*row) for row in rows.annotate(total=Count("pk"), free=Count("pk", filter=is_free))]
+    counted = rows.annotate(memory=Min("memory_mib"), total=Count("pk"), free=Count("pk", filter=is_free))
+    return [LabGpus(*row) for row in counted]
 
 
 @dataclass(frozen=True)
@@ -223,7 +225,9 @@ def _check_parts(asked: Submission, gpus: Sequence[LabGpus]) -> None:
 def _check_memory(asked: Submission, memory_mib: int, gpus: Sequence[LabGpus]) -> None:
     """Raise Refused if less memory would do, with the most that the job can ask for."""
     of_models = [each for each in gpus if not asked.gpu_models or each.model in asked.gpu_models]
-    for size in sorted({each.memory_mib for each in of_models if each.memory_mib < memory_mib}, reverse=True):
+    if not any(each.memory_mib for each in of_models):
+        raise Refused("These GPUs do not report their memory. Leave it empty.", field="gpu_memory_mib")
+    for size in sorted({each.memory_mib for each in of_models if 0 < each.memory_mib < memory_mib}, reverse=True):
         enough = [each for each in of_models if each.memory_mib >= size]
         if _largest(asked, enough, lambda each: True) >= asked.min_gpus:
             several = asked.min_gpus > 1

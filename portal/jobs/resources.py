@@ -1,8 +1,8 @@
 """The processors, memory and space that a job asks for: what no node can give it is refused at once."""
 
 import sys
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,10 +24,10 @@ def check(asked: Submission) -> None:
     memory = asked.memory_mib_per_gpu
     if (memory, asked.cpus_per_gpu, asked.shm_mib, asked.scratch_mib) == (None, None, None, None):
         return
-    totals, counts = _gpus_of_nodes(asked)
-    machines = {pk: each for pk, each in read_machines(totals).items() if counts[pk]}
+    totals, together = _gpus_of_nodes(asked)
+    machines = read_machines(totals)
     if memory is not None:
-        largest = largest_possible([(counts[pk], each.memory_mib) for pk, each in machines.items()], asked)
+        largest = _largest(largest_possible, together, {pk: each.memory_mib for pk, each in machines.items()}, asked)
         if largest is not None and memory > largest:
             raise Refused(
                 f"No node has {gibibytes(memory)} of memory for each {_place(asked)}. "
@@ -35,18 +35,19 @@ def check(asked: Submission) -> None:
                 field="memory_mib_per_gpu",
             )
     if asked.cpus_per_gpu is not None:
-        largest = largest_possible([(counts[pk], int(each.cpus)) for pk, each in machines.items()], asked)
+        largest = _largest(largest_possible, together, {pk: int(each.cpus) for pk, each in machines.items()}, asked)
         if largest is not None and asked.cpus_per_gpu > largest:
             instead = f"Ask for at most {largest}, or leave it empty." if largest else "Leave it empty."
             raise Refused(
                 f"No node has {asked.cpus_per_gpu} processors for each {_place(asked)}. {instead}", field="cpus_per_gpu"
             )
     if asked.shm_mib is not None:
-        _check_shm(
-            asked, asked.shm_mib, [(counts[pk], each.memory_mib_per_gpu(totals[pk])) for pk, each in machines.items()]
-        )
+        shares = {pk: each.memory_mib_per_gpu(totals[pk]) for pk, each in machines.items()}
+        rooms = [(gpus, shares[pk]) for counts in together for pk, gpus in counts.items() if pk in shares]
+        _check_shm(asked, asked.shm_mib, rooms)
     if asked.scratch_mib is not None:
-        _check_scratch(asked, asked.scratch_mib, _free_disk(counts))
+        largest = _largest(largest_per_container, together, _free_disk(totals), asked)
+        _check_scratch(asked.scratch_mib, largest)
 
 
 def _check_shm(asked: Submission, shm_mib: int, shares: Rooms) -> None:
@@ -64,9 +65,7 @@ def _check_shm(asked: Submission, shm_mib: int, shares: Rooms) -> None:
         )
 
 
-def _check_scratch(asked: Submission, scratch_mib: int, rooms: Rooms) -> None:
-    """``rooms``: the GPUs of each node, and the MiB that are free on the disk of its agent."""
-    largest = largest_per_container(rooms, asked)
+def _check_scratch(scratch_mib: int, largest: int | None) -> None:
     if largest is not None and scratch_mib > largest:
         at_most = f"Ask for at most {largest} MiB ({gibibytes(largest)}), or leave it empty."
         instead = at_most if largest >= MIN_SCRATCH_MIB else "Leave it empty."
@@ -75,10 +74,24 @@ def _check_scratch(asked: Submission, scratch_mib: int, rooms: Rooms) -> None:
         )
 
 
-def _free_disk(counts: Mapping[int, int]) -> Rooms:
-    """Return the free disk of nodes; one that does not report it may have any amount."""
-    rows = Node.objects.filter(pk__in=list(counts)).values_list("pk", "facts__disk_free_mib")
-    return [(counts[pk], free if isinstance(free, int) else sys.maxsize) for pk, free in rows]
+def _free_disk(nodes: Collection[int]) -> dict[int, int]:
+    """Return the MiB that are free on the disk of each node's agent; one that does not report it may have any amount."""
+    rows = Node.objects.filter(pk__in=list(nodes)).values_list("pk", "facts__disk_free_mib")
+    return {pk: free if isinstance(free, int) else sys.maxsize for pk, free in rows}
+
+
+def _largest(
+    of: Callable[[Rooms, Submission], int | None],
+    together: Sequence[Mapping[int, int]],
+    room: Mapping[int, int],
+    asked: Submission,
+) -> int | None:
+    """Return the most that ``of`` finds for any of the sets of GPUs that the job could have; None if it fits nowhere.
+
+    ``room`` is how much each node has of a resource.
+    """
+    found = [of([(gpus, room[pk]) for pk, gpus in counts.items() if pk in room], asked) for counts in together]
+    return max((each for each in found if each is not None), default=None)
 
 
 def largest_per_container(rooms: Rooms, asked: Submission) -> int | None:
@@ -148,13 +161,16 @@ def _in_words(given: Mapping[str, Any]) -> str:
     return f"{', '.join(parts)}, {gibibytes(given['shm_mib'])} of it for /dev/shm; {space} for files"
 
 
-def _gpus_of_nodes(asked: Submission) -> tuple[dict[int, int], Counter[int]]:
-    """Return the number of GPUs of each node of the lab, also of those that are closed now; and of those that it accepts."""
-    totals, accepted = Counter[int](), Counter[int]()
+def _gpus_of_nodes(asked: Submission) -> tuple[dict[int, int], list[Counter[int]]]:
+    """Return the number of GPUs of each node of the lab, also of those that are closed now; and of those that the job
+    accepts: for each model if all must be of one, else of all together."""
+    totals = Counter[int]()
+    together: dict[str, Counter[int]] = defaultdict(Counter)
     for gpus in gpu_choice.read_lab_gpus():
         totals[gpus.node] += gpus.total
-        accepted[gpus.node] += gpus.total if gpu_choice.accepts(asked, gpus) else 0
-    return totals, +accepted
+        if gpu_choice.accepts(asked, gpus):
+            together[gpus.model if asked.same_gpu_model else ""][gpus.node] += gpus.total
+    return totals, list(together.values())
 
 
 def _place(asked: Submission) -> str:

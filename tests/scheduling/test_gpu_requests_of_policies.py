@@ -84,7 +84,13 @@ def test_an_unchanged_world_with_requests_comes_to_rest(key: str, snapshot: Snap
 def test_a_job_alone_starts_where_one_kind_has_enough_gpus_for_it(key: str, snapshot: Snapshot, seed: int) -> None:
     snapshot = with_gpu_requests(with_demands(snapshot, seed) if seed % 2 else snapshot, seed)
     job = next((job for job in snapshot.jobs if job.waiting and not job.blocked), waiting("a", 2, 4))
-    empty = {"leaving": 0, "extra_millicpus": 0, "extra_memory_mib": 0, "leaving_millicpus": 0, "leaving_memory_mib": 0}
+    empty: dict[str, Any] = {
+        "leaving": 0,
+        "extra_millicpus": 0,
+        "extra_memory_mib": 0,
+        "leaving_millicpus": 0,
+        "leaving_memory_mib": 0,
+    }
     nodes = tuple(replace(node, free=node.total, open=True, **empty) for node in snapshot.nodes)
     by_kind: dict[str, list[int]] = {}
     for node in nodes:

@@ -71,5 +71,9 @@ def test_it_leaves_what_is_reserved_by_model_at_that_time() -> None:
     assert shares(reservation(1, 2), later)[1] == {"7:T4": 2}
 
 
+def test_a_reservation_of_a_model_that_is_gone_takes_no_other() -> None:
+    assert shares(reservation(1, 2, "V100", node=8)) == shares(reservation(1, 2, "V100")) == {}
+
+
 def test_more_than_there_is_now_reserves_all_of_the_model() -> None:
     assert shares(reservation(1, 3, "A100")) == {1: {"7:A100": 2}}

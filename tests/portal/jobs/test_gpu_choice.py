@@ -138,6 +138,39 @@ def test_processors_and_memory_are_those_of_nodes_with_gpus_that_it_accepts(lab:
         submit(lab, memory_mib_per_gpu=100_000, gpu_models=("NVIDIA A100",))
 
 
+def test_processors_and_memory_are_those_that_one_model_has_where_all_must_be_of_one() -> None:
+    for name, model, count, memory in (("a", T4, 1, 129), ("b", A100, 1, 129), ("c", T4, 2, 17)):
+        node(name, *[model] * count)
+        Node.objects.filter(name=name).update(facts={"cpus": memory, "memory_mib": memory * 1024})
+    project = world.make_project(world.make_user("alice"), "digits")
+    asked: dict[str, Any] = {"min_gpus": 2, "max_gpus": 2, "memory_mib_per_gpu": 100 * 1024}
+    assert submit(project, **asked).pk
+    with pytest.raises(Refused, match="Ask for at most 16384 MiB") as refused:
+        submit(project, **asked, same_gpu_model=True)
+    assert refused.value.field == "memory_mib_per_gpu"
+    assert submit(project, **asked | {"memory_mib_per_gpu": 16_384}, same_gpu_model=True).pk
+    with pytest.raises(Refused, match="Ask for at most 17, or"):
+        submit(project, min_gpus=2, max_gpus=2, cpus_per_gpu=60, same_gpu_model=True)
+
+
+def test_gpus_of_one_model_on_a_machine_count_with_the_memory_of_the_smallest() -> None:
+    node("alpha", ("NVIDIA H100", 81_920), ("NVIDIA H100", 81_559))
+    project = world.make_project(world.make_user("alice"), "digits")
+    assert [size for size, _ in gpu_choice.memory_choices(gpu_choice.read_lab_gpus())] == [81_559]
+    with pytest.raises(Refused, match="Ask for at most 81559 MiB"):
+        submit(project, gpu_memory_mib=81_920)
+    job = submit(project, gpu_memory_mib=81_559)
+    turn()
+    job.refresh_from_db()
+    assert job.state == "RUNNING"
+
+
+def test_gpus_that_do_not_report_their_memory_offer_no_size() -> None:
+    node("alpha", ("CPU slot", 0), ("CPU slot", 0))
+    with pytest.raises(Refused, match=r"do not report their memory\. Leave it empty"):
+        submit(world.make_project(world.make_user("alice"), "digits"), gpu_memory_mib=1)
+
+
 # What it gets
 
 
