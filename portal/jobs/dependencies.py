@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import ClassVar
 
 from django.db import DatabaseError, transaction
-from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.utils import timezone
 
 from portal.accounts.models import User
@@ -29,7 +29,9 @@ logger = logging.getLogger(__name__)
 MAX_SETTLED = 200
 """Children that one cycle settles; the next one takes the others. Each leaves the set, so none is forgotten."""
 MAX_OFFERED = 50
-NO_ACCESS, OUTPUTS_LOST = "no_access", "outputs_lost"
+NO_ACCESS, OUTPUTS_LOST, NOT_SUCCEEDED = "no_access", "outputs_lost", "not_succeeded"
+"""Reasons for which a child is cancelled, in addition to the state in which its parent ended. The third stands for that
+state where the parent belongs to another project: readers of the child may not see it."""
 
 
 # --- why a child waits -------------------------------------------------------------------------------------------
@@ -40,7 +42,7 @@ class WaitsForJob(Message):
     code: ClassVar[str] = "waits_for_job"
     after: int
     state: str
-    """Of the job ``after``."""
+    """Of the job ``after``; empty where readers of the child may not see that one."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class WaitsForOutputs(Message):
     code: ClassVar[str] = "waits_for_outputs"
     after: int
     node: str
+    """Empty where readers of the child may not see the job ``after``."""
 
 
 WAITING_CODES = frozenset({WaitsForJob.code, WaitsForOutputs.code})
@@ -163,25 +166,31 @@ def _cancel(row: Job, why: str) -> None:
     row.intent = Job.Intent.CANCEL
     row.save(update_fields=["intent"])
     after = None if why == NO_ACCESS else row.after_id
-    lifecycle.record(row, events.CannotStartAfter(after, str(why), row.use_outputs))
+    known = why in (NO_ACCESS, OUTPUTS_LOST) or row.after is None or row.after.project_id == row.project_id
+    lifecycle.record(row, events.CannotStartAfter(after, str(why) if known else NOT_SUCCEEDED, row.use_outputs))
     lifecycle.settle(row)
 
 
 def reasons() -> Mapping[int, WaitsForJob | WaitsForOutputs]:
-    """Return why each child that is not on hold waits for its parent, in two queries."""
+    """Return why each child that is not on hold waits for its parent, in two queries.
+
+    The reasons are for all who may see the child, so they tell nothing about a parent in another project.
+    """
     rows = unready().filter(state=JobState.QUEUED, intent=Job.Intent.RUN)
     found = dict[int, WaitsForJob | WaitsForOutputs]()
-    sending: dict[int, list[int]] = {}
-    for pk, after, state, uses_outputs in rows.values_list("pk", "after", "after__state", "use_outputs"):
+    sending: dict[int, dict[int, bool]] = {}
+    same_project = Q(project=F("after__project"))
+    fields = rows.annotate(same=same_project).values_list("pk", "after", "after__state", "use_outputs", "same")
+    for pk, after, state, uses_outputs, same in fields:
         if after is None:
             continue  # another process has changed it
-        found[pk] = WaitsForJob(after, state)
+        found[pk] = WaitsForJob(after, state if same else "")
         if state == JobState.SUCCEEDED and uses_outputs:
-            sending.setdefault(after, []).append(pk)
+            sending.setdefault(after, {})[pk] = same
     if sending:
         parts = _uncollected().filter(attempt__job__in=sending).order_by("pk")
         for after, node in parts.values_list("attempt__job", "node__name"):
-            found |= {pk: WaitsForOutputs(after, node) for pk in sending[after]}
+            found |= {pk: WaitsForOutputs(after, node if same else "") for pk, same in sending[after].items()}
     return found
 
 

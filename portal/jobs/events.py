@@ -99,7 +99,7 @@ class CannotStartAfter(Message):
     after: int | None
     """None when its submitter may no longer see that job."""
     why: str
-    """The ``JobState`` in which that job ended, ``no_access``, or ``outputs_lost``."""
+    """The ``JobState`` in which that job ended, ``no_access``, ``outputs_lost``, or ``not_succeeded``."""
     uses_outputs: bool
 
 

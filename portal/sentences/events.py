@@ -31,6 +31,7 @@ STATES = {
     "SUCCEEDED": "has succeeded",
     "FAILED": "has failed",
     "CANCELLED": "was cancelled",
+    "not_succeeded": "has not succeeded",
 }
 
 

@@ -136,7 +136,8 @@ def waits_for_job(after: int | None, state: str) -> str:
 @sentence
 def waits_for_outputs(after: int | None, node: str) -> str:
     parent = f"Job {after}" if after else "Another job"
-    return f"{parent} has succeeded, and it waits for the outputs of that job, which node {node} still has to send."
+    sender = f"node {node}" if node else "a node"
+    return f"{parent} has succeeded, and it waits for the outputs of that job, which {sender} still has to send."
 
 
 @sentence

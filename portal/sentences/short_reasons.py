@@ -115,7 +115,8 @@ def waits_for_job(after: int | None, state: str) -> str:
 
 @short
 def waits_for_outputs(after: int | None, node: str) -> str:
-    return f"Outputs of job {after} are coming from {node}." if after else f"Outputs of a job are coming from {node}."
+    sender = f" from {node}" if node else ""
+    return f"Outputs of {f'job {after}' if after else 'a job'} are coming{sender}."
 
 
 @short

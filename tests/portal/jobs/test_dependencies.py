@@ -199,6 +199,22 @@ class TestLifecycle:
         child.refresh_from_db()
         assert child.ready_at is not None
 
+    def test_a_parent_in_another_project_is_known_by_its_number_alone(self) -> None:
+        project = make_project(make_user("owner"), "private")
+        parent = make_job(project, launcher="command")
+        child, failing = child_of(parent, use_outputs=True), child_of(make_job(project, launcher="command"))
+        why = {pk: sentence_of(each.data()) for pk, each in dependencies.reasons().items()}
+        assert why[child.pk] == f"It waits until job {parent.pk} has succeeded."
+        part = finish(parent, collected=False)
+        said = sentence_of(dependencies.reasons()[child.pk].data())
+        assert "which a node still has to send" in said and part.node.name not in said
+        assert failing.after is not None
+        finish(failing.after, 1)
+        Membership.objects.create(project=project, user=failing.submitted_by, role="viewer")
+        dependencies.settle()
+        assert state_of(failing) == JobState.CANCELLED
+        assert f"because job {failing.after_id}, after which it was to start, has not succeeded." in last_event(failing)
+
     def test_outputs_that_were_lost_with_their_node_cancel_it(self) -> None:
         parent = control.queue()
         child = child_of(parent, use_outputs=True)
