@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
 
@@ -64,7 +64,7 @@ class Product:
         return f"http://127.0.0.1:{self.port}"
 
     @classmethod
-    def make(cls, home: Path, runtime: str, **env: str) -> "Product":
+    def make(cls, home: Path, runtime: str, **env: str) -> Self:
         port = free_port()
         return cls(
             home,

@@ -1,13 +1,12 @@
 """A chain of jobs as real processes: the second reads what the first left, also when the portal is killed in between."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.system.product import Product, running, wait_for
-from tests.system.test_restore import Lab
+from tests.system.plain_lab import PlainLab
+from tests.system.product import running, wait_for
 
 pytestmark = [pytest.mark.system, pytest.mark.thorough]
 
@@ -35,22 +34,15 @@ print("end", flush=True)
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Product]:
-    home = tmp_path / "home"
-    home.mkdir(mode=0o700)
-    product = Lab.make(home, "process", SCHEDULEARN_UNSAFE_PROCESSES="yes", SCHEDULEARN_CPU_SLOTS="3")
-    (home / "python").write_text(
-        f'#!/bin/sh\n[ "$2" = runners.agent.program ] && exec {sys.executable} -m tests.runners.plain_agent\n'
-        f'exec {sys.executable} "$@"\n'
-    )
-    (home / "python").chmod(0o700)
+def lab(tmp_path: Path) -> Iterator[PlainLab]:
+    product = PlainLab.within(tmp_path)
     with running(product):
         product.start_all()
         yield product
 
 
-def test_a_child_reads_the_outputs_of_its_parent(lab: Product) -> None:
-    wait_for("the node is ready", lambda: any(node["gpus"] for node in lab.get("nodes/")), 60)
+def test_a_child_reads_the_outputs_of_its_parent(lab: PlainLab) -> None:
+    lab.wait_for_nodes()
     code = lab.upload("chain", prepare=PREPARE, fit=FIT)
     parent = lab.submit(code, "python prepare.py")
     child = lab.submit(code, "python fit.py", after=parent, use_outputs=True)
@@ -68,8 +60,8 @@ def test_a_child_reads_the_outputs_of_its_parent(lab: Product) -> None:
     assert lab.get(f"jobs/{child}/")["ready_at"]
 
 
-def test_a_child_of_a_job_that_fails_is_cancelled(lab: Product) -> None:
-    wait_for("the node is ready", lambda: any(node["gpus"] for node in lab.get("nodes/")), 60)
+def test_a_child_of_a_job_that_fails_is_cancelled(lab: PlainLab) -> None:
+    lab.wait_for_nodes()
     code = lab.upload("chain", fail="raise SystemExit(3)")
     parent = lab.submit(code, "python fail.py")
     child = lab.submit(code, "true", after=parent, use_outputs=True)

@@ -7,12 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests import servers
-from tests.cluster import images
-from tests.cluster.machines import claimed
+from tests.system.docker_lab import docker_lab, engine
 from tests.system.own_engine import OwnEngine
-from tests.system.product import Product, running, wait_for
-from tests.watch import watching
+from tests.system.product import Product, wait_for
 
 pytestmark = [pytest.mark.system, pytest.mark.thorough]
 
@@ -33,37 +30,16 @@ witness.close()
 EXPECTED = "".join(f"line {number:08d}\n" for number in range(LINES_PER_SECOND * SECONDS)).encode()
 
 
-ENVIRONMENTS = ("python", "pytorch-horovod")
-"""An agent makes these; here they are made already."""
-
-
 @pytest.fixture(scope="module")
 def docker() -> Iterator[OwnEngine]:
-    names = images.stocked(ENVIRONMENTS)
-    with claimed() as (_, folder):
-        images.give_images(names, folder / "data")
-        with images.running(folder) as own:
-            with watching(own.url) as watch:
-                yield own
-            assert watch.seen and not watch.broken
+    with engine() as own:
+        yield own
 
 
 @pytest.fixture(scope="module")
 def lab(docker: OwnEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
-    with servers.postgres() as database, servers.redis() as broker:
-        product = Product.make(
-            tmp_path_factory.mktemp("lab"),
-            "docker",
-            DATABASE_URL=database,
-            REDIS_URL=broker,
-            SECRET_KEY="only-for-tests-and-longer-than-thirty-two-characters",
-            DOCKER_HOST=docker.url,
-            SCHEDULEARN_BASE_IMAGE=images.stocked(ENVIRONMENTS)[0],
-        )
-        with running(product):
-            product.start_all()
-            product.wait_for_environment("python")
-            yield product
+    with docker_lab(docker, tmp_path_factory.mktemp("lab")) as product:
+        yield product
 
 
 @pytest.mark.parametrize("victim", ["web", "scheduler", "agent", "dockerd"])

@@ -5,7 +5,6 @@ Agent and jobs go on meanwhile, as on machines of their own; jobs are processes,
 
 import shutil
 import sqlite3
-import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.system.product import Product, running, wait_for
+from tests.system.plain_lab import PlainLab
+from tests.system.product import running, wait_for
 
 pytestmark = [pytest.mark.system, pytest.mark.thorough]
 
@@ -52,42 +52,20 @@ print("TOKEN", ApiToken.issue(user, "system test")[1])
 """
 
 
-class Lab(Product):
-    """Its agent needs no environments: jobs run in this very Python."""
-
-    def start(self, name: str) -> None:
-        if name != "agent":
-            super().start(name)
-            return
-        real, sys.executable = sys.executable, str(self.home / "python")
-        try:
-            super().start(name)
-        finally:
-            sys.executable = real
-
-
 @pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Product]:
-    home = tmp_path / "home"
-    home.mkdir(mode=0o700)
-    product = Lab.make(home, "process", SCHEDULEARN_UNSAFE_PROCESSES="yes", SCHEDULEARN_CPU_SLOTS="3")
-    # In the place of ``python -m runners.agent``.
-    (home / "python").write_text(
-        f'#!/bin/sh\n[ "$2" = runners.agent.program ] && exec {sys.executable} -m tests.runners.plain_agent\n'
-        f'exec {sys.executable} "$@"\n'
-    )
-    (home / "python").chmod(0o700)
+def lab(tmp_path: Path) -> Iterator[PlainLab]:
+    product = PlainLab.within(tmp_path)
     with running(product):
         product.start_all()
         yield product
 
 
-def backup(lab: Product, to: Path) -> None:
+def backup(lab: PlainLab, to: Path) -> None:
     with sqlite3.connect(lab.home / "db.sqlite3") as database:
         database.execute("VACUUM INTO ?", [str(to)])
 
 
-def restore(lab: Product, backup: Path) -> None:
+def restore(lab: PlainLab, backup: Path) -> None:
     for name in ("scheduler", "web"):
         lab.kill(name)
     for path in lab.home.glob("db.sqlite3*"):
@@ -98,31 +76,31 @@ def restore(lab: Product, backup: Path) -> None:
     wait_for("the web process answers", lab.answers)
 
 
-def everything_of(lab: Product, job: int) -> bytes:
+def everything_of(lab: PlainLab, job: int) -> bytes:
     """What the portal has of a job."""
     paths = [f"jobs/{job}/", f"jobs/{job}/events/", f"jobs/{job}/outputs/", f"jobs/{job}/attempts/"]
     answers = [lab.api("GET", path).content for path in (*paths, f"jobs/{job}/checkpoints/", f"jobs/{job}/streams/")]
     return b"\n".join([*answers, lab.log(job), lab.output_file(job, "model")])
 
 
-def running_jobs(lab: Product) -> dict[int, int]:
+def running_jobs(lab: PlainLab) -> dict[int, int]:
     """Return the jobs that the portal lists as running, and how many processes each has."""
     rows = lab.get("jobs/?state=RUNNING")
     folder = lab.home / "agent/processes"
     return {row["id"]: len(list(folder.glob(f"sl-{row['id']}-*.json"))) for row in rows}
 
 
-def let_end(lab: Product, job: int) -> None:
+def let_end(lab: PlainLab, job: int) -> None:
     """Let a job that runs ``HOLDER`` end, by a file in a folder that it sees even if it is confined."""
     (lab.home / f"agent/jobs/{job}/checkpoints/end").touch()
 
 
-def has_all(lab: Product, job: int) -> bool:
+def has_all(lab: PlainLab, job: int) -> bool:
     return b"WORKSPACE" in lab.log(job)
 
 
-def test_no_job_sees_a_file_of_one_that_had_its_number(lab: Product, tmp_path: Path) -> None:
-    wait_for("the node is ready", lambda: any(node["gpus"] for node in lab.get("nodes/")), 60)
+def test_no_job_sees_a_file_of_one_that_had_its_number(lab: PlainLab, tmp_path: Path) -> None:
+    lab.wait_for_nodes()
     saved = tmp_path / "backup.sqlite3"
     code = lab.upload("ada", write=WRITER, hold=HOLDER)
     known, over = (lab.submit(code, "python hold.py") for _ in range(2))
