@@ -113,6 +113,7 @@ v1 = [
     route("schedules/<int:pk>/", Schedules, get="retrieve", patch="partial_update", delete="destroy"),
     route("schedules/<int:pk>/pause/", Schedules, post="pause"),
     route("schedules/<int:pk>/resume/", Schedules, post="resume"),
+    route("schedules/<int:pk>/submit/", Schedules, post="submit"),
     route("schedules/<int:schedule_pk>/runs/", ScheduleRuns, get="list"),
     route("notices/", Notices, get="list"),
     route("notices/read/", Notices, post="read"),

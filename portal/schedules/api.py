@@ -22,6 +22,7 @@ from portal.schedules.serializers import (
     NewScheduleSerializer,
     ScheduleRunSerializer,
     ScheduleSerializer,
+    SubmittedSerializer,
 )
 
 
@@ -90,6 +91,12 @@ class Schedules(KnownParameters, mixins.ListModelMixin, mixins.RetrieveModelMixi
     def resume(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """Let a schedule of yours run again, from its next moment on."""
         return self._answer(services.resume(signed_in(request), self.get_object()))
+
+    @extend_schema(request=None, responses={201: SubmittedSerializer, **refusals(400, 403, 404, 409, 429)})
+    def submit(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """Submit the job of a schedule of yours now, in addition to its runs."""
+        job = services.submit_now(signed_in(request), self.get_object())
+        return Response(SubmittedSerializer({"job": job.pk}).data, status.HTTP_201_CREATED)
 
 
 class ScheduleRuns(KnownParameters, mixins.ListModelMixin, GenericViewSet[ScheduleRun]):

@@ -24,7 +24,7 @@ class ScheduleForm(RefusableForm):
         label="Time zone",
         max_length=64,
         widget=forms.TextInput(attrs={"list": "zones"}),
-        help_text="By whose clocks, such as Europe/Berlin.",
+        help_text="The time of day is that of the clocks there, for example Europe/Berlin.",
     )
     weekdays = forms.TypedMultipleChoiceField(
         label="Days",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Any
 
-from django.db import IntegrityError, transaction
+from django.db import DatabaseError, IntegrityError, transaction
 from django.urls import reverse
 from django.utils import timezone
 
@@ -58,6 +58,9 @@ def run_due(now: datetime | None = None) -> RoundResult:
     done = _dates_done(now)
     submitted = left = handled = 0
     for row in rows:
+        if row.since > now:  # the clock was set back: what comes from now on counts
+            Schedule.objects.filter(pk=row.pk, since=row.since).update(since=now)
+            row.since = now
         if not row.has_known_zone:
             _pause_without_zone(row.pk, now)
             continue
@@ -71,9 +74,12 @@ def run_due(now: datetime | None = None) -> RoundResult:
                 submitted += _run(row.pk, *due, now)
             except IntegrityError:
                 logger.info("schedule %s has run on %s already: another round was faster", row.pk, due[0])
-            except Exception:
+            except DatabaseError:
                 # An error of one schedule must not keep back the others; the next round tries again, until it is too late.
                 logger.exception("running schedule %s", row.pk)
+            except Exception:
+                logger.exception("running schedule %s", row.pk)
+                _record_error(row.pk, *due, now)
         _show_next(row, now, done[row.pk])
     if left:
         logger.warning("%s schedules that are due are left to the next round", left)
@@ -113,7 +119,7 @@ def _run(pk: int, day: date, due_at: datetime, now: datetime) -> bool:
         row.runs.create(date=day, due_at=due_at, at=now, result=result.OVERLAP)
         return False
     try:
-        job = _submit(row)
+        job = submit(row)
     except Refused as refusal:
         row.runs.create(date=day, due_at=due_at, at=now, result=result.REFUSED, why=refusal.message)
         _count_refusal(row, refusal, now)
@@ -123,6 +129,16 @@ def _run(pk: int, day: date, due_at: datetime, now: datetime) -> bool:
         row.failures = 0
         row.save(update_fields=["failures"])
     return True
+
+
+@transaction.atomic
+def _record_error(pk: int, day: date, due_at: datetime, now: datetime) -> None:
+    """Record a day on which submitting failed with an error of the portal, as a refusal."""
+    row = Schedule.objects.select_for_update(of=("self",)).select_related("owner", "project").get(pk=pk)
+    if row.paused_at is None and not row.runs.filter(date=day).exists():
+        why = "The portal failed to submit it. Ask an admin: the log of the worker has the error."
+        row.runs.create(date=day, due_at=due_at, at=now, result=ScheduleRun.Result.REFUSED, why=why)
+        _count_refusal(row, Refused(why), now)
 
 
 @transaction.atomic
@@ -146,7 +162,8 @@ def _previous_is_unfinished(row: Schedule) -> bool:
 
 
 @transaction.atomic
-def _submit(row: Schedule) -> Job:
+def submit(row: Schedule) -> Job:
+    """Submit the job of a schedule. Raises Refused."""
     job = jobs.submit(row.owner, row.project, submission_for(row))
     lifecycle.record(job, messages.FromSchedule(row.pk, row.name))
     return job

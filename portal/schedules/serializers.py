@@ -117,6 +117,10 @@ class EditScheduleSerializer(TimesSerializer):
         return fields
 
 
+class SubmittedSerializer(serializers.Serializer[Any]):
+    job = serializers.IntegerField(help_text="The id of the job.")
+
+
 class ScheduleRunSerializer(serializers.ModelSerializer[ScheduleRun]):
     result = serializers.CharField(read_only=True, help_text=", ".join(ScheduleRun.Result.values))
     why = serializers.CharField(read_only=True, help_text="Why the job was refused; else empty.")

@@ -17,7 +17,7 @@ from portal.projects.services import may_manage, may_submit, require_member, rol
 from portal.refused import Refused
 from portal.schedules.days import DAYS_SEARCHED
 from portal.schedules.models import Schedule
-from portal.schedules.running import NOT_SCHEDULED, submission_for
+from portal.schedules.running import NOT_SCHEDULED, submission_for, submit
 
 MAX_SCHEDULES = 50
 """Of one person in one project."""
@@ -92,6 +92,14 @@ def resume(user: User, schedule: Schedule) -> Schedule:
         _start_from_now(row)
         row.save()
     return row
+
+
+@transaction.atomic
+def submit_now(user: User, schedule: Schedule) -> Job:
+    """Submit the job of a schedule, also of one that is paused; it does not count as the run of a day."""
+    row = _locked(schedule)
+    _require(may_edit(user, row), "Only the owner of a schedule may submit its job.")
+    return submit(row)
 
 
 @transaction.atomic

@@ -108,13 +108,17 @@ def edit(request: HttpRequest, pk: int) -> HttpResponse:
 
 @require_POST
 def act(request: HttpRequest, pk: int, what: str) -> HttpResponse:
-    """Pause, resume or delete a schedule."""
+    """Pause, resume or delete a schedule, or submit its job now."""
     row, user = _visible(request, pk), signed_in(request)
     try:
         if what == "delete":
             services.delete(user, row)
             messages.success(request, f"The schedule “{row.name}” is deleted. Its jobs stay.")
             return redirect("schedules:project", row.project_id)
+        if what == "submit":
+            job = services.submit_now(user, row)
+            messages.success(request, f"Submitted as job {job.pk}. The next run of the schedule stays as it is.")
+            return redirect("jobs:detail", job.pk)
         if what == "pause":
             services.pause(user, row)
             messages.success(request, f"The schedule “{row.name}” is paused.")

@@ -48,10 +48,11 @@ SCHEDULE_ROUTES: dict[str, list[Visit]] = {
         get("/schedules/{schedule}/edit", OWN),
         post("/schedules/{schedule}/edit", "302 404 404 404 302 404", **FORM),
     ],
-    "schedules/(?P<pk>[0-9]{1,18})/(?P<what>pause|resume|delete)": [
+    "schedules/(?P<pk>[0-9]{1,18})/(?P<what>pause|resume|delete|submit)": [
         post("/schedules/{schedule}/pause", ON_JOB),
         post("/schedules/{schedule}/resume", "302 404 302- 302- 302 302-"),
         post("/schedules/{schedule}/delete", ON_JOB),
+        post("/schedules/{schedule}/submit", "302 404 302- 302- 302 302-"),
     ],
     "projects/<int:pk>/schedules": [get("/projects/{project}/schedules", IN_PROJECT)],
     "api/v1/schedules/": [
@@ -65,5 +66,6 @@ SCHEDULE_ROUTES: dict[str, list[Visit]] = {
     ],
     "api/v1/schedules/<int:pk>/pause/": [post("/api/v1/schedules/{schedule}/pause/", "401 404 403 403 200 200")],
     "api/v1/schedules/<int:pk>/resume/": [post("/api/v1/schedules/{schedule}/resume/", API_OWN)],
+    "api/v1/schedules/<int:pk>/submit/": [post("/api/v1/schedules/{schedule}/submit/", "401 404 403 403 201 403")],
     "api/v1/schedules/<int:schedule_pk>/runs/": [get("/api/v1/schedules/{schedule}/runs/", API_IN_PROJECT)],
 }

@@ -191,3 +191,19 @@ def test_fields_are_taken_from_jobs_of_the_same_project_only(lab: Lab) -> None:
     script = Script(lab.bob)
     assert script.send("patch", f"schedules/{lab.row.pk}/", {"job": other.pk}).status_code == 400
     assert script.send("patch", f"schedules/{lab.row.pk}/", {"job": same.pk}).json()["entry"] == "echo two"
+
+
+def test_its_owner_submits_its_job_now_and_the_next_run_stays(lab: Lab) -> None:
+    before = lab.row.next_run_at
+    services.pause(lab.bob, lab.row)
+    answer = lab.send(lab.bob, f"/schedules/{lab.row.pk}/submit", {})
+    job = Job.objects.order_by("-pk")[0]
+    assert answer["Location"] == f"/jobs/{job.pk}/" and (job.submitted_by, job.entry) == (lab.bob, "true")
+    services.resume(lab.bob, lab.row)
+    sent = Script(lab.bob).post(f"schedules/{lab.row.pk}/submit/")
+    assert sent.status_code == 201 and sent.json() == {"job": Job.objects.order_by("-pk")[0].pk}
+    lab.row.refresh_from_db()
+    assert lab.row.next_run_at == before and not lab.row.runs.exists()
+    for user in (lab.alice, lab.victor, lab.ada):
+        assert Script(user).post(f"schedules/{lab.row.pk}/submit/").status_code == 403
+    assert Job.objects.count() == 3

@@ -4,6 +4,7 @@ from datetime import UTC, datetime, time, timedelta
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 from django.utils import timezone
 
 from portal.accounts.models import User
@@ -155,16 +156,36 @@ class TestOnce:
         self, source: Job, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         bad, good = nightly(source, name="bad"), nightly(source, name="good")
-        real = running._submit
+        real = running.submit
 
         def failing(row: Schedule) -> Job:
             if row.pk == bad.pk:
                 raise RuntimeError("a bug")
             return real(row)
 
-        monkeypatch.setattr(running, "_submit", failing)
+        monkeypatch.setattr(running, "submit", failing)
         run_due(TWO)
-        assert results(bad) == [] and results(good) == ["submitted"]
+        assert results(bad) == ["refused"] and results(good) == ["submitted"]
+        assert "Ask an admin" in bad.runs.get().why and Notice.objects.filter(kind="schedule").count() == 1
+
+    def test_an_error_of_the_database_is_tried_again(self, source: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+        row, real = nightly(source), running.submit
+
+        def failing(row: Schedule) -> Job:
+            raise OperationalError("the database is gone")
+
+        monkeypatch.setattr(running, "submit", failing)
+        run_due(TWO)
+        assert results(row) == []
+        monkeypatch.setattr(running, "submit", real)
+        run_due(TWO + timedelta(seconds=30))
+        assert results(row) == ["submitted"]
+
+    def test_one_that_was_made_while_the_clock_was_ahead_runs_once_it_is_right(self, source: Job) -> None:
+        row = nightly(source, since=TWO + 30 * DAY)
+        run_due(TWO - timedelta(hours=1))
+        run_due(TWO)
+        assert results(row) == ["submitted"]
 
     def test_what_one_round_leaves_the_next_one_does(self, source: Job, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(running, "MAX_RUNS", 2)
