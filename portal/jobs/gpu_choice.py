@@ -183,9 +183,10 @@ def check(asked: Submission) -> None:
     where = "" if asked.launcher != Job.Launcher.COMMAND else " on one node"
     if asked.same_gpu_model and _most_together(asked, named) >= asked.min_gpus:
         best = max(models_of(named), key=lambda each: each.count)
+        whose = "None of the chosen models" if asked.gpu_models else "No model"
         raise Refused(
-            f"No model has {asked.min_gpus} GPUs{where}: the most are {most} of {best.name}. "
-            f"Ask for at most {most}, or allow different models.",
+            f"{whose} has {asked.min_gpus} GPUs{where}: the most are {most} of {best.name}. "
+            f"Ask for at most {most}, or allow GPUs of several models in one job.",
             field="same_gpu_model",
         )
     others = [each for each in models_of(gpus) if each.name not in asked.gpu_models]
@@ -227,16 +228,35 @@ def _check_memory(asked: Submission, memory_mib: int, gpus: Sequence[LabGpus]) -
     of_models = [each for each in gpus if not asked.gpu_models or each.model in asked.gpu_models]
     if not any(each.memory_mib for each in of_models):
         raise Refused("These GPUs do not report their memory. Leave it empty.", field="gpu_memory_mib")
+    there = _largest(asked, of_models, lambda each: each.memory_mib >= memory_mib)
     for size in sorted({each.memory_mib for each in of_models if 0 < each.memory_mib < memory_mib}, reverse=True):
         enough = [each for each in of_models if each.memory_mib >= size]
         if _largest(asked, enough, lambda each: True) >= asked.min_gpus:
-            several = asked.min_gpus > 1
-            number = f"{asked.min_gpus} GPUs of the lab have" if several else "GPU of the lab has"
+            fewer = f"{there}, or for at most " if there else ""
             raise Refused(
-                f"No {number} {gibibytes(memory_mib)} of memory{' each' if several else ''}. "
-                f"Ask for at most {size} MiB ({gibibytes(size)}): {_listed(models_of(enough))}.",
+                f"{_number_of(asked, there)} {gibibytes(memory_mib)} of memory. "
+                f"Ask for at most {fewer}{gibibytes(size)} ({size} MiB): {_listed(models_of(enough))}"
+                f"{_or_others(asked, gpus, memory_mib)}.",
                 field="gpu_memory_mib",
             )
+
+
+def _number_of(asked: Submission, count: int) -> str:
+    """Return the begin of a sentence, as in ``Only 2 GPUs of the lab have``: how many of some GPUs the job could have."""
+    whose = "of the chosen models" if asked.gpu_models else "of the lab"
+    if not count:
+        return f"No GPU {whose} has"
+    if asked.launcher == Job.Launcher.COMMAND:
+        whose += " on one node"
+    if asked.same_gpu_model:
+        whose = whose.replace("of the chosen", "of one of the chosen") if asked.gpu_models else f"{whose} of one model"
+    return f"Only {counted(count, 'GPU')} {whose} {'has' if count == 1 else 'have'}"
+
+
+def _or_others(asked: Submission, gpus: Sequence[LabGpus], memory_mib: int) -> str:
+    """Return which other models have enough, for the end of a sentence; empty where the job accepts all models."""
+    others = [each for each in gpus if each.model not in asked.gpu_models and each.memory_mib >= memory_mib]
+    return f". Or accept others: {_listed(models_of(others))}" if others and asked.gpu_models else ""
 
 
 def _largest(asked: Submission, gpus: Sequence[LabGpus], wanted: Callable[[LabGpus], bool]) -> int:
