@@ -20,6 +20,7 @@ from portal.form_fields import LinesField, RefusableForm
 from portal.jobs.forms import UNITS
 from portal.jobs.models import Job
 from portal.jobs.permissions import require_may_act
+from portal.jobs.spec import limits_of
 from portal.jobs.time_extensions import services
 from portal.jobs.time_extensions.models import MAX_TEXT, TimeExtension
 from portal.jobs.time_extensions.services import Delays
@@ -97,7 +98,7 @@ def _ask(request: HttpRequest, user: User, job: Job) -> HttpResponse:
     if made.by_rule:
         messages.success(request, f"Granted by the rule of the lab: the job has {duration(made.seconds)} more.")
     else:
-        messages.success(request, "The admins are asked. You are notified when one has decided.")
+        messages.success(request, "The admins have been asked. You will be notified when one has decided.")
     return redirect("jobs:detail", job.pk)
 
 
@@ -129,9 +130,10 @@ def _show(request: HttpRequest, user: User, job: Job, form: MoreTimeForm, **abou
         "job": job,
         "form": form,
         "open_request": services.requests_seen_by(user).filter(job=job).open().first(),
-        "may_ask": services.may_ask_for(job),
+        "why_not": services.why_not_askable(job),
         "left_of_rule": services.seconds_left_of_rule(job),
         "most": services.max_more_seconds(job),
+        "longest": limits_of("time_limit_seconds")[1],
         **about,
     }
     return render(request, "forecast/more_time.html", context, status=400 if form.errors else 200)

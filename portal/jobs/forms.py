@@ -39,6 +39,7 @@ class TimeLimitForm(RefusableForm):
         label=label_of("time_limit_seconds"),
         min_value=1,
         max_value=100_000,
+        error_messages={"min_value": "Enter at least 1."},
         help_text=FIELDS["time_limit_seconds"].help,
     )
     time_unit = forms.TypedChoiceField(label="Unit", choices=UNITS, coerce=int)

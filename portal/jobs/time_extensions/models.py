@@ -71,6 +71,11 @@ class TimeExtension(models.Model):
         ]
 
     @property
+    def limit_if_granted(self) -> int:
+        """The time limit, in seconds, that the job would have."""
+        return self.job.time_limit_seconds + self.seconds
+
+    @property
     def is_open(self) -> bool:
         """Whether it can be decided. One query unless the job was read with it."""
         return self.status == self.Status.ASKED and self.job.state in UNFINISHED_STATES

@@ -24,6 +24,7 @@ from portal.jobs.time_extensions.messages import TimeExtensionAsked, TimeExtensi
 from portal.jobs.time_extensions.models import MAX_TEXT, TimeExtension, TimeExtensionQuerySet
 from portal.names import is_unstorable
 from portal.refused import Refused
+from portal.sentences.events import STATES
 from portal.ui import duration
 from portal.wake import wake_scheduler
 
@@ -55,11 +56,16 @@ def max_more_seconds(job: Job) -> int:
 
 def may_ask_for(job: Job) -> bool:
     """Return whether requests for a job make sense: it has run and has not ended."""
+    return not why_not_askable(job)
+
+
+def why_not_askable(job: Job) -> str:
+    """Return why no more time can be asked for a job; empty if it can."""
     try:
         _require_askable(job)
-    except Refused:
-        return False
-    return True
+    except Refused as refusal:
+        return refusal.message
+    return ""
 
 
 def check(job: Job, seconds: int) -> None:
@@ -81,10 +87,7 @@ def check(job: Job, seconds: int) -> None:
 def _require_askable(job: Job) -> None:
     """Raise Refused for a job that has ended or is about to, and for one whose time limit can be changed without asking."""
     if job.state in FINISHED_STATES:
-        raise Refused(
-            f"This job has ended: it is {job.get_state_display()}. Duplicate it with a longer time limit instead.",
-            "conflict",
-        )
+        raise Refused(f"This job {STATES[job.state]}. Duplicate it with a longer time limit instead.", "conflict")
     if job.intent == Job.Intent.CANCEL:
         raise Refused("This job is being cancelled, so its time limit no longer matters.", "conflict")
     if job.state in WAITING_STATES and job.started_at is None:

@@ -111,7 +111,7 @@ def test_another_persons_deadline_is_shown_and_taken_over(alice: Client, world: 
     ("field", "value", "sentence"),
     [
         ("priority", "99", "less than or equal to 10"),
-        ("time_amount", "0", "greater than or equal to 1"),
+        ("time_amount", "0", "Enter at least 1."),
         ("time_amount", "99999", "30 days"),
         ("tags", " ".join(f"tag{number}" for number in range(40)), "tags"),
         ("deadline", "2001-01-01T00:00", "has passed"),

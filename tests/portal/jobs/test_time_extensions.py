@@ -106,9 +106,9 @@ class TestAsking:
     @pytest.mark.parametrize(
         ("state", "match"),
         [
-            ("SUCCEEDED", "has ended"),
-            ("FAILED", "has ended"),
-            ("CANCELLED", "has ended"),
+            ("SUCCEEDED", "has succeeded"),
+            ("FAILED", "has failed"),
+            ("CANCELLED", "was cancelled"),
             ("QUEUED", "not run yet"),
             ("HELD", "not run yet"),
         ],
@@ -187,7 +187,7 @@ class TestDeciding:
         now = timezone.now()
         Attempt.objects.filter(job=world.running).update(ended_at=now, outcome="succeeded")
         Job.objects.filter(pk=world.running.pk).update(state=JobState.SUCCEEDED, finished_at=now)
-        with pytest.raises(Refused, match="has ended"):
+        with pytest.raises(Refused, match="has succeeded"):
             services.grant(world.ada, row)
         row = TimeExtension.objects.get()
         assert not TimeExtension.objects.open() and not list(open_time_extensions())
