@@ -175,7 +175,7 @@ class Product:
 
     def post(self, path: str, **options: Any) -> Any:
         response = self.api("POST", path, **options)
-        assert response.status_code in (200, 201), response.text
+        assert response.status_code in (200, 201, 202), response.text
         return response.json()
 
     def upload(self, name: str, **files: str) -> dict[str, int]:

@@ -1,7 +1,8 @@
 """A driver that pretends: what an agent that finds this before the real module believes to be NVIDIA's library.
 
-``PRETENDED_GPUS`` names a folder: ``gpus.json`` lists ``{"uuid", "lost", "ecc"}``, and each file ``xid-*`` is one error,
-``<index> <code>``, removed once it was delivered. All other questions are "not supported", as on many devices.
+``PRETENDED_GPUS`` names a folder: ``gpus.json`` lists ``{"uuid", "lost", "ecc"}``, with ``model`` and ``memory_mib`` for those
+that are not all alike, and each file ``xid-*`` is one error, ``<index> <code>``, removed once it was delivered. All other
+questions are "not supported", as on many devices.
 """
 
 import json
@@ -67,12 +68,12 @@ def nvmlDeviceGetUUID(handle: int) -> str:
     return str(devices()[handle]["uuid"])
 
 
-def nvmlDeviceGetName(_handle: int) -> str:
-    return "Pretended GPU"
+def nvmlDeviceGetName(handle: int) -> str:
+    return str(devices()[handle].get("model", "Pretended GPU"))
 
 
-def nvmlDeviceGetMemoryInfo(_handle: int) -> SimpleNamespace:
-    return SimpleNamespace(total=MEMORY_MIB * 2**20, used=0)
+def nvmlDeviceGetMemoryInfo(handle: int) -> SimpleNamespace:
+    return SimpleNamespace(total=devices()[handle].get("memory_mib", MEMORY_MIB) * 2**20, used=0)
 
 
 def nvmlDeviceGetTotalEccErrors(handle: int, _kind: int, _counter: int) -> int:
