@@ -129,7 +129,7 @@ def agents_too_old(title: str, nodes: Sequence[str]) -> str:
 @sentence
 def waits_for_job(after: int | None, state: str) -> str:
     parent = f"job {after}" if after else "another job"
-    now = {"QUEUED": ", which waits itself", "RUNNING": ", which runs now", "HELD": ", which is on hold"}.get(state, "")
+    now = {"QUEUED": ", which still waits", "RUNNING": ", which runs now", "HELD": ", which is on hold"}.get(state, "")
     return f"It waits until {parent} has succeeded{now}."
 
 

@@ -97,7 +97,8 @@ def read(path: str, content: bytes) -> Source:
         _check_encoding(content)
         tree = ast.parse(content)
     except UnicodeDecodeError as error:
-        source.error = (f"it is not in {error.encoding.upper()}: save it so", content[: error.start].count(b"\n") + 1)
+        name = error.encoding.upper()
+        source.error = (f"it is not {name}; save it as {name}", content[: error.start].count(b"\n") + 1)
         return source
     except SyntaxError as error:
         source.error = (error.msg or "it is not Python", error.lineno or 1)

@@ -121,7 +121,7 @@ class TestLifecycle:
         control.turn()
         assert [job.id for job in snapshot.take().jobs] == [str(parent.pk)]
         child.refresh_from_db()
-        assert child.why_waiting == f"It waits until job {parent.pk} has succeeded, which waits itself."
+        assert child.why_waiting == f"It waits until job {parent.pk} has succeeded, which still waits."
         assert child.queue_position is None
         with pytest.raises(lifecycle.JobChangedError):
             lifecycle.start_attempt(child, "fifo v1")
@@ -337,4 +337,4 @@ class TestPages:
         control.turn()
         charlie = make_user("charlie")
         (row,) = [row for row in lab_queue(charlie) if row.job.pk == child.pk]
-        assert row.why == "It waits until another job has succeeded, which waits itself."
+        assert row.why == "It waits until another job has succeeded, which still waits."

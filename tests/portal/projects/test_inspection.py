@@ -334,7 +334,7 @@ def test_modules_that_import_each_other_come_to_an_end() -> None:
 def test_a_file_in_another_encoding_is_reported_before_it_runs(content: bytes, line: int | None) -> None:
     source = read("train.py", content)
     assert (source.error[1] if source.error else None) == line
-    assert source.error is None or "not in UTF-8" in source.error[0]
+    assert source.error is None or "not UTF-8" in source.error[0]
 
 
 def test_warnings_are_true_on_every_page_that_shows_them() -> None:
