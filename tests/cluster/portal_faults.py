@@ -1,7 +1,6 @@
 """Faults of the portal's own programs and of its databases. Each function breaks one thing once, in a way drawn from the
 seed, and repairs it."""
 
-import glob
 import signal
 import time
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from pathlib import Path
 import redis
 
 from runners.launch.fence import T_FENCE_SECONDS
+from tests.clock import ShiftedClock
 from tests.cluster.judge import Run
 from tests.cluster.lab import SLOTS
 from tests.cluster.machines import kill_dead
@@ -198,21 +198,15 @@ def postgres_fails(scene: Scene) -> None:
     scene.rest(1, 2)
 
 
-FAKETIME = "/usr/lib/*-linux-gnu/faketime/libfaketime.so.1"
-JUMPS = ("+3600", "-3600", "+86400", "-86400", "-5")
+JUMPS = (3600, -3600, 86_400, -86_400, -5)
 
 
 def clocks(scene: Scene) -> Callable[[], None]:
-    """The portal's programs and the first machine's agent take the time from two files from now on, until the end."""
-    library = next(iter(glob.glob(FAKETIME)), None)
-    assert library, "apt-get install libfaketime"
+    """The portal's programs and the first machine's agent have clocks of their own from now on, until the end."""
     machine = scene.lab.lan.machines[0]
     for name in ("portal", "agent"):
-        set_clock(scene, name, "+0")
-
-    def variables(name: str) -> dict[str, str]:
-        clock = {"FAKETIME_TIMESTAMP_FILE": str(clock_file(scene, name)), "FAKETIME_CACHE_DURATION": "1"}
-        return {"LD_PRELOAD": library, "FAKETIME_DONT_FAKE_MONOTONIC": "1", **clock}
+        clock_folder(scene, name).mkdir(exist_ok=True)
+        scene.clocks[name] = ShiftedClock(clock_folder(scene, name))
 
     def restart() -> None:
         for name in ("web", "scheduler", "worker", f"agent:{machine.name}"):
@@ -221,8 +215,8 @@ def clocks(scene: Scene) -> Callable[[], None]:
         wait_for("the portal answers", scene.lab.answers)
 
     before = dict(scene.lab.env)
-    scene.lab.env.update(variables("portal"))
-    scene.lab.agent_env[machine.name] = variables("agent")
+    scene.lab.env.update(scene.clocks["portal"].env)
+    scene.lab.agent_env[machine.name] = scene.clocks["agent"].env
     restart()
 
     def back() -> None:
@@ -234,20 +228,14 @@ def clocks(scene: Scene) -> Callable[[], None]:
     return back
 
 
-def clock_file(scene: Scene, name: str) -> Path:
+def clock_folder(scene: Scene, name: str) -> Path:
     return scene.lab.lan.folder / f"clock-{name}"
-
-
-def set_clock(scene: Scene, name: str, offset: str) -> None:
-    new = clock_file(scene, name).with_suffix(".new")
-    new.write_text(f"{offset}\n")
-    new.rename(clock_file(scene, name))
 
 
 def clock_jumps(scene: Scene) -> None:
     """The wall clock only, there and back: no machine's sense of how much time has passed."""
     name, offset = scene.rng.choice(("portal", "agent")), scene.rng.choice(JUMPS)
-    set_clock(scene, name, offset)
+    scene.clocks[name].set(offset)
     scene.rest(4, 10)
-    set_clock(scene, name, "+0")
+    scene.clocks[name].set(0)
     scene.rest(3, 6)

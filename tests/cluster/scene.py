@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from tests.clock import ShiftedClock
 from tests.cluster.judge import Judge, RingAsked, Rules
 from tests.cluster.lab import Lab
 from tests.cluster.load import Client, Load
@@ -22,6 +23,8 @@ class Scene:
     rings: list[RingAsked] = field(default_factory=list)
     slow: list[str] = field(default_factory=list)
     """Bounds that were broken, as sentences."""
+    clocks: dict[str, ShiftedClock] = field(default_factory=dict)
+    """Those of programs whose wall clocks are set, while a fault is prepared that needs them."""
 
     def machine(self) -> Machine:
         return self.rng.choice(self.lab.lan.machines)

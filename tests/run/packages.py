@@ -32,7 +32,7 @@ PACKAGES: dict[Need, dict[str, str]] = {
         "setpriv": "util-linux",
         "nsenter": "util-linux",
         "ip": "iproute2",
-        "faketime": "faketime",
+        "cc": "gcc",
     },
     Need.BUBBLEWRAP: {
         "bwrap": "bubblewrap",

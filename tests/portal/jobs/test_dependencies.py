@@ -206,8 +206,8 @@ class TestLifecycle:
         why = {pk: sentence_of(each.data()) for pk, each in dependencies.reasons().items()}
         assert why[child.pk] == f"It waits until job {parent.pk} has succeeded."
         part = finish(parent, collected=False)
-        told = sentence_of(dependencies.reasons()[child.pk].data())
-        assert "which a node still has to send" in told and part.node.name not in said
+        sentence = sentence_of(dependencies.reasons()[child.pk].data())
+        assert "which a node still has to send" in sentence and part.node.name not in sentence
         assert failing.after is not None
         finish(failing.after, 1)
         Membership.objects.create(project=project, user=failing.submitted_by, role="viewer")
