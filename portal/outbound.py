@@ -7,11 +7,14 @@ whose address changes after a check, or a redirect, leads nowhere else. Standard
 """
 
 import ipaddress
+import mimetypes
+import os
 import re
 import socket
 import sys
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -112,7 +115,11 @@ def refusal_of(address: str) -> str:
 
 
 def guard(allowed: Collection[str]) -> None:
-    """Let this process connect to public addresses, and those of the allowed hosts, by TCP only. It cannot be undone."""
+    """Let this process connect to public addresses, and those of the allowed hosts, by TCP only. It cannot be undone.
+
+    Of files it reads those of Python, its packages and the system's types and zones, and writes none: what was typed may
+    name files, too. The certificates of the machine are read by OpenSSL, which this does not see.
+    """
     permitted: set[str] = set()
     resolve = socket.getaddrinfo
 
@@ -129,6 +136,9 @@ def guard(allowed: Collection[str]) -> None:
                 raise OutboundError("Only internet addresses are contacted.")
             if address[0] not in permitted and (refusal := refusal_of(address[0])):
                 raise OutboundError(f"{refusal} An admin can allow the host.")
+        elif event in ("open", "os.listdir", "os.scandir"):
+            if not _may_open(*args):
+                raise PermissionError("No files are read here.")
         elif event in _NEVER:
             raise OutboundError("Only connections are made here.")
 
@@ -136,6 +146,20 @@ def guard(allowed: Collection[str]) -> None:
     sys.addaudithook(check)
 
 
+def _may_open(path: Any, mode: Any = None, flags: int = 0) -> bool:
+    """Return whether an audited call may read this file or folder."""
+    if isinstance(path, int):
+        return True  # it is open already
+    if path is None or flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+        return False
+    real = os.path.realpath(os.fsdecode(path))
+    return real in _READABLE_FILES or any(real == each or real.startswith(each + "/") for each in _READABLE_FOLDERS)
+
+
+_READABLE_FOLDERS = tuple(
+    os.path.realpath(each) for each in (sys.prefix, sys.base_prefix, Path(__file__).parent, "/usr/share/zoneinfo")
+)
+_READABLE_FILES = {*(os.path.realpath(each) for each in mimetypes.knownfiles), "/dev/null", "/dev/urandom"}
 _NEVER = {
     "socket.sendto",
     "socket.sendmsg",

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from portal.notifications.models import Channel
 from portal.notifications.sender import NEVER as NEVER
@@ -14,6 +14,22 @@ from portal.refused import Refused
 Config = Mapping[str, Any]
 SCHEME = re.compile(r"[a-z][a-z0-9]{1,19}")
 NO_EXTRAS = "image=no&overflow=split"
+TEAMS_PATH = re.compile(
+    r"(?P<automate>/powerautomate/automations/direct(?:/cu/(?P<route>[0-9]+))?)?"
+    r"/workflows/(?P<workflow>[A-Za-z0-9_-]+)/triggers/manual/paths/invoke/?"
+)
+TEAMS_OPTIONS = {
+    "api-version": r"[0-9][0-9-]{0,19}(-preview)?",
+    "sp": r"/triggers/manual/run",
+    "sv": r"[0-9.]{1,10}",
+    "sig": r"[A-Za-z0-9_-]{1,200}",
+}
+"""The parameters of a workflow's URL, and what each may be."""
+FILE_OPTIONS = frozenset({"keyfile", "subfile", "pgpkey"})
+FILE_TEMPLATES = frozenset({"discord", "guilded", "slack", "tgram", "workflow", "workflows"})
+"""Schemes of apprise whose option ``template`` names a file. In others it is the name of a template at the service."""
+CONNECTION_OPTIONS = frozenset({"verify", "redirect", "rto", "cto", "retry", "wait", "store"})
+"""How apprise connects and repeats, and what it stores: that is decided here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,25 +98,48 @@ def _webhook(config: Config, allowed: Collection[str]) -> Target:
 
 
 def _slack(config: Config, allowed: Collection[str]) -> Target:
-    pattern = r"https://hooks\.slack\.com/services/[A-Z0-9]+/[A-Z0-9]+/[A-Za-z0-9]+"
-    url = _matching(
-        config, "url", pattern, "Write the URL of an incoming webhook: https://hooks.slack.com/services/T.../B.../..."
-    )
-    return Target(url, "hooks.slack.com", ("slack",))
+    pattern = r"https://hooks\.slack\.com/services/([A-Z0-9]+/[A-Z0-9]+/[A-Za-z0-9]+)"
+    what = "Write the URL of an incoming webhook, and nothing after it: https://hooks.slack.com/services/T.../B.../..."
+    tokens = re.sub(pattern, r"\1", _matching(config, "url", pattern, what))
+    return Target(f"slack://{tokens}/?footer=no&{NO_EXTRAS}", "hooks.slack.com", ("slack",))
 
 
 def _discord(config: Config, allowed: Collection[str]) -> Target:
-    pattern = r"https://discord(?:app)?\.com/api/webhooks/[0-9]+/[A-Za-z0-9_-]+"
-    url = _matching(config, "url", pattern, "Write the URL of a webhook: https://discord.com/api/webhooks/...")
-    return Target(url, "discord.com", ("discord",))
+    pattern = r"https://discord(?:app)?\.com/api/webhooks/([0-9]+/[A-Za-z0-9_-]+)"
+    what = "Write the URL of a webhook, and nothing after it: https://discord.com/api/webhooks/..."
+    tokens = re.sub(pattern, r"\1", _matching(config, "url", pattern, what))
+    return Target(f"discord://{tokens}/?avatar=no&{NO_EXTRAS}", "discord.com", ("discord",))
 
 
 def _teams(config: Config, allowed: Collection[str]) -> Target:
     url = _url(config, allowed)
-    if not url.host.endswith((".logic.azure.com", ".api.powerplatform.com")):
+    parts = urlsplit(url.target)
+    found = TEAMS_PATH.fullmatch(parts.path)
+    if not found or not url.host.endswith((".logic.azure.com", ".api.powerplatform.com")):
         what = "Write the URL that the workflow “Post to a channel when a webhook request is received” shows."
         raise Refused(what, field="url")
-    return Target(str(config["url"]), url.host, ("workflow", "workflows"))
+    options = _options(parts.query)
+    known = ", ".join(TEAMS_OPTIONS)
+    if unknown := next((name for name in options if name not in TEAMS_OPTIONS), None):
+        what = f"The URL has the parameter “{unknown[:40]}”. Leave it out: a workflow's URL has {known} only."
+        raise Refused(what, field="url")
+    if not all(re.fullmatch(form, options.get(name, ""), re.ASCII) for name, form in TEAMS_OPTIONS.items()):
+        raise Refused(f"Copy the whole URL of the workflow, with its parameters {known}.", field="url")
+    asked = {"sig": options["sig"], "api-version": options["api-version"], "route": found["route"] or ""}
+    asked |= {"pa": "yes"} if found["automate"] else {}
+    query = urlencode({name: value for name, value in asked.items() if value})
+    place = f"{url.host}:{url.port}/{found['workflow']}"
+    return Target(f"workflows://{place}?{query}&{NO_EXTRAS}", url.host, ("workflow", "workflows"))
+
+
+def _options(query: str) -> dict[str, str]:
+    """Return the parameters of a query. Raises Refused for one that is there twice, or that cannot be read in one way only."""
+    if ";" in query:
+        raise Refused("Leave ; out of the URL.", field="url")
+    pairs = parse_qsl(query, keep_blank_values=True)
+    if len({name for name, _ in pairs}) < len(pairs):
+        raise Refused("A parameter of the URL is there twice.", field="url")
+    return dict(pairs)
 
 
 def _mattermost(config: Config, allowed: Collection[str]) -> Target:
@@ -148,7 +187,24 @@ def _apprise(config: Config, allowed: Collection[str]) -> Target:
     scheme = url.partition("://")[0].lower()
     if not url.isascii() or any(letter <= " " for letter in url) or not SCHEME.fullmatch(scheme) or scheme in NEVER:
         raise Refused("Write a URL of apprise whose scheme is enabled.", field="url")
+    refused = FILE_OPTIONS | CONNECTION_OPTIONS | (frozenset({"template"}) if scheme in FILE_TEMPLATES else frozenset())
+    for name in _option_names(url):
+        if name in refused:
+            why = (
+                "they decide how to connect"
+                if name in CONNECTION_OPTIONS
+                else "they name files of the portal's machine"
+            )
+            raise Refused(
+                f"Leave out “{name}”. Options such as {', '.join(sorted(refused))} are not used: {why}.", field="url"
+            )
     return Target(url, scheme, (scheme,))
+
+
+def _option_names(url: str) -> set[str]:
+    """Return the names of all options of a URL of apprise, which reads them in ways of its own: after any ?, & or ;."""
+    words = re.split(r"[?&;]", unquote(url)) + re.split(r"[?&;]", url)
+    return {unquote(word.partition("=")[0]).strip().lower().lstrip("+-:") for word in words[1:]}
 
 
 HOST = Field("host", "Server", "The name of the host, such as matrix.example.org.", secret=False)

@@ -1,16 +1,19 @@
 """The types of channels: what may be filled in, where it leads, and that secrets stay where they are."""
 
+import inspect
 import json
 from typing import Any
 
 import pytest
+from apprise.manager_plugins import NotificationManager
+from apprise.plugins import NotifyBase
 from django.core.cache import cache
 from django.test import Client
 
 from portal.accounts.models import User
 from portal.environments.credentials import unseal
 from portal.notifications import services
-from portal.notifications.channel_types import NEVER, TYPES
+from portal.notifications.channel_types import CONNECTION_OPTIONS, NEVER, TYPES
 from portal.notifications.models import Channel, Delivery, NotificationSettings
 from portal.refused import Refused
 from tests.portal import jobs_world as world
@@ -18,15 +21,31 @@ from tests.portal.outbox import Receiver, deliver
 
 pytestmark = pytest.mark.django_db
 SLACK = "https://hooks.slack.com/services/T000/B000/abcdefABCDEF"
+FLOW = "/workflows/wf_1-a/triggers/manual/paths/invoke"
+FLOW_OPTIONS = "api-version=2016-06-01&sp=%2Ftriggers%2Fmanual%2Frun&sv=1.0&sig=Ab_c-9"
+TEAMS = f"https://prod-7.westeurope.logic.azure.com:443{FLOW}?{FLOW_OPTIONS}"
+POWER = f"https://x.environment.api.powerplatform.com/powerautomate/automations/direct/cu/07{FLOW}/?{FLOW_OPTIONS}"
 
 GOOD: list[tuple[str, dict[str, str], str, str]] = [
     ("webhook", {"url": "https://hooks.example.org/x?key=1"}, "hooks.example.org", "https://hooks.example.org/x?key=1"),
-    ("slack", {"url": SLACK}, "hooks.slack.com", SLACK),
+    ("slack", {"url": SLACK}, "hooks.slack.com", "slack://T000/B000/abcdefABCDEF/?"),
+    (
+        "teams",
+        {"url": TEAMS},
+        "prod-7.westeurope.logic.azure.com",
+        "workflows://prod-7.westeurope.logic.azure.com:443/wf_1-a?sig=Ab_c-9&api-version=2016-06-01&image=no",
+    ),
+    (
+        "teams",
+        {"url": POWER.replace("2016-06-01", "1")},
+        "x.environment.api.powerplatform.com",
+        "workflows://x.environment.api.powerplatform.com:443/wf_1-a?sig=Ab_c-9&api-version=1&route=07&pa=yes&",
+    ),
     (
         "discord",
         {"url": "https://discord.com/api/webhooks/12/ab-c_D"},
         "discord.com",
-        "https://discord.com/api/webhooks/12/ab-c_D",
+        "discord://12/ab-c_D/?",
     ),
     (
         "mattermost",
@@ -52,6 +71,31 @@ BAD: list[tuple[str, dict[str, str]]] = [
     ("slack", {"url": SLACK + "\nx"}),
     ("discord", {"url": "https://discord.com/api/webhooks/12/../x"}),
     ("teams", {"url": "https://example.org/workflows/x"}),
+    ("teams", {"url": TEAMS.replace("prod-7.westeurope.logic.azure.com", "logic.azure.com.example.org")}),
+    ("teams", {"url": f"{TEAMS}&template=/home/portal/registry_key"}),
+    ("teams", {"url": f"{TEAMS}&%74emplate=http%3A%2F%2F10.0.0.1%2F"}),
+    ("teams", {"url": f"{TEAMS};template=/etc/hosts"}),
+    ("teams", {"url": f"{TEAMS}&verify=no"}),
+    ("teams", {"url": f"{TEAMS}&rto=29"}),
+    ("teams", {"url": f"{TEAMS}&wrap=no"}),
+    ("teams", {"url": f"{TEAMS}&:token=x"}),
+    ("teams", {"url": f"{TEAMS}&sig=other"}),
+    ("teams", {"url": TEAMS.replace("Ab_c-9", "a%2Fb%3Ftemplate%3D")}),
+    ("teams", {"url": TEAMS.replace("&sig=Ab_c-9", "")}),
+    ("teams", {"url": TEAMS.replace("wf_1-a", "wf%3Ftemplate=x")}),
+    ("slack", {"url": SLACK + "?template=/etc/hosts"}),
+    ("slack", {"url": SLACK + "/"}),
+    ("discord", {"url": "https://discord.com/api/webhooks/12/ab?template=/etc/hosts"}),
+    ("mattermost", {"url": "https://chat.example.org/hooks/abc?verify=no"}),
+    ("mattermost", {"url": "https://chat.example.org/hooks/abc&verify=no"}),
+    ("apprise", {"url": "slack://T000/B000/abc?template=/srv/note.json"}),
+    ("apprise", {"url": "workflows://h.logic.azure.com/wf/sig?TEMPLATE=/srv/note.json"}),
+    ("apprise", {"url": "fcm://project@key/device?image=no&%6Beyfile=/srv/key.json"}),
+    ("apprise", {"url": "vapid://me@example.org/a?subfile=/srv/s.json"}),
+    ("apprise", {"url": "mailtos://u:p@example.org;pgpkey=/srv/key.asc"}),
+    ("apprise", {"url": "pover://user@token?a=1&verify=no"}),
+    ("apprise", {"url": "pover://user@token?+verify=no"}),
+    ("apprise", {"url": "pover://user@token?cto=29&retry=9"}),
     ("mattermost", {"url": "https://chat.example.org/other/abc"}),
     ("mattermost", {"url": "https://10.0.0.1/hooks/abc"}),
     ("telegram", {"token": "12345:short", "chat": "1"}),
@@ -79,6 +123,41 @@ def test_what_is_wrong_or_hostile_is_refused_at_its_field(type: str, config: dic
     with pytest.raises(Refused) as caught:
         TYPES[type].target(config, ())
     assert caught.value.field in config
+
+
+def test_a_refused_parameter_is_named_with_those_that_a_url_has() -> None:
+    with pytest.raises(Refused, match=r"“template”.* api-version, sp, sv, sig only"):
+        TYPES["teams"].target({"url": f"{TEAMS}&template=/etc/hosts"}, ())
+
+
+def test_a_template_that_is_no_file_stays_possible() -> None:
+    assert TYPES["apprise"].target({"url": "sendgrid://k:u@example.org?template=welcome"}, ()).schemes == ("sendgrid",)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of plugins that nobody uses
+def test_the_options_of_apprise_that_name_files_are_all_known() -> None:
+    """Those of the release that is installed: its plugins read files where they make an attachment of what was typed."""
+    plugins = NotificationManager()
+    readers = {
+        scheme: set(plugins[scheme].template_args) & {"template", "keyfile", "subfile", "pgpkey", "path", "file", "key"}
+        for scheme in plugins.schemas()
+        if scheme not in NEVER and "AppriseAttachment(asset" in _sources(plugins[scheme])
+    }
+    assert {"slack", "discord", "tgram", "workflows", "fcm", "vapid"} <= set(readers)
+    for scheme, names in readers.items():
+        for name in names - {"key", "path"}:  # parts of an address
+            with pytest.raises(Refused):
+                TYPES["apprise"].target({"url": f"{scheme}://a/b?{name}=/srv/x"}, ())
+    everywhere = {name for scheme in plugins.schemas() for name in NotifyBase.template_args}
+    assert everywhere - CONNECTION_OPTIONS == {"emojis", "format", "optional", "overflow", "tz"}
+
+
+def _sources(plugin: type) -> str:
+    """Return the sources of a plugin, its bases and what its package has beside it."""
+    modules = [inspect.getmodule(each) for each in plugin.__mro__ if each.__module__.startswith("apprise.plugins.")]
+    beside = [each for module in modules if module for each in vars(module).values() if inspect.ismodule(each)]
+    ours = {each for each in [*modules, *beside] if each and each.__name__.startswith("apprise.")}
+    return "".join(inspect.getsource(each) for each in ours)
 
 
 def test_a_server_of_the_local_network_works_once_an_admin_allows_it() -> None:
@@ -149,7 +228,9 @@ def test_a_test_goes_by_the_channel_and_switches_it_on_again(alice: User, receiv
     services.send_test(alice, channel)
     deliver(sender=receiver)
     [sent] = receiver.chats
-    assert sent.url == SLACK and sent.schemes == ("slack",) and SLACK in sent.secrets
+    assert (
+        sent.url.startswith("slack://T000/B000/abcdefABCDEF/?") and sent.schemes == ("slack",) and SLACK in sent.secrets
+    )
     channel.refresh_from_db()
     assert channel.paused_at is None and channel.last_sent_at is not None
 

@@ -4,14 +4,17 @@ import base64
 import hashlib
 import hmac
 import json
+import os
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from portal import sandbox
+from portal import outbound, sandbox
 from portal.notifications import sending
 from portal.notifications.channel_types import TYPES
 from portal.notifications.sending import ChatMessage, Outcome, WebhookRequest, new_secret, send
@@ -157,3 +160,42 @@ def test_schemes_that_are_not_enabled_are_refused(url: str) -> None:
 def test_local_programs_are_not_started_even_if_their_scheme_is_enabled() -> None:
     assert not chat("gnome://", "gnome").sent
     assert not chat("syslog://", "syslog").sent
+
+
+# --- files -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["discord", "slack"])
+def test_files_of_the_portal_are_not_read_even_if_a_url_with_one_gets_here(tmp_path: Path, scheme: str) -> None:
+    secret = tmp_path / "registry_key"
+    secret.write_text('{"type": "the key of the portal"}')
+    tokens = {
+        "discord": "12345678901/abcDEF_-abcdefghijklmnop",
+        "slack": "T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ",
+    }
+    found = chat(f"{scheme}://{tokens[scheme]}?template={secret}", scheme)
+    assert not found.sent and "could not be read" in found.error and "the key" not in found.error
+
+
+@pytest.mark.parametrize(
+    ("path", "may"),
+    [
+        (json.__file__, True),
+        (pytest.__file__, True),
+        (sending.__file__, True),
+        (3, True),
+        ("/etc/passwd", False),
+        (b"/etc/passwd", False),
+        ("/proc/self/environ", False),
+        (f"{sys.prefix}/../../../../../../etc/passwd", False),
+        (f"{sys.prefix}x", False),
+        (Path("/root/.ssh"), False),
+        (None, False),
+    ],
+)
+def test_only_the_files_of_python_and_its_packages_are_read(path: Any, may: bool) -> None:
+    assert outbound._may_open(path, "r", os.O_RDONLY) == may
+
+
+def test_no_file_is_written() -> None:
+    assert not outbound._may_open(json.__file__, "w", os.O_WRONLY | os.O_CREAT)
