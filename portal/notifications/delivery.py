@@ -19,7 +19,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from portal.environments.credentials import unseal
-from portal.notifications import channel_types, kinds, mail, outbox, rendering
+from portal.notifications import channel_types, kinds, mail, markup, outbox, rendering
 from portal.notifications.expansion import expand
 from portal.notifications.messages import ChannelPaused, MailGaveUp
 from portal.notifications.models import Channel, Delivery, Notice, NotificationSettings
@@ -172,9 +172,10 @@ def _to_channel(delivery: Delivery, channel: Channel, notices: Sequence[Notice])
         body = json.dumps(rendering.body_for(delivery, notices[0], channel))
         return WebhookRequest(delivery.uid, target.url, str(config["secret"]), body, settings.allowed_hosts)
     text = rendering.text_of(notices)
-    body = "\n\n".join(part for part in (text.body, *rendering.link_to(text.path)) if part)
+    words = markup.literal(channel.type, text.title, text.body)
+    body = "\n\n".join(part for part in (words.text, *rendering.link_to(text.path)) if part)
     secrets = [str(value) for value in config.values() if len(str(value)) >= 6]
-    return ChatMessage(target.url, target.schemes, text.title, body, settings.allowed_hosts, secrets)
+    return ChatMessage(target.url, target.schemes, words.title, body, settings.allowed_hosts, secrets, words.format)
 
 
 def config_of(channel: Channel) -> dict[str, object]:

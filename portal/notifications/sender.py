@@ -52,8 +52,8 @@ def post(url: str, body: str, headers: Mapping[str, str], allowed: Collection[st
     return answer(False, f"The receiver answered {response.status}.", final=response.status in FINAL)
 
 
-def chat(url: str, title: str, text: str, schemes: Collection[str]) -> dict[str, Any]:
-    """Send a message by apprise, with these schemes only and without redirects."""
+def chat(url: str, title: str, text: str, schemes: Collection[str], form: str = "text") -> dict[str, Any]:
+    """Send a message by apprise, with these schemes only and without redirects. ``form``: ``text`` or ``html``."""
     import apprise  # noqa: PLC0415  # takes 0.3 s, which webhooks need not wait for
     import requests  # noqa: PLC0415
     from apprise.manager_plugins import NotificationManager  # noqa: PLC0415
@@ -73,7 +73,7 @@ def chat(url: str, title: str, text: str, schemes: Collection[str]) -> dict[str,
     if service is None:
         return answer(False, "This address is not complete, or its kind is not enabled.", final=True)
     with apprise.LogCapture(level=apprise.logging.WARNING, fmt="%(message)s") as log:
-        sent = bool(service.notify(body=text or title, title=title, body_format=apprise.NotifyFormat.TEXT))
+        sent = bool(service.notify(body=text or title, title=title, body_format=apprise.NotifyFormat(form)))
         complaints = log.getvalue()
     if sent:
         return answer(True)
@@ -96,7 +96,7 @@ def main() -> None:
     guard(allowed)
     try:
         if asked["how"] == "chat":
-            done = chat(asked["url"], asked["title"], asked["text"], asked["schemes"])
+            done = chat(asked["url"], asked["title"], asked["text"], asked["schemes"], asked["format"])
         else:
             done = post(asked["url"], asked["body"], asked["headers"], allowed)
     except OutboundError as error:

@@ -34,6 +34,8 @@ class ChatMessage:
 
 
 @dataclass(frozen=True, slots=True)
+    format: str = "text"
+    """As which apprise reads title and text: ``text`` or ``html``."""
 class WebhookRequest:
     """A request to a program, signed as Standard Webhooks describes it."""
 
@@ -81,6 +83,7 @@ def send(message: Mail | ChatMessage | WebhookRequest) -> Outcome:
 
 
 def _send_mail(message: Mail) -> Outcome:
+            "format": message.format,
     try:
         mail.send(message)
     except (OSError, ValueError) as error:
