@@ -51,7 +51,7 @@ def overview(request: HttpRequest) -> HttpResponse:
 def retry(request: HttpRequest, pk: int) -> HttpResponse:
     row = get_object_or_404(Delivery.objects.select_related("channel", "notice"), pk=pk, status=Delivery.Status.GAVE_UP)
     try:
-        services.deliver_again(row)
+        services.deliver_again(signed_in(request), row)
         messages.success(request, "It is sent again.")
     except Refused as refusal:
         messages.error(request, refusal.message)

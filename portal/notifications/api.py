@@ -106,7 +106,7 @@ class Webhooks(KnownParameters, mixins.ListModelMixin, GenericViewSet[Channel]):
     @extend_schema(request=None, responses={200: WebhookSerializer, **refusals(403, 404)})
     def resume(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """Switch a paused webhook on again. What happened in the meantime is not sent."""
-        services.resume(self.get_object())
+        services.resume(signed_in(request), self.get_object())
         return Response(WebhookSerializer(self.get_object()).data)
 
 
@@ -147,5 +147,5 @@ class WebhookDeliveries(KnownParameters, mixins.ListModelMixin, GenericViewSet[D
     def again(self, request: Request, project_pk: int, pk: int, delivery_pk: int) -> Response:
         """Send a delivery once more, with the same id."""
         row = get_object_or_404(self.get_queryset(), pk=delivery_pk)
-        services.deliver_again(row)
+        services.deliver_again(signed_in(request), row)
         return Response(DeliverySerializer(self.get_queryset().get(pk=delivery_pk)).data, status.HTTP_202_ACCEPTED)

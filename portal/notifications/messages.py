@@ -71,6 +71,16 @@ class ChannelPaused(Message):
 
 
 @dataclass(frozen=True)
+class WebhookWithoutOwner(Message):
+    code: ClassVar[str] = "notice_webhook_without_owner"
+    channel: str
+    user: str
+    """Who registered it."""
+    project: str
+    """Empty: a webhook of the lab."""
+
+
+@dataclass(frozen=True)
 class MailGaveUp(Message):
     code: ClassVar[str] = "notice_mail_gave_up"
     address: str

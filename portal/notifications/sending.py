@@ -4,6 +4,7 @@ import base64
 import hashlib
 import hmac
 import json
+import logging
 import os
 import threading
 import time
@@ -15,8 +16,10 @@ from portal import sandbox
 from portal.notifications import mail
 from portal.notifications.mail import Mail
 
-LIMITS = sandbox.Limits(30, 1024**3, 1024**2, threading.BoundedSemaphore(4))
-"""A receiver that answers slowly holds one of four places for half a minute at most."""
+logger = logging.getLogger(__name__)
+
+LIMITS = sandbox.Limits(30, 1024**3, 1024**2, threading.BoundedSemaphore(8))
+"""A receiver that answers slowly holds one of eight places for half a minute at most."""
 PROGRAM = "notifications.sender"
 SECRET_PREFIX = "whsec_"  # noqa: S105  # the beginning of all secrets
 
@@ -31,11 +34,11 @@ class ChatMessage:
     text: str
     allowed: Sequence[str]
     secrets: Sequence[str]
+    format: str = "text"
+    """As which apprise reads title and text: ``text`` or ``html``."""
 
 
 @dataclass(frozen=True, slots=True)
-    format: str = "text"
-    """As which apprise reads title and text: ``text`` or ``html``."""
 class WebhookRequest:
     """A request to a program, signed as Standard Webhooks describes it."""
 
@@ -58,6 +61,16 @@ class Outcome:
 
 def send(message: Mail | ChatMessage | WebhookRequest) -> Outcome:
     """Send a message. Never raises: what goes wrong is an outcome."""
+    try:
+        return _send(message)
+    except Exception as error:  # no memory, no processes: whatever it is, the next attempt may succeed
+        logger.exception("a message could not be sent")
+        return Outcome(
+            False, f"The portal could not send it: {type(error).__name__}. The log of the worker has the reason."
+        )
+
+
+def _send(message: Mail | ChatMessage | WebhookRequest) -> Outcome:
     if isinstance(message, Mail):
         return _send_mail(message)
     asked: dict[str, object]
@@ -70,6 +83,7 @@ def send(message: Mail | ChatMessage | WebhookRequest) -> Outcome:
             "text": message.text,
             "allowed": list(message.allowed),
             "secrets": list(message.secrets),
+            "format": message.format,
         }
     else:
         asked = {
@@ -83,7 +97,6 @@ def send(message: Mail | ChatMessage | WebhookRequest) -> Outcome:
 
 
 def _send_mail(message: Mail) -> Outcome:
-            "format": message.format,
     try:
         mail.send(message)
     except (OSError, ValueError) as error:

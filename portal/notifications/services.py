@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+from django.core.cache import cache
 from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
@@ -13,7 +15,8 @@ from portal.accounts.audit import audit
 from portal.accounts.models import User
 from portal.environments.credentials import seal
 from portal.notifications import channel_types, kinds, outbox, templates
-from portal.notifications.delivery import config_of
+from portal.notifications.delivery import config_of, has_rights
+from portal.notifications.mail import is_delivered
 from portal.notifications.messages import TestMessage
 from portal.notifications.models import (
     Channel,
@@ -36,6 +39,8 @@ MAX_CHANNELS = 10
 """Of a person, and of a project; each event is sent to all."""
 MAX_TESTS = 5
 TEST_SECONDS = 600
+MAX_AGAIN, AGAIN_SECONDS = 20, 600
+"""How often messages are sent again to one channel, or one mail is: a receiver is not hammered in the portal's name."""
 
 # --- notices -----------------------------------------------------------------------------------------------------
 
@@ -147,9 +152,18 @@ def remove_channel(user: User, channel: Channel) -> None:
         channel.delete()
 
 
-def resume(channel: Channel) -> None:
-    """Switch a channel on again. What was dropped in the meantime does not come back."""
-    Channel.objects.filter(pk=channel.pk).update(paused_at=None, last_error="")
+def resume(user: User, channel: Channel) -> None:
+    """Switch a channel on again. What was dropped in the meantime does not come back.
+
+    A webhook whose owner may no longer manage it becomes the user's.
+    """
+    with transaction.atomic():
+        if not has_rights(channel):
+            before = channel.owner.get_username()
+            channel.owner = user
+            channel.save(update_fields=["owner"])
+            audit(user, "webhook.change", _subject(channel), {"owner": before}, {"owner": user.get_username()})
+        Channel.objects.filter(pk=channel.pk).update(paused_at=None, last_error="")
 
 
 def pause(channel: Channel) -> None:
@@ -164,10 +178,12 @@ def send_test(user: User, channel: Channel | None) -> Delivery:
         raise Refused("You have sent several tests in the last ten minutes. Wait a little.", "limit")
     if channel is None and not user.email:
         raise Refused("Your account has no mail address.")
+    if channel is None and not is_delivered():
+        raise Refused("Mail is not set up. An admin sets EMAIL_BACKEND and EMAIL_HOST, and restarts the portal.")
     content = TestMessage(user.get_username()).data()
     with transaction.atomic():
         if channel is not None:
-            resume(channel)
+            resume(user, channel)
         notice = Notice.objects.create(kind=kinds.TEST, user=user, content=content, expanded_at=now)
         row = Delivery.objects.create(
             notice=notice, channel=channel, address="" if channel else user.email, due_at=now, event="test"
@@ -236,9 +252,14 @@ def _shown(channel: Channel) -> dict[str, Any]:
 
 
 @transaction.atomic
-def deliver_again(delivery: Delivery) -> None:
-    """Send a delivery once more, with the same id. One that waits stays as it is."""
+def deliver_again(user: User, delivery: Delivery) -> None:
+    """Send a delivery once more, with the same id. One that waits stays as it is. Raises Refused for too many."""
     now = timezone.now()
+    key = f"again-channel-{delivery.channel_id}" if delivery.channel_id else f"again-{delivery.pk}"
+    if not cache.add(key, 0, AGAIN_SECONDS) and cache.get(key, 0) >= MAX_AGAIN:
+        raise Refused("This was sent again many times in the last ten minutes. Wait a little.", "limit")
+    with suppress(ValueError):  # it has expired meanwhile
+        cache.incr(key)
     if delivery.notice.kind == kinds.ACCOUNT and not delivery.notice.sealed_mail:
         raise Refused("Its content is no longer stored.", "conflict")
     Delivery.objects.exclude(status=Delivery.Status.WAITING).filter(pk=delivery.pk).update(
@@ -246,7 +267,7 @@ def deliver_again(delivery: Delivery) -> None:
     )
     Delivery.objects.filter(lead=delivery).update(status=Delivery.Status.WAITING, closed_at=None, error="")
     if delivery.channel is not None:
-        resume(delivery.channel)
+        resume(user, delivery.channel)
     outbox.wake_worker()
 
 

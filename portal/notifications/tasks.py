@@ -1,5 +1,7 @@
 """Celery tasks: one sends what is due, one deletes what is old. Both may be repeated and may run at once."""
 
+import logging
+import time
 from datetime import timedelta
 
 from celery import shared_task
@@ -8,15 +10,19 @@ from django.utils import timezone
 from portal.notifications import delivery
 from portal.notifications.models import Delivery, Notice
 
+logger = logging.getLogger(__name__)
 KEEP_NOTICES, KEEP_DELIVERIES = timedelta(days=90), timedelta(days=30)
-MAX_ROUNDS = 20
-"""Batches of a task: in the small size it runs between other periodic tasks, and the next one goes on."""
+MAX_SECONDS = 60
+"""Of a task: in the small size it runs between other periodic tasks, and the next one goes on."""
 
 
 @shared_task(ignore_result=True)
 def deliver() -> None:
-    for _ in range(MAX_ROUNDS):
-        if delivery.tick() < delivery.BATCH:
+    """Send batches until nothing is due, or for a minute."""
+    until = time.monotonic() + MAX_SECONDS
+    while delivery.tick():
+        if time.monotonic() > until:
+            logger.info("messages are still due after %s s; the next task goes on", MAX_SECONDS)
             return
 
 

@@ -164,7 +164,7 @@ def _change(user: User, channel: Channel, act: str) -> str:
     if act == "pause":
         services.pause(channel)
         return f"“{channel.name}” is paused."
-    services.resume(channel)
+    services.resume(user, channel)
     return f"“{channel.name}” is on again. What happened in the meantime is not sent."
 
 

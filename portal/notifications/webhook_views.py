@@ -123,7 +123,7 @@ def change_webhook(request: HttpRequest, pk: int, act: str) -> HttpResponse:
             services.send_test(signed_in(request), row)
             messages.success(request, "A test is on its way. Reload this page to see what came of it.")
         else:
-            services.resume(row)
+            services.resume(signed_in(request), row)
             messages.success(request, f"“{row.name}” is on again. What happened in the meantime is not sent.")
     except Refused as refusal:
         messages.error(request, refusal.message)
@@ -135,6 +135,9 @@ def deliver_again(request: HttpRequest, pk: int) -> HttpResponse:
     """Send a delivery of a webhook once more, with the same id."""
     row = get_object_or_404(Delivery.objects.select_related("channel", "notice"), pk=pk, channel__isnull=False)
     webhook_for(request, row.channel_id or 0)
-    services.deliver_again(row)
-    messages.success(request, "It is sent again, with the same id.")
+    try:
+        services.deliver_again(signed_in(request), row)
+        messages.success(request, "It is sent again, with the same id.")
+    except Refused as refusal:
+        messages.error(request, refusal.message)
     return redirect("notifications:webhook", row.channel_id)

@@ -148,7 +148,17 @@ def lab_alarms(alarms: Sequence[Mapping[str, Any]]) -> NoticeText:
 def notice_channel_paused(channel: str, error: str) -> NoticeText:
     return NoticeText(
         f"The channel “{channel}” is paused",
-        f"Messages to it failed again and again. The last error: {error} Fix it, test it, and switch it on again.",
+        f"Messages can no longer be sent to it. The last error: {error} Fix it or add it anew, test it, and switch it on again.",
+    )
+
+
+@notice
+def notice_webhook_without_owner(channel: str, user: str, project: str) -> NoticeText:
+    whose, what = (f"of the project {project}", "an owner of it") if project else ("of the lab", "an admin")
+    return NoticeText(
+        f"The webhook “{channel}” {whose} is paused",
+        f"{user}, who registered it, is no longer {what}, and may still read what it receives. Nothing more is sent there. "
+        "Remove it, or switch it on to take it over.",
     )
 
 

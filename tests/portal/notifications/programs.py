@@ -23,7 +23,7 @@ from tests.portal import jobs_world as world  # noqa: E402
 JOBS = 12
 delivery.LEASE = timedelta(seconds=2)
 delivery.PAUSES = (timedelta(),) * 40  # a killed attempt counts, and the test kills many
-delivery.BATCH = 3
+delivery.MAILS = delivery.MESSAGES = 3
 delivery.MAX_TOGETHER = 0
 
 

@@ -11,11 +11,12 @@ from django.core.cache import cache
 from django.test import Client
 
 from portal.accounts.models import User
-from portal.environments.credentials import unseal
+from portal.environments.credentials import seal, unseal
 from portal.notifications import services
 from portal.notifications.channel_types import CONNECTION_OPTIONS, NEVER, TYPES
-from portal.notifications.models import Channel, Delivery, NotificationSettings
+from portal.notifications.models import Channel, Delivery, Notice, NotificationSettings
 from portal.refused import Refused
+from portal.sentences.notices import notice_text
 from tests.portal import jobs_world as world
 from tests.portal.outbox import Receiver, deliver
 
@@ -163,6 +164,19 @@ def _sources(plugin: type) -> str:
 def test_a_server_of_the_local_network_works_once_an_admin_allows_it() -> None:
     url = {"url": "http://chat:8065/hooks/abc"}
     assert TYPES["mattermost"].target(url, {"chat"}).url.startswith("mmost://chat:8065/abc")
+
+
+def test_a_channel_of_an_earlier_release_that_is_no_longer_permitted_is_paused_with_a_notice(
+    alice: User, receiver: Receiver
+) -> None:
+    channel, _ = services.add_channel(alice, "teams", "ours", {"url": TEAMS})
+    Channel.objects.update(sealed_config=seal(json.dumps({"url": f"{TEAMS}&template=/etc/hosts"})))
+    services.send_test(alice, channel)
+    deliver(sender=receiver)
+    channel.refresh_from_db()
+    assert not receiver.messages and channel.paused_at is not None and "“template”" in channel.last_error
+    [notice] = Notice.objects.filter(user=alice, kind="trouble")
+    assert "Leave it out" in notice_text(notice.content).text
 
 
 def test_secrets_are_encrypted_and_no_page_shows_them(alice: User) -> None:
