@@ -10,6 +10,7 @@ from django.conf import settings
 from portal.accounts.models import User
 from portal.form_fields import LinesField, RefusableForm
 from portal.notifications import channel_types, kinds, templates
+from portal.notifications.mail import is_delivered
 from portal.notifications.models import Channel, MailTemplate, NotificationSettings, Preferences
 from portal.zones import known_zones
 
@@ -37,15 +38,15 @@ class PreferencesForm(forms.Form):
         widget=forms.RadioSelect,
         help_text="Several notices become one message. Webhooks get each at once.",
     )
-    digest_at = ClockField(label="Time of the daily message")
+    digest_at = ClockField(label="Time of the daily message", required=False)
     quiet_from = ClockField(label="Quiet from", required=False)
-    quiet_until = ClockField(
-        label="Quiet until", required=False, help_text="Messages of these hours are sent together at their end."
-    )
+    quiet_until = ClockField(label="Quiet until", required=False)
     zone = forms.ChoiceField(label="Time zone", widget=forms.Select(attrs={"data-searchable": ""}))
 
     def __init__(self, user: User, channels: Sequence[Channel], zone: str, data: Any = None) -> None:
-        row = Preferences.of(user.pk)
+        row = self.row = Preferences.of(user.pk)
+        if data is not None and not row.zone:
+            zone = str(data.get("zone", zone))  # nothing is stored: what the page showed was the browser's
         self.kinds = kinds.kinds_for(user.is_admin)
         off = {PORTAL: row.portal_off, MAIL: row.mail_off, **{f"channel_{each.pk}": each.off for each in channels}}
         names = ("digest", "digest_at", "quiet_from", "quiet_until")
@@ -60,12 +61,16 @@ class PreferencesForm(forms.Form):
         titles = {PORTAL: "Portal", MAIL: "Mail", **{f"channel_{each.pk}": each.name for each in channels}}
         self.places = list(off)
         for name in off:
-            self.fields[name] = forms.MultipleChoiceField(choices=choices, required=False, label=titles[name])
+            self.fields[name] = forms.MultipleChoiceField(
+                choices=choices, required=False, label=titles[name], disabled=name == MAIL and not is_delivered()
+            )
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data
         if (cleaned.get("quiet_from") is None) != (cleaned.get("quiet_until") is None):
             self.add_error("quiet_until", "Fill in both times, or neither.")
+        if cleaned.get("digest") == Preferences.Digest.DAY and not cleaned.get("digest_at") and "digest_at" in cleaned:
+            self.add_error("digest_at", "Fill in the time at which the message of a day is sent.")
         return cleaned
 
     @property
@@ -85,6 +90,7 @@ class PreferencesForm(forms.Form):
         """Return the columns of ``Preferences``."""
         names = ("digest", "digest_at", "quiet_from", "quiet_until", "zone")
         own = {name: self.cleaned_data[name] for name in names}
+        own["digest_at"] = own["digest_at"] or self.row.digest_at
         return own | {"portal_off": self.off(PORTAL), "mail_off": self.off(MAIL)}
 
 
@@ -144,8 +150,8 @@ class SettingsForm(RefusableForm):
         required=False,
         max_length=20_000,
         widget=forms.Textarea(attrs={"rows": 4, **MONO}),
-        help_text="Names or addresses, one on each line. Messages may go there although it is in the local network, to any "
-        "port, and without encryption. All others must have a public address.",
+        help_text="Names or addresses without a port, one on each line. Messages may go to these hosts although they are in the "
+        "local network, to any port, and without encryption. All other hosts must have a public address.",
     )
     apprise_schemes = LinesField(
         label="Schemes of apprise",
@@ -154,9 +160,7 @@ class SettingsForm(RefusableForm):
         widget=forms.Textarea(attrs={"rows": 2, **MONO}),
         help_text="For the URLs that admins enter, one on each line, such as pover.",
     )
-    long_wait_minutes = forms.IntegerField(
-        label="A wait is long after", min_value=0, max_value=100_000, help_text="Minutes."
-    )
+    long_wait_minutes = forms.IntegerField(label="A wait is long after (minutes)", min_value=0, max_value=100_000)
     log_lines_leave = forms.BooleanField(
         required=False,
         label="Messages quote logs",

@@ -10,11 +10,12 @@ function isOn() {
 }
 
 function draw() {
+  button.hidden = Notification.permission === "denied"; // which only the settings of the browser change
   button.querySelector("[data-label]").textContent = isOn() ? "Switch off in this browser" : "Switch on in this browser";
   state.textContent = isOn()
     ? "On in this browser."
     : Notification.permission === "denied"
-      ? "This browser refuses them. Permit notifications of this page in its settings."
+      ? "This browser refuses them. Permit notifications of this site in its settings, then reload this page."
       : "Off in this browser.";
 }
 
@@ -31,7 +32,6 @@ async function toggle() {
 }
 
 if ("Notification" in window && button) {
-  button.hidden = false;
   button.addEventListener("click", toggle);
   draw();
 } else if (state) {

@@ -8,9 +8,11 @@ from django.core import mail
 from django.test import Client
 from django.utils import timezone
 
+from portal import stale_forms
 from portal.accounts.models import User
 from portal.jobs.models import Job
 from portal.notifications import checks, kinds, services, unsubscribe
+from portal.notifications.forms import PreferencesForm
 from portal.notifications.messages import JobSucceeded
 from portal.notifications.models import (
     Channel,
@@ -122,6 +124,52 @@ class TestPreferences:
         browser(alice).post("/accounts/notifications/test-mail")
         deliver()
         assert mail.outbox[0].to == ["alice@example.org"] and "test" in mail.outbox[0].subject
+
+
+class TestWithoutMail:
+    """Pages say only what is so while mail is not set up."""
+
+    @pytest.fixture(autouse=True)
+    def no_mail(self, settings: Any) -> None:
+        settings.EMAIL_BACKEND = "django.core.mail.backends.console.EmailBackend"
+
+    def test_the_column_is_shut_and_keeps_what_was_chosen(self, alice: User) -> None:
+        Preferences.objects.create(user=alice, mail_off=["idle"])
+        client = browser(alice)
+        html = compact(client.get("/accounts/notifications/").content.decode())
+        assert html.count(" disabled>") >= len(ALL) and "an admin has to set up mail" in html
+        assert "Send me a test" not in html
+        assert client.post("/accounts/notifications/", {**DEFAULTS, "portal": ["failed"]}).status_code == 302
+        assert Preferences.objects.get().mail_off == ["idle"]
+
+    def test_no_test_is_sent(self, alice: User) -> None:
+        page = browser(alice).post("/accounts/notifications/test-mail", follow=True)
+        assert "Mail is not set up" in page.content.decode() and not Delivery.objects.exists()
+
+    def test_the_admins_page_claims_nothing(self) -> None:
+        html = browser(world.make_user("ada", is_staff=True, email="ada@x.org")).get("/admin/notifications/").content
+        assert b"Mail me a test" not in html and b"arrived" not in html and b"Nothing was given up" in html
+
+    def test_the_empty_list_of_notices_promises_no_mail(self, alice: User) -> None:
+        html = browser(alice).get("/notices/").content.decode()
+        assert "No notices yet" in html and "by mail" not in html
+
+
+class TestFirstSave:
+    def test_the_zone_of_the_browser_is_no_change_of_another_person(self, alice: User) -> None:
+        client = browser(alice)
+        form = PreferencesForm(alice, [], "UTC")
+        client.cookies["zone"] = "Europe/Berlin"
+        sent = {**DEFAULTS, "zone": "UTC", "portal": ALL, "mail": ALL, "shown_values": stale_forms.encode_shown(form)}
+        assert client.post("/accounts/notifications/", sent).status_code == 302
+        assert Preferences.objects.get().zone == "UTC"
+
+    def test_only_who_wants_one_message_a_day_needs_its_time(self, alice: User) -> None:
+        client = browser(alice)
+        assert client.post("/accounts/notifications/", {**DEFAULTS, "digest_at": ""}).status_code == 302
+        assert Preferences.objects.get().digest_at == time(8)
+        page = client.post("/accounts/notifications/", {**DEFAULTS, "digest": "day", "digest_at": ""})
+        assert page.status_code == 400 and "Fill in the time" in page.content.decode()
 
 
 class TestUnsubscribe:
