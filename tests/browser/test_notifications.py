@@ -28,6 +28,7 @@ def test_the_page_offers_what_can_be_done(browser: Browser, portal: Portal, look
     page.goto(f"{portal.url}/accounts/notifications/")
     expect(page.locator("[data-browser-state]")).to_contain_text("This browser refuses them")
     expect(page.get_by_role("button", name="Switch on in this browser")).to_be_hidden()
+    page.get_by_label("at once").check()
     expect(page.get_by_label("Time of the daily message")).to_be_hidden()
     is_well_made(page)
     page.get_by_label("once a day").check()
@@ -41,7 +42,12 @@ def test_the_page_offers_what_can_be_done(browser: Browser, portal: Portal, look
 @pytest.mark.parametrize("look", LOOKS)
 def test_the_other_pages(browser: Browser, portal: Portal, look: str) -> None:
     page = sign_in(browser, portal, "alice", **LOOKS[look])
-    for path in ("/notices/", "/admin/notifications/", "/admin/notifications/settings", "/admin/notifications/webhooks"):
+    for path in (
+        "/notices/",
+        "/admin/notifications/",
+        "/admin/notifications/settings",
+        "/admin/notifications/webhooks",
+    ):
         page.goto(f"{portal.url}{path}")
         is_well_made(page)
     page.context.close()
