@@ -160,7 +160,7 @@ def _due(now: datetime) -> QuerySet[Delivery]:
 
 
 def _due_mails(now: datetime) -> list[int]:
-    """Return the mails that are due, those of accounts first: somebody waits for their link."""
+    """Return the mails that are due, those of accounts first: a user waits for their link."""
     of_accounts_first = Case(When(notice__kind=kinds.ACCOUNT, then=0), default=1)
     rows = _due(now).filter(channel=None).order_by(of_accounts_first, "due_at", "pk")
     return list(rows.values_list("pk", flat=True)[:MAILS])

@@ -1,7 +1,7 @@
 """Keeps the words of a message what they are: others typed parts of it, and a service must not read them as markup.
 
 Names of jobs, reasons and lines of logs come from any user, and a channel may be of an admin, in the portal's name: a mention
-would call everybody there, a masked link would lead elsewhere, and a tag would vanish from a traceback.
+would call all members there, a masked link would lead elsewhere, and a tag would vanish from a traceback.
 """
 
 import html

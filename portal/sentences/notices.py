@@ -148,7 +148,7 @@ def lab_alarms(alarms: Sequence[Mapping[str, Any]]) -> NoticeText:
 def notice_channel_paused(channel: str, error: str) -> NoticeText:
     return NoticeText(
         f"The channel “{channel}” is paused",
-        f"Messages can no longer be sent to it. The last error: {error} Fix it or add it anew, test it, and switch it on again.",
+        f"Messages can no longer be sent to it. The last error: {error} Fix it or add it again, test it, and switch it on again.",
     )
 
 

@@ -135,7 +135,7 @@ def test_a_template_that_is_no_file_stays_possible() -> None:
     assert TYPES["apprise"].target({"url": "sendgrid://k:u@example.org?template=welcome"}, ()).schemes == ("sendgrid",)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of plugins that nobody uses
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of plugins that are not used here
 def test_the_options_of_apprise_that_name_files_are_all_known() -> None:
     """Those of the release that is installed: its plugins read files where they make an attachment of what was typed."""
     plugins = NotificationManager()

@@ -278,7 +278,7 @@ class TestTurns:
 
 
 class TestWebhookOwners:
-    """The webhook of a project or the lab of somebody who may not manage it any more is paused, and the others hear of it."""
+    """The webhook of a project or the lab of a user who may not manage it any more is paused, and the others hear of it."""
 
     def test_of_the_lab_when_its_admin_is_none_any_more(self, alice: User, job: Job, receiver: Receiver) -> None:
         ada, grace = (world.make_user(name, is_staff=True) for name in ("ada", "grace"))
