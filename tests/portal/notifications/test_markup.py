@@ -11,6 +11,7 @@ from portal.notifications import sender
 from portal.notifications.channel_types import TYPES
 from portal.notifications.markup import BREAK, literal
 
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of plugins that are not used here
 CONFIGS = {
     "slack": {"url": "https://hooks.slack.com/services/T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ"},
     "discord": {"url": "https://discord.com/api/webhooks/12345678901/abcDEF_-abcdefghijklmnop"},
