@@ -10,7 +10,7 @@ import json
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -50,9 +50,8 @@ HEADS = "refs/heads/"
 class Push:
     """What a request reports."""
 
-    branch: str = ""
-    commit: str = ""
-    """The new commit of the branch, if the request names it."""
+    commits: Mapping[str, str] = field(default_factory=dict)
+    """The new commit of each branch that was pushed; empty where the request does not name it."""
     ignored: str = ""
     """Why nothing is done; empty if it is a push to a branch."""
 
@@ -93,16 +92,14 @@ def read_push(headers: Mapping[str, str], body: bytes) -> Push:
         return Push(ignored=f"{ref[:80]} is not a branch")
     if data.get("deleted") is True or (after and not after.strip("0")):
         return Push(ignored="the branch was deleted")
-    return Push(ref.removeprefix(HEADS), after)
+    return Push({ref.removeprefix(HEADS): after})
 
 
 def _bitbucket_push(data: dict[str, Any]) -> Push:
-    changes = data.get("push", {}).get("changes", [])
-    new = [each["new"] for each in changes if each.get("new")]
-    heads = [each for each in new if each.get("type") == "branch"]
-    if not heads:
-        return Push(ignored="no branch has a new commit")
-    return Push(str(heads[-1].get("name", "")), str(heads[-1].get("target", {}).get("hash", "")))
+    """Read a push of Bitbucket, where all branches of one ``git push`` are changes of one request."""
+    new = [each["new"] for each in data["push"]["changes"] if each.get("new")]
+    commits = {str(each["name"]): str(each["target"]["hash"]) for each in new if each["type"] == "branch"}
+    return Push(commits) if commits else Push(ignored="no branch has a new commit")
 
 
 @csrf_exempt
@@ -138,10 +135,11 @@ def hook(request: HttpRequest, hook: str) -> HttpResponse:
 def _respond(source: GitSource, push: Push) -> HttpResponse:
     if push.ignored:
         return _answer(200, "ignored", f"Ignored: {push.ignored}.")
-    if push.branch != source.branch:
+    commit = push.commits.get(source.branch)
+    if commit is None:
         return _answer(200, "ignored", f"Ignored: the project is bound to the branch {source.branch}.")
     last = fetches.newest_commit(source.project)
-    if last is not None and push.commit == last.commit and last.repository == source.address:
+    if last is not None and commit == last.commit and last.repository == source.address:
         return _answer(200, "exists", f"Version {last.version.number} was made from this commit.")
     try:
         made = fetches.request(source.bound_by, source.project, GitFetch.Cause.WEBHOOK)

@@ -122,6 +122,52 @@ def test_how_hosts_sign(host: Host) -> None:
     assert host.post(bitbucket, **signed)[0] == 202
 
 
+def change(name: str, kind: str = "branch", commit: str = made.SECOND) -> dict[str, Any]:
+    """Return a change as Bitbucket reports it."""
+    return {"old": None, "new": {"type": kind, "name": name, "target": {"hash": commit}}}
+
+
+def bitbucket(host: Host, *changes: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    body = json.dumps({"push": {"changes": changes}}).encode()
+    return host.post(body, **{"X-Hub-Signature": f"sha256={host.sign(body)}", "X-Event-Key": "repo:push"})
+
+
+GONE = {"old": {"type": "branch", "name": "old"}, "new": None}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [change("main"), change("dev")],
+        [change("dev"), change("main"), change("v2", "tag")],
+        [GONE, change("main"), GONE],
+    ],
+)
+def test_a_push_of_several_branches_is_one_to_each(host: Host, changes: list[dict[str, Any]]) -> None:
+    assert bitbucket(host, *changes)[0] == 202 and GitFetch.objects.count() == 1
+
+
+def test_the_commit_of_the_bound_branch_counts(host: Host) -> None:
+    host.send()
+    made.finish(made.start(made.make_node()), made.SECOND)
+    assert bitbucket(host, change("main"), change("dev", commit=made.FIRST))[1]["state"] == "exists"
+    assert bitbucket(host, change("main", commit=made.FIRST), change("dev"))[1]["state"] == "requested"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [],
+        [GONE],
+        [change("dev"), change("release/main")],
+        [change("main", "tag")],
+        [change("dev"), change("main", "tag")],
+    ],
+)
+def test_pushes_of_bitbucket_without_the_bound_branch(host: Host, changes: list[dict[str, Any]]) -> None:
+    assert bitbucket(host, *changes)[1]["state"] == "ignored" and not GitFetch.objects.exists()
+
+
 def test_what_is_not_signed_is_refused(host: Host) -> None:
     body = json.dumps(PUSH).encode()
     for headers in (
