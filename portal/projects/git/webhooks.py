@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_PER_MINUTE = 30
-"""Requests for a project, and refused ones from an address."""
+"""Pushes to the bound branch of a project, and refused requests from an address."""
 MINUTE = 60
 SIGNATURES = (
     "X-Hub-Signature-256",
@@ -105,31 +105,35 @@ def _bitbucket_push(data: dict[str, Any]) -> Push:
 @csrf_exempt
 @login_not_required
 def hook(request: HttpRequest, hook: str) -> HttpResponse:
-    """Accept a request of a Git host. It answers what was done, and why not."""
+    """Accept a request of a Git host. It answers what was done, and why not.
+
+    The pushes of a Git host come from few addresses, which strangers use too. Hence only requests whose signature does not fit are
+    counted for their address, and a request that is signed is answered whatever others send.
+    """
     if request.method != "POST":
         return _answer(405, "error", "Send a push with POST.")
-    stranger = f"git-hook-refused {counted_address(request.META.get('REMOTE_ADDR', ''))}"
-    if _count(stranger) > MAX_PER_MINUTE:
-        return _answer(429, "error", "Too many requests. Wait a minute.")
     source = GitSource.objects.filter(hook=hook).select_related("project", "bound_by").first()
     secret = keys.unseal(source.sealed_secret) if source is not None else ""
     if source is None or not secret:
-        _count(stranger, 1)
-        return _answer(404, "error", "There is no such webhook.")
+        return _refuse_stranger(request, 404, "There is no such webhook.")
     length = request.headers.get("Content-Length") or ""
     if not length.isdecimal() or int(length[:18]) > MAX_BODY_BYTES:
-        return _answer(413, "error", f"At most {MAX_BODY_BYTES >> 20} MiB.")
+        return _refuse_stranger(request, 413, f"At most {MAX_BODY_BYTES >> 20} MiB.")
     body = request.body
     if not is_signed(request.headers, body, secret):
-        _count(stranger, 1)
-        return _answer(403, "error", "The signature does not fit the secret of this webhook.")
-    if _count(f"git-hook {source.pk}", 1) > MAX_PER_MINUTE:
-        return _answer(429, "error", "Too many pushes. The next one after a minute fetches them all.")
+        return _refuse_stranger(request, 403, "The signature does not fit the secret of this webhook.")
     try:
         push = read_push(request.headers, body)
     except (ValueError, LookupError, AttributeError, TypeError, RecursionError):
         return _answer(400, "error", "This is not a push that is understood.")
     return _respond(source, push)
+
+
+def _refuse_stranger(request: HttpRequest, status: int, detail: str) -> HttpResponse:
+    """Answer a request that may be anyone's; one of an address that has sent many learns no more than that."""
+    if _count(f"git-hook-refused {counted_address(request.META.get('REMOTE_ADDR', ''))}") > MAX_PER_MINUTE:
+        return _answer(429, "error", "Too many requests. Wait a minute.")
+    return _answer(status, "error", detail)
 
 
 def _respond(source: GitSource, push: Push) -> HttpResponse:
@@ -141,6 +145,8 @@ def _respond(source: GitSource, push: Push) -> HttpResponse:
     last = fetches.newest_commit(source.project)
     if last is not None and commit == last.commit and last.repository == source.address:
         return _answer(200, "exists", f"Version {last.version.number} was made from this commit.")
+    if _count(f"git-hook {source.pk}") > MAX_PER_MINUTE:
+        return _answer(429, "error", "Too many pushes. The next one after a minute fetches them all.")
     try:
         made = fetches.request(source.bound_by, source.project, GitFetch.Cause.WEBHOOK)
     except Refused as refusal:
@@ -152,12 +158,12 @@ def _answer(status: int, state: str, detail: str, **more: Any) -> JsonResponse:
     return JsonResponse({"state": state, "detail": detail, **more}, status=status)
 
 
-def _count(name: str, more: int = 0) -> int:
-    """Return how many there were in this minute, after adding ``more``."""
+def _count(name: str) -> int:
+    """Count one more, and return how many there were in this minute."""
     key = f"{name} {int(time.time()) // MINUTE}".replace(" ", "-")
-    if more and not cache.add(key, more, 2 * MINUTE):
-        try:
-            return int(cache.incr(key, more))
-        except ValueError:  # it expired meanwhile
-            return more
-    return int(cache.get(key, 0))
+    if cache.add(key, 1, 2 * MINUTE):
+        return 1
+    try:
+        return int(cache.incr(key))
+    except ValueError:  # it expired meanwhile
+        return 1

@@ -200,11 +200,31 @@ def test_addresses_without_a_webhook(host: Host, alice: User) -> None:
 
 def test_guesses_are_counted(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(webhooks.time, "time", lambda: 1_000_000.0)
-    for _ in range(webhooks.MAX_PER_MINUTE + 1):
+    for _ in range(webhooks.MAX_PER_MINUTE):
         assert host.send(secret="guessed")[0] == 403
-    assert host.send()[0] == 429
+    assert host.send(secret="guessed")[0] == 429
+    own, host.address = host.address, "/hooks/git/guessed"
+    assert host.send()[0] == 429, "whether there is such a webhook is not answered either"
+    host.address = own
     monkeypatch.setattr(webhooks.time, "time", lambda: 1_000_120.0)
+    assert host.send(secret="guessed")[0] == 403
+
+
+def test_a_signed_push_is_accepted_whatever_strangers_send(
+    host: Host, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhooks.time, "time", lambda: 1_000_000.0)
+    source = made.bind(alice, make_project(alice, "other"))
+    other = Host(source, sources.new_webhook_secret(alice, source))
+    for address in ("/hooks/git/guessed", host.address):
+        other.address = address
+        for _ in range(webhooks.MAX_PER_MINUTE):
+            other.send()
+    assert other.send()[0] == 429
     assert host.send()[0] == 202
+    other.address = f"/hooks/git/{source.hook}"
+    body = json.dumps(PUSH).encode()
+    assert other.post(body, **{"X-Gitlab-Token": other.secret, "X-Gitlab-Event": "Push Hook"})[0] == 202
 
 
 def test_pushes_are_counted(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,6 +233,14 @@ def test_pushes_are_counted(host: Host, monkeypatch: pytest.MonkeyPatch) -> None
         assert host.send()[0] == 202
     status, answer = host.send()
     assert status == 429 and "fetches them all" in answer["detail"]
+
+
+def test_pushes_of_other_branches_do_not_count(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host sends one request for each branch of ``git push --all``."""
+    monkeypatch.setattr(webhooks.time, "time", lambda: 1_000_000.0)
+    for number in range(webhooks.MAX_PER_MINUTE + 1):
+        assert host.send({"ref": f"refs/heads/feature-{number}", "after": made.SECOND})[0] == 200
+    assert host.send()[0] == 202
 
 
 def test_a_large_request_is_not_read(host: Host) -> None:
