@@ -17,9 +17,12 @@ from portal.jobs import services
 from portal.jobs.models import UNFINISHED_STATES, WAITING_STATES, Job
 from portal.jobs.states import JobState
 from portal.jobs.stop_costs import stop_costs
+from portal.projects.git.ending import end_open
+from portal.projects.git.models import GitFetch
 from portal.projects.models import Membership, Project
 from portal.projects.services import hand_over, owned_alone
 from portal.refused import Refused
+from portal.sentences import agents
 from portal.sentences.stops import cancel_words
 
 
@@ -96,6 +99,7 @@ def deactivate(actor: User, user: User, choices: Choices) -> Departure:
     """
     with transaction.atomic():
         tokens = set_active(actor, user, False)
+        end_open(GitFetch.objects.filter(requested_by=user), agents.git_failures.RequesterLeft(user.username))
         waiting = running = 0
         for job in _unfinished(user).select_related("project"):
             if choices.cancel_running if job.state == JobState.RUNNING else choices.cancel_waiting:

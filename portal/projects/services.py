@@ -19,7 +19,9 @@ from portal.names import name_problem
 from portal.projects import archive, inspection
 from portal.projects.errors import Refused
 from portal.projects.examples import Example
+from portal.projects.git.ending import end_open
 from portal.projects.models import CodeVersion, Membership, Project, Viewer
+from portal.sentences import agents
 from portal.user_slots import BusyError, UserSlots
 
 Role = Membership.Role
@@ -87,9 +89,12 @@ def edit_project(user: User, project: Project, *, name: str | None = None, descr
 
 
 def archive_project(user: User, project: Project) -> None:
-    """Archive a project: nothing new may be uploaded or submitted; its content stays. Waiting and running jobs continue."""
+    """Archive a project: nothing new may be uploaded, fetched or submitted; its content stays. Waiting and running jobs continue."""
     require_owner(user, project)
-    Project.objects.filter(pk=project.pk, archived_at=None).update(archived_at=timezone.now())
+    with transaction.atomic():
+        lock(project)
+        Project.objects.filter(pk=project.pk, archived_at=None).update(archived_at=timezone.now())
+        end_open(project.fetches.all(), agents.git_failures.ProjectArchived())
     project.refresh_from_db(fields=["archived_at"])
 
 
@@ -167,6 +172,7 @@ def unshare(user: User, membership: Membership) -> None:
             return
         _check_other_owner_remains(current)
         current.delete()
+        _end_fetches_without_role(current)
 
 
 def _set_role(membership: Membership, role: Role) -> Membership:
@@ -174,7 +180,15 @@ def _set_role(membership: Membership, role: Role) -> Membership:
         _check_other_owner_remains(membership)
     membership.role = role
     membership.save(update_fields=["role"])
+    _end_fetches_without_role(membership)
     return membership
+
+
+def _end_fetches_without_role(membership: Membership) -> None:
+    """End the fetches whose code versions would belong to a person who may no longer make any."""
+    user, project = membership.user, membership.project
+    if not may_submit(role_of(user, project)):
+        end_open(project.fetches.filter(requested_by=user), agents.git_failures.RequesterLeft(user.username))
 
 
 def _check_other_owner_remains(membership: Membership) -> None:

@@ -393,6 +393,48 @@ class FetchReplaced(Failure):
 
 
 @dataclass(frozen=True)
+class SourceChanged(Failure):
+    code = "git.source_changed"
+
+    @property
+    def reason(self) -> str:
+        return "The repository of the project, or how nodes sign in there, was changed or removed meanwhile."
+
+    @property
+    def fix(self) -> str:
+        return "Fetch again if the project is still bound to a repository."
+
+
+@dataclass(frozen=True)
+class ProjectArchived(Failure):
+    code = "git.project_archived"
+
+    @property
+    def reason(self) -> str:
+        return "The project was archived."
+
+    @property
+    def fix(self) -> str:
+        return "Restore it, then fetch again."
+
+
+@dataclass(frozen=True)
+class RequesterLeft(Failure):
+    """Code versions belong to who requested them."""
+
+    code = "git.requester_left"
+    user: str
+
+    @property
+    def reason(self) -> str:
+        return f"{self.user}, who requested it, may not make code versions of this project any more."
+
+    @property
+    def fix(self) -> str:
+        return "Another member of the project fetches again."
+
+
+@dataclass(frozen=True)
 class FetchLost(Failure):
     code = "git.lost"
     node: str

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from portal.projects.git import fetches, hosts, sources
+from portal.projects.git import fetches, files, hosts, sources
 from portal.projects.git.models import GitSource
 from tests.laws.people import CANARY, World
 from tests.laws.route_words import (
@@ -33,7 +33,7 @@ def a_repository(world: World) -> dict[str, Any]:
     sources.new_webhook_secret(world.alice, source)
     GitSource.objects.filter(pk=source.pk).update(offered_host_key=f"ssh-ed25519 {'A' * 68}")
     fetch = fetches.request(world.alice, world.project)
-    path = fetches.log_path(fetch)
+    path = files.log_path(fetch)
     path.write_text(f"{CANARY} in the log of a fetch")
     return {"git_host": host.pk, "fetch": fetch.pk, "hook": source.hook}
 

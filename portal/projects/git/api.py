@@ -14,7 +14,7 @@ from rest_framework.viewsets import GenericViewSet
 from portal import log_files, log_pieces
 from portal.accounts.permissions import IsAdmin, signed_in
 from portal.projects.api import InProject
-from portal.projects.git import fetches, hosts, sources, webhooks
+from portal.projects.git import fetches, files, hosts, sources, webhooks
 from portal.projects.git.models import GitFetch, GitHost, GitSource
 from portal.projects.git.serializers import (
     BindSerializer,
@@ -121,7 +121,7 @@ class Fetches(mixins.ListModelMixin, mixins.RetrieveModelMixin, InProject):
         offset = request.query_params.get("offset", "0")
         if not log_pieces.is_offset(offset):
             raise ValidationError({"offset": ["Send the number of bytes that you have."]})
-        path = fetches.log_path(fetch)
+        path = files.log_path(fetch)
         piece = log_pieces.log_from(path, int(offset))
         over = not fetch.is_open and piece.end >= log_files.size_of(path)
         return Response(FetchLogSerializer({"text": piece.text, "end": piece.end, "finished": over}).data)

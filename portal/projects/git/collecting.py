@@ -7,13 +7,13 @@ from django.db.models import F, Q, Window
 from django.db.models.functions import RowNumber
 from django.utils import timezone
 
-from portal.projects.git import fetches
+from portal.projects.git import files
+from portal.projects.git.ending import OPEN
 from portal.projects.git.models import GitFetch
 
 KEPT = 200
 """How many of a project stay, however old they are."""
 LIFE = timedelta(days=365)
-OPEN = Q(state__in=(GitFetch.State.WAITING, GitFetch.State.RUNNING))
 
 
 def delete_old() -> int:
@@ -23,9 +23,7 @@ def delete_old() -> int:
     beyond = GitFetch.objects.annotate(place=order).filter(place__gt=KEPT).values_list("pk", flat=True)
     old = GitFetch.objects.exclude(OPEN).filter(Q(pk__in=list(beyond)) | Q(requested_at__lt=timezone.now() - LIFE))
     deleted, _ = old.delete()
-    numbers = {
-        int(path.stem): path for path in fetches.folder().glob("*.log") if re.fullmatch(r"[0-9]{1,18}", path.stem)
-    }
+    numbers = {int(path.stem): path for path in files.folder().glob("*.log") if re.fullmatch(r"[0-9]{1,18}", path.stem)}
     known = set(GitFetch.objects.values_list("pk", flat=True))
     for number in numbers.keys() - known:
         numbers[number].unlink(missing_ok=True)

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from portal import incoming, log_files
@@ -24,7 +24,9 @@ from portal.cluster.models import LIVE_NODE, Node
 from portal.projects import services
 from portal.projects.git import hosts, keys
 from portal.projects.git.addresses import commit_link, read_address
-from portal.projects.git.models import GitFetch, GitSource, VersionCommit
+from portal.projects.git.ending import OPEN
+from portal.projects.git.files import archive_path, log_path
+from portal.projects.git.models import GitFetch, GitHost, GitSource, VersionCommit
 from portal.projects.models import CodeVersion, Project
 from portal.refused import Refused
 from portal.sentences import agents
@@ -51,6 +53,14 @@ class FetchEndedError(Exception):
     """The fetch runs no longer: it was cancelled, replaced, or given to another node."""
 
 
+class FetchRefusedError(Exception):
+    """A fetch may not be made, or its result not be kept, for what has changed since its request."""
+
+    def __init__(self, failure: Failure, state: State = State.CANCELLED) -> None:
+        super().__init__(failure.text)
+        self.failure, self.state = failure, state
+
+
 # --- requests ----------------------------------------------------------------------------------------------------
 
 
@@ -67,13 +77,12 @@ def source_of(project: Project) -> GitSource:
 def request(user: User, project: Project, cause: str = GitFetch.Cause.PAGE) -> GitFetch:
     """Request the newest commit of the branch. One that waits is returned instead of another; one that runs is replaced, because
     the branch may have moved since. Raises Refused."""
-    services.require_member(user, project)
     with transaction.atomic():
-        services.lock(project)
+        services.require_member(user, services.lock(project))
         source = source_of(project)
         hosts.require_host(read_address(source.address))
-        open_fetch = project.fetches.filter(state__in=(State.WAITING, State.RUNNING)).first()
-        if open_fetch is not None and open_fetch.state == State.WAITING and _is_of(open_fetch, source):
+        open_fetch = project.fetches.filter(OPEN).select_related("requested_by").first()
+        if open_fetch is not None and _is_waiting_for(open_fetch, source):
             return open_fetch
         if open_fetch is not None:
             _end(open_fetch, State.REPLACED, agents.git_failures.FetchReplaced())
@@ -91,12 +100,43 @@ def _is_of(fetch: GitFetch, source: GitSource) -> bool:
     return (fetch.address, fetch.branch) == (source.address, source.branch)
 
 
+def _is_waiting_for(fetch: GitFetch, source: GitSource) -> bool:
+    """Return whether a fetch will get the newest commit of what a project is bound to."""
+    may = services.may_submit(services.role_of(fetch.requested_by, source.project))
+    return fetch.state == State.WAITING and _is_of(fetch, source) and may
+
+
+def _require_allowed(fetch: GitFetch) -> tuple[GitSource, GitHost]:
+    """Return what a fetch is of, with its host. Raises FetchRefusedError if an admin, an owner or the requester has changed that
+    since the request, and FetchEndedError."""
+    fetch = _refreshed(fetch)
+    project, user = fetch.project, fetch.requested_by
+    if project.archived_at is not None:
+        raise FetchRefusedError(agents.git_failures.ProjectArchived())
+    if not services.may_submit(services.role_of(user, project)):
+        raise FetchRefusedError(agents.git_failures.RequesterLeft(user.username))
+    source = GitSource.objects.filter(project=project).first()
+    if source is None or not _is_of(fetch, source):
+        raise FetchRefusedError(agents.git_failures.SourceChanged())
+    address = read_address(source.address)
+    host = hosts.host_for(address)
+    if host is None:
+        raise FetchRefusedError(agents.git_failures.HostNotAllowed(address.place))
+    return source, host
+
+
+def _refreshed(fetch: GitFetch) -> GitFetch:
+    row = GitFetch.objects.select_related("project", "requested_by").filter(pk=fetch.pk).first()
+    if row is None:
+        raise FetchEndedError
+    return row
+
+
 def cancel(user: User, fetch: GitFetch) -> bool:
     """Cancel a fetch; its node stops within seconds. Returns whether it was still open. Raises Refused."""
     services.require_member(user, fetch.project)
     with suppress(FetchEndedError), transaction.atomic():
-        fetch.refresh_from_db()
-        _end(fetch, State.CANCELLED, agents.git_failures.FetchCancelled(user.username))
+        _end(_refreshed(fetch), State.CANCELLED, agents.git_failures.FetchCancelled(user.username))
         audit(user, "git.cancel", f"project {fetch.project_id} {fetch.project.name}"[:200], after={"fetch": fetch.pk})
         return True
     return False
@@ -130,9 +170,8 @@ def claim(node: Node, *, ssh: bool) -> Claim | None:
     """Give a node the next fetch that it can make; None if there is none."""
     end_lost()
     own = GitFetch.objects.filter(node=node, state=State.RUNNING).first()
-    if own is not None:  # its agent was restarted, and begins again
-        drop_files(own)
-        waiting = [own]
+    if own is not None:
+        waiting = [own]  # its agent was restarted, and begins again
     else:
         rows = GitFetch.objects.filter(state=State.WAITING).order_by("pk")
         waiting = list(rows if ssh else rows.exclude(address__startswith="ssh://"))
@@ -150,30 +189,24 @@ def claim(node: Node, *, ssh: bool) -> Claim | None:
         )
         if not taken:
             continue
-        fetch.refresh_from_db()
+        drop_files(fetch)
         with suppress(FetchEndedError):
-            order = _order(fetch)
-            if isinstance(order, Failure):
-                _end(fetch, State.FAILED, order)
-            else:
-                return Claim(fetch, order)
+            fetch = _refreshed(fetch)  # as it is given
+            try:
+                return Claim(fetch, _order(fetch))
+            except FetchRefusedError as refusal:
+                _end(fetch, refusal.state, refusal.failure)
     return None
 
 
-def _order(fetch: GitFetch) -> dict[str, Any] | Failure:
-    """Return what a node needs, or why it may not be fetched: an admin or an owner may have changed their mind meanwhile."""
-    source = GitSource.objects.filter(project=fetch.project_id).first()
-    if source is None or not _is_of(fetch, source):
-        return agents.git_failures.FetchReplaced()
+def _order(fetch: GitFetch) -> dict[str, Any]:
+    """Return what a node needs. Raises FetchRefusedError and FetchEndedError."""
+    source, host = _require_allowed(fetch)
     address = read_address(source.address)
-    host = hosts.host_for(address)
-    if host is None:
-        return agents.git_failures.HostNotAllowed(address.place)
     token, key = keys.unseal(source.sealed_token), keys.unseal(source.sealed_key)
     if token is None or key is None:
-        return agents.git_failures.CodeNotAccepted(
-            "the stored token or key cannot be read any more. An owner enters the token again, or makes a new key."
-        )
+        lost = "the stored token or key cannot be read any more. An owner enters the token again, or makes a new key."
+        raise FetchRefusedError(agents.git_failures.CodeNotAccepted(lost), State.FAILED)
     extras = source.extras and host.extras
     return {
         "fetch": fetch.pk,
@@ -207,13 +240,13 @@ def end_lost() -> None:
     """Let fetches whose nodes do not report any more wait for another node, a few times, and give up those that no node takes."""
     now = timezone.now()
     for fetch in GitFetch.objects.filter(state=State.RUNNING, renewed_at__lt=now - LEASE):
-        drop_files(fetch)
         with suppress(FetchEndedError):
             if fetch.tries >= MAX_TRIES:
                 _end(fetch, State.LOST, agents.git_failures.FetchLost(fetch.node_name))
                 continue
-            lost = GitFetch.objects.filter(pk=fetch.pk, state=State.RUNNING, renewed_at=fetch.renewed_at)
-            lost.update(state=State.WAITING, node=None, message=agents.git.FetchWaiting().data())
+            lost = _being_made(fetch).filter(renewed_at=fetch.renewed_at)
+            if lost.update(state=State.WAITING, node=None, message=agents.git.FetchWaiting().data()):
+                drop_files(fetch)
     for fetch in GitFetch.objects.filter(state=State.WAITING, requested_at__lt=now - MAX_WAIT):
         with suppress(FetchEndedError):
             _end(fetch, State.FAILED, agents.git_failures.FetchNotTaken(MAX_WAIT // timedelta(hours=1)))
@@ -228,40 +261,29 @@ def running_fetch(node: Node, pk: int) -> GitFetch:
     return fetch
 
 
+def _being_made(fetch: GitFetch) -> QuerySet[GitFetch]:
+    """Return the row of a fetch while the node that was given it makes it."""
+    return GitFetch.objects.filter(pk=fetch.pk, state=State.RUNNING, node=fetch.node_id, tries=fetch.tries)
+
+
 def record_progress(fetch: GitFetch, percent: int, message: Any, offset: int, log: bytes) -> int:
     """Store how far a fetch is and the next piece of its log; return how many bytes of the log there are."""
-    changed = GitFetch.objects.filter(pk=fetch.pk, state=State.RUNNING, node=fetch.node_id).update(
-        progress_percent=percent, message=message, renewed_at=timezone.now()
-    )
+    changed = _being_made(fetch).update(progress_percent=percent, message=message, renewed_at=timezone.now())
     if not changed:
         raise FetchEndedError
     return log_files.append(log_path(fetch), offset, log)
 
 
 def append_code(fetch: GitFetch, offset: int, pieces: Any) -> int:
-    """Append to the archive of a fetch. Raises OffsetMismatchError, or Refused for one that is too large."""
-    size = incoming.append(_archive(fetch), offset, pieces, settings.MAX_UPLOAD_MIB << 20)
+    """Append to the archive of a fetch. Raises FetchEndedError, OffsetMismatchError, or Refused for one that is too large."""
+    size = incoming.append(archive_path(fetch), offset, pieces, settings.MAX_UPLOAD_MIB << 20)
     GitFetch.objects.filter(pk=fetch.pk).update(renewed_at=timezone.now())
     return size
 
 
-def folder() -> Path:
-    path: Path = settings.HOME / "git"
-    path.mkdir(mode=0o750, exist_ok=True)
-    return path
-
-
-def log_path(fetch: GitFetch) -> Path:
-    return folder() / f"{fetch.pk}.log"
-
-
-def _archive(fetch: GitFetch) -> Path:
-    return folder() / f".incoming-{fetch.pk}"
-
-
 def drop_files(fetch: GitFetch) -> None:
     """Delete what has arrived of a fetch, before it begins again."""
-    _archive(fetch).unlink(missing_ok=True)
+    archive_path(fetch).unlink(missing_ok=True)
     log_path(fetch).unlink(missing_ok=True)
 
 
@@ -292,17 +314,24 @@ class CommitFacts:
 
 def finish_unchanged(fetch: GitFetch, commit: str) -> None:
     """End a fetch whose branch is still at the commit of the newest code version."""
-    last = newest_commit(fetch.project)
-    if last is None or last.commit != commit:
-        raise Refused("No code version of this project has this commit.", "conflict")
-    message = agents.git.CommitKnown(commit, last.version.number)
-    _end(fetch, State.UNCHANGED, message, commit=commit, version=last.version)
+    try:
+        with transaction.atomic():
+            services.lock(fetch.project)
+            source, _ = _require_allowed(fetch)
+            last = newest_commit(fetch.project)
+            if last is None or commit != _known_commit(source):
+                raise Refused("No code version of this project has this commit.", "conflict")
+            message = agents.git.CommitKnown(commit, last.version.number)
+            _end(fetch, State.UNCHANGED, message, commit=commit, version=last.version)
+    except FetchRefusedError as refusal:
+        _end(fetch, refusal.state, refusal.failure)
 
 
 def finish(fetch: GitFetch, facts: CommitFacts) -> None:
     """Make a code version of the archive that has arrived, or end the fetch with the reason why its files are not accepted."""
-    file = _archive(fetch)
+    file = archive_path(fetch)
     try:
+        _require_allowed(fetch)
         if not file.exists():
             raise Refused("The archive of this commit has not arrived.", "conflict")
         with file.open("rb") as archive:
@@ -315,6 +344,8 @@ def finish(fetch: GitFetch, facts: CommitFacts) -> None:
                 facts.subject,
                 lambda version: _record(fetch, version, facts),
             )
+    except FetchRefusedError as refusal:
+        _end(fetch, refusal.state, refusal.failure)
     except Refused as refusal:
         fail(fetch, agents.git_failures.CodeNotAccepted(refusal.message).data())
     finally:
@@ -322,9 +353,9 @@ def finish(fetch: GitFetch, facts: CommitFacts) -> None:
 
 
 def _record(fetch: GitFetch, version: CodeVersion, facts: CommitFacts) -> None:
-    """Note the commit of a new version, and end its fetch: in one transaction, so that a cancelled one makes no version."""
-    address = read_address(fetch.address)
-    host = hosts.host_for(address)
+    """Note the commit of a new version, and end its fetch: in one transaction, so that one which was cancelled, or is not of what
+    the project is bound to by now, makes no version."""
+    _, host = _require_allowed(fetch)
     stored = agents.git.CommitStored(
         facts.commit,
         version.number,
@@ -345,7 +376,7 @@ def _record(fetch: GitFetch, version: CodeVersion, facts: CommitFacts) -> None:
         author=_one_line(facts.author),
         subject=_one_line(facts.subject),
         committed_at=facts.time,
-        url=commit_link(address, facts.commit, host.kind if host else ""),
+        url=commit_link(read_address(fetch.address), facts.commit, host.kind),
         rewritten=facts.rewritten,
     )
     _end(fetch, State.DONE, stored, commit=facts.commit, version=version)
@@ -362,9 +393,7 @@ def fail(fetch: GitFetch, message: Any, host_key: str = "") -> None:
 
 def _end(fetch: GitFetch, state: str, message: Any, **more: Any) -> None:
     """End an open fetch. Raises FetchEndedError if it has ended already, or another node has it."""
-    changed = GitFetch.objects.filter(
-        pk=fetch.pk, state__in=(State.WAITING, State.RUNNING), node=fetch.node_id, tries=fetch.tries
-    ).update(
+    changed = GitFetch.objects.filter(OPEN, pk=fetch.pk, node=fetch.node_id, tries=fetch.tries).update(
         state=state,
         message=message.data() if isinstance(message, agents.Message) else message,
         ended_at=timezone.now(),
@@ -372,7 +401,7 @@ def _end(fetch: GitFetch, state: str, message: Any, **more: Any) -> None:
     )
     if not changed:
         raise FetchEndedError
-    _archive(fetch).unlink(missing_ok=True)
+    transaction.on_commit(partial(archive_path(fetch).unlink, missing_ok=True))
 
 
 def _one_line(text: str) -> str:

@@ -6,9 +6,11 @@ from portal.accounts.audit import audit
 from portal.accounts.models import User
 from portal.host_names import HostError, InternalHostError, read_host
 from portal.names import has_invisible_characters
-from portal.projects.git.addresses import DEFAULT_PORTS, GitAddress
-from portal.projects.git.models import GitHost
+from portal.projects.git.addresses import DEFAULT_PORTS, GitAddress, read_address
+from portal.projects.git.ending import OPEN, end_open
+from portal.projects.git.models import GitFetch, GitHost
 from portal.refused import Refused
+from portal.sentences import agents
 
 MAX_HOSTS = 100
 MAX_NOTE = 200
@@ -49,11 +51,21 @@ def allow(
 
 
 def forbid(user: User, row: GitHost) -> None:
-    """Remove a host: nothing is fetched from it any more. Code versions stay. Raises Refused."""
+    """Remove a host: nothing is fetched from it any more, and what is being fetched from it ends. Code versions stay. Raises
+    Refused."""
     _require_admin(user)
     with transaction.atomic():
+        if not GitHost.objects.filter(pk=row.pk).delete()[0]:
+            return
         audit(user, "git_host.forbid", f"githost {row.host}"[:200], before=_audited(row))
-        row.delete()
+        left = list(GitHost.objects.all())
+        for pk, written in list(GitFetch.objects.filter(OPEN).values_list("pk", "address")):
+            address = read_address(written)
+            if not any(covers(each, address.host, address.real_port) for each in left):
+                end_open(GitFetch.objects.filter(pk=pk), agents.git_failures.HostNotAllowed(address.place))
+        if row.extras:  # nodes may be fetching a submodule or a file of Git LFS from it
+            given = GitFetch.objects.filter(state=GitFetch.State.RUNNING, project__git__extras=True)
+            end_open(given, agents.git_failures.HostNotAllowed(row.host))
 
 
 def host_for(address: GitAddress) -> GitHost | None:

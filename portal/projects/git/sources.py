@@ -4,16 +4,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django.db import transaction
+from django.db.models import Q
 from django.utils import timezone
 
 from portal.accounts.audit import audit
 from portal.accounts.models import User
 from portal.projects.git import hosts, keys
 from portal.projects.git.addresses import GitAddress, read_address, read_branch
-from portal.projects.git.models import GitSource
+from portal.projects.git.ending import end_open
+from portal.projects.git.models import GitFetch, GitSource
 from portal.projects.models import Project
 from portal.projects.services import lock, require_member, require_owner
 from portal.refused import Refused
+from portal.sentences import agents
 
 MAX_TOKEN = 10_000
 DEFAULT_USER = "git"
@@ -53,9 +56,9 @@ def bind(user: User, project: Project, request: SourceRequest) -> GitSource:
     private, public = keys.make_deploy_key(f"schedulearn-project-{project.pk}") if address.scheme == "ssh" else ("", "")
     sealed_key = keys.seal(private)
     with transaction.atomic():
-        lock(project)
+        require_member(user, lock(project))
         row = GitSource.objects.filter(project=project).first() or GitSource(project=project, hook=keys.new_hook())
-        before = _audited(row) if row.pk else {}
+        before, given = (_audited(row), _given(row)) if row.pk else ({}, None)
         same_host = bool(row.pk) and _place(row.address) == _place(str(address))
         if token is not None or not same_host:
             row.sealed_token = sealed_token
@@ -70,7 +73,17 @@ def bind(user: User, project: Project, request: SourceRequest) -> GitSource:
         after = _audited(row) | ({"new_token": True} if token else {})
         if before != after:
             audit(user, "git.bind", _target(project), before, after)
+        if given != _given(row):
+            kept = Q(
+                state=GitFetch.State.WAITING, address=row.address, branch=row.branch
+            )  # gets all else when a node asks
+            end_open(project.fetches.exclude(kept), agents.git_failures.SourceChanged())
     return row
+
+
+def _given(row: GitSource) -> tuple[str | bool, ...]:
+    """Return what a node is given to fetch with, apart from the host key."""
+    return row.address, row.branch, row.user, row.sealed_token, row.sealed_key, row.extras
 
 
 def _place(address: str) -> tuple[str, str]:
@@ -79,13 +92,15 @@ def _place(address: str) -> tuple[str, str]:
 
 
 def unbind(user: User, project: Project) -> None:
-    """Forget the repository of a project, with its keys and its webhook. Code versions stay."""
+    """Forget the repository of a project, with its keys and its webhook, and end its fetch. Code versions stay."""
     require_owner(user, project)
     with transaction.atomic():
+        lock(project)
         row = GitSource.objects.filter(project=project).first()
         if row is not None:
             audit(user, "git.unbind", _target(project), _audited(row))
             row.delete()
+            end_open(project.fetches.all(), agents.git_failures.SourceChanged())
 
 
 def confirm_host_key(user: User, source: GitSource, fingerprint: str) -> None:
@@ -114,6 +129,8 @@ def new_deploy_key(user: User, source: GitSource) -> None:
     with transaction.atomic():
         source.sealed_key, source.public_key = keys.seal(private), public
         source.save(update_fields=["sealed_key", "public_key"])
+        running = source.project.fetches.filter(state=GitFetch.State.RUNNING)
+        end_open(running, agents.git_failures.SourceChanged())
         audit(user, "git.new_key", _target(source.project))
 
 

@@ -14,7 +14,7 @@ from portal.accounts.permissions import admin_required, signed_in
 from portal.downloads import download
 from portal.editions import sent_if_changed
 from portal.projects import services
-from portal.projects.git import fetches, hosts, keys, sources, webhooks
+from portal.projects.git import fetches, files, hosts, keys, sources, webhooks
 from portal.projects.git.forms import GitHostForm, SourceForm
 from portal.projects.git.models import GitFetch, GitHost, GitSource
 from portal.projects.models import Project
@@ -167,7 +167,7 @@ def fetch(request: HttpRequest, pk: int, number: int) -> HttpResponse:
         if not row.is_open:
             return HttpResponse(status=204, headers={"HX-Refresh": "true"})
         return render(request, "projects/_fetch_state.html", about)
-    return render(request, "projects/fetch.html", {**about, "log": log_pieces.end_of_log(fetches.log_path(row))})
+    return render(request, "projects/fetch.html", {**about, "log": log_pieces.end_of_log(files.log_path(row))})
 
 
 @require_safe
@@ -177,7 +177,7 @@ def fetch_log_from(request: HttpRequest, pk: int, number: int) -> HttpResponse:
     offset = request.GET.get("offset", "")
     if not log_pieces.is_offset(offset):
         raise Http404
-    piece = log_pieces.log_from(fetches.log_path(row), int(offset))
+    piece = log_pieces.log_from(files.log_path(row), int(offset))
     if piece.end == int(offset):
         return HttpResponse(status=204)
     about = {"project": project, "fetch": row, "text": log_pieces.shown_text(piece.text), "end": piece.end}
@@ -188,7 +188,7 @@ def fetch_log_from(request: HttpRequest, pk: int, number: int) -> HttpResponse:
 def fetch_log(request: HttpRequest, pk: int, number: int) -> HttpResponseBase:
     """Send the log as it is kept."""
     _, row = visible_fetch(request, pk, number)
-    size, pieces = log_pieces.whole_log(fetches.log_path(row))
+    size, pieces = log_pieces.whole_log(files.log_path(row))
     return download(request, f"fetch-{row.pk}.log", pieces, size, "text/plain; charset=utf-8")
 
 

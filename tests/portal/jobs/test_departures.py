@@ -1,6 +1,7 @@
 """A user leaves: what the page shows of them, and what becomes of it."""
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +18,11 @@ from portal.jobs import departures
 from portal.jobs.departures import Choices
 from portal.jobs.models import Job
 from portal.projects import services as projects
+from portal.projects.git import fetches
 from portal.projects.models import Membership, Project
 from portal.refused import Refused
+from portal.sentences import sentence_of
+from tests.portal import git_world
 from tests.portal import jobs_world as world
 from tests.portal.control_world import ready_node
 
@@ -131,6 +135,18 @@ def test_the_page_does_all_that_was_chosen_and_counts_it(ada: User, bob: User, e
     }
     answer = Client().get("/api/v1/jobs/", headers={"authorization": f"Bearer {token}"})
     assert answer.status_code == 401
+
+
+def test_their_fetches_end(ada: User, bob: User, eve: User, settings: Any, tmp_path: Path) -> None:
+    settings.HOME = tmp_path
+    project = world.make_project(bob)
+    projects.share(bob, project, "eve", "member")
+    git_world.bind(bob, project)
+    theirs = fetches.request(eve, project)
+    departures.deactivate(ada, eve, Choices())
+    theirs.refresh_from_db()
+    assert theirs.state == "cancelled" and sentence_of(theirs.message).startswith("eve, who requested it")
+    assert fetches.request(bob, project).is_open
 
 
 def test_what_is_not_chosen_stays(ada: User, bob: User) -> None:

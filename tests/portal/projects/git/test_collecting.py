@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from portal.projects.git import collecting, fetches
+from portal.projects.git import collecting, fetches, files
 from portal.projects.git.models import GitFetch, VersionCommit
 from tests.portal import git_world as made
 from tests.portal.jobs_world import make_project, make_user
@@ -29,8 +29,8 @@ def test_old_fetches_go_and_commits_stay(settings: Any, tmp_path: Path, monkeypa
     waits = fetches.request(alice, other)
     GitFetch.objects.filter(pk=waits.pk).update(requested_at=timezone.now() - timedelta(days=400))
     for fetch in (first, rest[-1]):
-        fetches.log_path(fetch).write_text("log")
+        files.log_path(fetch).write_text("log")
     assert collecting.delete_old() == 3
     assert set(GitFetch.objects.all()) == {*rest[1:], waits}
-    assert not fetches.log_path(first).exists() and fetches.log_path(rest[-1]).exists()
+    assert not files.log_path(first).exists() and files.log_path(rest[-1]).exists()
     assert VersionCommit.objects.count() == 5

@@ -12,7 +12,7 @@ from django.utils import timezone
 from portal.accounts.models import User
 from portal.incoming import OffsetMismatchError
 from portal.projects import services
-from portal.projects.git import fetches, hosts, keys, sources
+from portal.projects.git import fetches, files, hosts, keys, sources
 from portal.projects.git.models import GitFetch, GitHost, GitSource, VersionCommit
 from portal.projects.models import Membership, Project
 from portal.refused import Refused
@@ -61,7 +61,7 @@ def test_a_commit_becomes_a_version(alice: User, project: Project) -> None:
     assert (commit.commit, commit.branch, commit.author) == (made.FIRST, "main", "Ada")
     assert commit.url == f"https://github.com/lab/train/commit/{made.FIRST}"
     assert why(fetch) == "Version 1 was made from 1a1a1a1a1a."
-    assert list(fetches.folder().glob(".incoming-*")) == []
+    assert list(files.folder().glob(".incoming-*")) == []
 
 
 def test_each_commit_makes_its_version_also_with_the_same_files(alice: User, project: Project) -> None:
@@ -202,7 +202,7 @@ def test_a_changed_branch_replaces_a_fetch_that_waits(alice: User, project: Proj
     made.bind(alice, project, branch="next")
     assert fetches.claim(made.make_node(), ssh=True) is None, "it was for another branch"
     first.refresh_from_db()
-    assert first.state == State.FAILED
+    assert first.state == State.CANCELLED
     assert fetches.request(alice, project).branch == "next"
 
 
