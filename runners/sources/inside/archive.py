@@ -4,6 +4,7 @@ import io
 import re
 import subprocess
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -14,6 +15,12 @@ LFS_HEAD = b"version https://git-lfs.github.com/spec/v1\n"
 MAX_POINTER_BYTES = 1024
 MAX_LINK_BYTES = 4096
 MAX_ENTRIES = 200_000
+MAX_SIZES_BYTES = MAX_ENTRIES * 120
+"""What git prints of the sizes of that many files."""
+MAX_PATHS_BYTES = MAX_ENTRIES * 500
+"""The paths of a commit, together."""
+MAX_ROW_BYTES = 1024 * 1024
+READ_BYTES = 64 * 1024
 MAX_SUBMODULES, MAX_DEPTH = 50, 4
 MAX_NAMES = 20
 """How many files a message lists."""
@@ -51,14 +58,7 @@ class Archive:
 
     def add_tree(self, repository: Repository, commit: str, prefix: str, depth: int) -> None:
         """Add the files of a commit below ``prefix``, which is empty or ends with a slash."""
-        rows = []
-        for each in repository.read("ls-tree", "-r", "-z", "--full-tree", commit).split(b"\0")[:-1]:
-            about, _, path = each.partition(b"\t")
-            mode, _, name = about.decode().split(" ")
-            rows.append((mode, name, prefix + path.decode(errors="surrogateescape")))
-        self.entries += len(rows)
-        if self.entries > MAX_ENTRIES:
-            raise Failed(failure="too_many_files", limit=MAX_ENTRIES)
+        rows = self.list_tree(repository, commit, prefix)
         blobs = [row for row in rows if row[0] != "160000"]
         self.judge_sizes(repository, blobs)
         self.add_blobs(repository, blobs)
@@ -71,9 +71,25 @@ class Archive:
             for _, wanted, place in modules:
                 self.add_submodule(repository, addresses.get(place[len(prefix) :], ""), wanted, place, depth)
 
+    def list_tree(self, repository: Repository, commit: str, prefix: str) -> list[tuple[str, str, str]]:
+        """Return mode, name of the object and path of all files. Equal trees are stored once, so that a few kB may have more files
+        than any memory holds: reading stops at the limit."""
+        rows: list[tuple[str, str, str]] = []
+        with repository.started("ls-tree", "-r", "-z", "--full-tree", commit) as content:
+            for each in records(content):
+                about, _, path = each.partition(b"\t")
+                mode, _, name = about.decode().split(" ")
+                rows.append((mode, name, prefix + path.decode(errors="surrogateescape")))
+                self.entries += 1
+                if self.entries > MAX_ENTRIES:
+                    raise Failed(failure="too_many_files", limit=MAX_ENTRIES)
+        return rows
+
     def judge_sizes(self, repository: Repository, blobs: list[tuple[str, str, str]]) -> None:
         names = "".join(f"{name}\n" for _, name, _ in blobs).encode()
-        answers = repository.read("cat-file", "--batch-check=%(objectname) %(objecttype) %(objectsize)", stdin=names)
+        answers = repository.read(
+            "cat-file", "--batch-check=%(objectname) %(objecttype) %(objectsize)", stdin=names, limit=MAX_SIZES_BYTES
+        )
         large = []
         for (_, _, path), answer in zip(blobs, answers.decode().splitlines(), strict=True):
             words = answer.split(" ")
@@ -172,6 +188,17 @@ class Archive:
         except Failed as error:
             raise Failed(**{**error.found, "submodule": readable(path)}) from None
         self.add_tree(module, found, f"{path}/", depth + 1)
+
+
+def records(content: IO[bytes]) -> Iterator[bytes]:
+    """Read what ends with NUL bytes. Raises Failed if it is more than the paths of ``MAX_ENTRIES`` files need."""
+    rest, size = b"", 0
+    while data := content.read(READ_BYTES):
+        size += len(data)
+        *whole, rest = (rest + data).split(b"\0")
+        if size > MAX_PATHS_BYTES or len(rest) > MAX_ROW_BYTES:
+            raise Failed(failure="too_many_files", limit=MAX_ENTRIES)
+        yield from whole
 
 
 def readable(name: str) -> str:

@@ -6,13 +6,19 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 HERE = Path(__file__).resolve().parent
 MAX_ERROR_LINES = 40
+MAX_ERROR_BYTES = 4000
 MAX_OUTPUT_BYTES = 16 * 2**20
+LOCAL_SECONDS = 300.0
+"""For a command without a network."""
 SHOWN_SECONDS = 2.0
 """Between two lines of a progress in the log."""
 HARMLESS = ("zeroPaddedFilemode", "missingSpaceBeforeDate", "badTimezone", "zeroPaddedDate", "missingSpaceBeforeEmail")
@@ -62,20 +68,41 @@ class Repository:
         place = [f"--git-dir={self.folder}"] if self.folder.exists() else []
         return ["git", *options, "-c", f"credential.helper=!{helper}", *place, *words]
 
-    def read(self, *words: str, stdin: bytes | None = None) -> bytes:
-        """Return what a command prints that uses no network."""
-        done = subprocess.run(
-            self.argv(*words),
-            input=stdin,
-            stdin=subprocess.DEVNULL if stdin is None else None,
-            capture_output=True,
-            env=variables(self.plan),
-            cwd=self.plan["work"],
-            check=False,
-        )
-        if done.returncode != 0:
-            raise Failed(failure="git", output=done.stderr.decode(errors="replace")[-4000:])
-        return done.stdout
+    def read(self, *words: str, stdin: bytes = b"", limit: int = MAX_OUTPUT_BYTES) -> bytes:
+        """Return what a command prints that uses no network, at most ``limit`` bytes."""
+        with self.started(*words, stdin=stdin) as content:
+            found = content.read(limit + 1)
+            if len(found) > limit:
+                raise Failed(failure="git", output=f"git {words[0]} printed more than {limit >> 20} MiB.")
+        return found
+
+    @contextmanager
+    def started(self, *words: str, stdin: bytes = b"") -> Iterator[IO[bytes]]:
+        """Run a command that uses no network, and give its output to read. What a repository makes of it may have no end: one that
+        is left by an error, or takes too long, is stopped."""
+        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as errors:
+            given.write(stdin)
+            given.seek(0)
+            process = subprocess.Popen(
+                self.argv(*words),
+                stdin=given,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=variables(self.plan),
+                cwd=self.plan["work"],
+            )
+            timer = threading.Timer(LOCAL_SECONDS, process.kill)
+            timer.start()
+            content = cast("IO[bytes]", process.stdout)
+            try:
+                yield content
+                if process.wait() != 0:
+                    raise Failed(failure="git", output=end_of(errors) or f"git {words[0]} was stopped.")
+            finally:
+                timer.cancel()
+                process.kill()
+                process.wait()
+                content.close()
 
     def transfer(self, *words: str) -> tuple[bytes, str]:
         """Run a command that uses the network. Returns its output, and what it printed for people, which the log has too."""
@@ -113,6 +140,12 @@ class Repository:
         self.filters = "filtering not recognized" not in text
         forget_promises(self.folder, self.address)
         return self.read("rev-parse", "--verify", "refs/heads/fetched^{commit}").decode().strip()
+
+
+def end_of(errors: IO[bytes]) -> str:
+    """Return the end of what a command printed for people."""
+    errors.seek(max(0, errors.seek(0, os.SEEK_END) - MAX_ERROR_BYTES))
+    return errors.read().decode(errors="replace")
 
 
 def forget_promises(folder: Path, address: str) -> None:

@@ -7,15 +7,18 @@ of its folder. No work tree is checked out.
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from runners.sources.inside.archive import MAX_NAMES, Archive, readable
-from runners.sources.inside.git import Failed, Repository, masked, say, ssh_command, step, variables
+from runners.sources.inside.git import Failed, Repository, end_of, masked, say, ssh_command, step, variables
 
 OBJECT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+MAX_MEMORY_BYTES = 4 * 2**30
 HISTORY = 500
 """How many commits are looked at to see whether the branch was rewritten."""
 
@@ -33,13 +36,21 @@ def scan_host_key(plan: dict[str, Any]) -> str:
     )
     place = ("-p", str(plan["port"]), "-l", plan["user"], "-T", "--", plan["host"], "true")
     command = [*ssh_command(plan, *first), *place]
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, env=variables(plan), timeout=120, check=False
-    )
+    with tempfile.TemporaryFile() as errors:  # a server may send a banner without an end
+        subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            env=variables(plan),
+            timeout=120,
+            check=False,
+        )
+        output = masked(end_of(errors), plan)
     try:
         line = found.read_text(errors="replace").splitlines()[0]
     except (OSError, IndexError):
-        raise Failed(failure="git", output=masked(done.stderr.decode(errors="replace")[-2000:], plan)) from None
+        raise Failed(failure="git", output=output) from None
     return " ".join(line.split()[1:3])
 
 
@@ -132,10 +143,18 @@ def fetch(plan: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def limit_memory() -> None:
+    """Limit what each process may allocate, also on machines where nothing limits the sandbox. Packs are mapped, and do not count."""
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = MAX_MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MAX_MEMORY_BYTES, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
 def main() -> None:
     with open(sys.argv[1]) as file:
         plan = json.load(file)
     os.umask(0o077)
+    limit_memory()
     try:
         found = fetch(plan)
     except Failed as error:
