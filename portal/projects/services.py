@@ -226,8 +226,11 @@ def _parse_role(role: str) -> Role:
 
 
 def lock(project: Project) -> Project:
-    """Lock a project until the transaction ends, and return it as it is stored now."""
-    return Project.objects.select_for_update().get(pk=project.pk)
+    """Lock a project until the transaction ends, and return it as it is stored now. Raises Refused if it was deleted."""
+    row = Project.objects.select_for_update().filter(pk=project.pk).first()
+    if row is None:
+        raise Refused("This project was deleted.", "conflict")
+    return row
 
 
 # Code

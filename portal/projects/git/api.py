@@ -54,14 +54,15 @@ class Git(InProject):
         responses={200: GitSourceSerializer, **refusals(400, 403, 404, 409)},
     )
     def bind(self, request: Request, project_pk: int) -> Response:
-        """Bind the project to a branch. Owners only. Another host keeps neither the token nor the confirmed key."""
+        """Bind the project to a branch. Owners only. Another repository keeps the token or deploy key only if you stored it
+        yourself, another host keeps neither these nor the confirmed key."""
         project = self.project
         sent = validated(BindSerializer(data=request.data))
         wanted = sources.SourceRequest(sent["address"], sent["branch"], sent["user"], sent.get("token"), sent["extras"])
         sources.bind(signed_in(request), project, wanted)
         return self._answer()
 
-    @extend_schema(operation_id="projects_git_unbind", responses={204: None, **refusals(403, 404)})
+    @extend_schema(operation_id="projects_git_unbind", responses={204: None, **refusals(403, 404, 409)})
     def unbind(self, request: Request, project_pk: int) -> Response:
         """Forget the repository, its token, keys and webhook. Owners only. Code versions stay."""
         sources.unbind(signed_in(request), self.project)
@@ -89,7 +90,7 @@ class Git(InProject):
     @extend_schema(
         operation_id="projects_git_webhook_create",
         request=None,
-        responses={200: GitWebhookSerializer, **refusals(403, 404)},
+        responses={200: GitWebhookSerializer, **refusals(403, 404, 409)},
     )
     def new_webhook(self, request: Request, project_pk: int) -> Response:
         """Give the webhook a new secret, which is returned this one time. Owners only."""
@@ -97,7 +98,7 @@ class Git(InProject):
         secret = sources.new_webhook_secret(signed_in(request), row)
         return Response(GitWebhookSerializer({"url": webhooks.url_of(row), "secret": secret}).data)
 
-    @extend_schema(operation_id="projects_git_webhook_remove", responses={204: None, **refusals(403, 404)})
+    @extend_schema(operation_id="projects_git_webhook_remove", responses={204: None, **refusals(403, 404, 409)})
     def remove_webhook(self, request: Request, project_pk: int) -> Response:
         """Remove the webhook: pushes make no code versions any more. Owners only."""
         sources.remove_webhook(signed_in(request), self.get_object())

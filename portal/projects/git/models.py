@@ -67,6 +67,11 @@ class GitSource(models.Model):
     """Of its webhook, encrypted. Empty: it has none."""
     bound_by = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+")
     """Who bound it last: code versions of the webhook are theirs."""
+    access_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    """Who entered the token or made the deploy key, and alone may use it for another repository. Empty: neither is stored, or it
+    was by an earlier release."""
     changed_at = models.DateTimeField(default=timezone.now)
 
     def __str__(self) -> str:

@@ -35,8 +35,12 @@ class SourceRequest:
 
 
 def bind(user: User, project: Project, request: SourceRequest) -> GitSource:
-    """Bind a project to a branch, or change what it is bound to. Another address keeps neither token nor host key. Raises
-    Refused."""
+    """Bind a project to a branch, or change what it is bound to. Raises Refused.
+
+    A token or deploy key may open all that its owner sees at the host. Another owner of the project can use it for the
+    repository for which it was stored, and no other: neither for another address, nor for submodules that were left out before.
+    Another host gets neither it nor the host key.
+    """
     require_owner(user, project)
     require_member(user, project)
     address, branch = read_address(request.address), read_branch(request.branch)
@@ -60,14 +64,18 @@ def bind(user: User, project: Project, request: SourceRequest) -> GitSource:
         row = GitSource.objects.filter(project=project).first() or GitSource(project=project, hook=keys.new_hook())
         before, given = (_audited(row), _given(row)) if row.pk else ({}, None)
         same_host = bool(row.pk) and _place(row.address) == _place(str(address))
-        if token is not None or not same_host:
-            row.sealed_token = sealed_token
+        same_reach = row.address == str(address) and (row.extras or not request.extras)
+        keeps_access = same_host and (same_reach or row.access_by_id == user.pk)
+        if token is not None or not keeps_access:
+            row.sealed_token, row.access_by = sealed_token, user if token else None
         if not same_host:
             row.host_key = row.offered_host_key = ""
         row.address, row.branch, row.extras, row.bound_by = str(address), branch, request.extras, user
         row.user = (name or DEFAULT_USER) if row.sealed_token else ""
-        if row.is_ssh and not row.sealed_key:
-            row.sealed_key, row.public_key = sealed_key, public
+        if not row.is_ssh:
+            row.sealed_key = row.public_key = ""
+        elif not row.sealed_key or not keeps_access:
+            row.sealed_key, row.public_key, row.access_by = sealed_key, public, user
         row.changed_at = timezone.now()
         row.save()
         after = _audited(row) | ({"new_token": True} if token else {})
@@ -107,8 +115,7 @@ def confirm_host_key(user: User, source: GitSource, fingerprint: str) -> None:
     """Pin the key that the host had at the last fetch, if it is the one with this fingerprint. Raises Refused."""
     require_owner(user, source.project)
     with transaction.atomic():
-        lock(source.project)
-        source.refresh_from_db()
+        _lock(source)
         if not source.offered_host_key or keys.fingerprint(source.offered_host_key) != fingerprint:
             raise Refused(
                 "The host has another key by now. Compare the fingerprint that the page shows, then confirm it.",
@@ -123,23 +130,26 @@ def confirm_host_key(user: User, source: GitSource, fingerprint: str) -> None:
 def new_deploy_key(user: User, source: GitSource) -> None:
     """Replace the deploy key; the old one cannot be used any more. Raises Refused."""
     require_owner(user, source.project)
-    if not source.is_ssh:
-        raise Refused("Only ssh addresses have a deploy key.", "conflict")
     private, public = keys.make_deploy_key(f"schedulearn-project-{source.project_id}")
+    sealed = keys.seal(private)
     with transaction.atomic():
-        source.sealed_key, source.public_key = keys.seal(private), public
-        source.save(update_fields=["sealed_key", "public_key"])
+        _lock(source)
+        if not source.is_ssh:
+            raise Refused("Only ssh addresses have a deploy key.", "conflict")
+        source.sealed_key, source.public_key, source.access_by = sealed, public, user
+        source.save(update_fields=["sealed_key", "public_key", "access_by"])
         running = source.project.fetches.filter(state=GitFetch.State.RUNNING)
         end_open(running, agents.git_failures.SourceChanged())
         audit(user, "git.new_key", _target(source.project))
 
 
 def new_webhook_secret(user: User, source: GitSource) -> str:
-    """Give the webhook a new secret and return it, which is the only time that it is seen. The address stays."""
+    """Give the webhook a new secret and return it, which is the only time that it is seen. The address stays. Raises Refused."""
     require_owner(user, source.project)
     secret = keys.new_secret()
     sealed = keys.seal(secret)
     with transaction.atomic():
+        _lock(source)
         source.sealed_secret = sealed
         source.save(update_fields=["sealed_secret"])
         audit(user, "git.webhook", _target(source.project))
@@ -147,11 +157,22 @@ def new_webhook_secret(user: User, source: GitSource) -> str:
 
 
 def remove_webhook(user: User, source: GitSource) -> None:
+    """Let the webhook accept nothing any more. Raises Refused."""
     require_owner(user, source.project)
     with transaction.atomic():
+        _lock(source)
         source.sealed_secret = ""
         source.save(update_fields=["sealed_secret"])
         audit(user, "git.no_webhook", _target(source.project))
+
+
+def _lock(source: GitSource) -> None:
+    """Lock the project of a source until the transaction ends, and read the source as it is now. Raises Refused if it is no more."""
+    lock(source.project)
+    try:
+        source.refresh_from_db()
+    except GitSource.DoesNotExist:
+        raise Refused("The project is not bound to a repository any more. Reload the page.", "conflict") from None
 
 
 def address_of(source: GitSource) -> GitAddress:

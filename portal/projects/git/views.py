@@ -47,8 +47,11 @@ def source(request: HttpRequest, pk: int) -> HttpResponse:
         stale = row is not None and stale_forms.is_stale(form)
         if form.is_valid() and not stale:
             try:
-                sources.bind(signed_in(request), project, form.request())
+                had_token = row is not None and bool(row.sealed_token)
+                bound = sources.bind(signed_in(request), project, form.request())
                 messages.success(request, "Saved. “Fetch now” makes a code version of the newest commit.")
+                if had_token and not bound.sealed_token and not form.cleaned_data.get("forget_token"):
+                    messages.warning(request, "The stored token was for the repository before and is forgotten.")
                 return redirect("projects:git", project.pk)
             except Refused as refusal:
                 form.refuse(refusal)
@@ -91,8 +94,11 @@ def _show(
 @require_POST
 def unbind(request: HttpRequest, pk: int) -> HttpResponse:
     project = owned_project(request, pk)
-    sources.unbind(signed_in(request), project)
-    messages.success(request, "The project is no longer bound to a repository. Its code versions stay.")
+    try:
+        sources.unbind(signed_in(request), project)
+        messages.success(request, "The project is no longer bound to a repository. Its code versions stay.")
+    except Refused as refusal:
+        messages.error(request, refusal.message)
     return redirect("projects:git", project.pk)
 
 
@@ -125,14 +131,22 @@ def new_key(request: HttpRequest, pk: int) -> HttpResponse:
 def new_secret(request: HttpRequest, pk: int) -> HttpResponse:
     """Give the webhook a new secret, and show it this one time."""
     row = _owned_source(request, pk)
-    secret = sources.new_webhook_secret(signed_in(request), row)
+    try:
+        secret = sources.new_webhook_secret(signed_in(request), row)
+    except Refused as refusal:
+        messages.error(request, refusal.message)
+        return redirect("projects:git", pk)
     return _show(request, row.project, row, SourceForm.of(row), secret=secret)
 
 
 @require_POST
 def remove_hook(request: HttpRequest, pk: int) -> HttpResponse:
-    sources.remove_webhook(signed_in(request), _owned_source(request, pk))
-    messages.success(request, "The webhook is removed: pushes make no code versions any more.")
+    row = _owned_source(request, pk)
+    try:
+        sources.remove_webhook(signed_in(request), row)
+        messages.success(request, "The webhook is removed: pushes make no code versions any more.")
+    except Refused as refusal:
+        messages.error(request, refusal.message)
     return redirect("projects:git", pk)
 
 

@@ -56,6 +56,80 @@ def test_another_host_gets_neither_token_nor_host_key(alice: User, project: Proj
     assert made.bind(alice, project, "git@git.example.org:lab/train.git").host_key == ""
 
 
+OTHER = "https://github.com/alice/thesis.git"
+
+
+def owner(project: Project, name: str) -> User:
+    user = make_user(name)
+    Membership.objects.create(project=project, user=user, role="owner")
+    return user
+
+
+def test_a_token_stays_with_its_repository_and_with_who_entered_it(alice: User, project: Project) -> None:
+    made.allow("github.com", extras=True)
+    bob = owner(project, "bob")
+    made.bind(alice, project, token="t0ken")
+    for branch in ("next", "main"):
+        assert keys.unseal(made.bind(bob, project, branch=branch).sealed_token) == "t0ken"
+    assert keys.unseal(made.bind(alice, project, OTHER).sealed_token) == "t0ken", "it is hers"
+    assert made.bind(bob, project, made.HTTPS).sealed_token == "", "he bound it last before, but did not enter it"
+    assert made.bind(alice, project, OTHER).sealed_token == "", "it is forgotten"
+    made.bind(alice, project, OTHER, token="t0ken")
+    assert made.bind(bob, project, OTHER, extras=True).sealed_token == "", "submodules may be of any repository"
+    made.bind(alice, project, OTHER, token="t0ken", extras=True)
+    assert keys.unseal(made.bind(bob, project, OTHER, extras=True).sealed_token) == "t0ken"
+    made.bind(bob, project, OTHER, token="his")
+    assert made.bind(alice, project, made.HTTPS).sealed_token == ""
+
+
+def test_a_deploy_key_stays_with_its_repository_and_with_who_made_it(alice: User, project: Project) -> None:
+    bob = owner(project, "bob")
+    first = made.bind(alice, project, made.SSH).public_key
+    assert made.bind(bob, project, made.SSH, "next").public_key == first
+    assert made.bind(alice, project, "git@github.com:lab/other.git").public_key == first
+    second = made.bind(bob, project, "git@github.com:alice/thesis.git").public_key
+    assert second != first
+    assert made.bind(bob, project, made.SSH).public_key == second
+    sources.new_deploy_key(alice, GitSource.objects.get())
+    third = GitSource.objects.get().public_key
+    assert made.bind(bob, project, "git@github.com:alice/thesis.git").public_key != third
+    assert made.bind(alice, project).sealed_key == "", "https has none"
+    made.bind(bob, project, token="his")
+    assert made.bind(alice, project, made.SSH).sealed_token == ""
+
+
+def test_a_token_of_the_release_before_stays_with_its_repository(alice: User, project: Project) -> None:
+    made.bind(alice, project, token="t0ken")
+    GitSource.objects.update(access_by=None)
+    assert keys.unseal(made.bind(alice, project, branch="next").sealed_token) == "t0ken"
+    assert made.bind(alice, project, OTHER).sealed_token == "", "another owner may have entered it"
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda user, source: sources.confirm_host_key(user, source, "x"),
+        sources.new_deploy_key,
+        sources.new_webhook_secret,
+        sources.remove_webhook,
+        lambda user, source: sources.unbind(user, source.project),
+        lambda user, source: made.bind(user, source.project),
+    ],
+)
+def test_what_was_unbound_or_deleted_meanwhile_is_refused(project: Project, act: Any) -> None:
+    ada = made.make_admin()
+    source = made.bind(ada, project, made.SSH)
+    read = GitSource.objects.select_related("project").get(pk=source.pk)
+    sources.unbind(ada, project)
+    if act in (sources.new_deploy_key, sources.new_webhook_secret, sources.remove_webhook):
+        with pytest.raises(Refused, match="not bound to a repository any more") as refusal:
+            act(ada, read)
+        assert refusal.value.code == "conflict"
+    Project.objects.all().delete()
+    with pytest.raises(Refused, match="was deleted"):
+        act(ada, read)
+
+
 def test_a_deploy_key_is_made_by_the_portal(alice: User, project: Project) -> None:
     source = made.bind(alice, project, made.SSH)
     private = load_ssh_private_key((keys.unseal(source.sealed_key) or "").encode(), None)
