@@ -1,7 +1,6 @@
 """The agents' API about environments with a recipe: claim a build, report its progress, send and fetch layers."""
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -116,13 +115,10 @@ def progress(request: HttpRequest, pk: int) -> HttpResponseBase:
 def archive(request: HttpRequest, pk: int) -> HttpResponseBase:
     """Append a piece of the archive at ``offset``; 409 with ``size`` when the portal has another number of bytes."""
     build = _build(request, pk)
-
-    def append(offset: int, pieces: Iterable[bytes]) -> int:
-        size = archives.append(build.pk, offset, pieces)
-        builds.renew(build)
-        return size
-
-    return append_piece(request, append)
+    try:
+        return append_piece(request, lambda offset, pieces: builds.append_archive(build, offset, pieces))
+    except builds.BuildEndedError:
+        raise _ended() from None
 
 
 @agent_view("POST")

@@ -46,7 +46,10 @@ def progress(request: HttpRequest, pk: int) -> HttpResponseBase:
 def archive(request: HttpRequest, pk: int) -> HttpResponseBase:
     """Append a piece of the archive at ``offset``; 409 with ``size`` when the portal has another number of bytes."""
     fetch = _fetch(request, pk)
-    return append_piece(request, lambda offset, pieces: fetches.append_code(fetch, offset, pieces))
+    try:
+        return append_piece(request, lambda offset, pieces: fetches.append_code(fetch, offset, pieces))
+    except fetches.FetchEndedError:
+        raise _ended() from None
 
 
 @agent_view("POST")

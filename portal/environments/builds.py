@@ -221,6 +221,16 @@ def renew(build: Build) -> None:
     Build.objects.filter(pk=build.pk).update(renewed_at=timezone.now())
 
 
+def append_archive(build: Build, offset: int, pieces: Iterable[bytes]) -> int:
+    """Append to the archive of a build. Raises BuildEndedError, and what ``archives.append`` does."""
+    try:
+        return archives.append(build.pk, offset, pieces)
+    finally:
+        if not Build.objects.filter(pk=build.pk, state=Build.State.RUNNING).update(renewed_at=timezone.now()):
+            archives.drop_incoming(build.pk)  # it ended while the piece arrived
+            raise BuildEndedError
+
+
 def in_progress() -> Q:
     """Return the condition for builds that run and whose nodes report."""
     return Q(state=Build.State.RUNNING, renewed_at__gte=timezone.now() - LEASE)

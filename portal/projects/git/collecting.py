@@ -17,7 +17,7 @@ LIFE = timedelta(days=365)
 
 
 def delete_old() -> int:
-    """Delete fetches that are older than a year or not among the last of their project, and logs without a fetch. Return how
+    """Delete fetches that are older than a year or not among the last of their project, and files without a fetch. Return how
     many rows were deleted."""
     order = Window(RowNumber(), partition_by=F("project"), order_by=F("pk").desc())
     beyond = GitFetch.objects.annotate(place=order).filter(place__gt=KEPT).values_list("pk", flat=True)
@@ -27,4 +27,9 @@ def delete_old() -> int:
     known = set(GitFetch.objects.values_list("pk", flat=True))
     for number in numbers.keys() - known:
         numbers[number].unlink(missing_ok=True)
+    archives = files.archives()
+    arriving = set(GitFetch.objects.filter(OPEN).values_list("pk", "tries"))
+    for path, fetch in archives.items():
+        if fetch not in arriving:
+            path.unlink(missing_ok=True)
     return deleted

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 LEASE = timedelta(seconds=120)
 """A fetch is lost when its node has sent no progress for this time."""
 MAX_TRIES = 3
-"""A fetch that so many nodes have lost is not given to another: it may be what ends them."""
+"""A fetch that was given out so often, to one node or several, is not given out again: it may be what ends them."""
 MAX_WAIT = timedelta(hours=12)
 """A fetch that no node has taken for so long is given up."""
 MAX_TREE_MIB = 1024
@@ -44,6 +44,7 @@ MAX_TREE_MIB = 1024
 FACT = "git_format"
 """The fact by which an agent shows that it can fetch from Git."""
 MAX_REMARK = 200
+MAX_COMMIT_TIME = datetime(2100, 1, 1, tzinfo=UTC)
 
 State = GitFetch.State
 Failure = agents.environment_failures.Failure
@@ -170,6 +171,10 @@ def claim(node: Node, *, ssh: bool) -> Claim | None:
     """Give a node the next fetch that it can make; None if there is none."""
     end_lost()
     own = GitFetch.objects.filter(node=node, state=State.RUNNING).first()
+    if own is not None and own.tries >= MAX_TRIES:
+        with suppress(FetchEndedError):
+            _end(own, State.LOST, agents.git_failures.FetchLost(own.node_name))
+        own = None
     if own is not None:
         waiting = [own]  # its agent was restarted, and begins again
     else:
@@ -276,9 +281,13 @@ def record_progress(fetch: GitFetch, percent: int, message: Any, offset: int, lo
 
 def append_code(fetch: GitFetch, offset: int, pieces: Any) -> int:
     """Append to the archive of a fetch. Raises FetchEndedError, OffsetMismatchError, or Refused for one that is too large."""
-    size = incoming.append(archive_path(fetch), offset, pieces, settings.MAX_UPLOAD_MIB << 20)
-    GitFetch.objects.filter(pk=fetch.pk).update(renewed_at=timezone.now())
-    return size
+    file = archive_path(fetch)
+    try:
+        return incoming.append(file, offset, pieces, settings.MAX_UPLOAD_MIB << 20)
+    finally:
+        if not _being_made(fetch).update(renewed_at=timezone.now()):
+            file.unlink(missing_ok=True)  # it ended while the piece arrived
+            raise FetchEndedError
 
 
 def drop_files(fetch: GitFetch) -> None:
@@ -306,10 +315,9 @@ class CommitFacts:
 
     @property
     def time(self) -> datetime | None:
-        try:
-            return datetime.fromtimestamp(self.committed_at, UTC) if self.committed_at else None
-        except (ValueError, OverflowError, OSError):
-            return None
+        """When it was committed; None for a time that cannot be, which would be out of range in some zones."""
+        known = 0 < self.committed_at < MAX_COMMIT_TIME.timestamp()
+        return datetime.fromtimestamp(self.committed_at, UTC) if known else None
 
 
 def finish_unchanged(fetch: GitFetch, commit: str) -> None:

@@ -309,6 +309,19 @@ def test_a_piece_that_is_sent_twice_at_once_counts_once(environment: Environment
     assert file.read_bytes() == b"abcd"
 
 
+def test_a_piece_that_arrives_while_the_build_ends_leaves_no_file(environment: Environment, nodes: list[Node]) -> None:
+    build = made.start(nodes[0], environment)
+
+    def pieces() -> Iterator[bytes]:
+        yield b"a"
+        builds.fail(build, made.failure())
+        yield b"b"
+
+    with pytest.raises(builds.BuildEndedError):
+        builds.append_archive(build, 0, pieces())
+    assert not list(archives.folder().glob(".incoming-*"))
+
+
 def test_the_lease_is_renewed_while_the_archive_is_read(
     environment: Environment, nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,3 +34,21 @@ def test_old_fetches_go_and_commits_stay(settings: Any, tmp_path: Path, monkeypa
     assert set(GitFetch.objects.all()) == {*rest[1:], waits}
     assert not files.log_path(first).exists() and files.log_path(rest[-1]).exists()
     assert VersionCommit.objects.count() == 5
+
+
+def test_archives_that_no_open_fetch_has_go(settings: Any, tmp_path: Path) -> None:
+    settings.HOME = tmp_path
+    alice = make_user("alice")
+    project = make_project(alice)
+    made.bind(alice, project)
+    fetches.request(alice, project)
+    fetch = made.start(made.make_node())
+    fetches.append_code(fetch, 0, [b"half of it"])
+    left = [f".incoming-{fetch.pk}", f".incoming-{fetch.pk}-9", f".incoming-{fetch.pk + 1}-1"]
+    for name in left:
+        (files.folder() / name).write_bytes(b"x")
+    collecting.delete_old()
+    assert list(files.archives()) == [files.archive_path(fetch)]
+    GitFetch.objects.update(state=GitFetch.State.DONE)
+    collecting.delete_old()
+    assert not files.archives()

@@ -2,6 +2,7 @@
 
 import io
 import tarfile
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,13 @@ def test_who_may_request_and_cancel(alice: User, project: Project) -> None:
         fetches.request(alice, project)
 
 
+def test_a_fetch_that_was_deleted_cannot_be_cancelled(alice: User, project: Project) -> None:
+    made.bind(alice, project)
+    fetch = fetches.request(alice, project)
+    GitFetch.objects.all().delete()
+    assert not fetches.cancel(alice, fetch)
+
+
 def test_the_newest_request_wins(alice: User, project: Project) -> None:
     made.bind(alice, project)
     node = made.make_node()
@@ -188,7 +196,8 @@ def test_the_newest_request_wins(alice: User, project: Project) -> None:
     new = fetches.request(alice, project)
     old.refresh_from_db()
     assert new != old and old.state == State.REPLACED and "newer request" in why(old)
-    fetches.append_code(old, 0, [made.archive({"train.py": "old"})])
+    with pytest.raises(fetches.FetchEndedError):
+        fetches.append_code(old, 0, [made.archive({"train.py": "old"})])
     with pytest.raises(fetches.FetchEndedError):
         fetches.finish(old, fetches.CommitFacts(made.FIRST))
     assert not project.code_versions.exists(), "a fetch that was replaced makes no version"
@@ -269,6 +278,66 @@ def test_a_node_that_stops_loses_its_fetch(alice: User, project: Project) -> Non
     assert fetches.claim(nodes[3], ssh=True) is None
     fetch.refresh_from_db()
     assert fetch.state == State.LOST and "n2 stopped" in why(fetch)
+
+
+def test_a_fetch_that_ends_its_agent_is_given_up(alice: User, project: Project) -> None:
+    made.bind(alice, project)
+    fetches.request(alice, project)
+    other = make_project(alice, "other")
+    made.bind(alice, other)
+    node = made.make_node()
+    for tries in range(1, fetches.MAX_TRIES + 1):
+        fetch = made.start(node)
+        assert fetch.project == project and fetch.tries == tries
+    fetches.request(alice, other)
+    assert made.start(node).project == other
+    fetch.refresh_from_db()
+    assert fetch.state == State.LOST and "n1 stopped" in why(fetch)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_piece_that_arrives_while_the_fetch_ends_leaves_no_file(alice: User, project: Project, broken: bool) -> None:
+    made.bind(alice, project)
+    fetches.request(alice, project)
+    fetch = made.start(made.make_node())
+
+    def pieces() -> Iterator[bytes]:
+        yield b"x"
+        fetches.cancel(alice, fetch)
+        if broken:
+            raise ConnectionError
+        yield b"y"
+
+    with pytest.raises(fetches.FetchEndedError):
+        fetches.append_code(fetch, 0, pieces())
+    with pytest.raises(fetches.FetchEndedError):
+        fetches.append_code(fetch, 0, [b"z"])
+    assert not files.archives()
+
+
+def test_pieces_of_two_tries_are_apart(alice: User, project: Project) -> None:
+    made.bind(alice, project)
+    fetches.request(alice, project)
+    first, again = made.make_node(), made.make_node("n2")
+    lost = made.start(first)
+    fetches.append_code(lost, 0, [b"lost"])
+    GitFetch.objects.update(renewed_at=timezone.now() - fetches.LEASE - timedelta(seconds=1))
+    fetch = made.start(again)
+    with pytest.raises(fetches.FetchEndedError):
+        fetches.append_code(lost, 0, [b"late"])
+    renewed = GitFetch.objects.get().renewed_at
+    assert fetches.append_code(fetch, 0, [b"new"]) == 3 and list(files.archives().values()) == [(fetch.pk, 2)]
+    with pytest.raises(fetches.FetchEndedError):
+        fetches.record_progress(lost, 1, "", 0, b"")
+    assert renewed is not None and renewed >= timezone.now() - timedelta(seconds=100)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "year"), [(0, None), (1, 1970), (4_102_444_799, 2099), (4_102_444_800, None), (253_402_300_799, None)]
+)
+def test_times_of_commits(seconds: int, year: int | None) -> None:
+    time = fetches.CommitFacts(made.FIRST, committed_at=seconds).time
+    assert (time.year if time else None) == year
 
 
 def test_a_fetch_that_no_node_takes_is_given_up(alice: User, project: Project) -> None:
