@@ -1,7 +1,7 @@
 """Fetches of commits: who requests them, which node makes them, how far they are, and the code versions that they end with.
 
-Nodes ask (``claim``). A project has one fetch at a time: a newer request takes the place of an older one. A node that stops
-sending progress loses its fetch to the next one that asks.
+Nodes ask (``claim``). A project has one fetch that runs, and at most one that waits: for a node, and until that one has ended. A node
+that stops sending progress loses its fetch to the next one that asks.
 """
 
 import logging
@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any
 
 from django.conf import settings
-from django.db import transaction
-from django.db.models import Q, QuerySet
+from django.db import IntegrityError, transaction
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
 
 from portal import incoming, log_files
@@ -76,17 +76,17 @@ def source_of(project: Project) -> GitSource:
 
 
 def request(user: User, project: Project, cause: str = GitFetch.Cause.PAGE) -> GitFetch:
-    """Request the newest commit of the branch. One that waits is returned instead of another; one that runs is replaced, because
-    the branch may have moved since. Raises Refused."""
+    """Request the newest commit of the branch. One that waits is returned instead of another. One that runs goes on, and the new one
+    begins after it, because the branch may have moved since: a branch to which many push gets versions, too. Raises Refused."""
     with transaction.atomic():
         services.require_member(user, services.lock(project))
         source = source_of(project)
         hosts.require_host(read_address(source.address))
-        open_fetch = project.fetches.filter(OPEN).select_related("requested_by").first()
-        if open_fetch is not None and _is_waiting_for(open_fetch, source):
-            return open_fetch
-        if open_fetch is not None:
-            _end(open_fetch, State.REPLACED, agents.git_failures.FetchReplaced())
+        waiting = project.fetches.filter(state=State.WAITING).select_related("requested_by").first()
+        if waiting is not None and _gets_newest(waiting, source):
+            return waiting
+        if waiting is not None:
+            _end(waiting, State.REPLACED, agents.git_failures.FetchReplaced())
         return GitFetch.objects.create(
             project=project,
             address=source.address,
@@ -101,10 +101,10 @@ def _is_of(fetch: GitFetch, source: GitSource) -> bool:
     return (fetch.address, fetch.branch) == (source.address, source.branch)
 
 
-def _is_waiting_for(fetch: GitFetch, source: GitSource) -> bool:
-    """Return whether a fetch will get the newest commit of what a project is bound to."""
-    may = services.may_submit(services.role_of(fetch.requested_by, source.project))
-    return fetch.state == State.WAITING and _is_of(fetch, source) and may
+def _gets_newest(waiting: GitFetch, source: GitSource) -> bool:
+    """Return whether a fetch that waits will get the newest commit of what a project is bound to."""
+    may = services.may_submit(services.role_of(waiting.requested_by, source.project))
+    return _is_of(waiting, source) and may
 
 
 def _require_allowed(fetch: GitFetch) -> tuple[GitSource, GitHost]:
@@ -151,9 +151,15 @@ def able_nodes() -> list[Node]:
 
 
 def count_waiting() -> int:
-    """Return how many fetches wait, or have lost their node."""
+    """Return how many fetches wait for a node, or have lost theirs."""
     lost = Q(state=State.RUNNING, renewed_at__lt=timezone.now() - LEASE)
-    return GitFetch.objects.filter(Q(state=State.WAITING) | lost).count()
+    return GitFetch.objects.filter(_is_next() | lost).count()
+
+
+def _is_next() -> Q:
+    """Return the condition for fetches that wait for a node alone, not for another of their project."""
+    running = GitFetch.objects.filter(project=OuterRef("project"), state=State.RUNNING)
+    return Q(~Exists(running), state=State.WAITING)
 
 
 # --- nodes -------------------------------------------------------------------------------------------------------
@@ -178,21 +184,10 @@ def claim(node: Node, *, ssh: bool) -> Claim | None:
     if own is not None:
         waiting = [own]  # its agent was restarted, and begins again
     else:
-        rows = GitFetch.objects.filter(state=State.WAITING).order_by("pk")
+        rows = GitFetch.objects.filter(_is_next()).order_by("pk")
         waiting = list(rows if ssh else rows.exclude(address__startswith="ssh://"))
     for fetch in waiting:
-        now = timezone.now()
-        taken = GitFetch.objects.filter(pk=fetch.pk, state=fetch.state, node=fetch.node).update(
-            state=State.RUNNING,
-            node=node,
-            node_name=node.name,
-            tries=fetch.tries + 1,
-            started_at=now,
-            renewed_at=now,
-            progress_percent=0,
-            message=agents.git.FetchStarting().data(),
-        )
-        if not taken:
+        if not _give(fetch, node):
             continue
         drop_files(fetch)
         with suppress(FetchEndedError):
@@ -202,6 +197,29 @@ def claim(node: Node, *, ssh: bool) -> Claim | None:
             except FetchRefusedError as refusal:
                 _end(fetch, refusal.state, refusal.failure)
     return None
+
+
+def _give(fetch: GitFetch, node: Node) -> bool:
+    """Give a fetch to a node, unless it, or another of its project, was given to one meanwhile. Returns whether it was."""
+    now = timezone.now()
+    try:
+        with transaction.atomic():
+            rows = GitFetch.objects.filter(pk=fetch.pk, state=fetch.state, node=fetch.node)
+            return (
+                rows.update(
+                    state=State.RUNNING,
+                    node=node,
+                    node_name=node.name,
+                    tries=fetch.tries + 1,
+                    started_at=now,
+                    renewed_at=now,
+                    progress_percent=0,
+                    message=agents.git.FetchStarting().data(),
+                )
+                > 0
+            )
+    except IntegrityError:
+        return False
 
 
 def _order(fetch: GitFetch) -> dict[str, Any]:
@@ -249,12 +267,23 @@ def end_lost() -> None:
             if fetch.tries >= MAX_TRIES:
                 _end(fetch, State.LOST, agents.git_failures.FetchLost(fetch.node_name))
                 continue
-            lost = _being_made(fetch).filter(renewed_at=fetch.renewed_at)
-            if lost.update(state=State.WAITING, node=None, message=agents.git.FetchWaiting().data()):
+            if fetch.project.fetches.filter(state=State.WAITING).exists():
+                _end(fetch, State.REPLACED, agents.git_failures.FetchReplaced())
+            elif _let_wait(fetch):
                 drop_files(fetch)
     for fetch in GitFetch.objects.filter(state=State.WAITING, requested_at__lt=now - MAX_WAIT):
         with suppress(FetchEndedError):
             _end(fetch, State.FAILED, agents.git_failures.FetchNotTaken(MAX_WAIT // timedelta(hours=1)))
+
+
+def _let_wait(lost: GitFetch) -> bool:
+    """Let a fetch wait for another node. Returns whether it does: its node may report again, and another may be requested."""
+    try:
+        with transaction.atomic():
+            rows = _being_made(lost).filter(renewed_at=lost.renewed_at)
+            return rows.update(state=State.WAITING, node=None, message=agents.git.FetchWaiting().data()) > 0
+    except IntegrityError:
+        return False
 
 
 def running_fetch(node: Node, pk: int) -> GitFetch:

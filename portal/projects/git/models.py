@@ -130,8 +130,11 @@ class GitFetch(models.Model):
         indexes = [models.Index(fields=["state", "id"], name="git_fetch_by_state")]
         constraints = [
             models.UniqueConstraint(
-                fields=["project"], condition=Q(state__in=("waiting", "running")), name="one_git_fetch_of_a_project"
-            )
+                fields=["project"], condition=Q(state="running"), name="one_running_git_fetch_of_a_project"
+            ),
+            models.UniqueConstraint(
+                fields=["project"], condition=Q(state="waiting"), name="one_waiting_git_fetch_of_a_project"
+            ),
         ]
 
     def __str__(self) -> str:

@@ -176,6 +176,7 @@ def fetch(request: HttpRequest, pk: int, number: int) -> HttpResponse:
         "may_fetch": services.may_submit(role) and project.archived_at is None,
         "may_manage": services.may_manage(role),
         "able": len(fetches.able_nodes()) if row.state == GitFetch.State.WAITING else 0,
+        "is_behind": row.is_open and project.fetches.filter(state=GitFetch.State.RUNNING).exclude(pk=row.pk).exists(),
     }
     if "HX-Request" in request.headers:
         if not row.is_open:

@@ -188,21 +188,32 @@ def test_a_fetch_that_was_deleted_cannot_be_cancelled(alice: User, project: Proj
     assert not fetches.cancel(alice, fetch)
 
 
-def test_the_newest_request_wins(alice: User, project: Project) -> None:
+def test_one_that_runs_ends_before_the_next_begins(alice: User, project: Project) -> None:
+    """A branch to which more is pushed than a fetch takes gets versions, too."""
     made.bind(alice, project)
-    node = made.make_node()
+    node, other = made.make_node(), made.make_node("n2")
     fetches.request(alice, project)
-    old = made.start(node)
+    running = made.start(node)
     new = fetches.request(alice, project)
-    old.refresh_from_db()
-    assert new != old and old.state == State.REPLACED and "newer request" in why(old)
+    assert new != running and fetches.request(alice, project) == new, "all later requests share one"
+    assert fetches.claim(other, ssh=True) is None and fetches.count_waiting() == 0
+    assert made.finish(running).version == project.code_versions.get()
+    assert fetches.count_waiting() == 1 and made.start(other) == new
+    assert made.finish(GitFetch.objects.get(pk=new.pk), made.SECOND).state == State.DONE
+    assert project.code_versions.count() == 2
+
+
+def test_a_lost_one_makes_room_for_the_next(alice: User, project: Project) -> None:
+    made.bind(alice, project)
+    fetches.request(alice, project)
+    lost = made.start(made.make_node())
+    new = fetches.request(alice, project)
+    GitFetch.objects.filter(pk=lost.pk).update(renewed_at=timezone.now() - fetches.LEASE - timedelta(seconds=1))
+    assert fetches.count_waiting() == 1
+    assert made.start(made.make_node("n2")) == new
+    assert "newer request" in why(lost) and lost.state == State.REPLACED
     with pytest.raises(fetches.FetchEndedError):
-        fetches.append_code(old, 0, [made.archive({"train.py": "old"})])
-    with pytest.raises(fetches.FetchEndedError):
-        fetches.finish(old, fetches.CommitFacts(made.FIRST))
-    assert not project.code_versions.exists(), "a fetch that was replaced makes no version"
-    with pytest.raises(fetches.FetchEndedError):
-        fetches.running_fetch(node, old.pk)
+        fetches.finish(lost, fetches.CommitFacts(made.FIRST))
 
 
 def test_a_changed_branch_replaces_a_fetch_that_waits(alice: User, project: Project) -> None:
