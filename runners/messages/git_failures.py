@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from runners.messages import Message
 from runners.messages.environment_failures import Failure
 
-GIT_PAGE = "the page Git of the project"
-ADMIN_PAGE = "the page Git hosts of the admin area"
+GIT_PAGE = "the project's Git page"
+ADMIN_PAGE = "Admin > Git hosts"
 
 
 # --- the host ---------------------------------------------------------------------------------------------------------
@@ -23,7 +23,7 @@ class HostNotAllowed(Failure):
 
     @property
     def fix(self) -> str:
-        return f"An admin may allow it on {ADMIN_PAGE}."
+        return f"An admin can allow it under {ADMIN_PAGE}."
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class HostInternal(Failure):
 
     @property
     def fix(self) -> str:
-        return f"If it is a host of the lab, an admin marks it as one of the local network on {ADMIN_PAGE}."
+        return f"If it is a host of the lab, an admin can allow it as one in the local network under {ADMIN_PAGE}."
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,7 @@ class HostKeyUnknown(Failure):
 
     @property
     def fix(self) -> str:
-        return (
-            f"Compare it with the fingerprint that the host publishes and confirm it on {GIT_PAGE}; then fetch again."
-        )
+        return f"Compare it with the fingerprint that the host publishes. If they match, an owner confirms it on {GIT_PAGE}."
 
 
 @dataclass(frozen=True)
@@ -104,7 +102,7 @@ class HostKeyChanged(Failure):
     def reason(self) -> str:
         return (
             f"{self.host} has another host key than the one that was confirmed: {self.fingerprint}. Nothing was sent to "
-            "it. Someone may be in between."
+            "it. Someone may be intercepting the connection."
         )
 
     @property
@@ -125,12 +123,12 @@ class TokenRefused(Failure):
     def reason(self) -> str:
         if not self.has_token:
             return f"{self.host} shows this repository only to users who sign in, or it does not exist."
-        return f"{self.host} does not accept the stored user and token for this repository."
+        return f"{self.host} does not accept the stored token for this repository."
 
     @property
     def fix(self) -> str:
         what = "a new token" if self.has_token else "a token"
-        return f"Check the address. An owner enters {what} that may read the repository on {GIT_PAGE}."
+        return f"Check the address. An owner can enter {what} on {GIT_PAGE}: one that may read this repository."
 
 
 @dataclass(frozen=True)
@@ -144,7 +142,7 @@ class KeyRefused(Failure):
 
     @property
     def fix(self) -> str:
-        return f"Add the public key that {GIT_PAGE} shows to the repository as a deploy key; read access is enough."
+        return f"Add the deploy key shown on {GIT_PAGE} to the repository at {self.host}; read access is enough."
 
 
 @dataclass(frozen=True)
@@ -353,7 +351,7 @@ class GitFailed(Failure):
 
     @property
     def fix(self) -> str:
-        return "The log of the fetch has all that it printed."
+        return "The log of the fetch has its whole output."
 
 
 @dataclass(frozen=True)
@@ -380,7 +378,7 @@ class FetchCancelled(Failure):
 
     @property
     def reason(self) -> str:
-        return f"{self.user} cancelled it."
+        return f"{self.user} cancelled this fetch."
 
 
 @dataclass(frozen=True)
@@ -389,7 +387,7 @@ class FetchReplaced(Failure):
 
     @property
     def reason(self) -> str:
-        return "A newer request took its place."
+        return "A newer fetch replaced this one."
 
 
 @dataclass(frozen=True)
@@ -441,7 +439,7 @@ class FetchLost(Failure):
 
     @property
     def reason(self) -> str:
-        return f"The node {self.node} stopped while it fetched."
+        return f"The node {self.node} stopped reporting during this fetch."
 
     @property
     def fix(self) -> str:
@@ -455,11 +453,11 @@ class FetchNotTaken(Failure):
 
     @property
     def reason(self) -> str:
-        return f"No node that can fetch from Git was there for {self.hours} hours."
+        return f"For {self.hours} hours no node that can fetch from Git was free."
 
     @property
     def fix(self) -> str:
-        return "A node needs git, openssh-client and bubblewrap, and an agent of this release. Then fetch again."
+        return "A node needs git, openssh-client and bubblewrap, or Docker, and an agent of this release. Then fetch again."
 
 
 @dataclass(frozen=True)

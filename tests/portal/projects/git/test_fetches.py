@@ -175,7 +175,7 @@ def test_who_may_request_and_cancel(alice: User, project: Project) -> None:
     with pytest.raises(Refused, match="Only members"):
         fetches.cancel(make_user("dora"), fetch)
     assert fetches.cancel(alice, fetch) and not fetches.cancel(alice, fetch)
-    assert why(fetch) == "alice cancelled it."
+    assert why(fetch) == "alice cancelled this fetch."
     services.archive_project(alice, project)
     with pytest.raises(Refused, match="archived"):
         fetches.request(alice, project)

@@ -95,7 +95,7 @@ def test_https_from_a_commit_to_a_version(
         assert "was rewritten" in sentence_of(fetch.message) and project.code_versions.count() == 2
         made.bind(alice, project, host.address(), token="wrong")
         fetches.request(alice, project)
-        assert "does not accept the stored user and token" in sentence_of(work(tmp_path).message)
+        assert "does not accept the stored token" in sentence_of(work(tmp_path).message)
 
 
 def test_ssh_from_a_key_to_a_version(tmp_path: Path, alice: User, project: Project, repository: Repository) -> None:
