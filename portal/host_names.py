@@ -79,7 +79,7 @@ def _read_name(typed: str, *, internal: bool) -> str:
     if below and len(labels) < MIN_WILDCARD_LABELS:
         raise HostError(f"*.{name} is too much. Write at least two parts after the star: *.example.{name}.")
     if len(labels) == 1 and not internal:
-        raise InternalHostError(f"{name} is a name of the local network. Confirm below that jobs may reach it.")
+        raise InternalHostError(f"{name} is a name of the local network. Confirm that jobs may reach it.")
     return WILDCARD + name if below else name
 
 
@@ -93,7 +93,7 @@ def _read_address(name: str, *, below: bool, internal: bool) -> str:
     if address.is_loopback or address.is_link_local or address.is_multicast or address.is_unspecified:
         raise HostError(f"{address} is the node itself or a service of its machine, which jobs may not reach.")
     if (address.is_private or address.is_reserved or _SHARED[0] <= address <= _SHARED[1]) and not internal:
-        raise InternalHostError(f"{address} is an address of the local network. Confirm below that jobs may reach it.")
+        raise InternalHostError(f"{address} is an address of the local network. Confirm that jobs may reach it.")
     return str(address)
 
 

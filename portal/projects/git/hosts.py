@@ -14,6 +14,8 @@ from portal.sentences import agents
 
 MAX_HOSTS = 100
 MAX_NOTE = 200
+MAX_NAMED = 10
+"""How many hosts a sentence names."""
 
 
 def allow(
@@ -77,10 +79,13 @@ def require_host(address: GitAddress) -> GitHost:
     """Return the allowed host of an address. Raises Refused with a sentence for its field."""
     row = host_for(address)
     if row is None:
-        known = [each.host for each in GitHost.objects.all()[:10]]
-        allowed = f"Allowed are {', '.join(known)}." if known else "No admin has allowed a host yet."
+        known = [each.host for each in GitHost.objects.all()]
+        rest = f" and {len(known) - MAX_NAMED} more" if len(known) > MAX_NAMED else ""
+        allowed = f"Allowed hosts: {', '.join(known[:MAX_NAMED])}{rest}." if known else "No host is allowed yet."
         raise Refused(
-            f"Code may not be fetched from {address.place}. {allowed} An admin can add to that.", "forbidden", "address"
+            f"Code may not be fetched from {address.place}. {allowed} An admin can allow {address.place} under Admin > Git hosts.",
+            "forbidden",
+            "address",
         )
     return row
 

@@ -132,7 +132,7 @@ def test_the_admin_page_allows_and_removes(lab: Lab) -> None:
     assert 'value="huggingface.co"' in page.content.decode()
     assert f'value="project:{lab.project.pk}" selected' in page.content.decode()
     answer = lab.post(lab.ada, "/admin/network/", host="10.0.0.5", place="lab")
-    assert answer.status_code == 400 and "Confirm below" in text_of(answer)
+    assert answer.status_code == 400 and "Confirm that jobs may reach it" in text_of(answer)
     lab.post(lab.ada, "/admin/network/", host="10.0.0.5", place="environment:pytorch", internal="on", note=HOSTILE)
     (row,) = AllowedHost.objects.all()
     assert (row.host, row.environment, row.internal, row.created_by) == ("10.0.0.5", lab.environment, True, lab.ada)
