@@ -10,7 +10,7 @@ from typing import Any
 from django import template
 from django.conf import settings
 from django.core.paginator import Page
-from django.forms import BaseForm, BoundField, CheckboxInput
+from django.forms import BaseForm, BoundField, CheckboxInput, FileInput, PasswordInput, Widget
 from django.templatetags.static import static
 from django.utils import timezone
 from django.utils.dateformat import format as date_format
@@ -315,6 +315,18 @@ def field(context: dict[str, Any], bound: BoundField, optional: bool = True, ter
     is_check = isinstance(bound.field.widget, CheckboxInput)
     noun = {"slot_noun": context["slot_noun"]} if "slot_noun" in context else {}  # for the term
     return {"field": bound, "optional": optional, "is_check": is_check, "explained": term, **noun}
+
+
+@register.filter
+def emptied_fields(form: BaseForm) -> list[str]:
+    """Return the labels of the fields that a refused form shows empty although something was entered: passwords and files."""
+    return [bound.label for bound in form if bound.data and not _keeps_value(bound.field.widget)]
+
+
+def _keeps_value(widget: Widget) -> bool:
+    if isinstance(widget, PasswordInput):
+        return widget.render_value
+    return not isinstance(widget, FileInput)
 
 
 @register.simple_tag
