@@ -286,6 +286,20 @@ def short_reason(content: Any) -> str:
     return shorten(content)
 
 
+@register.filter
+def failure_reason(content: Any) -> str:
+    """Return why something failed, without what would fix it: for rows of lists that lead to all of it."""
+    from portal.sentences import agents  # noqa: PLC0415  # as above
+
+    try:
+        message = agents.message_from(content)
+        if isinstance(message, agents.environment_failures.Failure):
+            return message.reason
+    except (TypeError, ValueError, LookupError, AttributeError, OverflowError):  # of another release
+        pass
+    return str(sentence(content) or "")
+
+
 @register.inclusion_tag("components/reason.html")
 def reason(content: Any) -> dict[str, str]:
     """Show why a job waits in about ten words, with the whole sentence on demand: ``{% reason job.waiting_reason %}``."""

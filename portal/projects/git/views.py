@@ -1,7 +1,10 @@
 """The pages of a project's repository: what it is bound to, its fetches, and the hosts that admins allow."""
 
+from datetime import timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
+from django.conf import settings
 from django.contrib import messages
 from django.core.paginator import Paginator
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
@@ -22,6 +25,8 @@ from portal.projects.views import owned_project, visible_project
 from portal.refused import Refused
 
 FETCHES_PER_PAGE = 10
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
+"""Hosts of SITE_URL that lead other machines to themselves."""
 
 
 def _owned_source(request: HttpRequest, pk: int) -> GitSource:
@@ -49,13 +54,23 @@ def source(request: HttpRequest, pk: int) -> HttpResponse:
             try:
                 had_token = row is not None and bool(row.sealed_token)
                 bound = sources.bind(signed_in(request), project, form.request())
-                messages.success(request, "Saved. “Fetch now” makes a code version of the newest commit.")
+                messages.success(request, _after_binding(bound))
                 if had_token and not bound.sealed_token and not form.cleaned_data.get("forget_token"):
                     messages.warning(request, "The stored token was for the repository before and is forgotten.")
                 return redirect("projects:git", project.pk)
             except Refused as refusal:
                 form.refuse(refusal)
     return _show(request, project, row, form, status=stale_forms.status_of(form, stale))
+
+
+def _after_binding(row: GitSource) -> str:
+    """Return what an owner does next."""
+    if row.is_ssh and not row.host_key:
+        return (
+            "Saved. Add the deploy key below to the repository, then choose “Fetch now”: the first fetch ends with the key of "
+            "the host, which you confirm."
+        )
+    return "Saved. “Fetch now” makes a code version of the newest commit."
 
 
 def _show(
@@ -69,6 +84,7 @@ def _show(
 ) -> HttpResponse:
     role = services.role_of(signed_in(request), project)
     rows = project.fetches.select_related("requested_by", "version")
+    allowed = GitHost.objects.count()
     about: dict[str, Any] = {
         "project": project,
         "source": row,
@@ -77,16 +93,20 @@ def _show(
         "may_fetch": services.may_submit(role) and project.archived_at is None,
         "page": Paginator(rows, FETCHES_PER_PAGE).get_page(request.GET.get("page")),
         "able": len(fetches.able_nodes()),
-        "allowed": GitHost.objects.all()[:10],
+        "allowed": GitHost.objects.all()[: hosts.MAX_NAMED],
+        "more_allowed": max(allowed - hosts.MAX_NAMED, 0),
         "secret": secret,
     }
     if row is not None:
+        address = sources.address_of(row)
         about |= {
             "pinned": keys.fingerprint(row.host_key),
             "offered": keys.fingerprint(row.offered_host_key),
-            "host": sources.address_of(row).place,
+            "host": address.place,
+            "is_host_allowed": hosts.host_for(address) is not None,
             "is_key_lost": sources.is_key_lost(row),
             "hook_url": webhooks.url_of(row),
+            "is_hook_local": urlsplit(settings.SITE_URL).hostname in LOCAL_HOSTS,
         }
     return render(request, "projects/git.html", about, status=status)
 
@@ -109,7 +129,7 @@ def confirm_host_key(request: HttpRequest, pk: int) -> HttpResponse:
         sources.confirm_host_key(signed_in(request), row, request.POST.get("fingerprint", ""))
         fetches.request(signed_in(request), row.project)
         messages.success(
-            request, "The key is confirmed, and the newest commit is fetched. Another key will be refused."
+            request, "The host key is confirmed, and a fetch is requested. Any other key is refused from now on."
         )
     except Refused as refusal:
         messages.error(request, refusal.message)
@@ -121,7 +141,7 @@ def new_key(request: HttpRequest, pk: int) -> HttpResponse:
     row = _owned_source(request, pk)
     try:
         sources.new_deploy_key(signed_in(request), row)
-        messages.success(request, "There is a new deploy key. Replace the old one at the host by it.")
+        messages.success(request, "The project has a new deploy key. Replace the old one with it at the Git host.")
     except Refused as refusal:
         messages.error(request, refusal.message)
     return redirect("projects:git", pk)
@@ -144,7 +164,7 @@ def remove_hook(request: HttpRequest, pk: int) -> HttpResponse:
     row = _owned_source(request, pk)
     try:
         sources.remove_webhook(signed_in(request), row)
-        messages.success(request, "The webhook is removed: pushes make no code versions any more.")
+        messages.success(request, "The webhook is removed: pushes no longer make code versions.")
     except Refused as refusal:
         messages.error(request, refusal.message)
     return redirect("projects:git", pk)
@@ -174,9 +194,10 @@ def fetch(request: HttpRequest, pk: int, number: int) -> HttpResponse:
         "project": project,
         "fetch": row,
         "may_fetch": services.may_submit(role) and project.archived_at is None,
-        "may_manage": services.may_manage(role),
+        "may_manage": services.may_manage(role) and project.archived_at is None,
         "able": len(fetches.able_nodes()) if row.state == GitFetch.State.WAITING else 0,
         "is_behind": row.is_open and project.fetches.filter(state=GitFetch.State.RUNNING).exclude(pk=row.pk).exists(),
+        "max_wait_hours": fetches.MAX_WAIT // timedelta(hours=1),
     }
     if "HX-Request" in request.headers:
         if not row.is_open:
@@ -234,7 +255,7 @@ def git_hosts(request: HttpRequest) -> HttpResponse:
             data = dict(form.cleaned_data)
             try:
                 row = hosts.allow(signed_in(request), data.pop("host"), **data)
-                messages.success(request, f"Projects may be bound to repositories on {row.host} now.")
+                messages.success(request, f"Projects can now be bound to repositories on {row.host}.")
                 return redirect("projects:git-hosts")
             except Refused as refusal:
                 form.refuse(refusal)
@@ -247,5 +268,5 @@ def git_hosts(request: HttpRequest) -> HttpResponse:
 def forbid_host(request: HttpRequest, pk: int) -> HttpResponse:
     row = get_object_or_404(GitHost, pk=pk)
     hosts.forbid(signed_in(request), row)
-    messages.success(request, f"Nothing is fetched from {row.host} any more. Code versions stay.")
+    messages.success(request, f"Projects can no longer fetch from {row.host}. Code versions stay.")
     return redirect("projects:git-hosts")

@@ -52,7 +52,7 @@ def post(client: Client, name: str, *args: Any, **data: Any) -> Any:
 
 
 def test_bind_fetch_and_see_the_commit(client: Client, alice: User, project: Project) -> None:
-    assert "No admin has allowed a host yet" in page(client, "git", project.pk)
+    assert "No admin has allowed a Git host yet" in page(client, "git", project.pk)
     made.allow()
     node = made.make_node()
     sent = {"address": made.HTTPS, "branch": "main", "user": "robot", "token": "t0ken"}
@@ -62,7 +62,7 @@ def test_bind_fetch_and_see_the_commit(client: Client, alice: User, project: Pro
     answer = post(client, "git-fetch-now", project.pk)
     fetch = GitFetch.objects.get()
     assert answer.url == reverse("projects:git-fetch", args=[project.pk, fetch.pk])
-    assert "A node takes it within seconds" in page(client, "git-fetch", project.pk, fetch.pk)
+    assert "as soon as a node that can fetch is free" in page(client, "git-fetch", project.pk, fetch.pk)
     made.start(node)
     fetches.record_progress(fetch_now(fetch), 40, agents.git.ReceivingCommit(60).data(), 0, b"remote: <b>hello\n")
     shown = page(client, "git-fetch", project.pk, fetch.pk)
@@ -189,9 +189,92 @@ def test_admins_allow_hosts_on_their_page(alice: User) -> None:
     http = Client()
     http.force_login(made.make_admin())
     assert "no project can be bound" in page(http, "git-hosts")
-    assert post(http, "git-hosts", host="10.1.2.3", kind="other").status_code == 400
+    refused = post(http, "git-hosts", host="10.1.2.3", kind="other")
+    assert refused.status_code == 400
+    assert "local network. Confirm that nodes may fetch from it." in refused.content.decode()
     assert post(http, "git-hosts", host="git.lab:2222", internal="on", kind="gitea").status_code == 302
     shown = page(http, "git-hosts")
     assert "git.lab:2222" in shown and "Gitea or Forgejo" in shown and "in the local network" in shown
     post(http, "git-forbid-host", GitHost.objects.get().pk)
     assert not GitHost.objects.exists()
+
+
+def test_who_reads_that_no_host_is_allowed_reads_what_to_do(client: Client, alice: User, project: Project) -> None:
+    shown = page(client, "git", project.pk)
+    assert "Ask an admin to allow the host of your repository" in shown and "/admin/git-hosts/" not in shown
+    admin = Client()
+    admin.force_login(made.make_admin())
+    shown = page(admin, "git", project.pk)
+    assert "Allow one under" in shown and reverse("projects:git-hosts") in shown
+    made.bind(alice, project)
+    assert "Fetch now" in page(client, "git", project.pk)
+    GitHost.objects.all().delete()
+    shown = page(client, "git", project.pk)
+    assert "No admin allows code from" in shown and "projects/1/git/fetch" not in shown
+
+
+def test_after_binding_the_owner_reads_what_comes_next(client: Client, project: Project) -> None:
+    made.allow()
+    answer = client.post(
+        reverse("projects:git", args=[project.pk]), {"address": made.SSH, "branch": "main"}, follow=True
+    )
+    assert "Add the deploy key below to the repository" in answer.content.decode()
+    GitSource.objects.update(host_key=made.KEY)
+    sent = {"address": made.SSH, "branch": "dev", "shown_values": ""}
+    row = GitSource.objects.get()
+    assert row.is_ssh and sent["branch"] != row.branch
+    answer = client.post(reverse("projects:git", args=[project.pk]), sent, follow=True)
+    assert "makes a code version of the newest commit" in answer.content.decode()
+
+
+def test_a_refused_form_names_the_token_as_what_has_to_be_entered_again(client: Client, project: Project) -> None:
+    made.allow()
+    sent = {"address": "https://evil.org/x", "branch": "main", "token": "t0ken"}
+    shown = " ".join(post(client, "git", project.pk, **sent).content.decode().split())
+    assert "Enter again: Token. Nothing else that you typed is lost." in shown and "t0ken" not in shown
+    shown = " ".join(post(client, "git", project.pk, **(sent | {"token": ""})).content.decode().split())
+    assert "Nothing you typed is lost." in shown
+
+
+def test_the_list_has_the_reason_and_the_page_of_a_fetch_what_to_do(
+    client: Client, alice: User, project: Project
+) -> None:
+    made.bind(alice, project)
+    fetches.request(alice, project)
+    fetch = made.start(made.make_node())
+    fetches.fail(fetch, agents.git_failures.TokenRefused("github.com", has_token=True).data())
+    for shown in (page(client, "git", project.pk), page(client, "detail", project.pk)):
+        assert "does not accept the stored token for this repository." in shown and "can enter a new token" not in shown
+    assert "An owner can enter a new token" in page(client, "git-fetch", project.pk, fetch.pk)
+
+
+def test_the_list_shows_reasons_of_other_releases(client: Client, alice: User, project: Project) -> None:
+    made.bind(alice, project)
+    fetch = fetches.request(alice, project)
+    for message, text in (({"code": "git.of_a_later_release", "host": "x.org"}, "x.org"), ("Why.", "Why.")):
+        GitFetch.objects.filter(pk=fetch.pk).update(state="failed", message=message)
+        assert text in page(client, "git", project.pk)
+
+
+def test_the_page_of_a_project_shows_a_commit_once(client: Client, alice: User, project: Project) -> None:
+    made.bind(alice, project)
+    made.fetch_commit(alice, project, made.make_node())
+    assert page(client, "detail", project.pk).count(f">{made.FIRST[:10]}<") == 1
+    assert f"lab/train {made.FIRST[:10]}" not in page(client, "detail", project.pk)
+
+
+def test_an_address_of_this_machine_alone_is_named_beside_the_webhook(
+    client: Client, alice: User, project: Project, settings: Any
+) -> None:
+    made.bind(alice, project)
+    settings.SITE_URL = "http://localhost:8000"
+    assert "Only this machine can reach this address" in page(client, "git", project.pk)
+    settings.SITE_URL = "https://lab.example.org"
+    assert "Only this machine can reach this address" not in page(client, "git", project.pk)
+
+
+def test_an_archived_project_offers_nothing_to_do(client: Client, alice: User, project: Project) -> None:
+    made.bind(alice, project)
+    services.archive_project(alice, project)
+    shown = page(client, "git", project.pk)
+    assert "This project is archived" in shown and "Only owners" not in shown and "Save" not in shown
