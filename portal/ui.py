@@ -334,7 +334,7 @@ def field(context: dict[str, Any], bound: BoundField, optional: bool = True, ter
 @register.filter
 def emptied_fields(form: BaseForm) -> list[str]:
     """Return the labels of the fields that a refused form shows empty although something was entered: passwords and files."""
-    return [bound.label for bound in form if bound.data and not _keeps_value(bound.field.widget)]
+    return [str(bound.label) for bound in form if bound.data and not _keeps_value(bound.field.widget)]
 
 
 def _keeps_value(widget: Widget) -> bool:

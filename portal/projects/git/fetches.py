@@ -70,7 +70,8 @@ def source_of(project: Project) -> GitSource:
     row = GitSource.objects.filter(project=project).first()
     if row is None:
         raise Refused(
-            f"“{project.name}” is not bound to a Git repository. An owner binds it on its page Git.", "conflict"
+            f"“{project.name}” is not bound to a Git repository. An owner can bind it under Git on its page.",
+            "conflict",
         )
     return row
 

@@ -145,10 +145,13 @@ def test_output_beyond_the_limit_is_refused(repository: LocalRepository) -> None
 
 def test_no_process_is_left(repository: LocalRepository, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[subprocess.Popen[bytes]] = []
-    start = subprocess.Popen
-    monkeypatch.setattr(
-        inside_git.subprocess, "Popen", lambda *args, **options: started.append(start(*args, **options)) or started[-1]
-    )
+    start: Any = subprocess.Popen
+
+    def recorded(*args: Any, **options: Any) -> Any:
+        started.append(start(*args, **options))
+        return started[-1]
+
+    monkeypatch.setattr(inside_git.subprocess, "Popen", recorded)
     blob = repository.write("hash-object", "-w", "--stdin", text="x" * 3_000_000)
     with pytest.raises(Failed):
         repository.read("cat-file", "blob", blob, limit=9)
