@@ -211,7 +211,7 @@ def test_a_lost_one_makes_room_for_the_next(alice: User, project: Project) -> No
     GitFetch.objects.filter(pk=lost.pk).update(renewed_at=timezone.now() - fetches.LEASE - timedelta(seconds=1))
     assert fetches.count_waiting() == 1
     assert made.start(made.make_node("n2")) == new
-    assert "newer request" in why(lost) and lost.state == State.REPLACED
+    assert "newer fetch" in why(lost) and lost.state == State.REPLACED
     with pytest.raises(fetches.FetchEndedError):
         fetches.finish(lost, fetches.CommitFacts(made.FIRST))
 
@@ -263,7 +263,7 @@ def test_a_host_that_is_no_longer_allowed(alice: User, project: Project) -> None
     hosts.forbid(made.make_admin(), GitHost.objects.get())
     assert fetches.claim(made.make_node(), ssh=True) is None
     assert "may not be fetched from github.com" in why(fetch)
-    with pytest.raises(Refused, match="No admin has allowed"):
+    with pytest.raises(Refused, match="No host is allowed yet"):
         fetches.request(alice, project)
 
 
@@ -356,7 +356,7 @@ def test_a_fetch_that_no_node_takes_is_given_up(alice: User, project: Project) -
     fetch = fetches.request(alice, project)
     GitFetch.objects.update(requested_at=timezone.now() - fetches.MAX_WAIT)
     fetches.end_lost()
-    assert "for 12 hours" in why(fetch) and fetch.state == State.FAILED
+    assert "For 12 hours" in why(fetch) and fetch.state == State.FAILED
 
 
 def test_only_new_agents_count_as_able() -> None:
