@@ -7,7 +7,7 @@ GPUs; now and then one fails. An agent that starts continues the jobs that it ra
 import json
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,10 +51,25 @@ FAILURE_KINDS: tuple[FailureKind, ...] = (
 EARLY_FAILURE_KINDS: tuple[FailureKind, ...] = ("import_error", "file_not_found", "shapes")
 IDLE_EVERY = 11
 """One in so many jobs leaves its GPUs idle, so that the pages about idle GPUs have something to show."""
-MODEL, MEMORY_MIB = "Demo GPU 40 GB", 40_960
 IDLE_CELSIUS, BUSY_CELSIUS = 34, 78
 """The temperature in degrees Celsius of an idle and of a fully used GPU."""
 SIMULATED_RUN_FILE = "demo.json"
+
+
+class GpuModel(NamedTuple):
+    """A model of simulated GPUs."""
+
+    name: str
+    memory_mib: int
+
+    def used_mib(self, wanted: int) -> int:
+        """Return how much memory in MiB a program uses on it that would use ``wanted`` where there is enough."""
+        return min(wanted, self.memory_mib * 23 // 25)
+
+
+LARGE_GPU = GpuModel("Demo GPU 40 GB", 40_960)
+SMALL_GPU = GpuModel("Demo GPU 24 GB", 24_576)
+"""An older model."""
 
 
 class JobProgress(NamedTuple):
@@ -130,9 +145,12 @@ class DemoRuntime(FakeRuntime):
         gpus: int,
         wall_clock: Callable[[], float] = time.time,
         reached: Callable[[int], JobProgress | None] = lambda job: None,
+        models: Sequence[GpuModel] = (),
         **options: Any,
     ) -> None:
+        """``models`` has the model of each GPU; without it all are of the large one."""
         super().__init__(**options)
+        self.models = tuple(models) or (LARGE_GPU,) * gpus
         self.node = node
         self.reached = reached
         self.wall_clock = wall_clock
@@ -208,12 +226,14 @@ class DemoRuntime(FakeRuntime):
         # Steady for a while and different from GPU to GPU; nothing secret depends on it.
         chance = random.Random(f"{uuid} {int(self.clock() / 20)}")  # noqa: S311
         percent, memory = 0, 450
+        model = self.models[index]
         simulated = self._simulated.get(run.spec.name) if run is not None else None
         if simulated is not None:
             noise = chance.gauss(0, 5) if simulated.busy_percent else 0
-            percent, memory = min(100, max(0, round(simulated.busy_percent + noise))), simulated.memory_mib
+            percent = min(100, max(0, round(simulated.busy_percent + noise)))
+            memory = model.used_mib(simulated.memory_mib)
         heat = IDLE_CELSIUS + round((BUSY_CELSIUS - IDLE_CELSIUS) * percent / 100) + chance.randint(-1, 1)
-        return Gpu(uuid, index, "cuda", MODEL, MEMORY_MIB, True, None, percent, memory, heat)
+        return Gpu(uuid, index, "cuda", model.name, model.memory_mib, True, None, percent, memory, heat)
 
     def _advance(self) -> None:
         super()._advance()
@@ -321,14 +341,17 @@ def start_node(
     home: Path,
     url: str,
     identity: NodeIdentity,
-    gpus: int,
+    models: Sequence[GpuModel],
     reached: Callable[[int], JobProgress | None] = lambda job: None,
 ) -> DemoAgent:
-    """Start an agent in threads of this process; ``stop()`` ends it. ``reached`` returns the progress of a job by its number."""
+    """Start an agent in threads of this process; ``stop()`` ends it.
+
+    ``models`` has the model of each of its GPUs. ``reached`` returns the progress of a job by its number.
+    """
     files = NodeFiles(home)
     files.make()
     identity.write(files.identity)
-    runtime = DemoRuntime(identity.name, gpus, reached=reached, clock=time.monotonic)
+    runtime = DemoRuntime(identity.name, len(models), reached=reached, models=models, clock=time.monotonic)
     runtime.resume(files)
     portal = PortalClient(url, identity.token, allow_http=True)
     agent = DemoAgent(files, portal, runtime, FakeEnvironments(), DemoMachine(home, runtime, portal.url))

@@ -6,7 +6,8 @@ the folder leaves nothing behind.
     people      who works there, in which groups, on which projects
     workload    what they submitted in the last month (pure)
     simulation  what ran where and when, decided by the project's own policies in the simulator (pure)
-    rows        the month as jobs, attempts, containers, allocations, history and curves
+    rows        the month as jobs, attempts, containers and allocations
+    history     the lines of the jobs' histories
     files       logs and outputs
     monitoring  the readings of the GPUs, hour by hour
     traffic     jobs that are submitted while the demo lab runs

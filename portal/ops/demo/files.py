@@ -19,7 +19,7 @@ from portal.ops.demo.simulation import END
 from portal.ui import counted
 from runners.agent.reconcile import JournalEntry
 from runners.demo import programs
-from runners.demo.nodes import MODEL, SimulatedRun
+from runners.demo.nodes import SimulatedRun
 from runners.demo.programs import ENDINGS, SILENT_BEFORE_TRAINING, Training
 from runners.host.node_files import NodeFiles
 from runners.messages.launch import Running
@@ -310,8 +310,9 @@ def _step_stats(record: AttemptRecord, trajectory: Trajectory, written: MonthRow
             sizes[len(nodes), gpus] = sizes.get((len(nodes), gpus), 0) + 1
     for (nodes_count, gpus), times in sizes.items():
         seconds = trajectory.training.step_seconds(0, gpus)
+        kind = written.gpus_of[id(record.simulated.holdings[0])][0].model
         yield StepStat(
-            attempt=record.attempt, kind=MODEL, nodes=nodes_count, gpus=gpus, batch=trajectory.training.batch,
+            attempt=record.attempt, kind=kind, nodes=nodes_count, gpus=gpus, batch=trajectory.training.batch,
             reports=10 * times, seconds=seconds, waiting_seconds=seconds * 0.06 if gpus > 1 else None, asked_batch=trajectory.training.batch,
             max_batch=trajectory.training.batch, at=written.at(trajectory.until),
         )  # fmt: skip

@@ -15,6 +15,7 @@ from portal.ops.demo.inserts import insert_rows
 from portal.ops.demo.people import DemoLab
 from portal.ops.demo.rows import AttemptRecord, MonthRows
 from portal.ops.demo.simulation import BACK_AT, LOST_AT
+from runners.demo.nodes import GpuModel
 
 MAX_ROWS = 13_000
 """GPU-hours with readings: a month of the usual demo lab. A larger lab has only the last days."""
@@ -78,17 +79,19 @@ def _busy_periods(written: MonthRows, now: datetime) -> dict[int, list[BusyPerio
         for holding in record.simulated.holdings:
             began = written.at(max(holding.since, record.began or holding.since))
             until = now if holding.until is None else written.at(holding.until)
+            percent, memory = gpu_usage(record)
             for gpu in written.gpus_of[id(holding)]:
-                found[gpu.pk].append(BusyPeriod(began, until, *gpu_usage(record)))
+                used = GpuModel(gpu.model, gpu.memory_mib).used_mib(memory)
+                found[gpu.pk].append(BusyPeriod(began, until, percent, used))
     for times in found.values():
         times.sort()
     return found
 
 
 def gpu_usage(record: AttemptRecord) -> tuple[int, int]:
-    """Return the utilisation of each of the attempt's GPUs in percent, and the memory in use in MiB."""
-    pattern, number = record.demo_job.request.pattern, record.demo_job.request.number
-    return min(99, max(3, pattern.busy_percent + number * 7 % 15 - 7)), pattern.memory_mib + number * 131 % 2048
+    """Return the utilisation of each of the attempt's GPUs in percent, and the memory in MiB in use where there is enough."""
+    request = record.demo_job.request
+    return min(99, max(3, request.pattern.busy_percent + request.number * 7 % 15 - 7)), request.gpu_memory_mib
 
 
 def _hours(
@@ -126,7 +129,7 @@ def _samples(lab: DemoLab, busy: dict[int, list[BusyPeriod]], noise: Sequence[in
     at = sampling.slot_of(now - HOUR)
     while at < now:
         for number, node in enumerate(lab.nodes):
-            readings = [_reading(gpu, busy[gpu.pk], noise, at) for gpu in lab.gpus[number]]
+            readings = [_reading(gpu, busy[gpu.pk], noise, at) for gpu in lab.gpus_of_node(number)]
             yield Sample(node=node, at=at, readings=sampling.sample_of(readings))
         at += timedelta(minutes=1)
 

@@ -13,13 +13,12 @@ from django.contrib.auth.models import Group
 from portal.accounts.models import AuditEntry, Limit, User, digest
 from portal.cluster.models import Gpu, Node, new_token
 from portal.environments.models import Environment, NodeEnvironment
-from portal.ops.demo.workload import JOB_PATTERNS, LabSize
+from portal.ops.demo.workload import JOB_PATTERNS, LabSize, NodePart
 from portal.projects import examples
 from portal.projects.models import CodeVersion, Membership, Project
 from portal.projects.services import create_project, use_example
 from portal.usage.models import ShareWeight
 from runners.agent.settings import NodeIdentity
-from runners.demo.nodes import MEMORY_MIB, MODEL
 
 ENVIRONMENT = "pytorch-horovod"
 GROUPS = {"vision": 2.0, "speech": 1.5, "theory": 1.0, "robotics": 1.5, "course": 0.5}
@@ -55,9 +54,18 @@ class DemoLab:
     codes: dict[str, CodeVersion]
     """Code versions by the name of the project."""
     nodes: tuple[Node, ...]
+    parts: tuple[NodePart, ...]
     gpus: dict[int, list[Gpu]]
-    """GPUs in the order of their indexes, by the number of the node from 0."""
+    """GPUs in the order of their indexes, by the number of the node's part."""
     environment: Environment
+
+    def node_of(self, part: int) -> Node:
+        """Return the node of a part."""
+        return self.nodes[self.parts[part].node]
+
+    def gpus_of_node(self, node: int) -> list[Gpu]:
+        """Return the GPUs of a node, in the order of their indexes."""
+        return [gpu for number, part in enumerate(self.parts) if part.node == node for gpu in self.gpus[number]]
 
 
 def demo_password() -> str:
@@ -95,14 +103,14 @@ def create_lab(since: datetime, size: LabSize, url: str) -> DemoLab:
     groups = {name: Group.objects.get_or_create(name=name)[0] for name in GROUPS}
     users = _users(since - timedelta(days=40), groups)
     projects, codes = _projects(since - timedelta(days=20), users)
-    nodes = tuple(_create_node(f"demo-{number + 1}", size.gpus, since, url) for number in range(size.nodes))
+    nodes = tuple(_create_node(f"demo-{number + 1}", since, url) for number in range(size.nodes))
     environment, _ = Environment.objects.get_or_create(key=ENVIRONMENT, defaults={"title": "PyTorch with Horovod"})
     NodeEnvironment.objects.bulk_create(
         NodeEnvironment(node=node, environment=environment, state=NodeEnvironment.State.READY, progress_percent=100)
         for node in nodes
     )
-    gpus = {number: list(node.gpus.order_by("index")) for number, node in enumerate(nodes)}
-    return DemoLab(users, groups, projects, codes, nodes, gpus, environment)
+    gpus = {number: _create_gpus(nodes[part.node], part) for number, part in enumerate(size.parts)}
+    return DemoLab(users, groups, projects, codes, nodes, size.parts, gpus, environment)
 
 
 def _users(since: datetime, groups: dict[str, Group]) -> dict[str, User]:
@@ -151,7 +159,7 @@ def _projects(since: datetime, users: dict[str, User]) -> tuple[dict[str, Projec
     return projects, codes
 
 
-def _create_node(name: str, gpus: int, since: datetime, url: str) -> Node:
+def _create_node(name: str, since: datetime, url: str) -> Node:
     """Make a node that has been here since then. Its agent finds its identity in its folder."""
     token = new_token()
     node = Node.objects.create(
@@ -163,11 +171,19 @@ def _create_node(name: str, gpus: int, since: datetime, url: str) -> Node:
     home = node_home(name)
     home.mkdir(parents=True, exist_ok=True)
     NodeIdentity(node.pk, token, url, name, "fake", secrets.token_hex(16)).write(home / "node.json")
-    Gpu.objects.bulk_create(
-        Gpu(node=node, uuid=f"demo-{name}-{index}", index=index, kind="cuda", model=MODEL, memory_mib=MEMORY_MIB)
-        for index in range(gpus)
-    )
     return node
+
+
+def _create_gpus(node: Node, part: NodePart) -> list[Gpu]:
+    """Make the GPUs of a part of a node, after those of its earlier parts."""
+    first = node.gpus.count()
+    return Gpu.objects.bulk_create(
+        Gpu(
+            node=node, uuid=f"demo-{node.name}-{index}", index=index, kind="cuda", model=part.model.name,
+            memory_mib=part.model.memory_mib,
+        )
+        for index in range(first, first + part.gpus)
+    )  # fmt: skip
 
 
 def mark_nodes_seen(lab: DemoLab, now: datetime) -> None:

@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 from portal.accounts.models import AuditEntry
 from portal.cluster.models import Gpu, Reservation
-from portal.jobs import causes, events
+from portal.jobs import causes
 from portal.jobs.container_ends import NodeWasSilent
-from portal.jobs.events import Event, NodeShare
-from portal.jobs.models import Allocation, Attempt, Container, Job, JobEvent, JobState, Outcome
+from portal.jobs.models import Allocation, Attempt, Container, Job, JobState, Outcome
 from portal.jobs.resize_timeline.models import RankGroup
 from portal.ops.demo.people import PEOPLE, DemoLab
 from portal.ops.demo.simulation import (
@@ -26,7 +25,6 @@ from portal.ops.demo.simulation import (
 )
 from portal.ops.demo.workload import Fate
 from portal.scheduler import overlay_networks, run_specs
-from portal.scheduler.events import Resized
 from portal.scheduler.models import SchedulerConfig
 from portal.usage.models import CapacitySpell
 from runners.demo.programs import ENDINGS
@@ -167,8 +165,9 @@ def write_jobs(
             number,
             simulated,
             demo_job,
+            lab,
             configs,
-            _network(len(lab.nodes), demo_job, simulated, numbers),
+            _network(lab, demo_job, simulated, numbers),
             at,
         )
         for demo_job, job, number, simulated in simulated_attempts
@@ -230,6 +229,9 @@ def _job(lab: DemoLab, demo_job: DemoJob, at: Clock) -> Job:
         time_limit_seconds=request.limit_seconds,
         priority=request.priority,
         resumable=pattern.resumable,
+        gpu_memory_mib=request.gpu_request.memory_mib or None,
+        gpu_models=list(request.gpu_request.kinds),
+        same_gpu_model=request.gpu_request.same_kind,
         deadline=None if request.deadline is None else at(request.deadline),
         intent=Job.Intent.CANCEL if demo_job.status == JobState.CANCELLED else Job.Intent.RUN,
         state=demo_job.status,
@@ -246,12 +248,12 @@ def _training_start(demo_job: DemoJob, number: int, simulated: SimulatedAttempt)
     return began if began < (END if over is None else over) else None
 
 
-def _network(nodes: int, demo_job: DemoJob, simulated: SimulatedAttempt, numbers: Iterator[int]) -> int | None:
+def _network(lab: DemoLab, demo_job: DemoJob, simulated: SimulatedAttempt, numbers: Iterator[int]) -> int | None:
     """Return the number of the attempt's overlay network, as ``apply`` chooses it."""
-    several = len({holding.node for holding in simulated.holdings}) > 1
+    several = len({lab.parts[holding.node].node for holding in simulated.holdings}) > 1
     return (
         next(numbers) % overlay_networks.network_count()
-        if several or (demo_job.request.pattern.elastic and nodes > 1)
+        if several or (demo_job.request.pattern.elastic and len(lab.nodes) > 1)
         else None
     )
 
@@ -261,11 +263,13 @@ def _attempt(
     number: int,
     simulated: SimulatedAttempt,
     demo_job: DemoJob,
+    lab: DemoLab,
     configs: Sequence[SchedulerConfig],
     network: int | None,
     at: Clock,
 ) -> Attempt:
     config, began = configs[simulated.policy], _training_start(demo_job, number, simulated)
+    used = max(lab.parts[each.node].model.used_mib(demo_job.request.gpu_memory_mib) for each in simulated.holdings)
     stop = ""
     if simulated.ended_as in (Outcome.PREEMPTED, Outcome.CANCELLED, Outcome.TIMED_OUT):
         stop = simulated.ended_as
@@ -284,11 +288,12 @@ def _attempt(
         policy=f"{config.policy} v{config.pk}",
         overlay_network=network,
         share_factor=share_factor(job.priority),
+        peak_gpu_memory_mib=None if began is None or simulated.ended is None else used,
     )
 
 
 def _gpus_of(lab: DemoLab, demo_jobs: Sequence[DemoJob]) -> dict[int, tuple[Gpu, ...]]:
-    """Give each piece the GPUs with the lowest indexes that are free on its node at that time."""
+    """Give each piece the GPUs with the lowest indexes that are free on its part of a node at that time."""
     holdings: dict[int, list[GpuHolding]] = {number: [] for number in lab.gpus}
     for demo_job in demo_jobs:
         for simulated in demo_job.attempts:
@@ -296,7 +301,7 @@ def _gpus_of(lab: DemoLab, demo_jobs: Sequence[DemoJob]) -> dict[int, tuple[Gpu,
                 holdings[holding.node].append(holding)
     found: dict[int, tuple[Gpu, ...]] = {}
     for number, here in holdings.items():
-        free = [gpu.index for gpu in lab.gpus[number]]
+        free = list(range(len(lab.gpus[number])))
         busy: list[tuple[float, int, tuple[int, ...]]] = []
         for order, holding in enumerate(sorted(here, key=lambda holding: holding.since)):
             while busy and busy[0][0] <= holding.since:
@@ -323,12 +328,12 @@ def _containers(
     at_first = sum(holding.since == simulated.placed for holding in simulated.holdings)
     drivers, hosts = [], []
     if run_specs.has_driver(job):
-        spec = run_specs.driver_spec(attempt, 0, lab.nodes[first.node], ranks)
+        spec = run_specs.driver_spec(attempt, 0, lab.node_of(first.node), ranks)
         whole = GpuHolding(first.node, 0, simulated.placed, None, simulated.ended)
         drivers.append(_container(lab, attempt, simulated, whole, 0, spec, began, fate, at, base=False))
     for index, holding in enumerate(simulated.holdings, start=len(drivers)):
-        part = run_specs.ContainerPlacement(lab.nodes[holding.node], written.gpus_of[id(holding)])
-        node_gpus = len(lab.gpus[holding.node])
+        part = run_specs.ContainerPlacement(lab.node_of(holding.node), written.gpus_of[id(holding)])
+        node_gpus = len(lab.gpus_of_node(lab.parts[holding.node].node))
         spec = run_specs.host_spec(attempt, index, part, ranks, node_gpus, at_first)
         runs = began if holding.since == simulated.placed else holding.since + GROW_SECONDS
         hosts.append(_container(lab, attempt, simulated, holding, index, spec, runs, fate, at, base=holding is first))
@@ -343,7 +348,7 @@ def _container(
     until = END if holding.until is None else holding.until
     runs = runs if runs is not None and runs < min(until, holding.release_requested or until) else None
     exited = holding.until is not None
-    node = lab.nodes[holding.node]
+    node = lab.node_of(holding.node)
     release_requested = holding.release_requested if holding.release_requested is not None else simulated.stopped_at
     over = simulated.stopped_at if simulated.stopped_at is not None else simulated.ended
     stop = ""
@@ -413,7 +418,7 @@ def _rank_groups(written: MonthRows) -> Iterator[RankGroup]:
             )
 
 
-# --- causes and history ----------------------------------------------------------------------------------------------
+# --- causes ----------------------------------------------------------------------------------------------------------
 
 
 def find_causes(written: MonthRows) -> None:
@@ -423,74 +428,3 @@ def find_causes(written: MonthRows) -> None:
         parts = [*([record.driver] if record.driver else []), *record.hosts]
         record.attempt.cause = causes.explain(record.job, record.attempt, parts)
     Attempt.objects.bulk_update([record.attempt for record in ended], ["cause"], batch_size=200)
-
-
-def write_history(written: MonthRows) -> None:
-    """Write the jobs' histories. Call it after ``find_causes``, because the lines name the causes."""
-    by_job: dict[int, list[AttemptRecord]] = {job.pk: [] for job in written.jobs}
-    for record in written.attempt_records:
-        by_job[record.job.pk].append(record)
-    JobEvent.objects.bulk_create(
-        (
-            JobEvent(
-                job=job, seq=seq, at=written.at(when), kind=event.kind, data=event.data(),
-                actor=job.submitted_by if own else None,
-            )
-            for demo_job, job in zip(written.demo_jobs, written.jobs, strict=True)
-            for seq, (when, event, own) in enumerate(
-                sorted(_job_history(demo_job, job, by_job[job.pk]), key=lambda line: line[0]), start=1
-            )
-        ),
-        batch_size=500,
-    )  # fmt: skip
-
-
-HistoryLine = tuple[float, Event, bool]
-"""(When, what happened, whether the owner did it)."""
-
-
-def _job_history(demo_job: DemoJob, job: Job, records: Sequence[AttemptRecord]) -> Iterator[HistoryLine]:
-    yield demo_job.request.submitted, events.Submitted(str(job.submitted_by)), True
-    if demo_job.status == JobState.CANCELLED and demo_job.finished is not None:
-        asked = min(
-            demo_job.finished,
-            *(each.simulated.stopped_at or demo_job.finished for each in records),
-            demo_job.finished,
-        )
-        yield asked, events.Cancelled(str(job.submitted_by)), True
-    for each in records:
-        yield from _attempt_history(each)
-    if demo_job.finished is not None:
-        yield demo_job.finished, events.StateChanged(str(demo_job.status)), False
-
-
-def _attempt_history(record: AttemptRecord) -> Iterator[HistoryLine]:
-    attempt, simulated, number = record.attempt, record.simulated, record.number
-    shares = [
-        NodeShare(node=node, gpus=count, cpu_slots=False) for node, count in sorted(_first_placement(record).items())
-    ]
-    yield simulated.placed, events.Placed(number, attempt.policy, shares), False
-    yield simulated.placed, events.StateChanged("RUNNING"), False
-    if record.began is not None:
-        yield record.began, events.Started(number), False
-    for when, before, after in simulated.resizes:
-        yield when, Resized(before, after, cpu_slots=False), False
-    for host in record.hosts:
-        if host.exit_reason == "lost":
-            yield LOST_AT, events.ContainerLost(host.name, host.node.name, "lost"), False
-    if simulated.stopped_at is not None and attempt.stop_reason:
-        yield simulated.stopped_at, events.Stopping(number, attempt.stop_reason, record.job.resumable), False
-    if simulated.ended is not None:
-        outcome = attempt.outcome
-        yield simulated.ended, events.Ended(number, outcome, causes.without_detail(attempt.cause)), False
-        if outcome in (Outcome.PREEMPTED, Outcome.LOST) and number <= len(record.demo_job.attempts):
-            restarts = outcome == Outcome.PREEMPTED
-            yield simulated.ended, events.StateChanged("QUEUED", True, restarts, record.job.resumable), False
-
-
-def _first_placement(record: AttemptRecord) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for holding, host in zip(record.simulated.holdings, record.hosts, strict=True):
-        if holding.since == record.simulated.placed:
-            found[host.node.name] = found.get(host.node.name, 0) + holding.gpus
-    return found

@@ -43,6 +43,7 @@ class GpuHolding:
     """GPUs of one node that an attempt held from one change to the next: those of one container, or of the first."""
 
     node: int
+    """The number of the node's part (``LabSize.parts``)."""
     gpus: int
     since: float
     release_requested: float | None = None
@@ -129,7 +130,14 @@ def simulate_month(
     """
     demo_jobs = {str(request.number): DemoJob(request, 14.0 + request.number * 7 % 41) for request in requests}
     submissions = [_submission(demo_job, groups) for demo_job in demo_jobs.values()]
-    nodes = [Node(str(n), f"demo-{n + 1}", size.gpus, size.gpus) for n in range(size.nodes)]
+    parted = {part.node for number, part in enumerate(size.parts) if number != part.node}
+    nodes = [
+        Node(
+            str(number), f"demo-{part.node + 1}", part.gpus, part.gpus, kind=part.model.name,
+            gpu_memory_mib=part.model.memory_mib, part_of=f"demo-{part.node + 1}" if part.node in parted else "",
+        )
+        for number, part in enumerate(size.parts)
+    ]  # fmt: skip
     losses = [Loss(str(size.nodes - 1), LOST_AT, BACK_AT)] if size.nodes > 1 else []
     recorder = _Recorder(demo_jobs, losses)
     result = simulate(
@@ -168,6 +176,7 @@ def _submission(demo_job: DemoJob, groups: Mapping[str, str]) -> Submission:
             group=f"group {groups[request.owner]}",
             script=pattern.project,
             deadline=request.deadline,
+            gpu_request=request.gpu_request,
             longest_seconds=float(request.limit_seconds),
         ),
         lasts(request.seconds, request.min_gpus, curve, knowledge="none"),

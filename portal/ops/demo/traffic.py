@@ -39,6 +39,7 @@ def submit_one(chance: random.Random, size: LabSize) -> Job | None:
     members = code.project.memberships.select_related("user").filter(user__username__in=pattern.people).order_by("pk")
     if not members:
         return None
+    gpu_request = size.gpu_request(pattern, min_gpus)
     submission = Submission(
         code=code,
         environment=environment,
@@ -50,6 +51,9 @@ def submit_one(chance: random.Random, size: LabSize) -> Job | None:
         max_gpus=max(min_gpus, max_gpus) if pattern.elastic else min_gpus,
         elastic=pattern.elastic,
         resumable=pattern.resumable,
+        gpu_memory_mib=gpu_request.memory_mib or None,
+        gpu_models=gpu_request.kinds,
+        same_gpu_model=gpu_request.same_kind,
         time_limit_seconds=chance.choice((3600, 7200, 4 * 3600)),
     )
     return services.submit(chance.choice(list(members)).user, code.project, submission)

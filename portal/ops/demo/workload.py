@@ -10,9 +10,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from math import exp
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from runners.demo.nodes import LARGE_GPU, SMALL_GPU, GpuModel
 from runners.demo.programs import FailureKind
+from scheduling.types import ANY_GPU, GpuRequest
 
 DAYS = 30
 HOUR, DAY = 3600.0, 86_400.0
@@ -66,6 +68,8 @@ class JobPattern:
     busy_percent: int = 80
     """The utilisation of its GPUs while it trains."""
     memory_mib: int = 22_000
+    gpu_request: GpuRequest = ANY_GPU
+    """Which GPUs its jobs accept, in a lab that has several models."""
     about: str = ""
     """The description of its project."""
 
@@ -97,6 +101,7 @@ JOB_PATTERNS: tuple[JobPattern, ...] = (
         "horovod", ((0.25, 0.75), (0.5, 1.0)), 80, 2.0, when="any", elastic=True, resumable=True, fails=0.1,
         mishaps=("no_internet", "gpu_memory", "arguments"),
         knobs=(("--lr", ("1e-5", "3e-5", "1e-4")),), busy_percent=81, memory_mib=35_000,
+        gpu_request=GpuRequest(LARGE_GPU.memory_mib),
         about="Fine-tuning speech models for dialects.",
     ),
     JobPattern(
@@ -111,6 +116,7 @@ JOB_PATTERNS: tuple[JobPattern, ...] = (
         ((2.0, 2.0), (1.5, 1.5)), 14, 11.0, when="any", resumable=True, limit_hours=40.0, spread=0.4, fails=0.15,
         mishaps=("lost_each_other", "host_memory", "gpu_memory"),
         knobs=(("--envs", ("4096", "8192")),), busy_percent=93, memory_mib=36_500,
+        gpu_request=GpuRequest(LARGE_GPU.memory_mib, same_kind=True),
         about="Policies trained in simulation, on several nodes.",
     ),
     JobPattern(
@@ -129,6 +135,7 @@ JOB_PATTERNS: tuple[JobPattern, ...] = (
         "horovod", ((0.25, 0.5), (0.5, 1.0), (0.5, 0.5)), 12, 2.2, when="rush", elastic=True, resumable=True, fails=0.1,
         mishaps=("gpu_memory", "nan", "disk_full"),
         knobs=(("--crop", ("512", "768")), ("--seed", ("1", "2", "3"))), busy_percent=90, memory_mib=33_000,
+        gpu_request=GpuRequest(kinds=(LARGE_GPU.name,)),
     ),
     JobPattern(
         "Speech commands", ("chen", "hana", "chen"), ("keyword spotting", "ablation", "keyword spotting, noisy"),
@@ -159,11 +166,26 @@ class JobRequest:
     cancelled: float | None = None
     deadline: float | None = None
     priority: int = 0
+    gpu_request: GpuRequest = ANY_GPU
+
+    @property
+    def gpu_memory_mib(self) -> int:
+        """The memory in MiB that it uses of a GPU that has as much."""
+        return self.pattern.memory_mib + self.number * 131 % 2048
 
     @property
     def spread(self) -> bool:
         """Whether it may use several nodes."""
         return self.pattern.launcher != "command"
+
+
+class NodePart(NamedTuple):
+    """The GPUs of one model of a node: policies see each part as a node."""
+
+    node: int
+    """The number of the node, from 0."""
+    gpus: int
+    model: GpuModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +199,23 @@ class LabSize:
     @property
     def total(self) -> int:
         return self.nodes * self.gpus
+
+    @property
+    def small_gpus(self) -> int:
+        """How many GPUs of the first node are of the smaller model; a lab of one node or one GPU a node has none."""
+        return self.gpus // 2 if self.nodes > 1 else 0
+
+    @property
+    def parts(self) -> tuple[NodePart, ...]:
+        """The parts of its nodes: the number of a node is that of the part with its large GPUs."""
+        small = self.small_gpus
+        large = (NodePart(n, self.gpus - (small if n == 0 else 0), LARGE_GPU) for n in range(self.nodes))
+        return (*large, *([NodePart(0, small, SMALL_GPU)] if small else []))
+
+    def gpu_request(self, pattern: JobPattern, min_gpus: int) -> GpuRequest:
+        """Return which GPUs a job accepts: any, where the lab has no others or too few of those of its pattern."""
+        large = self.total - self.small_gpus
+        return pattern.gpu_request if self.small_gpus and 4 * min_gpus <= 3 * large else ANY_GPU
 
     def gpus_for(self, part: float) -> int:
         """The number of GPUs that is a part of a node."""
@@ -250,6 +289,7 @@ class _WorkloadGenerator:
                 cancelled=at + chance.expovariate(1 / (1.5 * HOUR)) + 60 if fate == "cancelled" else None,
                 deadline=self.end + 9 * HOUR if pattern.when == "rush" else None,
                 priority=1 if pattern.when == "rush" and chance.random() < 0.3 else 0,
+                gpu_request=self.size.gpu_request(pattern, min_gpus),
             )
         )
 

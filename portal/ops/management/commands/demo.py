@@ -28,7 +28,7 @@ from portal.ops.up.processes import Program, ProgramManager
 from portal.ops.up.welcome import ExampleReport
 from portal.refused import Refused
 from runners.agent.settings import NodeIdentity
-from runners.demo.nodes import DemoAgent, JobProgress, start_node
+from runners.demo.nodes import DemoAgent, GpuModel, JobProgress, start_node
 
 SUBMIT_SECONDS = 25.0
 ANSWER_SECONDS = 60.0
@@ -37,7 +37,8 @@ DEMO_VARIABLE = "SCHEDULEARN_DEMO"
 REAL_LAB_VARIABLES = ("DATABASE_URL", "REDIS_URL", "SECRET_KEY")
 """Settings of the real lab: the demo lab has its own."""
 CONTENT_VERSION = 2
-"""The version of a demo lab's contents: it is only started by releases with the same version."""
+"""The version of a demo lab's contents: it is only started by releases with the same version. What pages do without, such as
+schedules or a second model of GPUs, does not change it: a lab that was made before lacks it and starts as it is."""
 
 
 class Command(up.Command):
@@ -143,7 +144,8 @@ class Command(up.Command):
             home = people.node_home(node.name)
             identity = NodeIdentity.read(home / "node.json")
             if identity is not None:
-                self.agents.append(start_node(home, self._url(), identity, node.gpus.count(), reached_step_for_agent))
+                models = [GpuModel(*row) for row in node.gpus.order_by("index").values_list("model", "memory_mib")]
+                self.agents.append(start_node(home, self._url(), identity, models, reached_step_for_agent))
         admin, *others = people.PEOPLE
         self.print(f"\nThe demo lab is ready: {settings.SITE_URL}\n\n")
         self.print(f"  Sign in as   {admin} (admin), or {', '.join(others)}")
