@@ -13,6 +13,7 @@ from django.contrib.auth.models import Group
 from portal.accounts.models import AuditEntry, Limit, User, digest
 from portal.cluster.models import Gpu, Node, new_token
 from portal.environments.models import Environment, NodeEnvironment
+from portal.ops.demo import git
 from portal.ops.demo.workload import JOB_PATTERNS, LabSize, NodePart
 from portal.projects import examples
 from portal.projects.models import CodeVersion, Membership, Project
@@ -51,8 +52,8 @@ class DemoLab:
     users: dict[str, User]
     groups: dict[str, Group]
     projects: dict[str, Project]
-    codes: dict[str, CodeVersion]
-    """Code versions by the name of the project."""
+    codes: dict[str, list[CodeVersion]]
+    """Code versions by the name of the project, the oldest first."""
     nodes: tuple[Node, ...]
     parts: tuple[NodePart, ...]
     gpus: dict[int, list[Gpu]]
@@ -103,7 +104,10 @@ def create_lab(since: datetime, size: LabSize, url: str) -> DemoLab:
     groups = {name: Group.objects.get_or_create(name=name)[0] for name in GROUPS}
     users = _users(since - timedelta(days=40), groups)
     projects, codes = _projects(since - timedelta(days=20), users)
+    admin = next(iter(users.values()))
     nodes = tuple(_create_node(f"demo-{number + 1}", since, url) for number in range(size.nodes))
+    bound = projects[git.PROJECT]
+    codes[git.PROJECT] += git.bind_to_repository(admin, bound.created_by, bound, EXAMPLES["horovod"], nodes[0], since)
     environment, _ = Environment.objects.get_or_create(key=ENVIRONMENT, defaults={"title": "PyTorch with Horovod"})
     NodeEnvironment.objects.bulk_create(
         NodeEnvironment(node=node, environment=environment, state=NodeEnvironment.State.READY, progress_percent=100)
@@ -131,9 +135,9 @@ def _users(since: datetime, groups: dict[str, Group]) -> dict[str, User]:
     return {user.username: user for user in users}
 
 
-def _projects(since: datetime, users: dict[str, User]) -> tuple[dict[str, Project], dict[str, CodeVersion]]:
+def _projects(since: datetime, users: dict[str, User]) -> tuple[dict[str, Project], dict[str, list[CodeVersion]]]:
     projects: dict[str, Project] = {}
-    codes: dict[str, CodeVersion] = {}
+    codes: dict[str, list[CodeVersion]] = {}
     copies: dict[str, CodeVersion] = {}
     """By example, its code version: to import an example again would take as long as the first time."""
     for pattern in JOB_PATTERNS:
@@ -153,9 +157,11 @@ def _projects(since: datetime, users: dict[str, User]) -> tuple[dict[str, Projec
         else:
             code = use_example(users[owner], example, project)
         copies[example.key] = CodeVersion.objects.get(pk=code.pk)
-        projects[pattern.project], codes[pattern.project] = project, code
+        projects[pattern.project], codes[pattern.project] = project, [code]
     Project.objects.update(created_at=since)
     CodeVersion.objects.update(created_at=since)
+    for (code,) in codes.values():
+        code.created_at = since
     return projects, codes
 
 

@@ -211,14 +211,14 @@ def _job(lab: DemoLab, demo_job: DemoJob, at: Clock) -> Job:
         for number, simulated in enumerate(demo_job.attempts, 1)
         if (began := _training_start(demo_job, number, simulated)) is not None
     ]
-    user = lab.users[request.owner]
+    user, submitted = lab.users[request.owner], at(request.submitted)
     return Job(
         project=lab.projects[pattern.project],
-        code=lab.codes[pattern.project],
+        code=[each for each in lab.codes[pattern.project] if each.created_at <= submitted][-1],
         environment=lab.environment,
         submitted_by=user,
         group=lab.groups[PEOPLE[request.owner]],
-        submitted_at=at(request.submitted),
+        submitted_at=submitted,
         name=request.name,
         launcher=pattern.launcher,
         elastic=pattern.elastic,

@@ -32,7 +32,7 @@ def submit_one(chance: random.Random, size: LabSize) -> Job | None:
     pattern = chance.choice(JOB_PATTERNS)
     min_gpus, max_gpus = (size.gpus_for(part) for part in chance.choice(pattern.sizes))
     versions = CodeVersion.objects.filter(project__name=pattern.project, project__archived_at=None)
-    code = versions.select_related("project").order_by("pk").first()
+    code = versions.select_related("project").order_by("project", "-number").first()
     environment = Environment.objects.filter(key=ENVIRONMENT, retired=False).first()
     if code is None or environment is None:
         return None
