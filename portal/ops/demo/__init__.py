@@ -9,6 +9,7 @@ the folder leaves nothing behind.
     rows        the month as jobs, attempts, containers and allocations
     history     the lines of the jobs' histories
     files       logs and outputs
+    schedules   a job that is submitted every night, with its runs
     git         a project that is bound to a repository
     monitoring  the readings of the GPUs, hour by hour
     traffic     jobs that are submitted while the demo lab runs

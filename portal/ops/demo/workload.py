@@ -5,9 +5,9 @@ large jobs over several nodes, exercises of a course, and a rush before a deadli
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from functools import partial
 from math import exp
 from typing import Literal, NamedTuple
@@ -143,6 +143,20 @@ JOB_PATTERNS: tuple[JobPattern, ...] = (
         knobs=(("--augment", ("none", "noise", "speed")),), busy_percent=69, memory_mib=18_500,
     ),
 )  # fmt: skip
+
+
+NIGHTLY = JobPattern(
+    "Dialects", ("dana",), ("nightly evaluation",), "horovod", ((0.0, 0.0),), 0, 0.5, limit_hours=30.0, fails=0.0,
+    busy_percent=61, memory_mib=14_000,
+)  # fmt: skip
+"""The job of a schedule; it is not drawn."""
+NIGHTLY_AT = time(2, 30)
+"""In UTC."""
+NIGHTS = 9
+MISSED_NIGHT, SKIPPED_NIGHT = 4, 6
+"""The nights, counted back from the last one, in which the portal was down, and in which the job before had not ended."""
+LONG_NIGHT_HOURS = 25.5
+"""The length of the job before the skipped night."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,8 +352,32 @@ def submissions(start: datetime, size: LabSize, seed: int, practical: float) -> 
         factor = (low * high) ** 0.5
         asked = sum(request.min_gpus * request.seconds for request in map(partial(_scale_request, factor), drawn, luck))
         low, high = (factor, high) if asked < wanted else (low, factor)
-    scaled = map(partial(_scale_request, high), drawn, luck)
+    scaled = [*map(partial(_scale_request, high), drawn, luck), *_nightly_jobs(start)]
+    scaled.sort(key=lambda request: request.submitted)
     return [replace(request, number=number) for number, request in enumerate(scaled, start=1)]
+
+
+def nights(end: datetime) -> list[datetime]:
+    """Return when the schedule of ``NIGHTLY`` was due in the last nights before the end of the month, the last one first."""
+    last = datetime.combine(end.astimezone(UTC).date(), NIGHTLY_AT, UTC)
+    if last >= end:
+        last -= timedelta(days=1)
+    return [last - timedelta(days=number) for number in range(NIGHTS)]
+
+
+def _nightly_jobs(start: datetime) -> Iterator[JobRequest]:
+    """Yield the jobs that the schedule submitted."""
+    for number, due in enumerate(nights(start + timedelta(days=DAYS))):
+        if number in (MISSED_NIGHT, SKIPPED_NIGHT):
+            continue
+        seconds = (
+            LONG_NIGHT_HOURS * HOUR if number == SKIPPED_NIGHT + 1 else NIGHTLY.hours * HOUR * (0.8 + 0.07 * number)
+        )
+        yield JobRequest(
+            number=0, pattern=NIGHTLY, owner=NIGHTLY.people[0], name=NIGHTLY.names[0], arguments=("--split", "test"),
+            submitted=(due - start).total_seconds() + 7.0, min_gpus=1, max_gpus=1, seconds=seconds,
+            whole_seconds=seconds, limit_seconds=int(NIGHTLY.limit_hours * HOUR),
+        )  # fmt: skip
 
 
 def _scale_request(factor: float, request: JobRequest, luck: float) -> JobRequest:
