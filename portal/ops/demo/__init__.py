@@ -10,6 +10,7 @@ the folder leaves nothing behind.
     history     the lines of the jobs' histories
     files       logs and outputs
     schedules   a job that is submitted every night, with its runs
+    chains      jobs that start after another one
     git         a project that is bound to a repository
     monitoring  the readings of the GPUs, hour by hour
     traffic     jobs that are submitted while the demo lab runs

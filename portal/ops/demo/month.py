@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from django.db import connection, transaction
 
 from portal.jobs.models import JobState
-from portal.ops.demo import files, history, monitoring, people, rows, schedules
+from portal.ops.demo import chains, files, history, monitoring, people, rows, schedules
 from portal.ops.demo.people import GROUPS, PEOPLE
 from portal.ops.demo.rows import MonthRows, PlannedReservation
 from portal.ops.demo.simulation import END, DemoJob, simulate_month
@@ -36,12 +36,13 @@ def fill(now: datetime, size: LabSize, url: str, seed: int = SEED) -> MonthRows:
         files.write_curves(written, found)
         files.write_outputs(written, found)
         rows.find_causes(written)
-        more = {**schedules.write_schedule(written, now)}
+        more = {**schedules.write_schedule(written, now), **chains.chain_past(written)}
         histories = list(history.history_lines(written, more))
         history.write_history(written, histories)
         monitoring.write_readings(lab, written, now, seed)
         files.hand_over_running_jobs(written, found, now)
         people.mark_nodes_seen(lab, now)
+        chains.submit_waiting(written, now)
         _update_statistics()
         roll_up(now)
     return written
