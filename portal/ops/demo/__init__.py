@@ -11,6 +11,8 @@ the folder leaves nothing behind.
     files       logs and outputs
     schedules   a job that is submitted every night, with its runs
     chains      jobs that start after another one
+    more_time   requests for more time
+    notices     what the bell of each person shows
     git         a project that is bound to a repository
     monitoring  the readings of the GPUs, hour by hour
     traffic     jobs that are submitted while the demo lab runs

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from django.db import connection, transaction
 
 from portal.jobs.models import JobState
-from portal.ops.demo import chains, files, history, monitoring, people, rows, schedules
+from portal.ops.demo import chains, files, history, monitoring, more_time, notices, people, rows, schedules
 from portal.ops.demo.people import GROUPS, PEOPLE
 from portal.ops.demo.rows import MonthRows, PlannedReservation
 from portal.ops.demo.simulation import END, DemoJob, simulate_month
@@ -39,10 +39,13 @@ def fill(now: datetime, size: LabSize, url: str, seed: int = SEED) -> MonthRows:
         more = {**schedules.write_schedule(written, now), **chains.chain_past(written)}
         histories = list(history.history_lines(written, more))
         history.write_history(written, histories)
+        notices.write_notices(written, histories)
         monitoring.write_readings(lab, written, now, seed)
         files.hand_over_running_jobs(written, found, now)
         people.mark_nodes_seen(lab, now)
         chains.submit_waiting(written, now)
+        more_time.ask_for_more(next(iter(lab.users.values())), now)
+        notices.show_notices(now)
         _update_statistics()
         roll_up(now)
     return written
