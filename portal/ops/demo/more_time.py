@@ -15,15 +15,16 @@ from portal.notifications.models import Notice
 from scheduling.messages import Message
 
 HOUR = 3600
-ASKED = (4 * HOUR, "The loss still falls. Four more hours save a second run.")
+ASKED = (4 * HOUR, "The loss still falls. Four more hours save a second run.", "")
 GRANTED = (2 * HOUR, "Reading the data takes longer than in the last run.", "The night is quiet. Good luck!")
+"""Each with the seconds, the reason, and the answer of the admin; empty for a request that waits."""
 
 
 def ask_for_more(admin: User, now: datetime) -> None:
     """Ask for more time for the two jobs that run for the longest time; the admin has granted the first request."""
     running = Job.objects.filter(state=JobState.RUNNING, started_at__isnull=False).exclude(submitted_by=admin)
     jobs = list(running.select_related("submitted_by", "project").order_by("started_at", "pk")[:2])
-    for job, (seconds, reason, *answer) in zip(reversed(jobs), (ASKED, GRANTED), strict=False):
+    for job, (seconds, reason, answer) in zip(reversed(jobs), (ASKED, GRANTED), strict=False):
         last = JobEvent.objects.filter(job=job).latest("seq")
         asked_at = last.at + (now - last.at) / 3
         request = TimeExtension(job=job, asked_by=job.submitted_by, asked_at=asked_at, seconds=seconds, reason=reason)
@@ -33,7 +34,7 @@ def ask_for_more(admin: User, now: datetime) -> None:
         _notify(admin, kinds.TIME_ASKED, asked, reverse("forecast:time-requests"), asked_at)
         if answer:
             at = asked_at + min(timedelta(minutes=20), (now - asked_at) / 2)
-            _grant(admin, request, answer[0], at, last.seq + 2)
+            _grant(admin, request, answer, at, last.seq + 2)
         request.save()
 
 
