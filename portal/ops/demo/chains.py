@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import uuid4
 
 from portal.jobs import events
@@ -67,11 +68,12 @@ def submit_waiting(written: MonthRows, now: datetime) -> Job | None:
         return None
     _, parent = min(running, key=lambda each: each[0].remaining_seconds)
     at = max(parent.submitted_at, now - timedelta(minutes=11))
-    job = Job.objects.get(pk=parent.pk)
-    job.pk, job.uid, job._state.adding = None, uuid4(), True
-    job.name, job.after, job.use_outputs, job.submitted_at = CHILD_NAME, parent, True, at
-    job.state, job.started_at, job.deadline, job.max_gpus = JobState.QUEUED, None, None, job.min_gpus
-    job.waiting_reason = WaitsForJob(parent.pk, JobState.RUNNING).data()
+    values: dict[str, Any] = {field.attname: getattr(parent, field.attname) for field in Job._meta.concrete_fields}
+    values |= {"id": None, "uid": uuid4(), "name": CHILD_NAME, "submitted_at": at, "deadline": None}
+    values |= {"state": JobState.QUEUED, "started_at": None, "max_gpus": parent.min_gpus}
+    values |= {"after_id": parent.pk, "use_outputs": True}
+    values |= {"waiting_reason": WaitsForJob(parent.pk, JobState.RUNNING).data()}
+    job = Job(**values)
     job.save(force_insert=True)
     event = events.Submitted(str(parent.submitted_by))
     JobEvent.objects.create(job=job, seq=1, at=at, kind=event.kind, data=event.data(), actor=parent.submitted_by)

@@ -60,12 +60,13 @@ def bind_to_repository(
         version = store_commit(owner, project, archive, name, subject, record)
         CodeVersion.objects.filter(pk=version.pk).update(created_at=at)
         version.created_at = at
-        GitFetch.objects.create(
+        fetch = GitFetch(
             project=project, address=ADDRESS, branch=BRANCH, cause=GitFetch.Cause.PAGE, requested_by=owner,
             state=GitFetch.State.DONE, node=node, node_name=node.name, tries=1, progress_percent=100,
             message=agents.git.CommitStored(commit, version.number).data(), commit=commit, version=version,
             requested_at=at - timedelta(seconds=9), started_at=at - timedelta(seconds=8), ended_at=at,
         )  # fmt: skip
+        GitFetch.objects.bulk_create([fetch])
         made.append(version)
     return made
 
