@@ -21,6 +21,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from portal.accounts.models import User
+from portal.accounts.services import active_admins
 from portal.environments.credentials import unseal
 from portal.notifications import channel_types, kinds, mail, markup, outbox, rendering
 from portal.notifications.expansion import expand
@@ -383,15 +384,13 @@ def _pause_without_owner(delivery: Delivery, error: str, now: datetime) -> None:
     channel = delivery.channel
     if channel is None or not _pause(channel, error, now):
         return
-    admins = User.objects.filter(is_active=True, is_staff=True)
-    owners = User.objects.none()
+    owners: list[User] = []
     if channel.project is not None:
-        owners = User.objects.filter(
-            is_active=True, memberships__project=channel.project, memberships__role=Membership.Role.OWNER
-        )
+        owns = Membership.objects.filter(project=channel.project, role=Membership.Role.OWNER, user__is_active=True)
+        owners = [each.user for each in owns.select_related("user")]
     project = channel.project.name if channel.project else ""
     message = WebhookWithoutOwner(channel.name, channel.owner.get_username(), project)
-    for user in list(owners) or list(admins):
+    for user in owners or active_admins():
         outbox.add_trouble(user, message, page_of(channel))
 
 
