@@ -107,7 +107,7 @@ class Breeder:
         self.policy, self.snapshot, self.problem = policy, snapshot, problem
         self.candidates: Sequence[Candidate] = problem.candidates
         self.cycle = int(snapshot.state.get("turn", 0)) + 1
-        seed = [policy.seed, self.cycle, int(world_digest(snapshot), 16)]
+        seed = [policy.seed, self.cycle, int(world_digest(snapshot, demands=False), 16)]
         self.rng = np.random.default_rng(seed)
         self.speeds = [allocation_search.speeds(c.job, c.max_gpus, free_batch=True) for c in self.candidates]
         self.floors = [0 if c.may_have_none else c.min_gpus for c in self.candidates]

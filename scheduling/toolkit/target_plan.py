@@ -138,10 +138,15 @@ def _release_gpus(job: Job, wanted: Placement, now: Capacity) -> None:
 _total = placement.total
 
 
-def world_digest(snapshot: Snapshot) -> str:
-    """Return a digest that is equal for snapshots with the same jobs, nodes and limits, whatever the placements."""
+def world_digest(snapshot: Snapshot, *, demands: bool = True) -> str:
+    """Return a digest that is equal for snapshots with the same jobs, nodes and limits, whatever the placements.
+
+    Without ``demands`` it leaves out the processors and memory that jobs ask for: a search that is seeded with it makes the
+    same random choices when a job asks for exactly its share.
+    """
     jobs = sorted(
-        (job.id, job.min_gpus, job.max_gpus, job.priority, bool(job.blocked), *_demands(job)) for job in snapshot.jobs
+        (job.id, job.min_gpus, job.max_gpus, job.priority, bool(job.blocked), *(_demands(job) if demands else ()))
+        for job in snapshot.jobs
     )
     nodes = sorted((node.id, node.total, node.open) for node in snapshot.nodes)
     limits = sorted((limit.name, limit.max_gpus - limit.elsewhere) for limit in snapshot.limits)
