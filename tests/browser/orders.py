@@ -26,10 +26,12 @@ from portal.environments.models import Environment  # noqa: E402
 from portal.jobs import lifecycle, logs, metrics  # noqa: E402
 from portal.jobs.models import Allocation, Attempt, Container, Job  # noqa: E402
 from portal.jobs.resize_timeline.models import RankGroup  # noqa: E402
+from portal.jobs.time_extensions.models import TimeExtension  # noqa: E402
 from portal.monitoring import sampling  # noqa: E402
 from portal.monitoring.sampling import Reading  # noqa: E402
 from portal.projects.git import fetches  # noqa: E402
 from portal.projects.models import GitSource, Membership, Project  # noqa: E402
+from portal.schedules.models import Schedule  # noqa: E402
 from portal.sentences import agents  # noqa: E402
 from tests import month as made_up  # noqa: E402
 from tests import seed  # noqa: E402
@@ -236,7 +238,15 @@ def demo_lab() -> dict[str, int]:
     loss = Max("attempts__points__value", filter=Q(attempts__points__name=metrics.LOSS))
     running = Job.objects.filter(submitted_by__username="ada", state="RUNNING").annotate(loss=loss)
     well = running.exclude(loss=None).order_by("loss")[0]
-    return {"node": Node.objects.order_by("pk")[0].pk, "resized": resized.job.pk, "curves": well.pk}
+    return {
+        "node": Node.objects.order_by("pk")[0].pk,
+        "resized": resized.job.pk,
+        "curves": well.pk,
+        "bound": GitSource.objects.get().project_id,
+        "schedule": Schedule.objects.get().pk,
+        "chained": Job.objects.get(after__isnull=False, state="QUEUED").pk,
+        "asked": TimeExtension.objects.get(status=TimeExtension.Status.ASKED).job_id,
+    }
 
 
 def simulate() -> int:

@@ -64,6 +64,13 @@ DEMO_PAGES = {
     "gpus": "/gpus/",
     "timeline": "/gpus/timeline/?window=day",
     "gpu-node": "/gpus/nodes/{node}/?window=day",
+    "git": "/projects/{bound}/git",
+    "git-hosts": "/admin/git-hosts/",
+    "schedule": "/schedules/{schedule}/",
+    "new-schedule": "/schedules/new?job={chained}",
+    "after-another": "/jobs/{chained}/",
+    "more-time": "/admin/more-time/",
+    "which-gpus": "/jobs/new?copy={chained}",
 }
 """Of a demo lab with its month of history, for an admin."""
 RESEARCHER = "ada"
