@@ -31,7 +31,6 @@ STATES = {
     "SUCCEEDED": "has succeeded",
     "FAILED": "has failed",
     "CANCELLED": "was cancelled",
-    "not_succeeded": "has not succeeded",
 }
 
 
@@ -72,8 +71,9 @@ def job_cannot_start_after(after: int | None, why: str, uses_outputs: bool) -> s
             f"Cancelled, because outputs of job {after}, which it uses, were lost with their node. Run job {after} again, and "
             "submit this one after the new job."
         )
+    ended = "has not succeeded" if why == "not_succeeded" else STATES.get(why, why)
     return (
-        f"Cancelled, because job {after}, after which it was to start, {STATES.get(why, why)}. Run job {after} again, and "
+        f"Cancelled, because job {after}, after which it was to start, {ended}. Run job {after} again, and "
         "submit this one after the new job."
     )
 
