@@ -145,8 +145,7 @@ def _with_other_kinds(snapshot: Snapshot, view: Snapshot, done: Plan) -> Snapsho
     for place, job in sorted(waiting, key=lambda each: each[1].queue_key):
         free = left.free_for(job)
         tried = jobs[place].nodes or frozenset()
-        others = [node for node in left.nodes_of(job) if node.id not in tried]
-        kinds = {node.kind: [each for each in others if each.kind == node.kind] for node in others}
+        kinds = _by_kind(node for node in left.nodes_of(job) if node.id not in tried)
         able = [kind for kind, nodes in kinds.items() if _together(job, nodes, free) >= job.min_gpus]
         if able and left.room(job) >= job.min_gpus:
             best = min(able, key=lambda kind: _rank_of_kind(job, kind, kinds[kind], free))
@@ -161,18 +160,23 @@ def _with_other_kinds(snapshot: Snapshot, view: Snapshot, done: Plan) -> Snapsho
 
 
 def _nodes_of_one_kind(job: Job, nodes: Sequence[Node], capacity: Capacity) -> frozenset[NodeId]:
-    by_kind: dict[str, list[Node]] = defaultdict(list)
-    for node in _nodes_of(job, nodes):
-        by_kind[node.kind].append(node)
+    by_kind = _by_kind(_nodes_of(job, nodes))
     held = {node.kind for node in nodes if node.id in job.now_on}
     if held:
         return frozenset(node.id for kind in held for node in by_kind[kind])
-    kinds = {kind: opened for kind, there in by_kind.items() if (opened := [node for node in there if node.open])}
+    kinds = _by_kind(node for nodes in by_kind.values() for node in nodes if node.open)
     if not kinds:
         return frozenset()
     free = capacity.free_for(job)
     best = min(kinds, key=lambda kind: _rank_of_kind(job, kind, kinds[kind], free))
     return frozenset(node.id for node in by_kind[best])
+
+
+def _by_kind(nodes: Iterable[Node]) -> Mapping[str, list[Node]]:
+    found: dict[str, list[Node]] = defaultdict(list)
+    for node in nodes:
+        found[node.kind].append(node)
+    return found
 
 
 def _rank_of_kind(job: Job, kind: str, nodes: Sequence[Node], free: Mapping[NodeId, int]) -> tuple[object, ...]:

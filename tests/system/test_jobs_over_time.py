@@ -54,20 +54,20 @@ def test_a_schedule_gives_one_job_a_day_over_restarts_and_changes_of_the_clock(
     for ahead in (at_due - 3 * HOUR, at_due, at_due + HOUR):  # set back before the moment, and over it again
         clock.set(ahead)
         restart(lab, "worker")
-        rounds_pass(lab)
+        rounds_pass()
         assert len(runs()) == 1
     clock.set(at_due + DAY)
-    rounds_pass(lab)  # without a restart
+    rounds_pass()  # without a restart
     wait_for("it has run on the second day", lambda: len(runs()) == 2, ROUND_SECONDS)
     clock.set(at_due + 5 * DAY)
     wait_for("days that were missed give one run", lambda: len(runs()) == 3, ROUND_SECONDS)
-    rounds_pass(lab)
+    rounds_pass()
     assert [run["result"] for run in runs()] == ["submitted"] * 3
     clock.set(0)
     restart(lab, "worker", "scheduler", "agent")
 
 
-def rounds_pass(lab: Product) -> None:
+def rounds_pass() -> None:
     """Wait until two rounds of the schedules must have happened."""
     time.sleep(65)
 

@@ -19,6 +19,7 @@ from scheduling.messages import Message
 
 DAYS = 2.0
 """How many days before the start of the demo the notices begin."""
+MAX_BATCHES = 1000
 UNREAD_HOURS = 6
 """Older notices have been read."""
 
@@ -45,7 +46,8 @@ def write_notices(written: MonthRows, histories: Sequence[tuple[Job, list[Histor
 
 def show_notices(now: datetime) -> None:
     """Make all notices appear in the portal, the older ones as read."""
-    while expand(now):
-        pass
+    for _ in range(MAX_BATCHES):
+        if not expand(now):
+            break
     read = Notice.objects.filter(shown=True, at__lt=now - timedelta(hours=UNREAD_HOURS))
     read.update(read_at=F("at") + timedelta(minutes=50))

@@ -1,6 +1,8 @@
 """The pages of a project's repository: what it is bound to, its fetches, and the hosts that admins allow."""
 
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -114,12 +116,18 @@ def _show(
 @require_POST
 def unbind(request: HttpRequest, pk: int) -> HttpResponse:
     project = owned_project(request, pk)
+    done = "The project is no longer bound to a repository. Its code versions stay."
+    return _do(request, pk, partial(sources.unbind, signed_in(request), project), done)
+
+
+def _do(request: HttpRequest, pk: int, action: Callable[[], object], done: str) -> HttpResponse:
+    """Do something with what a project is bound to, and show its page with ``done``, or with why it was refused."""
     try:
-        sources.unbind(signed_in(request), project)
-        messages.success(request, "The project is no longer bound to a repository. Its code versions stay.")
+        action()
+        messages.success(request, done)
     except Refused as refusal:
         messages.error(request, refusal.message)
-    return redirect("projects:git", project.pk)
+    return redirect("projects:git", pk)
 
 
 @require_POST
@@ -138,13 +146,8 @@ def confirm_host_key(request: HttpRequest, pk: int) -> HttpResponse:
 
 @require_POST
 def new_key(request: HttpRequest, pk: int) -> HttpResponse:
-    row = _owned_source(request, pk)
-    try:
-        sources.new_deploy_key(signed_in(request), row)
-        messages.success(request, "The project has a new deploy key. Replace the old one with it at the Git host.")
-    except Refused as refusal:
-        messages.error(request, refusal.message)
-    return redirect("projects:git", pk)
+    done = "The project has a new deploy key. Replace the old one with it at the Git host."
+    return _do(request, pk, partial(sources.new_deploy_key, signed_in(request), _owned_source(request, pk)), done)
 
 
 @require_POST
@@ -161,13 +164,8 @@ def new_secret(request: HttpRequest, pk: int) -> HttpResponse:
 
 @require_POST
 def remove_hook(request: HttpRequest, pk: int) -> HttpResponse:
-    row = _owned_source(request, pk)
-    try:
-        sources.remove_webhook(signed_in(request), row)
-        messages.success(request, "The webhook is removed: pushes no longer make code versions.")
-    except Refused as refusal:
-        messages.error(request, refusal.message)
-    return redirect("projects:git", pk)
+    done = "The webhook is removed: pushes no longer make code versions."
+    return _do(request, pk, partial(sources.remove_webhook, signed_in(request), _owned_source(request, pk)), done)
 
 
 # --- fetches -----------------------------------------------------------------------------------------------------
