@@ -66,11 +66,23 @@ def trusted_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+def migrated_file(django_db_modify_db_settings: None, django_db_blocker: Any) -> Iterator[Path]:
+    """Begin with the database that a run before has migrated."""
+    from tests import migrated
+
+    file = migrated.folder() / f"{migrated.fingerprint()}.sqlite3"
+    with migrated.filled_from(file):
+        yield file
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(migrated_file: Path, django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
     """SQLite empties tables between tests by DELETE, which the triggers of append-only tables refuse. PostgreSQL drops
     no database that still has sessions, as those of socket threads are until they are collected."""
     from django.db import connection
     from django.db.backends.base.operations import BaseDatabaseOperations
+
+    from tests import migrated
 
     if connection.vendor != "sqlite":
         yield
@@ -78,6 +90,9 @@ def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[N
             here = "datname = current_database() AND pid <> pg_backend_pid()"
             cursor.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {here}")  # noqa: S608
         return
+    if not migrated_file.exists():
+        with django_db_blocker.unblock():
+            migrated.keep(migrated_file)
     operations = type(connection.ops)
     plain = operations.sql_flush
 
