@@ -125,9 +125,19 @@ def test_the_pace_is_the_usual_sample_beside_the_reference() -> None:
 
 
 def test_samples_end_with_the_run() -> None:
-    with measured_pace() as pace:
+    with measured_pace(pause_seconds=600) as pace:
         pass
-    assert pace.samples and min(pace.samples) > 0
+    assert len(pace.samples) == 1 and pace.samples[0] > 0
+
+
+def test_a_sample_that_fails_counts_for_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    def fails() -> float:
+        raise OSError("Cannot allocate memory")
+
+    with measured_pace(fails, pause_seconds=600) as pace:
+        pass
+    assert pace.samples == [] and pace.slowness == 1.0
+    assert "Cannot allocate memory" in capsys.readouterr().out
     assert "pace" not in [thread.name for thread in threading.enumerate()]
 
 
