@@ -4,6 +4,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.browser.portal import Portal, sign_in
+from tests.examples import mostly_thorough
 
 pytestmark = pytest.mark.browser
 PATHS = (
@@ -16,7 +17,7 @@ PATHS = (
 )
 
 
-@pytest.mark.parametrize("look", ["light", "dark"])
+@pytest.mark.parametrize("look", mostly_thorough(["light", "dark"], "light"))
 def test_no_page_breaks_the_policy_or_scrolls_sideways_on_a_phone(browser: Browser, portal: Portal, look: str) -> None:
     width = 400 if look == "dark" else 1280
     page = sign_in(browser, portal, viewport={"width": width, "height": 800}, color_scheme=look)

@@ -13,6 +13,7 @@ from portal.jobs.models import Job
 from portal.projects.models import CodeVersion, Project
 from tests.browser.axe import barriers
 from tests.browser.portal import PASSWORD
+from tests.examples import mostly_thorough
 from tests.portal.control_world import ready_node, turn
 from tests.portal.jobs_world import make_code, make_environment, make_project
 
@@ -65,7 +66,7 @@ def test_what_the_lab_lacks_is_refused_at_the_field(page: Page) -> None:
     expect(page.get_by_label("NVIDIA A100-SXM4-40GB (40 GiB, 2 of 2 free now)")).to_be_checked()
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), mostly_thorough([(1280, "light"), (400, "dark")], (400, "dark")))
 def test_it_has_no_barriers(page: Page, width: int, scheme: Any, tmp_path: Path) -> None:
     page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": width, "height": 2000})

@@ -7,6 +7,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.axe import barriers
 from tests.browser.portal import Portal, sign_in
+from tests.examples import mostly_thorough
 
 pytestmark = pytest.mark.browser
 LOOKS: dict[str, dict[str, Any]] = {
@@ -20,7 +21,7 @@ def is_well_made(page: Page) -> None:
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it scrolls sideways"
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("look", mostly_thorough(LOOKS, "phone"))
 def test_more_time_is_asked_for_and_granted(browser: Browser, portal: Portal, look: str) -> None:
     lab = portal.ask("holder_of_all_gpus")
     bob = sign_in(browser, portal, "bob", **LOOKS[look])

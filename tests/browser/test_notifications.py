@@ -7,6 +7,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.axe import barriers
 from tests.browser.portal import Portal, sign_in
+from tests.examples import mostly_thorough
 
 pytestmark = pytest.mark.browser
 LOOKS: dict[str, dict[str, Any]] = {
@@ -21,7 +22,7 @@ def is_well_made(page: Page) -> None:
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it scrolls sideways"
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("look", mostly_thorough(LOOKS, "phone, dark"))
 def test_the_page_offers_what_can_be_done(browser: Browser, portal: Portal, look: str) -> None:
     page = sign_in(browser, portal, "bob", **LOOKS[look])
     page.add_init_script(DENIED)
@@ -39,7 +40,7 @@ def test_the_page_offers_what_can_be_done(browser: Browser, portal: Portal, look
     page.context.close()
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("look", mostly_thorough(LOOKS, "phone, dark"))
 def test_the_other_pages(browser: Browser, portal: Portal, look: str) -> None:
     page = sign_in(browser, portal, "alice", **LOOKS[look])
     for path in (

@@ -8,6 +8,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.axe import barriers
 from tests.browser.portal import Portal, sign_in
+from tests.examples import mostly_thorough
 
 pytestmark = pytest.mark.browser
 LOOKS: dict[str, dict[str, Any]] = {
@@ -76,7 +77,7 @@ def test_a_switch_that_resizes_is_shown_as_such_and_again_when_it_is_another(
     other.context.close()
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("look", mostly_thorough(LOOKS, next(iter(LOOKS))))
 @pytest.mark.thorough
 def test_the_pages_are_without_barriers(portal: Portal, browser: Browser, lab: dict[str, Any], look: str) -> None:
     page = sign_in(browser, portal, **LOOKS[look])

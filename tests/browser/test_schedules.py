@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import time
+from itertools import product
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from portal.accounts.models import User
 from portal.schedules.models import Schedule
 from tests.browser.axe import barriers
 from tests.browser.portal import PASSWORD
+from tests.examples import mostly_thorough
 from tests.portal.jobs_world import make_job, make_project
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
@@ -50,8 +52,7 @@ def test_it_is_set_by_keyboard_for_weekday_nights(page: Page) -> None:
     expect(page.locator(".notice.warning")).to_contain_text("Paused")
 
 
-@pytest.mark.parametrize("width", [1280, 400])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "scheme"), mostly_thorough(product([1280, 400], ["light", "dark"]), (400, "dark")))
 def test_it_has_no_barriers(page: Page, width: int, scheme: Any) -> None:
     page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": width, "height": 2000})

@@ -121,13 +121,20 @@ change = ContainerJournal.change
     ("target", "mistake", "action", "found"),
     [
         ("portal.jobs.lifecycle._release_gpus", released_later, "web: commit of ended", "has ended and holds a GPU"),
-        (
+        pytest.param(
             "portal.scheduler.apply.Allocation.objects.bulk_create",
             held_later,
             "scheduler: commit of placed",
             "had {'",
+            marks=pytest.mark.thorough,
         ),
-        ("runners.agent.journal.ContainerJournal.change", noted_later, "agent: engine start", "not Expected("),
+        pytest.param(
+            "runners.agent.journal.ContainerJournal.change",
+            noted_later,
+            "agent: engine start",
+            "not Expected(",
+            marks=pytest.mark.thorough,
+        ),
     ],
     ids=["a GPU given back later", "a GPU taken later", "a start noted later"],
 )

@@ -14,7 +14,7 @@ import pytest
 from portal.jobs import survival
 from portal.jobs.models import ContainerState
 from portal.jobs.survival import AnyContainer, SurvivalRule, hosts_of
-from tests.examples import HUNT
+from tests.examples import HUNT, every_fourth
 from tests.portal.crashes import clocks, restored, spanning
 from tests.portal.crashes.lab import Lab, Story
 
@@ -30,7 +30,7 @@ def complaints(home: Path, story: Story, seed: int) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "story", spanning.STORIES + clocks.STORIES + restored.STORIES, ids=lambda story: story.__name__
+    "story", every_fourth(spanning.STORIES + clocks.STORIES + restored.STORIES), ids=lambda story: story.__name__
 )
 def test_gpus_are_never_held_without_enough_ranks(tmp_path: Path, story: Story) -> None:
     found = {seed: complaints(tmp_path / str(seed), story, seed) for seed in SEEDS}
@@ -47,9 +47,8 @@ def first_host_is_enough(rule: SurvivalRule, left: Sequence[AnyContainer]) -> bo
     return began and (any(part.index == 1 for part in hosts) or sum(part.slots for part in hosts) >= rule.min_gpus)
 
 
-@pytest.mark.parametrize(
-    "story", [pytest.param(spanning.drained, marks=pytest.mark.thorough), spanning.cut_off_and_healed]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("story", [spanning.drained, spanning.cut_off_and_healed])
 def test_counting_hosts_instead_of_gpus_is_found(tmp_path: Path, story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(survival, "_is_enough", first_host_is_enough)
     found = (text for seed in range(1, 6) for text in complaints(tmp_path / str(seed), story, seed))

@@ -13,6 +13,7 @@ from scheduling.policies.fair_share import FairShare
 from scheduling.share_factors import share_factor
 from scheduling.simulate import Options, Submission, accounts_of, lasts, simulate
 from scheduling.types import Account, Node, Plan, Policy, Snapshot
+from tests.examples import mostly_thorough
 from tests.scheduling.strategies import EXAMPLES, quick_policy, snapshots
 from tests.scheduling.worlds import DecidedPolicy, World, draw, reaches_stable_plan, waiting
 
@@ -99,7 +100,7 @@ def test_every_policy_gets_the_time_above_normal_counted_by_the_factor(key: str,
 
 
 @pytest.mark.parametrize("key", WITH_SHARES)
-@pytest.mark.parametrize("priority", [0, 1, 3])
+@pytest.mark.parametrize("priority", mostly_thorough([0, 1, 3], 3))
 def test_over_days_who_runs_all_at_a_high_priority_gets_its_part_of_equal_shares(key: str, priority: int) -> None:
     """Two equal users always have jobs for all GPUs: the times are as one to the factor."""
     jobs = submissions("alice", 700, priority, every=60.0) + submissions("bob", 700, 0, every=60.0)

@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 
+from tests.examples import mostly_thorough
 from tests.training.real_ranks import LAUNCHERS, SCRIPTS, run
 
 pytestmark = [pytest.mark.horovod, pytest.mark.timeout(400)]
 
 
-@pytest.fixture(scope="module", params=["horovod", "torchrun"])
+@pytest.fixture(scope="module", params=mostly_thorough(["horovod", "torchrun"], "horovod"))
 def found(request: pytest.FixtureRequest, job_python: str) -> dict[str, Any]:
     return run([*LAUNCHERS[request.param], str(SCRIPTS / "diverging.py"), request.param], job_python)
 

@@ -124,6 +124,7 @@ def test_a_stopped_parameter_server_goes_on_on_another_number_of_ranks(tmp_path:
         assert EXACT in host.log()
 
 
+@pytest.mark.thorough
 def test_a_rank_that_comes_after_a_layer_was_unfrozen_trains_it_too(tmp_path: Path, job_python: str) -> None:
     with attempt(tmp_path, job_python) as made:
         elastic = ElasticJob(made, command=("python", "train.py", "30", "0.1"), code=THAWING)

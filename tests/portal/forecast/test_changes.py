@@ -25,7 +25,7 @@ from portal.refused import Refused
 from portal.scheduler.services import switch_policy
 from portal.sentences import sentence_of
 from scheduling import registry
-from tests.examples import examples
+from tests.examples import examples, mostly_thorough
 from tests.portal.api_client import Script
 from tests.portal.control_world import gpus_of, heartbeat, project_of, queue, ready_node, run_agents, turn
 from tests.portal.jobs_world import make_environment, make_user
@@ -72,7 +72,7 @@ def do(job: Job, key: str) -> Job:
     return changed
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", mostly_thorough(POLICIES, "fifo", "elastic_fifo", "fair_share"))
 class TestWhateverThePolicy:
     def test_with_fewer_gpus_it_starts_now_and_then_it_does(self, policy: str) -> None:
         switch_policy(None, policy, {})

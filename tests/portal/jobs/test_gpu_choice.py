@@ -25,6 +25,7 @@ from portal.sentences import sentence_of
 from scheduling import registry
 from scheduling.decide import decide
 from scheduling.types import ANY_GPU, GpuRequest
+from tests.examples import mostly_thorough
 from tests.portal import jobs_world as world
 from tests.portal.control_world import queue, ready_node, run_agents, turn
 from tests.portal.upgrades import upgrade_from
@@ -186,7 +187,7 @@ def test_gpus_that_do_not_report_their_memory_offer_no_size() -> None:
 # What it gets
 
 
-@pytest.mark.parametrize("key", registry.POLICIES)
+@pytest.mark.parametrize("key", mostly_thorough(registry.POLICIES, "fair_share", "goodput"))
 def test_under_every_policy_it_gets_no_other_gpus(lab: Project, key: str) -> None:
     switch_policy(None, key, {})
     mine = [

@@ -18,7 +18,7 @@ from tests.portal.homes import migrate
 from tests.portal.notifications.servers import Sink, mail_sink, web_sink
 
 ROOT = Path(__file__).resolve().parents[3]
-KILLS = examples(30, 8)
+KILLS = examples(30, 5)
 pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.skipif(connection.vendor != "sqlite", reason="its processes have a SQLite database of their own"),

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from functools import cache
 
 import pytest
 
@@ -11,17 +12,18 @@ from portal.sentences.causes import CAUSES
 from scheduling import registry
 
 ROOT = DOCS.parent
+written = cache(pages)
 
 
-@pytest.mark.parametrize("name", sorted(pages()))
+@pytest.mark.parametrize("name", sorted(written()))
 def test_a_written_page_is_current(name: str) -> None:
     path = DOCS / name
-    is_current = path.exists() and path.read_text() == pages()[name]
+    is_current = path.exists() and path.read_text() == written()[name]
     assert is_current, OUT_OF_DATE.format(name)  # without the two texts, whose difference would hide the command
 
 
 def test_no_page_of_the_api_is_left_over() -> None:
-    left = {f"api/reference/{path.name}" for path in (DOCS / "api" / "reference").iterdir()} - set(pages())
+    left = {f"api/reference/{path.name}" for path in (DOCS / "api" / "reference").iterdir()} - set(written())
     assert not left, "Delete these pages: the schema has nothing for them."
 
 

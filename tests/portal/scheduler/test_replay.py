@@ -18,6 +18,7 @@ from portal.scheduler.services import switch_policy
 from scheduling import registry
 from scheduling.version import version_of
 from scheduling.wire import snapshot_to_text
+from tests.examples import mostly_thorough
 from tests.portal.control_world import heartbeat, queue, ready_node, run_agents, turn
 from tests.portal.jobs_world import exit
 
@@ -51,7 +52,7 @@ def output_of(capsys: pytest.CaptureFixture[str], *args: str) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("key", registry.POLICIES)
+@pytest.mark.parametrize("key", mostly_thorough(registry.POLICIES, "fair_share", "goodput"))
 def test_every_turn_is_decided_again_as_it_was(key: str) -> None:
     ready_node("a", 4)
     ready_node("b", 2, facts={"ring_address": "b"})

@@ -7,6 +7,7 @@ import pytest
 
 from runners.launch.host_worker import Verdict
 from runners.messages.launch import LacksHosts, RestartedWithoutCommit
+from tests.examples import mostly_thorough
 from tests.runners.launching import ElasticJob, attempt
 
 pytestmark = [pytest.mark.horovod, pytest.mark.timeout(400)]
@@ -18,7 +19,7 @@ def elastic(tmp_path: Path, job_python: str) -> Iterator[ElasticJob]:
         yield ElasticJob(made, min_ranks=2)
 
 
-@pytest.mark.parametrize("how", ["given back", "lost"])
+@pytest.mark.parametrize("how", mostly_thorough(["given back", "lost"], "lost"))
 def test_the_driver_of_a_group_with_too_few_ranks_gives_up(elastic: ElasticJob, how: str) -> None:
     elastic.offer("h1", "h2")
     elastic.driver.start(SCHEDULEARN_ELASTIC_SECONDS="6", SCHEDULEARN_FAREWELL_SECONDS="1")
@@ -54,7 +55,10 @@ train(hvd.elastic.TorchState(step=0))
 
 @pytest.mark.parametrize(
     ("commits", "driver_env", "limit"),
-    [(False, (), 5), (False, (("SCHEDULEARN_RING_RETRIES", "2"),), 2), (True, (), 5)],
+    mostly_thorough(
+        [(False, (), 5), (False, (("SCHEDULEARN_RING_RETRIES", "2"),), 2), (True, (), 5)],
+        (False, (), 5),
+    ),
     ids=["no commits", "no commits and a limit of its own", "commits"],
 )
 def test_a_group_that_keeps_failing_without_a_commit_ends(
