@@ -83,7 +83,7 @@ class TestLive:
             return int(session.send("Memory.getDOMCounters")["nodes"])
 
         renew = """async () => {
-            for (const part of document.querySelectorAll("[data-live]")) {
+            for (const part of document.querySelectorAll("[data-live][hx-get]")) {
                 const done = new Promise((resolve) => document.addEventListener("htmx:afterSettle", resolve, { once: true }));
                 await htmx.ajax("GET", part.getAttribute("hx-get").split("?")[0], { target: part, swap: "outerHTML", headers: { Edition: "" } });
                 await done;
