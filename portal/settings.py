@@ -154,6 +154,7 @@ INSTALLED_APPS = [
     "portal.cluster",
     "portal.projects",
     "portal.environments",
+    "portal.secrets",
     "portal.jobs",
     "portal.usage",
     "portal.monitoring",
