@@ -137,6 +137,8 @@ class RunSpec:
     """The name of its project's cache on the node, ``<32 hexadecimal digits>-<generation>``; empty for none."""
     inputs: bool = False
     """Its job uses the outputs of an earlier job."""
+    secrets: tuple[tuple[str, str], ...] = ()
+    """Names and kinds (``variable`` or ``file``) of the secrets that it gets; the agent asks the portal for their values."""
     identity: JobIdentity | None = None
     """Not part of the JSON: the portal sends it beside that. None with a portal of an earlier release."""
 
@@ -162,7 +164,7 @@ class RunSpec:
     def to_json(self) -> dict[str, Any]:
         fields = {COLLECTIVE_KEY if key == "collective" else key: value for key, value in asdict(self).items()}
         del fields["identity"]
-        for name in ("layer", "allowed_hosts", "cache", "inputs"):
+        for name in ("layer", "allowed_hosts", "cache", "inputs", "secrets"):
             if not fields[name]:
                 del fields[name]  # an agent of an earlier release refuses a spec with a key that it does not know
         return fields
@@ -177,6 +179,7 @@ class RunSpec:
                 "command": tuple(data["command"]),
                 "gpus": tuple(data.get("gpus", ())),
                 "allowed_hosts": tuple(str(each) for each in data.get("allowed_hosts", ())),
+                "secrets": tuple((str(name), str(kind)) for name, kind in data.get("secrets", ())),
                 "env": tuple((str(key), str(value)) for key, value in data.get("env", ())),
                 "collective": CollectiveGroup(**collective) if collective else None,
                 "resources": Resources(**data.get("resources", {})),

@@ -8,6 +8,7 @@ from portal.agents import (
     input_views,
     network_views,
     rank_group_views,
+    secret_views,
     views,
 )
 
@@ -34,6 +35,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("agent/v1/containers/<str:name>/identity", identity_views.identity, name="identity"),
     path("agent/v1/containers/<str:name>/inputs", input_views.input_list, name="inputs"),
     path("agent/v1/containers/<str:name>/inputs/<str:sha256>", input_views.input_file, name="input"),
+    path("agent/v1/containers/<str:name>/secrets", secret_views.secret_list, name="secrets"),
     path("agent/v1/containers/<str:name>/network", network_views.report, name="network"),
     path("agent/v1/containers/<str:name>/rings", rank_group_views.report, name="rings"),
     path("agent/v1/containers/<str:name>/checkpoints", checkpoint_views.checkpoint_set, name="checkpoints"),

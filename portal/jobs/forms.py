@@ -7,10 +7,11 @@ from typing import Any
 from django import forms
 from django.utils import timezone
 
+from portal.accounts.models import User
 from portal.cluster.slots import lab_noun
 from portal.environments.models import Environment
 from portal.form_fields import RefusableForm
-from portal.jobs import dependencies, gpu_choice, services
+from portal.jobs import dependencies, gpu_choice, job_secrets, services
 from portal.jobs.environments import best_environment, environment_labels, offered_environments
 from portal.jobs.form_fields import form_field
 from portal.jobs.models import MAX_ENTRY_LENGTH, Job
@@ -114,8 +115,11 @@ class JobForm(TimeLimitForm):
         data: Any = None,
         copy_of: Job | None = None,
         copied_env_vars: Mapping[str, str | None] | None = None,
+        *,
+        user: User | None = None,
     ) -> None:
         self.code = code
+        self.user = user
         self.environments = offered_environments(code.project)
         super().__init__(
             data,
@@ -127,13 +131,14 @@ class JobForm(TimeLimitForm):
         self.fields["entry"].choices = _entries(code)  # type: ignore[attr-defined]
         self.fields["environment"].choices = environment_labels(self.environments)  # type: ignore[attr-defined]
         self._offer_gpus()
+        self._offer_secrets()
         if lab_noun() != "GPU":
             _name_slots(self.fields.values())
 
     @classmethod
-    def draft(cls, code: CodeVersion, data: Any, environment: Environment | None = None) -> "JobForm":
+    def draft(cls, user: User, code: CodeVersion, data: Any, environment: Environment | None = None) -> "JobForm":
         """Return a form with what was typed so far, not checked yet, and perhaps another environment."""
-        form = cls(code)
+        form = cls(code, user=user)
         for name, field in form.fields.items():
             form.initial[name] = field.widget.value_from_datadict(data, {}, form.add_prefix(name))
         if environment is not None:
@@ -165,6 +170,13 @@ class JobForm(TimeLimitForm):
             models.setdefault(name, f"{name} (not in the lab)")
         self.fields["gpu_memory_mib"].choices = [("", "any"), *sorted(sizes.items())]  # type: ignore[attr-defined]
         self.fields["gpu_models"].choices = list(models.items())  # type: ignore[attr-defined]
+
+    def _offer_secrets(self) -> None:
+        """Offer the secrets that the user may use, and those of the job that is copied or that are sent: ``job_secrets.check``
+        refuses those."""
+        chosen = self["secrets"].value() or ()
+        offered = job_secrets.choices(self.user, self.code.project, chosen)
+        self.fields["secrets"].choices = offered  # type: ignore[attr-defined]
 
     @property
     def chooses_gpus(self) -> bool:

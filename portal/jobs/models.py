@@ -89,6 +89,8 @@ class Job(models.Model):
     """The Python file that each rank runs, or ``-m`` and a module; for a plain command, the whole line for a shell."""
     arguments = models.JSONField(default=list)
     env_vars = models.JSONField(default=dict)
+    secrets = models.JSONField(default=list)
+    """Names of secrets, as ``portal.secrets.services.find`` reads them."""
     min_gpus = models.PositiveSmallIntegerField(default=1)
     max_gpus = models.PositiveSmallIntegerField(default=1)
     time_limit_seconds = models.PositiveIntegerField()

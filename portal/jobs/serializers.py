@@ -20,7 +20,7 @@ from portal.jobs.models import (
     Output,
     StopReason,
 )
-from portal.jobs.spec import FIELDS, MAX_ARGUMENT_LENGTH, MAX_ENV_VALUE_LENGTH, MAX_GPU_MODEL_LENGTH, Kind
+from portal.jobs.spec import FIELDS, MAX_ARGUMENT_LENGTH, MAX_ENV_VALUE_LENGTH, MAX_NAME_LENGTH, Kind
 from portal.jobs.word_lists import MAX_WORD_LENGTH, WordsField
 from portal.sentences import sentence_of
 
@@ -93,6 +93,7 @@ class SilenceSerializer(serializers.Serializer[Any]):
 class JobDetailSerializer(JobSerializer):
     arguments = Words(read_only=True)
     gpu_models = Words(read_only=True)
+    secrets = Words(read_only=True)
     env_vars = serializers.SerializerMethodField(
         help_text="Names and values; the values are null for users who may only view the project."
     )
@@ -188,7 +189,7 @@ def request_field(name: str) -> serializers.Field[Any, Any, Any, Any]:
             word = serializers.CharField(max_length=MAX_WORD_LENGTH)
             return serializers.ListField(child=word, max_length=high, **common)
         case Kind.NAMES:
-            name_field = serializers.CharField(max_length=MAX_GPU_MODEL_LENGTH)
+            name_field = serializers.CharField(max_length=MAX_NAME_LENGTH)
             return serializers.ListField(child=name_field, max_length=high, **common)
         case Kind.VARIABLES:
             value = serializers.CharField(allow_blank=True, trim_whitespace=False, max_length=MAX_ENV_VALUE_LENGTH)

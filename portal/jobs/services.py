@@ -21,7 +21,7 @@ from portal.accounts.limits import limits_for, may_use_premium
 from portal.accounts.models import User
 from portal.cluster.models import GPU_OF_LAB, Gpu
 from portal.cluster.slots import counted, lab_noun
-from portal.jobs import dependencies, events, gpu_choice, lifecycle, resources, rules
+from portal.jobs import dependencies, events, gpu_choice, job_secrets, lifecycle, resources, rules
 from portal.jobs.events import Event
 from portal.jobs.launch_lines import with_line_read
 from portal.jobs.models import (
@@ -85,6 +85,7 @@ def submit(
     submission, remarks = with_line_read(submission)
     check(project, submission)
     dependencies.check(user, project, submission)
+    job_secrets.check(user, project, submission)
     if copied_from is None or submission.name != copied_from.name:  # a copy may keep what earlier releases allowed
         check_name(submission.name)
     if submission.tier == Job.Tier.PREMIUM and not may_use_premium(user):

@@ -27,9 +27,12 @@ MAX_ARGUMENTS = 200
 MAX_ARGUMENT_LENGTH = 2000
 MAX_ENV_VARS = 100
 MAX_ENV_VALUE_LENGTH = 4096
+MAX_SECRETS = 50
 MIN_SCRATCH_MIB = 640
 MAX_GPU_MODELS = 20
 MAX_GPU_MODEL_LENGTH = 80
+MAX_NAME_LENGTH = 120
+"""Of one of several names: long enough for the name of any secret, or GPU."""
 DAY_SECONDS = 24 * 3600
 
 
@@ -105,8 +108,16 @@ class Submission:
         factory=dict,
         kind=Kind.VARIABLES,
         label="Environment variables",
-        help="One NAME=value per line. Members of the project can read them: put no passwords here.",
+        help="One NAME=value per line. Members of the project can read them: put tokens and passwords into secrets instead.",
         limits=(0, MAX_ENV_VARS),
+        in_lists=False,
+    )
+    secrets: tuple[str, ...] = job_field(
+        (),
+        kind=Kind.NAMES,
+        help="The job gets them as environment variables or files, and its log shows *** in their place.",
+        api_help="Names of secrets that the job gets: HF_TOKEN for one of yours, project/HF_TOKEN for one of the project.",
+        limits=(0, MAX_SECRETS),
         in_lists=False,
     )
     min_gpus: int = job_field(

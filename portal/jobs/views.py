@@ -53,7 +53,7 @@ def new(request: HttpRequest) -> HttpResponseBase:
         return _install(request, user, code, copied)
     if request.method == "POST" and "translate" in request.POST:
         return _translate(request, user, code, copied)
-    form = JobForm(code, request.POST if request.method == "POST" else None, copied, env_vars)
+    form = JobForm(code, request.POST if request.method == "POST" else None, copied, env_vars, user=user)
     form.suggest(request.GET.dict())
     if request.method == "POST" and form.is_valid():
         try:
@@ -92,7 +92,7 @@ def _show_form(request: HttpRequest, user: User, form: JobForm, copied: Job | No
 
 def _install(request: HttpRequest, user: User, code: CodeVersion, copied: Job | None) -> HttpResponse:
     """Make an environment with the packages that were chosen on the form, and show the form again with it."""
-    form = JobForm.draft(code, request.POST)
+    form = JobForm.draft(user, code, request.POST)
     if (chosen := form.chosen_environment) is None:
         raise Http404
     try:
@@ -106,7 +106,7 @@ def _install(request: HttpRequest, user: User, code: CodeVersion, copied: Job | 
         )
     except Refused as refusal:
         return _show_form(request, user, form, copied, install_problem=refusal.message)
-    return _show_form(request, user, JobForm.draft(code, request.POST, installed), copied, installed=installed)
+    return _show_form(request, user, JobForm.draft(user, code, request.POST, installed), copied, installed=installed)
 
 
 def _translate(request: HttpRequest, user: User, code: CodeVersion, copied: Job | None) -> HttpResponse:
@@ -117,16 +117,16 @@ def _translate(request: HttpRequest, user: User, code: CodeVersion, copied: Job 
     except UntranslatableError:
         found = None
     if found is None:  # the warning beside the line has the reason
-        return _show_form(request, user, JobForm.draft(code, request.POST), copied)
+        return _show_form(request, user, JobForm.draft(user, code, request.POST), copied)
     lab_gpus = services.lab_gpus()
     values = launch_lines.with_values(request.POST.dict(), found, lab_gpus)
-    form = JobForm.draft(code, values)
+    form = JobForm.draft(user, code, values)
     notes = [launch_lines.too_large_note(found, lab_gpus)]
     program, module = needed_for(found.launcher)
     if (chosen := form.chosen_environment) and lacks(chosen, module):
         other = environment_with(module, code, chosen, form.environments)
         if other is not None:
-            form = JobForm.draft(code, values, other)
+            form = JobForm.draft(user, code, values, other)
             notes.append(f"The environment is “{other.title}” now: “{chosen.title}” does not have {program}.")
     return _show_form(request, user, form, copied, line=line, notes=[note for note in notes if note])
 

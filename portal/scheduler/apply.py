@@ -166,6 +166,8 @@ class _PlanApplier:
             raise PlanStaleError("hosts_unknown", error.node) from error
         except run_specs.InputsUnknownError as error:
             raise PlanStaleError("inputs_unknown", error.node) from error
+        except run_specs.SecretsUnknownError as error:
+            raise PlanStaleError("secrets_unknown", error.node) from error
 
     def _apply(self, step: PlanStep) -> None:
         job = self.jobs.get(step.job)

@@ -21,10 +21,16 @@ from scheduling.messages import Message
 from scheduling.types import GpuRequest
 
 USABLE_GPU = usable_gpu()
-LAYERS, IMAGES, HOSTS, INPUTS = "layers", "images", "hosts", "inputs"
-NEEDS = {LAYERS: "layer_format", IMAGES: "image_format", HOSTS: "allowed_hosts", INPUTS: "job_inputs"}
+LAYERS, IMAGES, HOSTS, INPUTS, SECRETS = "layers", "images", "hosts", "inputs", "secrets"
+NEEDS = {
+    LAYERS: "layer_format",
+    IMAGES: "image_format",
+    HOSTS: "allowed_hosts",
+    INPUTS: "job_inputs",
+    SECRETS: "job_secrets",
+}
 """What some jobs need of agents, and the fact by which an agent shows that it has it: environments with a recipe, images, which
-need a Docker Engine, allowed hosts, and outputs of another job. Agents refuse specifications with keys that they do not know."""
+need a Docker Engine, allowed hosts, outputs of another job, and secrets. Agents refuse specifications with keys that they do not know."""
 
 
 class EnvironmentStatus(NamedTuple):
@@ -156,11 +162,13 @@ def gpus_of_largest_node() -> int:
     return max(usable.values_list("n", flat=True), default=1)
 
 
-def needs_of(*, has_recipe: bool, has_hosts: bool, is_image: bool = False, has_inputs: bool = False) -> frozenset[str]:
+def needs_of(
+    *, has_recipe: bool, has_hosts: bool, is_image: bool = False, has_inputs: bool = False, has_secrets: bool = False
+) -> frozenset[str]:
     """Return what a job needs of agents, by whether its environment has a recipe or is an image, hosts are allowed to it,
-    and it uses the outputs of another job."""
-    needs = ((LAYERS, has_recipe), (IMAGES, is_image), (HOSTS, has_hosts), (INPUTS, has_inputs))
-    return frozenset(need for need, needed in needs if needed)
+    and it uses the outputs of another job or secrets."""
+    needed = {LAYERS: has_recipe, IMAGES: is_image, HOSTS: has_hosts, INPUTS: has_inputs, SECRETS: has_secrets}
+    return frozenset(need for need, is_needed in needed.items() if is_needed)
 
 
 def availability_of(nodes: Nodes, environment: int, needs: frozenset[str] = frozenset()) -> Availability:
@@ -243,6 +251,14 @@ class AgentsWithoutInputs(Message):
 
 
 @dataclass(frozen=True)
+class AgentsWithoutSecrets(Message):
+    """The agents of all open nodes are of an earlier release, which cannot give a job its secrets."""
+
+    code: ClassVar[str] = "agents_without_secrets"
+    nodes: list[str]
+
+
+@dataclass(frozen=True)
 class ImagesNeedDocker(Message):
     """The environment is an image, and no open node has both a Docker Engine and an agent of this release."""
 
@@ -290,10 +306,12 @@ def why_blocked(
             return AgentsTooOld(title, names)
         if not able and not nodes.able(needs & {LAYERS, IMAGES}):
             return ImagesNeedDocker(title, names)
-        if not able and not nodes.able(needs - {INPUTS}):
+        if not able and not nodes.able(needs - {INPUTS, SECRETS}):
             return AgentsWithoutHosts(names)
-        if not able:
+        if not able and not nodes.able(needs - {SECRETS}):
             return AgentsWithoutInputs(names)
+        if not able:
+            return AgentsWithoutSecrets(names)
         return _preparation_message(nodes, environment, title, able)
     return None
 

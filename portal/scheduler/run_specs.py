@@ -15,11 +15,12 @@ from portal.cluster.models import Gpu, Node
 from portal.cluster.shares import machine_of
 from portal.environments.models import Environment, NodeEnvironment
 from portal.environments.recipes import base_key
+from portal.jobs import job_secrets
 from portal.jobs.models import RESTART_LIMIT_VARIABLE, Attempt, Container, Job
 from portal.projects.inspecting.entries import python_arguments
 from portal.projects.models import Project
 from portal.scheduler import overlay_networks
-from portal.scheduler.availability import HOSTS, INPUTS, NEEDS
+from portal.scheduler.availability import HOSTS, INPUTS, NEEDS, SECRETS
 from runners.spec import SHELL, CollectiveGroup, Launcher, Resources, RunSpec
 
 FIRST_PORT, PORTS = 21_000, 8_000
@@ -52,6 +53,10 @@ class HostsUnknownError(NodeLacksError):
 
 class InputsUnknownError(NodeLacksError):
     """An agent that knows the outputs of another job as input. One of an earlier release would refuse the specification."""
+
+
+class SecretsUnknownError(NodeLacksError):
+    """An agent that knows secrets. One of an earlier release would refuse the specification."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +209,7 @@ def _spec(
         allowed_hosts=() if driver else hosts_on(part.node, attempt),
         cache="" if driver else cache_on(part.node, job.project),
         inputs=not driver and has_inputs_on(part.node, job),
+        secrets=() if driver else secrets_on(part.node, job),
     )
 
 
@@ -230,6 +236,13 @@ def has_inputs_on(node: Node, job: Job) -> bool:
     if job.use_outputs and not node.facts.get(NEEDS[INPUTS]):
         raise InputsUnknownError(node.name)
     return job.use_outputs
+
+
+def secrets_on(node: Node, job: Job) -> tuple[tuple[str, str], ...]:
+    """Return the names and kinds of the secrets that a container on a node gets; the agent asks for their values."""
+    if job.secrets and not node.facts.get(NEEDS[SECRETS]):
+        raise SecretsUnknownError(node.name)
+    return job_secrets.names_and_kinds(job)
 
 
 def layer_on(node: Node, environment: Environment) -> str:

@@ -151,6 +151,7 @@ class Row(NamedTuple):
     id: int
     arguments: tuple[str, ...]
     gpu_models: tuple[str, ...]
+    secrets: tuple[str, ...]
     cpus_per_gpu: int | None
     deadline: datetime | None
     elastic: bool
@@ -177,7 +178,7 @@ class Row(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[Any]) -> Self:
-        return cls(values[0], tuple(values[1]), tuple(values[2]), *values[3:])
+        return cls(values[0], tuple(values[1]), tuple(values[2]), tuple(values[3]), *values[4:])
 
     @property
     def gpu_request(self) -> types.GpuRequest:
@@ -205,6 +206,7 @@ def _place_of(row: Row, environments: Mapping[int, Environment], with_hosts: Pla
             has_hosts=has_hosts,
             is_image=bool(environment.image),
             has_inputs=row.use_outputs,
+            has_secrets=bool(row.secrets),
         ),
     )
 

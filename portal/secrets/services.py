@@ -10,8 +10,6 @@ from portal.projects.services import may_submit, role_of
 from portal.refused import Refused
 from portal.secrets.models import PROJECT_PREFIX, Secret
 
-MAX_OF_A_JOB = 50
-
 
 def usable_by(user: User, project: Project) -> QuerySet[Secret]:
     """Return the secrets that a job of this user in this project may use: the user's own, and the project's for its members."""
@@ -22,11 +20,9 @@ def usable_by(user: User, project: Project) -> QuerySet[Secret]:
 def find(user: User, project: Project, references: Sequence[str]) -> list[Secret]:
     """Return the secrets that a job names, ``HF_TOKEN`` or ``project/HF_TOKEN``, in this order.
 
-    Raises Refused for more than ``MAX_OF_A_JOB``, for one that does not exist or that the user may not use, and for two that
-    would have the same name in the job.
+    Raises Refused for one that does not exist or that the user may not use, and for two that would have the same name in the
+    job.
     """
-    if len(references) > MAX_OF_A_JOB:
-        raise Refused(f"A job uses at most {MAX_OF_A_JOB} secrets.", field="secrets")
     known = {secret.reference: secret for secret in usable_by(user, project)} if references else {}
     for reference in references:
         if reference not in known:

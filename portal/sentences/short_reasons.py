@@ -125,6 +125,11 @@ def agents_without_inputs(nodes: list[str]) -> str:
 
 
 @short
+def agents_without_secrets(nodes: list[str]) -> str:
+    return "The nodes' agents are too old for secrets."
+
+
+@short
 def agents_without_hosts(nodes: list[str]) -> str:
     return "The nodes' agents are too old for its allowed hosts."
 
