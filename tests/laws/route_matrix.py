@@ -632,6 +632,7 @@ TABLE: dict[str, list[Visit]] = {
     "agent/v1/containers/<str:name>/outputs/<path:path>": [
         Visit("PUT", "/agent/v1/containers/{container}/outputs/x.txt", NODES_ONLY, raw=b"x")
     ],
+    "agent/v1/containers/<str:name>/secrets": [get("/agent/v1/containers/{container}/secrets", NODES_ONLY)],
     "agent/v1/containers/<str:name>/inputs": [get("/agent/v1/containers/{container}/inputs", NODES_ONLY)],
     "agent/v1/containers/<str:name>/inputs/<str:sha256>": [
         get("/agent/v1/containers/{container}/inputs/" + "0" * 64, NODES_ONLY)

@@ -30,6 +30,7 @@ LOOKS_SECRET = re.compile(
     r"pass|secret|token|digest|salt|sha\d|hash|key|env|spec|session|cookie|prefix|permission|content"
 )
 NO_SECRET = {
+    "jobs.job.secrets": "names of secrets",
     "accounts.user.name_key": "the user name in lower case",
     "accounts.groupname.name_key": "the name of the group in lower case",
     "environments.environment.key": "the name of the environment",
