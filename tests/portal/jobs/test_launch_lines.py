@@ -13,12 +13,12 @@ from portal.jobs import services
 from portal.jobs.launch_lines import advice, translation_for
 from portal.jobs.models import Job
 from portal.jobs.spec import MAX_RETRIES, Submission
-from portal.jobs.variables import reason_reserved
 from portal.projects import services as projects
 from portal.projects.inspecting.launch_lines import UntranslatableError, translation
 from portal.projects.inspecting.launch_lines.lines import SET_HERE
 from portal.projects.models import CodeVersion
 from portal.refused import Refused
+from portal.variable_names import reason_reserved
 from tests import corpus
 from tests.portal.jobs_world import make_environment, make_node
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from portal.jobs.variables import check_variables, reason_reserved
+from portal.jobs.variables import check_variables
 from portal.refused import Refused
+from portal.variable_names import reason_reserved
 
 
 @pytest.mark.parametrize(
