@@ -5,6 +5,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils import timezone
 
+from portal.accounts.models import User
 from portal.projects.models import Project
 
 PROJECT_PREFIX = "project/"
@@ -56,3 +57,12 @@ class Secret(models.Model):
     def reference(self) -> str:
         """The name by which jobs choose it."""
         return self.name if self.project_id is None else f"{PROJECT_PREFIX}{self.name}"
+
+    @property
+    def owner(self) -> User | Project:
+        """Whose it is."""
+        if self.user is not None:
+            return self.user
+        if self.project is not None:
+            return self.project
+        raise ValueError("A constraint of the table is broken: the secret is no one's.")

@@ -432,3 +432,10 @@ simple("git_host.allow", "Git", "Git host allowed", "githost", "{actor} allowed 
 simple(
     "git_host.forbid", "Git", "Git host no longer allowed", "githost", "{actor} no longer allows code from {subject}."
 )
+
+
+# --- secrets ----------------------------------------------------------------------------------------------------
+
+simple("secret.add", "Secrets", "Secret added", "secret", "{actor} added the {subject}.")
+simple("secret.replace", "Secrets", "Secret replaced", "secret", "{actor} replaced the value of the {subject}.")
+simple("secret.delete", "Secrets", "Secret deleted", "secret", "{actor} deleted the {subject}.")

@@ -72,6 +72,8 @@ FIELDS: dict[str, str] = {
     "has_token": "Nodes sign in with a token",
     "extras": "Submodules and Git LFS",
     "kind": "Software",
+    "secret": "Secret",
+    "given_as": "Given as",
     "host_key": "Fingerprint of the host key",
     "fetch": "Number of the fetch",
 }

@@ -31,6 +31,7 @@ HIDDEN: dict[str, frozenset[str]] = {
     "notifications.notice": frozenset({"sealed_mail"}),
     "projects.codeversion": frozenset({"sha256", "files"}),  # the files with their SHA-256
     "projects.gitsource": frozenset({"sealed_token", "sealed_key", "sealed_secret", "hook"}),
+    "secrets.secret": frozenset({"sealed"}),
     "control.cycle": frozenset({"snapshot_sha256"}),
     "control.recording": frozenset({"content"}),  # with the whole snapshot of a cycle
     "control.schedulerconfig": frozenset({"snapshot_sha256"}),
