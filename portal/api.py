@@ -39,6 +39,7 @@ from portal.projects.api import Code, Gallery, Members, Projects
 from portal.projects.git.api import Fetches, Git, GitHosts
 from portal.scheduler.api import Cycles, Policies, Policy, PolicyHistory, PolicyPreview, PolicyUndo
 from portal.schedules.api import ScheduleRuns, Schedules
+from portal.secrets.api import ProjectSecrets, Secrets
 from portal.usage.api import LedgerReport, UsageReport
 from portal.whatif.api import Simulations
 
@@ -80,6 +81,8 @@ v1 = [
     path("me/", Me.as_view(), name="me"),
     route("tokens/", Tokens, get="list", post="create"),
     route("tokens/<int:pk>/", Tokens, get="retrieve", delete="destroy"),
+    route("secrets/", Secrets, get="list", post="create"),
+    route("secrets/<str:name>/", Secrets, put="replace", delete="destroy"),
     route("limits/", Limits, get="list"),
     route("limits/users/<str:username>/", Limits, get="of_user", put="set_user"),
     route("limits/groups/<path:name>/", Limits, get="of_group", put="set_group"),
@@ -101,6 +104,8 @@ v1 = [
     route("projects/<int:pk>/empty-caches/", Projects, post="empty_caches"),
     route(f"{PROJECT}members/", Members, get="list", post="create"),
     route(f"{PROJECT}members/<str:username>/", Members, patch="partial_update", delete="destroy"),
+    route(f"{PROJECT}secrets/", ProjectSecrets, get="list", post="create"),
+    route(f"{PROJECT}secrets/<str:name>/", ProjectSecrets, put="replace", delete="destroy"),
     route(f"{PROJECT}webhooks/", Webhooks, get="list", post="create"),
     route(WEBHOOK, Webhooks, get="retrieve", patch="partial_update", delete="destroy"),
     route(f"{WEBHOOK}test/", Webhooks, post="test"),

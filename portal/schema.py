@@ -27,6 +27,7 @@ VERBS = {
     "file": "download",
     "change": "apply",
     "report": "report",
+    "replace": "replace",
 }
 """The verbs of operations by the actions of their views. An address that ends with the verb, or a noun that is one, has none."""
 METHOD_VERBS = {"get": "retrieve", "post": "", "put": "set", "patch": "update", "delete": "delete"}

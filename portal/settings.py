@@ -399,6 +399,7 @@ SPECTACULAR_SETTINGS = {
         "FetchCause": "portal.projects.git.models.GitFetch.Cause",
         "FetchState": "portal.projects.git.models.GitFetch.State",
         "GitSoftware": "portal.projects.git.models.GitHost.Kind",
+        "SecretKind": "portal.secrets.models.Secret.Kind",
         "TokenScope": "portal.accounts.models.ApiToken.Scope",
         "SimulationStatus": "portal.whatif.models.Simulation.State",
         "DeliveryStatus": "portal.notifications.models.Delivery.Status",

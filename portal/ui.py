@@ -10,7 +10,7 @@ from typing import Any
 from django import template
 from django.conf import settings
 from django.core.paginator import Page
-from django.forms import BaseForm, BoundField, CheckboxInput, FileInput, PasswordInput, Widget
+from django.forms import BaseForm, BoundField, CheckboxInput, FileInput, Widget
 from django.templatetags.static import static
 from django.utils import timezone
 from django.utils.dateformat import format as date_format
@@ -338,9 +338,7 @@ def emptied_fields(form: BaseForm) -> list[str]:
 
 
 def _keeps_value(widget: Widget) -> bool:
-    if isinstance(widget, PasswordInput):
-        return widget.render_value
-    return not isinstance(widget, FileInput)
+    return not isinstance(widget, FileInput) and bool(getattr(widget, "render_value", True))
 
 
 @register.simple_tag

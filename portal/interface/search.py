@@ -59,6 +59,7 @@ PLACES = (
     Place("notifications:list", "bell", "Notices", "unread messages"),
     Place("notifications:preferences", "bell", "Notifications", "mail slack webhook quiet digest channel"),
     Place("accounts:tokens", "key", "API tokens", "REST script"),
+    Place("jobs:secrets", "lock", "Secrets", "password token key credentials HF_TOKEN"),
     Place("interface:glossary", "book", "Glossary", "help words meaning"),
     Place("scheduler:admin", "gear", "Admin", "", for_admins=True),
     Place("scheduler:policy", "policy", "Scheduling policy", "switch fifo fair share", for_admins=True),

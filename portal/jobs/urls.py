@@ -12,6 +12,7 @@ from portal.jobs import (
     list_views,
     output_views,
     queue_views,
+    secret_views,
     views,
 )
 
@@ -46,6 +47,12 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("environments/<slug:key>/", environment_views.environment, name="environment"),
     path("environments/<slug:key>/remove", environment_views.remove, name="remove-environment"),
     path("projects/<int:pk>/environments", environment_views.of_project, name="environments-of-project"),
+    path("accounts/secrets/", secret_views.own, name="secrets"),
+    path("accounts/secrets/<int:pk>/", secret_views.replace_own, name="secret"),
+    path("accounts/secrets/delete/<int:pk>", secret_views.delete_own, name="delete-secret"),
+    path("projects/<int:pk>/secrets/", secret_views.of_project, name="project-secrets"),
+    path("projects/<int:pk>/secrets/<int:number>/", secret_views.replace_of_project, name="project-secret"),
+    path("projects/<int:pk>/secrets/delete/<int:number>", secret_views.delete_of_project, name="delete-project-secret"),
     path("admin/environments/", environment_views.admin_environments, name="admin-environments"),
     path("admin/users/<int:pk>/deactivate/", departure_views.deactivate, name="deactivate-user"),
     path("admin/limits/", limit_views.limits, name="limits"),

@@ -35,6 +35,8 @@ PAGES = {
     "glossary": "/glossary/",
     "profile": "/accounts/profile/",
     "tokens": "/accounts/tokens/",
+    "secrets": "/accounts/secrets/",
+    "project-secrets": "/projects/1/secrets/",
     "notices": "/notices/",
     "notifications": "/accounts/notifications/",
     "project-notifications": "/projects/1/notifications",

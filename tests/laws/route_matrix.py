@@ -58,6 +58,7 @@ from tests.laws.route_words import (
     post,
 )
 from tests.laws.schedule_routes import SCHEDULE_ROUTES, schedules_of
+from tests.laws.secret_routes import SECRET_ROUTES, secrets_of
 from tests.portal.files import tiny_png
 
 
@@ -94,6 +95,7 @@ def names(world: World) -> dict[str, Any]:
         **a_repository(world),
         **more_time_of(world),
         **schedules_of(world),
+        **secrets_of(world),
         "container": world.running.attempts.get().containers.get().name,
         "sha256": world.code.sha256,
         "reservation": reserve(world).pk,
@@ -147,6 +149,7 @@ TABLE: dict[str, list[Visit]] = {
     **NOTIFICATION_ROUTES,
     **MORE_TIME_ROUTES,
     **SCHEDULE_ROUTES,
+    **SECRET_ROUTES,
     "": [get("/", MEMBERS)],
     # tests/portal/ops/test_data_admin.py visits all tables
     "admin/data/": [get("/admin/data/", ADMINS)],

@@ -154,6 +154,7 @@ def requests(draw: st.DrawFn, operation: Operation, known: dict[str, Any]) -> tu
         "delivery_id": known["delivery"],
         "fetch_id": known["fetch"],
         "git_host_id": known["git_host"],
+        "secret_name": known["secret_name"],
         "digest": known["lock"],
         "example_key": "failing",
         "path": "train.py",

@@ -26,7 +26,12 @@ class Part:
 
 
 PARTS = (
-    Part("account", "Account and tokens", "Who the token belongs to, and the tokens of a user.", r"/(me|tokens)/"),
+    Part(
+        "account",
+        "Account, tokens and secrets",
+        "Who the token belongs to, and the tokens and secrets of a user. Secrets of a project are with projects.",
+        r"/(me|tokens|secrets)/",
+    ),
     Part(
         "projects",
         "Projects and code",
