@@ -35,6 +35,8 @@ def main(lines: int = 4000) -> dict[str, Any]:
     from portal.jobs import events, lifecycle, services
     from portal.jobs.models import Attempt, Job
     from portal.projects.models import Membership
+    from portal.secrets import services as secrets
+    from portal.secrets.models import Secret
     from scheduling.toolkit.reasons import TooFewFree
     from tests.portal import jobs_world as world
 
@@ -63,6 +65,12 @@ def main(lines: int = 4000) -> dict[str, Any]:
             ],
         }
         code.save(update_fields=["guess"])
+    for owner, kind, name, value in (
+        (alice, Secret.Kind.VARIABLE, "HF_TOKEN", "hf_seeded-value"),
+        (alice, Secret.Kind.FILE, "kaggle.json", '{"username": "alice", "key": "seeded-value"}'),
+        (vision, Secret.Kind.VARIABLE, "WANDB_API_KEY", "seeded-value-of-the-project"),
+    ):
+        secrets.create(alice, owner, kind, name, value)
     torch = world.make_environment("pytorch-horovod", ("torch", "horovod", "numpy", "sklearn"))
     Environment.objects.filter(pk=torch.pk).update(title="PyTorch with Horovod")
     plain = world.make_environment("python", ("numpy",))
