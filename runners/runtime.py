@@ -58,6 +58,19 @@ class Folders:
     """The folder with the socket of the container's proxy; None for a container that may reach no host."""
     inputs: Path | None = None
     """The outputs of an earlier job, which it only reads; None for a job that uses none. The agent fills it before ``create``."""
+    secrets: Path | None = None
+    """The folder with the secrets of its ranks, which it only reads, in ``secret_files`` and ``secret_variables``; None for a
+    container without any. The agent fills it before ``create``, and deletes it when the container has ended."""
+
+    @property
+    def secret_files(self) -> Path | None:
+        """The secrets that its ranks read as files."""
+        return self.secrets and self.secrets / "files"
+
+    @property
+    def secret_variables(self) -> Path | None:
+        """The secrets that become variables of its ranks: a file each."""
+        return self.secrets and self.secrets / "variables"
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +198,8 @@ WORKSPACE = "/workspace"
 OUTPUTS = "/outputs"
 CHECKPOINTS = "/checkpoints"
 INPUTS = "/inputs"
+SECRETS = "/run/secrets"
+SECRET_VARIABLES = "/run/schedulearn/secrets"  # noqa: S105 - a folder
 LAYER = "/opt/layer"
 NETWORK = "/run/schedulearn/network"
 CACHE = "/cache"

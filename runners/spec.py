@@ -27,6 +27,15 @@ OWN_IMAGE = "image"
 """``RunSpec.environment`` of a job that runs in an image which its project named; ``layer`` then identifies the image."""
 INPUTS_VARIABLE = "SCHEDULEARN_INPUTS"
 """The variable with the folder of the outputs of an earlier job, where a job uses them."""
+SECRETS_VARIABLE = "SCHEDULEARN_SECRETS"
+"""The variable with the folder of the secrets that a job reads as files."""
+SECRET_VARIABLES_VARIABLE = "SCHEDULEARN_SECRET_VARIABLES"  # noqa: S105 - a name
+"""The variable with the folder of the secrets that become variables of ranks, for the first process."""
+SECRET_NAMES = {
+    "variable": re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}"),
+    "file": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}"),
+}
+"""The names that secrets of each kind may have."""
 LAYER_VARIABLE = "SCHEDULEARN_LAYER"
 """The variable with the folder of the packages that a job has in addition to those of its environment's base."""
 OLD_NAME_PARTS = 4
@@ -138,7 +147,7 @@ class RunSpec:
     inputs: bool = False
     """Its job uses the outputs of an earlier job."""
     secrets: tuple[tuple[str, str], ...] = ()
-    """Names and kinds (``variable`` or ``file``) of the secrets that it gets; the agent asks the portal for their values."""
+    """The name and the kind, a key of ``SECRET_NAMES``, of each secret that its ranks get. The agent asks for the values."""
     identity: JobIdentity | None = None
     """Not part of the JSON: the portal sends it beside that. None with a portal of an earlier release."""
 
@@ -179,8 +188,8 @@ class RunSpec:
                 "command": tuple(data["command"]),
                 "gpus": tuple(data.get("gpus", ())),
                 "allowed_hosts": tuple(str(each) for each in data.get("allowed_hosts", ())),
-                "secrets": tuple((str(name), str(kind)) for name, kind in data.get("secrets", ())),
                 "env": tuple((str(key), str(value)) for key, value in data.get("env", ())),
+                "secrets": tuple((str(name), str(kind)) for name, kind in data.get("secrets", ())),
                 "collective": CollectiveGroup(**collective) if collective else None,
                 "resources": Resources(**data.get("resources", {})),
             }

@@ -49,6 +49,8 @@ class NodeFiles:
     """Shown read-only to every container as /data."""
     shared: Path | None = None
     """A folder that other nodes share: checkpoints are kept there instead of beneath ``home``."""
+    memory: Path | None = None
+    """A folder in memory for the secrets of jobs; None: they are kept beneath ``home``."""
 
     @property
     def identity(self) -> Path:
@@ -125,6 +127,10 @@ class NodeFiles:
         """The outputs of an earlier job, which the agent fetches once for all containers of an attempt."""
         return self.attempt(attempt) / "inputs"
 
+    def secrets(self, name: str) -> Path:
+        """The folder with the values of a container's secrets, from before its start until its end."""
+        return self.memory / safe_name(name) if self.memory else self.container(name) / "secrets"
+
     def job(self, job: int) -> Path:
         return self.jobs / str(int(job))
 
@@ -142,6 +148,7 @@ class NodeFiles:
             cache=self.cache(spec.cache) if spec.cache and spec.role == "host" else None,
             network=self.network(spec.name) if spec.allowed_hosts else None,
             inputs=self.inputs(spec.attempt) if spec.inputs and spec.role == "host" else None,
+            secrets=self.secrets(spec.name) if spec.secrets and spec.role == "host" else None,
         )
 
     def make(self) -> None:

@@ -55,12 +55,14 @@ class WorkerContext:
     logs: LogWriter
     processes: Processes
     inherited: Mapping[str, str]
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    """The secrets of the job that ranks have as variables."""
     pumps: list[Thread] = field(default_factory=list)
     ending: str = ""
     """The coming exit reason, once this container ends its ranks itself: "stopped" or "fenced"."""
 
     def env(self) -> dict[str, str]:
-        return rank_env(self.spec, self.paths, self.inherited)
+        return rank_env(self.spec, self.paths, self.inherited, self.secrets)
 
     def announce_stop(self, reason: str, seconds: float) -> None:
         """Announce to the ranks that they are about to be stopped."""

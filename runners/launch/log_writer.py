@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from runners.launch.files import write_atomic
+from runners.launch.masking import NO_MASKING, MaskedStream, Masking
 
 INDEX_RECORD = struct.Struct("<QQ")
 INDEX_INTERVAL_SECONDS = 0.1
@@ -43,7 +44,8 @@ def reserve_space(folder: Path) -> None:
 class LogStream:
     """One log. Thread-safe: a rank's output and our own remarks may be written at the same time."""
 
-    def __init__(self, folder: Path, name: str, limit_bytes: int) -> None:
+    def __init__(self, folder: Path, name: str, limit_bytes: int, masking: Masking = NO_MASKING) -> None:
+        self.masking = masking
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         self._log = os.open(folder / f"{name}.log", flags, 0o644)
         self._idx = os.open(folder / f"{name}.idx", flags, 0o644)
@@ -60,7 +62,11 @@ class LogStream:
         self._closed = False
 
     def write(self, data: bytes, *, timed: bool = False) -> None:
-        """Append data; ``timed`` data has a time of its own in the index."""
+        """Append a complete text, masked; ``timed`` data has a time of its own in the index."""
+        self.write_masked(self.masking.mask(data), timed=timed)
+
+    def write_masked(self, data: bytes, *, timed: bool = False) -> None:
+        """Append data in which the secrets of the job are masked already."""
         with self._lock:
             if self._closed:
                 return
@@ -146,6 +152,7 @@ class LogWriter:
         self._logs = folder / "log"
         self._logs.mkdir(parents=True, exist_ok=True)
         self._limit = limit_bytes
+        self._masking = NO_MASKING
         self._streams: dict[str, LogStream] = {}
         self._labels: dict[str, str] = {}
         self._pumps: dict[str, threading.Thread] = {}
@@ -168,8 +175,15 @@ class LogWriter:
     def stream(self, name: str) -> LogStream:
         with self._lock:
             if name not in self._streams:
-                self._streams[name] = LogStream(self._logs, name, self._limit)
+                self._streams[name] = LogStream(self._logs, name, self._limit, self._masking)
             return self._streams[name]
+
+    def mask(self, masking: Masking) -> None:
+        """Mask the secrets of the job in all streams from now on."""
+        with self._lock:
+            self._masking = masking
+            for stream in self._streams.values():
+                stream.masking = masking
 
     def label(self, name: str, label: str) -> None:
         self.stream(name)
@@ -206,11 +220,14 @@ class LogWriter:
             self.stream(name)
 
         def copy() -> None:
+            masked = MaskedStream(self._masking)
             with open(handle, "rb", buffering=0) as pipe:
                 while data := pipe.read(CHUNK_BYTES):
                     if label:
                         self.label(name, label)
-                    self.stream(name).write(data)
+                    self.stream(name).write_masked(masked.feed(data))
+            if rest := masked.end():
+                self.stream(name).write_masked(rest)
 
         thread = threading.Thread(target=copy, name=f"pump {name}", daemon=True)
         self._pumps[name] = thread

@@ -98,6 +98,9 @@ class Masking:
         return sorted(place for place in found if data[place : place + START_BYTES] in self._forms)
 
 
+NO_MASKING = Masking()
+
+
 class MaskedStream:
     """Masks one stream that arrives in pieces."""
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from runners.launch.files import ContainerPaths
 from runners.launch.host_updates import STALL_SECONDS, STALL_VARIABLE, stall_check_seconds
-from runners.spec import CACHE_VARIABLE, LAYER_VARIABLE, NETWORK_VARIABLE, RunSpec
+from runners.spec import CACHE_VARIABLE, LAYER_VARIABLE, NETWORK_VARIABLE, SECRET_VARIABLES_VARIABLE, RunSpec
 
 SHIM = Path(__file__).resolve().parent / "shim"
 TRAINING = Path(__file__).resolve().parent.parent / "training"
 """Where scripts find ``schedulearn_train``, after the modules of the job itself."""
-PRIVATE_VARIABLES = ("SCHEDULEARN_CONTROL", "SCHEDULEARN_SCRIBE", NETWORK_VARIABLE)
+PRIVATE_VARIABLES = ("SCHEDULEARN_CONTROL", "SCHEDULEARN_SCRIBE", NETWORK_VARIABLE, SECRET_VARIABLES_VARIABLE)
 NOTICE_FILE = "notice.json"
 METRICS_PIPE = "metrics"
 """The pipe for lines of JSON, which become the stream of the same name: docs/training/reports.md."""
@@ -52,8 +52,11 @@ BATCH_FILE = "batch"
 """The batch that the scheduler chose, if it did; docs/training/batch-size.md."""
 
 
-def rank_env(spec: RunSpec, paths: ContainerPaths, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return a rank's variables. Of the same name, the later wins: the container's, defaults, the job's, required ones."""
+def rank_env(
+    spec: RunSpec, paths: ContainerPaths, inherited: Mapping[str, str], secrets: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Return a rank's variables. Of the same name, the later wins: the container's, defaults, the job's, its secrets,
+    required ones."""
     env = {name: value for name, value in inherited.items() if name not in PRIVATE_VARIABLES}
     threads = max(1, int(spec.resources.cpus) // max(1, spec.slots if spec.launcher != "command" else 1))
     env["PYTHONUNBUFFERED"] = "1"
@@ -70,6 +73,7 @@ def rank_env(spec: RunSpec, paths: ContainerPaths, inherited: Mapping[str, str])
     for name in ("USER", "LOGNAME"):  # libraries ask for the user's name, and the container's user has none
         env.setdefault(name, "schedulearn")
     env.update(spec.env)
+    env.update(secrets or {})
     # The shim comes first: each Python of the job runs ``shim/sitecustomize.py`` when it starts.
     env["PYTHONPATH"] = ":".join(filter(None, (str(SHIM), env.get("PYTHONPATH"), str(TRAINING))))
     if layer := env.get(LAYER_VARIABLE):

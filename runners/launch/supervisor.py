@@ -23,8 +23,10 @@ from runners.launch.fence import COUNTS_FROM_REPORT, Fence, seconds_from_env
 from runners.launch.files import ContainerPaths, Control, Stop, write_atomic, write_json
 from runners.launch.hang_detector import HangDetector
 from runners.launch.host_worker import CommandWorker, HostWorker, TorchrunWorker, Verdict, WorkerContext
+from runners.launch.job_secrets import JobSecrets
 from runners.launch.joining import JoinCheck
 from runners.launch.log_writer import LogWriter
+from runners.launch.masking import NO_MASKING
 from runners.launch.processes import Processes, Wakeup, adopt_orphans
 from runners.launch.ranks import BATCH_FILE, METRICS_PIPE
 from runners.launch.tensorboard import EventFiles
@@ -84,8 +86,10 @@ class Supervisor:
         self.hang_detector = HangDetector.from_env(os.environ)
         if CACHE_VARIABLE in os.environ:
             os.umask(0o002)  # other jobs of the project, which have other users, share what ranks write there
+        secrets = JobSecrets.read(os.environ)
+        secrets.check(spec)
         inherited = {**os.environ, **self._proxy_variables()}
-        self.context = WorkerContext(spec, paths, control, logs, self.processes, inherited)
+        self.context = WorkerContext(spec, paths, control, logs, self.processes, inherited, secrets.for_ranks())
         self.worker = self._choose_worker()
         self.joining = JoinCheck(paths.scribe, logs.report)
         self.stopping: PendingStop | None = None
@@ -254,19 +258,25 @@ class FirstProcess(Protocol):
 
 
 def run_first_process(first: Callable[[RunSpec, ContainerPaths, Control, LogWriter], FirstProcess]) -> int:
-    """Run a container's first process and return its exit code. Whatever happens, exit.json contains how it ended."""
+    """Run a container's first process and return its exit code. Whatever happens, exit.json contains how it ended.
+
+    What it prints goes to the engine's own log, and is masked like the logs.
+    """
     paths = ContainerPaths.from_env(dict(os.environ))
     control = Control(paths.control)
     logs = LogWriter.from_env(paths.scribe, os.environ)
+    masking = NO_MASKING
     try:
+        masking = JobSecrets.read(os.environ).masking()
+        logs.mask(masking)
         verdict = first(control.spec(), paths, control, logs).run()
     except Exception as error:
-        traceback.print_exc()  # for the engine's own log
-        message = launch.ContainerNotRun(str(error))
+        sys.stderr.write(masking.mask_text(traceback.format_exc()))
+        message = launch.ContainerNotRun(masking.mask_text(str(error)))
         logs.report(message.text)
         verdict = Verdict(1, "launch_error", message)
     logs.close()  # before exit.json: a reader of that then has the whole log
-    content = verdict.to_json()
+    content = masking.mask_json(verdict.to_json())
     try:
         write_json(paths.scribe / "exit.json", content)
     except OSError as error:

@@ -23,6 +23,8 @@ from runners.runtime import (
     NETWORK,
     OUTPUTS,
     SCRIBE,
+    SECRET_VARIABLES,
+    SECRETS,
     WORKSPACE,
     Folders,
     launch_module,
@@ -32,6 +34,8 @@ from runners.spec import (
     INPUTS_VARIABLE,
     LAYER_VARIABLE,
     NETWORK_VARIABLE,
+    SECRET_VARIABLES_VARIABLE,
+    SECRETS_VARIABLE,
     CollectiveGroup,
     JobIdentity,
     RunSpec,
@@ -139,11 +143,13 @@ def groups_for(spec: RunSpec, agent_uid: int) -> tuple[int, ...]:
 
 def mounts(folders: Folders, layer: Path | None = None) -> list[dict[str, Any]]:
     """Return the mounts: the user's four folders, the supervisor's two, the layer of the environment, the cache of the project,
-    its inputs, and the folder of the proxy's socket; nothing else of the host."""
+    its inputs, its secrets, and the folder of the proxy's socket; nothing else of the host."""
     pairs: list[tuple[Path | None, str, bool]] = [
         (folders.workspace, WORKSPACE, False),
         (folders.data, DATA, True),
         (folders.inputs, INPUTS, True),
+        (folders.secret_files, SECRETS, True),
+        (folders.secret_variables, SECRET_VARIABLES, True),
         (folders.outputs, OUTPUTS, False),
         (folders.checkpoints, CHECKPOINTS, False),
         (folders.control, CONTROL, True),
@@ -186,6 +192,7 @@ def device_requests(spec: RunSpec) -> list[dict[str, Any]]:
 def environment(spec: RunSpec, of_image: Sequence[str] = ()) -> list[str]:
     """Return the first process's variables: ours, and those of the image that choose no devices. HOME is the only writable
     folder that has no work of the user. A name without a value removes the image's variable."""
+    secret_folders = f"{SECRETS_VARIABLE}={SECRETS}", f"{SECRET_VARIABLES_VARIABLE}={SECRET_VARIABLES}"
     return [
         *(name for name in of_image if DEVICE_VARIABLE.fullmatch(name)),
         "HOME=/tmp",
@@ -203,6 +210,7 @@ def environment(spec: RunSpec, of_image: Sequence[str] = ()) -> list[str]:
         *([f"{LAYER_VARIABLE}={LAYER}"] if spec.layer and not spec.has_own_image else []),
         *([f"{CACHE_VARIABLE}={CACHE}"] if spec.cache and spec.role == "host" else []),
         *([f"{INPUTS_VARIABLE}={INPUTS}"] if spec.inputs and spec.role == "host" else []),
+        *(secret_folders if spec.secrets and spec.role == "host" else []),
         *([f"{NETWORK_VARIABLE}={NETWORK}"] if spec.allowed_hosts else []),
     ]
 

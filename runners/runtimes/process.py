@@ -50,7 +50,15 @@ from runners.runtimes.confinement_check import CODE_ROOT, Confinement, hidden_fo
 from runners.runtimes.control_groups import ControlGroups
 from runners.runtimes.host_config import groups_for, owner_for, short_hash
 from runners.runtimes.owners import chown_folders
-from runners.spec import CACHE_VARIABLE, INPUTS_VARIABLE, LAYER_VARIABLE, NETWORK_VARIABLE, RunSpec
+from runners.spec import (
+    CACHE_VARIABLE,
+    INPUTS_VARIABLE,
+    LAYER_VARIABLE,
+    NETWORK_VARIABLE,
+    SECRET_VARIABLES_VARIABLE,
+    SECRETS_VARIABLE,
+    RunSpec,
+)
 
 POLL_SECONDS = 0.05
 SPAWN_SECONDS = 10
@@ -181,6 +189,7 @@ class ProcessRuntime:
                 *confinement.launch_paths(CODE_ROOT),
                 folders.control,
                 *filter(None, (folders.data, folders.inputs, layer, folders.network)),
+                *filter(None, (folders.secret_files, folders.secret_variables)),
             ),
             writable=(
                 *(folders.workspace, folders.scribe, folders.outputs, folders.checkpoints),
@@ -438,6 +447,8 @@ def environment(
         **({LAYER_VARIABLE: str(layer)} if layer else {}),
         **({CACHE_VARIABLE: str(folders.cache)} if folders.cache else {}),
         **({INPUTS_VARIABLE: str(folders.inputs)} if folders.inputs else {}),
+        **({SECRETS_VARIABLE: str(folders.secret_files)} if folders.secrets else {}),
+        **({SECRET_VARIABLES_VARIABLE: str(folders.secret_variables)} if folders.secrets else {}),
         **({NETWORK_VARIABLE: str(folders.network)} if folders.network else {}),
     }
 
