@@ -46,6 +46,8 @@ class FakePortal:
         """What was last reported of the hosts that a container contacted."""
         self.inputs: dict[str, bytes] | None = None
         """The outputs of the earlier job, by path; None: 404, as for a job that uses none."""
+        self.secrets: list[dict[str, str]] | None = None
+        """The secrets of each container, with their values; None: the portal refuses them."""
         self.checkpoints: dict[str, Any] = {}
         """The set: path -> [size, modified, pieces]; of all jobs, since a test has one."""
         self.checkpoint_version = 0
@@ -334,6 +336,10 @@ class _Handler(BaseHTTPRequestHandler):
             return 200, {}
         if portal.inputs is not None and re.fullmatch(r"/agent/v1/containers/[^/]+/inputs", path):
             return 200, {"files": [_input(name, content) for name, content in portal.inputs.items()]}
+        if re.fullmatch(r"/agent/v1/containers/[^/]+/secrets", path):
+            if portal.secrets is not None:
+                return 200, {"secrets": portal.secrets}
+            return 409, {"error": {"code": "secret_gone", "message": "The secret HF_TOKEN was deleted."}}
         if found := re.fullmatch(r"/agent/v1/containers/[^/]+/inputs/(\w+)", path):
             by_hash = {_input(name, content)["sha256"]: content for name, content in (portal.inputs or {}).items()}
             if found[1] in by_hash:

@@ -26,6 +26,7 @@ from runners.messages import (
     outputs,
     portal,
     problems,
+    secrets,
 )
 
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "outputs",
     "portal",
     "problems",
+    "secrets",
 ]
 
 

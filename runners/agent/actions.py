@@ -9,7 +9,7 @@ import errno
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,6 +19,7 @@ from runners.agent.claims import Claims, IdentityPortal
 from runners.agent.code_store import CodeStore, unpack
 from runners.agent.inputs import InputPortal, JobInputs
 from runners.agent.job_proxies import JobProxies, NetworkPortal
+from runners.agent.job_secrets import JobSecrets, SecretPortal
 from runners.agent.journal import ContainerJournal, delete_tree
 from runners.agent.log_shipper import LogShipper
 from runners.agent.outputs import BesideCodeSender, OutputPortal, OutputSender
@@ -38,6 +39,7 @@ from runners.agent.reconcile import (
     Start,
     WriteControl,
 )
+from runners.agent.refusals import refusal_as_create_error
 from runners.host.exclusive import BusyError
 from runners.host.node_files import NodeFiles, read_json_beneath, write_json
 from runners.launch.log_writer import reserve_space
@@ -64,6 +66,7 @@ from runners.messages.containers import (
     UnpackingCode,
 )
 from runners.messages.portal import LogNotSent, ResourceMissing
+from runners.messages.secrets import FetchingSecrets
 from runners.runtime import (
     ContainerRuntime,
     CreateError,
@@ -108,7 +111,9 @@ class EnvironmentReadiness(Protocol):
         ...
 
 
-class ContainerPortal(OutputPortal, CheckpointPortal, IdentityPortal, InputPortal, NetworkPortal, Protocol):
+class ContainerPortal(
+    OutputPortal, CheckpointPortal, IdentityPortal, InputPortal, NetworkPortal, SecretPortal, Protocol
+):
     """The portal's endpoints for files of jobs, and for what they contact."""
 
 
@@ -145,6 +150,7 @@ class ActionExecutor:
         self.claims = Claims(files, journal, portal)
         self.proxies = JobProxies(files, portal)
         self.inputs = JobInputs(portal)
+        self.secrets = JobSecrets(files, journal, portal)
         self._senders: dict[tuple[int, str], OutputSender] = {}
         self._beside: dict[str, BesideCodeSender] = {}
         """By the number of an attempt and the common part of its containers' names."""
@@ -282,6 +288,7 @@ class ActionExecutor:
             self.journal.change(name, halted="lost", halted_detail=NodeSwitchedOff())
         try:
             self.runtime.stop(name, grace_seconds)
+            self.secrets.remove(name)
         except RunError as error:
             logger.warning("%s could not be stopped: %s", name, error)
 
@@ -334,7 +341,7 @@ class ActionExecutor:
         self._write_control(spec, container.control)
         if spec.role == "host":
             self._set_detail(spec, FetchingCheckpoints())
-            with _refusal_as_create_error(CheckpointNotFetched):
+            with refusal_as_create_error(CheckpointNotFetched):
                 self.job_checkpoints(spec).fetch(
                     spec.name,
                     lambda user: self._may_use_checkpoints(user, spec),
@@ -342,16 +349,19 @@ class ActionExecutor:
                 )
         if folders.inputs is not None:
             self._set_detail(spec, FetchingInputs())
-            with _refusal_as_create_error(InputsNotFetched):
+            with refusal_as_create_error(InputsNotFetched):
                 self.inputs.fetch(spec.name, folders.inputs, lambda detail: self._set_detail(spec, detail))
         self._set_detail(spec, FetchingCode())
-        with _refusal_as_create_error(CodeNotFetched):
+        with refusal_as_create_error(CodeNotFetched):
             tar = self.code.fetch(spec.code_sha256)
         if any(folders.workspace.iterdir()):  # an earlier agent was killed here
             delete_tree(folders.workspace)
             folders.workspace.mkdir()
         self._set_detail(spec, UnpackingCode())
         unpack(tar, folders.workspace)
+        if folders.secrets is not None:
+            self._set_detail(spec, FetchingSecrets())
+            self.secrets.place(spec)
         self._set_detail(spec, Creating())
         self._open_proxy(spec)
         self.runtime.create(spec, folders)
@@ -381,6 +391,7 @@ class ActionExecutor:
         if occupied := self.gpu_conflict(tuple(spec.gpus)):
             raise CreateError(occupied)
         self._open_proxy(spec)  # an earlier agent may have prepared it
+        self.secrets.place(spec)  # the machine may have been restarted since
         self.journal.change(spec.name, started=True)
         self.shipper.follow(spec.name, self.files.scribe(spec.name), spec.slots)
         self.runtime.start(spec.name)
@@ -416,6 +427,7 @@ class ActionExecutor:
         self._record_exit(spec, exits.determine_exit(container, seen, entry, exit_file, printed))
 
     def _record_exit(self, spec: RunSpec, exit: Exit) -> None:
+        self.secrets.remove(spec.name)
         self.journal.begin(spec.name, JournalEntry(spec.job, spec.attempt, spec.number))
         self.journal.change(spec.name, exit=exit)
         logger.info("%s has ended: %s (code %s). %s", spec.name, exit.reason, exit.code, exit.detail)
@@ -441,6 +453,7 @@ class ActionExecutor:
     def _forget(self, name: str) -> None:
         self.shipper.forget(name)
         self.proxies.forget(name)
+        self.secrets.remove(name)
         self.details.pop(name, None)
         self._failing_since.pop(name, None)
         entry = self.journal.get(name)
@@ -481,14 +494,3 @@ class ActionExecutor:
             checkpoints.complaint if checkpoints else None,
         )
         return [message for message in found if message]
-
-
-@contextlib.contextmanager
-def _refusal_as_create_error(kind: Callable[[Message], Message]) -> Iterator[None]:
-    """Turn a refusal of the portal into a CreateError, except that of an unknown token (401): the agent joins again."""
-    try:
-        yield
-    except PortalRefusedError as error:
-        if error.status == 401:
-            raise
-        raise CreateError(kind(error.message)) from error

@@ -92,6 +92,7 @@ class Machine:
             "layer_format": LAYER_FORMAT,
             "allowed_hosts": True,
             "job_inputs": True,
+            "job_secrets": True,
         }
         facts["project_caches"] = self.keeps_caches
         if self.runtime.kind == "docker":

@@ -182,6 +182,10 @@ class PortalClient:
         """Write an input into a file. Raises PortalUnavailableError for a damaged one, PortalRefusedError for none."""
         self._download(_inputs_path(container, sha256), sha256, into, max_bytes, InputDamaged(), InputDamaged())
 
+    def secrets(self, container: str) -> dict[str, Any]:
+        """Return the secrets of the job of a container, with their values."""
+        return self._json("GET", f"/agent/v1/containers/{quote(container, safe='')}/secrets")
+
     def _download(
         self, path: str, sha256: str, into: BinaryIO, max_bytes: int, too_large: Message, damaged: Message
     ) -> None:

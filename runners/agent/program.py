@@ -39,6 +39,7 @@ from runners.agent.disk_watch import exceeded_limit, tidy
 from runners.agent.enrol import rotate_token
 from runners.agent.environment_keeper import make_keeper, wanted_environments
 from runners.agent.job_proxies import REPORT_SECONDS
+from runners.agent.job_secrets import memory_folder
 from runners.agent.journal import ContainerJournal, delete_tree
 from runners.agent.leases import accepts_late_renewal, renew_lease
 from runners.agent.log_shipper import LogShipper
@@ -467,7 +468,7 @@ class Agent:
 def run(settings: Settings) -> int:
     """Run the agent until it is stopped. Raises SetupError when it cannot start."""
     stop = StopSignal(signal.SIGTERM, signal.SIGINT)
-    files = NodeFiles(settings.home, settings.datasets, settings.shared)
+    files = NodeFiles(settings.home, settings.datasets, settings.shared, memory_folder(settings.home))
     lock = lock_home(files)
     try:
         shared_folders.prepare(files)
