@@ -1,14 +1,19 @@
 """The agent with a real engine and real supervisors in hardened containers."""
 
+import json
+import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from runners.agent.job_secrets import memory_folder
 from runners.runtimes.docker import DockerRuntime
 from runners.spec import Resources
 from tests import engine as engines
 from tests.fake_portal import FakePortal
+from tests.runners.agent.test_job_secrets import FORMS, GIVEN, NOSY, PRINT, PRINTED, holds_no_secret, secret_spec
 from tests.runners.agent.test_process import COUNT, FETCH, greeter, lines  # noqa: F401  a fixture
 from tests.runners.agent_bench import NAME, Bench, entry, give_code, spec_of
 
@@ -97,6 +102,37 @@ def test_jobs_with_users_of_their_own_share_the_cache_of_their_project(bench: Be
         portal.until(lambda: not portal.desired, 90)
         assert portal.container(name)["exit_code"] == 0, portal.log(name)
     assert portal.log("sl-2-a1-0") == b"found /cache/torch/weights of the first\n"
+
+
+def test_secrets_reach_the_ranks_and_nobody_else(bench: Bench, portal: FakePortal) -> None:
+    memory = memory_folder(bench.home)
+    assert memory is not None
+    bench.files = replace(bench.files, memory=memory)
+    portal.secrets = list(GIVEN)
+    sha256 = give_code(portal, {"print.py": PRINT, "nosy.py": NOSY})
+    try:
+        portal.want(
+            entry(secret_spec(sha256, command=("python", "print.py"), resources=SMALL)),
+            entry(spec_of(sha256, "sl-2-a1-0", job=2, command=("python", "nosy.py"), resources=SMALL)),
+        )
+        bench.start()
+        portal.until(lambda: PRINTED[0] + b"read-only\n" in portal.log(NAME), 60)
+        portal.until(lambda: portal.log("sl-2-a1-0") == b"[]\n[]\n", 60)
+        assert isinstance(bench.runtime, DockerRuntime)
+        inspected = json.dumps(bench.runtime.client.api.inspect_container(bench.runtime.identity.engine_name(NAME)))
+        assert "/run/secrets" in inspected and not [form for form in FORMS if form in inspected]
+        holds_no_secret(bench.home)
+        bench.stop()
+        bench.start()
+        (bench.files.container(NAME) / "workspace" / "enough").touch()
+        portal.until(lambda: not portal.desired, 90)
+        assert portal.container(NAME)["exit_code"] == 0
+        assert portal.log(NAME) == b"read-only\n".join(PRINTED)
+        assert not list(memory.iterdir())
+        holds_no_secret(bench.home)
+    finally:
+        bench.stop()
+        shutil.rmtree(memory, ignore_errors=True)
 
 
 def test_memory_and_disk_limits_are_named(bench: Bench, portal: FakePortal) -> None:
