@@ -31,6 +31,7 @@ from portal.jobs.log_api import Checkpoints, Log, Outputs, Streams
 from portal.jobs.metric_api import Metrics, TrainingProgress
 from portal.jobs.network_api import JobNetwork
 from portal.jobs.resize_timeline.api import ResizeTimelines
+from portal.jobs.trash_api import Trash
 from portal.monitoring.api import Gauges
 from portal.monitoring.board_api import Occupancy
 from portal.monitoring.node_api import Nodes
@@ -142,11 +143,16 @@ v1 = [
     route("gallery/", Gallery, get="list"),
     route("gallery/<slug:key>/use/", Gallery, post="use"),
     route("jobs/", Jobs, get="list", post="create"),
-    route("jobs/<int:pk>/", Jobs, get="retrieve", patch="partial_update"),
+    route("jobs/<int:pk>/", Jobs, get="retrieve", patch="partial_update", delete="destroy"),
     route("jobs/<int:pk>/cancel/", Jobs, post="cancel"),
     route("jobs/<int:pk>/hold/", Jobs, post="hold"),
     route("jobs/<int:pk>/release/", Jobs, post="release"),
     route("jobs/<int:pk>/retry/", Jobs, post="retry"),
+    route("jobs/<int:pk>/keep/", Jobs, post="keep"),
+    route("jobs/<int:pk>/stop-keeping/", Jobs, post="stop_keeping"),
+    route("trash/", Trash, get="list"),
+    route("trash/<int:pk>/", Trash, delete="destroy"),
+    route("trash/<int:pk>/restore/", Trash, post="restore"),
     route(f"{JOB}forecast/", Forecasts, pages=False, get="retrieve"),
     route(f"{JOB}forecast/changes/", Forecasts, pages=False, get="changes", post="change"),
     route(f"{JOB}time-extensions/", TimeExtensions, get="list", post="create"),

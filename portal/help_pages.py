@@ -38,6 +38,8 @@ PAGES: dict[str, str] = {
     "jobs:list": "user/jobs#find-it-again",
     "jobs:new": "user/job-fields",
     "schedules": "user/schedules",
+    "jobs:trash": "user/jobs#delete-it",
+    "jobs:delete": "user/jobs#delete-it",
     "jobs:queue": "user/waiting#the-queue",
     "jobs:compare": "user/results#compare-jobs",
     "jobs:detail": "user/jobs#the-page-of-a-job",

@@ -129,7 +129,7 @@ def _reservations(names: Iterable[str]) -> dict[str, Address]:
 
 def _jobs(names: Iterable[str]) -> dict[str, Address]:
     numbers = {name: int(word) for name in names if (word := name.rpartition(" ")[2]).isdecimal() and len(word) < 19}
-    found = set(Job.objects.filter(pk__in=numbers.values()).values_list("pk", flat=True))
+    found = set(Job.objects.filter(pk__in=numbers.values(), deleted_at=None).values_list("pk", flat=True))
     return {name: (reverse("jobs:detail", args=[pk]), None) for name, pk in numbers.items() if pk in found}
 
 

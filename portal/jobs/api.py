@@ -22,7 +22,7 @@ from rest_framework.viewsets import GenericViewSet
 from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
 from portal.environments.models import Environment
-from portal.jobs import editing, permissions, services
+from portal.jobs import editing, permissions, services, trash
 from portal.jobs.environments import best_environment, offered_environments
 from portal.jobs.job_list import JOBS
 from portal.jobs.models import Allocation, Attempt, Container, Job, JobEvent, JobState
@@ -194,6 +194,12 @@ class Jobs(KnownParameters, mixins.ListModelMixin, mixins.RetrieveModelMixin, Ge
         sent = validated(EditSerializer(data=request.data))
         return self._detail(editing.edit(signed_in(request), self.get_object(), sent))
 
+    @extend_schema(responses={204: None, **refusals(403, 404, 409)})
+    def destroy(self, request: Request, pk: int) -> Response:
+        """Move a finished job to the trash, from which it can be restored for 14 days (/trash/)."""
+        trash.delete(signed_in(request), self.get_object())
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
     def _act(self, act: JobAction) -> Response:
         return self._detail(act(signed_in(self.request), self.get_object()))
 
@@ -211,6 +217,16 @@ class Jobs(KnownParameters, mixins.ListModelMixin, mixins.RetrieveModelMixin, Ge
     def release(self, request: Request, pk: int) -> Response:
         """Release a job that is on hold: it is queued again."""
         return self._act(services.release)
+
+    @extend_schema(request=None, responses={200: JobDetailSerializer, **refusals(403, 404, 409)})
+    def keep(self, request: Request, pk: int) -> Response:
+        """Protect a job from deletion, and from rules that clean up."""
+        return self._act(trash.keep)
+
+    @extend_schema(request=None, responses={200: JobDetailSerializer, **refusals(403, 404, 409)})
+    def stop_keeping(self, request: Request, pk: int) -> Response:
+        """Stop protecting a job from deletion."""
+        return self._act(trash.stop_keeping)
 
     @extend_schema(
         parameters=[IDEMPOTENCY_KEY_HEADER],

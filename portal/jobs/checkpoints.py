@@ -334,6 +334,7 @@ def delete_files_of_ended_jobs() -> None:
     CheckpointSet.objects.filter(
         job__state__in=FINISHED_STATES,
         job__finished_at__lt=timezone.now() - RETENTION,
+        job__kept=False,
         stored_at__lt=timezone.now() - RETENTION,
     ).delete()
     top = Path(settings.HOME) / "checkpoints"

@@ -6,7 +6,7 @@ from portal.projects.git.models import VersionCommit
 
 def job_with_other_code(job: Job) -> Job | None:
     """Return the last job of the project before this one that ran another version of the code."""
-    rows = Job.objects.filter(project=job.project_id, pk__lt=job.pk).exclude(code=job.code_id)
+    rows = Job.objects.filter(project=job.project_id, pk__lt=job.pk, deleted_at=None).exclude(code=job.code_id)
     return rows.select_related("code").only("pk", "code__number").order_by("-pk").first()
 
 

@@ -68,7 +68,9 @@ def offered_to(user: User, project: Project) -> QuerySet[Job]:
 
 def proposals(project: Project) -> list[Job]:
     """Return the newest jobs of a project after which another one can start, for the form."""
-    could = Job.objects.filter(project=project).exclude(state__in=(JobState.FAILED, JobState.CANCELLED))
+    could = Job.objects.filter(project=project, deleted_at=None).exclude(
+        state__in=(JobState.FAILED, JobState.CANCELLED)
+    )
     return list(could.only("name", "state").order_by("-pk")[:MAX_OFFERED])
 
 

@@ -75,6 +75,34 @@ class Held(Message):
 
 
 @dataclass(frozen=True)
+class Deleted(Message):
+    """Moved to the trash."""
+
+    code: ClassVar[str] = "job_deleted"
+    kind: ClassVar[str] = "deleted"
+    user: str
+
+
+@dataclass(frozen=True)
+class Restored(Message):
+    """Taken out of the trash."""
+
+    code: ClassVar[str] = "job_restored"
+    kind: ClassVar[str] = "restored"
+    user: str
+
+
+@dataclass(frozen=True)
+class Kept(Message):
+    """Protected from deletion and from rules that clean up, or no longer."""
+
+    code: ClassVar[str] = "job_kept"
+    kind: ClassVar[str] = "kept"
+    user: str
+    kept: bool
+
+
+@dataclass(frozen=True)
 class Released(Message):
     code: ClassVar[str] = "job_released"
     kind: ClassVar[str] = "released"

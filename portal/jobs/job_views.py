@@ -19,7 +19,7 @@ from portal.accounts.permissions import signed_in
 from portal.cluster.slots import lab_noun
 from portal.editions import sent_if_changed
 from portal.highlight import highlight_block
-from portal.jobs import checkpoints, code_history, network_use, permissions, resources, services, silence
+from portal.jobs import checkpoints, code_history, network_use, permissions, resources, services, silence, trash
 from portal.jobs.chains import chain_of
 from portal.jobs.curve_views import curves_context, training_context
 from portal.jobs.environments import layers_of
@@ -217,6 +217,8 @@ ACTIONS: dict[str, tuple[Callable[[User, Job], Job], str]] = {
     "hold": (services.hold, "Job {job.pk} is on hold. Release it to let it run."),
     "release": (services.release, "Job {job.pk} is queued again."),
     "retry": (services.retry, "Job {job.pk} was submitted as a copy."),
+    "keep": (trash.keep, "Job {job.pk} is kept: it cannot be deleted, and no rule cleans it up."),
+    "stop-keeping": (trash.stop_keeping, "Job {job.pk} is no longer kept."),
 }
 
 

@@ -16,7 +16,7 @@ from portal.accounts.permissions import signed_in
 from portal.cluster.slots import lab_noun
 from portal.editions import sent_if_changed
 from portal.environments.models import Environment
-from portal.jobs import services
+from portal.jobs import services, trash
 from portal.jobs.curve_views import MAX_JOBS as MAX_COMPARED
 from portal.jobs.job_list import JOBS, PERIODS, STATE_ORDER, add_gpu_hours, is_id, read_filter, with_list_columns
 from portal.jobs.models import Job
@@ -103,7 +103,7 @@ def project_jobs(request: HttpRequest, pk: int) -> HttpResponse:
     """Show the newest jobs of a project, for the page of the project."""
     user = signed_in(request)
     project = get_object_or_404(Project.objects.visible_to(user), pk=pk)
-    rows = Job.objects.filter(project=project).order_by("-submitted_at", "-pk")
+    rows = Job.objects.filter(project=project, deleted_at=None).order_by("-submitted_at", "-pk")
     jobs = list(with_list_columns(rows)[:PROJECT_JOBS])
     return render(request, "jobs/_project_jobs.html", {"jobs": jobs})
 
@@ -126,6 +126,7 @@ ACTIONS = {
     "hold": Action(services.hold, "are on hold", "is on hold"),
     "release": Action(services.release, "are queued again", "is queued again"),
     "retry": Action(services.retry, "were submitted again, as copies", "was submitted again, as a copy"),
+    "delete": Action(trash.delete, "are in the trash for 14 days", "is in the trash for 14 days"),
 }
 
 

@@ -130,6 +130,19 @@ class Job(models.Model):
     """Whose share it uses; fixed when it is submitted (``services.accounted_group``)."""
     search_text = SearchTextField()
 
+    # written by trash
+    kept = models.BooleanField(default=False)
+    """It is not deleted and not cleaned up, nor is anything that it needs, until its owner decides otherwise."""
+    deleted_at = models.DateTimeField(null=True, blank=True)
+    """Since when it is in the trash, where only those who may act on it see it."""
+    deleted_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    erase_at = models.DateTimeField(null=True, blank=True)
+    """When it leaves the trash for good."""
+    erased_at = models.DateTimeField(null=True, blank=True)
+    """When its files and texts were erased. The row stays: GPU time and the history of the scheduler refer to it."""
+
     # set by users
     intent = models.CharField(max_length=6, choices=Intent.choices, default=Intent.RUN)
 
@@ -156,6 +169,7 @@ class Job(models.Model):
             models.Index(fields=["finished_at"], name="job_finished"),
             models.Index(fields=["submitted_at", "id"], name="job_submitted"),
             models.Index(fields=["submitted_by", "-finished_at"], name="job_submitter_finished"),
+            models.Index(fields=["erase_at"], name="job_erased_later", condition=Q(erase_at__isnull=False)),
         ]
         constraints = [
             models.CheckConstraint(
@@ -165,6 +179,10 @@ class Job(models.Model):
                 condition=Q(state__in=FINISHED_STATES, finished_at__isnull=False)
                 | (~Q(state__in=FINISHED_STATES) & Q(finished_at__isnull=True)),
                 name="job_finished_at_when_finished",
+            ),
+            models.CheckConstraint(
+                condition=Q(deleted_at__isnull=True) | Q(state__in=FINISHED_STATES, kept=False, erase_at__isnull=False),
+                name="job_deleted_when_finished_and_not_kept",
             ),
         ]
 

@@ -3,9 +3,10 @@
 from typing import TYPE_CHECKING, Self
 
 from django.db import models
+from django.db.models import Q
 
 from portal.accounts.models import User
-from portal.projects.models import Project
+from portal.projects.models import Membership, Project
 
 if TYPE_CHECKING:
     from portal.jobs.models import Job  # noqa: F401  in the type of the query set
@@ -13,7 +14,20 @@ if TYPE_CHECKING:
 
 class JobQuerySet(models.QuerySet["Job"]):
     def visible_to(self, user: User) -> Self:
-        """Return the jobs of the projects of which the user is a member; all for admins."""
+        """Return the jobs of the projects of which the user is a member, all for admins; none that was deleted."""
+        return self.filter(deleted_at=None).in_projects_of(user)
+
+    def in_projects_of(self, user: User) -> Self:
+        """Return the jobs of the projects of which the user is a member, all for admins, with those that were deleted."""
         if user.is_admin:
             return self
         return self.filter(project__in=Project.objects.filter(memberships__user_id=user.pk).values("pk"))
+
+    def in_trash_of(self, user: User) -> Self:
+        """Return the deleted jobs that the user may restore: their own, those of projects that they own, all for admins."""
+        rows = self.filter(deleted_at__isnull=False, erased_at=None)
+        if user.is_admin:
+            return rows
+        roles = Membership.objects.filter(user=user)
+        own = Q(submitted_by=user, project__in=roles.exclude(role=Membership.Role.VIEWER).values("project"))
+        return rows.filter(own | Q(project__in=roles.filter(role=Membership.Role.OWNER).values("project")))

@@ -114,6 +114,7 @@ class JobDetailSerializer(JobSerializer):
             "ready_at",
             "cause",
             "silence",
+            "kept",
             "may_act",
         )
         read_only_fields = fields

@@ -13,6 +13,7 @@ from portal.jobs import (
     output_views,
     queue_views,
     secret_views,
+    trash_views,
     views,
 )
 
@@ -25,15 +26,20 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("jobs/queue", queue_views.queue, name="queue"),
     path("jobs/selected", list_views.act_on_selected, name="selected"),
     path("projects/<int:pk>/jobs", list_views.project_jobs, name="of-project"),
+    path("jobs/trash", trash_views.trash_list, name="trash"),
     path("jobs/compare", curve_views.compare, name="compare"),
     path("jobs/curves.json", curve_views.curve_data, name="curves"),
     path("jobs/<int:pk>/", job_views.overview, name="detail"),
     re_path(r"^jobs/(?P<pk>[0-9]{1,18})/(?P<key>log|files|gpus|details)/$", job_views.other_tab, name="tab"),
+    path("jobs/<int:pk>/delete", trash_views.delete, name="delete"),
+    re_path(r"^jobs/(?P<pk>[0-9]{1,18})/(?P<what>restore|erase)$", trash_views.act, name="in-trash"),
     path("jobs/<int:pk>/edit", edit_views.edit, name="edit"),
     path("jobs/<int:pk>/training", curve_views.training, name="training"),
     path("jobs/<int:pk>/metrics.csv", curve_views.metrics_csv, name="metrics"),
     path("jobs/<int:pk>/live", job_views.live, name="live"),
-    re_path(r"^jobs/(?P<pk>[0-9]{1,18})/(?P<what>cancel|hold|release|retry)$", job_views.act, name="act"),
+    re_path(
+        r"^jobs/(?P<pk>[0-9]{1,18})/(?P<what>cancel|hold|release|retry|keep|stop-keeping)$", job_views.act, name="act"
+    ),
     path("jobs/<int:pk>/log.txt", downloads.log, name="log"),
     path("jobs/<int:pk>/streams/<int:stream_pk>.log", downloads.raw_stream, name="stream"),
     path("jobs/<int:pk>/outputs.zip", downloads.all_outputs, name="outputs"),

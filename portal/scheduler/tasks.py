@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from portal import wake
 from portal.environments import collecting
-from portal.jobs import checkpoints, environment_use, silence_check
+from portal.jobs import checkpoints, environment_use, silence_check, trash
 from portal.jobs.models import IdempotencyKey
 from portal.monitoring import idle_check
 from portal.projects.git import collecting as git_collecting
@@ -40,6 +40,7 @@ def tidy() -> None:
     call_command("clearsessions", verbosity=0)
     remove_stale_files()
     recording.delete_old()
+    trash.erase_due()
     checkpoints.delete_files_of_ended_jobs()
     use = environment_use.current_use()
     collecting.delete_unused_layers(use.last, use.busy, use.layers)

@@ -259,6 +259,19 @@ def _reservation_people(before: Values, after: Values) -> Phrase:
     return Phrase("{actor} changed who the reservation {subject} is for.")
 
 
+simple("job.delete", "Jobs", "Job deleted", "job", "{actor} moved {subject} to the trash.")
+simple("job.restore", "Jobs", "Job restored", "job", "{actor} restored {subject} from the trash.")
+simple(
+    "job.erase",
+    "Jobs",
+    "Job deleted for good",
+    "job",
+    "{actor} had {subject} erased before its time in the trash was over.",
+)
+simple("job.keep", "Jobs", "Job kept", "job", "{actor} marked {subject} as kept.")
+simple("job.stop_keeping", "Jobs", "Job no longer kept", "job", "{actor} decided that {subject} is no longer kept.")
+
+
 @action("job.time_granted", "Jobs", "More time granted", "job")
 def _time_granted(before: Values, after: Values) -> Phrase:
     more = duration(float(after["time_limit_seconds"]) - float(before["time_limit_seconds"]))

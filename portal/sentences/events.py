@@ -89,6 +89,21 @@ def job_held(user: str) -> str:
 
 
 @sentence
+def job_deleted(user: str) -> str:
+    return f"Moved to the trash by {user}."
+
+
+@sentence
+def job_restored(user: str) -> str:
+    return f"Restored from the trash by {user}."
+
+
+@sentence
+def job_kept(user: str, kept: bool) -> str:
+    return f"Marked as kept by {user}." if kept else f"No longer kept, as {user} decided."
+
+
+@sentence
 def job_released(user: str) -> str:
     return f"Released by {user}."
 

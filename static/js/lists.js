@@ -27,7 +27,7 @@ function show() {
 function offerWhatApplies() {
   const named = [...list.querySelectorAll("tbody tr[data-can]")];
   const possible = new Set(named.filter((row) => boxOf(row).checked).flatMap((row) => row.dataset.can.split(" ")));
-  const known = new Set(["cancel", "hold", "release", "retry"]);
+  const known = new Set(["cancel", "hold", "release", "retry", "delete"]);
   for (const button of list.querySelectorAll("[data-selection] [name=do]")) {
     if (named.length && known.has(button.value)) button.hidden = possible.size > 0 && !possible.has(button.value);
   }

@@ -59,6 +59,7 @@ from tests.laws.route_words import (
 )
 from tests.laws.schedule_routes import SCHEDULE_ROUTES, schedules_of
 from tests.laws.secret_routes import SECRET_ROUTES, secrets_of
+from tests.laws.trash_routes import GONE, TRASH_ROUTES, trash_of
 from tests.portal.files import tiny_png
 
 
@@ -94,6 +95,7 @@ def names(world: World) -> dict[str, Any]:
         **notifications_of(world),
         **a_repository(world),
         **more_time_of(world),
+        **trash_of(world),
         **schedules_of(world),
         **secrets_of(world),
         "container": world.running.attempts.get().containers.get().name,
@@ -148,6 +150,7 @@ TABLE: dict[str, list[Visit]] = {
     **NETWORK_ROUTES,
     **NOTIFICATION_ROUTES,
     **MORE_TIME_ROUTES,
+    **TRASH_ROUTES,
     **SCHEDULE_ROUTES,
     **SECRET_ROUTES,
     "": [get("/", MEMBERS)],
@@ -329,11 +332,13 @@ TABLE: dict[str, list[Visit]] = {
         get("/jobs/{failed}/live?tab=files", IN_PROJECT),
         get("/jobs/{failed}/live?tab=other", "302 404 404 404 404 404"),
     ],
-    "jobs/(?P<pk>[0-9]{1,18})/(?P<what>cancel|hold|release|retry)": [
+    "jobs/(?P<pk>[0-9]{1,18})/(?P<what>cancel|hold|release|retry|keep|stop-keeping)": [
         post("/jobs/{job}/cancel", ON_JOB),
         post("/jobs/{job}/hold", ON_JOB),
         post("/jobs/{held}/release", ON_JOB),
         post("/jobs/{failed}/retry", "302 404 302- 302 302 302"),
+        post("/jobs/{failed}/keep", ON_JOB),
+        post("/jobs/{failed}/stop-keeping", ON_JOB),
     ],
     "jobs/<int:pk>/help": [get("/jobs/{job}/help", IN_PROJECT), get("/jobs/{running}/help", IN_PROJECT)],
     "jobs/<int:pk>/change": [post("/jobs/{job}/change", "302 404 302- 302- 302 302-", change="time-1800")],
@@ -529,6 +534,8 @@ TABLE: dict[str, list[Visit]] = {
         get("/api/v1/jobs/{failed}/", API_IN_PROJECT),
         Visit("PATCH", "/api/v1/jobs/{job}/", API_ON_JOB, {"priority": 2, "tags": ["baseline"]}),
         Visit("PATCH", "/api/v1/jobs/{running}/", "401 404 403 403 409 409", {"priority": 2}),
+        Visit("DELETE", "/api/v1/jobs/{failed}/", GONE),
+        Visit("DELETE", "/api/v1/jobs/{running}/", "401 404 403 403 409 409"),
     ],
     "api/v1/jobs/<int:pk>/cancel/": [post("/api/v1/jobs/{job}/cancel/", API_ON_JOB)],
     "api/v1/jobs/<int:pk>/hold/": [post("/api/v1/jobs/{job}/hold/", API_ON_JOB)],

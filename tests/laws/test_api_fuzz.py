@@ -151,6 +151,7 @@ def requests(draw: st.DrawFn, operation: Operation, known: dict[str, Any]) -> tu
         "webhook_id": known["webhook"],
         "time_extension_id": known["time_request"],
         "schedule_id": known["schedule"],
+        "trash_id": known["deleted"],
         "delivery_id": known["delivery"],
         "fetch_id": known["fetch"],
         "git_host_id": known["git_host"],

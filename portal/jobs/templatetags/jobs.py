@@ -34,7 +34,7 @@ def job_term(bound: BoundField) -> str:
 def possible_actions(job: Job) -> str:
     """Return the actions of the list that a job's state allows, for the script that offers only these."""
     if job.state in FINISHED_STATES:
-        return "retry"
+        return "retry" if job.kept else "retry delete"
     return "cancel release" if job.intent == Job.Intent.HOLD else "cancel hold"
 
 

@@ -41,14 +41,14 @@ PARTS = (
     Part(
         "jobs",
         "Jobs",
-        "Submit jobs, find them, and act on them.",
-        r"/jobs/(\{job_id\}/((cancel|hold|release|retry)/)?)?$",
+        "Submit jobs, find them, act on them, and delete them.",
+        r"/jobs/(\{job_id\}/((cancel|hold|release|retry|keep|stop-keeping)/)?)?$|/trash/",
     ),
     Part(
         "job-records",
         "What a job leaves",
         "History, attempts, log, curves, outputs and checkpoints of one job, and when it starts.",
-        r"/jobs/\{job_id\}/(?!(cancel|hold|release|retry)/)[a-z]",
+        r"/jobs/\{job_id\}/(?!(cancel|hold|release|retry|keep|stop-keeping)/)[a-z]",
     ),
     Part(
         "nodes",

@@ -286,7 +286,7 @@ class TestSelected:
             ("cancel", 0, "Select jobs first"),
             ("compare", 1, "Select from 2 to 6 jobs to compare; 1 selected."),
             ("compare", 7, "Select from 2 to 6 jobs to compare; 7 selected."),
-            ("delete", 2, "Choose what to do with the jobs"),
+            ("rename", 2, "Choose what to do with the jobs"),
             ("", 2, "Choose what to do with the jobs"),
             ("cancel", 201, "At most 200 jobs at once; 201 were selected. Nothing was done."),
         ],
