@@ -93,6 +93,16 @@ class Restored(Message):
 
 
 @dataclass(frozen=True)
+class CleanedUp(Message):
+    """A rule of retention removed a part of what it left; of ``jobs``, the job went to the trash."""
+
+    code: ClassVar[str] = "job_cleaned_up"
+    kind: ClassVar[str] = "cleaned_up"
+    part: str
+    days: int
+
+
+@dataclass(frozen=True)
 class Kept(Message):
     """Protected from deletion and from rules that clean up, or no longer."""
 

@@ -16,6 +16,7 @@ from portal.jobs.idempotency import IdempotencyKey as IdempotencyKey
 from portal.jobs.network_use import NetworkUse as NetworkUse
 from portal.jobs.querysets import JobQuerySet as JobQuerySet
 from portal.jobs.resize_timeline.models import RankGroup as RankGroup
+from portal.jobs.retention.models import RetentionRule as RetentionRule
 from portal.jobs.states import FINISHED_STATES as FINISHED_STATES
 from portal.jobs.states import RESTART_LIMIT_VARIABLE as RESTART_LIMIT_VARIABLE
 from portal.jobs.states import UNFINISHED_STATES as UNFINISHED_STATES

@@ -207,8 +207,13 @@ def erase(job: Job) -> None:
 
 
 def _folders_of(job: Job) -> list[Path]:
+    return [outputs.folder_of(job), checkpoints.folder_of(job), *log_folders_of(job)]
+
+
+def log_folders_of(job: Job) -> list[Path]:
+    """Return the folders of the logs of a job's containers, of earlier releases too."""
     logs = Path(settings.HOME) / "logs"
     streams = LogStream.objects.filter(container__attempt__job=job).values_list("folder", "container_id").distinct()
     names = {folder or str(container) for folder, container in streams}
     names |= set(Container.objects.filter(attempt__job=job).values_list("name", flat=True))
-    return [outputs.folder_of(job), checkpoints.folder_of(job), *(logs / name for name in sorted(names))]
+    return [logs / name for name in sorted(names)]

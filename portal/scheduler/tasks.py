@@ -12,6 +12,7 @@ from portal import wake
 from portal.environments import collecting
 from portal.jobs import checkpoints, environment_use, silence_check, trash
 from portal.jobs.models import IdempotencyKey
+from portal.jobs.retention import services as retention
 from portal.monitoring import idle_check
 from portal.projects.git import collecting as git_collecting
 from portal.scheduler import recording
@@ -40,7 +41,9 @@ def tidy() -> None:
     call_command("clearsessions", verbosity=0)
     remove_stale_files()
     recording.delete_old()
+    retention.carry_out_all()
     trash.erase_due()
+    retention.remove_leftovers()
     checkpoints.delete_files_of_ended_jobs()
     use = environment_use.current_use()
     collecting.delete_unused_layers(use.last, use.busy, use.layers)

@@ -259,6 +259,8 @@ def _reservation_people(before: Values, after: Values) -> Phrase:
     return Phrase("{actor} changed who the reservation {subject} is for.")
 
 
+simple("retention.add", "Jobs", "Retention rule added", "retention", "{actor} added {subject}.")
+simple("retention.remove", "Jobs", "Retention rule removed", "retention", "{actor} removed {subject}.")
 simple("job.delete", "Jobs", "Job deleted", "job", "{actor} moved {subject} to the trash.")
 simple("job.restore", "Jobs", "Job restored", "job", "{actor} restored {subject} from the trash.")
 simple(

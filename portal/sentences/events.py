@@ -98,6 +98,19 @@ def job_restored(user: str) -> str:
     return f"Restored from the trash by {user}."
 
 
+CLEANED_UP = {
+    "outputs": "Its outputs were removed",
+    "checkpoints": "Its checkpoints were removed",
+    "logs": "Its log and curves were removed",
+    "jobs": "Moved to the trash",
+}
+
+
+@sentence
+def job_cleaned_up(part: str, days: int) -> str:
+    return f"{CLEANED_UP.get(part, part)} by a rule, {days} day{'' if days == 1 else 's'} after its end."
+
+
 @sentence
 def job_kept(user: str, kept: bool) -> str:
     return f"Marked as kept by {user}." if kept else f"No longer kept, as {user} decided."
