@@ -59,6 +59,8 @@ PAGES: dict[str, str] = {
     "environments:new-image": "user/own-images",
     "environments:admin-images": "admin/images",
     "jobs:deactivate-user": "admin/users#when-someone-leaves",
+    "jobs:space": "admin/space",
+    "jobs:project-space": "admin/space#rules-that-clean-up",
     "jobs:limits": "admin/limits",
     "jobs:limit-user": "admin/limits",
     "jobs:limit-group": "admin/limits",

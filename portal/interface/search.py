@@ -69,6 +69,7 @@ PLACES = (
     Place("accounts:groups", "users", "Groups", "", for_admins=True),
     Place("accounts:invites", "mail", "Invitations", "invite", for_admins=True),
     Place("jobs:limits", "gauge", "Limits", "quota", for_admins=True),
+    Place("jobs:space", "archive", "Space", "disk storage retention clean up delete", for_admins=True),
     Place("forecast:time-requests", "clock", "Requests for more time", "extend time limit", for_admins=True),
     Place("accounts:lab-settings", "gear", "Lab settings", "visibility", for_admins=True),
     Place(

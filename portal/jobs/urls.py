@@ -16,6 +16,7 @@ from portal.jobs import (
     trash_views,
     views,
 )
+from portal.jobs.retention import views as retention_views
 
 app_name = "jobs"
 urlpatterns: list[URLPattern | URLResolver] = [
@@ -61,6 +62,9 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("projects/<int:pk>/secrets/delete/<int:number>", secret_views.delete_of_project, name="delete-project-secret"),
     path("admin/environments/", environment_views.admin_environments, name="admin-environments"),
     path("admin/users/<int:pk>/deactivate/", departure_views.deactivate, name="deactivate-user"),
+    path("admin/space/", retention_views.lab_space, name="space"),
+    path("projects/<int:pk>/space", retention_views.project_space, name="project-space"),
+    path("retention-rules/<int:pk>/remove", retention_views.remove_rule, name="remove-rule"),
     path("admin/limits/", limit_views.limits, name="limits"),
     path("admin/limits/users/<int:pk>/", limit_views.limit_user, name="limit-user"),
     path("admin/limits/groups/<int:pk>/", limit_views.limit_group, name="limit-group"),

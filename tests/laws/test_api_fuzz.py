@@ -152,6 +152,7 @@ def requests(draw: st.DrawFn, operation: Operation, known: dict[str, Any]) -> tu
         "time_extension_id": known["time_request"],
         "schedule_id": known["schedule"],
         "trash_id": known["deleted"],
+        "retention_rule_id": known["rule"],
         "delivery_id": known["delivery"],
         "fetch_id": known["fetch"],
         "git_host_id": known["git_host"],

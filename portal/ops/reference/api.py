@@ -83,8 +83,8 @@ PARTS = (
     Part(
         "sharing",
         "Queue, limits, reservations, usage",
-        "How the lab is shared: who waits, who may have how much, and who used how much.",
-        r"/(queue|limits|reservations|usage|ledger|time-extensions)/",
+        "How the lab is shared: who waits, who may have how much, who used how much, and what is stored.",
+        r"/(queue|limits|reservations|usage|ledger|time-extensions|space|retention-rules)/",
     ),
 )
 

@@ -1,0 +1,112 @@
+"""The pages of space: what is stored of each project, and the rules that remove it."""
+
+import shutil
+from typing import Any
+
+from django import forms
+from django.conf import settings
+from django.contrib import messages
+from django.core.paginator import Paginator
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.utils import timezone
+from django.views.decorators.http import require_http_methods, require_POST
+
+from portal.accounts.permissions import admin_required, signed_in
+from portal.form_fields import RefusableForm
+from portal.jobs.models import RetentionRule
+from portal.jobs.retention import services
+from portal.jobs.retention.models import MAX_DAYS, MIN_DAYS
+from portal.projects.models import Project
+from portal.projects.services import may_manage, role_of
+from portal.refused import Refused
+
+PAGE_SIZE = 50
+SHOWN_JOBS = 20
+"""Of a preview."""
+
+
+class RuleForm(RefusableForm):
+    part = forms.ChoiceField(label="Remove", choices=RetentionRule.Part.choices)
+    ended = forms.ChoiceField(label="Of jobs", choices=RetentionRule.Ended.choices)
+    days = forms.IntegerField(
+        label="Days after their end",
+        min_value=MIN_DAYS,
+        max_value=MAX_DAYS,
+        help_text="Kept jobs are left alone, and those that another job still waits for.",
+    )
+
+
+@admin_required
+@require_http_methods(["GET", "HEAD", "POST"])
+def lab_space(request: HttpRequest) -> HttpResponse:
+    """Show what is stored of all projects, and the rules of the lab; POST previews or sets one."""
+    return _page(request, None)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def project_space(request: HttpRequest, pk: int) -> HttpResponse:
+    """Show what is stored of a project, and its rules; its owners set them."""
+    return _page(request, get_object_or_404(Project.objects.visible_to(signed_in(request)), pk=pk))
+
+
+def _page(request: HttpRequest, project: Project | None) -> HttpResponse:
+    user, now = signed_in(request), timezone.now()
+    form, found = RuleForm(initial={"days": 90}), None
+    if request.method == "POST":
+        form = RuleForm(request.POST)
+        if form.is_valid():
+            part, ended, days = (form.cleaned_data[name] for name in ("part", "ended", "days"))
+            try:
+                services.require_may_set(user, project)
+                if request.POST.get("do") == "add":
+                    services.add(user, project, part, ended, days)
+                    messages.success(
+                        request, "The rule is set. It is carried out within the hour, and every hour from then."
+                    )
+                    return redirect(request.path)
+                rule = services.unsaved(project, part, ended, days)
+                found = {
+                    "result": services.preview(rule, now),
+                    "jobs": services.meant_by(rule, now).select_related("project")[:SHOWN_JOBS],
+                }
+            except Refused as refusal:
+                form.refuse(refusal)
+    about: dict[str, Any] = {
+        "project": project,
+        "form": form,
+        "found": found,
+        "may_set": project is None or may_manage(role_of(user, project)),
+        "rules": [(rule, services.preview(rule, now)) for rule in _rules(project)],
+        "page": Paginator(_space(project), PAGE_SIZE).get_page(request.GET.get("page")),
+        "disk": shutil.disk_usage(settings.HOME) if project is None else None,
+    }
+    status = 400 if form.is_bound and form.errors else 200
+    return render(request, "jobs/space.html", about, status=status)
+
+
+def _rules(project: Project | None) -> list[RetentionRule]:
+    rows = RetentionRule.objects.select_related("project", "created_by")
+    return list(rows if project is None else rows.filter(project=project))
+
+
+def _space(project: Project | None) -> list[services.SpaceUse]:
+    rows = Project.objects.all() if project is None else Project.objects.filter(pk=project.pk)
+    return services.space_of_projects(rows)
+
+
+@require_POST
+def remove_rule(request: HttpRequest, pk: int) -> HttpResponse:
+    """Remove a rule of the lab or of a project."""
+    user = signed_in(request)
+    rule = get_object_or_404(RetentionRule.objects.select_related("project"), pk=pk)
+    if rule.project is None and not user.is_admin:
+        raise Http404
+    if rule.project is not None:
+        get_object_or_404(Project.objects.visible_to(user), pk=rule.project.pk)
+    try:
+        services.remove(user, rule)
+        messages.success(request, "The rule is removed. What it has removed stays removed.")
+    except Refused as refusal:
+        messages.error(request, refusal.message)
+    return redirect("jobs:space") if rule.project is None else redirect("jobs:project-space", rule.project_id)
