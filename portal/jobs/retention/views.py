@@ -72,6 +72,7 @@ def _page(request: HttpRequest, project: Project | None) -> HttpResponse:
                 }
             except Refused as refusal:
                 form.refuse(refusal)
+    disk = shutil.disk_usage(settings.HOME) if project is None else None
     about: dict[str, Any] = {
         "project": project,
         "form": form,
@@ -79,7 +80,8 @@ def _page(request: HttpRequest, project: Project | None) -> HttpResponse:
         "may_set": project is None or may_manage(role_of(user, project)),
         "rules": [(rule, services.preview(rule, now)) for rule in _rules(project)],
         "page": Paginator(_space(project), PAGE_SIZE).get_page(request.GET.get("page")),
-        "disk": shutil.disk_usage(settings.HOME) if project is None else None,
+        "disk": disk,
+        "taken": disk.total - disk.free if disk else 0,
     }
     status = 400 if form.is_bound and form.errors else 200
     return render(request, "jobs/space.html", about, status=status)
