@@ -1,6 +1,6 @@
 """Deleting jobs: into a trash from which they come back, and for good.
 
-A deleted job is hidden from pages, lists and the API. ``KEPT_FOR`` later, or at once if its owner says so, its files, logs,
+A deleted job is hidden from pages, lists and the API. ``KEPT_FOR`` later, or at once if its owner wants that, its files, logs,
 curves and texts are erased. Its row stays without them, because the GPU time that it used was used.
 """
 

@@ -19,14 +19,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cryptography.fernet import InvalidToken
-from django.apps import apps
 from django.conf import settings
 from django.db import models, transaction
 
 from portal import sealing
 from portal.environments import credentials
+from portal.environments.models import Registry
+from portal.notifications.models import Channel, Notice
 from portal.projects.git import keys as git_keys
+from portal.projects.models import GitSource
 from portal.secrets import keys as secret_keys
+from portal.secrets.models import Secret
 
 BATCH = 100
 """Rows that one short transaction changes."""
@@ -45,29 +48,28 @@ class RotationError(Exception):
 class SealedColumn:
     """A column with encrypted values, and the file with its keys."""
 
-    model: str
+    model: "type[models.Model]"
     column: str
     key_file: str
 
     @property
     def name(self) -> str:
-        return f"{self.model}.{self.column}"
+        return f"{self.model._meta.label_lower}.{self.column}"
 
     @property
     def rows(self) -> "models.QuerySet[models.Model]":
         """The rows that have a value."""
-        model: type[models.Model] = apps.get_model(self.model)
-        return model._default_manager.exclude(**{self.column: ""})
+        return self.model._default_manager.exclude(**{self.column: ""})
 
 
 SEALED_COLUMNS = (
-    SealedColumn("environments.registry", "sealed_token", credentials.KEY_FILE),
-    SealedColumn("notifications.channel", "sealed_config", credentials.KEY_FILE),
-    SealedColumn("notifications.notice", "sealed_mail", credentials.KEY_FILE),
-    SealedColumn("projects.gitsource", "sealed_token", git_keys.KEY_FILE),
-    SealedColumn("projects.gitsource", "sealed_key", git_keys.KEY_FILE),
-    SealedColumn("projects.gitsource", "sealed_secret", git_keys.KEY_FILE),
-    SealedColumn("secrets.secret", "sealed", secret_keys.KEY_FILE),
+    SealedColumn(Registry, "sealed_token", credentials.KEY_FILE),
+    SealedColumn(Channel, "sealed_config", credentials.KEY_FILE),
+    SealedColumn(Notice, "sealed_mail", credentials.KEY_FILE),
+    SealedColumn(GitSource, "sealed_token", git_keys.KEY_FILE),
+    SealedColumn(GitSource, "sealed_key", git_keys.KEY_FILE),
+    SealedColumn(GitSource, "sealed_secret", git_keys.KEY_FILE),
+    SealedColumn(Secret, "sealed", secret_keys.KEY_FILE),
 )
 
 

@@ -198,12 +198,11 @@ class Place(NamedTuple):
 
 def _place_of(row: Row, environments: Mapping[int, Environment], with_hosts: PlacesWithHosts) -> Place:
     environment = environments[row.environment_id]
-    has_hosts = with_hosts.include(row.project_id, environment.pk)
     return Place(
         environment.pk,
         needs_of(
             has_recipe=bool(environment.recipe),
-            has_hosts=has_hosts,
+            has_hosts=with_hosts.include(row.project_id, environment.pk),
             is_image=bool(environment.image),
             has_inputs=row.use_outputs,
             has_secrets=bool(row.secrets),

@@ -1,4 +1,4 @@
-"""Secrets of persons and projects, such as tokens and passwords: jobs get them, and nobody can read them here again."""
+"""Secrets of persons and projects, such as tokens and passwords: jobs get them, and no one can read them here again."""
 
 from django.conf import settings
 from django.db import models

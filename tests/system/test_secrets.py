@@ -141,7 +141,7 @@ def test_a_planted_secret_reaches_its_job_and_nothing_else(own_engine: OwnEngine
     running = client.containers.list(all=True)
     assert running, "its container is there"
     for container in running:
-        inspected = client.api.inspect_container(container.id)
+        inspected = client.api.inspect_container(str(container.id))
         assert not planted.found_in(str(inspected).encode()), "docker inspect shows it"
         assert not planted.found_in(container.logs()), "docker logs show it"
     assert not planted.found_beneath(lab.home), "a file of the node has it while the job runs"

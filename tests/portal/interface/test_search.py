@@ -36,7 +36,7 @@ def test_without_words_it_offers_the_pages_of_the_reader(nadia: User) -> None:
 
 
 def test_pages_are_found_by_their_title_and_by_other_words(nadia: User) -> None:
-    assert texts(nadia, "TOKEN")["Go to"] == ["API tokens"]
+    assert texts(nadia, "TOKEN")["Go to"] == ["API tokens", "Secrets"]
     assert texts(nadia, "submit")["Go to"] == ["New job"]
     assert texts(nadia, "job")["Go to"][0] == "New job"
 

@@ -141,7 +141,7 @@ class TestOwnSecrets:
             "alice added the secret HF_TOKEN of alice."
         )
 
-    def test_nobody_else_changes_them_not_even_an_admin(self, alice: User) -> None:
+    def test_no_one_else_changes_them_not_even_an_admin(self, alice: User) -> None:
         row, ada = add(alice, alice), make_user("ada", is_staff=True)
         for act in (
             lambda: add(ada, alice, "OTHER"),

@@ -104,7 +104,7 @@ def test_jobs_with_users_of_their_own_share_the_cache_of_their_project(bench: Be
     assert portal.log("sl-2-a1-0") == b"found /cache/torch/weights of the first\n"
 
 
-def test_secrets_reach_the_ranks_and_nobody_else(bench: Bench, portal: FakePortal) -> None:
+def test_secrets_reach_the_ranks_and_no_one_else(bench: Bench, portal: FakePortal) -> None:
     memory = memory_folder(bench.home)
     assert memory is not None
     bench.files = replace(bench.files, memory=memory)

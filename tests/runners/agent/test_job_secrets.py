@@ -176,7 +176,7 @@ def test_an_incomplete_answer_is_not_followed(files: NodeFiles, answer: dict[str
         JobSecrets(files, ContainerJournal(files), Portal()).place(secret_spec())
 
 
-def test_a_folder_of_somebody_else_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_another_user_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "is_mount", lambda path: True)
     home = tmp_path / "agent"
     folder = memory_folder(home, tmp_path)
@@ -236,7 +236,7 @@ def printed(portal: FakePortal) -> bool:
     return PRINTED[0] in portal.log(NAME)
 
 
-def test_a_job_prints_its_secrets_and_nobody_reads_them(agent: AgentProcess, portal: FakePortal) -> None:
+def test_a_job_prints_its_secrets_and_no_one_reads_them(agent: AgentProcess, portal: FakePortal) -> None:
     memory = memory_folder(agent.home)
     assert memory is not None
     portal.secrets = list(GIVEN)

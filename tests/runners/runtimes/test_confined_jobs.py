@@ -22,7 +22,7 @@ from runners.runtimes.process import ProcessRuntime
 from tests.fake_portal import FakePortal
 
 # The same tests as for unconfined jobs, with the fixtures of this module.
-from tests.runners.agent.test_job_secrets import test_a_job_prints_its_secrets_and_nobody_reads_them  # noqa: F401
+from tests.runners.agent.test_job_secrets import test_a_job_prints_its_secrets_and_no_one_reads_them  # noqa: F401
 from tests.runners.agent.test_process import (  # noqa: F401
     counting,
     enough,

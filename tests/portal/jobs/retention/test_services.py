@@ -88,7 +88,7 @@ def test_what_the_preview_announces_is_what_goes(alice: User, project: Project, 
     assert "by a rule, 30 days after its end." in jobs[3].events.order_by("-seq")[0].sentence
     assert retention.carry_out_all(later(31)) == 0, "once is enough"
     rows = {"outputs": Output.objects.filter(job=jobs[3]), "checkpoints": CheckpointSet.objects.filter(job=jobs[3])}
-    rows["logs"] = LogStream.objects.filter(container__attempt__job=jobs[3])  # type: ignore[assignment]
+    rows["logs"] = LogStream.objects.filter(container__attempt__job=jobs[3])
     assert {name: found.exists() for name, found in rows.items()} == {name: name != part for name in PARTS}
 
 

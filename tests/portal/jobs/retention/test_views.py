@@ -10,6 +10,7 @@ from django.conf import LazySettings
 from django.test import Client
 from django.utils import timezone
 
+from portal.accounts.models import User
 from portal.jobs.models import Job, RetentionRule
 from portal.jobs.retention import services as retention
 from portal.jobs.retention import views
@@ -25,7 +26,7 @@ def home(settings: LazySettings, tmp_path: Path) -> None:
     settings.HOME = tmp_path
 
 
-def client_of(name: str, **fields: bool) -> tuple[Client, object]:
+def client_of(name: str, **fields: bool) -> tuple[Client, User]:
     user, client = make_user(name, **fields), Client()
     client.force_login(user)
     return client, user
@@ -33,7 +34,7 @@ def client_of(name: str, **fields: bool) -> tuple[Client, object]:
 
 def test_an_admin_sees_what_would_go_sets_the_rule_and_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     client, alice = client_of("alice", is_staff=True)
-    project = make_project(alice)  # type: ignore[arg-type]
+    project = make_project(alice)
     job = ended(project, content=b"x" * 2048)
     later = timezone.now() + timedelta(days=40)
     monkeypatch.setattr(views, "timezone", SimpleNamespace(now=lambda: later))  # not for sessions, which would be over
@@ -59,7 +60,7 @@ def test_wrong_values_are_shown_at_their_field() -> None:
 def test_a_member_sees_the_space_of_a_project_and_cannot_set_its_rules() -> None:
     _, alice = client_of("alice")
     client, bob = client_of("bob")
-    project = make_project(alice)  # type: ignore[arg-type]
+    project = make_project(alice)
     Membership.objects.create(project=project, user=bob, role=Membership.Role.MEMBER)
     page = client.get(f"/projects/{project.pk}/space").content.decode()
     assert "Set the rule" not in page and "Rules that clean up" in page
@@ -70,7 +71,7 @@ def test_a_member_sees_the_space_of_a_project_and_cannot_set_its_rules() -> None
 
 def test_the_api_previews_sets_lists_and_removes() -> None:
     client, alice = client_of("alice")
-    project = make_project(alice)  # type: ignore[arg-type]
+    project = make_project(alice)
     ended(project, content=b"x" * 100)
     body = json.dumps({"project": project.pk, "part": "outputs", "days": 1})
     found = client.post("/api/v1/retention-rules/preview/", body, content_type="application/json")
