@@ -7,11 +7,11 @@ from django.utils import timezone
 from portal.accounts.models import User
 from portal.jobs.models import Job
 from portal.jobs.spec import MAX_SECRETS, Submission
-from portal.jobs.variables import reason_reserved
 from portal.projects.models import Project
 from portal.refused import Refused
 from portal.secrets import keys, services
 from portal.secrets.models import PROJECT_PREFIX, Secret
+from portal.variable_names import reason_reserved
 
 
 def choices(user: User | None, project: Project, chosen: Iterable[str] = ()) -> list[tuple[str, str]]:

@@ -6,14 +6,16 @@ from typing import Any
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
+from django.utils import timezone
 
 from portal.accounts.models import User
-from portal.jobs import secret_use, secret_views
+from portal.jobs import secret_use
+from portal.jobs.states import JobState
 from portal.projects.models import Membership, Project
 from portal.projects.services import archive_project
 from portal.secrets import keys, services
 from portal.secrets.models import Secret
-from tests.portal.jobs_world import make_project, make_user
+from tests.portal.jobs_world import make_job, make_project, make_user
 
 pytestmark = pytest.mark.django_db
 
@@ -129,11 +131,11 @@ def test_another_kind_is_refused(client: Client) -> None:
 def test_a_list_of_many_takes_no_more_queries(client: Client, alice: User, django_assert_num_queries: Any) -> None:
     services.create(alice, alice, "variable", "A0", VALUE)
     client.get(OWN)
-    with django_assert_num_queries(4):
+    with django_assert_num_queries(5):
         client.get(OWN)
     for number in range(1, 5):
         services.create(alice, alice, "variable", f"A{number}", VALUE)
-    with django_assert_num_queries(4):
+    with django_assert_num_queries(5):
         client.get(OWN)
 
 
@@ -219,10 +221,16 @@ class TestTheQuestion:
         row = services.create(alice, alice, "variable", "HF_TOKEN", VALUE).row
         ask = secret_use.delete_question
         assert ask(row, []) == "Delete “HF_TOKEN”? Jobs that start later cannot get it."
-        assert ask(row, [7]).startswith("Delete “HF_TOKEN”? Job 7 uses it:")
-        assert "Jobs 7, 8, 9 and 2 more use it:" in ask(row, [7, 8, 9, 10, 11])
+        assert ask(row, [7]).startswith("Delete “HF_TOKEN”? Job 7 uses it.")
+        assert "Jobs 7, 8, 9 and 2 more use it." in ask(row, [7, 8, 9, 10, 11])
 
-    def test_the_page_asks_it(self, client: Client, alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
-        row = services.create(alice, alice, "variable", "HF_TOKEN", VALUE).row
-        monkeypatch.setattr(secret_views, "unfinished_jobs_of", lambda secrets: {row.pk: [12, 13]})
-        assert "Jobs 12, 13 use it" in text(client.get(OWN))
+    def test_the_page_asks_it(self, client: Client, alice: User, project: Project) -> None:
+        for owner in (alice, project):
+            services.create(alice, owner, "variable", "HF_TOKEN", VALUE)
+        mine, ours = (make_job(project, secrets=[name]).pk for name in ("HF_TOKEN", "project/HF_TOKEN"))
+        make_job(project, secrets=["HF_TOKEN"], state=JobState.SUCCEEDED, finished_at=timezone.now())
+        make_job(project)
+        make_job(make_project(alice, "another"), secrets=["project/HF_TOKEN"])
+        assert f"Job {mine} uses it." in text(client.get(OWN))
+        assert f"Job {ours} uses it." in text(client.get(f"/projects/{project.pk}/secrets/"))
+        assert secret_use.unfinished_jobs_of([]) == {}
