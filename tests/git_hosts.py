@@ -22,6 +22,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.x509.oid import NameOID
 
+from tests.run.isolation import OWN_ADDRESS
+
 USER, TOKEN = "robot", "t0ken-with-secret-letters"
 NAME = "git.test"
 """The host in certificates, beside localhost and the address of this machine."""
@@ -33,8 +35,14 @@ def own_address() -> str:
     """Return an address of this machine that is not a loopback one, if it has any."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("203.0.113.1", 9))
+            probe.connect(("203.0.113.1", 9))  # sends nothing, and finds the address of the way out
             return str(probe.getsockname()[0])
+        except OSError:
+            pass
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((OWN_ADDRESS, 0))
+            return OWN_ADDRESS
         except OSError:
             return "127.0.0.1"
 

@@ -39,6 +39,10 @@ FOREIGN = re.compile(
 KEPT = frozenset({"SCHEDULEARN_CACHE", "SCHEDULEARN_BASE_IMAGE", "SCHEDULEARN_BUILD_IMAGE", "SCHEDULEARN_TORCH_INDEX"})
 
 
+OWN_ADDRESS = "198.18.0.1"
+"""Of the isolated machine, beside its loopback addresses, as each real machine has one (RFC 2544: for tests)."""
+
+
 def plain_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables of ``environ`` that tests may see, with a fixed language and an empty Docker configuration."""
     plain = {name: value for name, value in environ.items() if name in KEPT or not FOREIGN.fullmatch(name)}
@@ -47,7 +51,7 @@ def plain_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 def hiding(paths: tuple[str, ...] = HIDDEN) -> str:
     """Shell commands that cover each of these that exists: a folder by an empty one, a socket by /dev/null."""
-    steps = ["ip link set lo up &&"]
+    steps = [f"ip link set lo up && ip address add {OWN_ADDRESS}/32 dev lo &&"]
     for path in map(Path, paths):
         if path.is_dir():
             steps.append(f"mount -t tmpfs none {path} &&")
