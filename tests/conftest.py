@@ -90,8 +90,9 @@ def django_db_setup(migrated_file: Path, django_db_setup: None, django_db_blocke
             here = "datname = current_database() AND pid <> pg_backend_pid()"
             cursor.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {here}")  # noqa: S608
         return
-    if not migrated_file.exists():
-        with django_db_blocker.unblock():
+    with django_db_blocker.unblock():
+        # Where no chosen test asks for a database, pytest-django makes none, and this is not it.
+        if not migrated_file.exists() and connection.is_in_memory_db():  # type: ignore[attr-defined]
             migrated.keep(migrated_file)
     operations = type(connection.ops)
     plain = operations.sql_flush
