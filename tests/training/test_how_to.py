@@ -10,7 +10,7 @@ from tests.training.real_ranks import LAUNCHERS, finished
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
-pytestmark = pytest.mark.horovod
+pytestmark = [pytest.mark.horovod, pytest.mark.timeout(600)]  # several trainings, each with its own limit
 
 
 def scripts(page: str) -> list[str]:
