@@ -32,14 +32,18 @@ def folder() -> Path:
 
 def fingerprint() -> str:
     """Return a hash of everything that decides which tables and rows the migrations make."""
-    migrations = [path for app in apps.get_app_configs() for path in sorted(Path(app.path, "migrations").glob("*.py"))]
-    modules = {name for path in migrations for name in IMPORTED.findall(path.read_text())}
-    imported = [
-        Path(spec.origin) for name in sorted(modules) if (spec := importlib.util.find_spec(name)) and spec.origin
+    named = [
+        (f"{app.label}.{path.stem}", path)
+        for app in apps.get_app_configs()
+        for path in sorted(Path(app.path, "migrations").glob("*.py"))
     ]
+    modules = {name for _, path in named for name in IMPORTED.findall(path.read_text())}
+    specs = ((name, importlib.util.find_spec(name)) for name in sorted(modules))
+    named += [(name, Path(spec.origin)) for name, spec in specs if spec and spec.origin]
     found = hashlib.sha256(f"{django.VERSION} {sqlite3.sqlite_version}".encode())
-    for path in (*migrations, *imported):
-        found.update(f"{path.parent.parent.name}/{path.name} {path.stat().st_size}\n".encode() + path.read_bytes())
+    for name, path in named:  # by names, not by places: all checkouts share the files
+        content = path.read_bytes()
+        found.update(f"{name} {len(content)}\n".encode() + content)
     return found.hexdigest()[:32]
 
 
