@@ -14,7 +14,15 @@ import docker
 from docker.errors import DockerException
 
 LOOK_SECONDS = 0.3
-READ_ONLY = ("/data", "/run/schedulearn/control", "/run/schedulearn/network", "/opt/layer")
+READ_ONLY = (
+    "/data",
+    "/inputs",
+    "/run/secrets",
+    "/run/schedulearn/control",
+    "/run/schedulearn/network",
+    "/run/schedulearn/secrets",
+    "/opt/layer",
+)
 PLACES = {"/workspace", "/outputs", "/checkpoints", "/cache", "/run/schedulearn/scribe", *READ_ONLY}
 EMPTY = ("Binds", "CapAdd", "Devices", "PortBindings", "VolumesFrom", "Links", "PidMode", "UTSMode")
 FIRST_GROUP_OF_CACHES = 2_000_000_000
