@@ -62,6 +62,7 @@ def test_the_spec_has_no_field_that_an_agent_of_the_release_before_would_refuse(
         "allowed_hosts",
         "cache",
         "inputs",
+        "secrets",
     }
     assert set(spec_of(elastic(restarts_without_progress=2), "driver").to_json()) == known
     assert known == {
