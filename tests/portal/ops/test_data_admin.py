@@ -24,7 +24,7 @@ from portal.scheduler.models import SchedulerConfig
 from tests.laws.people import SECRET, World, make_world
 from tests.portal.jobs_world import make_user
 
-pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
+pytestmark = [pytest.mark.django_db, pytest.mark.both_databases, pytest.mark.timeout(400)]
 
 LOOKS_SECRET = re.compile(
     r"pass|secret|token|digest|salt|sha\d|hash|key|env|spec|session|cookie|prefix|permission|content"
