@@ -19,4 +19,6 @@ def secret_list(request: HttpRequest, name: str) -> HttpResponseBase:
     if node.approved_at is None or container.state == ContainerState.EXITED or not has_ranks:
         raise not_found()
     job = Job.objects.select_related("submitted_by", "project").get(pk=container.attempt.job_id)
-    return JsonResponse({"secrets": job_secrets.values(job)}, headers={"Cache-Control": "no-store"})
+    return JsonResponse(
+        {"secrets": job_secrets.values(job, container.spec.get("secrets", []))}, headers={"Cache-Control": "no-store"}
+    )

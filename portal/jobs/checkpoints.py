@@ -27,8 +27,8 @@ from portal.cluster.services import is_online
 from portal.jobs import lifecycle
 from portal.jobs.clock import WallClock
 from portal.jobs.events import Restarts
-from portal.jobs.models import FINISHED_STATES, Attempt, CheckpointSet, Container, ContainerState, Job
-from portal.jobs.outputs import READ_BYTES, clean_path
+from portal.jobs.models import Attempt, CheckpointSet, Container, ContainerState, Job
+from portal.jobs.outputs import READ_BYTES, clean_path, job_number_of
 from portal.jobs.rules import max_silence
 from portal.sentences import agents
 from portal.wake import wake_job_viewers
@@ -43,7 +43,7 @@ wall_clock = WallClock(start_seconds=0.0)
 UPLOAD_WAIT = timedelta(minutes=15)
 """How long to wait for checkpoints of an earlier attempt that the agent of another node has not sent yet."""
 RETENTION = timedelta(days=30)
-"""How long checkpoints are kept after the end of the job."""
+"""How long checkpoints are kept after the end of the job where no rule of retention means them, and pieces of unknown jobs."""
 VERSIONS_SINCE = datetime(2020, 1, 1, tzinfo=UTC)
 """Versions are seconds since this time, so that after a backup is restored they are newer than any on a node."""
 ORPHAN_PIECE_SECONDS = 24 * 3600
@@ -329,22 +329,16 @@ def read_file(job: Job, entry: Entry) -> Iterator[bytes]:
 # --- time --------------------------------------------------------------------------------------------------------
 
 
-def delete_files_of_ended_jobs() -> None:
-    """Delete the sets of jobs that ended long ago, and pieces that no set names. May be repeated."""
-    CheckpointSet.objects.filter(
-        job__state__in=FINISHED_STATES,
-        job__finished_at__lt=timezone.now() - RETENTION,
-        job__kept=False,
-        stored_at__lt=timezone.now() - RETENTION,
-    ).delete()
+def delete_orphan_pieces() -> None:
+    """Delete pieces that no set names. May be repeated."""
     top = Path(settings.HOME) / "checkpoints"
     for folder in top.iterdir() if top.is_dir() else ():
-        number = folder.name.partition("-")[0]
-        if number.isascii() and number.isdecimal() and len(number) < 19:
-            _delete_orphan_pieces(folder, Job.objects.filter(pk=int(number)).first())
+        number = job_number_of(folder.name)
+        if number is not None:
+            _delete_pieces_of_no_set(folder, Job.objects.filter(pk=number).first())
 
 
-def _delete_orphan_pieces(folder: Path, job: Job | None) -> None:
+def _delete_pieces_of_no_set(folder: Path, job: Job | None) -> None:
     """Delete the pieces in a folder that no set names. ``job`` has the number in the name of the folder."""
     is_its_own = job is not None and job.folder == folder.name
     row = newest_set(job.pk) if job is not None and is_its_own else None

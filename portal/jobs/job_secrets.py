@@ -1,6 +1,6 @@
 """The secrets of a job: what the form offers, what may be chosen, and what its containers get."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from django.utils import timezone
 
@@ -40,7 +40,9 @@ def check(user: User, project: Project, asked: Submission) -> None:
                 field="secrets",
             )
         if (reason := reason_reserved(secret.name)) is not None:
-            raise Refused(f"A job cannot set {secret.name}: it {reason}. Rename the secret.", field="secrets")
+            raise Refused(
+                f"A job cannot set {secret.name}: it {reason}. Add the secret under another name.", field="secrets"
+            )
 
 
 def names_and_kinds(job: Job) -> tuple[tuple[str, str], ...]:
@@ -56,10 +58,11 @@ def names_and_kinds(job: Job) -> tuple[tuple[str, str], ...]:
     )
 
 
-def values(job: Job) -> list[dict[str, str]]:
+def values(job: Job, promised: Sequence[Sequence[str]] | None = None) -> list[dict[str, str]]:
     """Return what a node gives to a job, ``{"name", "kind", "value"}`` of each secret. It is for no log and no other answer.
 
-    Raises Refused for a secret that is gone, that its submitter may no longer use, or whose key is lost.
+    ``promised`` has the names and kinds in the specification of its container. Raises Refused for a secret that is gone, that
+    its submitter may no longer use, that is of another kind now, or whose key is lost.
     """
     user = job.submitted_by
     if not user.is_active:
@@ -67,6 +70,12 @@ def values(job: Job) -> list[dict[str, str]]:
     found = services.find(user, job.project, job.secrets)
     given = []
     for secret in found:
+        if promised is not None and [secret.name, secret.kind] not in list(map(list, promised)):
+            raise Refused(
+                f"The secret {secret} was replaced by one of another kind while the job was being placed. Run it again.",
+                "conflict",
+                "secrets",
+            )
         if (value := keys.unseal(secret.sealed)) is None:
             raise Refused(f"The value of the secret {secret} cannot be read any more. Enter it again.", field="secrets")
         given.append({"name": secret.name, "kind": secret.kind, "value": value})

@@ -25,6 +25,7 @@ from portal.jobs.curve_views import curves_context, training_context
 from portal.jobs.environments import layers_of
 from portal.jobs.models import FINISHED_STATES, Allocation, Attempt, Container, Job, JobState
 from portal.jobs.progress import progress_of
+from portal.jobs.retention.services import removed_parts
 from portal.jobs.states import Outcome
 from portal.jobs.stop_costs import stop_costs
 from portal.jobs.whereabouts import held_by_node, held_now
@@ -92,6 +93,7 @@ def _context(request: HttpRequest, job: Job, tab: "Tab") -> dict[str, Any]:
         "polls": not finished or bool(uncollected),
         "collecting": finished and any(_will_be_collected(part) for part in uncollected),
         "files_count": job.outputs.count(),
+        "removed": removed_parts(job) if finished else set(),
         "chain": chain_of(user, job),
     }
     return context | tab.context(job, context)

@@ -126,7 +126,7 @@ ACTIONS = {
     "hold": Action(services.hold, "are on hold", "is on hold"),
     "release": Action(services.release, "are queued again", "is queued again"),
     "retry": Action(services.retry, "were submitted again, as copies", "was submitted again, as a copy"),
-    "delete": Action(trash.delete, "are in the trash for 14 days", "is in the trash for 14 days"),
+    "delete": Action(trash.delete, *(f"{verb} in the trash for {trash.KEPT_FOR.days} days" for verb in ("are", "is"))),
 }
 
 

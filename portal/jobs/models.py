@@ -133,7 +133,7 @@ class Job(models.Model):
 
     # written by trash
     kept = models.BooleanField(default=False)
-    """It is not deleted and not cleaned up, nor is anything that it needs, until its owner decides otherwise."""
+    """It is not deleted, and no rule cleans it up, until someone who may act on it decides otherwise."""
     deleted_at = models.DateTimeField(null=True, blank=True)
     """Since when it is in the trash, where only those who may act on it see it."""
     deleted_by = models.ForeignKey(

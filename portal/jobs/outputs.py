@@ -58,6 +58,12 @@ def clean_path(path: str) -> str:
     return path
 
 
+def job_number_of(folder: str) -> int | None:
+    """Return the number of the job in the name of one of its folders; None for a folder that is no job's."""
+    number = folder.partition("-")[0]
+    return int(number) if number.isascii() and number.isdecimal() and len(number) < 19 else None
+
+
 def folder_of(job: Job) -> Path:
     return Path(settings.HOME) / "outputs" / job.folder
 

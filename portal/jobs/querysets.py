@@ -15,13 +15,10 @@ if TYPE_CHECKING:
 class JobQuerySet(models.QuerySet["Job"]):
     def visible_to(self, user: User) -> Self:
         """Return the jobs of the projects of which the user is a member, all for admins; none that was deleted."""
-        return self.filter(deleted_at=None).in_projects_of(user)
-
-    def in_projects_of(self, user: User) -> Self:
-        """Return the jobs of the projects of which the user is a member, all for admins, with those that were deleted."""
+        rows = self.filter(deleted_at=None)
         if user.is_admin:
-            return self
-        return self.filter(project__in=Project.objects.filter(memberships__user_id=user.pk).values("pk"))
+            return rows
+        return rows.filter(project__in=Project.objects.filter(memberships__user_id=user.pk).values("pk"))
 
     def in_trash_of(self, user: User) -> Self:
         """Return the deleted jobs that the user may restore: their own, those of projects that they own, all for admins."""

@@ -5,34 +5,27 @@ curves and texts are erased. Its row stays without them, because the GPU time th
 """
 
 import shutil
-from dataclasses import dataclass
-from datetime import timedelta
-from pathlib import Path
+from datetime import datetime, timedelta
 
-from django.conf import settings
 from django.db import transaction
-from django.db.models import Sum
 from django.utils import timezone
 from django.utils.text import get_text_list
 
 from portal.accounts.audit import audit
 from portal.accounts.models import User
-from portal.jobs import checkpoints, events, lifecycle, outputs
+from portal.jobs import events, lifecycle
 from portal.jobs.models import (
     FINISHED_STATES,
     UNFINISHED_STATES,
-    CheckpointSet,
     Container,
     Job,
-    LogStream,
-    MetricPoint,
     NetworkUse,
-    Output,
     Progress,
     StepStat,
     TimeExtension,
 )
 from portal.jobs.permissions import require_may_act
+from portal.jobs.stored import PARTS
 from portal.refused import Refused
 from portal.wake import wake_job_viewers
 
@@ -52,29 +45,8 @@ ERASED = {
     "search_text": "",
 }
 """The values that stand in the place of those that were typed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Space:
-    """What the portal stores of a job, in bytes."""
-
-    outputs: int
-    files: int
-    """The number of its outputs."""
-    checkpoints: int
-    logs: int
-
-    @property
-    def total(self) -> int:
-        return self.outputs + self.checkpoints + self.logs
-
-
-def space_of(job: Job) -> Space:
-    """Return what the portal stores of a job, in three queries."""
-    found = job.outputs.aggregate(size=Sum("size"))["size"] or 0
-    checkpoint_bytes = CheckpointSet.objects.filter(job=job).aggregate(size=Sum("size"))["size"] or 0
-    logs = LogStream.objects.filter(container__attempt__job=job).aggregate(size=Sum("size"))["size"] or 0
-    return Space(found, job.outputs.count(), checkpoint_bytes, logs)
+ERASED_OF_SPECS = ("command", "env", "secrets")
+"""What is emptied in the specifications of containers."""
 
 
 def hindrance(job: Job) -> str:
@@ -101,11 +73,15 @@ def delete(user: User, job: Job) -> Job:
         return row
     if problem := hindrance(row):
         raise Refused(problem, "conflict")
-    now = timezone.now()
-    row.deleted_at, row.deleted_by, row.erase_at = now, user, now + KEPT_FOR
-    row.save(update_fields=["deleted_at", "deleted_by", "erase_at"])
+    put(row, user, timezone.now())
     audit(user, "job.delete", f"job {row.pk}", after={"name": row.name})
     return _recorded(user, row, events.Deleted(str(user)))
+
+
+def put(row: Job, user: User | None, now: datetime) -> None:
+    """Put a locked job that nothing hinders into the trash. ``user`` is None where a rule does it."""
+    row.deleted_at, row.deleted_by, row.erase_at = now, user, now + KEPT_FOR
+    row.save(update_fields=["deleted_at", "deleted_by", "erase_at"])
 
 
 @transaction.atomic
@@ -137,7 +113,7 @@ def delete_for_good(user: User, job: Job) -> Job:
 
 
 def keep(user: User, job: Job) -> Job:
-    """Protect a job from deletion and from rules that clean up, with all that it needs."""
+    """Protect a job from deletion and from rules that clean up."""
     return _set_kept(user, job, True)
 
 
@@ -181,18 +157,17 @@ def erase_due() -> int:
 
 def erase(job: Job) -> None:
     """Remove all that was stored of a job whose time in the trash is over: first the files, then the rows that name them."""
-    for folder in _folders_of(job):
-        shutil.rmtree(folder, ignore_errors=True)
+    for part in PARTS.values():
+        for folder in part.folders(job):
+            shutil.rmtree(folder, ignore_errors=True)
     with transaction.atomic():
         row = lifecycle.get_locked(job.pk)
         if row.erase_at is None or row.erased_at is not None:
             return
+        for part in PARTS.values():
+            part.delete_rows(row)
         attempts = row.attempts.all()
         for rows in (
-            Output.objects.filter(job=row),
-            CheckpointSet.objects.filter(job=row),
-            LogStream.objects.filter(container__attempt__in=attempts),
-            MetricPoint.objects.filter(attempt__in=attempts),
             StepStat.objects.filter(attempt__in=attempts),
             Progress.objects.filter(attempt__in=attempts),
             NetworkUse.objects.filter(container__attempt__in=attempts),
@@ -200,20 +175,10 @@ def erase(job: Job) -> None:
         ):
             rows.delete()
         attempts.update(cause={})
+        for container in Container.objects.filter(attempt__in=attempts):
+            container.spec |= {key: [] for key in ERASED_OF_SPECS if key in container.spec}
+            container.save(update_fields=["spec"])
         for name, value in ERASED.items():
             setattr(row, name, value)
         row.erased_at = timezone.now()
         row.save(update_fields=[*ERASED, "erased_at"])
-
-
-def _folders_of(job: Job) -> list[Path]:
-    return [outputs.folder_of(job), checkpoints.folder_of(job), *log_folders_of(job)]
-
-
-def log_folders_of(job: Job) -> list[Path]:
-    """Return the folders of the logs of a job's containers, of earlier releases too."""
-    logs = Path(settings.HOME) / "logs"
-    streams = LogStream.objects.filter(container__attempt__job=job).values_list("folder", "container_id").distinct()
-    names = {folder or str(container) for folder, container in streams}
-    names |= set(Container.objects.filter(attempt__job=job).values_list("name", flat=True))
-    return [logs / name for name in sorted(names)]

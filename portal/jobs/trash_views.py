@@ -8,12 +8,14 @@ from django.db.models import Sum
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
 from portal.jobs import permissions, trash
 from portal.jobs.models import Job
+from portal.jobs.stored import space_of
 from portal.refused import Refused
 
 PAGE_SIZE = 50
@@ -38,7 +40,8 @@ def delete(request: HttpRequest, pk: int) -> HttpResponse:
     about = {
         "job": job,
         "hindrance": trash.hindrance(job),
-        "space": trash.space_of(job),
+        "space": space_of(pk=job.pk),
+        "files": job.outputs.count(),
         "followers": Job.objects.visible_to(user).filter(after=job, use_outputs=True).count(),
         "days": trash.KEPT_FOR.days,
     }
@@ -51,12 +54,12 @@ def trash_list(request: HttpRequest) -> HttpResponse:
     rows = Job.objects.in_trash_of(signed_in(request)).select_related("project", "submitted_by", "deleted_by")
     rows = rows.annotate(outputs_size=Coalesce(Sum("outputs__size"), 0)).order_by("-deleted_at", "-pk")
     page = Paginator(rows, PAGE_SIZE).get_page(request.GET.get("page"))
-    return render(request, "jobs/trash.html", {"page": page, "days": trash.KEPT_FOR.days})
+    return render(request, "jobs/trash.html", {"page": page, "days": trash.KEPT_FOR.days, "now": timezone.now()})
 
 
 ACTIONS: dict[str, tuple[Callable[[User, Job], Job], str]] = {
     "restore": (trash.restore, "Job {job.pk} is restored."),
-    "erase": (trash.delete_for_good, "Job {job.pk} is being erased."),
+    "erase": (trash.delete_for_good, "Job {job.pk} is erased within the hour."),
 }
 
 

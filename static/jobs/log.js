@@ -220,7 +220,8 @@ class LogView {
   }
 
   #showEmpty(finished) {
-    this.ui.empty.textContent = finished ? "This job printed nothing." : "Nothing written yet. Lines appear here as they come.";
+    const none = "removed" in this.element.dataset ? "A rule has removed this log." : "This job printed nothing.";
+    this.ui.empty.textContent = finished ? none : "Nothing written yet. Lines appear here as they come.";
     this.#changed();
   }
 

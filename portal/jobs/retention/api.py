@@ -24,9 +24,9 @@ class SpaceSerializer(serializers.Serializer[Any]):
     project = serializers.IntegerField(source="number")
     name = serializers.CharField()
     code = serializers.IntegerField(help_text="Code that several versions share counts once.")
-    outputs = serializers.IntegerField()
-    checkpoints = serializers.IntegerField()
-    logs = serializers.IntegerField()
+    outputs = serializers.IntegerField(source="of_jobs.outputs")
+    checkpoints = serializers.IntegerField(source="of_jobs.checkpoints")
+    logs = serializers.IntegerField(source="of_jobs.logs")
     total = serializers.IntegerField()
 
 
@@ -84,7 +84,7 @@ class RetentionRules(KnownParameters, mixins.ListModelMixin, GenericViewSet[Rete
         request=RetentionRequestSerializer, responses={201: RetentionRuleSerializer, **refusals(400, 403, 404, 409)}
     )
     def create(self, request: Request) -> Response:
-        """Set a rule. It is carried out within the hour, and every hour from then."""
+        """Set a rule. It is carried out every hour, for up to 500 jobs at a time."""
         sent = validated(RetentionRequestSerializer(data=request.data))
         project = self._project(sent.get("project"))
         rule = services.add(signed_in(request), project, sent["part"], sent["ended"], sent["days"])

@@ -7,6 +7,8 @@ from django.db import models
 from django.db.models import Q
 from django.utils import timezone
 
+from portal.jobs.states import FINISHED_STATES, JobState
+
 MIN_DAYS, MAX_DAYS = 1, 3650
 
 
@@ -52,6 +54,12 @@ class RetentionRule(models.Model):
 
     def __str__(self) -> str:
         return f"{self.get_part_display()} of jobs that {self.get_ended_display()}, after {self.days} days"
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """The states of the jobs that it means."""
+        badly = (JobState.FAILED, JobState.CANCELLED)
+        return badly if self.ended == self.Ended.BADLY else tuple(FINISHED_STATES)
 
     @property
     def values(self) -> dict[str, Any]:

@@ -1,7 +1,9 @@
 """Which jobs a rule means, what it would free, and carrying it out. The preview and the removal use one and the same query."""
 
+import logging
 import os
 import shutil
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -10,33 +12,28 @@ from pathlib import Path
 from typing import TypeVar
 
 from django.conf import settings
-from django.db import IntegrityError, transaction
-from django.db.models import Exists, OuterRef, Q, QuerySet, Sum
+from django.db import DatabaseError, IntegrityError, transaction
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
 
 from portal.accounts.audit import audit
 from portal.accounts.models import User
 from portal.jobs import checkpoints, events, lifecycle, outputs, trash
-from portal.jobs.models import (
-    FINISHED_STATES,
-    UNFINISHED_STATES,
-    CheckpointSet,
-    Container,
-    ContainerState,
-    Job,
-    JobState,
-    LogStream,
-    MetricPoint,
-    Output,
-)
+from portal.jobs.models import FINISHED_STATES, UNFINISHED_STATES, Container, ContainerState, Job
 from portal.jobs.retention.models import MAX_DAYS, MIN_DAYS, RetentionRule
+from portal.jobs.stored import OUTPUTS, PARTS, Space
 from portal.projects.models import Project
 from portal.projects.services import may_manage, role_of
 from portal.refused import Refused
 
+logger = logging.getLogger(__name__)
+
 Part = RetentionRule.Part
+DEFAULT = RetentionRule(part=Part.CHECKPOINTS, days=checkpoints.RETENTION.days)
+"""What happens to the checkpoints of jobs that no rule means. It is no row."""
 MAX_CLEANED = 500
-"""Jobs of one rule in one round of tidying; the next one, within the hour, goes on."""
+"""Jobs of one rule in one round of tidying; the next one, an hour later, goes on."""
+AT_A_TIME = f"for up to {MAX_CLEANED} jobs at a time"
 LEFTOVER_SECONDS = 24 * 3600
 BATCH = 500
 Item = TypeVar("Item")
@@ -74,7 +71,7 @@ def unsaved(project: Project | None, part: str, ended: str, days: int) -> Retent
 
 @transaction.atomic
 def add(user: User, project: Project | None, part: str, ended: str, days: int) -> RetentionRule:
-    """Set a rule. It is carried out by the next round of tidying, within the hour."""
+    """Set a rule. It is carried out by each round of tidying from then."""
     require_may_set(user, project)
     rule = unsaved(project, part, ended, days)
     rule.created_by = user
@@ -103,43 +100,43 @@ def meant_by(rule: RetentionRule, now: datetime) -> QuerySet[Job]:
 
     Jobs that are kept are left alone, and those on which another job that has not ended depends.
     """
-    states = FINISHED_STATES if rule.ended == RetentionRule.Ended.ANY else (JobState.FAILED, JobState.CANCELLED)
-    rows = Job.objects.filter(
-        state__in=states, finished_at__lt=now - timedelta(days=rule.days), kept=False, deleted_at=None
-    )
+    end = now - timedelta(days=rule.days)
     followers = Job.objects.filter(after=OuterRef("pk"), state__in=UNFINISHED_STATES)
-    rows = rows.exclude(Exists(followers))
-    if rule.project_id is not None:
-        rows = rows.filter(project=rule.project_id)
-    else:
-        own = RetentionRule.objects.filter(project=OuterRef("project"), part=rule.part)
-        rows = rows.exclude(Exists(own))
-    return rows.filter(_has(rule.part)).order_by("pk")
+    rows = Job.objects.filter(state__in=rule.states, finished_at__lt=end, kept=False, deleted_at=None)
+    rows = rows.exclude(Exists(followers)).order_by("pk")
+    if rule.part in PARTS:
+        rows = rows.filter(PARTS[rule.part].exists)
+    if rule.part == Part.CHECKPOINTS:  # those of a node that came back late stay as long
+        rows = rows.filter(checkpoint_set__stored_at__lt=end)
+    own = RetentionRule.objects.filter(project=OuterRef("project"), part=rule.part)
+    if rule is DEFAULT:
+        return _without_rule(rows, own)
+    return rows.exclude(Exists(own)) if rule.project_id is None else rows.filter(project=rule.project_id)
 
 
-def _has(part: str) -> Q:
-    """Return the condition for jobs that have something of a part."""
-    if part == Part.OUTPUTS:
-        return Q(Exists(Output.objects.filter(job=OuterRef("pk"))))
-    if part == Part.CHECKPOINTS:
-        return Q(Exists(CheckpointSet.objects.filter(job=OuterRef("pk"))))
-    if part == Part.LOGS:
-        return Q(Exists(LogStream.objects.filter(container__attempt__job=OuterRef("pk"))))
-    return Q()
+def _without_rule(rows: QuerySet[Job], own: QuerySet[RetentionRule]) -> QuerySet[Job]:
+    """Leave out the jobs that a rule of their project means, or of the lab where their project has none."""
+    of_lab = {rule.ended: rule for rule in RetentionRule.objects.filter(project=None, part=DEFAULT.part)}
+    for ended in RetentionRule.Ended.values:
+        states = RetentionRule(ended=ended).states
+        rows = rows.exclude(Q(Exists(own.filter(ended=ended)), state__in=states))
+        if ended in of_lab:
+            rows = rows.exclude(~Q(Exists(own)), state__in=states)
+    return rows
 
 
 def preview(rule: RetentionRule, now: datetime | None = None) -> Preview:
     """Return how many jobs a rule means now, and how many bytes it would free."""
     jobs = meant_by(rule, now or timezone.now())
     numbers = jobs.order_by().values("pk")
-    sizes = {
-        Part.OUTPUTS: Output.objects.filter(job__in=numbers),
-        Part.CHECKPOINTS: CheckpointSet.objects.filter(job__in=numbers),
-        Part.LOGS: LogStream.objects.filter(container__attempt__job__in=numbers),
-    }
-    wanted = list(sizes) if rule.part == Part.JOBS else [Part(rule.part)]
-    total = sum(sizes[part].aggregate(size=Sum("size"))["size"] or 0 for part in wanted)
-    return Preview(jobs.count(), total)
+    wanted = [PARTS[rule.part]] if rule.part in PARTS else PARTS.values()
+    return Preview(jobs.count(), sum(part.bytes_of(**{"in": numbers}) for part in wanted))
+
+
+def removed_parts(job: Job) -> set[str]:
+    """Return the parts of a job that rules have removed, by its history."""
+    rows = job.events.filter(kind=events.CleanedUp.kind).values_list("data", flat=True)
+    return {str(data.get("part")) for data in rows}
 
 
 # --- carrying them out -------------------------------------------------------------------------------------------
@@ -149,36 +146,46 @@ def carry_out_all(now: datetime | None = None) -> int:
     """Carry out all rules; return of how many jobs something was removed. May be repeated, and goes on after a crash."""
     now, cleaned = now or timezone.now(), 0
     for rule in RetentionRule.objects.select_related("project").order_by("pk"):
-        done = sum(clean(job, rule, now) for job in meant_by(rule, now)[:MAX_CLEANED])
+        done = _carry_out(rule, now)
         if done:
             RetentionRule.objects.filter(pk=rule.pk).update(carried_out_at=now)
         cleaned += done
     return cleaned
 
 
+def remove_checkpoints_without_rule(now: datetime | None = None) -> int:
+    """Remove the checkpoints of jobs that no rule means, a month after their end; return of how many."""
+    return _carry_out(DEFAULT, now or timezone.now())
+
+
+def _carry_out(rule: RetentionRule, now: datetime) -> int:
+    return sum(_clean_or_report(job, rule, now) for job in meant_by(rule, now)[:MAX_CLEANED])
+
+
+def _clean_or_report(job: Job, rule: RetentionRule, now: datetime) -> bool:
+    try:
+        return clean(job, rule, now)
+    except DatabaseError:  # an error of one job must not keep the others, and what is tidied after them
+        logger.exception("removing the %s of job %s", rule.part, job.pk)
+        return False
+
+
 def clean(job: Job, rule: RetentionRule, now: datetime) -> bool:
     """Remove from a job what a rule means, if it still means the job; return whether it did.
 
     Rows go in one transaction and files after it, since no lock may wait for a disk. Files that a crash in between leaves are
-    found by ``remove_leftovers``.
+    found by ``remove_leftovers``, and of checkpoints by ``checkpoints.delete_orphan_pieces``.
     """
     with transaction.atomic():
         row = lifecycle.get_locked(job.pk)
         if not meant_by(rule, now).filter(pk=row.pk).exists():
             return False
-        folders = trash.log_folders_of(row) if rule.part == Part.LOGS else []
-        if rule.part == Part.JOBS:
-            row.deleted_at, row.erase_at = now, now + trash.KEPT_FOR
-            row.save(update_fields=["deleted_at", "erase_at"])
-        elif rule.part == Part.OUTPUTS:
-            Output.objects.filter(job=row).delete()
-            folders = [outputs.folder_of(row)]
-        elif rule.part == Part.CHECKPOINTS:
-            CheckpointSet.objects.filter(job=row).delete()
-            folders = [checkpoints.folder_of(row)]
+        folders: list[Path] = []
+        if rule.part in PARTS:
+            folders = PARTS[rule.part].folders(row)
+            PARTS[rule.part].delete_rows(row)
         else:
-            LogStream.objects.filter(container__attempt__job=row).delete()
-            MetricPoint.objects.filter(attempt__job=row).delete()
+            trash.put(row, None, now)
         lifecycle.record(row, events.CleanedUp(rule.part, rule.days))
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
@@ -215,15 +222,9 @@ def _is_old_folder(entry: "os.DirEntry[str]", before: float) -> bool:
 
 def _named_outputs(folders: Sequence[str]) -> set[str]:
     """Return the folders of outputs that are in use, or of jobs that have not ended or are unknown: of a restored backup."""
-    numbers = {folder: int(number) for folder in folders if (number := folder.partition("-")[0]).isdecimal()}
-    jobs = Job.objects.in_bulk(list(numbers.values()))
-    with_outputs = set(Output.objects.filter(job__in=jobs).values_list("job", flat=True))
-    ended = {
-        jobs[number].folder
-        for number in numbers.values()
-        if number in jobs and jobs[number].state in FINISHED_STATES and number not in with_outputs
-    }
-    return set(folders) - ended
+    numbers = {number for folder in folders if (number := outputs.job_number_of(folder)) is not None}
+    ended = Job.objects.filter(~OUTPUTS.exists, pk__in=numbers, state__in=FINISHED_STATES)
+    return set(folders) - {job.folder for job in ended}
 
 
 def _named_logs(folders: Sequence[str]) -> set[str]:
@@ -242,32 +243,23 @@ class SpaceUse:
     name: str
     number: int
     code: int
-    outputs: int
-    checkpoints: int
-    logs: int
+    of_jobs: Space
 
     @property
     def total(self) -> int:
-        return self.code + self.outputs + self.checkpoints + self.logs
+        return self.code + self.of_jobs.total
 
 
 def space_of_projects(projects: QuerySet[Project]) -> list[SpaceUse]:
     """Return what is stored of each project, the largest first, in five queries."""
-    names = dict(projects.values_list("pk", "name"))
-    code: dict[int, int] = {}
+    code: dict[int, int] = defaultdict(int)
     versions = projects.order_by().values_list("pk", "code_versions__sha256", "code_versions__size").distinct()
     for pk, _, size in versions:
-        code[pk] = code.get(pk, 0) + (size or 0)
-
-    def sums(rows: QuerySet, path: str) -> dict[int, int]:  # type: ignore[type-arg]
-        of_project = rows.filter(**{f"{path}__in": projects.order_by().values("pk")}).order_by()
-        return dict(of_project.values_list(path).annotate(total=Sum("size")))
-
-    found = sums(Output.objects.all(), "job__project")
-    saved = sums(CheckpointSet.objects.all(), "job__project")
-    printed = sums(LogStream.objects.all(), "container__attempt__job__project")
+        code[pk] += size or 0
+    numbers = projects.order_by().values("pk")
+    sums = {key: part.bytes_by("project", project__in=numbers) for key, part in PARTS.items()}
     rows = [
-        SpaceUse(name, pk, code.get(pk, 0), found.get(pk, 0), saved.get(pk, 0), printed.get(pk, 0))
-        for pk, name in names.items()
+        SpaceUse(name, pk, code[pk], Space(**{key: found.get(pk, 0) for key, found in sums.items()}))
+        for pk, name in projects.values_list("pk", "name")
     ]
     return sorted(rows, key=lambda row: (-row.total, row.name.lower(), row.number))

@@ -7,6 +7,7 @@ from django import forms
 from django.conf import settings
 from django.contrib import messages
 from django.core.paginator import Paginator
+from django.db.models import Exists, OuterRef, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
@@ -17,6 +18,7 @@ from portal.form_fields import RefusableForm
 from portal.jobs.models import RetentionRule
 from portal.jobs.retention import services
 from portal.jobs.retention.models import MAX_DAYS, MIN_DAYS
+from portal.jobs.trash import KEPT_FOR
 from portal.projects.models import Project
 from portal.projects.services import may_manage, role_of
 from portal.refused import Refused
@@ -61,9 +63,7 @@ def _page(request: HttpRequest, project: Project | None) -> HttpResponse:
                 services.require_may_set(user, project)
                 if request.POST.get("do") == "add":
                     services.add(user, project, part, ended, days)
-                    messages.success(
-                        request, "The rule is set. It is carried out within the hour, and every hour from then."
-                    )
+                    messages.success(request, f"The rule is set. It is carried out every hour, {services.AT_A_TIME}.")
                     return redirect(request.path)
                 rule = services.unsaved(project, part, ended, days)
                 found = {
@@ -78,7 +78,10 @@ def _page(request: HttpRequest, project: Project | None) -> HttpResponse:
         "form": form,
         "found": found,
         "may_set": project is None or may_manage(role_of(user, project)),
-        "rules": [(rule, services.preview(rule, now)) for rule in _rules(project)],
+        "rules": [(rule, services.preview(rule, now)) for rule in RetentionRule.objects.filter(project=project)],
+        "with_rules": _with_rules() if project is None else (),
+        "usual_days": services.DEFAULT.days,
+        "trash_days": KEPT_FOR.days,
         "page": Paginator(_space(project), PAGE_SIZE).get_page(request.GET.get("page")),
         "disk": disk,
         "taken": disk.total - disk.free if disk else 0,
@@ -87,9 +90,10 @@ def _page(request: HttpRequest, project: Project | None) -> HttpResponse:
     return render(request, "jobs/space.html", about, status=status)
 
 
-def _rules(project: Project | None) -> list[RetentionRule]:
-    rows = RetentionRule.objects.select_related("project", "created_by")
-    return list(rows if project is None else rows.filter(project=project))
+def _with_rules() -> QuerySet[Project]:
+    """Return the first projects that have rules of their own; there are a few of each project at most."""
+    own = RetentionRule.objects.filter(project=OuterRef("pk"))
+    return Project.objects.filter(Exists(own)).order_by("name", "pk")[:PAGE_SIZE]
 
 
 def _space(project: Project | None) -> list[services.SpaceUse]:

@@ -141,7 +141,7 @@ def test_checkpoints_of_unknown_jobs_are_kept_for_a_month(
     folder, now = checkpoints.folder_of(lost.attempt.job), checkpoints.time.time()
     for days, kept in ((2, True), (31, False)):
         monkeypatch.setattr(checkpoints.time, "time", lambda days=days: now + days * 24 * 3600)
-        checkpoints.delete_files_of_ended_jobs()
+        checkpoints.delete_orphan_pieces()
         assert folder.exists() == kept, f"after {days} days"
 
 
@@ -201,7 +201,7 @@ def test_files_of_a_job_of_an_earlier_release_are_found_by_its_number(agent: Age
     leave_files(agent, part)
     for top in ("outputs", "checkpoints"):
         assert (settings.HOME / top / str(job.pk) / DIGEST).read_bytes() == SECRET
-    checkpoints.delete_files_of_ended_jobs()
+    checkpoints.delete_orphan_pieces()
     assert checkpoints.has_piece(job, DIGEST)
 
 

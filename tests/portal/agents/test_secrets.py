@@ -7,6 +7,7 @@ import pytest
 from django.conf import LazySettings
 
 from portal.cluster.models import Gpu
+from portal.jobs.job_secrets import names_and_kinds
 from portal.jobs.models import Container, Job
 from portal.secrets import keys
 from portal.secrets.models import Secret
@@ -32,6 +33,8 @@ class Lab:
         self.job = make_job(make_project(alice), launcher="command", **{"secrets": ["HF_TOKEN"], **fields})
         gpu = Gpu.objects.filter(node=self.one.node).first()
         self.part = place(self.job, [gpu]).containers.select_related("attempt").get()  # type: ignore[list-item]
+        self.part.spec["secrets"] = [list(each) for each in names_and_kinds(self.job)]
+        self.part.save(update_fields=["spec"])
 
 
 def ask(agent: Agent, part: Container) -> Any:
@@ -61,6 +64,13 @@ def test_one_that_is_gone_is_refused_with_its_name() -> None:
     Secret.objects.all().delete()
     answer = ask(lab.one, lab.part)
     assert answer.status_code == 403 and "“HF_TOKEN”" in answer.json()["error"]["message"]
+
+
+def test_one_that_became_a_file_since_the_job_was_placed_is_refused() -> None:
+    lab = Lab()
+    Secret.objects.update(kind=Secret.Kind.FILE)
+    answer = ask(lab.one, lab.part)
+    assert answer.status_code == 403 and "another kind" in answer.json()["error"]["message"]
 
 
 def test_a_job_without_secrets_gets_none() -> None:

@@ -14,6 +14,7 @@ from django.utils import timezone
 from portal.accounts.models import AuditEntry, User
 from portal.jobs import checkpoints, logs, outputs, services, trash
 from portal.jobs.models import CheckpointSet, Job, JobState, LogStream, Output
+from portal.jobs.retention import services as retention
 from portal.projects.models import Membership, Project
 from portal.refused import Refused
 from portal.scheduler import tasks
@@ -181,6 +182,8 @@ class TestErase:
         assert "secret" not in json.dumps(
             [job.name, job.entry, job.arguments, job.env_vars, job.description, job.search_text]
         )
+        spec = job.attempts.get().containers.get().spec
+        assert spec["slots"] and not any(spec.get(key) for key in ("command", "env", "secrets"))
         assert job.erased_at and job.attempts.get().allocations.exists()
         assert list(UsageDay.objects.values()) == usage
         assert not Job.objects.in_trash_of(alice).exists()
@@ -212,12 +215,13 @@ class TestErase:
         trash.delete_for_good(alice, trash.delete(alice, job))
         assert client_of(alice).post(f"/jobs/{job.pk}/restore").status_code == 302
         assert Job.objects.get(pk=job.pk).deleted_at is not None, "it is too late"
+        page = client_of(alice).get("/jobs/trash").content.decode()
+        assert "is being erased" in page and "Restore</button>" not in page
         assert stored_files(home) == files
 
 
-def test_checkpoints_of_a_kept_job_stay(alice: User, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoints_of_a_kept_job_stay(alice: User, project: Project) -> None:
     kept, other = finished(project), finished(project)
     trash.keep(alice, kept)
-    monkeypatch.setattr(checkpoints, "RETENTION", timedelta(0))
-    checkpoints.delete_files_of_ended_jobs()
+    retention.remove_checkpoints_without_rule(timezone.now() + checkpoints.RETENTION + timedelta(days=1))
     assert other.pk not in set(CheckpointSet.objects.values_list("job", flat=True)) == {kept.pk}

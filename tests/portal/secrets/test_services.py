@@ -6,12 +6,17 @@ from typing import Any
 import pytest
 
 from portal.accounts.models import AuditEntry, User
+from portal.jobs.spec import MAX_SECRETS as MAX_OF_A_JOB
 from portal.projects.models import Membership, Project
 from portal.projects.services import archive_project, unshare
 from portal.refused import Refused
 from portal.secrets import keys, services
 from portal.secrets.models import Secret
 from portal.sentences.audit import phrase_of
+from portal.variable_names import ENV_NAME
+from runners.agent import job_secrets as node_secrets
+from runners.launch.masking import MIN_CHARACTERS
+from runners.spec import SECRET_NAMES
 from tests.portal.jobs_world import make_project, make_user
 
 pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
@@ -258,3 +263,11 @@ class TestWhatJobsUse:
         add(alice, project)
         with pytest.raises(Refused, match="chosen twice"):
             services.find(alice, project, ["HF_TOKEN", "project/HF_TOKEN"])
+
+
+def test_the_portal_accepts_what_nodes_and_their_masks_accept() -> None:
+    """Neither side may import the other's numbers."""
+    names = {"variable": ENV_NAME.pattern, "file": services.FILE_NAME.pattern}
+    assert names == {kind: pattern.pattern for kind, pattern in SECRET_NAMES.items()} and set(names) == set(Secret.Kind)
+    assert (services.MAX_FILE_BYTES, MAX_OF_A_JOB) == (node_secrets.MAX_BYTES, node_secrets.MAX_SECRETS)
+    assert services.MIN_MASKED_CHARACTERS == MIN_CHARACTERS

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from django.conf import LazySettings
+from django.db import DatabaseError
 from django.utils import timezone
 
 from portal.accounts.models import AuditEntry, User
@@ -139,6 +140,51 @@ def test_a_job_that_is_kept_at_the_last_moment_stays(
     assert job.outputs.exists() and (outputs.folder_of(job)).is_dir()
 
 
+class TestCheckpointsWithoutRule:
+    """They go after 30 days, unless a rule means their job: then after its days."""
+
+    def left(self, days: float) -> set[int]:
+        retention.carry_out_all(later(days))
+        retention.remove_checkpoints_without_rule(later(days))
+        return set(CheckpointSet.objects.values_list("job", flat=True))
+
+    def test_they_go_after_a_month(self, project: Project) -> None:
+        job = ended(project)
+        assert self.left(29) == {job.pk} and self.left(31) == set()
+
+    def test_a_rule_of_more_days_keeps_them_longer(self, alice: User, project: Project) -> None:
+        job = ended(project)
+        retention.add(alice, None, "checkpoints", "any", 90)
+        assert self.left(60) == {job.pk} and self.left(91) == set()
+
+    def test_a_rule_for_failed_jobs_leaves_the_others_their_month(self, alice: User, project: Project) -> None:
+        good, bad = ended(project), ended(project, code=1)
+        other = ended(make_project(alice, "other"), code=1)
+        retention.add(alice, project, "checkpoints", "badly", 90)
+        assert self.left(29) == {good.pk, bad.pk, other.pk}
+        assert self.left(31) == {bad.pk} and self.left(91) == set()
+
+    def test_those_that_came_late_stay_as_long(self, project: Project) -> None:
+        ended(project)
+        CheckpointSet.objects.update(stored_at=later(20))
+        assert len(self.left(31)) == 1 and self.left(51) == set()
+
+
+def test_an_error_of_one_job_keeps_no_other(alice: User, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = ended(project), ended(project)
+    retention.add(alice, None, "outputs", "any", 1)
+    real = lifecycle.get_locked
+
+    def fails_for_one(pk: int) -> Job:
+        if pk == first.pk:
+            raise DatabaseError("deadlock detected")
+        return real(pk)
+
+    monkeypatch.setattr(lifecycle, "get_locked", fails_for_one)
+    assert retention.carry_out_all(later(2)) == 1
+    assert first.outputs.exists() and not second.outputs.exists()
+
+
 class TestLeftovers:
     @pytest.fixture
     def aged(self, home: Path) -> Iterator[Any]:
@@ -155,6 +201,7 @@ class TestLeftovers:
         Output.objects.filter(job=left).delete()
         LogStream.objects.filter(container__attempt__job=left).delete()
         (home / "outputs" / "987654-of-a-restored-backup").mkdir()
+        (home / "outputs" / ("9" * 40)).mkdir()  # no number of a job, nor of a database
         assert retention.remove_leftovers() == 0, "they are of today"
         aged()
         assert retention.remove_leftovers() == 2
@@ -210,8 +257,8 @@ def test_space_is_counted_by_project_and_shared_code_once(alice: User, project: 
     empty = make_project(alice, "empty")
     used, nothing = retention.space_of_projects(Project.objects.all())
     assert (used.number, nothing.number) == (project.pk, empty.pk)
-    assert used.outputs == used.checkpoints == sum(sizes)
-    assert used.logs == 4 * len(b"epoch 1\n")
+    assert used.of_jobs.outputs == used.of_jobs.checkpoints == sum(sizes)
+    assert used.of_jobs.logs == 4 * len(b"epoch 1\n")
     assert used.code == sum(size for _, size in set(project.code_versions.values_list("sha256", "size")))
     assert nothing.total == 0
     assert Job.objects.filter(state=JobState.SUCCEEDED).count() == 4

@@ -4,6 +4,7 @@ import json
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from django.conf import LazySettings
@@ -46,6 +47,7 @@ def test_an_admin_sees_what_would_go_sets_the_rule_and_it_goes(monkeypatch: pyte
     assert "2.0 KiB of 1 job" in client.get("/admin/space/").content.decode()
     assert retention.carry_out_all(later) == 1
     assert "0 B of 0 jobs" in client.get("/admin/space/").content.decode()
+    assert "A rule has removed the files of this job." in client.get(f"/jobs/{job.pk}/files/").content.decode()
     rule = RetentionRule.objects.get()
     assert client.post(f"/retention-rules/{rule.pk}/remove").status_code == 302
     assert not RetentionRule.objects.exists() and Job.objects.get().outputs.count() == 0
@@ -85,3 +87,12 @@ def test_the_api_previews_sets_lists_and_removes() -> None:
         used[part] for part in ("code", "outputs", "checkpoints", "logs")
     )
     assert client.delete(f"/api/v1/retention-rules/{made.json()['id']}/").status_code == 204
+
+
+def test_the_queries_of_the_page_do_not_grow_with_rules_of_projects(django_assert_max_num_queries: Any) -> None:
+    client, alice = client_of("alice", is_staff=True)
+    for number in range(12):
+        retention.add(alice, make_project(alice, f"project {number}"), "logs", "any", 30)
+    with django_assert_max_num_queries(30):
+        page = client.get("/admin/space/").content.decode()
+    assert "project 11</a>" in page
