@@ -32,6 +32,7 @@ def check(user: User, project: Project, asked: Submission) -> None:
     if len(asked.secrets) > MAX_SECRETS:
         raise Refused(f"A job gets at most {MAX_SECRETS} secrets.", field="secrets")
     for secret in services.find(user, project, asked.secrets):
+        _value_of(secret)
         if secret.kind != Secret.Kind.VARIABLE:
             continue
         if secret.name in asked.env_vars:
@@ -43,6 +44,13 @@ def check(user: User, project: Project, asked: Submission) -> None:
             raise Refused(
                 f"A job cannot set {secret.name}: it {reason}. Add the secret under another name.", field="secrets"
             )
+
+
+def _value_of(secret: Secret) -> str:
+    """Return the value. Raises Refused if the key that encrypted it is lost."""
+    if (value := keys.unseal(secret.sealed)) is None:
+        raise Refused(f"The value of the secret {secret} cannot be read any more. Enter it again.", field="secrets")
+    return value
 
 
 def names_and_kinds(job: Job) -> tuple[tuple[str, str], ...]:
@@ -76,8 +84,6 @@ def values(job: Job, promised: Sequence[Sequence[str]] | None = None) -> list[di
                 "conflict",
                 "secrets",
             )
-        if (value := keys.unseal(secret.sealed)) is None:
-            raise Refused(f"The value of the secret {secret} cannot be read any more. Enter it again.", field="secrets")
-        given.append({"name": secret.name, "kind": secret.kind, "value": value})
+        given.append({"name": secret.name, "kind": secret.kind, "value": _value_of(secret)})
     Secret.objects.filter(pk__in=[secret.pk for secret in found]).update(used_at=timezone.now())
     return given

@@ -125,6 +125,8 @@ def test_a_secret_that_is_gone_or_unreadable_stops_the_job_with_its_name(alice: 
     Secret.objects.update(sealed="x" * 100)
     with pytest.raises(Refused, match="HF_TOKEN cannot be read any more"):
         job_secrets.values(job)
+    again = by_api(alice, project, secrets=["HF_TOKEN"])
+    assert again.status_code == 400 and "cannot be read any more" in again.content.decode()
     secret.delete()
     assert job_secrets.names_and_kinds(job) == (("HF_TOKEN", "variable"),), "it is asked for, and refused"
     with pytest.raises(Refused, match="HF_TOKEN"):
