@@ -155,6 +155,8 @@ class HttpsHost:
     ca: Path
     requests: list[str] = field(default_factory=list)
     public: bool = False
+    answer_after: threading.Event | None = None
+    """Where set, each answer waits until this is set too: a host that is slow for as long as a test needs."""
 
     def address(self, name: str = "lab/train.git", host: str = "") -> str:
         return f"https://{host or own_address()}:{self.port}/{name}"
@@ -177,6 +179,8 @@ def https_host(folder: Path, *, public: bool = False) -> Iterator[HttpsHost]:
 
         def serve(self) -> None:
             host.requests.append(f"{self.command} {self.path}")
+            if host.answer_after is not None:
+                host.answer_after.wait(60)
             given = self.headers.get("Authorization", "")
             if not host.public and given != expected:
                 self.send_response(401)

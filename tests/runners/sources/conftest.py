@@ -1,6 +1,7 @@
 """A sandbox, and a lab whose Git host is on this machine."""
 
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +31,7 @@ class Fetcher:
     failure: Failure | None = None
     host_key: str = ""
     content: bytes = b""
+    _awaited: dict[str, threading.Event] = field(default_factory=dict)
 
     @property
     def log(self) -> Path:
@@ -64,6 +66,12 @@ class Fetcher:
 
     def _progress(self, percent: int, step: Any) -> None:
         self.steps.append(step.code)
+        if step.code in self._awaited:
+            self._awaited[step.code].set()
+
+    def awaited(self, code: str) -> threading.Event:
+        """Return an event that is set as soon as a fetch reports this step."""
+        return self._awaited.setdefault(code, threading.Event())
 
 
 @pytest.fixture

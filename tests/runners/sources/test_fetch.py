@@ -77,7 +77,15 @@ def test_a_commit_by_https(tmp_path: Path, fetcher: Fetcher, trust: Trust) -> No
             assert tar.getmember("run.sh").mode & 0o100 and tar.getmember("link").issym()
         known = fetcher.fetch(host.address(), known=second)
         assert known is not None and known.archive is None and known.commit == second
-    assert "git.asking" in fetcher.steps or "git.receiving" in fetcher.steps
+
+
+def test_a_fetch_reports_the_host_that_it_waits_for(tmp_path: Path, fetcher: Fetcher, trust: Trust) -> None:
+    make_repository(tmp_path).commit(CODE)
+    with https_host(tmp_path) as host:
+        trust(host)
+        host.answer_after = fetcher.awaited("git.asking")
+        assert fetcher.fetch(host.address()) is not None, fetcher.failure
+    assert fetcher.steps[:2] == ["git.starting", "git.asking"]
 
 
 def test_what_a_host_refuses(tmp_path: Path, fetcher: Fetcher, trust: Trust) -> None:
