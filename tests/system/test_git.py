@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.contents import contents_below
 from tests.git_hosts import TOKEN, USER, Repository, https_host, make_repository, own_address, ssh_host
 from tests.system.plain_lab import PlainLab
 from tests.system.product import PLAIN, running, wait_for
@@ -137,4 +138,4 @@ def send(lab: PlainLab, hook: dict[str, Any], body: bytes) -> httpx.Response:
 
 
 def everything_below(folder: Path) -> bytes:
-    return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    return b"".join(content for _, content in contents_below(folder))

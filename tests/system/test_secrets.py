@@ -10,6 +10,7 @@ from urllib.parse import quote
 import docker
 import pytest
 
+from tests.contents import contents_below
 from tests.system.docker_lab import docker_lab, engine
 from tests.system.own_engine import OwnEngine
 from tests.system.product import Product, wait_for
@@ -73,8 +74,7 @@ class Planted:
         return [form for form in self.forms if form in content]
 
     def found_beneath(self, folder: Path) -> list[str]:
-        files = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
-        return [str(path) for path in files if self.found_in(path.read_bytes())]
+        return [str(path) for path, content in contents_below(folder) if self.found_in(content)]
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ from runners.host.node_files import NodeFiles
 from runners.runtime import SECRET_VARIABLES, SECRETS, CreateError
 from runners.runtimes import host_config
 from runners.spec import RunSpec
+from tests.contents import contents_below
 from tests.fake_portal import FakePortal
 from tests.runners.agent_bench import NAME, AgentProcess, Bench, entry, give_code, spec_of
 
@@ -75,8 +76,7 @@ def secret_spec(sha256: str = "0" * 64, *more: str, **fields: Any) -> RunSpec:
 
 
 def holds_no_secret(*folders: Path) -> None:
-    for path in (path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()):
-        content = path.read_bytes()
+    for path, content in (found for folder in folders for found in contents_below(folder)):
         assert not [form for form in FORMS if form.encode() in content], path
 
 
