@@ -70,10 +70,11 @@ def test_equal_ranks_that_may_leave_some_out_are_in_step_and_need_no_server(serv
 
 
 def test_ranks_leave_lockstep_when_one_is_slow_and_return_when_it_is_not(served: dict[str, Any]) -> None:
-    """With nothing lost or done twice, and the same everywhere, what the optimiser has learnt included."""
+    """With nothing lost or done twice. On their return all are the same, what the optimiser has learnt included."""
     found = served["meeting"]
     assert found["ways"][:3] == [False, True, False]
     assert found["used"] == 18
+    assert found["apart_on_return"] == [0]
     assert found["apart"] == 0
 
 

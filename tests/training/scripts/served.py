@@ -24,6 +24,8 @@ ways: list[bool] = []
 """Whether the ranks used the server, each time that it changed."""
 together: list[int] = []
 """Samples of this rank in each step that all ranks made together."""
+on_return: list[torch.Tensor] = []
+"""Weights and what the optimiser knows, when this rank came back into lockstep for the first time."""
 servers: list[Server] = []
 """One for each time that they left lockstep; on rank 0."""
 generator = torch.Generator().manual_seed(5)
@@ -60,7 +62,7 @@ def trained(
 ) -> tuple[Run, torch.Tensor]:
     """The run, and all weights in one row. ``seconds`` are those of a sample, of which the last rank needs four times as many
     in the first ``slow`` epochs."""
-    for each in (reported, ways, together, servers):
+    for each in (reported, ways, on_return, together, servers):
         each.clear()
     torch.manual_seed(1)
     model = nn.Linear(6, 1)
@@ -77,6 +79,11 @@ def trained(
                 time.sleep(seconds * len(x) * (4 if world.rank == world.size - 1 and epoch < slow else 1))
                 if ways[-1:] != [training.uses_server]:
                     ways.append(training.uses_server)
+                    if ways[:3] == ways == [False, True, False]:
+                        states = [value for state in optimizer.state.values() for value in state.values()]
+                        on_return.append(
+                            torch.cat([each.detach().flatten() for each in (*model.parameters(), *states)])
+                        )
                 together.append(0 if training.uses_server else len(x))
                 client = training.server_client
                 if client and client.server and client.server not in servers:
@@ -169,12 +176,12 @@ for mode in MODES:
 equal, weights = trained(world, 2, seconds=0.025, slow=0, mode="adaptive_ksync")
 found["equal"] = {"apart": any(ways), "off": apart(weights, trained(SingleProcessWorld(), 2)[1])}
 meeting, weights = trained(world, 18, seconds=0.004, slow=4, mode="adaptive_ksync", made=adam)
-known = torch.cat([value.flatten() for state in meeting.optimizer.state.values() for value in state.values()])
 found["meeting"] = {
     "ways": list(ways),
     "used": used(),
     "steps": meeting.steps,
-    "apart": max(apart(weights, world.share(weights)), apart(known, world.share(known))),
+    "apart_on_return": [apart(each, world.share(each)) for each in on_return],
+    "apart": apart(weights, world.share(weights)),
 }
 alone, _ = trained(SingleProcessWorld(), 3, mode="asp")
 found["alone"] = alone.steps
