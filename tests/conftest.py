@@ -38,6 +38,7 @@ from django.contrib.contenttypes.management import create_contenttypes  # noqa: 
 post_migrate.disconnect(dispatch_uid="django.contrib.auth.management.create_permissions")
 post_migrate.disconnect(create_contenttypes)
 
+from portal.cluster import alarms  # noqa: E402
 from portal.jobs import lifecycle  # noqa: E402
 from portal.jobs.clock import WallClock  # noqa: E402
 
@@ -63,6 +64,12 @@ settings.WHITENOISE_AUTOREFRESH = True
 def trusted_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """For its first seconds, a process doubts its clock: what a test sees must not depend on how soon it runs."""
     monkeypatch.setattr(lifecycle, "wall_clock", WallClock(start_seconds=0.0))
+
+
+@pytest.fixture(autouse=True)
+def disks_with_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test sees must not depend on how full the disk of this machine is."""
+    monkeypatch.setattr(alarms, "portal_disks", list)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Alarms for admins, on their home page and as notices: GPUs in quarantine, and nodes that no longer report.
+"""Alarms for admins, on their home page and as notices: GPUs in quarantine, nodes that no longer report, and disks that fill up.
 
 The cache remembers which alarms admins were notified of. When it is emptied, they are once more.
 """
@@ -9,13 +9,16 @@ from typing import Any, ClassVar
 
 from django.conf import settings
 from django.core.cache import cache
+from django.db.models import Q
 from django.urls import reverse
 from django.utils import timezone
 
 from portal.accounts.outbox import notify
 from portal.accounts.services import active_admins
 from portal.cluster.models import LIVE_NODE, Gpu, Node
+from portal.disks import Disk, portal_disks
 from portal.sentences import sentence_of
+from portal.sentences.problems import DISK_PROBLEMS
 from scheduling.messages import Message
 
 MIN_MAIL_INTERVAL = timedelta(hours=1)
@@ -31,6 +34,8 @@ class Alarm:
     message: Message
     path: str
     """Path of the page with details, where it can be fixed."""
+    action: str = "See the machine"
+    """What the link to it is called."""
 
     @property
     def text(self) -> str:
@@ -56,6 +61,23 @@ class GpuOutOfUse(Message):
 
 
 @dataclass(frozen=True)
+class NodeDiskFilling(Message):
+    code: ClassVar[str] = "node_disk_filling"
+    node: str
+    problem: dict[str, Any]
+    """Of ``Node.problems``."""
+
+
+@dataclass(frozen=True)
+class PortalDiskFilling(Message):
+    code: ClassVar[str] = "portal_disk_filling"
+    folder: str
+    free_mib: int
+    total_mib: int
+    full: bool
+
+
+@dataclass(frozen=True)
 class LabAlarms(Message):
     """The notice of alarms."""
 
@@ -69,15 +91,36 @@ def current_alarms(now: datetime | None = None) -> list[Alarm]:
     now = now or timezone.now()
     nodes = Node.objects.filter(LIVE_NODE, approved_at__isnull=False)
     heard = now - timedelta(seconds=settings.NODE_ALARM_AFTER_SECONDS)
-    silent = nodes.filter(cordoned=False, draining=False, last_seen_at__lt=heard).order_by("name")
+    is_silent = Q(cordoned=False, draining=False, last_seen_at__lt=heard)
+    rows = list(nodes.filter(is_silent | Q(last_seen_at__gte=heard) & ~Q(problems=[])).order_by("name"))
     gpus = Gpu.objects.filter(node__in=nodes, present=True, quarantined_at__isnull=False).select_related("node")
-    return [*map(_silent_node_alarm, silent), *map(_quarantined_gpu_alarm, gpus.order_by("node__name", "index"))]
+    return [
+        *(_silent_node_alarm(node) for node in rows if _seen_at(node) < heard),
+        *map(_quarantined_gpu_alarm, gpus.order_by("node__name", "index")),
+        *(_portal_disk_alarm(disk, now) for disk in portal_disks() if disk.is_low),
+        *(
+            _node_disk_alarm(node, problem, now)
+            for node in rows
+            if _seen_at(node) >= heard
+            for problem in disk_problems(node)
+        ),
+    ]
+
+
+def disk_problems(node: Node) -> list[dict[str, Any]]:
+    """Return the problems of a node that are disks which fill up or are full."""
+    return [problem for problem in node.problems if problem.get("code") in DISK_PROBLEMS]
+
+
+def _seen_at(node: Node) -> datetime:
+    assert node.last_seen_at is not None  # noqa: S101  # the query asks for it
+    return node.last_seen_at
 
 
 def _silent_node_alarm(node: Node) -> Alarm:
-    assert node.last_seen_at is not None  # noqa: S101  # the query asks for it
-    key = f"node {node.pk} {node.last_seen_at.timestamp():.0f}"
-    message = NodeSilent(node.name, node.last_seen_at.astimezone(UTC).isoformat())
+    seen = _seen_at(node)
+    key = f"node {node.pk} {seen.timestamp():.0f}"
+    message = NodeSilent(node.name, seen.astimezone(UTC).isoformat())
     return Alarm(key, message, reverse("monitoring:admin-node", args=[node.pk]))
 
 
@@ -86,6 +129,22 @@ def _quarantined_gpu_alarm(gpu: Gpu) -> Alarm:
     key = f"gpu {gpu.pk} {gpu.quarantined_at.timestamp():.0f}"
     message = GpuOutOfUse(gpu.label, gpu.node.name, gpu.quarantine_reason)
     return Alarm(key, message, reverse("monitoring:admin-node", args=[gpu.node_id]))
+
+
+def _portal_disk_alarm(disk: Disk, now: datetime) -> Alarm:
+    message = PortalDiskFilling(disk.folder, disk.free >> 20, disk.total >> 20, disk.is_full)
+    return Alarm(f"disk {disk.folder} {disk.is_full} {_day(now)}", message, reverse("jobs:space"), "Make room")
+
+
+def _node_disk_alarm(node: Node, problem: dict[str, Any], now: datetime) -> Alarm:
+    path = reverse("monitoring:admin-node", args=[node.pk])
+    key = f"disk of node {node.pk} {problem['code']} {problem.get('folder')} {_day(now)}"
+    return Alarm(key, NodeDiskFilling(node.name, problem), path)
+
+
+def _day(now: datetime) -> str:
+    """Part of the key of a disk: admins are reminded once a day."""
+    return now.astimezone(UTC).date().isoformat()
 
 
 def mail_admins(now: datetime | None = None) -> int:

@@ -9,6 +9,7 @@ from django.urls import reverse
 
 from portal.cluster.alarms import current_alarms
 from portal.cluster.models import LIVE_NODE, Node
+from portal.sentences.problems import DISK_PROBLEMS
 from portal.ui import counted
 
 MAX_OF_A_KIND = 5
@@ -34,7 +35,7 @@ class Item:
 def lab_attention(now: datetime) -> Iterator[Item]:
     """Yield what needs an admin, in three queries."""
     yield from first_items(
-        Item("alarm", "alert", "red", alarm.text, "", "See the machine", alarm.path) for alarm in current_alarms(now)
+        Item("alarm", "alert", "red", alarm.text, "", alarm.action, alarm.path) for alarm in current_alarms(now)
     )
     nodes = list(Node.objects.filter(LIVE_NODE).filter(Q(approved_at=None) | ~Q(problems=[])).order_by("name"))
     waiting = [node for node in nodes if node.approved_at is None]
@@ -49,7 +50,7 @@ def lab_attention(now: datetime) -> Iterator[Item]:
         for node in nodes
         if node.approved_at is not None
         for problem in node.shown_problems
-        if problem.blocking
+        if problem.blocking and problem.code not in DISK_PROBLEMS  # these are alarms
     )
 
 

@@ -72,11 +72,22 @@ def _comma_separated(name: str) -> Callable[[dict[str, Any]], str]:
     return lambda facts: ", ".join(str(each)[:80] for each in facts[name])
 
 
+def _disks(facts: dict[str, Any]) -> str:
+    disks = [(str(disk["folder"])[:80], int(disk["free_mib"]), int(disk["total_mib"])) for disk in facts["disks"]]
+    return "; ".join(f"{folder}: {free / 1024:.0f} of {total / 1024:.0f} GiB" for folder, free, total in disks)
+
+
+def _free_disk(facts: dict[str, Any]) -> str:
+    """Of an agent of the release before, which does not report its disks."""
+    return "" if "disks" in facts else _gib("disk_free_mib")(facts)
+
+
 FACTS: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
     ("System", _text("system", "kernel")),
     ("Processors", lambda facts: f"{int(facts['cpus'])}" if facts.get("cpus") else ""),
     ("Memory", _gib("memory_mib")),
-    ("Free disk for the agent", _gib("disk_free_mib")),
+    ("Free on its disks", _disks),
+    ("Free disk for the agent", _free_disk),
     ("Engine", _text("engine", "storage")),
     ("Confinement of jobs", confinement),
     ("Memory and processor limits", limits),

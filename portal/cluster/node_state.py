@@ -21,4 +21,5 @@ def state_of(node: Node, refused: bool = False) -> tuple[str, str]:
         return "held", "cordoned"
     if not node.ready:
         return "preparing", "starting"
-    return ("held", "not accepting jobs") if refused else ("ready", "up")
+    unfit = refused or any(problem.get("blocking") for problem in node.problems)
+    return ("held", "not accepting jobs") if unfit else ("ready", "up")

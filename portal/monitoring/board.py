@@ -258,7 +258,7 @@ HOLDING_COLUMNS = (
 def board_for(viewer: Viewer, now: datetime) -> Board:
     """Return the board as a viewer may see it. Four or five queries."""
     rows = Node.objects.filter(LIVE_NODE, approved_at__isnull=False)
-    nodes = list(rows.defer("facts", "problems").order_by("name", "pk"))
+    nodes = list(rows.defer("facts").order_by("name", "pk"))
     refused = any(node.runtime == unconfined.PROCESS for node in nodes) and unconfined.is_refused(unconfined.PROCESS)
     gpus: dict[int, list[_GpuRow]] = {node.pk: [] for node in nodes}
     of_lab = Gpu.objects.filter(present=True, node__in=list(gpus)).order_by("node", "index", "pk")

@@ -6,6 +6,7 @@ from typing import Any
 from django.utils import timezone
 
 from portal.sentences.registry import nested_sentence, sentence
+from runners.messages import message_from
 
 
 @sentence
@@ -19,6 +20,21 @@ def gpu_out_of_use(gpu: str, node: str, reason: Any) -> str:
     # The reason may quote an agent: line breaks must not get into a mail header.
     why = " ".join(nested_sentence(reason).split()).rstrip(".")
     return f"{gpu} of {node} is out of use: {why}."
+
+
+@sentence
+def node_disk_filling(node: str, problem: dict[str, Any]) -> str:
+    what = "accepts no jobs" if problem.get("blocking") else "is running out of disk space"
+    message = message_from({name: value for name, value in problem.items() if name != "blocking"})
+    return " ".join(f"Node {node} {what}: {message.text}".split())
+
+
+@sentence
+def portal_disk_filling(folder: str, free_mib: int, total_mib: int, full: bool) -> str:
+    free = f"{free_mib / 1024:.1f} of {total_mib / 1024:,.0f} GiB are free ({folder})"
+    if full:
+        return f"The disk of the portal is full: {free}. Nothing is accepted that would be stored there."
+    return f"The disk of the portal fills up: {free}."
 
 
 @sentence

@@ -6,9 +6,11 @@ from typing import Any
 
 from portal.sentences import sentence_of
 from runners.messages import message_from
-from runners.messages.problems import FORMER_FIX, Problem
+from runners.messages.problems import FORMER_FIX, FullDisk, Problem, SmallDisk
 
-__all__ = ["FORMER_FIX", "ShownProblem", "problem_of"]
+__all__ = ["DISK_PROBLEMS", "FORMER_FIX", "ShownProblem", "problem_of"]
+
+DISK_PROBLEMS = (SmallDisk.code, FullDisk.code)
 
 
 @dataclass(frozen=True, slots=True)

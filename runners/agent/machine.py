@@ -8,7 +8,9 @@ from typing import Any
 
 from runners.agent import shared_folders
 from runners.agent.settings import MachineFindings, machine_facts
+from runners.environments.preparing import cache_home
 from runners.host import checks, gpus
+from runners.host.disks import Disk, find_disks
 from runners.host.facts import network_facts, nvidia_facts, package_facts
 from runners.host.gpu_watch import GpuWatch
 from runners.host.gpus import Gpu
@@ -50,6 +52,7 @@ class Machine:
         self._gpus: tuple[Gpu, ...] = ()
         self._problems: tuple[Problem, ...] = ()
         self._offset: float | None = None
+        self._engine_folder = ""
         self._watch = GpuWatch()
         self._more_facts: list[Callable[[], dict[str, Any]]] = []
 
@@ -99,9 +102,11 @@ class Machine:
             facts["image_format"] = IMAGE_FORMAT
         for read in self._more_facts:
             facts |= read()
+        disks = self._disks()
+        facts["disks"] = [disk.to_json() for disk in disks]
         with self._lock:
             self._facts = {**self._facts, **facts}
-        problems = (*self.runtime.check(), *self._local_problems(facts))
+        problems = (*self.runtime.check(), *self._local_problems(disks))
         with self._lock:
             self._problems = problems
         try:
@@ -110,10 +115,15 @@ class Machine:
             return  # check() has reported why
         with self._lock:
             self._facts = {**facts, **engine}
+        self._engine_folder = str(engine.get("engine_folder") or "")  # its disk counts from the next time
 
-    def _local_problems(self, facts: Mapping[str, Any]) -> list[Problem]:
-        disk = checks.disk_problem(int(facts["disk_free_mib"]), str(self.home))
-        return [problem for problem in (gpus.driver_problem(), disk) if problem is not None]
+    def _disks(self) -> list[Disk]:
+        engine = {"engine": Path(self._engine_folder)} if self._engine_folder else {}
+        return find_disks({"agent": self.home, "cache": cache_home(), **engine})
+
+    def _local_problems(self, disks: list[Disk]) -> list[Problem]:
+        found = (gpus.driver_problem(), *(disk.problem for disk in disks))
+        return [problem for problem in found if problem is not None]
 
     def update_clock(self, reply: Mapping[str, Any], sent_at: float, now: float | None = None) -> None:
         """Update how far this clock is ahead of the portal's, whose time lies between the request and the reply."""

@@ -15,7 +15,6 @@ from runners.messages.problems import (
     OldRunc,
     OldToolkit,
     Problem,
-    SmallDisk,
     WrongClock,
 )
 
@@ -34,7 +33,6 @@ SAFE_CONTAINERD = {(1, 7): 29, (2, 0): 7, (2, 1): 5}
 MIN_TOOLKIT = (1, 17, 8)
 """Closes CVE-2025-23266: an image could load its own library into NVIDIA's hook, which runs as root."""
 MAX_CLOCK_SECONDS = 5.0
-MIN_DISK_MIB = 10 * 1024
 
 DISTRIBUTION_VERSION = re.compile(r"deb|ubuntu|ds\d|el\d|fc\d|~")
 
@@ -143,9 +141,3 @@ def clock_problem(offset_seconds: float | None) -> Problem | None:
     if offset_seconds is None or abs(offset_seconds) <= MAX_CLOCK_SECONDS:
         return None
     return WrongClock(round(offset_seconds))
-
-
-def disk_problem(free_mib: int, folder: str) -> Problem | None:
-    if free_mib >= MIN_DISK_MIB:
-        return None
-    return SmallDisk(round(free_mib / 1024, 1), folder)

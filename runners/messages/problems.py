@@ -246,19 +246,46 @@ class WrongClock(Problem):
         return f"The clock of this machine is {abs(self.ahead_seconds)} s {side} the portal's: times in logs are wrong."
 
 
+DISK_USES = {
+    "agent": "files of jobs",
+    "cache": "environments",
+    "engine": "images of the engine",
+}
+"""What an agent has on a disk: its own files (AGENT_HOME), SCHEDULEARN_CACHE, and the folder of the Docker Engine."""
+SEE_FULL_DISK = "See docs/operations/disk.md, “A node's disk is full”."
+
+
+def named_uses(uses: tuple[str, ...]) -> str:
+    """Return what is on a disk, in words."""
+    *others, last = [DISK_USES.get(use, use) for use in uses] or ["files of jobs"]
+    return f"{', '.join(others)} and {last}" if others else last
+
+
 @dataclass(frozen=True)
 class SmallDisk(Problem):
     code = "problem.small_disk"
-    fix = (
-        "Free some space, or move AGENT_HOME to a larger disk: an environment alone takes about 8 GiB. Jobs are still placed on "
-        "this node; cordon it meanwhile. See docs/operations/disk.md, “A node's disk is full”."
-    )
+    fix = f"Make room there before it is full: then this node gets no new jobs, and those that run fail to write. {SEE_FULL_DISK}"
     free_gib: float
     folder: str
+    uses: tuple[str, ...] = ("agent",)
 
     @property
     def text(self) -> str:
-        return f"Only {self.free_gib:.1f} GiB are free where the agent keeps its files ({self.folder})."
+        return f"Only {self.free_gib:.1f} GiB are free on the disk with {named_uses(self.uses)} ({self.folder})."
+
+
+@dataclass(frozen=True)
+class FullDisk(Problem):
+    code = "problem.full_disk"
+    blocking = True
+    fix = f"Make room there: the node then gets jobs again by itself. {SEE_FULL_DISK}"
+    free_mib: int
+    folder: str
+    uses: tuple[str, ...] = ("agent",)
+
+    @property
+    def text(self) -> str:
+        return f"The disk with {named_uses(self.uses)} is full: {self.free_mib} MiB are free ({self.folder})."
 
 
 @dataclass(frozen=True)

@@ -117,5 +117,6 @@ def facts(info: dict[str, Any], version: dict[str, Any]) -> dict[str, Any]:
         "cpus": info.get("NCPU") or 0,
         "memory_mib": int(info.get("MemTotal") or 0) // 2**20,
         "storage": info.get("Driver", ""),
+        "engine_folder": info.get("DockerRootDir", ""),
         "cgroup": f"v{info.get('CgroupVersion') or 1}",
     }

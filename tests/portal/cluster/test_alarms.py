@@ -14,9 +14,13 @@ from django.utils import timezone
 from portal.accounts.models import AuditEntry, User
 from portal.celery import app
 from portal.cluster import alarms, quarantine
+from portal.cluster.attention import lab_attention
 from portal.cluster.models import Gpu, Node
+from portal.cluster.node_state import state_of
 from portal.cluster.quarantine import Fault
 from portal.cluster.tasks import mail_admins
+from portal.disks import Disk
+from runners.messages.problems import FullDisk, OldRunc, SmallDisk
 from tests.portal import jobs_world as world
 from tests.portal.outbox import deliver
 from tests.portal.pages import compact
@@ -150,3 +154,54 @@ def test_the_audit_log_has_the_reason_as_data_and_shows_its_sentence(ada: User) 
     client.force_login(ada)
     page = compact(client.get("/admin/audit/").content.decode())
     assert "Taken out of use by ada." in page and "took" in page and "gpu_taken_out" not in page
+
+
+# --- disks -----------------------------------------------------------------------------------------------------------
+
+SMALL = SmallDisk(3.5, "/srv", ("agent", "cache")).to_json()
+FULL = FullDisk(448, "/srv").to_json()
+
+
+@pytest.fixture
+def large_disk(monkeypatch: pytest.MonkeyPatch) -> list[Disk]:
+    found = [Disk("/home", 400 << 30, 1000 << 30)]
+    monkeypatch.setattr(alarms, "portal_disks", lambda: found)
+    return found
+
+
+def test_disks_of_nodes_that_fill_up_are_alarms(large_disk: list[Disk]) -> None:
+    world.make_node("gpu-1", problems=[SMALL])
+    node = world.make_node("gpu-2", problems=[OldRunc("1.1.5").to_json(), FULL])
+    world.make_node("gpu-3", problems=[FULL], last_seen_at=timezone.now() - timedelta(hours=1), cordoned=True)
+    first, second = alarms.current_alarms()
+    assert first.text == (
+        "Node gpu-1 is running out of disk space: Only 3.5 GiB are free on the disk with files of jobs and environments (/srv)."
+    )
+    assert second.text == ("Node gpu-2 accepts no jobs: The disk with files of jobs is full: 448 MiB are free (/srv).")
+    assert second.path == f"/admin/nodes/{node.pk}/"
+
+
+def test_the_disk_of_the_portal_is_an_alarm_before_it_is_full(large_disk: list[Disk]) -> None:
+    large_disk[:] = [Disk("/home", 30 << 30, 1000 << 30)]
+    [alarm] = alarms.current_alarms()
+    assert alarm.text == "The disk of the portal fills up: 30.0 of 1,000 GiB are free (/home)."
+    assert alarm.path == "/admin/space/" and alarm.action == "Make room"
+    large_disk[:] = [Disk("/home", 900 << 20, 1000 << 30)]
+    assert "is full: 0.9 of 1,000 GiB" in alarms.current_alarms()[0].text
+
+
+def test_admins_are_reminded_of_a_disk_once_a_day(ada: User, large_disk: list[Disk]) -> None:
+    large_disk[:] = [Disk("/home", 30 << 30, 1000 << 30)]
+    noon = timezone.now().replace(hour=12)
+    assert alarms.mail_admins(noon) == 1
+    cache.delete(alarms.RECENTLY_MAILED_KEY)
+    large_disk[:] = [Disk("/home", 29 << 30, 1000 << 30)]
+    assert alarms.mail_admins(noon + timedelta(hours=2)) == 0
+    assert alarms.mail_admins(noon + timedelta(days=1)) == 1
+
+
+def test_a_full_node_is_named_once_on_the_home_page(large_disk: list[Disk]) -> None:
+    node = world.make_node("gpu-2", problems=[FULL])
+    [item] = lab_attention(timezone.now())
+    assert item.text.startswith("Node gpu-2 accepts no jobs:") and item.path == f"/admin/nodes/{node.pk}/"
+    assert state_of(node) == ("held", "not accepting jobs")

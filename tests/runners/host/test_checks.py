@@ -8,7 +8,6 @@ from runners.host.checks import (
     clock_problem,
     compare_versions,
     containerd_problem,
-    disk_problem,
     envvar_problem,
     runc_problem,
     toolkit_problem,
@@ -104,10 +103,3 @@ def test_gpus_by_a_variable_are_warned_of_where_they_are_not_needed(
 def test_a_wrong_clock_is_a_problem(offset: float | None, words: str) -> None:
     found = clock_problem(offset)
     assert (found is None) is (not words) and (found is None or words in found.text)
-
-
-def test_a_small_disk_is_a_problem() -> None:
-    assert disk_problem(20 * 1024, "/var") is None
-    found = disk_problem(1536, "/var/lib")
-    assert found is not None and "1.5 GiB" in found.text and "/var/lib" in found.text
-    assert not found.blocking and "Jobs are still placed" in found.fix and "cordon" in found.fix
