@@ -31,7 +31,8 @@ from portal.jobs.log_api import Checkpoints, Log, Outputs, Streams
 from portal.jobs.metric_api import Metrics, TrainingProgress
 from portal.jobs.network_api import JobNetwork
 from portal.jobs.resize_timeline.api import ResizeTimelines
-from portal.jobs.retention.api import RetentionRules, Space
+from portal.jobs.retention.api import RetentionRules
+from portal.jobs.space_api import Space
 from portal.jobs.trash_api import Trash
 from portal.monitoring.api import Gauges
 from portal.monitoring.board_api import Occupancy
@@ -151,7 +152,9 @@ v1 = [
     route("jobs/<int:pk>/retry/", Jobs, post="retry"),
     route("jobs/<int:pk>/keep/", Jobs, post="keep"),
     route("jobs/<int:pk>/stop-keeping/", Jobs, post="stop_keeping"),
-    route("space/", Space, get="whole", pages=False),
+    route("space/projects/", Space, get="list"),
+    route("space/projects/<int:pk>/", Space, get="retrieve", put="set_project"),
+    route("space/people/", Space, get="list_people"),
     route("retention-rules/", RetentionRules, get="list", post="create"),
     route("retention-rules/preview/", RetentionRules, post="preview"),
     route("retention-rules/<int:pk>/", RetentionRules, delete="destroy"),

@@ -60,6 +60,8 @@ PAGES: dict[str, str] = {
     "environments:admin-images": "admin/images",
     "jobs:deactivate-user": "admin/users#when-someone-leaves",
     "jobs:space": "admin/space",
+    "jobs:space-of-people": "admin/space#limits",
+    "jobs:own-space": "user/limits#space-on-the-portal",
     "jobs:project-space": "admin/space#rules-that-clean-up",
     "jobs:limits": "admin/limits",
     "jobs:limit-user": "admin/limits",

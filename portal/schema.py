@@ -24,6 +24,8 @@ VERBS = {
     "set_user": "set",
     "set_group": "set",
     "set_members": "set",
+    "set_project": "set",
+    "list_people": "list",
     "file": "download",
     "change": "apply",
     "report": "report",

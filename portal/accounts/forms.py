@@ -227,6 +227,13 @@ class LimitForm(forms.Form):
         label="Waiting jobs",
         help_text=f"Empty: the default of {settings.MAX_WAITING_JOBS:,} for each user.",
     )
+    max_space_gib = forms.IntegerField(
+        min_value=1,
+        max_value=1 << 24,
+        required=False,
+        label="Space on the portal, in GiB",
+        help_text="For code, outputs, checkpoints and logs. Empty: the default of the lab for a user, no limit for a group.",
+    )
     soft = forms.BooleanField(
         required=False,
         help_text="Only for jobs that are elastic or can restart from a checkpoint; they are the first to lose them.",
@@ -272,4 +279,12 @@ class LabSettingsForm(forms.Form):
         label="Hours of more time without asking",
         help_text="So many hours in total are granted to each running job as soon as someone asks. With 0 an admin decides "
         "every request.",
+    )
+    max_space_gib = forms.IntegerField(
+        required=False,
+        min_value=1,
+        max_value=1 << 24,
+        label="Space of each user on the portal, in GiB",
+        help_text="Whoever has more code, outputs, checkpoints and logs stored submits no new jobs until some are deleted. Users "
+        "with a limit of their own have that instead. Empty: no limit.",
     )

@@ -1,4 +1,4 @@
-"""The limits of users and groups: the scheduler keeps those on GPUs, submitting those on waiting jobs."""
+"""The limits of users and groups: the scheduler keeps those on GPUs, submitting those on waiting jobs and on stored bytes."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from django.db.models import F, Q
 from portal.accounts.audit import audit
 from portal.accounts.models import Limit, User
 
-DEFAULTS = {"max_gpus": None, "max_queued": None, "weight": 1.0, "premium": False, "soft": False}
+DEFAULTS = {"max_gpus": None, "max_queued": None, "max_space_gib": None, "weight": 1.0, "premium": False, "soft": False}
 """The values of a user or a group without a limit."""
 
 
@@ -30,6 +30,8 @@ class LimitInForce:
     """Where GPUs are shared fairly: with 2 it gets twice as many as with 1."""
     soft: bool = False
     """May be exceeded on GPUs that no one else wants."""
+    max_space_gib: int | None = None
+    """How much the portal may store of these users together."""
 
 
 def limits_in_force() -> tuple[LimitInForce, ...]:
@@ -45,7 +47,11 @@ def limits_for(user: User, *, lock: bool = False) -> tuple[LimitInForce, ...]:
     """
     rows = Limit.objects.filter(Q(user=user) | Q(group__in=user.groups.all())).order_by("id")
     found = _limits_from_rows(rows.select_for_update(of=("self",)) if lock else rows)
-    return tuple(limit for limit in found if limit.max_gpus is not None or limit.max_queued is not None)
+    return tuple(
+        limit
+        for limit in found
+        if any(value is not None for value in (limit.max_gpus, limit.max_queued, limit.max_space_gib))
+    )
 
 
 def limit_of(owner: User | Group, *, lock: bool = False) -> Limit | None:
@@ -86,6 +92,7 @@ def _limits_from_rows(rows: "models.QuerySet[Limit]") -> tuple[LimitInForce, ...
             group_id=limit.group_id,
             weight=limit.weight,
             soft=limit.soft,
+            max_space_gib=limit.max_space_gib,
         )
         for limit in limits
     )
@@ -113,10 +120,18 @@ def set_limit(
     weight: float = 1.0,
     premium: bool = False,
     soft: bool = False,
+    max_space_gib: int | None = None,
 ) -> None:
     """Set the limit of a user or a group; a limit without any value other than the defaults is deleted."""
     key = _key(owner)
-    after = {"max_gpus": max_gpus, "max_queued": max_queued, "weight": weight, "premium": premium, "soft": soft}
+    after = {
+        "max_gpus": max_gpus,
+        "max_queued": max_queued,
+        "max_space_gib": max_space_gib,
+        "weight": weight,
+        "premium": premium,
+        "soft": soft,
+    }
     with transaction.atomic():
         limit = limit_of(owner, lock=True)
         before = {name: getattr(limit, name) for name in after} if limit else {}

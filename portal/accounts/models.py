@@ -180,7 +180,7 @@ class ApiToken(models.Model):
 
 
 class Limit(models.Model):
-    """The limits of a user or a group: GPUs at the same time and queued jobs (None means no limit).
+    """The limits of a user or a group: GPUs at the same time, queued jobs and stored bytes (None means no limit).
 
     Also their weight under policies with fair sharing, and whether they may submit premium jobs.
     """
@@ -189,6 +189,8 @@ class Limit(models.Model):
     group = models.OneToOneField(Group, null=True, blank=True, on_delete=models.CASCADE, related_name="limit")
     max_gpus = models.PositiveIntegerField(null=True, blank=True)
     max_queued = models.PositiveIntegerField(null=True, blank=True)
+    max_space_gib = models.PositiveIntegerField(null=True, blank=True)
+    """How much the portal may store of them; None means the default of the lab for a user, and no limit for a group."""
     weight = models.FloatField(default=1.0)
     premium = models.BooleanField(default=False)
     soft = models.BooleanField(default=False)
@@ -255,6 +257,8 @@ class LabSettings(models.Model):
     """Members see who waits and who holds which GPU, also of projects of others; otherwise admins alone do."""
     hours_granted_by_rule = models.PositiveSmallIntegerField(default=0)
     """Hours of more time that a job gets without an admin, in total; with 0 an admin always decides."""
+    max_space_gib = models.PositiveIntegerField(null=True, blank=True)
+    """How much the portal may store of each user without a limit of their own; None means no limit."""
 
     class Meta:
         constraints = [models.CheckConstraint(condition=Q(pk=1), name="one_row_of_lab_settings")]

@@ -81,6 +81,9 @@ class LimitSerializer(serializers.Serializer[LimitInForce]):
     name = serializers.CharField()
     max_gpus = serializers.IntegerField(allow_null=True)
     max_queued = serializers.IntegerField(allow_null=True)
+    max_space_gib = serializers.IntegerField(
+        allow_null=True, help_text="How much the portal may store of them, in GiB."
+    )
 
 
 class MeSerializer(serializers.ModelSerializer[User]):

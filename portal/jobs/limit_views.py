@@ -14,7 +14,7 @@ from portal import stale_forms
 from portal.accounts.audit import last_actor
 from portal.accounts.forms import LimitForm
 from portal.accounts.limits import audited_name, limit_of, set_limit
-from portal.accounts.models import User
+from portal.accounts.models import LabSettings, User
 from portal.accounts.people import groups_called
 from portal.accounts.permissions import admin_required, signed_in
 from portal.accounts.services import active_people
@@ -31,6 +31,7 @@ LIMITS = Listing(
         Column("owner", "User or group", ("owner",), fixed=True),
         Column("gpus", "GPUs at once", ("gpus",), falls=True, fixed=True),
         Column("waiting", "Waiting jobs", ("waiting",), falls=True, fixed=True),
+        Column("space", "Space", ("space",), falls=True, fixed=True),
         Column("weight", "Weight", ("weight",), falls=True, fixed=True),
     ),
     "owner",
@@ -39,6 +40,7 @@ LIMIT_VALUES: dict[str, Callable[[LimitWithUsage], Any]] = {
     "owner": lambda row: (row.limit.group is None, search_key(str(row.limit.user or row.limit.group))),
     "gpus": lambda row: row.usage.gpus,
     "waiting": lambda row: row.usage.waiting,
+    "space": lambda row: row.limit.max_space_gib or 0,
     "weight": lambda row: row.limit.weight,
 }
 """What limits are sorted by; all are in memory with their usage."""
@@ -68,6 +70,7 @@ def limits(request: HttpRequest) -> HttpResponse:
             "people": active_people().order_by("username").values_list("username", flat=True)[:MAX_SUGGESTED],
             "groups": Group.objects.order_by("name"),
             "usual_waiting": settings.MAX_WAITING_JOBS,
+            "usual_space": LabSettings.current().max_space_gib,
         },
     )
 

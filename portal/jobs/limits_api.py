@@ -15,6 +15,7 @@ from portal.accounts.models import PeopleQuerySet, User
 from portal.accounts.people import groups_called, only_one
 from portal.accounts.permissions import IsAdmin, signed_in
 from portal.jobs.limits import LimitWithUsage, limit_with_usage, with_usage
+from portal.jobs.space_use import MAX_SPACE_GIB
 from portal.rest import KnownParameters, Pages, refusals, validated
 
 
@@ -24,6 +25,11 @@ class OwnerLimitSerializer(serializers.Serializer[Any]):
     max_gpus = serializers.IntegerField(source="limit.max_gpus", allow_null=True, help_text="Null: no limit.")
     max_queued = serializers.IntegerField(
         source="limit.max_queued", allow_null=True, help_text="Waiting jobs. Null: the default of the lab."
+    )
+    max_space_gib = serializers.IntegerField(
+        source="limit.max_space_gib",
+        allow_null=True,
+        help_text="How much the portal may store of them, in GiB. Null: the default of the lab for a user, no limit for a group.",
     )
     soft = serializers.BooleanField(source="limit.soft")
     weight = serializers.FloatField(source="limit.weight")
@@ -43,6 +49,7 @@ class NewLimitSerializer(serializers.Serializer[Any]):
 
     max_gpus = serializers.IntegerField(min_value=0, max_value=100_000, allow_null=True, default=None)
     max_queued = serializers.IntegerField(min_value=0, max_value=1_000_000, allow_null=True, default=None)
+    max_space_gib = serializers.IntegerField(min_value=1, max_value=MAX_SPACE_GIB, allow_null=True, default=None)
     soft = serializers.BooleanField(
         default=False, help_text="Jobs that can be stopped may go beyond max_gpus on GPUs that are idle otherwise."
     )

@@ -21,7 +21,7 @@ from portal.accounts.limits import limits_for, may_use_premium
 from portal.accounts.models import User
 from portal.cluster.models import GPU_OF_LAB, Gpu
 from portal.cluster.slots import counted, lab_noun
-from portal.jobs import dependencies, events, gpu_choice, job_secrets, lifecycle, resources, rules
+from portal.jobs import dependencies, events, gpu_choice, job_secrets, lifecycle, resources, rules, space_use
 from portal.jobs.events import Event
 from portal.jobs.launch_lines import with_line_read
 from portal.jobs.models import (
@@ -92,7 +92,7 @@ def submit(
         raise Refused("Premium jobs need an admin's permission. Choose standard, or ask an admin.", field="tier")
     try:
         with transaction.atomic():
-            _check_limits(user, submission)
+            _check_limits(user, project, submission)
             job = _create_job(user, project, submission, copied_from)
             for remark in remarks:
                 lifecycle.record(job, remark)
@@ -170,7 +170,7 @@ def _canonical_body(project: Project, asked: Submission) -> bytes:
     return json.dumps(values, sort_keys=True, default=str).encode()
 
 
-def _check_limits(user: User, asked: Submission) -> None:
+def _check_limits(user: User, project: Project, asked: Submission) -> None:
     """Check the limits under the lock of their rows, so that two submissions cannot both take the last place."""
     limits = limits_for(user, lock=True)
     if all(limit.max_queued is None for limit in limits):
@@ -197,6 +197,7 @@ def _check_limits(user: User, asked: Submission) -> None:
                     "Cancel one, or wait until one has started.",
                     "limit",
                 )
+    space_use.require_space(user, project, limits)
 
 
 # --- checks ------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from portal.jobs import (
     output_views,
     queue_views,
     secret_views,
+    space_views,
     trash_views,
     views,
 )
@@ -63,7 +64,10 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("admin/environments/", environment_views.admin_environments, name="admin-environments"),
     path("admin/users/<int:pk>/deactivate/", departure_views.deactivate, name="deactivate-user"),
     path("admin/space/", retention_views.lab_space, name="space"),
+    path("admin/space/people/", space_views.people, name="space-of-people"),
+    path("accounts/space/", space_views.own, name="own-space"),
     path("projects/<int:pk>/space", retention_views.project_space, name="project-space"),
+    path("projects/<int:pk>/space/limit", space_views.set_project_limit, name="project-space-limit"),
     path("retention-rules/<int:pk>/remove", retention_views.remove_rule, name="remove-rule"),
     path("admin/limits/", limit_views.limits, name="limits"),
     path("admin/limits/users/<int:pk>/", limit_views.limit_user, name="limit-user"),

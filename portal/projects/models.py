@@ -31,6 +31,8 @@ class Project(models.Model):
     archived_at = models.DateTimeField(null=True, blank=True)
     cache_generation = models.PositiveIntegerField(default=1)
     """Part of the name of its caches on nodes: with another one, its next jobs begin with empty caches."""
+    max_space_gib = models.PositiveIntegerField(null=True, blank=True)
+    """How much the portal may store of it; None means no limit."""
 
     objects = ProjectQuerySet.as_manager()
 

@@ -315,6 +315,15 @@ simple(
 simple("webhook.remove", "Projects", "Webhook removed", "project", "{actor} removed a webhook of {subject}.")
 
 
+simple(
+    "project.space",
+    "Projects",
+    "Space of a project limited",
+    "project",
+    "{actor} changed how much may be stored of {subject}.",
+)
+
+
 @action("project.log_privacy", "Projects", "Use of logs in messages changed", "project")
 def _log_privacy(before: Values, after: Values) -> Phrase:
     what = (

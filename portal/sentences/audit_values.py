@@ -20,6 +20,7 @@ FIELDS: dict[str, str] = {
     "members": "Members",
     "max_gpus": "Maximum number of GPUs at once",
     "max_queued": "Maximum number of waiting jobs",
+    "max_space_gib": "Maximum space on the portal, in GiB",
     "weight": "Weight in fair sharing",
     "premium": "May submit premium jobs",
     "soft": "May exceed the limit on idle GPUs",
@@ -78,7 +79,7 @@ FIELDS: dict[str, str] = {
     "fetch": "Number of the fetch",
 }
 """By the key of a value, its name on pages."""
-NONE = {"max_gpus": "no limit", "max_queued": "as usual"}
+NONE = {"max_gpus": "no limit", "max_queued": "as usual", "max_space_gib": "as usual"}
 """What no value means; elsewhere "none"."""
 VALUES = {"runtime": {"docker": "Docker Engine", "process": "processes of the machine", "fake": "a simulation"}}
 

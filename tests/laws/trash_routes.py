@@ -9,6 +9,8 @@ from portal.jobs.trash import KEPT_FOR
 from tests.laws.people import World, make_job
 from tests.laws.route_words import (
     ADMINS,
+    API_ADMINS,
+    API_IN_PROJECT,
     API_MEMBERS,
     API_ON_JOB,
     DONE_BY_ADMINS,
@@ -54,7 +56,15 @@ TRASH_ROUTES: dict[str, list[Visit]] = {
         post("/retention-rules/{rule}/remove", "302 404 302- 302- 302 302"),
         post("/retention-rules/{lab_rule}/remove", DONE_BY_ADMINS),
     ],
-    "api/v1/space/": [get("/api/v1/space/", API_MEMBERS)],
+    "admin/space/people/": [get("/admin/space/people/", ADMINS)],
+    "accounts/space/": [get("/accounts/space/", MEMBERS)],
+    "projects/<int:pk>/space/limit": [post("/projects/{project}/space/limit", DONE_BY_ADMINS, max_space_gib=100)],
+    "api/v1/space/projects/": [get("/api/v1/space/projects/", API_MEMBERS)],
+    "api/v1/space/projects/<int:pk>/": [
+        get("/api/v1/space/projects/{project}/", API_IN_PROJECT),
+        Visit("PUT", "/api/v1/space/projects/{project}/", API_ADMINS, {"max_space_gib": 100}),
+    ],
+    "api/v1/space/people/": [get("/api/v1/space/people/", API_MEMBERS)],
     "api/v1/retention-rules/": [
         get("/api/v1/retention-rules/", API_MEMBERS),
         post("/api/v1/retention-rules/", "401 403 403 403 403 201", part="outputs", days=30),

@@ -1,4 +1,4 @@
-"""Space and rules of retention over REST."""
+"""Rules of retention over REST."""
 
 from typing import Any
 
@@ -16,18 +16,6 @@ from portal.jobs.retention import services
 from portal.jobs.retention.models import MAX_DAYS, MIN_DAYS
 from portal.projects.models import Project
 from portal.rest import KnownParameters, refusals, validated
-
-
-class SpaceSerializer(serializers.Serializer[Any]):
-    """What is stored of a project, in bytes."""
-
-    project = serializers.IntegerField(source="number")
-    name = serializers.CharField()
-    code = serializers.IntegerField(help_text="Code that several versions share counts once.")
-    outputs = serializers.IntegerField(source="of_jobs.outputs")
-    checkpoints = serializers.IntegerField(source="of_jobs.checkpoints")
-    logs = serializers.IntegerField(source="of_jobs.logs")
-    total = serializers.IntegerField()
 
 
 class RetentionRequestSerializer(serializers.Serializer[Any]):
@@ -52,17 +40,6 @@ class RetentionRuleSerializer(serializers.ModelSerializer[RetentionRule]):
 class RulePreviewSerializer(serializers.Serializer[services.Preview]):
     jobs = serializers.IntegerField()
     bytes = serializers.IntegerField(help_text="That it would free now.")
-
-
-class Space(KnownParameters, GenericViewSet[Project]):
-    queryset = Project.objects.none()
-    serializer_class = SpaceSerializer
-
-    @extend_schema(responses={200: SpaceSerializer(many=True)})
-    def whole(self, request: Request) -> Response:
-        """Return what is stored of each project that you may see, the largest first."""
-        rows = services.space_of_projects(Project.objects.visible_to(signed_in(request)))
-        return Response(SpaceSerializer(rows, many=True).data)
 
 
 class RetentionRules(KnownParameters, mixins.ListModelMixin, GenericViewSet[RetentionRule]):

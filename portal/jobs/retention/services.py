@@ -3,7 +3,6 @@
 import logging
 import os
 import shutil
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -21,7 +20,7 @@ from portal.accounts.models import User
 from portal.jobs import checkpoints, events, lifecycle, outputs, trash
 from portal.jobs.models import FINISHED_STATES, UNFINISHED_STATES, Container, ContainerState, Job
 from portal.jobs.retention.models import MAX_DAYS, MIN_DAYS, RetentionRule
-from portal.jobs.stored import OUTPUTS, PARTS, Space
+from portal.jobs.stored import OUTPUTS, PARTS
 from portal.projects.models import Project
 from portal.projects.services import may_manage, role_of
 from portal.refused import Refused
@@ -231,35 +230,3 @@ def _named_logs(folders: Sequence[str]) -> set[str]:
     """Return the folders of logs that are in use, or of containers that have not ended or are unknown."""
     rows = Container.objects.filter(name__in=folders, state=ContainerState.EXITED, collected_at__isnull=False)
     return set(folders) - set(rows.filter(streams=None).values_list("name", flat=True))
-
-
-# --- space -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class SpaceUse:
-    """What the portal stores of a project, in bytes; of code that several versions share, once."""
-
-    name: str
-    number: int
-    code: int
-    of_jobs: Space
-
-    @property
-    def total(self) -> int:
-        return self.code + self.of_jobs.total
-
-
-def space_of_projects(projects: QuerySet[Project]) -> list[SpaceUse]:
-    """Return what is stored of each project, the largest first, in five queries."""
-    code: dict[int, int] = defaultdict(int)
-    versions = projects.order_by().values_list("pk", "code_versions__sha256", "code_versions__size").distinct()
-    for pk, _, size in versions:
-        code[pk] += size or 0
-    numbers = projects.order_by().values("pk")
-    sums = {key: part.bytes_by("project", project__in=numbers) for key, part in PARTS.items()}
-    rows = [
-        SpaceUse(name, pk, code[pk], Space(**{key: found.get(pk, 0) for key, found in sums.items()}))
-        for pk, name in projects.values_list("pk", "name")
-    ]
-    return sorted(rows, key=lambda row: (-row.total, row.name.lower(), row.number))

@@ -1,12 +1,9 @@
-"""The pages of space: what is stored of each project, and the rules that remove it."""
+"""The pages of space of projects: what is stored, and the rules that remove it."""
 
-import shutil
 from typing import Any
 
 from django import forms
-from django.conf import settings
 from django.contrib import messages
-from django.core.paginator import Paginator
 from django.db.models import Exists, OuterRef, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
@@ -14,16 +11,18 @@ from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_POST
 
 from portal.accounts.permissions import admin_required, signed_in
+from portal.disks import portal_disks
 from portal.form_fields import RefusableForm
+from portal.jobs import space_use
 from portal.jobs.models import RetentionRule
 from portal.jobs.retention import services
 from portal.jobs.retention.models import MAX_DAYS, MIN_DAYS
+from portal.jobs.space_views import PAGE_SIZE, SpaceLimitForm, space_table
 from portal.jobs.trash import KEPT_FOR
 from portal.projects.models import Project
 from portal.projects.services import may_manage, role_of
 from portal.refused import Refused
 
-PAGE_SIZE = 50
 SHOWN_JOBS = 20
 """Of a preview."""
 
@@ -72,7 +71,8 @@ def _page(request: HttpRequest, project: Project | None) -> HttpResponse:
                 }
             except Refused as refusal:
                 form.refuse(refusal)
-    disk = shutil.disk_usage(settings.HOME) if project is None else None
+    shown = Project.objects.all() if project is None else Project.objects.filter(pk=project.pk)
+    uses = space_use.space_of_projects(shown)
     about: dict[str, Any] = {
         "project": project,
         "form": form,
@@ -82,10 +82,18 @@ def _page(request: HttpRequest, project: Project | None) -> HttpResponse:
         "with_rules": _with_rules() if project is None else (),
         "usual_days": services.DEFAULT.days,
         "trash_days": KEPT_FOR.days,
-        "page": Paginator(_space(project), PAGE_SIZE).get_page(request.GET.get("page")),
-        "disk": disk,
-        "taken": disk.total - disk.free if disk else 0,
+        "disks": portal_disks() if project is None else (),
     }
+    if project is None:
+        about |= space_table(request, "Project", uses)
+    else:
+        [use] = uses
+        about |= {
+            "use": use,
+            "pieces": use.pieces(max(use.total, use.limit or 0)),
+            "largest": space_use.largest_jobs(project=project),
+            "limit_form": SpaceLimitForm(initial={"max_space_gib": project.max_space_gib}) if user.is_admin else None,
+        }
     status = 400 if form.is_bound and form.errors else 200
     return render(request, "jobs/space.html", about, status=status)
 
@@ -94,11 +102,6 @@ def _with_rules() -> QuerySet[Project]:
     """Return the first projects that have rules of their own; there are a few of each project at most."""
     own = RetentionRule.objects.filter(project=OuterRef("pk"))
     return Project.objects.filter(Exists(own)).order_by("name", "pk")[:PAGE_SIZE]
-
-
-def _space(project: Project | None) -> list[services.SpaceUse]:
-    rows = Project.objects.all() if project is None else Project.objects.filter(pk=project.pk)
-    return services.space_of_projects(rows)
 
 
 @require_POST

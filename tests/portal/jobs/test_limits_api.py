@@ -31,6 +31,7 @@ def test_an_admin_sets_a_persons_limit_and_the_audit_names_it(people: dict[str, 
     done = Script(people["ada"]).send("put", "limits/users/bob/", {"max_gpus": 2, "premium": True})
     assert done.status_code == 200
     expected = {"kind": "user", "name": "bob", "max_gpus": 2, "max_queued": None, "soft": False, "weight": 1.0}
+    expected["max_space_gib"] = None
     assert done.json() == {**expected, "premium": True, "gpus": 0, "waiting": 0}
     assert [(limit.name, limit.max_gpus) for limit in limits_for(people["bob"])] == [("bob", 2)]
     (entry,) = AuditEntry.objects.filter(action="limit.set")

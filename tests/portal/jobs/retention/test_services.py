@@ -1,7 +1,6 @@
 """Rules of retention: what the preview announces is what goes, and nothing that is kept or needed goes."""
 
 import os
-import random
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -15,7 +14,7 @@ from django.utils import timezone
 
 from portal.accounts.models import AuditEntry, User
 from portal.jobs import checkpoints, lifecycle, logs, outputs, services, trash
-from portal.jobs.models import CheckpointSet, Job, JobState, LogStream, Output, RetentionRule
+from portal.jobs.models import CheckpointSet, Job, LogStream, Output, RetentionRule
 from portal.jobs.retention import services as retention
 from portal.projects.models import Membership, Project
 from portal.refused import Refused
@@ -247,18 +246,3 @@ class TestWhoMay:
         retention.add(alice, None, "logs", "any", 5)
         with pytest.raises(Refused, match="There is such a rule already"):
             retention.add(alice, None, "logs", "any", 6)
-
-
-def test_space_is_counted_by_project_and_shared_code_once(alice: User, project: Project) -> None:
-    draw = random.Random(34)
-    sizes = [draw.randrange(10, 1000) for _ in range(4)]
-    for size in sizes:
-        ended(project, content=draw.randbytes(size))
-    empty = make_project(alice, "empty")
-    used, nothing = retention.space_of_projects(Project.objects.all())
-    assert (used.number, nothing.number) == (project.pk, empty.pk)
-    assert used.of_jobs.outputs == used.of_jobs.checkpoints == sum(sizes)
-    assert used.of_jobs.logs == 4 * len(b"epoch 1\n")
-    assert used.code == sum(size for _, size in set(project.code_versions.values_list("sha256", "size")))
-    assert nothing.total == 0
-    assert Job.objects.filter(state=JobState.SUCCEEDED).count() == 4

@@ -82,7 +82,7 @@ def test_the_api_previews_sets_lists_and_removes() -> None:
     assert made.status_code == 201 and made.json()["ended"] == "any"
     assert client.post("/api/v1/retention-rules/", body, content_type="application/json").status_code == 409
     assert [row["id"] for row in client.get("/api/v1/retention-rules/").json()["results"]] == [made.json()["id"]]
-    [used] = client.get("/api/v1/space/").json()
+    [used] = client.get("/api/v1/space/projects/").json()["results"]
     assert used["outputs"] == 100 and used["total"] == sum(
         used[part] for part in ("code", "outputs", "checkpoints", "logs")
     )
