@@ -3,6 +3,7 @@ from django.urls import URLPattern, URLResolver, path
 from portal.agents import (
     build_views,
     checkpoint_views,
+    erasure_views,
     git_views,
     identity_views,
     input_views,
@@ -19,6 +20,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("agent/v1/sync", views.sync, name="sync"),
     path("agent/v1/token", views.new_token, name="token"),
     path("agent/v1/wait", views.wait, name="wait"),
+    path("agent/v1/erased-jobs", erasure_views.erased_jobs, name="erased-jobs"),
     path("agent/v1/code/<str:sha256>", views.code, name="code"),
     path("agent/v1/environments/<slug:key>/claim", build_views.claim, name="claim"),
     path("agent/v1/builds/<int:pk>/progress", build_views.progress, name="build-progress"),

@@ -101,7 +101,7 @@ class ContainerJournal:
         """Drop an entry. If it was the attempt's last, rename the attempt's folder and return it, to be deleted.
 
         Deleting takes time, and an elastic job may grow again meanwhile: a container that begins after this gets a new
-        folder instead of one that vanishes. ``disk_watch.tidy`` deletes what a killed agent left.
+        folder instead of one that vanishes. ``leftovers.tidy`` deletes what a killed agent left.
         """
         with self._lock:
             self._entries.pop(name, None)

@@ -264,6 +264,14 @@ class PortalClient:
     def report_network(self, container: str, hosts: list[Any]) -> None:
         self._json("POST", f"/agent/v1/containers/{quote(container, safe='')}/network", json={"hosts": hosts})
 
+    def erased_jobs(self, uids: Sequence[str]) -> list[str]:
+        """Return which of these jobs, by their uid, were erased in the portal."""
+        answer = self._json("POST", "/agent/v1/erased-jobs", json={"jobs": list(uids)})
+        erased = answer.get("erased")
+        if not isinstance(erased, list):
+            raise PortalUnavailableError(AnswerNotUnderstood("POST /agent/v1/erased-jobs"))
+        return [uid for uid in erased if isinstance(uid, str)]
+
     def identity(self, container: str) -> dict[str, Any]:
         """Return the facts that may show that a folder of an earlier release belongs to the container's job (claims.py)."""
         return self._json("GET", f"/agent/v1/containers/{quote(container, safe='')}/identity")

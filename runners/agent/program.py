@@ -35,13 +35,14 @@ from runners.agent import shared_folders
 from runners.agent.actions import ActionExecutor, ActionState, NotReadyError
 from runners.agent.caches import CHECK_SECONDS, Caches
 from runners.agent.code_store import CodeStore
-from runners.agent.disk_watch import exceeded_limit, tidy
+from runners.agent.disk_watch import exceeded_limit
 from runners.agent.enrol import rotate_token
 from runners.agent.environment_keeper import make_keeper, wanted_environments
 from runners.agent.job_proxies import REPORT_SECONDS
 from runners.agent.job_secrets import memory_folder
 from runners.agent.journal import ContainerJournal, delete_tree
 from runners.agent.leases import accepts_late_renewal, renew_lease
+from runners.agent.leftovers import tidy
 from runners.agent.log_shipper import LogShipper
 from runners.agent.loops import Loop, OverdueTracker
 from runners.agent.machine import Machine
@@ -369,8 +370,8 @@ class Agent:
             return SYNC_SECONDS
         listed = self._desired_specs()
         known = self.journal.entries().values()
-        jobs, attempts = {spec.job for spec in listed}, {spec.attempt for spec in listed}
-        tidy(self.files, jobs | {entry.job for entry in known}, attempts | {entry.attempt for entry in known})
+        used = [(each.job, each.attempt) for each in (*listed, *known)]
+        tidy(self.files, self.portal, {job for job, _ in used}, {attempt for _, attempt in used})
         self.code.tidy()
         self.caches.tidy()
         self.environments.tidy({spec.layer for spec in listed if spec.layer})

@@ -632,6 +632,7 @@ TABLE: dict[str, list[Visit]] = {
     ],
     "agent/v1/sync": [post("/agent/v1/sync", NODES_ONLY)],
     "agent/v1/token": [post("/agent/v1/token", NODES_ONLY)],
+    "agent/v1/erased-jobs": [post("/agent/v1/erased-jobs", NODES_ONLY)],
     "agent/v1/wait": [get("/agent/v1/wait", NODES_ONLY)],
     "agent/v1/code/<str:sha256>": [get("/agent/v1/code/{sha256}", NODES_ONLY)],
     "agent/v1/containers/<str:name>/logs/<str:stream>": [

@@ -5,7 +5,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ import pytest
 
 from runners.agent import claims
 from runners.agent.claims import ASIDE_MARK, IDENTITY_FILE, Claim, Claims
-from runners.agent.disk_watch import KEEP_SECONDS, MIN_AGE_SECONDS, tidy
 from runners.agent.journal import ContainerJournal, delete_tree
+from runners.agent.leftovers import KEEP_SECONDS, MIN_AGE_SECONDS, tidy
 from runners.agent.portal_client import PortalRefusedError, PortalUnavailableError
 from runners.agent.reconcile import JournalEntry
 from runners.host.exclusive import BusyError
@@ -298,6 +298,13 @@ def test_nodes_that_share_the_folder_set_it_aside_once(tmp_path: Path) -> None:
     assert Claim.read(nodes[3].job(41)) == Claim(LAB, OURS.job)
 
 
+class KnowsNone:
+    """A portal that has erased no job."""
+
+    def erased_jobs(self, uids: Sequence[str]) -> list[str]:
+        return []
+
+
 def test_what_is_set_aside_is_kept_for_a_month(files: NodeFiles) -> None:
     leave(files, THEIRS)
     os.utime(files.job(41), (1, 1))
@@ -306,12 +313,12 @@ def test_what_is_set_aside_is_kept_for_a_month(files: NodeFiles) -> None:
     outputs.mkdir()
     hours_ago = time.time() - 2 * MIN_AGE_SECONDS
     os.utime(outputs, (hours_ago, hours_ago))
-    tidy(files, jobs=[41], attempts=[SPEC.attempt])
+    tidy(files, KnowsNone(), jobs=[41], attempts=[SPEC.attempt])
     assert aside(files.jobs) == [f"41{ASIDE_MARK}bbbbbbbb"] and aside(files.attempts) == [outputs.name]
     long_ago = time.time() - KEEP_SECONDS - 60
     for folder in (outputs, files.jobs / f"41{ASIDE_MARK}bbbbbbbb"):
         os.utime(folder, (long_ago, long_ago))
-    tidy(files, jobs=[41], attempts=[SPEC.attempt])
+    tidy(files, KnowsNone(), jobs=[41], attempts=[SPEC.attempt])
     assert aside(files.jobs) == aside(files.attempts) == [] and files.job(41).exists()
 
 

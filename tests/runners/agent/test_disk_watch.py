@@ -1,7 +1,6 @@
 """Each folder of a container has its limit, and the sentence names the one that was exceeded."""
 
 import os
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runners.agent.disk_watch import KEEP_SECONDS, exceeded_limit, tidy
+from runners.agent.disk_watch import exceeded_limit
 from runners.host import node_files
 from runners.host.node_files import FolderWalk, NodeFiles
 from runners.runtime import Folders
@@ -80,39 +79,3 @@ def test_the_scribe_may_not_be_used_as_a_store(
     monkeypatch.setattr("runners.agent.disk_watch.MAX_SCRIBE_MIB", 1)
     (folders.scribe / "loot").write_bytes(os.urandom(1100 << 10))
     assert "only its supervisor" in sentence(tmp_path)
-
-
-def test_an_attempt_that_goes_while_it_is_looked_at_holds_up_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = NodeFiles(tmp_path)
-    files.make()
-    (files.attempt(1)).mkdir()
-    os.utime(files.attempt(1), (1, 1))
-    gone = files.attempt(2)
-    monkeypatch.setattr("runners.agent.disk_watch.Path.iterdir", lambda folder: iter([gone, *os_list(folder)]))
-    tidy(files, jobs=[], attempts=[])
-    assert not files.attempt(1).exists()
-
-
-def os_list(folder: Path) -> list[Path]:
-    return [folder / name for name in os.listdir(folder)]
-
-
-def test_checkpoints_of_jobs_long_gone_are_deleted_and_no_others(tmp_path: Path) -> None:
-    files = NodeFiles(tmp_path)
-    files.make()
-    for job in (1, 2, 3):
-        files.checkpoints(job).mkdir(parents=True)
-        (files.checkpoints(job) / "step").touch()
-    long_ago = time.time() - KEEP_SECONDS - 60
-    for job in (1, 2):
-        os.utime(files.jobs / str(job), (long_ago, long_ago))
-    for attempt in (11, 12, 13):
-        files.outputs(attempt).mkdir(parents=True)
-    for attempt in (11, 12):
-        os.utime(files.attempt(attempt), (long_ago, long_ago))
-    tidy(files, jobs=[1], attempts=[11])
-    assert sorted(path.name for path in files.jobs.iterdir()) == ["1", "3"]
-    assert sorted(path.name for path in files.attempts.iterdir()) == ["11", "13"], "13 may have just come"
-    assert (files.jobs / "1").stat().st_mtime > long_ago + 60, "it counts as used now"
