@@ -20,9 +20,6 @@ fence ends it when no lease comes.
 """
 
 import logging
-import os
-import signal
-import sys
 import threading
 import time
 import uuid
@@ -31,7 +28,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from runners.agent import shared_folders
 from runners.agent.actions import ActionExecutor, ActionState, NotReadyError
 from runners.agent.caches import CHECK_SECONDS, Caches
 from runners.agent.code_store import CodeStore
@@ -39,7 +35,6 @@ from runners.agent.disk_watch import exceeded_limit
 from runners.agent.enrol import rotate_token
 from runners.agent.environment_keeper import make_keeper, wanted_environments
 from runners.agent.job_proxies import REPORT_SECONDS
-from runners.agent.job_secrets import memory_folder
 from runners.agent.journal import ContainerJournal, delete_tree
 from runners.agent.leases import accepts_late_renewal, renew_lease
 from runners.agent.leftovers import tidy
@@ -51,15 +46,14 @@ from runners.agent.portal_client import Backoff, PortalClient, PortalError, Port
 from runners.agent.rank_group_reports import RANK_GROUPS_SECONDS, RankGroupReports
 from runners.agent.reconcile import Action, DesiredContainer, Finish, JournalEntry, leases_to_renew, reconcile, state_of
 from runners.agent.report import container_report, exit_message, node_report, read_phase
-from runners.agent.settings import DEFAULT_CACHE_GIB, NodeIdentity, Settings, load_or_join, lock_home, make_runtime
-from runners.agent.signals import StopSignal
+from runners.agent.settings import DEFAULT_CACHE_GIB
 from runners.agent.sources import SourceFetcher
 from runners.environments.builds import Environments
 from runners.environments.own_images import OwnImageStore
 from runners.host.node_files import NodeFiles
 from runners.messages import Message
 from runners.messages.problems import EngineAway
-from runners.runtime import ContainerRuntime, EngineError, ObservedContainer, RunError, SetupError
+from runners.runtime import ContainerRuntime, EngineError, ObservedContainer, RunError
 from runners.spec import RunSpec
 
 logger = logging.getLogger("runners.agent")
@@ -370,8 +364,9 @@ class Agent:
             return SYNC_SECONDS
         listed = self._desired_specs()
         known = self.journal.entries().values()
-        used = [(each.job, each.attempt) for each in (*listed, *known)]
-        tidy(self.files, self.portal, {job for job, _ in used}, {attempt for _, attempt in used})
+        jobs, attempts = {spec.job for spec in listed}, {spec.attempt for spec in listed}
+        used = jobs | {entry.job for entry in known}, attempts | {entry.attempt for entry in known}
+        tidy(self.files, self.portal, *used)
         self.code.tidy()
         self.caches.tidy()
         self.environments.tidy({spec.layer for spec in listed if spec.layer})
@@ -464,38 +459,3 @@ class Agent:
         self._full_pass = True  # only this loop sets it
         logger.info("The first full pass is complete: this node is ready.")
         self._wake("sync")
-
-
-def run(settings: Settings) -> int:
-    """Run the agent until it is stopped. Raises SetupError when it cannot start."""
-    stop = StopSignal(signal.SIGTERM, signal.SIGINT)
-    files = NodeFiles(settings.home, settings.datasets, settings.shared, memory_folder(settings.home))
-    lock = lock_home(files)
-    try:
-        shared_folders.prepare(files)
-        identity: NodeIdentity = load_or_join(settings, files, stop)
-        runtime, environments, own_images = make_runtime(identity, files, settings)
-        portal = settings.client(settings.url or identity.url, identity.token)
-        machine = Machine(files.home, runtime, portal.url, settings.overlay_address, files, settings.cache_gib > 0)
-        agent = Agent(files, portal, runtime, environments, machine, settings.cache_gib, own_images)
-        try:
-            agent.start()
-        except ValueError as error:  # an invalid SCHEDULEARN_CPU_SLOTS
-            raise SetupError(str(error)) from error
-        logger.info("Agent of node %s (%s, %s) at %s.", identity.node, identity.name, runtime.kind, portal.url)
-        stop.wait()
-        logger.info("Stopping%s.", " with all containers" if settings.stop_jobs_on_exit else "; containers run on")
-        agent.stop(stop_jobs=settings.stop_jobs_on_exit)
-    finally:
-        lock.close()
-    return 0
-
-
-def main() -> int:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    logging.getLogger("httpx").setLevel(logging.WARNING)
-    try:
-        return run(Settings.read(sys.argv[1:], os.environ))
-    except SetupError as error:
-        logger.error("%s", error)
-        return 2

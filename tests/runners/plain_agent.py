@@ -2,7 +2,7 @@
 
 import sys
 
-from runners.agent import program
+from runners.agent import __main__ as program
 from runners.agent.environment_keeper import FakeEnvironments
 from runners.agent.settings import NodeIdentity, Settings
 from runners.environments.builds import Environments
