@@ -7,7 +7,7 @@ from typing import Self
 from tests.system.product import Product, wait_for
 
 AGENT = """#!/bin/sh
-[ "$2" = runners.agent.program ] && exec {python} -m tests.runners.plain_agent
+[ "$2" = runners.agent ] && exec {python} -m tests.runners.plain_agent
 exec {python} "$@"
 """
 
