@@ -8,9 +8,15 @@ from pathlib import Path
 from django.conf import settings
 
 from portal.incoming import MARGIN_BYTES
+from portal.refused import Refused
 
 LOW_PART, LOW_BYTES = 0.1, 50 << 30
 """A disk fills up when less than this part of it is free, and less than so many bytes of a large one."""
+
+
+RESERVE_BYTES = 256 << 20
+"""With less than this, logs and outputs wait on their nodes, too: the rest is for a database on the same disk, without which
+jobs could not go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,24 @@ class Disk:
     @property
     def is_low(self) -> bool:
         return self.is_full or self.free < min(LOW_PART * self.total, LOW_BYTES)
+
+
+def require_room(folder: Path) -> None:
+    """Refuse what would be stored in a folder whose disk is full: the rest is for logs, outputs and the database."""
+    if shutil.disk_usage(folder).free < MARGIN_BYTES:
+        raise Refused(
+            "The disk of the portal is full. Nothing was saved: ask an admin to make room, then try again.", "full"
+        )
+
+
+def has_reserve(name: str, more: int = 0) -> bool:
+    """Return whether a folder of ``HOME`` may get ``more`` bytes from a node."""
+    home = Path(settings.HOME)
+    try:
+        free = shutil.disk_usage(home / name).free
+    except FileNotFoundError:  # nothing was stored there yet
+        free = shutil.disk_usage(home).free
+    return free - more >= RESERVE_BYTES
 
 
 def portal_disks() -> list[Disk]:

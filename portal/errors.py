@@ -1,5 +1,7 @@
 """Responses to errors outside the views: JSON for programs, a page with a next step for users."""
 
+import errno
+import re
 import sys
 from urllib.parse import urlencode, urlsplit
 
@@ -28,7 +30,10 @@ TEXTS = {
     ),
     500: ("Something went wrong here", "It has been logged. Try again in a moment."),
     503: ("The database is not available at the moment", "Try again in a moment."),
+    507: ("The disk of the portal is full", "Nothing was saved. Ask an admin to make room, then try again."),
 }
+FULL = re.compile(r"disk is full|No space left on device|Disk quota exceeded")
+"""In the errors of SQLite and PostgreSQL."""
 RETRY_AFTER_SECONDS = 5
 """When a program may try again while the database is unavailable."""
 STALE_FORM = (
@@ -91,17 +96,25 @@ def page_above(path: str) -> str:
 def server_error(request: HttpRequest) -> HttpResponse:
     """Answer an error of a view. The page uses nothing of the request, such as the user: the database may be the cause.
 
-    Django calls this while it handles the error. When the database is unavailable, restarts or is overloaded, trying
-    again helps: the status is 503, for all other errors 500.
+    Django calls this while it handles the error.
     """
-    status = 503 if isinstance(sys.exc_info()[1], OperationalError | InterfaceError) else 500
+    status = _status_of(sys.exc_info()[1])
     if is_program(request):
         answer: HttpResponse = _json(status)
     else:
-        answer = HttpResponse(render_to_string("500.html", {"away": status == 503}), status=status)
+        answer = HttpResponse(render_to_string("500.html", {"status": status}), status=status)
     if status == 503:
         answer["Retry-After"] = str(RETRY_AFTER_SECONDS)
     return answer
+
+
+def _status_of(error: BaseException | None) -> int:
+    """Return 507 where a disk is full, and 503 when the database is unavailable, restarts or is overloaded: trying again helps."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return 507
+    if isinstance(error, OperationalError) and FULL.search(str(error)):
+        return 507
+    return 503 if isinstance(error, OperationalError | InterfaceError) else 500
 
 
 @requires_csrf_token

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 MAX_JSON_BYTES = 1024 * 1024
 MAX_UNKNOWN_FIELDS = 20
 """Fields that do not exist and are named in one refusal, with what resembles them."""
-STATUS_OF = {"invalid": 400, "forbidden": 403, "limit": 429, "conflict": 409}
+STATUS_OF = {"invalid": 400, "forbidden": 403, "limit": 429, "conflict": 409, "too_large": 413, "full": 507}
 CODES = {
     400: "invalid",
     401: "unauthenticated",
@@ -52,6 +52,7 @@ CODES = {
     429: "throttled",
     500: "server_error",
     503: "unavailable",
+    507: "insufficient_storage",
 }
 CONDITIONS_OF_CHANGES = ("If-Match", "If-Unmodified-Since")
 NOT_FOUND = "Not found: it does not exist, or you are not allowed to see it."

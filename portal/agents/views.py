@@ -25,6 +25,7 @@ from portal.agents.known_tokens import known_tokens
 from portal.agents.protocol import CONTAINER_NAME, BadReportError, parse_json, parse_storable, read_join, read_marks
 from portal.cluster import services as cluster
 from portal.cluster.models import Node
+from portal.disks import has_reserve
 from portal.jobs import log_watchers, logs, outputs
 from portal.jobs.models import Container, ContainerState
 from portal.projects import store
@@ -266,6 +267,7 @@ def append_log(request: HttpRequest, name: str, stream: str) -> HttpResponseBase
     offset = whole_number(request, "offset")
     label = request.GET.get("label", "").replace("\0", "").encode(errors="replace").decode()
     data = read_body(request, MAX_LOG_BYTES)
+    require_reserve("logs", len(data))
     try:
         row = logs.open_stream(container, stream, label)
         size = logs.append(
@@ -287,6 +289,7 @@ def output(request: HttpRequest, name: str, path: str) -> HttpResponseBase:
 @agent_view("PUT")
 def _put_output(request: HttpRequest, name: str, path: str) -> HttpResponseBase:
     container = own_container(authenticate(request), name)
+    require_reserve("outputs", content_length(request) or 0)
     with _output_refusals():
         outputs.store(container.attempt, path, body_pieces(request), content_length(request))
     return JsonResponse({}, status=201)
@@ -299,6 +302,12 @@ def _check_output(request: HttpRequest, name: str, path: str) -> HttpResponseBas
     with _output_refusals():
         outputs.check_room(container.attempt, path, whole_number(request, "size"))
     return JsonResponse({})
+
+
+def require_reserve(folder: str, more: int) -> None:
+    """Let a node keep what it sends, and try again, while the disk is full."""
+    if not has_reserve(folder, more):
+        raise AgentError(507, "full", "The disk of the portal is full: this waits on the node until there is room.")
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import IO, Any, BinaryIO
 
 from django.conf import settings
 
+from portal.disks import require_room
 from portal.projects.models import CodeVersion
 
 FILE_MODE = 0o640
@@ -35,7 +36,11 @@ def path_of(sha256: str) -> Path:
 
 @contextmanager
 def incoming() -> Iterator[IO[bytes]]:
-    """Create a temporary file in the store, which is deleted afterwards unless ``keep`` has named it."""
+    """Create a temporary file in the store, which is deleted afterwards unless ``keep`` has named it.
+
+    Raises Refused when the disk is full.
+    """
+    require_room(folder())
     with tempfile.NamedTemporaryFile(dir=folder(), prefix=".incoming-", delete=False) as file:
         try:
             yield file

@@ -1,9 +1,11 @@
 """One shape for every error, whatever went wrong and wherever."""
 
+import errno
 from typing import Any
 
 import pytest
 from django.core.cache import cache
+from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import InterfaceError, OperationalError
 from django.test import Client
 from rest_framework.throttling import UserRateThrottle
@@ -166,3 +168,36 @@ def test_an_unavailable_database_is_answered_with_503_and_a_time_to_retry(
     shown = page.get("/jobs/")
     assert shown.status_code == 503 and b"database is not available at the moment" in shown.content
     assert b"10.0.0.5" not in response.content + shown.content
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        OSError(errno.EDQUOT, "Disk quota exceeded"),
+        OperationalError("database or disk is full"),
+        OperationalError("could not extend file: No space left on device"),
+    ],
+    ids=str,
+)
+def test_a_full_disk_is_answered_with_507_and_what_to_do(
+    world: World, monkeypatch: pytest.MonkeyPatch, trouble: Exception
+) -> None:
+    def full(*args: object, **kwargs: object) -> None:
+        raise trouble
+
+    script, page = Script(world.alice), Client(raise_request_exception=False)
+    script.raise_request_exception = False
+    page.force_login(world.alice)
+    monkeypatch.setattr("django.db.models.sql.compiler.SQLCompiler.execute_sql", full)
+    response = script.get("me/")
+    assert (response.status_code, code_of(response)) == (507, "insufficient_storage")
+    shown = page.get("/jobs/")
+    assert shown.status_code == 507 and b"Ask an admin to make room" in shown.content
+
+
+def test_code_is_refused_while_the_disk_is_full(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("portal.disks.MARGIN_BYTES", 1 << 60)
+    sent = {"file": SimpleUploadedFile("train.py", b"print(1)\n"), "paths": "train.py"}
+    response = Script(world.alice).post(f"projects/{world.project.pk}/code/", sent, format="multipart")
+    assert response.status_code == 507 and "Nothing was saved" in response.json()["error"]["message"]

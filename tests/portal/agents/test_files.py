@@ -57,6 +57,24 @@ def test_log_pieces_continue_or_the_answer_has_the_offset(placed: tuple[Agent, C
     assert part.streams.get().closed
 
 
+def test_logs_and_outputs_wait_on_their_node_while_the_disk_of_the_portal_is_full(
+    placed: tuple[Agent, Container], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent, part = placed
+    path = f"/agent/v1/containers/{part.name}/outputs/model.pt"
+
+    def send_output() -> Any:
+        return agent.http.put(path, b"weights", content_type="application/octet-stream", headers=agent.headers)
+
+    with monkeypatch.context() as full:
+        full.setattr("portal.disks.RESERVE_BYTES", 1 << 60)
+        for refused in (send_log(agent, part, "0?offset=0", b"abc"), send_output()):
+            assert (refused.status_code, refused.json()["error"]["code"]) == (507, "full")
+    assert not part.streams.exists() and not Output.objects.exists()
+    assert send_log(agent, part, "0?offset=0", b"abc").json()["size"] == 3
+    assert send_output().status_code == 201
+
+
 def test_a_node_learns_whether_its_log_is_watched(placed: tuple[Agent, Container]) -> None:
     agent, part = placed
     log_watchers.watch(part.attempt.job_id + 1)
