@@ -7,11 +7,6 @@ from typing import IO, Any
 
 MIB = 1024 * 1024
 CHUNK = MIB
-MAX_ENTRIES = 10_000
-"""Maximum number of files and folders that are kept."""
-MAX_READ_ENTRIES = 200_000
-"""Maximum number that is read: an upload with a virtual environment or the objects of Git has many that are left out."""
-MAX_TOTAL = 1024 * MIB
 MAX_RATIO = 100
 MAX_PROBLEMS = 8
 """Maximum number of problems that a refusal lists."""
@@ -21,6 +16,41 @@ RATIO_CHECK_BYTES = 64 * MIB
 
 class BadUploadError(Exception):
     """The upload cannot be accepted; the text is for the user who sent it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much an upload may have, and what to do when it has more."""
+
+    entries: int
+    """Maximum number of files and folders that are kept."""
+    read_entries: int
+    """Maximum number that is read: some are left out."""
+    total_bytes: int
+    """Of all files, unpacked."""
+    directory_bytes: int
+    """Of the central directory of a zip."""
+    header_seconds: float
+    """For reading the headers of a tar."""
+    fewer_entries: str
+    less_data: str
+
+    def too_many_entries(self) -> str:
+        return f"It has more than {self.entries:,} files and folders. {self.fewer_entries}"
+
+    def too_large(self) -> str:
+        return f"It unpacks to more than {self.total_bytes // MIB} MiB. {self.less_data}"
+
+
+CODE = Limits(
+    entries=10_000,
+    read_entries=200_000,  # an upload with a virtual environment or the objects of Git has many that are left out
+    total_bytes=1024 * MIB,
+    directory_bytes=64 * MIB,  # 200,000 entries with long names fit
+    header_seconds=15,  # 10,000 normal headers take a third of a second; malicious ones can take seconds each
+    fewer_entries="Leave out data and installed packages.",
+    less_data="Leave out data: datasets belong on the nodes.",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +77,14 @@ class Entry:
 class Budget:
     """Counts unpacked bytes as they are read, whatever the headers announce."""
 
-    def __init__(self, packed: int) -> None:
-        self.packed = packed
+    def __init__(self, packed: int, limits: Limits = CODE) -> None:
+        self.packed, self.limits = packed, limits
         self.unpacked = 0
 
     def spend(self, count: int) -> None:
         self.unpacked += count
-        if self.unpacked > MAX_TOTAL:
-            raise BadUploadError(too_large())
+        if self.unpacked > self.limits.total_bytes:
+            raise BadUploadError(self.limits.too_large())
         if self.unpacked > RATIO_CHECK_BYTES and self.unpacked > MAX_RATIO * self.packed:
             raise BadUploadError(
                 f"It unpacks to more than {MAX_RATIO} times its size, which only malicious or empty data does. Leave that out."
@@ -67,20 +97,12 @@ def printable(name: str) -> str:
     return "“" + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text) + "”"
 
 
-def too_many_entries() -> str:
-    return f"It has more than {MAX_ENTRIES:,} files and folders. Leave out data and installed packages."
-
-
 def refuse(problems: Sequence[str]) -> None:
     """Raise BadUploadError with the first problems, if there are any."""
     if problems:
         more = len(problems) - MAX_PROBLEMS
         rest = [f"And {more} more problem{'s' * (more > 1)} of this kind."] if more > 0 else []
         raise BadUploadError(" ".join([*problems[:MAX_PROBLEMS], *rest]))
-
-
-def too_large() -> str:
-    return f"It unpacks to more than {MAX_TOTAL // MIB} MiB. Leave out data: datasets belong on the nodes."
 
 
 def inflate(read: Callable[[], bytes], inflater: Any) -> Iterator[bytes]:

@@ -1,9 +1,11 @@
 """Links of an upload: those to something in it become copies of that, all others are left out."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice, takewhile
 
-from .common import MAX_ENTRIES, BadUploadError, Entry, too_many_entries
+from .common import CODE, BadUploadError, Entry, Limits
 from .names import listed, split
 
 MAX_STEPS = 16
@@ -14,13 +16,14 @@ class CircularLinkError(Exception):
     """A link leads to itself, or through too many others."""
 
 
-def follow_links(entries: Sequence[Entry]) -> tuple[list[Entry], list[str]]:
+def follow_links(entries: Sequence[Entry], limits: Limits = CODE) -> tuple[list[Entry], list[str]]:
     """Replace links by what they lead to, and leave out the others; return the entries with notes."""
     links = {entry.path: entry for entry in entries if entry.link is not None}
     if not links:
         return list(entries), []
     kept = [entry for entry in entries if entry.link is None]
     files = {entry.path: entry for entry in kept if not entry.is_dir}
+    names = sorted(files)
     outside, broken, circular, copies = [], [], [], list[Entry]()
     for path, entry in links.items():
         try:
@@ -34,12 +37,12 @@ def follow_links(entries: Sequence[Entry]) -> tuple[list[Entry], list[str]]:
             circular.append(path)
         elif target in files:
             copies.append(replace(files[target], path=path))
-        elif found := _copies_of_folder(path, target, files):
+        elif found := _copies_of_folder(path, target, files, names):
             copies += found
         else:
             broken.append(path)
-        if len(kept) + len(copies) > MAX_ENTRIES:
-            raise BadUploadError(too_many_entries())
+        if len(kept) + len(copies) > limits.entries:
+            raise BadUploadError(limits.too_many_entries())
     followed = len(links) - len(outside) - len(broken) - len(circular)
     notes = []
     if followed:
@@ -80,11 +83,8 @@ def _target(link: Entry, links: dict[str, Entry]) -> str | None:
     raise CircularLinkError
 
 
-def _copies_of_folder(path: str, target: str, files: dict[str, Entry]) -> list[Entry]:
-    """Return copies of the files of a folder at the path of a link to it, which is not in that folder."""
+def _copies_of_folder(path: str, target: str, files: dict[str, Entry], names: Sequence[str]) -> list[Entry]:
+    """Return copies of the files of a folder at the path of a link to it, which is not in that folder. ``names`` are sorted."""
     inside = f"{target}/" if target else ""
-    return [
-        replace(entry, path=f"{path}/{name.removeprefix(inside)}")
-        for name, entry in files.items()
-        if name.startswith(inside)
-    ]
+    found = takewhile(lambda name: name.startswith(inside), islice(names, bisect_left(names, inside), None))
+    return [replace(files[name], path=f"{path}/{name.removeprefix(inside)}") for name in found]

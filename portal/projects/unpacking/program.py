@@ -18,17 +18,15 @@ from typing import IO, Any
 
 from .base import BaseVersion
 from .common import (
-    MAX_ENTRIES,
-    MAX_TOTAL,
+    CODE,
     MIB,
     BadUploadError,
     Budget,
     Entry,
+    Limits,
     file_size,
     printable,
     read_range,
-    too_large,
-    too_many_entries,
 )
 from .ignored import leave_out_ignored
 from .links import follow_links
@@ -153,20 +151,20 @@ def kind_of(head: bytes, name: str) -> str:
     return found
 
 
-def read_upload(file: IO[bytes], name: str) -> tuple[list[Entry], list[str]]:
+def read_upload(file: IO[bytes], name: str, limits: Limits = CODE) -> tuple[list[Entry], list[str]]:
     """Return the entries of an archive, script or notebook, and notes on how it was read."""
     file.seek(0)
     match kind_of(file.read(512), name):
         case "zip":
-            return read_zip(file)
+            return read_zip(file, limits)
         case "gzip":
-            return read_tar(gunzip(file)), []
+            return read_tar(gunzip(file, limits), limits), []
         case "bzip2":
-            return read_tar(expand(file, bz2.BZ2Decompressor)), []
+            return read_tar(expand(file, bz2.BZ2Decompressor, limits), limits), []
         case "xz":
-            return read_tar(expand(file, partial(lzma.LZMADecompressor, memlimit=MAX_XZ_MEMORY))), []
+            return read_tar(expand(file, partial(lzma.LZMADecompressor, memlimit=MAX_XZ_MEMORY), limits), limits), []
         case "tar":
-            return read_tar(file), []
+            return read_tar(file, limits), []
         case "script":
             return read_script(file, name), []
         case _:
@@ -216,6 +214,16 @@ def write_tar(entries: list[Entry], out: IO[bytes], packed: int) -> dict[str, An
     return {"sha256": whole.hexdigest(), "size": sum(entry.size for entry in contents.values()), "files": files}
 
 
+def check_all(entries: list[Entry], limits: Limits) -> list[str]:
+    """Refuse entries that are too many, too large or contradict each other. Return notes."""
+    if len(entries) > limits.entries:
+        raise BadUploadError(limits.too_many_entries())
+    notes = check_tree(entries)
+    if sum(entry.size for entry in entries) > limits.total_bytes:
+        raise BadUploadError(limits.too_large())
+    return notes
+
+
 Step = Callable[[list[Entry]], tuple[list[Entry], list[str]]]
 STEPS: tuple[Step, ...] = (leave_out, leave_out_special, clean_names, follow_links, add_scripts)
 """What turns the entries of an upload into the files of a code version, each with notes on what it changed."""
@@ -244,11 +252,7 @@ def unpack(
     for step in (*STEPS, *([leave_out_ignored] if gitignore else []), last):
         entries, remarks = step(entries)
         notes += remarks
-    if len(entries) > MAX_ENTRIES:
-        raise BadUploadError(too_many_entries())
-    notes += check_tree(entries)
-    if sum(entry.size for entry in entries) > MAX_TOTAL:
-        raise BadUploadError(too_large())
+    notes += check_all(entries, CODE)
     return write_tar(entries, out, packed) | {"notes": notes}
 
 

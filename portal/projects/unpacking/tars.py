@@ -7,28 +7,26 @@ import tarfile
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from itertools import chain
 from typing import IO, Any
 
 from .common import (
     CHUNK,
-    MAX_READ_ENTRIES,
+    CODE,
     BadUploadError,
     Budget,
     Entry,
+    Limits,
     file_size,
     inflate,
     printable,
     read_range,
-    too_many_entries,
 )
 
 MAX_EXTENDED_HEADER = 64 * 1024
 """Maximum bytes of one extended header, which Python would read into memory at any size."""
-MAX_HEADER_SECONDS = 15
-"""10,000 normal headers take a third of a second; malicious ones can take seconds each."""
 KINDS = (
     *(tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE),
     *(tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE),
@@ -37,13 +35,15 @@ LONG_NUMBER = re.compile(rb"\d{301}")
 """Such a number in an extended header is refused: before Python 3.11.10, its reader needs time quadratic in the length of a
 number. Names of files are shorter."""
 MAX_MEMBERS = 20_000
-"""Maximum number of members of a compressed stream. Parallel compressors write one per 64 KiB or more."""
+MIN_MEMBER_BYTES = 32 * 1024
+"""How many members a compressed stream may have: so many, and in a larger one as many as have this size. Parallel compressors
+write one per 64 KiB or more, which they pack to less."""
 
 
-def read_tar(file: IO[bytes]) -> list[Entry]:
+def read_tar(file: IO[bytes], limits: Limits = CODE) -> list[Entry]:
     size = file_size(file)
     headers = 0
-    deadline = time.monotonic() + MAX_HEADER_SECONDS
+    deadline = time.monotonic() + limits.header_seconds
 
     class CheckedHeader(tarfile.TarInfo):
         """A header that is checked before tarfile uses it: tarfile would read extended headers of any size."""
@@ -55,8 +55,8 @@ def read_tar(file: IO[bytes]) -> list[Entry]:
             headers += 1
             if time.monotonic() > deadline:
                 raise BadUploadError("Its headers take too long to read. Pack it again.")
-            if headers > 2 * MAX_READ_ENTRIES:  # each entry may have an extended header
-                raise BadUploadError(too_many_entries())
+            if headers > 2 * limits.read_entries:  # each entry may have an extended header
+                raise BadUploadError(limits.too_many_entries())
             check_tar_kind(info)
             return info
 
@@ -75,7 +75,8 @@ def read_tar(file: IO[bytes]) -> list[Entry]:
     with tarfile.TarFile(
         fileobj=file, mode="r", tarinfo=CheckedHeader, encoding="utf-8", errors="surrogateescape"
     ) as archive:
-        for info in archive:
+        while (info := archive.next()) is not None:
+            archive.members.clear()  # type: ignore[attr-defined]  # else it would keep the headers of a million files
             if info.size < 0 or info.offset_data + info.size > size:
                 raise BadUploadError(f"{printable(info.name)} ends too early. Pack it again, or send it again.")
             if info.sparse is not None or any(key.startswith("GNU.sparse") for key in info.pax_headers):
@@ -87,15 +88,15 @@ def read_tar(file: IO[bytes]) -> list[Entry]:
                     info.name,
                     info.isdir(),
                     info.size,
-                    tar_pieces(file, info),
+                    partial(read_range, file, info.offset_data, info.size),
                     executable=bool(info.mode & stat.S_IXUSR),
                     link=info.linkname if info.issym() or info.islnk() else None,
                     from_top=info.islnk(),
                     special=info.isdev(),
                 )
             )
-            if len(entries) > MAX_READ_ENTRIES:
-                raise BadUploadError(too_many_entries())
+            if len(entries) > limits.read_entries:
+                raise BadUploadError(limits.too_many_entries())
         end = archive.offset
     # tarfile treats a damaged header as the end of the archive; only zeros may follow it
     if any(piece.count(0) != len(piece) for piece in read_range(file, end, size - end)):
@@ -120,20 +121,20 @@ def check_tar_kind(info: tarfile.TarInfo) -> None:
         raise BadUploadError(f"{printable(info.name)} is neither a file nor a folder. Leave it out.")
 
 
-def tar_pieces(file: IO[bytes], info: tarfile.TarInfo) -> Callable[[], Iterator[bytes]]:
-    return lambda: read_range(file, info.offset_data, info.size)
+def max_members(packed: int) -> int:
+    return max(MAX_MEMBERS, packed // MIN_MEMBER_BYTES)
 
 
-def gunzip(file: IO[bytes]) -> IO[bytes]:
+def gunzip(file: IO[bytes], limits: Limits = CODE) -> IO[bytes]:
     """Decompress a gzip stream, which may have several members, to a temporary file."""
-    budget = Budget(file_size(file))
+    budget = Budget(file_size(file), limits)
     out = tempfile.TemporaryFile()  # noqa: SIM115  # read until the program ends
     file.seek(0)
     pending = file.read(CHUNK)
     members = 0
     while pending.strip(b"\0"):
         members += 1
-        if members > MAX_MEMBERS:
+        if members > max_members(budget.packed):
             raise BadUploadError("It has too many gzip members. Pack it again.")
         inflater = zlib.decompressobj(16 + zlib.MAX_WBITS)
         feed = chain([pending], iter(lambda: file.read(CHUNK), b""))
@@ -147,15 +148,15 @@ def gunzip(file: IO[bytes]) -> IO[bytes]:
     return out
 
 
-def expand(file: IO[bytes], decompressor: Callable[[], Any]) -> IO[bytes]:
+def expand(file: IO[bytes], decompressor: Callable[[], Any], limits: Limits = CODE) -> IO[bytes]:
     """Decompress a bzip2 or xz stream, which may have several members, to a temporary file."""
-    budget = Budget(file_size(file))
+    budget = Budget(file_size(file), limits)
     out = tempfile.TemporaryFile()  # noqa: SIM115  # read until the program ends
     file.seek(0)
     pending, members = file.read(CHUNK), 0
     while pending.strip(b"\0"):
         members += 1
-        if members > MAX_MEMBERS:
+        if members > max_members(budget.packed):
             raise BadUploadError("It has too many parts. Pack it again.")
         current = decompressor()
         while not current.eof:

@@ -14,24 +14,21 @@ from typing import IO
 
 from .codepages import ZIP_ENCODING, decode_names
 from .common import (
-    MAX_READ_ENTRIES,
-    MIB,
+    CODE,
     BadUploadError,
     Entry,
+    Limits,
     file_size,
     inflate,
     printable,
     read_range,
-    too_many_entries,
 )
 
-MAX_DIRECTORY = 64 * MIB
-"""Maximum bytes of the central directory; 200,000 entries with long names fit."""
 MAX_LINK_BYTES = 4096
 UTF8_FLAG = 0x800
 
 
-def zip_directory(file: IO[bytes]) -> tuple[int, int]:
+def zip_directory(file: IO[bytes], limits: Limits) -> tuple[int, int]:
     """Return the offset of the central directory and its number of entries, counted before objects are created."""
     size = file_size(file)
     file.seek(max(0, size - 65_557))
@@ -53,8 +50,8 @@ def zip_directory(file: IO[bytes]) -> tuple[int, int]:
         end = record
     if disk or first_disk:
         raise BadUploadError("This is a part of a split zip. Pack it as one file.")
-    if length > MAX_DIRECTORY or count > MAX_READ_ENTRIES:
-        raise BadUploadError(too_many_entries())
+    if length > limits.directory_bytes or count > limits.read_entries:
+        raise BadUploadError(limits.too_many_entries())
     if offset + length != end:
         raise BadUploadError("This zip's central directory is not where it should be. Pack it again.")
     file.seek(offset)
@@ -65,16 +62,16 @@ def zip_directory(file: IO[bytes]) -> tuple[int, int]:
             raise BadUploadError("This zip's central directory is damaged. Pack it again.")
         at += 46 + sum(struct.unpack_from("<3H", directory, at + 28))
         found += 1
-        if found > MAX_READ_ENTRIES:
-            raise BadUploadError(too_many_entries())
+        if found > limits.read_entries:
+            raise BadUploadError(limits.too_many_entries())
     if found != count or at != length:
         raise BadUploadError("The number of entries in this zip is wrong. Pack it again.")
     return offset, found
 
 
-def read_zip(file: IO[bytes]) -> tuple[list[Entry], list[str]]:
+def read_zip(file: IO[bytes], limits: Limits = CODE) -> tuple[list[Entry], list[str]]:
     """Return the entries, and a note if the encoding of their names was guessed."""
-    directory_at, count = zip_directory(file)
+    directory_at, count = zip_directory(file, limits)
     entries: list[Entry] = []
     ranges: list[tuple[int, int, str]] = []
     with zipfile.ZipFile(file) as archive:
