@@ -43,6 +43,8 @@ from portal.projects.git.api import Fetches, Git, GitHosts
 from portal.scheduler.api import Cycles, Policies, Policy, PolicyHistory, PolicyPreview, PolicyUndo
 from portal.schedules.api import ScheduleRuns, Schedules
 from portal.secrets.api import ProjectSecrets, Secrets
+from portal.storage.api import Datasets, DatasetVersions
+from portal.storage.upload_api import Uploads, VersionUploads
 from portal.usage.api import LedgerReport, UsageReport
 from portal.whatif.api import Simulations
 
@@ -78,6 +80,7 @@ PROJECT = "projects/<int:project_pk>/"
 WEBHOOK = f"{PROJECT}webhooks/<int:pk>/"
 CODE = f"{PROJECT}code/<int:number>/"
 JOB = "jobs/<int:job_pk>/"
+DATASET_VERSION = "datasets/<int:dataset_pk>/versions/<int:number>/"
 ENVIRONMENT = "environments/<slug:environment_key>/"
 
 v1 = [
@@ -198,6 +201,17 @@ v1 = [
     route(f"{ENVIRONMENT}builds/<int:pk>/cancel/", Builds, post="cancel"),
     route("allowed-hosts/", AllowedHosts, get="list", post="create"),
     route("allowed-hosts/<int:pk>/", AllowedHosts, get="retrieve", delete="destroy"),
+    route("datasets/", Datasets, get="list", post="create"),
+    route("datasets/<int:pk>/", Datasets, get="retrieve", patch="partial_update", delete="destroy"),
+    route("datasets/<int:pk>/restore/", Datasets, post="restore"),
+    route("datasets/<int:dataset_pk>/versions/", DatasetVersions, get="list", post="create"),
+    route(DATASET_VERSION, DatasetVersions, get="retrieve", delete="destroy"),
+    route(f"{DATASET_VERSION}finish/", DatasetVersions, post="finish"),
+    route(f"{DATASET_VERSION}files/", DatasetVersions, pages=False, get="files"),
+    route(f"{DATASET_VERSION}files/<path:path>", DatasetVersions, pages=False, get="file"),
+    route(f"{DATASET_VERSION}manifest/", DatasetVersions, pages=False, get="manifest"),
+    route(f"{DATASET_VERSION}uploads/", VersionUploads, get="list", post="create"),
+    route("uploads/<uuid:pk>/", Uploads, pages=False, get="retrieve", patch="append", delete="destroy"),
     route("nodes/", Nodes, get="list"),
     route("nodes/join-token/", Nodes, post="join_token"),
     route("nodes/<int:pk>/", Nodes, get="retrieve", delete="destroy"),

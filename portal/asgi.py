@@ -192,18 +192,23 @@ class RequestLimits:
     """
 
     UPLOADS = re.compile(r"(/api/v1)?/projects/\d+/code/?")
+    PIECES = re.compile(r"/api/v1/(uploads/|datasets/\d+/versions/\d+/uploads/).*", re.DOTALL)
+    """Writing a piece of a dataset to a slow disk takes seconds, and must not keep other changes of its sender waiting."""
     MAX_UPLOADS = 6
     READS = frozenset({"GET", "HEAD", "OPTIONS"})
 
     def __init__(self, inner: Any, count: int) -> None:
         self.pages = ConcurrencyLimit(inner, count, max(2, count // 8))
         self.uploads = ConcurrencyLimit(inner, self.MAX_UPLOADS, 2)
+        self.pieces = ConcurrencyLimit(inner, self.MAX_UPLOADS, 2)
         self.changes = ClientLimit(1)
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         client = client_of(scope)
         if scope["method"] == "POST" and self.UPLOADS.fullmatch(scope["path"]):
             await self.uploads(scope, receive, send)
+        elif scope["method"] in ("PATCH", "POST") and self.PIECES.fullmatch(scope["path"]):
+            await self.pieces(scope, receive, send)
         elif scope["method"] in self.READS or not client.startswith(USER_PREFIX):
             await self.pages(scope, receive, send)
         else:

@@ -22,6 +22,7 @@ app.conf.beat_schedule = {
     "alarms": {"task": "portal.cluster.tasks.mail_admins", "schedule": 60.0, "options": {"expires": 50}},
     "monitoring": {"task": "portal.monitoring.tasks.roll_up", "schedule": 3600.0},
     "peaks": {"task": "portal.monitoring.tasks.measure_peaks", "schedule": 120.0, "options": {"expires": 100}},
+    "datasets": {"task": "portal.storage.tasks.check", "schedule": 5.0, "options": {"expires": 4}},
     "simulations": {"task": "portal.whatif.tasks.work", "schedule": 5.0, "options": {"expires": 4}},
     "forecast": {"task": "portal.forecast.tasks.refresh", "schedule": 30.0, "options": {"expires": 25}},
 }

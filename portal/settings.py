@@ -155,6 +155,7 @@ INSTALLED_APPS = [
     "portal.projects",
     "portal.environments",
     "portal.secrets",
+    "portal.storage",
     "portal.jobs",
     "portal.usage",
     "portal.monitoring",
@@ -425,6 +426,10 @@ GIT_MAX_MIB = env_int("GIT_MAX_MIB", 2048, 1, 65536)
 """How much a node receives at most for one commit from Git. Its files are limited as those of an upload."""
 GIT_MAX_MINUTES = env_int("GIT_MAX_MINUTES", 30, 1, 600)
 """How long a fetch from Git may take."""
+MAX_DATASET_GIB = env_int("MAX_DATASET_GIB", 200, 1, 1_048_576)
+"""Maximum size of one version of a dataset, as sent and unpacked. It is sent in pieces of 8 MiB, which proxies let through."""
+DATASETS_QUOTA_GIB = env_int("DATASETS_QUOTA_GIB", 0, 0, 16_777_216)
+"""How much all versions of the datasets of one user may have together; 0 for no limit."""
 MAX_OUTPUTS_MIB = env_int("MAX_OUTPUTS_MIB", 2048, 1, 1_048_576)
 """Maximum size of a job's outputs in the portal."""
 MAX_CHECKPOINTS_MIB = env_int("MAX_CHECKPOINTS_MIB", 20_480, 1, 16_777_216)

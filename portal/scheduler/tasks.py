@@ -16,6 +16,7 @@ from portal.jobs.retention import services as retention
 from portal.monitoring import idle_check
 from portal.projects.git import collecting as git_collecting
 from portal.scheduler import recording
+from portal.storage import collecting as storage_collecting
 
 KEY_LIFE = timedelta(days=7)
 """A script that repeats a submission does so within minutes."""
@@ -50,6 +51,7 @@ def tidy() -> None:
     collecting.delete_unused_layers(use.last, use.busy, use.layers)
     collecting.delete_old_logs()
     git_collecting.delete_old()
+    storage_collecting.delete_old()
     wake.delete_unused(UNUSED_CHANNEL_SECONDS)
 
 
@@ -61,7 +63,7 @@ for task in (idle_gpus, silent_jobs, tidy):
 def remove_stale_files() -> int:
     """Delete the files of uploads, outputs, layers and commits that never got their name; return how many."""
     before, removed = time.time() - INCOMING_LIFE_SECONDS, 0
-    for folder in (settings.HOME / "code", settings.HOME / "outputs", settings.HOME / "layers", settings.HOME / "git"):
+    for folder in map(settings.HOME.joinpath, ("code", "outputs", "layers", "git", "datasets/incoming")):
         for path in folder.rglob(".incoming-*"):
             try:
                 if path.lstat().st_mtime < before:

@@ -3,6 +3,7 @@
 import argparse
 import logging
 import os
+import re
 import socket
 import sys
 
@@ -12,6 +13,11 @@ from portal.serving import NODES_PATH
 
 FORM_BYTES = 8 << 20
 """Allowance for the fields of a form beside its files. It also lets views refuse what is too large, with an explanation."""
+
+PIECES = re.compile(rb"/api/v1/(uploads/|datasets/\d+/versions/\d+/uploads/).*", re.DOTALL)
+"""Requests with pieces of datasets. A larger one would be on the disk twice before the portal sees it, and lost if it broke off."""
+MAX_PIECE_BYTES = 16 << 20
+"""The same as in ``portal/storage/incoming.py``, which can be imported only later."""
 
 
 def main(arguments: list[str]) -> None:
@@ -59,6 +65,8 @@ def max_body_bytes(path: bytes) -> int:
     """Return the maximum size of the body of a request to this path, in bytes."""
     from django.conf import settings  # noqa: PLC0415
 
+    if PIECES.fullmatch(path):
+        return MAX_PIECE_BYTES
     mib = settings.MAX_OUTPUTS_MIB if path.startswith(NODES_PATH.encode()) else 2 * settings.MAX_UPLOAD_MIB
     return (mib << 20) + FORM_BYTES
 

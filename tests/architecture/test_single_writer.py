@@ -24,7 +24,7 @@ OWNED = {
     "released_at",
     "collected_at",
 }
-BELOW_JOBS = ("environments", "projects")
+BELOW_JOBS = ("environments", "projects", "storage")
 """Apps whose own rows have columns of these names, and that cannot import jobs."""
 WRITING_CALLS = {"update", "create", "get_or_create", "update_or_create", "bulk_update", "save", "setattr", "asave"}
 

@@ -29,6 +29,7 @@ from portal.jobs.models import LogStream
 from portal.projects import services as projects
 from portal.projects.models import Membership
 from portal.whatif import services as whatif
+from tests.laws.dataset_routes import DATASET_ROUTES, datasets_of
 from tests.laws.environment_routes import BASE, ENVIRONMENT_ROUTES, an_environment
 from tests.laws.git_routes import GIT_ROUTES, a_repository
 from tests.laws.more_time_routes import MORE_TIME_ROUTES, more_time_of
@@ -98,6 +99,7 @@ def names(world: World) -> dict[str, Any]:
         **trash_of(world),
         **schedules_of(world),
         **secrets_of(world),
+        **datasets_of(world),
         "container": world.running.attempts.get().containers.get().name,
         "sha256": world.code.sha256,
         "reservation": reserve(world).pk,
@@ -153,6 +155,7 @@ TABLE: dict[str, list[Visit]] = {
     **TRASH_ROUTES,
     **SCHEDULE_ROUTES,
     **SECRET_ROUTES,
+    **DATASET_ROUTES,
     "": [get("/", MEMBERS)],
     # tests/portal/ops/test_data_admin.py visits all tables
     "admin/data/": [get("/admin/data/", ADMINS)],

@@ -28,7 +28,7 @@ from tests.portal.api_client import Script
 pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES") or examples(25, 6))
-REFUSALS = {400, 401, 403, 404, 405, 406, 409, 413, 415, 416, 429}
+REFUSALS = {400, 401, 403, 404, 405, 406, 409, 412, 413, 415, 416, 429}
 
 
 @dataclass(frozen=True)
@@ -153,6 +153,9 @@ def requests(draw: st.DrawFn, operation: Operation, known: dict[str, Any]) -> tu
         "schedule_id": known["schedule"],
         "trash_id": known["deleted"],
         "retention_rule_id": known["rule"],
+        "dataset_id": known["dataset"],
+        "version_number": known["draft"] if operation.path.endswith(("/finish/", "/uploads/")) else 1,
+        "upload_id": known["upload"],
         "delivery_id": known["delivery"],
         "fetch_id": known["fetch"],
         "git_host_id": known["git_host"],

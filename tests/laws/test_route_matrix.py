@@ -31,6 +31,7 @@ ON_BOTH_DATABASES = [
 """The roles that reach most queries."""
 OBJECTS = (
     "project",
+    "dataset",
     "job",
     "held",
     "running",

@@ -20,12 +20,14 @@ from portal.environments.models import AllowedHost, Build, Environment, PackageS
 from portal.jobs.models import Attempt, Job, JobEvent, LogStream, Output
 from portal.projects.models import CodeVersion, Membership, Project
 from portal.scheduler.models import SchedulerConfig
+from portal.storage.models import Dataset, DatasetVersion, Upload
 from tests.laws.people import World
 from tests.laws.route_words import Visit
 
 WATCHED: list[type[models.Model]] = [
     User, ApiToken, AuditEntry, Invite, Limit, Group, JoinToken, Node, SchedulerConfig,
     AllowedHost, Environment, Build, PackageSettings, Attempt, Job, JobEvent, LogStream, Output, CodeVersion, Membership, Project,
+    Dataset, DatasetVersion, Upload,
 ]  # fmt: skip
 UNWATCHED_COLUMNS = {"last_login", "last_used_at", "session_salt"}
 

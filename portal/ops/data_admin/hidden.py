@@ -32,6 +32,8 @@ HIDDEN: dict[str, frozenset[str]] = {
     "projects.codeversion": frozenset({"sha256", "files"}),  # the files with their SHA-256
     "projects.gitsource": frozenset({"sealed_token", "sealed_key", "sealed_secret", "hook"}),
     "secrets.secret": frozenset({"sealed"}),
+    "storage.datasetversion": frozenset({"sha256"}),
+    "storage.upload": frozenset({"sha256", "expected_sha256"}),
     "control.cycle": frozenset({"snapshot_sha256"}),
     "control.recording": frozenset({"content"}),  # with the whole snapshot of a cycle
     "control.schedulerconfig": frozenset({"snapshot_sha256"}),

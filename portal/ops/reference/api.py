@@ -69,6 +69,12 @@ PARTS = (
         r"/schedules/",
     ),
     Part(
+        "datasets",
+        "Datasets",
+        "Files that jobs read: datasets, their versions, and resumable uploads by [tus](https://tus.io).",
+        r"/(datasets|uploads)/",
+    ),
+    Part(
         "notifications",
         "Notices and webhooks",
         "What a user is notified of, and the webhooks of the lab. Those of a project are with projects.",

@@ -100,6 +100,8 @@ GROUPS: tuple[tuple[str, dict[str, str]], ...] = (
             "MAX_UPLOAD_MIB": "web",
             "GIT_MAX_MIB": "nodes",
             "GIT_MAX_MINUTES": "nodes",
+            "MAX_DATASET_GIB": "web, worker",
+            "DATASETS_QUOTA_GIB": "web, worker",
             "MAX_OUTPUTS_MIB": "nodes",
             "MAX_CHECKPOINTS_MIB": "nodes",
             "CHECKPOINTS_LEAVE_FREE_MIB": "nodes",

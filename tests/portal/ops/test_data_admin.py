@@ -90,6 +90,7 @@ REVIEWED = {
     "notifications.preferences.mail_off",
     "notifications.preferences.portal_off",
     "projects.codeversion.guess",
+    "storage.datasetversion.notes",  # sentences on names of files
     "usage.usageday.waits",
     "whatif.simulation.parts",
     "whatif.simulation.policies",

@@ -110,9 +110,9 @@ def test_a_folder_of_many_files_is_found_without_reading_them() -> None:
     class Counted(io.BytesIO):
         lines = 0
 
-        def readline(self, *args: int) -> bytes:
+        def readline(self, size: int | None = -1, /) -> bytes:
             Counted.lines += 1
-            return super().readline(*args)
+            return super().readline(size)
 
     data, _ = written(*(f"{number // 100:03}/{number:05}" for number in range(20_000)), run_lines=3_000)
     found = Manifest(Counted(data), len(data))

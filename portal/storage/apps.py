@@ -1,0 +1,5 @@
+from django.apps import AppConfig
+
+
+class StorageConfig(AppConfig):
+    name = "portal.storage"
