@@ -24,7 +24,7 @@ from rest_framework.viewsets import GenericViewSet
 from portal.accounts.permissions import signed_in
 from portal.rest import KnownParameters, refusals
 from portal.storage import incoming, uploads
-from portal.storage.models import DatasetVersion, Upload
+from portal.storage.models import Dataset, DatasetVersion, Upload
 from portal.storage.serializers import UploadSerializer
 
 TUS_VERSION = "1.0.0"
@@ -119,10 +119,10 @@ class VersionUploads(mixins.ListModelMixin, Tus):
     """The uploads of a version that is not finished."""
 
     def _version(self) -> DatasetVersion:
-        rows = DatasetVersion.objects.visible_to(signed_in(self.request)).select_related(
-            "dataset__project", "dataset__owner"
-        )
-        return get_object_or_404(rows, dataset=self.kwargs["dataset_pk"], number=self.kwargs["number"])
+        user = signed_in(self.request)
+        dataset = get_object_or_404(Dataset.objects.visible_to(user), pk=self.kwargs["dataset_pk"])
+        rows = DatasetVersion.objects.visible_to(user).select_related("dataset__project", "dataset__owner")
+        return get_object_or_404(rows, dataset=dataset, number=self.kwargs["number"])
 
     def get_queryset(self) -> QuerySet[Upload]:
         return self._version().uploads.select_related("owner")
