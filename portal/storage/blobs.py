@@ -144,14 +144,19 @@ def data_folder() -> Path:
     return path
 
 
+class _Putter(Protocol):
+    """The part of a store that adds to it."""
+
+    def incoming(self) -> AbstractContextManager[IO[bytes]]: ...
+
+    def put(self, files: Sequence[LocalFile]) -> set[str]: ...
+
+
 class BlobWriter:
-    """Stores contents that come piece by piece, in batches. What it stored is complete when its block has ended.
+    """Stores contents that come piece by piece, in batches. What it stored is complete when its block has ended."""
 
-    ``new`` gets the hashes of contents that the store did not have, in lines of a file: there may be a million.
-    """
-
-    def __init__(self, blobs: BlobStore, new: IO[bytes] | None = None) -> None:
-        self._blobs, self._new = blobs, new
+    def __init__(self, blobs: _Putter) -> None:
+        self._blobs = blobs
         self._stack = ExitStack()
         self._waiting: list[LocalFile] = []
         self._bytes = 0
@@ -182,9 +187,7 @@ class BlobWriter:
         return digest.hexdigest(), size
 
     def _flush(self) -> None:
-        new = self._blobs.put(self._waiting)
-        if self._new is not None:
-            self._new.writelines(f"{sha256}\n".encode() for sha256 in sorted(new))
+        self._blobs.put(self._waiting)
         self._stack.close()
         self._waiting, self._bytes = [], 0
 

@@ -4,11 +4,10 @@
 path. 4. Move the files of step 1 into the store. 5. Mark the version as ready, and delete what was uploaded.
 
 A check that is interrupted is done again from the beginning; only step 4 takes files away, and a file that is gone then is in
-the store. What a refused version has put there is deleted.
+the store. What a refused version has put there is deleted; ``journal`` has it if the check is killed.
 """
 
 import logging
-import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,7 +23,8 @@ from django.utils import timezone
 from portal import sandbox
 from portal.projects.unpacking.common import BadUploadError
 from portal.refused import Refused
-from portal.storage import blobs, incoming, messages, services
+from portal.storage import blobs, incoming, journal, messages, services
+from portal.storage.journal import BlobJournal
 from portal.storage.manifests import FileEntry, ManifestBuilder, ManifestError, Totals
 from portal.storage.models import DatasetVersion, Upload
 from portal.storage.unpacking import unpacked
@@ -60,6 +60,11 @@ class CheckLostError(Exception):
 
 def run_queued() -> int:
     """Check the versions that wait, one after the other; return how many. Several processes may call it at once."""
+    with journal.checks_may_run() as may_run:
+        return _run_queued() if may_run else 0
+
+
+def _run_queued() -> int:
     count = 0
     while (version := _claim()) is not None:
         count += 1
@@ -156,7 +161,7 @@ def _check(version: DatasetVersion, progress: _Progress) -> None:
     uploads = list(version.uploads.all())
     files = [upload for upload in uploads if not upload.unpack]
     progress.total = sum(upload.length for upload in uploads)
-    with tempfile.TemporaryFile() as new:
+    with BlobJournal(store, version.pk) as added:
         try:
             with ManifestBuilder() as builder, store.incoming() as out:
                 for upload in files:
@@ -164,20 +169,21 @@ def _check(version: DatasetVersion, progress: _Progress) -> None:
                 notes: list[str] = []
                 for upload in uploads:
                     if upload.unpack:
-                        notes += _unpack(store, upload, builder, new, progress)
+                        notes += _unpack(added, upload, builder, progress)
                 totals = builder.write(out)
                 _judge(version, totals)
                 out.flush()
                 progress.save(now=True)
-                _move(store, files, new)
-                _note(new, store.put([(Path(out.name), totals.sha256)]))
+                _move(added, files)
+                added.put([(Path(out.name), totals.sha256)])
             _make_ready(version, totals, notes)
         except ManifestError as error:
-            _delete(store, new)
+            added.undo()
             raise CheckRefusedError(messages.BadFiles("", str(error))) from error
         except (CheckRefusedError, CheckDiscardedError):
-            _delete(store, new)
+            added.undo()
             raise
+        added.forget()
     for upload in uploads:
         incoming.delete(upload.pk)
 
@@ -214,9 +220,7 @@ def _opened(upload: Upload) -> IO[bytes]:
     return file
 
 
-def _unpack(
-    store: blobs.BlobStore, upload: Upload, builder: ManifestBuilder, new: IO[bytes], progress: _Progress
-) -> list[str]:
+def _unpack(added: BlobJournal, upload: Upload, builder: ManifestBuilder, progress: _Progress) -> list[str]:
     """Put the files of an archive into the store, and their entries into the manifest; return notes."""
     folder, name = PurePosixPath(upload.path).parent, PurePosixPath(upload.path).name
     left = incoming.max_bytes() - progress.done
@@ -225,7 +229,7 @@ def _unpack(
             _verify(upload, archive)
         incoming.require_space(upload.length)
         try:
-            with blobs.BlobWriter(store, new) as writer, unpacked(archive, name, max(0, left)) as found:
+            with blobs.BlobWriter(added) as writer, unpacked(archive, name, max(0, left)) as found:
                 progress.total += found.total_bytes - upload.length
                 for file in found:
                     incoming.require_space(file.size)
@@ -259,15 +263,11 @@ def _judge(version: DatasetVersion, totals: Totals) -> None:
         raise CheckRefusedError(messages.BadFiles("", refusal.message)) from refusal
 
 
-def _move(store: blobs.BlobStore, files: Sequence[Upload], new: IO[bytes]) -> None:
+def _move(added: BlobJournal, files: Sequence[Upload]) -> None:
     left = [(incoming.path_of(upload.pk), upload.sha256) for upload in files]
     left = [each for each in left if each[0].exists()]
     for start in range(0, len(left), BATCH):
-        _note(new, store.put(left[start : start + BATCH]))
-
-
-def _note(new: IO[bytes], hashes: Iterable[str]) -> None:
-    new.writelines(f"{sha256}\n".encode() for sha256 in hashes)
+        added.put(left[start : start + BATCH])
 
 
 def _make_ready(version: DatasetVersion, totals: Totals, notes: list[str]) -> None:
@@ -286,13 +286,6 @@ def _make_ready(version: DatasetVersion, totals: Totals, notes: list[str]) -> No
         ):
             raise CheckLostError
         Upload.objects.filter(version=version.pk).delete()
-
-
-def _delete(store: blobs.BlobStore, new: IO[bytes]) -> None:
-    """Delete the contents that this check has stored. No other check runs that could have found them there."""
-    new.seek(0)
-    for line in new:
-        store.delete(line.decode().strip())
 
 
 def _refuse(version: DatasetVersion, why: Message) -> None:

@@ -6,7 +6,7 @@ from celery import shared_task
 from django.conf import settings
 from django.db import connection
 
-from portal.storage import checking
+from portal.storage import checking, collecting
 
 _starting = threading.Lock()
 _thread: threading.Thread | None = None
@@ -18,16 +18,21 @@ def check() -> None:
     """Check versions that wait. May be repeated and may run twice at once: versions are claimed one at a time."""
     global _thread
     if settings.LAB:
-        checking.run_queued()
+        _work()
         return
     with _starting:
         if _thread is None or not _thread.is_alive():
-            _thread = threading.Thread(target=_run_queued, name="dataset checks", daemon=True)
+            _thread = threading.Thread(target=_work_in_thread, name="dataset checks", daemon=True)
             _thread.start()
 
 
-def _run_queued() -> None:
+def _work() -> None:
+    checking.run_queued()
+    collecting.delete_blobs_of_killed_checks()
+
+
+def _work_in_thread() -> None:
     try:
-        checking.run_queued()
+        _work()
     finally:
         connection.close()
