@@ -31,8 +31,9 @@ import django; django.setup()
 from portal.accounts.models import ApiToken, User
 from portal.storage import services
 alice = User.objects.create(username="alice", password="!")
-services.begin_version(alice, services.create(alice, {"name": "large"}))
-print(ApiToken.issue(alice, "test", scope="write")[1])
+dataset = services.create(alice, {"name": "large"})
+services.begin_version(alice, dataset)
+print(dataset.pk, ApiToken.issue(alice, "test", scope="write")[1])
 """
 CHECK = """
 import django; django.setup()
@@ -58,7 +59,7 @@ class Server:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        token = self.run(SETUP)
+        self.dataset, token = self.run(SETUP).split()
         self.client = httpx.Client(
             base_url=f"http://127.0.0.1:{self.port}",
             headers={"Authorization": f"Bearer {token}", "Tus-Resumable": "1.0.0"},
@@ -111,7 +112,7 @@ def begin(server: Server, length: int, sha256: str = "") -> str:
     about = {"path": "large.bin"} | ({"sha256": sha256} if sha256 else {})
     pairs = ",".join(f"{key} {base64.b64encode(value.encode()).decode()}" for key, value in about.items())
     headers = {"Upload-Length": str(length), "Upload-Metadata": pairs}
-    created = server.client.post("/api/v1/datasets/1/versions/1/uploads/", headers=headers)
+    created = server.client.post(f"/api/v1/datasets/{server.dataset}/versions/1/uploads/", headers=headers)
     assert created.status_code == 201, created.text
     return str(created.headers["Location"])
 
@@ -162,7 +163,7 @@ def upload(server: Server, pieces: int, breaks: tuple[int, ...]) -> None:
     if not breaks:
         assert server.peak_kib() - before < MOST_GROWTH_KIB
     assert largest <= 4 * PIECE
-    assert server.client.post("/api/v1/datasets/1/versions/1/finish/").status_code == 200
+    assert server.client.post(f"/api/v1/datasets/{server.dataset}/versions/1/finish/").status_code == 200
     assert server.run(CHECK) == f"ready 1 {pieces * PIECE}"
 
 

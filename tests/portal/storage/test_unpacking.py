@@ -75,7 +75,7 @@ def test_the_size_is_limited_before_and_while_it_is_unpacked() -> None:
 
 
 def test_a_program_that_fails_gives_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpacking, "MAX_MEMORY_BYTES", 60 << 20)
+    monkeypatch.setattr(unpacking, "MAX_MEMORY_BYTES", 8 << 20)
     with pytest.raises((sandbox.NoAnswerError, BadUploadError)):
         unpack(tar_of({"a": b"1"}), "x.tar.gz")
 
