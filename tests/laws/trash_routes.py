@@ -34,10 +34,10 @@ TRASH_ROUTES: dict[str, list[Visit]] = {
         post("/jobs/{running}/delete", "302 404 302- 302- 302- 302-"),
         get("/jobs/{deleted}/delete", "302 404 404 404 404 404"),
     ],
-    "jobs/(?P<pk>[0-9]{1,18})/(?P<what>restore|erase)": [
-        post("/jobs/{deleted}/restore", DONE_BY_OWNERS),
-        post("/jobs/{deleted}/erase", DONE_BY_OWNERS),
-        post("/jobs/{failed}/restore", "302 404 404 404 404 404"),
+    "jobs/trash/(?P<pk>[0-9]{1,18})/(?P<what>restore|erase)": [
+        post("/jobs/trash/{deleted}/restore", DONE_BY_OWNERS),
+        post("/jobs/trash/{deleted}/erase", DONE_BY_OWNERS),
+        post("/jobs/trash/{failed}/restore", "302 404 404 404 404 404"),
     ],
     "api/v1/trash/": [get("/api/v1/trash/", API_MEMBERS)],
     "api/v1/trash/<int:pk>/": [Visit("DELETE", "/api/v1/trash/{deleted}/", "401 404 404 404 204 204")],

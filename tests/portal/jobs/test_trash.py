@@ -88,7 +88,7 @@ class TestDelete:
         assert [row["id"] for row in client.get("/api/v1/trash/").json()["results"]] == [job.pk]
         assert "train on secret data" in client.get("/jobs/trash").content.decode()
         assert stored_files(home) == files
-        assert client.post(f"/jobs/{job.pk}/restore").headers["Location"] == "/jobs/trash"
+        assert client.post(f"/jobs/trash/{job.pk}/restore").headers["Location"] == "/jobs/trash"
         assert client.get(f"/api/v1/jobs/{job.pk}/").json() == before
         assert [str(row.action) for row in AuditEntry.objects.filter(action__startswith="job.").order_by("pk")] == [
             "job.delete",
@@ -132,8 +132,8 @@ class TestDelete:
             for answer in (
                 client.post(f"/api/v1/trash/{job.pk}/restore/"),
                 client.delete(f"/api/v1/trash/{job.pk}/"),
-                client.post(f"/jobs/{job.pk}/restore"),
-                client.post(f"/jobs/{job.pk}/erase"),
+                client.post(f"/jobs/trash/{job.pk}/restore"),
+                client.post(f"/jobs/trash/{job.pk}/erase"),
             ):
                 assert answer.status_code == 404
         Membership.objects.filter(user=alice).update(role=Membership.Role.VIEWER)
@@ -213,7 +213,7 @@ class TestErase:
         with pytest.raises(Refused, match="Move the job to the trash first"):
             trash.delete_for_good(alice, job)
         trash.delete_for_good(alice, trash.delete(alice, job))
-        assert client_of(alice).post(f"/jobs/{job.pk}/restore").status_code == 302
+        assert client_of(alice).post(f"/jobs/trash/{job.pk}/restore").status_code == 302
         assert Job.objects.get(pk=job.pk).deleted_at is not None, "it is too late"
         page = client_of(alice).get("/jobs/trash").content.decode()
         assert "is being erased" in page and "Restore</button>" not in page
